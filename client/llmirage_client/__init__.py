@@ -1,0 +1,1 @@
+"""Workloads, session runner, targets, measurements and reports."""

@@ -1,0 +1,40 @@
+"""The root command. It imports a command's module only when that command is called, so that --help stays instant."""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+COMMANDS = {
+    "serve": ("llmirage_server.cli:serve", "Start the fake cluster behind an OpenAI-compatible API."),
+    "run": ("llmirage_client.commands.run:run", "Run a workload against an endpoint and report what it measured."),
+    "check": ("llmirage_client.commands.check:check", "Validate a workload file without sending anything."),
+    "generate": ("llmirage_client.commands.generate:generate", "Write a synthetic coding-agent workload."),
+    "catalog": ("llmirage_client.commands.catalog:catalog", "List what is built in: workloads, GPUs, models, routers."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are found by name and loaded on use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="llmirage")
+def main() -> None:
+    """A mirage of an LLM cluster: the server answers at the speed of real GPUs, the client loads it as agents do."""

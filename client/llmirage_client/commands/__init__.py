@@ -1,0 +1,1 @@
+"""The commands behind `llmirage`, one module each; imported only when called."""

@@ -1,0 +1,1 @@
+"""Arrivals, the session runner, branches and stop conditions."""

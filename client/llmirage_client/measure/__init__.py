@@ -1,0 +1,1 @@
+"""One Record per request; metrics computed from records alone."""

@@ -1,0 +1,107 @@
+"""One Record per request: everything measured about it, and nothing derived."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True, frozen=True)
+class RequestError:
+    """Why a request failed. code: the HTTP status, or None when no answer came; type: a short stable name."""
+
+    code: int | None
+    type: str
+    message: str
+
+
+@dataclass(slots=True)
+class Exchange:
+    """What a target saw of one request on the wire. All times are seconds on the run's clock (see targets.target).
+
+    token_s: arrival of each event that carried text, reasoning or a tool call; for a reply that was not streamed, the one
+        arrival of the body. Empty when nothing came.
+    message: the assistant message to thread into the history, without reasoning; None when there is nothing to append.
+    """
+
+    start_s: float
+    ack_s: float | None = None  # response headers arrived
+    end_s: float | None = None  # last byte arrived, or the error happened
+    token_s: list[float] = field(default_factory=list)
+    first_output_s: float | None = None  # first token that is not reasoning
+    status: int | None = None
+    streamed: bool = False
+    text: str = ""
+    reasoning: str = ""
+    message: dict[str, Any] | None = None
+    finish_reason: str | None = None
+    usage: Mapping[str, Any] | None = None
+    error: RequestError | None = None
+
+
+@dataclass(slots=True)
+class Record:
+    """One request with its place in the run. Ids are those that went out in the headers."""
+
+    session_num: int
+    conversation_id: str
+    turn_index: int
+    request_id: str
+    correlation_id: str
+    root_correlation_id: str
+    parent_correlation_id: str | None
+    agent_depth: int
+    issued_s: float  # the runner decided to send it
+    exchange: Exchange
+    phase: str = "profiling"  # or "warmup"
+    cancelled: bool = False
+    input_tokens: int | None = None  # counted by us when the workload or a tokenizer says; else the server's usage counts
+    output_tokens_asked: int | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.exchange.error is None and not self.cancelled
+
+
+@dataclass(slots=True)
+class BranchStats:
+    """Counters of a branching run; names and meaning are those of AIPerf's branch_stats."""
+
+    children_spawned: int = 0
+    children_completed: int = 0
+    children_errored: int = 0
+    children_truncated: int = 0
+    parents_suspended: int = 0
+    parents_resumed: int = 0
+    parents_failed_due_to_child_error: int = 0
+    joins_suppressed: int = 0
+
+
+@dataclass(slots=True)
+class RunResult:
+    """A finished or interrupted run: records in order of completion and what the reports need to describe them.
+
+    start_unix_s: wall-clock time at run clock `start_s`. speed: every time in records is multiplied by it in reports,
+    because the cluster and all waits ran that much faster than life.
+    """
+
+    records: list[Record]
+    branch_stats: BranchStats | None
+    start_s: float
+    end_s: float
+    start_unix_s: float
+    cancelled: bool = False
+    cancel_reason: str | None = None
+    speed: float = 1.0
+    model: str = ""
+    url: str = ""
+    endpoint: str = "chat"
+    streaming: bool = True
+    workload_format: str = ""
+    workload_path: str = ""
+    inputs: list[dict[str, Any]] = field(default_factory=list)  # inputs.json: [{"session_id", "payloads"}]
+    options: Mapping[str, Any] = field(default_factory=dict)  # the run's settings, JSON-able, for input_config
+    client_cpu_s: float = 0.0
+    client_lag_s: tuple[float, ...] = ()  # event-loop lateness samples: says whether the client was the bottleneck
+    notes: list[str] = field(default_factory=list)  # warnings the reports must repeat

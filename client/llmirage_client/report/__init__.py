@@ -1,0 +1,1 @@
+"""Console tables and files in the field's formats."""

@@ -1,0 +1,33 @@
+"""The interface of a target: somewhere a turn's request can be sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from llmirage_client.measure.record import Exchange
+
+
+@dataclass(slots=True)
+class Call:
+    """One request, ready to send. path: below the API root, such as "/chat/completions"."""
+
+    path: str
+    body: Mapping[str, Any]
+    headers: dict[str, str] = field(default_factory=dict)
+    stream: bool = True
+
+
+class Target(Protocol):
+    """Sends calls. Never raises for what an endpoint does: faults of any kind are in the Exchange's error."""
+
+    def now(self) -> float:
+        """The run's clock in seconds; the same base as loop.time(), finer where the loop's own is coarse."""
+        ...
+
+    async def send(self, call: Call) -> Exchange:
+        """Send and wait for the whole reply. Cancelling the task closes the connection."""
+        ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,1 @@
+"""Session, Turn, Branch: the one in-memory form of every workload format."""

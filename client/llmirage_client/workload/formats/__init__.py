@@ -1,0 +1,1 @@
+"""One loader per workload format, a registry, auto-detection."""

@@ -1,0 +1,144 @@
+"""The one in-memory form of every workload format: a Workload is Sessions, a Session is Turns, a Turn may branch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+BranchKind = Literal["fork", "spawn"]
+
+ContextMode = Literal["accumulate", "verbatim", "tokens"]
+"""How a turn's request is built.
+
+accumulate: the turn's messages are appended to the history, the live reply is appended after it (DAG, multi-turn).
+verbatim: the turn's `payload` is the whole body, nothing added or taken away (inputs_json).
+tokens: the turn's `tokens` say how many tokens (or which) go in and come out (flat and agentic JSONL).
+"""
+
+
+@dataclass(slots=True, frozen=True)
+class Branch:
+    """Children that start when the turn which carries the branch has its reply.
+
+    fork: children inherit the parent's history, live reply included. spawn: children start empty.
+    join_at: index of the turn of the SAME session that waits for all children of this branch; None: nobody waits.
+    background: for a fork, the parent goes on with its remaining turns.
+    """
+
+    id: str  # "<session_id>:<turn>" with ":fork", ":bg_fork", ":spawn", ... when several coexist
+    kind: BranchKind
+    children: tuple[str, ...]
+    join_at: int | None = None
+    background: bool = False
+
+
+@dataclass(slots=True, frozen=True)
+class TokenSpec:
+    """A call given in tokens: how many go in and come out, and which, if the file says so."""
+
+    input_tokens: int
+    output_tokens: int
+    input_ids: npt.NDArray[np.int32] | None = None  # shape (input_tokens,)
+    output_ids: npt.NDArray[np.int32] | None = None  # shape (output_tokens,)
+
+
+@dataclass(slots=True, frozen=True)
+class Turn:
+    """One request of a session. Exactly one of messages, payload and tokens is set, as the session's mode says.
+
+    delay_s: seconds to wait after the previous reply of the session before this turn goes out (think time, tool wait).
+    model, max_tokens, extra hold for this turn only; tools hold on for later turns and for fork children (None: unchanged).
+    """
+
+    messages: tuple[Mapping[str, Any], ...] = ()
+    payload: Mapping[str, Any] | None = None
+    tokens: TokenSpec | None = None
+    model: str | None = None
+    max_tokens: int | None = None
+    tools: Sequence[Mapping[str, Any]] | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    delay_s: float = 0.0
+    branches: tuple[Branch, ...] = ()
+
+
+@dataclass(slots=True, frozen=True)
+class Round:
+    """One round of a request-less orchestrator session: children that start together; the next round waits for all."""
+
+    children: tuple[str, ...]
+    think_time_s: float = 0.0
+
+
+@dataclass(slots=True, frozen=True)
+class ThinkTime:
+    """Lognormal pause between the rounds of an orchestrator: median, sigma of the logarithm, bounds; seconds."""
+
+    median_s: float
+    sigma: float = 0.0
+    min_s: float = 0.0
+    max_s: float = float("inf")
+
+
+@dataclass(slots=True, frozen=True)
+class Session:
+    """An ordered chain of turns.
+
+    arrival_s: when the session starts, seconds from the start of the run; None: when the load strategy says.
+    pre_session_spawns: sessions started just before turn 0, fire and forget.
+    rounds: only for an orchestrator session, which has no turns and sends nothing itself.
+    """
+
+    id: str
+    turns: tuple[Turn, ...]
+    mode: ContextMode = "accumulate"
+    arrival_s: float | None = None
+    pre_session_spawns: tuple[str, ...] = ()
+    rounds: tuple[Round, ...] = ()
+    think_time: ThinkTime | None = None
+    line: int | None = None  # where the session stands in its file, for messages
+
+
+@dataclass(slots=True, frozen=True)
+class Workload:
+    """A loaded, valid file. roots: ids of the sessions nothing refers to, in file order; these are what a run starts."""
+
+    format: str
+    path: str
+    sessions: Mapping[str, Session]
+    roots: tuple[str, ...]
+
+    @property
+    def timed(self) -> bool:
+        """True when the file itself says when each root starts."""
+        return bool(self.roots) and all(self.sessions[r].arrival_s is not None for r in self.roots)
+
+    @property
+    def branching(self) -> bool:
+        return any(s.pre_session_spawns or s.rounds or any(t.branches for t in s.turns) for s in self.sessions.values())
+
+
+@dataclass(slots=True, frozen=True)
+class Problem:
+    """One thing wrong with a workload file."""
+
+    message: str
+    line: int | None = None
+    field: str | None = None
+
+    def __str__(self) -> str:
+        where = f"line {self.line}: " if self.line is not None else ""
+        what = f"{self.field}: " if self.field else ""
+        return f"{where}{what}{self.message}"
+
+
+class WorkloadError(Exception):
+    """A file that cannot be run. Carries every problem found, not only the first."""
+
+    def __init__(self, path: str, problems: Sequence[Problem]) -> None:
+        self.path = path
+        self.problems = tuple(problems)
+        super().__init__("\n".join(f"{path}: {p}" for p in self.problems))

@@ -1,0 +1,1 @@
+"""The fake cluster and its HTTP face."""

@@ -1,0 +1,1 @@
+"""One module per endpoint: validate the body, build the prompt, ask for a reply, stream it."""

@@ -1,0 +1,1 @@
+"""WHEN it is said: router, instances, scheduler, KV cache; a pure state machine."""

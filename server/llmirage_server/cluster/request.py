@@ -1,0 +1,48 @@
+"""A request as the cluster sees it: token ids in, token ids out, and when each thing happened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+TokenIds = npt.NDArray[np.int32]
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One sequence to serve. The first block is given by the caller, the second is written by the cluster.
+
+    All times are seconds on the cluster's clock; a time that has not come yet is NaN.
+    """
+
+    id: int
+    prompt: TokenIds  # int32, shape (prompt_tokens,), at least 1
+    output: TokenIds  # int32, shape (output_tokens,), at least 1: the ids that will be generated
+    session_key: str | None = None  # what the `session` router keeps together
+    tag: Any = None  # the driver's own; the cluster never looks at it
+
+    arrival_s: float = field(default=float("nan"), init=False)
+    instance: int = field(default=-1, init=False)  # index of the instance that serves it
+    cached_tokens: int = field(default=0, init=False)  # prompt tokens found in the prefix cache at first admission
+    produced: int = field(default=0, init=False)  # output tokens generated so far
+    preemptions: int = field(default=0, init=False)
+    admitted_s: float = field(default=float("nan"), init=False)
+    first_token_s: float = field(default=float("nan"), init=False)
+    finished_s: float = field(default=float("nan"), init=False)
+    cancelled: bool = field(default=False, init=False)
+
+
+@dataclass(slots=True)
+class StepEnd:
+    """What one instant brought: every request in `emitted` gained output tokens at `time_s`.
+
+    `request.produced` says how many it has by then; a request whose `produced` equals `len(output)` has finished and its
+    `finished_s` is set. The order of `emitted` is stable: the order in which the instance runs its sequences.
+    """
+
+    time_s: float
+    instance: int
+    emitted: list[Request]

@@ -1,0 +1,1 @@
+"""HOW LONG a step takes and what fits: catalogues, parallelism, roofline, memory."""

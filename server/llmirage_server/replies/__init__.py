@@ -1,0 +1,1 @@
+"""WHAT is said: finished plans of token ids and text pieces."""

@@ -1,0 +1,1 @@
+"""What server and client must agree on: tokens, synthetic text, wire types, time, statistics."""

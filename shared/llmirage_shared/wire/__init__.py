@@ -1,0 +1,1 @@
+"""Shapes of the OpenAI API that both sides use."""
