@@ -11,6 +11,7 @@ COMMANDS = {
     "run": ("llmirage_client.commands.run:run", "Run a workload against an endpoint and report what it measured."),
     "check": ("llmirage_client.commands.check:check", "Validate a workload file without sending anything."),
     "generate": ("llmirage_client.commands.generate:generate", "Write a synthetic coding-agent workload."),
+    "demo": ("llmirage_client.commands.demo:demo", "Start a server, run two workloads against it, print the reports."),
     "catalog": ("llmirage_client.commands.catalog:catalog", "List what is built in: workloads, GPUs, models, routers."),
 }
 

@@ -1,0 +1,58 @@
+# Every target makes and reuses .venv by itself. PYTHON chooses the interpreter (3.11 or newer).
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint types format bench docs build clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+.venv/pyvenv.cfg:
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "llmirage needs Python 3.11 or newer, this is %d.%d: make PYTHON=python3.12 ..." % sys.version_info[:2])'
+	@echo "making .venv"
+	@$(PYTHON) -m venv .venv
+
+.venv/.core: .venv/pyvenv.cfg pyproject.toml constraints.txt
+	@echo "installing llmirage into .venv (half a minute the first time)"
+	@$(PIP) install -c constraints.txt -e .
+	@touch $@
+
+.venv/.dev: .venv/.core
+	@echo "installing the tools for tests into .venv"
+	@$(PIP) install -c constraints.txt -e '.[dev]'
+	@touch $@
+
+setup: .venv/.dev  ## make .venv with everything for development
+
+demo: .venv/.core  ## start the server, run two workloads against it, print the reports
+	@$(BIN)/llmirage demo
+
+test: .venv/.dev  ## run every test
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: .venv/.dev  ## style and format
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: .venv/.dev  ## mypy, strict
+	@$(BIN)/mypy
+
+format: .venv/.dev  ## rewrite the sources in the house format
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: .venv/.dev  ## the measurements behind the performance figures (minutes)
+	@for b in tests/benchmarks/bench_*.py; do echo "== $$b"; $(BIN)/python $$b || exit 1; done
+
+docs: .venv/.dev  ## rewrite docs/commands.md from the commands' own help texts
+	@$(BIN)/python tools/command_docs.py docs/commands.md
+
+build: .venv/.dev  ## wheel and sdist in dist/
+	@$(PIP) install -c constraints.txt build
+	@$(BIN)/python -m build
+
+clean:  ## remove .venv and everything generated
+	rm -rf .venv build dist artifacts .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,5 @@
+"""`python -m llmirage_client` is the `llmirage` command."""
+
+from llmirage_client.cli import main
+
+main(prog_name="llmirage")

@@ -1,0 +1,87 @@
+"""`llmirage demo`: a server, two workloads, two reports, in about a minute; every command it runs can be typed by hand."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+import click
+
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 10.0
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port: int = s.getsockname()[1]
+        return port
+
+
+def command(*arguments: str) -> list[str]:
+    """Show the command as a user would type it and return it as this interpreter runs it."""
+    click.secho(f"\n$ llmirage {shlex.join(arguments)}", bold=True)
+    return [sys.executable, "-m", "llmirage_client", *arguments]
+
+
+def wait_until_healthy(url: str, server: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            raise click.ClickException(f"the server ended with status {server.returncode} before it answered")
+        try:
+            with urllib.request.urlopen(f"{url}/health", timeout=1.0):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.05)
+    raise click.ClickException(f"the server did not answer {url}/health within {START_TIMEOUT_S:.0f} s")
+
+
+@contextlib.contextmanager
+def running_server(port: int, speed: int) -> Iterator[str]:
+    server = subprocess.Popen(command("serve", "--port", str(port), "--speed", str(speed)))
+    url = f"http://127.0.0.1:{port}"
+    try:
+        wait_until_healthy(url, server)
+        yield url
+    finally:
+        server.send_signal(signal.SIGINT)
+        try:
+            server.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            server.kill()
+
+
+@click.command()
+@click.option("--port", type=int, help="Port of the demo's server.  [default: a free one]")
+@click.option(
+    "--speed", type=click.IntRange(1, 100), default=10, show_default=True, help="Run the cluster N times faster than life."
+)
+@click.option(
+    "--sessions", type=click.IntRange(1, 50), default=6, show_default=True, help="How many coding-agent sessions to run."
+)
+def demo(port: int | None, speed: int, sessions: int) -> None:
+    """Start a fake two-instance cluster, run two workloads against it and print their reports.
+
+    The first is a conversation that forks into two branches; the second, coding agents that call tools between their
+    requests. Times in the reports are those of the simulated cluster, not of this machine.
+    """
+    statuses = []
+    with running_server(port or free_port(), speed) as url:
+        for workload in (["bundled:dag-example"], ["bundled:coding-agent", "--num-conversations", str(sessions)]):
+            arguments = command("run", *workload, "--url", url, "--speed", str(speed))
+            statuses.append(subprocess.run(arguments, check=False).returncode)
+    if any(statuses):
+        raise click.ClickException("a run failed; its report above says how")
+    click.echo(
+        "\nTry next: `llmirage serve` in one terminal and, in another, `llmirage run bundled:coding-agent --url localhost:8000`;"
+        "\n`llmirage catalog workloads` lists what else is bundled."
+    )
