@@ -82,6 +82,6 @@ def demo(port: int | None, speed: int, sessions: int) -> None:
     if any(statuses):
         raise click.ClickException("a run failed; its report above says how")
     click.echo(
-        "\nTry next: `llmirage serve` in one terminal and, in another, `llmirage run bundled:coding-agent --url localhost:8000`;"
-        "\n`llmirage catalog workloads` lists what else is bundled."
+        "\nTry next: `llmirage serve` in one terminal, `llmirage run bundled:coding-agent --url localhost:8000` in another;"
+        " `llmirage catalog workloads` lists what else is bundled."
     )
