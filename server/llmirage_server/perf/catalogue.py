@@ -1,0 +1,129 @@
+"""The GPUs and models of the package, found by name, alias or near miss; read from YAML once, when first asked."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import yaml
+
+from llmirage_server.perf.errors import DeploymentError
+from llmirage_server.perf.gpus import Constants, GpuSpec, gpu_from_yaml, median_constants
+from llmirage_server.perf.models import ModelSpec, model_from_yaml
+
+# The C parser is ten times faster and start-up time counts; PyYAML is not always built with it.
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+FITTED = "fitted on silicon"
+TRANSFERRED = "transferred: medians of the fitted GPUs, about 30 % band"
+
+
+def list_gpus() -> list[GpuSpec]:
+    """Return every GPU of the catalogue, those with constants of their own first."""
+    return [_gpu(key) for key in _gpu_data()["gpus"]]
+
+
+def list_models() -> list[ModelSpec]:
+    """Return every model of the catalogue."""
+    return [_model(name) for name in _model_data()["models"]]
+
+
+def find_gpu(name: str) -> GpuSpec:
+    """Return the GPU of that name or alias; case, spaces, '-' and '_' do not matter. Raises DeploymentError."""
+    keys = _gpu_names()
+    key = keys.get(_plain(name))
+    if key is None:
+        gpus = ", ".join(_gpu_data()["gpus"])
+        raise DeploymentError(f"unknown GPU {name!r}{_did_you_mean(name, keys)}; known: {gpus}")
+    return _gpu(key)
+
+
+def find_model(name: str) -> ModelSpec:
+    """Return the model of that name, with or without its organisation, in any case. Raises DeploymentError."""
+    names = _model_names()
+    full = names.get(name.casefold())
+    if full is None:
+        models = _model_data()["models"]
+        raise DeploymentError(f"unknown model {name!r}{_did_you_mean(name, names)}; known: {', '.join(models)}")
+    if full in (missing := _model_data()["unsupported"]):
+        raise DeploymentError(f"{full} is not supported: the performance model does not cover {missing[full]} yet")
+    return _model(full)
+
+
+def _plain(name: str) -> str:
+    return "".join(c for c in name.casefold() if c.isalnum())
+
+
+def _did_you_mean(name: str, names: dict[str, str]) -> str:
+    near = difflib.get_close_matches(name.casefold(), names, n=5, cutoff=0.6)
+    choices = list(dict.fromkeys(names[n] for n in near))[:3]
+    return f" (did you mean {' or '.join(choices)}?)" if choices else ""
+
+
+def _read(file: str) -> dict[str, Any]:
+    text = files("llmirage_server.perf").joinpath("data", file).read_text(encoding="utf-8")
+    data: dict[str, Any] = yaml.load(text, Loader=_Loader)
+    return data
+
+
+@cache
+def _gpu_data() -> dict[str, Any]:
+    return _read("gpus.yaml")
+
+
+@cache
+def _model_data() -> dict[str, Any]:
+    return _read("models.yaml")
+
+
+@cache
+def _gpu_names() -> dict[str, str]:
+    """Every plain name of every GPU -> its key."""
+    return {_plain(n): key for key, e in _gpu_data()["gpus"].items() for n in (key, e["name"], *e.get("aliases", ()))}
+
+
+@cache
+def _model_names() -> dict[str, str]:
+    """Every lower-case name, full and short, of every model (supported or not) -> its full name."""
+    data = _model_data()
+    entries: Iterable[tuple[str, tuple[str, ...]]] = (
+        *((full, tuple(e.get("aliases", ()))) for full, e in data["models"].items()),
+        *((full, ()) for full in data["unsupported"]),
+    )
+    names: dict[str, str] = {}
+    for full, aliases in entries:
+        for n in (full, *aliases):
+            names.setdefault(n.casefold(), full)
+            names.setdefault(n.casefold().rpartition("/")[2], full)
+    return names
+
+
+@cache
+def _model(full: str) -> ModelSpec:
+    return model_from_yaml(full, _model_data()["models"][full])
+
+
+@cache
+def _gpu(key: str) -> GpuSpec:
+    data = _gpu_data()
+    entry = data["gpus"][key]
+    if "constants" in entry:
+        return gpu_from_yaml(key, entry, Constants(*entry["constants"]), FITTED, data["constants_source"].strip())
+    return gpu_from_yaml(
+        key, entry, _transferred(entry["link"]), TRANSFERRED, f"medians; {data['constants_source'].strip()}"
+    )
+
+
+def _transferred(link: str) -> Constants:
+    """Constants for a GPU without measurements: medians over the fitted GPUs whose link is of the same kind for the two
+    link constants, and over all fitted GPUs (PCIe cards) or the fitted data-centre GPUs (others) for the rest."""
+    fitted = [(e["link"], Constants(*e["constants"])) for e in _gpu_data()["gpus"].values() if "constants" in e]
+    pcie = median_constants([c for kind, c in fitted if kind == "pcie"])
+    if link != "pcie":
+        return median_constants([c for kind, c in fitted if kind != "pcie"])
+    everything = median_constants([c for _, c in fitted])
+    return replace(everything, link=pcie.link, allreduce_floor_us=pcie.allreduce_floor_us)

@@ -1,0 +1,140 @@
+"""One forward pass of a real architecture, as the sum of its kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from llmirage_server.perf import kernels
+from llmirage_server.perf.dtypes import WEIGHT_DTYPES, WeightDtype
+from llmirage_server.perf.gpus import GpuSpec
+from llmirage_server.perf.models import ModelSpec, kv_heads_per_rank
+
+HOST_STEP_S = 1e-3
+HOST_SEQUENCE_S = 4e-6
+
+
+@dataclass(frozen=True, slots=True)
+class OperationTime:
+    """One line of a step's explanation."""
+
+    name: str
+    calls: int  # times per step, e.g. once a layer
+    seconds: float  # all calls together
+
+
+class RooflineStep:
+    """StepModel of one instance: `tp` GPUs, experts spread whole over `ep` of them and sliced over the other tp / ep.
+
+    Mixed steps run prompt chunks and decodes through the same GEMMs and through one attention kernel each. Not modelled:
+    rotary embedding, KV cache writes and norms of queries and keys (bytes of a per cent or so), overlap of communication
+    with compute, skewed expert routing, attention that mixes chunks and decodes in one slower kernel, clock throttling.
+    """
+
+    def __init__(self, model: ModelSpec, gpu: GpuSpec, *, tp: int, ep: int, weights: WeightDtype, kv_bytes: int) -> None:
+        heads, kv_heads, d, hidden = model.heads // tp, kv_heads_per_rank(model.kv_heads, tp), model.head_dim, model.hidden
+        bf16 = WEIGHT_DTYPES["bf16"]
+        linear = bf16 if weights.experts_only and model.experts else weights
+        layers = model.layers
+        by_token: list[tuple[str, int, Callable[[float], float]]] = [
+            ("qkv projection", layers, kernels.gemm(gpu, linear, (heads + 2 * kv_heads) * d, hidden)),
+            ("output projection", layers, kernels.gemm(gpu, linear, hidden, heads * d)),
+            # read and write of the activations and of the residual, bf16
+            ("norms", 2 * layers + 1, kernels.elementwise(gpu, 8.0 * hidden)),
+        ]
+        if dense := model.dense_layers:
+            by_token += self._mlp("mlp", dense, gpu, linear, hidden, model.intermediate // tp)
+        if moe := model.moe_layers:
+            by_token += [
+                ("router", moe, kernels.gemm(gpu, bf16, model.experts, hidden)),
+                (
+                    "experts",
+                    moe,
+                    kernels.mixture_of_experts(
+                        gpu, weights, hidden, model.moe_intermediate * ep // tp, model.experts, model.experts_per_token, ep
+                    ),
+                ),
+            ]
+            if model.shared_intermediate:
+                by_token += self._mlp("shared expert", moe, gpu, linear, hidden, model.shared_intermediate // tp)
+        if tp > 1:
+            by_token.append(("all-reduce", 2 * layers, kernels.all_reduce(gpu, tp, 2.0 * hidden)))
+        self._by_token = by_token
+        self._full_layers, self._window_layers, self._window = (
+            model.full_attention_layers,
+            model.sliding_layers,
+            model.sliding_window,
+        )
+        self._prefill = kernels.prefill_attention(gpu, heads, kv_heads, d, kv_bytes)
+        self._decode = kernels.decode_attention(gpu, heads, kv_heads, d, kv_bytes)
+        self._lm_head = kernels.gemm(gpu, bf16, -(-model.vocab // tp), hidden)
+
+    @staticmethod
+    def _mlp(
+        name: str, layers: int, gpu: GpuSpec, dtype: WeightDtype, hidden: int, intermediate: int
+    ) -> list[tuple[str, int, Callable[[float], float]]]:
+        return [
+            (f"{name} gate and up", layers, kernels.gemm(gpu, dtype, 2 * intermediate, hidden)),
+            (f"{name} activation", layers, kernels.elementwise(gpu, 6.0 * intermediate)),
+            (f"{name} down", layers, kernels.gemm(gpu, dtype, hidden, intermediate)),
+        ]
+
+    def step_s(self, prefill: Sequence[tuple[int, int]], decode_contexts: Sequence[int]) -> float:
+        """Seconds of one forward pass; see StepModel."""
+        return sum(self._seconds(prefill, decode_contexts))
+
+    def breakdown(self, prefill: Sequence[tuple[int, int]], decode_contexts: Sequence[int]) -> list[OperationTime]:
+        """The same step, operation by operation, in the order of the forward pass; the seconds add up to `step_s`."""
+        return [
+            OperationTime(name, calls, seconds)
+            for (name, calls), seconds in zip(self._names(), self._seconds(prefill, decode_contexts), strict=False)
+        ]
+
+    def _names(self) -> list[tuple[str, int]]:
+        return [
+            *((name, calls) for name, calls, _ in self._by_token),
+            ("lm_head", 1),
+            ("host", 1),
+            ("prefill attention", self._full_layers),
+            ("prefill attention, sliding window", self._window_layers),
+            ("decode attention", self._full_layers),
+            ("decode attention, sliding window", self._window_layers),
+        ]
+
+    def _seconds(self, prefill: Sequence[tuple[int, int]], decode_contexts: Sequence[int]) -> list[float]:
+        decodes = len(decode_contexts)
+        new = sum(chunk[0] for chunk in prefill) if prefill else 0
+        tokens = new + decodes
+        if not tokens:
+            return []
+        rows = decodes + len(prefill)
+        seconds = [calls * time(tokens) for _, calls, time in self._by_token]
+        seconds.append(self._lm_head(rows))
+        seconds.append(HOST_STEP_S + HOST_SEQUENCE_S * rows)
+        seconds += self._prefill_seconds(prefill, new) if new else (0.0, 0.0)
+        seconds += self._decode_seconds(decode_contexts, decodes) if decodes else (0.0, 0.0)
+        return seconds
+
+    def _prefill_seconds(self, prefill: Sequence[tuple[int, int]], new: int) -> tuple[float, float]:
+        pairs = context = longest = 0
+        for n, c in prefill:
+            pairs += kernels.causal_pairs(n, c)
+            context += c
+            longest = max(longest, n + c)
+        full = self._full_layers * self._prefill(pairs, new, context, longest)
+        if not self._window_layers:
+            return full, 0.0
+        window = self._window
+        pairs = sum(kernels.causal_pairs(n, c, window) for n, c in prefill)
+        context = sum(min(c, window) for _, c in prefill)
+        # a block of queries sees the window of its first query and the diagonal
+        return full, self._window_layers * self._prefill(pairs, new, context, min(longest, window + 128))
+
+    def _decode_seconds(self, contexts: Sequence[int], decodes: int) -> tuple[float, float]:
+        longest = max(contexts)
+        full = self._full_layers * self._decode(decodes, sum(contexts), longest)
+        if not self._window_layers:
+            return full, 0.0
+        window = self._window
+        seen = window * decodes if min(contexts) >= window else sum([min(window, c) for c in contexts])
+        return full, self._window_layers * self._decode(decodes, seen, min(longest, window))
