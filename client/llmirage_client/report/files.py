@@ -1,0 +1,171 @@
+"""The files of a run, in the layout and with the names that AIPerf's users and tools know."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from llmirage_client.measure.catalogue import PER_REQUEST, WHOLE_RUN
+from llmirage_client.measure.metrics import Group, Metrics, compute
+from llmirage_client.measure.record import RunResult
+from llmirage_client.report.records_file import RECORDS_FILE, RecordWriter, RunClock, error_details, record_line
+from llmirage_client.report.secrets import hide_in_command, hide_in_options, hide_in_text
+
+SUMMARY_JSON = "profile_export_aiperf.json"
+SUMMARY_CSV = "profile_export_aiperf.csv"
+INPUTS_JSON = "inputs.json"
+SCHEMA_VERSION = "1.4"  # of AIPerf's summary, whose structure this one follows
+
+_CSV_STATISTICS = ("avg", "min", "max", "sum", "p1", "p5", "p10", "p25", "p50", "p75", "p90", "p95", "p99", "std")
+
+
+def write_artifacts(
+    result: RunResult,
+    directory: Path | str,
+    *,
+    metrics: Metrics | None = None,
+    records: RecordWriter | None = None,
+    command: Sequence[str] | None = None,
+) -> list[Path]:
+    """Write every file of the run into `directory`, made if need be, and return their paths.
+
+    metrics: those of this result, if they are computed already. records: the writer that followed the run; it is closed
+    here and its file kept when it wrote every record, else the file is written anew. command: the words of the command line
+    that made the run (default: this process's), kept in the summary without its secrets.
+    A file appears whole or not at all: it is written beside its place and moved there. Raises OSError when that fails.
+    """
+    folder = Path(directory)
+    folder.mkdir(parents=True, exist_ok=True)
+    measured = compute(result) if metrics is None else metrics
+    words = ["llmirage", *sys.argv[1:]] if command is None else command
+    summary = summary_json(result, measured, hide_in_command(words))
+
+    paths = [folder / SUMMARY_JSON, folder / SUMMARY_CSV, folder / RECORDS_FILE]
+    _write_whole(paths[0], lambda file: file.write(_json_bytes(summary)))
+    _write_whole(paths[1], lambda file: file.write(summary_csv(measured).encode()))
+    _finish_records(result, paths[2], records)
+    if result.inputs:
+        paths.append(folder / INPUTS_JSON)
+        _write_whole(paths[-1], lambda file: file.write(_json_bytes({"data": result.inputs})))
+    return paths
+
+
+def summary_json(result: RunResult, metrics: Metrics, cli_command: str) -> dict[str, Any]:
+    """The content of profile_export_aiperf.json. What AIPerf has no place for is under the key "llmirage"."""
+    content: dict[str, Any] = {"schema_version": SCHEMA_VERSION}
+    for tag, value in metrics.whole_run.items():
+        content[tag] = {"unit": WHOLE_RUN[tag].unit, "avg": value}
+    for tag, summary in metrics.per_request.items():
+        content[tag] = {"unit": PER_REQUEST[tag].unit, **summary.as_dict()}
+    duration_s = (result.end_s - result.start_s) * result.speed
+    content |= {
+        "input_config": {
+            "models": {"items": [{"name": result.model}]},
+            "endpoint": {"urls": [hide_in_text(result.url)], "type": result.endpoint, "streaming": result.streaming},
+            "datasets": [{"name": "main", "type": "file", "path": result.workload_path, "format": result.workload_format}],
+            "options": hide_in_options(result.options),
+        },
+        "run_info": {"cli_command": cli_command},
+        "was_cancelled": result.cancelled,
+        "is_complete": not result.cancelled,
+        "error_summary": [{"error_details": error_details(g.error), "count": g.count} for g in metrics.errors],
+        "start_time": _iso_time(result.start_unix_s),
+        "end_time": _iso_time(result.start_unix_s + duration_s),
+    }
+    if result.branch_stats is not None:
+        content["branch_stats"] = asdict(result.branch_stats)
+    content["llmirage"] = {
+        "version": version("llmirage"),
+        "speed": result.speed,
+        "cancel_reason": result.cancel_reason,
+        "input_tokens_counted_by": metrics.input_counted_by,
+        "output_tokens_counted_by": metrics.output_counted_by,
+        "by_agent_depth": [_group_json("agent_depth", g) for g in metrics.by_depth],
+        "by_turn_index": [_group_json("turn_index", g) for g in metrics.by_turn],
+        "client_cpu_s": result.client_cpu_s,
+        "notes": list(result.notes),
+    }
+    return content
+
+
+def summary_csv(metrics: Metrics) -> str:
+    """The content of profile_export_aiperf.csv: one row a per-request metric, a blank line, one row a single value."""
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(("Metric", *_CSV_STATISTICS))
+    for tag in sorted(metrics.per_request):
+        summary = metrics.per_request[tag]
+        rows.writerow((PER_REQUEST[tag].heading, *(getattr(summary, name) for name in _CSV_STATISTICS)))
+    rows.writerow(())
+    rows.writerow(("Metric", "Value"))
+    for tag in sorted(metrics.whole_run):
+        rows.writerow((WHOLE_RUN[tag].heading, metrics.whole_run[tag]))
+    return text.getvalue()
+
+
+def _group_json(key: str, group: Group) -> dict[str, Any]:
+    content: dict[str, Any] = {
+        key: group.key,
+        "request_count": group.ok,
+        "error_request_count": group.failed,
+        "cancelled_request_count": group.cancelled,
+    }
+    for tag, summary in (
+        ("time_to_first_token", group.ttft_ms),
+        ("request_latency", group.latency_ms),
+        ("input_sequence_length", group.input_tokens),
+        ("output_sequence_length", group.output_tokens),
+    ):
+        if summary is not None:
+            content[tag] = {"unit": PER_REQUEST[tag].unit, **summary.as_dict()}
+    if group.cached_pct is not None:
+        content["usage_prompt_cache_read_pct"] = {"unit": "%", "avg": group.cached_pct}
+    return content
+
+
+def _finish_records(result: RunResult, path: Path, writer: RecordWriter | None) -> None:
+    if writer is not None:
+        writer.close()
+        if writer.problem is None and writer.path == path:
+            return
+    clock = RunClock(result.start_s, result.start_unix_s, result.speed)
+    _write_whole(path, lambda file: file.writelines(record_line(r, clock) for r in result.records))
+
+
+def _iso_time(unix_s: float) -> str:
+    return datetime.fromtimestamp(unix_s, UTC).isoformat(timespec="microseconds")
+
+
+def _json_bytes(content: Any) -> bytes:
+    try:
+        return json.dumps(content, indent=2, ensure_ascii=False, default=str).encode() + b"\n"
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can escape but UTF-8 cannot hold
+        return json.dumps(content, indent=2, default=str).encode() + b"\n"
+
+
+def _write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            write(file)
+        os.chmod(name, 0o666 & ~_umask())  # mkstemp makes it private; an artifact is an ordinary file
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,107 @@
+"""Progress of a run: one line redrawn on a terminal, a plain line now and then elsewhere.
+
+Drawn by hand: the first request must not wait for a table library, and one line needs none. There is no thread; a line is
+drawn only from a call, so calling update() again with the same figures is a cheap way to keep the clock on it moving.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+REDRAW_S = 0.1  # on a terminal: ten times a second at most
+PLAIN_LINE_S = 5.0  # elsewhere, such as the log of a CI job
+_BAR_CELLS = 24
+
+
+class Progress:
+    """Shows how far a run is.
+
+    total: requests the run will make, None when nobody knows. stream: where to draw; a closed or broken one is left alone.
+    """
+
+    def __init__(self, total: int | None, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self.total = total
+        self._stream: TextIO | None = sys.stderr if stream is None else stream
+        self._clock = clock
+        self._terminal = _is_terminal(self._stream)
+        self._every_s = REDRAW_S if self._terminal else PLAIN_LINE_S
+        self._started_s: float | None = None
+        self._next_s = float("inf")
+        self._counts = (0, 0, 0)
+
+    def start(self) -> None:
+        if self._started_s is not None:
+            return
+        self._started_s = self._clock()
+        self._draw(self._started_s)
+
+    def update(self, done: int, errors: int, in_flight: int) -> None:
+        """Called once per request. done: requests finished, well or not; errors: how many of them failed."""
+        self._counts = (done, errors, in_flight)
+        now = self._clock()
+        if now >= self._next_s:
+            self._draw(now)
+
+    def stop(self) -> None:
+        """Draw the last state and leave the stream at the start of a fresh line. Safe to call twice."""
+        if self._started_s is None or self._stream is None:
+            return
+        self._draw(self._clock())
+        if self._terminal:
+            self._write("\n")
+        self._stream = None
+        self._next_s = float("inf")
+
+    def _draw(self, now: float) -> None:
+        self._next_s = now + self._every_s
+        if self._stream is None:
+            return
+        assert self._started_s is not None
+        text = self._line(now - self._started_s)
+        if self._terminal:
+            # The last column stays empty: a terminal that wraps there would scroll at every redraw.
+            self._write("\r" + text[: max(_columns(self._stream) - 1, 0)] + "\x1b[K")
+        else:
+            self._write(text + "\n")
+
+    def _line(self, elapsed_s: float) -> str:
+        done, errors, in_flight = self._counts
+        parts = [f"{done}/{self.total} requests" if self.total is not None else f"{done} requests"]
+        if errors:
+            parts.append(f"{errors} failed")
+        parts.append(f"{in_flight} in flight")
+        if done and elapsed_s > 0:
+            parts.append(f"{done / elapsed_s:.1f}/s")
+        parts.append(f"{int(elapsed_s) // 60}:{int(elapsed_s) % 60:02d}")
+        text = ", ".join(parts)
+        if not self._terminal or not self.total:
+            return text
+        filled = min(done * _BAR_CELLS // self.total, _BAR_CELLS)
+        return f"[{'#' * filled}{'-' * (_BAR_CELLS - filled)}] {text}"
+
+    def _write(self, text: str) -> None:
+        if self._stream is None:
+            return
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except (OSError, ValueError):  # broken pipe, closed file: the run matters, its progress line does not
+            self._stream = None
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    try:
+        return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
+    except (OSError, ValueError):
+        return False
+
+
+def _columns(stream: TextIO) -> int:
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or 80
+    except (OSError, ValueError):
+        return 80

@@ -1,0 +1,57 @@
+"""Summaries of samples: the same figures, by the same definitions, wherever the product reports a distribution."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+import numpy.typing as npt
+
+PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99)
+
+
+@dataclass(slots=True, frozen=True)
+class Summary:
+    """A sample in figures, in the unit of its values.
+
+    pN: the N-th percentile by linear interpolation between the two nearest order statistics: with the values sorted from
+        index 0, the value at index (count - 1) * N / 100 (numpy's default, type 7 of Hyndman and Fan 1996).
+    std: the population's standard deviation (divisor count, not count - 1); 0 for a single value.
+    """
+
+    avg: float
+    p1: float
+    p5: float
+    p10: float
+    p25: float
+    p50: float
+    p75: float
+    p90: float
+    p95: float
+    p99: float
+    min: float
+    max: float
+    std: float
+    count: int
+    sum: float
+
+    def as_dict(self) -> dict[str, float]:
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+def summarize(values: Sequence[float] | npt.NDArray[np.float64]) -> Summary | None:
+    """The summary of a one-dimensional sample, or None when it is empty: no value is not zero.
+
+    Raises ValueError when a value is not finite: such a value means a mistake upstream, and would spoil every figure.
+    """
+    sample = np.asarray(values, dtype=np.float64)
+    if sample.size == 0:
+        return None
+    if not np.isfinite(sample).all():
+        raise ValueError("a sample to summarize holds a value that is not finite")
+    percentiles = {f"p{p}": float(v) for p, v in zip(PERCENTILES, np.percentile(sample, PERCENTILES), strict=True)}
+    low, high, total = float(sample.min()), float(sample.max()), float(sample.sum())
+    # Summation may round the mean of equal values past them; a mean lies between the extremes.
+    mean = min(max(total / sample.size, low), high)
+    return Summary(avg=mean, min=low, max=high, std=float(sample.std()), count=int(sample.size), sum=total, **percentiles)
