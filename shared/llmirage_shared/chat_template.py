@@ -1,0 +1,153 @@
+"""From OpenAI messages to the text a model is prompted with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from llmirage_shared import embedded_tokenizer as vocabulary
+
+Message = Mapping[str, Any]
+
+_ROLE_TOKENS = {
+    "system": vocabulary.SYSTEM,
+    "developer": vocabulary.DEVELOPER,
+    "user": vocabulary.USER,
+    "assistant": vocabulary.ASSISTANT,
+    "tool": vocabulary.TOOL,
+    "function": vocabulary.TOOL,  # deprecated name of a tool result
+}
+
+# Content parts that are not text take one placeholder token each. Keyed by the part's type.
+_PLACEHOLDERS = {
+    "image_url": vocabulary.IMAGE,
+    "input_image": vocabulary.IMAGE,
+    "input_audio": vocabulary.AUDIO,
+    "file": vocabulary.FILE,
+    "input_file": vocabulary.FILE,
+}
+
+
+class ChatTemplate(Protocol):
+    """How one model family writes a conversation."""
+
+    def render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
+        """The prompt, ending where the assistant's reply begins."""
+        ...
+
+
+class ChatTemplateError(ValueError):
+    """The model's own chat template refuses these messages; the message is the template's."""
+
+
+class EmbeddedTemplate:
+    """The template of the embedded tokenizer.
+
+    A message is its role token, `author<|name|>` if it names one, the content, and `<|end_of_turn|>`. Tools come first, so
+    that conversations with the same tools share them as a prefix. The prompt ends with `<|assistant|>`: a reply followed
+    by `<|end_of_turn|>` is, token for token, how the next request repeats it. Ids of tool calls are left out, since the
+    server and not the model invents them; so is earlier reasoning, as most models' templates do.
+    Never fails: what has an unknown role is a user's message under the role's name.
+    """
+
+    def render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
+        parts: list[str] = []
+        if tools:
+            parts += [vocabulary.TOOLS, "\n".join(map(compact_json, tools)), vocabulary.END_OF_TURN]
+        for message in messages:
+            parts += _message(message)
+        parts.append(vocabulary.ASSISTANT)
+        return "".join(parts)
+
+
+def text_of(content: Any, placeholders: Mapping[str, str] = _PLACEHOLDERS) -> str:
+    """A message's content as text: a string, null, or a list of parts.
+
+    Neighbouring texts are joined by a line end; an image, sound or file becomes its placeholder token.
+    """
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, Sequence):
+        return compact_json(content)
+    out: list[str] = []
+    after_text = False
+    for part in content:
+        placeholder = placeholders.get(str(part.get("type"))) if isinstance(part, Mapping) else None
+        if placeholder is None:
+            out.append(("\n" if after_text else "") + _part_text(part))
+        else:
+            out.append(placeholder)
+        after_text = placeholder is None
+    return "".join(out)
+
+
+def compact_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
+
+
+def _message(message: Message) -> list[str]:
+    role = str(message.get("role") or "user")
+    token = _ROLE_TOKENS.get(role)
+    name = message.get("name") if token else role
+    parts = [token or vocabulary.USER]
+    if name:
+        parts += [str(name), vocabulary.NAME]
+    content = message.get("content")
+    parts.append(text_of(content))
+    refusal = message.get("refusal")
+    if refusal and not content:
+        parts.append(str(refusal))
+    for function in called_functions(message):
+        arguments = function.get("arguments", function.get("input", ""))
+        parts += [
+            vocabulary.TOOL_CALL,
+            str(function.get("name") or ""),
+            vocabulary.TOOL_ARGUMENTS,
+            arguments if isinstance(arguments, str) else compact_json(arguments),
+            vocabulary.END_OF_TOOL_CALL,
+        ]
+    parts.append(vocabulary.END_OF_TURN)
+    return parts
+
+
+def called_functions(message: Message) -> list[Mapping[str, Any]]:
+    """The function (or custom tool) of each call in an assistant's message, the deprecated `function_call` included."""
+    functions: list[Mapping[str, Any]] = []
+    for call in message.get("tool_calls") or ():
+        if isinstance(call, Mapping):
+            function = call.get("function") or call.get("custom") or call
+            functions.append(function if isinstance(function, Mapping) else {"name": function})
+    legacy = message.get("function_call")
+    if isinstance(legacy, Mapping):
+        functions.append(legacy)
+    return functions
+
+
+def _part_text(part: Any) -> str:
+    if isinstance(part, str):
+        return part
+    if isinstance(part, Mapping):
+        for key in ("text", "refusal"):
+            if isinstance(part.get(key), str):
+                return str(part[key])
+    return compact_json(part)
+
+
+class JinjaTemplate:
+    """A Hugging Face tokenizer's own chat template."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+
+    def render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
+        """Raises ChatTemplateError where the model's template refuses the messages."""
+        plain = [{**message, "content": text_of(message.get("content"), {})} for message in messages]
+        try:
+            return str(
+                self._tokenizer.apply_chat_template(plain, tools=tools or None, tokenize=False, add_generation_prompt=True)
+            )
+        except Exception as error:
+            raise ChatTemplateError(f"the tokenizer's chat template refuses these messages: {error}") from error

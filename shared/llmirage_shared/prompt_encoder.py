@@ -1,0 +1,104 @@
+"""Prompt ids at the price of what is new: each segment between special tokens is tokenized once."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from llmirage_shared.chat_template import ChatTemplate
+from llmirage_shared.tokens import TokenIds, Tokenizer
+
+
+class PromptEncoder:
+    """Renders and tokenizes prompts; `encode` may be called from several threads at once.
+
+    cache_tokens bounds the cache by the number of token ids that it holds.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate, cache_tokens: int = 4_000_000) -> None:
+        self.tokenizer = tokenizer
+        self.template = template
+        self._cache = SegmentCache(cache_tokens)
+        self._special = {token: _frozen(np.array([i], dtype=np.int32)) for token, i in tokenizer.special_tokens.items()}
+        self._last_split: tuple[str, list[str]] = ("", [])
+
+    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
+        """The prompt's text, ending where the assistant's reply begins."""
+        return self.template.render(messages, tools)
+
+    def encode(self, text: str) -> TokenIds:
+        """Exactly `tokenizer.encode(text)`: int32, shape (tokens,). The array may be shared: do not write to it."""
+        special, cache = self._special, self._cache
+        arrays: list[TokenIds] = []
+        for segment in self._split(text):
+            ids = special.get(segment)
+            if ids is None:
+                ids = cache.get(segment)
+                if ids is None:
+                    ids = _frozen(self.tokenizer.encode(segment))
+                    cache.put(segment, ids)
+            arrays.append(ids)
+        if len(arrays) == 1:
+            return arrays[0]
+        return np.concatenate(arrays) if arrays else np.empty(0, dtype=np.int32)
+
+    def uncached_characters(self, text: str) -> int:
+        """How many characters `encode` would have to tokenize now; move it off the event loop when that is large."""
+        special, cache = self._special, self._cache
+        return sum(len(segment) for segment in self._split(text) if segment not in special and segment not in cache)
+
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> TokenIds:
+        return self.encode(self.render(messages, tools))
+
+    def _split(self, text: str) -> list[str]:
+        # The same text is asked about twice, first for its uncached characters and then for its ids.
+        last_text, segments = self._last_split
+        if last_text is not text:
+            segments = self.tokenizer.split_special(text) if self.tokenizer.segment_wise else [text] if text else []
+            self._last_split = (text, segments)
+        return segments
+
+
+class SegmentCache:
+    """Segment text -> ids, least recently used out first, bounded by the tokens it holds. Safe between threads."""
+
+    def __init__(self, capacity_tokens: int) -> None:
+        self._capacity_tokens = capacity_tokens
+        self._tokens = 0
+        self._ids: OrderedDict[str, TokenIds] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @property
+    def tokens(self) -> int:
+        return self._tokens
+
+    def __contains__(self, segment: str) -> bool:
+        return segment in self._ids
+
+    def get(self, segment: str) -> TokenIds | None:
+        with self._lock:
+            ids = self._ids.get(segment)
+            if ids is not None:
+                self._ids.move_to_end(segment)
+            return ids
+
+    def put(self, segment: str, ids: TokenIds) -> None:
+        with self._lock:
+            if segment in self._ids or len(ids) > self._capacity_tokens:
+                return
+            self._ids[segment] = ids
+            self._tokens += len(ids)
+            while self._tokens > self._capacity_tokens:
+                _, evicted = self._ids.popitem(last=False)
+                self._tokens -= len(evicted)
+
+
+def _frozen(ids: TokenIds) -> TokenIds:
+    ids.flags.writeable = False
+    return ids

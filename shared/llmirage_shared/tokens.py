@@ -1,0 +1,176 @@
+"""Text to token ids and back: a thin typed wrapper around `tokenizers.Tokenizer`."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from llmirage_shared import embedded_tokenizer
+
+if TYPE_CHECKING:
+    import tokenizers
+
+    from llmirage_shared.chat_template import ChatTemplate
+
+TokenIds = npt.NDArray[np.int32]
+
+_NEVER = re.compile(r"(?!)")  # matches nothing: a vocabulary without special tokens
+
+
+class TokenizerError(ValueError):
+    """A tokenizer that cannot be loaded or used; the message says why and what to do."""
+
+
+class Tokenizer:
+    """A vocabulary.
+
+    name: what it was loaded from. vocab_size: number of ids, special tokens included. end_id: the token that ends an
+    assistant turn. special_tokens: text -> id of the tokens at which text may be split before tokenizing.
+    segment_wise: encoding the parts between those tokens one by one gives exactly the ids of the whole text.
+    """
+
+    def __init__(self, backend: tokenizers.Tokenizer, name: str, end_token: str) -> None:
+        backend.no_truncation()
+        backend.no_padding()
+        self._backend = backend
+        self.name = name
+        self.vocab_size: int = backend.get_vocab_size(with_added_tokens=True)
+        end_id = backend.token_to_id(end_token)
+        if end_id is None:
+            raise TokenizerError(f"tokenizer {name}: its end-of-turn token {end_token!r} is not in the vocabulary")
+        self.end_id: int = end_id
+        added = backend.get_added_tokens_decoder()
+        self._special_ids = frozenset(i for i, token in added.items() if token.special)
+        splitting = {token.content: i for i, token in added.items() if not token.normalized and token.content}
+        self.special_tokens: Mapping[str, int] = splitting
+        self.segment_wise = True
+        longest_first = sorted(splitting, key=lambda content: (-len(content), content))
+        self._split = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")") if splitting else _NEVER
+        self._byte_level = type(backend.decoder).__name__ == "ByteLevel"
+        self._bytes_of: dict[int, bytes] = {}
+
+    def encode(self, text: str) -> TokenIds:
+        """Ids of the whole text, int32, shape (tokens,).
+
+        Special tokens written in the text are recognised, none are added. A lone surrogate counts as U+FFFD.
+        Releases the interpreter lock while it works (`encode_batch_fast` does, `encode` does not).
+        """
+        try:
+            encoding = self._backend.encode_batch_fast([text], add_special_tokens=False)[0]
+        except TypeError:
+            encoding = self._backend.encode_batch_fast([without_surrogates(text)], add_special_tokens=False)[0]
+        return np.array(encoding.ids, dtype=np.int32)
+
+    def decode(self, ids: TokenIds | Sequence[int]) -> str:
+        """The text of the ids, special tokens kept."""
+        return self._backend.decode(_as_list(ids), skip_special_tokens=False)
+
+    def pieces(self, ids: TokenIds | Sequence[int], final: bool = True) -> list[str]:
+        """What each id shows when the ids arrive one by one: one str per id.
+
+        "" where a token shows nothing: special tokens, and the inside of a multi-byte character, which appears whole with
+        its last token. "".join(pieces) is the decoded text without special tokens; bytes that never become a character
+        give U+FFFD, except at the very end when `final` is False: there they are left out.
+        """
+        if self._byte_level:
+            return self._byte_pieces(_as_list(ids), final)
+        return self._text_pieces(_as_list(ids), final)
+
+    def split_special(self, text: str) -> list[str]:
+        """The text cut before and after each special token written in it; "".join gives the text back."""
+        return [part for part in self._split.split(text) if part]
+
+    def token_id(self, token: str) -> int | None:
+        """The id of a special token by its text, None when there is none such."""
+        return self.special_tokens.get(token)
+
+    def vocabulary(self) -> dict[str, int]:
+        """Every token as the vocabulary spells it -> id. Large: do not keep it."""
+        return self._backend.get_vocab(with_added_tokens=False)
+
+    def is_special(self, token_id: int) -> bool:
+        return token_id in self._special_ids
+
+    def _byte_pieces(self, ids: list[int], final: bool) -> list[str]:
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        known = self._bytes_of
+        pieces = []
+        for i in ids:
+            raw = known.get(i)
+            if raw is None:
+                raw = known[i] = self._token_bytes(i)
+            pieces.append(decoder.decode(raw))
+        if final and pieces:
+            pieces[-1] += decoder.decode(b"", final=True)
+        return pieces
+
+    def _token_bytes(self, token_id: int) -> bytes:
+        if token_id in self._special_ids:
+            return b""
+        token = self._backend.id_to_token(token_id)
+        if token is None:
+            return b""
+        byte_of = _byte_of_character()
+        try:
+            return bytes(byte_of[character] for character in token)
+        except KeyError:  # an added token is stored as plain text
+            return token.encode()
+
+    def _text_pieces(self, ids: list[int], final: bool) -> list[str]:
+        """By differences of decoded windows, for decoders that are not a plain concatenation of bytes."""
+        pieces: list[str] = []
+        start = done = 0  # the window starts at `start`; text is out up to id `done`
+        for end in range(1, len(ids) + 1):
+            before = self._backend.decode(ids[start:done], skip_special_tokens=True)
+            now = self._backend.decode(ids[start:end], skip_special_tokens=True)
+            complete = not now.endswith("�") or (final and end == len(ids))
+            pieces.append(now[len(before) :] if complete else "")
+            if complete:
+                start, done = done, end
+        return pieces
+
+
+def without_surrogates(text: str) -> str:
+    """The text with surrogate pairs joined and lone surrogates replaced by U+FFFD, so that it can be UTF-8."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+@lru_cache(maxsize=1)
+def embedded() -> Tokenizer:
+    """The tokenizer that ships with the package; made once per process."""
+    backend = embedded_tokenizer.build(embedded_tokenizer.load_merges())
+    return Tokenizer(backend, "llmirage", embedded_tokenizer.END_OF_TURN)
+
+
+def load(name_or_path: str | None) -> tuple[Tokenizer, ChatTemplate]:
+    """A tokenizer and its chat template: the embedded ones for None, else a folder or hub name through transformers.
+
+    Raises TokenizerError with one clear message when it cannot be loaded.
+    """
+    from llmirage_shared import chat_template
+
+    if name_or_path is None:
+        return embedded(), chat_template.EmbeddedTemplate()
+    from llmirage_shared import foreign_tokenizer
+
+    return foreign_tokenizer.load(name_or_path)
+
+
+@lru_cache(maxsize=1)
+def _byte_of_character() -> dict[str, int]:
+    printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [b for b in range(256) if b not in set(printable)]
+    return dict(zip(embedded_tokenizer.byte_alphabet(), [*printable, *others], strict=True))
+
+
+def _as_list(ids: TokenIds | Sequence[int]) -> list[int]:
+    if isinstance(ids, np.ndarray):
+        as_list: list[int] = ids.tolist()
+        return as_list
+    return [int(i) for i in ids]
