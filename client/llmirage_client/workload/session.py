@@ -11,10 +11,12 @@ import numpy.typing as npt
 
 BranchKind = Literal["fork", "spawn"]
 
-ContextMode = Literal["accumulate", "verbatim", "tokens"]
+ContextMode = Literal["accumulate", "accumulate_authored", "isolated", "verbatim", "tokens"]
 """How a turn's request is built.
 
 accumulate: the turn's messages are appended to the history, the live reply is appended after it (DAG, multi-turn).
+accumulate_authored: messages are appended too, but live replies are dropped: the file holds the assistant's messages.
+isolated: the turn's messages are the whole message array; nothing is carried from turn to turn.
 verbatim: the turn's `payload` is the whole body, nothing added or taken away (inputs_json).
 tokens: the turn's `tokens` say how many tokens (or which) go in and come out (flat and agentic JSONL).
 """
@@ -67,7 +69,11 @@ class Turn:
 
 @dataclass(slots=True, frozen=True)
 class Round:
-    """One round of a request-less orchestrator session: children that start together; the next round waits for all."""
+    """One round of a request-less orchestrator session: children that start together; the next round waits for all.
+
+    think_time_s: pause before this round's children start (after those of the previous round are done); the median
+    of the pause when the session has a ThinkTime.
+    """
 
     children: tuple[str, ...]
     think_time_s: float = 0.0
@@ -75,7 +81,10 @@ class Round:
 
 @dataclass(slots=True, frozen=True)
 class ThinkTime:
-    """Lognormal pause between the rounds of an orchestrator: median, sigma of the logarithm, bounds; seconds."""
+    """Lognormal pause before each round of an orchestrator: median, sigma of the logarithm, bounds; seconds.
+
+    median_s is the session's default; a Round's own think_time_s is the median of its pause.
+    """
 
     median_s: float
     sigma: float = 0.0
@@ -104,12 +113,17 @@ class Session:
 
 @dataclass(slots=True, frozen=True)
 class Workload:
-    """A loaded, valid file. roots: ids of the sessions nothing refers to, in file order; these are what a run starts."""
+    """A loaded, valid file.
+
+    roots: ids of the sessions nothing refers to; these are what a run starts. In file order, or by arrival time where
+    the file gives one. notes: what a user should know though the file is valid (keys that are not used, and the like).
+    """
 
     format: str
     path: str
     sessions: Mapping[str, Session]
     roots: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def timed(self) -> bool:

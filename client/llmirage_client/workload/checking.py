@@ -1,0 +1,157 @@
+"""Checks of single JSON values. Each one returns the typed value, or None after it has noted what is wrong.
+
+The wording is that of pydantic's messages, which users of the dag_jsonl format know from its documentation, and so is
+the leniency where a file is plainly meant: 128.0 and "128" are integers, "true" is a boolean. Booleans are never numbers.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from llmirage_client.workload.session import Problem
+
+_TRUE = {"true", "t", "yes", "y", "on", "1"}
+_FALSE = {"false", "f", "no", "n", "off", "0"}
+
+AT_LEAST_ONE_ITEM = "List should have at least 1 item after validation, not 0"
+FIELD_REQUIRED = "Field required"
+
+
+class Checker:
+    """Reads the values of one line and collects their problems; `field` is the dotted place, as in turns.0.messages."""
+
+    def __init__(self, line: int | None) -> None:
+        self.line = line
+        self.problems: list[Problem] = []
+
+    def fail(self, field: str | None, message: str) -> None:
+        self.problems.append(Problem(message, self.line, field))
+
+    def text(self, value: object, field: str, *, may_be_empty: bool = True) -> str | None:
+        if not isinstance(value, str):
+            self.fail(field, "Input should be a valid string")
+        elif not value and not may_be_empty:
+            self.fail(field, "String should have at least 1 character")
+        else:
+            return value
+        return None
+
+    def integer(self, value: object, field: str, *, minimum: int | None = None, from_text: bool = True) -> int | None:
+        """An int; from_text: a string of digits will do too."""
+        number: int
+        if isinstance(value, str) and from_text:
+            try:
+                number = int(value)
+            except ValueError:
+                self.fail(field, "Input should be a valid integer, unable to parse string as an integer")
+                return None
+        elif isinstance(value, bool):
+            self.fail(field, f"Input should be a valid integer, not a boolean (got {value})")
+            return None
+        elif not isinstance(value, int | float):
+            self.fail(field, "Input should be a valid integer")
+            return None
+        elif isinstance(value, float) and not value.is_integer():
+            self.fail(field, "Input should be a valid integer, got a number with a fractional part")
+            return None
+        else:
+            number = int(value)
+        if minimum is not None and number < minimum:
+            self.fail(field, f"Input should be greater than or equal to {minimum}")
+            return None
+        return number
+
+    def number(
+        self, value: object, field: str, *, minimum: float = 0.0, maximum: float = math.inf, above_minimum: bool = False
+    ) -> float | None:
+        """A finite float in [minimum, maximum], or in (minimum, maximum] with above_minimum."""
+        if isinstance(value, str):
+            try:
+                number = float(value)
+            except ValueError:
+                self.fail(field, "Input should be a valid number, unable to parse string as a number")
+                return None
+        elif isinstance(value, bool):
+            self.fail(field, f"Input should be a valid number, not a boolean (got {value})")
+            return None
+        elif isinstance(value, int | float):
+            try:
+                number = float(value)
+            except OverflowError:
+                number = math.inf
+        else:
+            self.fail(field, "Input should be a valid number")
+            return None
+        if not math.isfinite(number):
+            self.fail(field, "Input should be a finite number")
+        elif above_minimum and number <= minimum:
+            self.fail(field, f"Input should be greater than {minimum:g}")
+        elif number < minimum:
+            self.fail(field, f"Input should be greater than or equal to {minimum:g}")
+        elif number > maximum:
+            self.fail(field, f"Input should be less than or equal to {maximum:g}")
+        else:
+            return number
+        return None
+
+    def boolean(self, value: object, field: str) -> bool | None:
+        if isinstance(value, bool):
+            return value
+        if isinstance(value, int | float) and value in (0, 1):
+            return bool(value)
+        if isinstance(value, str) and value.lower() in _TRUE | _FALSE:
+            return value.lower() in _TRUE
+        detail = ", unable to interpret input" if isinstance(value, int | float | str) else ""
+        self.fail(field, f"Input should be a valid boolean{detail}")
+        return None
+
+    def items(self, value: object, field: str, *, may_be_empty: bool = True) -> list[Any] | None:
+        if not isinstance(value, list):
+            self.fail(field, "Input should be a valid list")
+        elif not value and not may_be_empty:
+            self.fail(field, AT_LEAST_ONE_ITEM)
+        else:
+            return value
+        return None
+
+    def mapping(self, value: object, field: str | None) -> dict[str, Any] | None:
+        if isinstance(value, dict):
+            return value
+        self.fail(field, f"Input should be a valid dictionary (a JSON object), got {kind_of(value)}")
+        return None
+
+    def texts(self, value: object, field: str, *, may_be_empty: bool = True) -> tuple[str, ...] | None:
+        entries = self.items(value, field, may_be_empty=may_be_empty)
+        if entries is None:
+            return None
+        read = [self.text(entry, f"{field}.{i}") for i, entry in enumerate(entries)]
+        return tuple(entry for entry in read if entry is not None)
+
+    def mappings(self, value: object, field: str) -> tuple[dict[str, Any], ...] | None:
+        entries = self.items(value, field)
+        if entries is None:
+            return None
+        read = [self.mapping(entry, f"{field}.{i}") for i, entry in enumerate(entries)]
+        return tuple(entry for entry in read if entry is not None)
+
+    def unknown_keys(self, value: Mapping[str, Any], known: Collection[str], prefix: str = "", hint: str = "") -> None:
+        """Every key of `value` that is not known is a problem; a near miss is named, else the hint is given."""
+        for key in value:
+            if key not in known:
+                near = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
+                advice = f" (did you mean '{near[0]}'?)" if near else hint
+                self.fail(prefix + key, f"Extra inputs are not permitted{advice}")
+
+
+def kind_of(value: object) -> str:
+    """The JSON name of a value's type, for messages."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "a boolean"
+    if isinstance(value, int | float):
+        return "a number"
+    return {"str": "a string", "list": "an array", "dict": "an object"}.get(type(value).__name__, type(value).__name__)

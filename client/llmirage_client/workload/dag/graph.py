@@ -1,0 +1,174 @@
+"""What must hold between the conversations of a dag_jsonl file. Every function returns all problems it finds."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from llmirage_client.workload.session import Problem, Session
+
+Sessions = Mapping[str, Session]
+
+
+@dataclass(slots=True, frozen=True)
+class Reference:
+    """One mention of a child: by whom, where ("turn 2", "round 0", "pre_session_spawns"), as a fork or not."""
+
+    parent: str
+    place: str
+    child: str
+    fork: bool = False
+
+
+def references(session: Session) -> Iterator[Reference]:
+    """Every mention of another session, in the order a run would start them."""
+    for child in session.pre_session_spawns:
+        yield Reference(session.id, "turn 0", child)
+    for number, round_ in enumerate(dict.fromkeys(session.rounds)):
+        for child in round_.children:
+            yield Reference(session.id, f"round {number}", child)
+    for index, turn in enumerate(session.turns):
+        for branch in turn.branches:
+            for child in branch.children:
+                yield Reference(session.id, f"turn {index}", child, branch.kind == "fork")
+
+
+def roots(sessions: Sessions) -> tuple[str, ...]:
+    """Ids of the sessions that no other one mentions, in file order."""
+    mentioned = {reference.child for session in sessions.values() for reference in references(session)}
+    return tuple(sid for sid in sessions if sid not in mentioned)
+
+
+def check_graph(sessions: Sessions, declared: Collection[str]) -> list[Problem]:
+    """Every structural problem. declared: all session ids of the file, those on faulty lines too."""
+    fork_parent = _fork_parents(sessions)
+    return [
+        *_unresolved(sessions, declared),
+        *_two_fork_parents(sessions),
+        *_fork_before_the_end(sessions),
+        *_pre_session(sessions, fork_parent),
+        *_system_messages(sessions, fork_parent),
+        *_isolated_forks(sessions, fork_parent),
+        *_cycles(sessions),
+    ]
+
+
+def _fork_parents(sessions: Sessions) -> dict[str, Reference]:
+    first: dict[str, Reference] = {}
+    for session in sessions.values():
+        for reference in references(session):
+            if reference.fork:
+                first.setdefault(reference.child, reference)
+    return first
+
+
+def _unresolved(sessions: Sessions, declared: Collection[str]) -> Iterator[Problem]:
+    known = sorted(declared)
+    listed = f"{known[:10]}" if len(known) <= 10 else f"{known[:10]} and {len(known) - 10} more"
+    for session in sessions.values():
+        for reference in references(session):
+            if reference.child not in declared:
+                message = f"branch target '{reference.child}' not declared. Known sessions: {listed}"
+                yield Problem(f"session '{session.id}' {reference.place}: {message}", session.line)
+
+
+def _two_fork_parents(sessions: Sessions) -> Iterator[Problem]:
+    first: dict[str, Reference] = {}
+    for session in sessions.values():
+        for reference in references(session):
+            if not reference.fork:
+                continue
+            known = first.setdefault(reference.child, reference)
+            if (known.parent, known.place) != (reference.parent, reference.place):
+                both = f"'{known.parent}' {known.place} and '{reference.parent}' {reference.place}"
+                rule = "FORK-mode children require a single parent"
+                yield Problem(f"session '{reference.child}' forked by both {both}; {rule}", session.line)
+
+
+def _fork_before_the_end(sessions: Sessions) -> Iterator[Problem]:
+    for session in sessions.values():
+        for index, turn in enumerate(session.turns[:-1]):
+            if any(branch.kind == "fork" and not branch.background for branch in turn.branches):
+                yield Problem(
+                    f"session '{session.id}' turn {index} has foreground FORK branches but is not the last turn and no "
+                    'join is declared (use {"child": ..., "background": true} to keep the parent running, or move the '
+                    "forks to the final turn)",
+                    session.line,
+                )
+
+
+def _pre_session(sessions: Sessions, fork_parent: Mapping[str, Reference]) -> Iterator[Problem]:
+    parent_of: dict[str, str] = {}
+    for session in sessions.values():
+        for reference in references(session):
+            parent_of.setdefault(reference.child, session.id)
+    for session in sessions.values():
+        for child in session.pre_session_spawns:
+            if child in fork_parent:
+                yield Problem(
+                    f"session '{child}' is referenced by '{session.id}' pre_session_spawns but is also a FORK target; "
+                    "pre-session children must be SPAWN-mode (no parent context to inherit)",
+                    session.line,
+                )
+        if session.pre_session_spawns and session.id in parent_of:
+            yield Problem(
+                f"session '{session.id}' pre_session_spawns: pre-session dispatch requires a root conversation, "
+                f"but '{session.id}' is a child of '{parent_of[session.id]}'",
+                session.line,
+            )
+
+
+def _system_messages(sessions: Sessions, fork_parent: Mapping[str, Reference]) -> Iterator[Problem]:
+    for session in sessions.values():
+        for index, turn in enumerate(session.turns):
+            places = [i for i, message in enumerate(turn.messages) if message.get("role") == "system"]
+            if session.mode == "isolated":
+                if any(place != 0 for place in places):
+                    yield Problem(
+                        f"session '{session.id}' turn {index}: a 'system' message must be the first message of an "
+                        "isolated turn's array; chat templates drop it at later positions.",
+                        session.line,
+                    )
+            elif places and (index > 0 or session.id in fork_parent):
+                yield Problem(
+                    f"session '{session.id}' turn {index}: non-root turns may not contain a 'system' message. Place the "
+                    "single system prompt at the root turn only; popular chat templates (e.g. Qwen3-VL) ignore system "
+                    "messages after index 0.",
+                    session.line,
+                )
+
+
+def _isolated_forks(sessions: Sessions, fork_parent: Mapping[str, Reference]) -> Iterator[Problem]:
+    for session in sessions.values():
+        if session.mode == "isolated" and session.id in fork_parent:
+            yield Problem(
+                f"session '{session.id}' is a FORK target with context_mode 'message_array_with_responses'; payload "
+                "isolation drops the inherited parent context and is only valid on fresh-context SPAWN branches",
+                session.line,
+            )
+
+
+def _cycles(sessions: Sessions) -> Iterator[Problem]:
+    """One problem for every edge that closes a cycle; depth first, without recursion, as chains may be long."""
+    children = {
+        sid: list(dict.fromkeys(r.child for r in references(session) if r.child in sessions))
+        for sid, session in sessions.items()
+    }
+    finished: set[str] = set()
+    for start in sessions:
+        if start in finished:
+            continue
+        path = {start: None}  # a dict as an ordered set
+        pending = [iter(children[start])]
+        while pending:
+            child = next(pending[-1], None)
+            if child is None:
+                pending.pop()
+                finished.add(path.popitem()[0])
+            elif child in path:
+                names = list(path)
+                cycle = [*names[names.index(child) :], child]
+                yield Problem(f"cycle detected: {' -> '.join(cycle)}", sessions[child].line)
+            elif child not in finished:
+                path[child] = None
+                pending.append(iter(children[child]))

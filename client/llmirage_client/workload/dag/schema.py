@@ -1,0 +1,199 @@
+"""One line of a dag_jsonl file, checked field by field on its own.
+
+The schema is that of the format's documentation (session_id, turns, pre_session_spawns; per turn messages, model,
+max_tokens, tools, extra, forks, spawns, delay) and of AIPerf 0.13 (orchestrator, spawns, rounds, think_time_*,
+context_mode). Unknown keys are refused everywhere. Messages are the documentation's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from llmirage_client.workload.checking import AT_LEAST_ONE_ITEM, FIELD_REQUIRED, Checker
+from llmirage_client.workload.dag.orchestrator import Orchestrator, read_orchestrator
+from llmirage_client.workload.session import ContextMode, Problem
+
+CONVERSATION_KEYS = (
+    "session_id", "turns", "pre_session_spawns", "orchestrator", "spawns", "rounds", "think_time_ms",
+    "think_time_sigma", "think_time_min_ms", "think_time_max_ms", "context_mode",
+)  # fmt: skip
+TURN_KEYS = ("messages", "model", "max_tokens", "tools", "extra", "forks", "spawns", "delay")
+CONTEXT_MODES: Mapping[str, ContextMode] = {
+    "deltas_without_responses": "accumulate",
+    "deltas_with_responses": "accumulate_authored",
+    "message_array_with_responses": "isolated",
+}
+
+
+@dataclass(slots=True, frozen=True)
+class ForkEntry:
+    child: str
+    background: bool = False
+
+
+@dataclass(slots=True, frozen=True)
+class SpawnEntry:
+    """A bare string (bare: join on the next turn, neighbours share one branch) or an object with its own join_at."""
+
+    children: tuple[str, ...]
+    join_at: int | None = None
+    bare: bool = False
+
+
+@dataclass(slots=True, frozen=True)
+class TurnLine:
+    messages: tuple[dict[str, Any], ...]
+    model: str | None
+    max_tokens: int | None
+    tools: tuple[dict[str, Any], ...] | None
+    extra: dict[str, Any]
+    forks: tuple[ForkEntry, ...]
+    spawns: tuple[SpawnEntry, ...]
+    delay_ms: float
+
+
+@dataclass(slots=True, frozen=True)
+class ConversationLine:
+    line: int
+    session_id: str
+    turns: tuple[TurnLine, ...]
+    pre_session_spawns: tuple[str, ...]
+    orchestrator: Orchestrator | None
+    mode: ContextMode
+
+
+def read_conversation(value: object, line: int) -> tuple[ConversationLine | None, list[Problem]]:
+    """The conversation of one line, or None and everything that is wrong with it."""
+    check = Checker(line)
+    if not isinstance(value, dict):
+        check.mapping(value, None)
+        return None, check.problems
+    check.unknown_keys(value, CONVERSATION_KEYS)
+    session_id = None
+    if "session_id" not in value:
+        check.fail("session_id", FIELD_REQUIRED)
+    else:
+        session_id = check.text(value["session_id"], "session_id", may_be_empty=False)
+    is_orchestrator = bool(check.boolean(value.get("orchestrator", False), "orchestrator"))
+    orchestrator = read_orchestrator(value, check, is_orchestrator)
+    turns = _turns(value, check, is_orchestrator)
+    pre = check.texts(value.get("pre_session_spawns", []), "pre_session_spawns") or ()
+    if is_orchestrator and pre:
+        check.fail(None, "Value error, orchestrator conversation must not set 'pre_session_spawns'; "
+                         "use conversation-level 'spawns' instead")  # fmt: skip
+    mode = _mode(value, check)
+    if check.problems or session_id is None:
+        return None, check.problems
+    return ConversationLine(line, session_id, turns, pre, orchestrator, mode), []
+
+
+def _turns(value: Mapping[str, Any], check: Checker, is_orchestrator: bool) -> tuple[TurnLine, ...]:
+    if "turns" not in value:
+        if not is_orchestrator:
+            check.fail("turns", f"{FIELD_REQUIRED} ('turns' must be non-empty unless 'orchestrator' is true)")
+        return ()
+    entries = check.items(value["turns"], "turns")
+    if entries is None:
+        return ()
+    if is_orchestrator:
+        if entries:
+            check.fail(None, "Value error, orchestrator conversation must have an empty authored 'turns' list "
+                             "(it sends no request itself)")  # fmt: skip
+        return ()
+    if not entries:
+        check.fail("turns", f"{AT_LEAST_ONE_ITEM} ('turns' must be non-empty unless 'orchestrator' is true)")
+    return tuple(_turn(entry, f"turns.{i}", check) for i, entry in enumerate(entries))
+
+
+def _mode(value: Mapping[str, Any], check: Checker) -> ContextMode:
+    name = value.get("context_mode")
+    if name is None:
+        return "accumulate"
+    if isinstance(name, str) and name in CONTEXT_MODES:
+        return CONTEXT_MODES[name]
+    known = [f"'{mode}'" for mode in CONTEXT_MODES]
+    check.fail("context_mode", f"Input should be {', '.join(known[:-1])} or {known[-1]}")
+    return "accumulate"
+
+
+def _turn(value: object, at: str, check: Checker) -> TurnLine:
+    empty = TurnLine((), None, None, None, {}, (), (), 0.0)
+    turn = check.mapping(value, at)
+    if turn is None:
+        return empty
+    check.unknown_keys(turn, TURN_KEYS, f"{at}.", hint=" (request parameters go in 'extra')")
+    messages = _messages(turn, at, check)
+    model = check.text(turn["model"], f"{at}.model") if turn.get("model") is not None else None
+    tools = check.mappings(turn["tools"], f"{at}.tools") if turn.get("tools") is not None else None
+    extra = check.mapping(turn["extra"], f"{at}.extra") if turn.get("extra") is not None else {}
+    forks = check.items(turn.get("forks", []), f"{at}.forks") or []
+    spawns = check.items(turn.get("spawns", []), f"{at}.spawns") or []
+    delay_ms = check.number(turn.get("delay", 0.0), f"{at}.delay")
+    return TurnLine(
+        messages,
+        model,
+        _max_tokens(turn, at, check),
+        tools,
+        extra or {},
+        tuple(_fork(entry, f"{at}.forks.{i}", check) for i, entry in enumerate(forks)),
+        tuple(_spawn(entry, f"{at}.spawns.{i}", check) for i, entry in enumerate(spawns)),
+        delay_ms or 0.0,
+    )
+
+
+def _messages(turn: Mapping[str, Any], at: str, check: Checker) -> tuple[dict[str, Any], ...]:
+    if "messages" not in turn:
+        check.fail(f"{at}.messages", FIELD_REQUIRED)
+        return ()
+    entries = check.items(turn["messages"], f"{at}.messages")
+    if entries is None:
+        return ()
+    if not entries:
+        check.fail(at, "Value error, 'messages' must be a non-empty list")
+    read = []
+    for i, entry in enumerate(entries):
+        message = check.mapping(entry, f"{at}.messages.{i}")
+        if message is None:
+            continue
+        if "role" not in message:
+            check.fail(at, f"Value error, Each message must have a 'role' key, but message at index {i} does not")
+        read.append(message)
+    return tuple(read)
+
+
+def _max_tokens(turn: Mapping[str, Any], at: str, check: Checker) -> int | None:
+    value = turn.get("max_tokens")
+    if isinstance(value, bool):
+        check.fail(f"{at}.max_tokens", f"Value error, max_tokens must be an integer, not a boolean (got {value})")
+        return None
+    return None if value is None else check.integer(value, f"{at}.max_tokens", minimum=1)
+
+
+def _fork(value: object, at: str, check: Checker) -> ForkEntry:
+    if isinstance(value, str):
+        return ForkEntry(value)
+    if not isinstance(value, dict):
+        check.fail(at, 'Input should be a valid string or an object {"child": ..., "background": true}')
+        return ForkEntry("")
+    check.unknown_keys(value, ("child", "background"), f"{at}.")
+    if "child" not in value:
+        check.fail(f"{at}.child", FIELD_REQUIRED)
+    child = check.text(value["child"], f"{at}.child", may_be_empty=False) if "child" in value else None
+    background = check.boolean(value.get("background", False), f"{at}.background")
+    return ForkEntry(child or "", bool(background))
+
+
+def _spawn(value: object, at: str, check: Checker) -> SpawnEntry:
+    if isinstance(value, str):
+        return SpawnEntry((value,), bare=True)
+    if not isinstance(value, dict):
+        check.fail(at, 'Input should be a valid string or an object {"children": [...], "join_at": turn}')
+        return SpawnEntry(())
+    check.unknown_keys(value, ("children", "join_at"), f"{at}.")
+    if "children" not in value:
+        check.fail(f"{at}.children", FIELD_REQUIRED)
+    children = check.texts(value["children"], f"{at}.children", may_be_empty=False) if "children" in value else None
+    join_at = value.get("join_at")
+    return SpawnEntry(children or (), None if join_at is None else check.integer(join_at, f"{at}.join_at"))

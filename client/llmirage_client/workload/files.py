@@ -1,0 +1,104 @@
+"""Reading workload files: plain or gzip, JSON Lines or one JSON document, every fault a WorkloadError with its line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+from llmirage_client.workload.session import Problem, WorkloadError
+
+_BOM = b"\xef\xbb\xbf"
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
+def read_bytes(path: str) -> bytes:
+    """The whole file without its byte order mark, unpacked if it is gzip.
+
+    Raises WorkloadError when it cannot be read, is empty, or is no UTF-8 text.
+    """
+    file = Path(path)
+    try:
+        data = file.read_bytes()
+    except FileNotFoundError:
+        raise fault(path, "no such file") from None
+    except IsADirectoryError:
+        raise fault(path, "is a directory, not a workload file") from None
+    except (OSError, ValueError) as error:
+        raise fault(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if data.startswith(_GZIP_MAGIC):
+        try:
+            data = gzip.decompress(data)
+        except (OSError, EOFError, zlib.error) as error:
+            raise fault(path, f"is a damaged gzip file: {error}") from None
+    data = data.removeprefix(_BOM)
+    if not data.strip():
+        raise fault(path, "is empty; a workload needs at least one session")
+    if b"\0" in data[:65536]:
+        raise fault(path, "is a binary file, not a workload in JSON or JSON Lines (UTF-8)")
+    return data
+
+
+def read_json_lines(data: bytes, problems: list[Problem]) -> Iterator[tuple[int, Any]]:
+    """Yields (line number from 1, value) of every line that holds JSON; blank lines are skipped, bad ones noted."""
+    for number, line in enumerate(data.split(b"\n"), start=1):
+        line = line.strip()
+        if not line:
+            continue
+        try:
+            value = parse(line)
+        except JsonFault as error:
+            problems.append(Problem(f"invalid JSON: {error}", number))
+        else:
+            yield number, value
+
+
+class JsonFault(ValueError):
+    """Text that is no JSON; `line` counts from 1 within the text, None where the place is not known."""
+
+    def __init__(self, message: str, line: int | None = None) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+def parse(data: bytes) -> Any:
+    """One JSON value of UTF-8 text. Raises JsonFault with a message fit for users."""
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        column = error.start - data.rfind(b"\n", 0, error.start)
+        line = data.count(b"\n", 0, error.start) + 1
+        raise JsonFault(f"not UTF-8 text: byte 0x{data[error.start]:02x} at column {column}", line) from None
+    try:
+        value = json.loads(text, parse_constant=_no_constants, parse_float=_finite)
+        if b"\\u" in data:
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except json.JSONDecodeError as error:
+        raise JsonFault(f"{error.msg} at column {error.colno}", error.lineno) from None
+    except UnicodeEncodeError:
+        raise JsonFault("a \\u escape gives half of a surrogate pair, which is no character") from None
+    except RecursionError:
+        raise JsonFault("nested too deeply") from None
+    except ValueError as error:  # an integer of thousands of digits
+        raise JsonFault(str(error)) from None
+    return value
+
+
+def fault(path: str, message: str, line: int | None = None, field: str | None = None) -> WorkloadError:
+    """A WorkloadError of a single problem."""
+    return WorkloadError(path, [Problem(message, line, field)])
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if math.isinf(number):
+        raise JsonFault(f"the number {digits[:20]} is too large")
+    return number
+
+
+def _no_constants(name: str) -> NoReturn:
+    raise JsonFault(f"{name} is not a JSON number")

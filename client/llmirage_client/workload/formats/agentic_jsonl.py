@@ -1,0 +1,152 @@
+"""agentic_jsonl: calls given in tokens, one flat request or one session of chained calls a line, mixed at will.
+
+A line with `sub_requests` is a session, any other a single request, named request_<line>. Times are nanoseconds: the
+arrival of the first call on the clock of the run, and after each call the tool's duration, which becomes the delay of
+the session's next turn. After the last call there is nothing to wait for: its tool duration is checked and then not
+used (a note says so). Keys the format does not know are not used either, and noted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from llmirage_client.workload.checking import AT_LEAST_ONE_ITEM, FIELD_REQUIRED, Checker
+from llmirage_client.workload.files import read_bytes, read_json_lines
+from llmirage_client.workload.format import Format
+from llmirage_client.workload.session import Problem, Session, TokenSpec, Turn, Workload, WorkloadError
+
+_CALL_KEYS = frozenset({"input_toks", "output_toks", "input_tok_ids", "output_tok_ids"})
+_FLAT_KEYS = _CALL_KEYS | {"arrival_time_ns"}
+_SESSION_KEYS = frozenset({"session_id", "arrival_time_ns", "sub_requests"})
+_SUB_REQUEST_KEYS = _CALL_KEYS | {"tool_duration_ns"}
+_LARGEST_ID = np.iinfo(np.int32).max
+_NS_PER_S = 1e9
+
+
+def load(path: str) -> Workload:
+    """Every line of the file, by arrival time. Raises WorkloadError with all problems, each with line and field."""
+    problems: list[Problem] = []
+    sessions: list[Session] = []
+    first_line: dict[str, int] = {}
+    unused: Counter[str] = Counter()
+    for line, value in read_json_lines(read_bytes(path), problems):
+        check = Checker(line)
+        session = _session(value, check, unused)
+        if session is not None and first_line.setdefault(session.id, line) != line:
+            check.fail("session_id", f"duplicate session_id '{session.id}' (first on line {first_line[session.id]})")
+        problems += check.problems
+        if session is not None and not check.problems:
+            sessions.append(session)
+    if problems:
+        raise WorkloadError(path, sorted(problems, key=lambda problem: problem.line or 0))
+    sessions.sort(key=lambda session: session.arrival_s or 0.0)
+    by_id = {session.id: session for session in sessions}
+    notes = tuple(f"'{key}' is not used (in {count} place{'s' * (count > 1)})" for key, count in unused.items())
+    return Workload(FORMAT.name, path, by_id, tuple(by_id), notes)
+
+
+def _session(value: object, check: Checker, unused: Counter[str]) -> Session | None:
+    row = check.mapping(value, None)
+    if row is None:
+        return None
+    arrival_s = _duration_s(row, "arrival_time_ns", "arrival_time_ns", check)
+    if "sub_requests" not in row:
+        unused.update(row.keys() - _FLAT_KEYS)
+        turn = Turn(tokens=_tokens(row, "", check))
+        return Session(f"request_{check.line}", (turn,), mode="tokens", arrival_s=arrival_s, line=check.line)
+    unused.update(row.keys() - _SESSION_KEYS)
+    session_id = None
+    if "session_id" not in row:
+        check.fail("session_id", FIELD_REQUIRED)
+    else:
+        session_id = check.text(row["session_id"], "session_id", may_be_empty=False)
+    turns = _chain(row["sub_requests"], check, unused)
+    if session_id is None:
+        return None
+    return Session(session_id, turns, mode="tokens", arrival_s=arrival_s, line=check.line)
+
+
+def _chain(value: object, check: Checker, unused: Counter[str]) -> tuple[Turn, ...]:
+    calls = check.items(value, "sub_requests")
+    if calls is not None and not calls:
+        check.fail("sub_requests", f"a session needs at least one sub-request ({AT_LEAST_ONE_ITEM})")
+    turns = []
+    delay_s = 0.0
+    for i, entry in enumerate(calls or []):
+        at = f"sub_requests.{i}"
+        call = check.mapping(entry, at)
+        if call is None:
+            continue
+        unused.update(call.keys() - _SUB_REQUEST_KEYS)
+        turns.append(Turn(tokens=_tokens(call, f"{at}.", check), delay_s=delay_s))
+        delay_s = _duration_s(call, "tool_duration_ns", f"{at}.tool_duration_ns", check, default=0.0)
+    if delay_s > 0:
+        unused["tool_duration_ns of a last call"] += 1
+    return tuple(turns)
+
+
+def _duration_s(row: Mapping[str, Any], key: str, field: str, check: Checker, default: float | None = None) -> float:
+    if key not in row:
+        if default is None:
+            check.fail(field, FIELD_REQUIRED)
+        return default or 0.0
+    return (check.integer(row[key], field, minimum=0, from_text=False) or 0) / _NS_PER_S
+
+
+def _tokens(call: Mapping[str, Any], prefix: str, check: Checker) -> TokenSpec:
+    counts: dict[str, int | None] = {}
+    ids: dict[str, npt.NDArray[np.int32] | None] = {}
+    for side in ("input", "output"):
+        key, ids_key = f"{side}_toks", f"{side}_tok_ids"
+        if key not in call:
+            check.fail(prefix + key, FIELD_REQUIRED)
+            counts[side] = None
+        else:
+            counts[side] = check.integer(call[key], prefix + key, minimum=1, from_text=False)
+        ids[side] = _ids(call[ids_key], prefix + ids_key, check) if call.get(ids_key) is not None else None
+        length, count = (len(call[ids_key]) if ids[side] is not None else None), counts[side]
+        if length is not None and count is not None and length != count:
+            check.fail(prefix + ids_key, f"has {length} ids, but {key} is {count}")
+    return TokenSpec(counts["input"] or 0, counts["output"] or 0, ids["input"], ids["output"])
+
+
+def _ids(value: object, field: str, check: Checker) -> npt.NDArray[np.int32] | None:
+    """The ids as an array of shape (count,). Only the first bad id of a list is reported."""
+    entries = check.items(value, field)
+    if entries is None:
+        return None
+    if set(map(type, entries)) <= {int} and (not entries or (min(entries) >= 0 and max(entries) <= _LARGEST_ID)):
+        ids = np.array(entries, dtype=np.int32)
+        ids.flags.writeable = False
+        return ids
+    for i, entry in enumerate(entries):
+        if type(entry) is not int:
+            check.fail(f"{field}.{i}", "Input should be a valid integer (token ids are integers)")
+        elif entry < 0:
+            check.fail(f"{field}.{i}", "Input should be greater than or equal to 0")
+        elif entry > _LARGEST_ID:
+            check.fail(f"{field}.{i}", f"Input should be less than or equal to {_LARGEST_ID}")
+        else:
+            continue
+        break
+    return None
+
+
+def recognises(keys: Collection[str]) -> bool:
+    return bool({"sub_requests", "input_toks", "output_toks", "input_tok_ids"} & set(keys))
+
+
+FORMAT = Format(
+    name="agentic_jsonl",
+    summary="requests and sessions of chained calls in tokens or token ids, with arrival times and tool waits",
+    needs="'sub_requests', or 'input_toks' and 'output_toks', on every line",
+    recognises=recognises,
+    load=load,
+    aliases=("flat_jsonl", "llmservingsim"),
+    order=20,
+)

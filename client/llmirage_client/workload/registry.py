@@ -1,0 +1,122 @@
+"""The workload formats by name, which one a file is in, and the workloads that ship with the package.
+
+A format is a module of `formats/` with a FORMAT; there is nothing else to register.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from llmirage_client.workload import formats
+from llmirage_client.workload.files import fault, parse, read_bytes
+from llmirage_client.workload.format import Format
+from llmirage_client.workload.session import Workload
+
+BUNDLED_PREFIX = "bundled:"
+BUNDLED_DIRECTORY = Path(__file__).resolve().parents[1] / "bundled"
+_SUFFIXES = (".jsonl", ".jsonl.gz", ".json")
+_JSON_TOKEN = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:)?|[\[{]|[\]}]')
+_LINES_TO_LOOK_AT = 100
+
+
+def _find_formats() -> dict[str, Format]:
+    found = []
+    for module in pkgutil.iter_modules(formats.__path__, f"{formats.__name__}."):
+        declared = getattr(importlib.import_module(module.name), "FORMAT", None)
+        if isinstance(declared, Format):
+            found.append(declared)
+    return {declared.name: declared for declared in sorted(found, key=lambda declared: (declared.order, declared.name))}
+
+
+FORMATS: Mapping[str, Format] = _find_formats()
+ALIASES: Mapping[str, str] = {alias: name for name, declared in FORMATS.items() for alias in declared.aliases}
+
+
+def load(path: str, format: str | None = None) -> Workload:
+    """Reads and validates a workload file, or a bundled one by `bundled:NAME`; format: detected when not given.
+
+    Raises WorkloadError with every problem of the file.
+    """
+    if path.startswith(BUNDLED_PREFIX):
+        path = resolve_bundled(path)
+    name = detect(path) if format is None else ALIASES.get(format, format)
+    if name not in FORMATS:
+        raise fault(path, f"unknown format '{name}'; choose one of {', '.join([*FORMATS, *ALIASES])}")
+    return FORMATS[name].load(path)
+
+
+def detect(path: str) -> str:
+    """The name of the format a file is in, judged by its content. Raises WorkloadError when none fits."""
+    if path.startswith(BUNDLED_PREFIX):
+        path = resolve_bundled(path)
+    data = read_bytes(path)
+    seen = None
+    lines = (line for line in data.splitlines() if line.strip())
+    for line, _ in zip(lines, range(_LINES_TO_LOOK_AT), strict=False):
+        seen = seen or line
+        name = _format_with(_top_level_keys(line.decode("utf-8", "replace")))
+        if name is not None:
+            return name
+    keys = _top_level_keys(data.decode("utf-8", "replace"))  # a document over several lines
+    name = _format_with(keys)
+    if name is not None:
+        return name
+    raise fault(path, f"{_describe(seen or b'', keys)}. {_what_is_needed()}")
+
+
+def _format_with(keys: list[str]) -> str | None:
+    return next((name for name, declared in FORMATS.items() if keys and declared.recognises(keys)), None)
+
+
+def _describe(first_line: bytes, keys: list[str]) -> str:
+    if keys:
+        return f"the format is not known: the first object has the keys {', '.join(map(repr, keys[:8]))}"
+    try:
+        value = parse(first_line)
+    except ValueError:
+        return "the format is not known: the file does not start with a JSON object"
+    if isinstance(value, dict):
+        return "the format is not known: the first object is empty"
+    return f"the format is not known: Input should be a valid dictionary (a JSON object), got {type(value).__name__}"
+
+
+def _what_is_needed() -> str:
+    return "Known formats: " + "; ".join(f"{name} needs {declared.needs}" for name, declared in FORMATS.items())
+
+
+def _top_level_keys(text: str) -> list[str]:
+    """The keys of the first object of `text` in order, as far as they can be read; the text may be broken off."""
+    if not text.lstrip().startswith("{"):
+        return []
+    keys: dict[str, None] = {}
+    depth = 0
+    for token in _JSON_TOKEN.finditer(text):
+        mark = token.group()
+        if mark in "[{":
+            depth += 1
+        elif mark in "]}":
+            depth -= 1
+            if depth == 0:
+                break
+        elif depth == 1 and token.group(2):
+            keys[token.group(1)] = None
+    return list(keys)
+
+
+def bundled() -> dict[str, Path]:
+    """Every workload that ships with the package, by name."""
+    files = sorted(BUNDLED_DIRECTORY.iterdir()) if BUNDLED_DIRECTORY.is_dir() else []
+    return {file.name.removesuffix(suffix): file for file in files for suffix in _SUFFIXES if file.name.endswith(suffix)}
+
+
+def resolve_bundled(name: str) -> str:
+    """The path of the bundled workload called `bundled:NAME`. Raises WorkloadError that lists the names there are."""
+    known = bundled()
+    file = known.get(name.removeprefix(BUNDLED_PREFIX))
+    if file is None:
+        raise fault(name, f"there is no such bundled workload; choose one of {', '.join(known)}")
+    return str(file)
