@@ -1,0 +1,17 @@
+"""Which clock stamps a run's events."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from llmirage_shared.virtual_time import VirtualTimeLoop
+
+
+def run_clock(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
+    """The precise clock with loop.time()'s base.
+
+    time.monotonic() on a loop of real time, because uvloop rounds its own time to milliseconds; else the loop's.
+    """
+    return loop.time if isinstance(loop, VirtualTimeLoop) else time.monotonic

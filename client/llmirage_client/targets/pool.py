@@ -1,0 +1,171 @@
+"""Connections kept for reuse, at a cost per request that does not grow with their number."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from llmirage_client.targets.clock import run_clock
+from llmirage_client.targets.connection import Connection, Incoming, Want
+from llmirage_client.targets.fault import Fault, FaultKind, connect_fault
+
+# A host name is resolved again after this long, so that a moved service is found and a burst of connections asks once.
+ADDRESS_LIFE_S = 10.0
+
+
+class Origin(NamedTuple):
+    tls: bool
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Timeouts(NamedTuple):
+    """Seconds, None for no limit. connect_s: TLS included; read_s: without a byte; slot_s: for max_connections."""
+
+    connect_s: float | None = None
+    read_s: float | None = None
+    slot_s: float | None = None
+
+
+@dataclass(slots=True)
+class _Place:
+    """What is known of one origin. idle: ordered, the last is the freshest, so the rest can time out at the server."""
+
+    idle: dict[Connection, None] = field(default_factory=dict)
+    address: str | None = None
+    address_until_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Lease:
+    """A connection in use for one request."""
+
+    connection: Connection
+    incoming: Incoming
+    place: _Place
+
+
+class Pool:
+    """HTTP/1.1 connections of any number of origins.
+
+    max_connections: how many requests may be under way at once; more wait their turn.
+    """
+
+    def __init__(self, ssl_context: ssl.SSLContext | None = None, max_connections: int | None = None) -> None:
+        self._ssl_context = ssl_context
+        self._max_connections = max_connections
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._places: dict[Origin, _Place] = {}
+        self._open: set[Connection] = set()
+        self._slots = asyncio.Semaphore(self._max_connections) if self._max_connections else None
+
+    async def request(self, origin: Origin, request: bytes, *, bodyless: bool, timeouts: Timeouts) -> Lease:
+        """Send a whole request and wait for the reply's headers. Raises Fault.
+
+        A kept connection may have been closed by the server just as we wrote; when nothing of a reply came on it, the
+        request goes out once more, on a new connection.
+        """
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:  # connections live and die with their loop
+            self._loop = loop
+            self._clock = run_clock(loop)
+            self._forget()
+        await self._take_slot(timeouts.slot_s)
+        try:
+            place = self._places.get(origin)
+            if place is None:
+                place = self._places[origin] = _Place()
+            if place.idle:
+                connection, _ = place.idle.popitem()
+                try:
+                    return await self._exchange(connection, place, request, bodyless, timeouts.read_s)
+                except Fault as fault:
+                    stale = fault.kind in (FaultKind.RESET, FaultKind.CLOSED)
+                    if not stale or not (connection.incoming is None or connection.incoming.untouched):
+                        raise
+            connection = await self._connect(origin, place, timeouts.connect_s)
+            return await self._exchange(connection, place, request, bodyless, timeouts.read_s)
+        except BaseException:
+            self._give_slot()
+            raise
+
+    def release(self, lease: Lease) -> None:
+        """The reply has been used, or nobody wants it any more: then its connection is closed. Call once."""
+        if lease.connection.finish():
+            lease.place.idle[lease.connection] = None
+        self._give_slot()
+
+    def close(self) -> None:
+        for connection in list(self._open):
+            connection.abort()
+        for place in self._places.values():
+            place.idle.clear()
+
+    async def _exchange(
+        self, connection: Connection, place: _Place, request: bytes, bodyless: bool, read_s: float | None
+    ) -> Lease:
+        incoming = connection.begin(request, bodyless)
+        try:
+            await incoming.wait(Want.HEADERS, read_s)
+        except BaseException:
+            connection.abort()
+            raise
+        return Lease(connection, incoming, place)
+
+    async def _connect(self, origin: Origin, place: _Place, timeout_s: float | None) -> Connection:
+        loop, clock = asyncio.get_running_loop(), self._clock
+
+        def lost(connection: Connection) -> None:
+            self._open.discard(connection)
+            place.idle.pop(connection, None)
+
+        known = place.address if place.address_until_s > clock() else None
+        context = self._context() if origin.tls else None
+        try:
+            async with asyncio.timeout(timeout_s):
+                transport, connection = await loop.create_connection(
+                    lambda: Connection(loop, clock, lost),
+                    known or origin.host,
+                    origin.port,
+                    ssl=context,
+                    server_hostname=origin.host if context else None,
+                )
+        except TimeoutError as error:
+            place.address = None
+            if timeout_s is None:  # the operating system's own patience, not ours
+                raise Fault(FaultKind.CONNECT, f"cannot connect to {origin}: {error}") from None
+            raise Fault(FaultKind.CONNECT_TIMEOUT, f"no connection to {origin} within {timeout_s:g} s") from None
+        except (OSError, UnicodeError) as error:
+            place.address = None
+            raise connect_fault(error, str(origin)) from None
+        if known is None:
+            peer = transport.get_extra_info("peername")
+            place.address, place.address_until_s = peer[0] if peer else None, clock() + ADDRESS_LIFE_S
+        self._open.add(connection)
+        return connection
+
+    def _context(self) -> ssl.SSLContext:
+        if self._ssl_context is None:
+            self._ssl_context = ssl.create_default_context()
+        return self._ssl_context
+
+    async def _take_slot(self, timeout_s: float | None) -> None:
+        if self._slots is None:
+            return
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._slots.acquire()
+        except TimeoutError:
+            raise Fault(FaultKind.POOL_TIMEOUT, f"no free connection within {timeout_s:g} s") from None
+
+    def _give_slot(self) -> None:
+        if self._slots is not None:
+            self._slots.release()
