@@ -1,0 +1,116 @@
+"""An instance without physics: token i of every request is due at arrival + TTFT + i * ITL, whatever the others do."""
+
+from __future__ import annotations
+
+import math
+from heapq import heappop, heappush
+from itertools import count
+
+from llmirage_server.cluster.instance_base import InstanceBase, InstanceSnapshot
+from llmirage_server.cluster.kv_cache import Sequence
+from llmirage_server.cluster.limits import EngineLimits
+from llmirage_server.cluster.request import Request, StepEnd
+
+
+class FixedInstance(InstanceBase):
+    """Fixed times, with a real prefix cache, so that `cached_tokens` is what an engine would report.
+
+    Nothing waits: `max_num_seqs` and the token budget do not apply, and a prompt for which the KV memory has no room is
+    simply not remembered. Prompts enter the cache with their first token, generated tokens when the request finishes.
+    """
+
+    def __init__(self, index: int, ttft_s: float, itl_s: float, limits: EngineLimits) -> None:
+        for name, value in (("ttft_s", ttft_s), ("itl_s", itl_s)):
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{name} must be a number of seconds from 0 up, not {value}")
+        super().__init__(index, limits)
+        self._ttft_s = ttft_s
+        self._itl_s = itl_s
+        self._sequences: dict[Request, Sequence] = {}
+        self._due: list[tuple[float, int, Request]] = []  # the next token of every request, and of some cancelled ones
+        self._order = count()
+        self._prefix_hit_tokens = 0
+        self._prefix_query_tokens = 0
+
+    @property
+    def running(self) -> int:
+        return len(self._sequences)
+
+    @property
+    def waiting(self) -> int:
+        return 0
+
+    def submit(self, request: Request, now: float) -> None:
+        sequence = Sequence.of(request)
+        self._sequences[request] = sequence
+        self.active_tokens += sequence.tokens
+        self.kv.acquire(sequence)
+        request.admitted_s = now
+        request.cached_tokens = sequence.computed
+        self._prefix_hit_tokens += sequence.computed
+        self._prefix_query_tokens += sequence.prompt_tokens
+        heappush(self._due, (now + self._ttft_s, next(self._order), request))
+
+    def cancel(self, request: Request) -> None:
+        sequence = self._sequences.pop(request)
+        self.kv.release(sequence)
+        self.active_tokens -= sequence.prompt_tokens + request.produced
+        self._drop_cancelled()
+
+    def next_event_time(self) -> float:
+        return self._due[0][0] if self._due else math.inf
+
+    def advance(self) -> StepEnd | None:
+        """Emit one token of every request that has one due at the next instant, in the order of their submission."""
+        due = self._due
+        now = due[0][0]
+        batch = []
+        while due and due[0][0] == now:
+            batch.append(heappop(due))
+        emitted = []
+        for _, order, request in batch:
+            if request.cancelled:
+                continue
+            emitted.append(request)
+            if not request.produced:
+                request.first_token_s = now
+                self._remember(self._sequences[request], len(request.prompt))
+            request.produced += 1
+            if request.produced == len(request.output):
+                self._finish(request, now)
+            else:
+                next_s = request.arrival_s + self._ttft_s + request.produced * self._itl_s
+                heappush(due, (next_s, order, request))
+        self.active_tokens += len(emitted)
+        self._drop_cancelled()
+        return StepEnd(now, self.index, emitted) if emitted else None
+
+    def snapshot(self) -> InstanceSnapshot:
+        return InstanceSnapshot(
+            index=self.index,
+            running=self.running,
+            waiting=0,
+            kv_used_tokens=self.kv.used_tokens,
+            kv_total_tokens=self.kv.capacity_tokens,
+            cached_tokens=self.kv.tree.total_tokens,
+            prefix_hit_tokens=self._prefix_hit_tokens,
+            prefix_query_tokens=self._prefix_query_tokens,
+            preemptions=0,
+        )
+
+    def _remember(self, sequence: Sequence, tokens: int) -> None:
+        """Put the first `tokens` tokens of the sequence into the prefix cache, if they fit."""
+        if self.kv.allocate(sequence, tokens - sequence.computed):
+            self.kv.commit(sequence)
+
+    def _finish(self, request: Request, now: float) -> None:
+        request.finished_s = now
+        sequence = self._sequences.pop(request)
+        self._remember(sequence, sequence.max_tokens - 1)
+        self.kv.release(sequence)
+        self.active_tokens -= sequence.max_tokens
+
+    def _drop_cancelled(self) -> None:
+        """Keep cancelled requests from the head, so that an idle instance has no event left."""
+        while self._due and self._due[0][2].cancelled:
+            heappop(self._due)

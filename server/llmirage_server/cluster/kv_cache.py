@@ -1,0 +1,130 @@
+"""The KV memory of one instance: what running sequences hold and what the radix tree remembers share one capacity.
+
+Of a sequence's computed tokens, the first `in_tree` live in the radix tree, locked and shared with whoever has the same
+prefix; the rest are its own pages. So the memory in use is exactly `tree.total_tokens + own_tokens`.
+
+A prompt becomes visible to others chunk by chunk, at the end of the step that computes the chunk. Generated tokens
+follow when the sequence finishes or is preempted. The last token of a reply never does: no step ever computes its KV.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from llmirage_server.cluster.limits import EngineLimits
+from llmirage_server.cluster.radix_tree import TOKEN_BYTES, Node, RadixTree, token_bytes
+from llmirage_server.cluster.request import Request
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """A request on an instance: `computed` of its `tokens` known tokens (prompt and produced ones) have their KV.
+
+    While a step is in flight, `computed` already counts what the step computes.
+    """
+
+    request: Request
+    key: bytes  # of the prompt and the whole output
+    prompt_tokens: int
+    max_tokens: int  # prompt and output
+    tokens: int
+    node: Node | None = field(default=None, init=False)  # where its part of the tree ends, locked
+    in_tree: int = field(default=0, init=False)
+    computed: int = field(default=0, init=False)
+
+    @classmethod
+    def of(cls, request: Request) -> Sequence:
+        prompt_tokens = len(request.prompt)
+        return cls(
+            request=request,
+            key=token_bytes(request.prompt) + token_bytes(request.output),
+            prompt_tokens=prompt_tokens,
+            max_tokens=prompt_tokens + len(request.output),
+            tokens=prompt_tokens + request.produced,
+        )
+
+
+class KVCache:
+    """Accounts for KV memory in tokens, in whole pages. Nothing here raises: what does not fit is answered with False."""
+
+    def __init__(self, limits: EngineLimits) -> None:
+        self.page_size = limits.page_size
+        self.capacity_tokens = limits.kv_capacity_tokens
+        self.prefix_caching = limits.enable_prefix_caching
+        self.tree = RadixTree(limits.page_size)
+        self.own_tokens = 0  # pages of sequences that are not in the tree
+        self.changes = 0  # grows whenever what did not fit before might fit now
+
+    @property
+    def free_tokens(self) -> int:
+        return self.capacity_tokens - self.tree.total_tokens - self.own_tokens
+
+    @property
+    def used_tokens(self) -> int:
+        """Held by sequences, shared prefixes counted once; what is merely remembered is not in use."""
+        return self.tree.locked_tokens + self.own_tokens
+
+    def match(self, key: bytes) -> int:
+        """Leading tokens of `key` whose KV is here. Changes nothing."""
+        return self.tree.match(key) if self.prefix_caching else 0
+
+    def acquire(self, sequence: Sequence) -> None:
+        """Start a sequence from its longest remembered prefix. At least one token is always left to compute."""
+        if self.prefix_caching:
+            sequence.node, sequence.in_tree = self.tree.lock(sequence.key[: (sequence.tokens - 1) * TOKEN_BYTES])
+        sequence.computed = sequence.in_tree
+
+    def fits(self, sequence: Sequence, tokens: int) -> bool:
+        """Could the sequence hold `tokens` tokens now, if everything unlocked were evicted?"""
+        needed = self._pages(tokens) - self._pages(sequence.computed)
+        return needed <= self.free_tokens + self.tree.evictable_tokens
+
+    def allocate(self, sequence: Sequence, new_tokens: int) -> bool:
+        """Make room for the KV of the next `new_tokens` and count them as computed; if it is full, return False."""
+        computed = sequence.computed + new_tokens
+        if not self._take(self._pages(computed) - self._pages(sequence.computed)):
+            return False
+        sequence.computed = computed
+        return True
+
+    def allocate_one_each(self, sequences: list[Sequence]) -> bool:
+        """`allocate(sequence, 1)` for all of them at once, or for none."""
+        page = self.page_size
+        pages = len(sequences) if page == 1 else sum(1 for sequence in sequences if not sequence.computed % page)
+        if not self._take(pages * page):
+            return False
+        for sequence in sequences:
+            sequence.computed += 1
+        return True
+
+    def commit(self, sequence: Sequence) -> None:
+        """Put the computed tokens, in whole pages, into the tree. What another has put there already is held once."""
+        computed = sequence.computed - sequence.computed % self.page_size
+        if sequence.node is None or computed == sequence.in_tree:
+            return
+        key = sequence.key[sequence.in_tree * TOKEN_BYTES : computed * TOKEN_BYTES]
+        sequence.node = self.tree.extend(sequence.node, key)
+        self.own_tokens -= computed - sequence.in_tree
+        sequence.in_tree = computed
+        self.changes += 1
+
+    def release(self, sequence: Sequence) -> None:
+        """Give back the sequence's own pages and its lock; its part of the tree may be evicted from now on."""
+        self.own_tokens -= self._pages(sequence.computed) - sequence.in_tree
+        if sequence.node is not None:
+            self.tree.unlock(sequence.node)
+        sequence.node, sequence.in_tree, sequence.computed = None, 0, 0
+        self.changes += 1
+
+    def _pages(self, tokens: int) -> int:
+        """`tokens` rounded up to whole pages."""
+        return -(-tokens // self.page_size) * self.page_size
+
+    def _take(self, tokens: int) -> bool:
+        missing = tokens - self.free_tokens
+        if missing > 0:
+            if missing > self.tree.evictable_tokens:
+                return False
+            self.tree.evict(missing)
+        self.own_tokens += tokens
+        return True

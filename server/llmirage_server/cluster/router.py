@@ -1,0 +1,125 @@
+"""Which instance serves a request. A policy is one class and one entry in `ROUTERS`.
+
+The load of an instance is 4 * waiting + running requests, the score of vLLM's data-parallel load balancer. Equal choices
+are taken in rotation: the search begins one instance further with every request.
+"""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+from llmirage_server.cluster.instance_base import InstanceBase
+from llmirage_server.cluster.radix_tree import token_bytes
+from llmirage_server.cluster.request import Request
+
+_REMEMBERED_SESSIONS = 100_000
+
+# SGLang's router gives up cache affinity at this imbalance (its balance_abs_threshold and balance_rel_threshold).
+_BALANCE_REQUESTS = 64
+_BALANCE_RATIO = 1.5
+
+
+class Router(ABC):
+    """Chooses for one request at a time; deterministic by seed and by what the instances hold."""
+
+    @abstractmethod
+    def choose(self, request: Request, instances: Sequence[InstanceBase]) -> int:
+        """Return the index of one of the instances."""
+
+
+class RoundRobin(Router):
+    """One after the other."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._next = 0
+
+    def choose(self, request: Request, instances: Sequence[InstanceBase]) -> int:
+        index = self._next % len(instances)
+        self._next = index + 1
+        return index
+
+
+class Random(Router):
+    """Any, with equal chances, by the seed."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._random = random.Random(seed)
+
+    def choose(self, request: Request, instances: Sequence[InstanceBase]) -> int:
+        return self._random.randrange(len(instances))
+
+
+class LeastLoaded(Router):
+    """The one with the least load."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._turn = 0
+
+    def choose(self, request: Request, instances: Sequence[InstanceBase]) -> int:
+        return min(self._in_rotation(len(instances)), key=lambda i: _load(instances[i]))
+
+    def _in_rotation(self, n: int) -> list[int]:
+        first = self._turn % n
+        self._turn = first + 1
+        return [*range(first, n), *range(first)]
+
+
+class Session(LeastLoaded):
+    """Requests of one session key stay together, where the least load put the first; without a key, the least load."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__(seed)
+        self._placed: OrderedDict[str, int] = OrderedDict()  # least recently used first
+
+    def choose(self, request: Request, instances: Sequence[InstanceBase]) -> int:
+        key = request.session_key
+        if key is None:
+            return super().choose(request, instances)
+        if key not in self._placed:
+            self._placed[key] = super().choose(request, instances)
+            if len(self._placed) > _REMEMBERED_SESSIONS:
+                self._placed.popitem(last=False)
+        self._placed.move_to_end(key)
+        return self._placed[key]
+
+
+class Prefix(LeastLoaded):
+    """Where the least is left to do: prompt tokens not cached there, plus the tokens of the sequences already there.
+
+    The sum is the cost of NVIDIA Dynamo's KV-aware router, in tokens. When the instances are out of balance (one has more
+    than 64 requests more and 1.5 times as many as another) the least load decides alone, as in SGLang's router.
+    """
+
+    def choose(self, request: Request, instances: Sequence[InstanceBase]) -> int:
+        requests = [instance.waiting + instance.running for instance in instances]
+        if max(requests) > min(requests) * _BALANCE_RATIO and max(requests) - min(requests) > _BALANCE_REQUESTS:
+            return super().choose(request, instances)
+        key = token_bytes(request.prompt)
+        prompt_tokens = len(request.prompt)
+        costs = [
+            (prompt_tokens - instance.kv.match(key) + instance.active_tokens, _load(instance)) for instance in instances
+        ]
+        return min(self._in_rotation(len(instances)), key=costs.__getitem__)
+
+
+def _load(instance: InstanceBase) -> int:
+    return 4 * instance.waiting + instance.running
+
+
+ROUTERS: dict[str, Callable[[int], Router]] = {
+    "round_robin": RoundRobin,
+    "random": Random,
+    "least_loaded": LeastLoaded,
+    "session": Session,
+    "prefix": Prefix,
+}
+
+
+def make_router(name: str, seed: int = 0) -> Router:
+    """Return a router by its name; raises ValueError listing the names."""
+    if name not in ROUTERS:
+        raise ValueError(f"unknown router {name!r}: choose one of {', '.join(ROUTERS)}")
+    return ROUTERS[name](seed)
