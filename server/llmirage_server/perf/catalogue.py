@@ -19,7 +19,7 @@ from llmirage_server.perf.models import ModelSpec, model_from_yaml
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 FITTED = "fitted on silicon"
-TRANSFERRED = "transferred: medians of the fitted GPUs, about 30 % band"
+TRANSFERRED = "transferred: {}; about 30 % band"
 
 
 def list_gpus() -> list[GpuSpec]:
@@ -37,20 +37,19 @@ def find_gpu(name: str) -> GpuSpec:
     keys = _gpu_names()
     key = keys.get(_plain(name))
     if key is None:
-        gpus = ", ".join(_gpu_data()["gpus"])
-        raise DeploymentError(f"unknown GPU {name!r}{_did_you_mean(name, keys)}; known: {gpus}")
+        raise DeploymentError([f"unknown GPU {name!r}; {_near(_plain(name), keys) or _choices(_gpu_data()['gpus'])}"])
     return _gpu(key)
 
 
 def find_model(name: str) -> ModelSpec:
     """Return the model of that name, with or without its organisation, in any case. Raises DeploymentError."""
     names = _model_names()
-    full = names.get(name.casefold())
+    full = names.get(name.strip().casefold())
     if full is None:
-        models = _model_data()["models"]
-        raise DeploymentError(f"unknown model {name!r}{_did_you_mean(name, names)}; known: {', '.join(models)}")
+        hint = _near(name.strip().casefold(), names) or _choices(_model_data()["models"])
+        raise DeploymentError([f"unknown model {name!r}; {hint}"])
     if full in (missing := _model_data()["unsupported"]):
-        raise DeploymentError(f"{full} is not supported: the performance model does not cover {missing[full]} yet")
+        raise DeploymentError([f"{full} is known but not supported: the performance model does not cover {missing[full]}"])
     return _model(full)
 
 
@@ -58,10 +57,15 @@ def _plain(name: str) -> str:
     return "".join(c for c in name.casefold() if c.isalnum())
 
 
-def _did_you_mean(name: str, names: dict[str, str]) -> str:
-    near = difflib.get_close_matches(name.casefold(), names, n=5, cutoff=0.6)
+def _near(name: str, names: dict[str, str]) -> str:
+    """ "did you mean ..." with up to three entries that contain `name` or are spelled like it; "" when there is none."""
+    near = [n for n in names if len(name) > 2 and name in n] + difflib.get_close_matches(name, names, n=6, cutoff=0.6)
     choices = list(dict.fromkeys(names[n] for n in near))[:3]
-    return f" (did you mean {' or '.join(choices)}?)" if choices else ""
+    return f"did you mean {' or '.join(choices)}?" if choices else ""
+
+
+def _choices(names: Iterable[str]) -> str:
+    return f"choices: {', '.join(names)}"
 
 
 def _read(file: str) -> dict[str, Any]:
@@ -111,19 +115,34 @@ def _model(full: str) -> ModelSpec:
 def _gpu(key: str) -> GpuSpec:
     data = _gpu_data()
     entry = data["gpus"][key]
+    measured = data["constants_source"].strip()
     if "constants" in entry:
-        return gpu_from_yaml(key, entry, Constants(*entry["constants"]), FITTED, data["constants_source"].strip())
+        return gpu_from_yaml(key, entry, Constants(*entry["constants"]), FITTED, measured)
+    if "constants_of" in entry:
+        twin = _gpu(entry["constants_of"])
+        confidence = TRANSFERRED.format(f"constants of {twin.name}, the same chip")
+        constants = twin.constants if twin.link_kind == entry["link"] else _with_link(twin.constants, entry["link"])
+        return gpu_from_yaml(key, entry, constants, confidence, f"those of {twin.name}: {measured}")
+    confidence = TRANSFERRED.format("medians of the fitted GPUs")
     return gpu_from_yaml(
-        key, entry, _transferred(entry["link"]), TRANSFERRED, f"medians; {data['constants_source'].strip()}"
+        key, entry, _transferred(entry["link"]), confidence, f"medians over GPUs whose constants were {measured}"
     )
 
 
 def _transferred(link: str) -> Constants:
-    """Constants for a GPU without measurements: medians over the fitted GPUs whose link is of the same kind for the two
-    link constants, and over all fitted GPUs (PCIe cards) or the fitted data-centre GPUs (others) for the rest."""
-    fitted = [(e["link"], Constants(*e["constants"])) for e in _gpu_data()["gpus"].values() if "constants" in e]
-    pcie = median_constants([c for kind, c in fitted if kind == "pcie"])
-    if link != "pcie":
-        return median_constants([c for kind, c in fitted if kind != "pcie"])
-    everything = median_constants([c for _, c in fitted])
-    return replace(everything, link=pcie.link, allreduce_floor_us=pcie.allreduce_floor_us)
+    """Constants for a GPU without measurements: medians over the fitted GPUs, all of them for a PCIe card, those of data
+    centres (NVLink) for others; what describes the link comes from the GPUs with the same kind of link."""
+    if link == "pcie":
+        return _with_link(median_constants([c for _, c in _fitted()]), link)
+    return median_constants([c for kind, c in _fitted() if kind != "pcie"])
+
+
+def _with_link(constants: Constants, link: str) -> Constants:
+    """The same constants, but those of the link taken from the fitted GPUs with this kind of link."""
+    same = median_constants([c for kind, c in _fitted() if kind == link])
+    return replace(constants, link=same.link, allreduce_floor_us=same.allreduce_floor_us)
+
+
+def _fitted() -> list[tuple[str, Constants]]:
+    """Kind of link and constants of each GPU with measurements."""
+    return [(e["link"], Constants(*e["constants"])) for e in _gpu_data()["gpus"].values() if "constants" in e]

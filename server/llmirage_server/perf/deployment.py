@@ -53,8 +53,10 @@ class Deployment:
         problems: list[str] = []
         found_model = _try(find_model, model, problems)
         found_gpu = _try(find_gpu, gpu, problems)
-        if weights not in WEIGHT_DTYPES:
-            problems.append(f"unknown weight format {weights!r}; choices: {', '.join(WEIGHT_DTYPES)}")
+        if weights == "auto" and found_model is not None:
+            weights = found_model.native_weights
+        if weights not in WEIGHT_DTYPES and weights != "auto":
+            problems.append(f"unknown weight format {weights!r}; choices: auto, {', '.join(WEIGHT_DTYPES)}")
         if kv_cache_dtype not in KV_DTYPE_BYTES:
             problems.append(f"unknown KV cache format {kv_cache_dtype!r}; choices: {', '.join(KV_DTYPE_BYTES)}")
         for name, value in (
@@ -68,12 +70,12 @@ class Deployment:
         if not 0 < gpu_memory_utilization <= 1:
             problems.append(f"gpu_memory_utilization is {gpu_memory_utilization}, but must be above 0 and at most 1")
         if problems or found_model is None or found_gpu is None:
-            raise DeploymentError("; ".join(problems))
+            raise DeploymentError(problems)
         problems = parallelism_problems(found_model, found_gpu, tp, ep)
         if kv_cache_dtype == "fp8" and "fp8" not in found_gpu.rates:
             problems.append(f"{found_gpu.name} has no fp8 arithmetic for an fp8 KV cache; choices: bf16")
         if problems:
-            raise DeploymentError("; ".join(problems))
+            raise DeploymentError(problems)
         deployment = cls(
             found_model,
             found_gpu,
@@ -89,25 +91,30 @@ class Deployment:
         return deployment
 
     def _check_memory(self) -> None:
-        """Refuse an instance whose KV cache could not hold one step's tokens."""
-        memory = self.memory
-        if memory.kv_bytes >= memory.kv_bytes_per_token * MIN_KV_TOKENS:
+        """Refuse an instance without room for a KV cache."""
+        if self._fits():
             return
+        memory = self.memory
+        window = f" + sliding-window KV {memory.window_bytes / GIB:.1f} GiB" if memory.window_bytes else ""
         raise DeploymentError(
-            f"{self.describe()} does not fit: weights {memory.weights_bytes / GIB:.1f} GiB + activations "
-            f"{memory.activation_bytes / GIB:.1f} GiB + reserve {memory.reserve_bytes / GIB:.1f} GiB "
-            f"{'>' if memory.kv_bytes < 0 else 'leave no room for KV cache in'} "
-            f"{self.gpu_memory_utilization:.2f} x {self.gpu.memory_bytes / GIB:.1f} GiB = "
-            f"{memory.usable_bytes / GIB:.1f} GiB"
-            f"{self._what_would_fit()}"
+            [
+                f"{self.describe()} does not fit: weights {memory.weights_bytes / GIB:.1f} GiB + activations "
+                f"{memory.activation_bytes / GIB:.1f} GiB + reserve {memory.reserve_bytes / GIB:.1f} GiB{window} "
+                f"{'>' if memory.kv_bytes < 0 else 'leave no room for KV cache in'} "
+                f"{self.gpu_memory_utilization:.2f} x {self.gpu.memory_bytes / GIB:.1f} GiB = "
+                f"{memory.usable_bytes / GIB:.1f} GiB per GPU; {self._what_would_fit()}"
+            ]
         )
 
+    def _fits(self) -> bool:
+        return self.memory.kv_tokens >= MIN_KV_TOKENS
+
     def _what_would_fit(self) -> str:
-        """The smallest tensor-parallel size that fits, or else the smallest weight format, as the end of a sentence."""
+        """The smallest tensor-parallel size that fits, as the end of a sentence."""
         for tp in range(self.tp + 1, self.gpu.link_gpus + 1):
-            if not parallelism_problems(self.model, self.gpu, tp, self.ep) and replace(self, tp=tp).memory.kv_bytes > 0:
-                return f"; tp {tp} fits"
-        return f"; no tp up to {self.gpu.link_gpus} fits: use a smaller weight format or a GPU with more memory"
+            if not parallelism_problems(self.model, self.gpu, tp, self.ep) and replace(self, tp=tp)._fits():
+                return f"it needs tp {tp}"
+        return f"no tp up to {self.gpu.link_gpus} fits: use a smaller weight format or a GPU with more memory"
 
     @property
     def gpus(self) -> int:
@@ -126,6 +133,7 @@ class Deployment:
     @cached_property
     def memory(self) -> MemoryBudget:
         """Where the memory of each GPU goes."""
+        kv_layer = self.model.kv_bytes_per_layer(KV_DTYPE_BYTES[self.kv_dtype], self.tp)
         return MemoryBudget(
             gpu_bytes=self.gpu.memory_bytes,
             utilization=self.gpu_memory_utilization,
@@ -134,7 +142,8 @@ class Deployment:
                 self.model, self.tp, self.ep, self.max_num_batched_tokens, self.max_num_seqs
             ),
             reserve_bytes=RESERVE_BYTES,
-            kv_bytes_per_token=self.model.kv_bytes_per_token(KV_DTYPE_BYTES[self.kv_dtype], self.tp),
+            window_bytes=kv_layer * self.model.sliding_layers * self.model.sliding_window * self.max_num_seqs,
+            kv_bytes_per_token=kv_layer * self.model.full_attention_layers,
         )
 
     def step_model(self) -> RooflineStep:
@@ -164,5 +173,5 @@ def _try(find: Callable[[str], _Spec], name: str, problems: list[str]) -> _Spec 
     try:
         return find(name)
     except DeploymentError as error:
-        problems.append(str(error))
+        problems.extend(error.problems)
         return None

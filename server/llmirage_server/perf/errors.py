@@ -1,5 +1,13 @@
 """The one error of this package."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+
 
 class DeploymentError(ValueError):
-    """What was asked for cannot work; the message is written for the user and names what would."""
+    """What was asked for cannot work. `problems` has one sentence for each reason, written for the user."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = tuple(problems)

@@ -21,6 +21,7 @@ from llmirage_server.perf.gpus import GpuSpec
 _US = 1e-6
 _TILE = 128  # rows and columns of the output tile of one thread block
 _ELEMENTWISE_EFFICIENCY = 0.8  # of the memory bandwidth
+_ELEMENTWISE_FLOOR_S = 3e-6
 _WEIGHT_TILE_OVERHEAD = 0.02  # share of a whole column of tiles that a GEMM re-reads
 _QUERY_BLOCK = 128  # rows of queries that one attention thread block takes
 _MMA_ROWS = 16  # grouped query heads are packed into tensor-core tiles of this many rows
@@ -66,12 +67,11 @@ def gemm(gpu: GpuSpec, dtype: WeightDtype, n: int, k: int) -> Callable[[float], 
 
 
 def elementwise(gpu: GpuSpec, bytes_per_token: float) -> Callable[[float], float]:
-    """Time of a kernel that only reads and writes (norm with residual, activation): bytes / (0.8 BW) + the GEMM floor."""
+    """Time of a kernel that only reads and writes (norm with residual, activation): bytes / (0.8 BW) + 3 us."""
     slope = bytes_per_token / (_ELEMENTWISE_EFFICIENCY * gpu.bandwidth_bytes_per_s)
-    floor = gpu.constants.gemm_floor_us * _US
 
     def seconds(tokens: float) -> float:
-        return slope * tokens + floor
+        return slope * tokens + _ELEMENTWISE_FLOOR_S
 
     return seconds
 

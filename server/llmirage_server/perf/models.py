@@ -90,13 +90,13 @@ class ModelSpec:
             + self.small_weights
         )
 
-    def kv_bytes_per_token(self, dtype_bytes: int, tp: int = 1) -> int:
-        """KV cache bytes of one token on one of `tp` ranks; a KV head is copied when there are more ranks than heads."""
-        return self.layers * 2 * kv_heads_per_rank(self.kv_heads, tp) * self.head_dim * dtype_bytes
+    def kv_bytes_per_layer(self, dtype_bytes: int, tp: int = 1) -> int:
+        """KV cache bytes of one token in one layer on one of `tp` ranks."""
+        return 2 * kv_heads_per_rank(self.kv_heads, tp) * self.head_dim * dtype_bytes
 
 
 def kv_heads_per_rank(kv_heads: int, tp: int) -> int:
-    """KV heads that one tensor-parallel rank holds."""
+    """KV heads that one tensor-parallel rank holds; a head is copied when there are more ranks than heads."""
     return max(1, kv_heads // tp)
 
 

@@ -1,4 +1,14 @@
-"""One forward pass of a real architecture, as the sum of its kernels."""
+"""One forward pass of a real architecture, as the sum of its kernels.
+
+Every token of a step, prompt or generated, goes through the same GEMMs; prompt chunks share one attention kernel and decoding
+sequences another; only sequences (one row for each decode and each chunk) go through lm_head and the sampler. With tensor
+parallelism every GPU does 1 / tp of each layer and two all-reduces join the parts. With expert parallelism each GPU holds
+experts / ep whole experts and the busiest one sets the pace.
+
+Not modelled: rotary embedding, KV cache writes and the norms of queries and keys (fused or below 1 %); communication that
+overlaps with compute; experts that some tokens favour over others (routing is uniform); attention kernels that slow down when
+chunks and decodes share one launch (seen on RTX cards: 1.4 to 2 times); GPUs that lower their clock under load.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +20,9 @@ from llmirage_server.perf.dtypes import WEIGHT_DTYPES, WeightDtype
 from llmirage_server.perf.gpus import GpuSpec
 from llmirage_server.perf.models import ModelSpec, kv_heads_per_rank
 
-HOST_STEP_S = 1e-3
+# What the engine's scheduling and input preparation add that the GPU does not hide. 0.3 ms a step is what published vLLM 0.15
+# runs on H100 ask for on top of kernel times, 4 us a sequence what closed-loop vLLM runs do; engines differ by a millisecond.
+HOST_STEP_S = 0.3e-3
 HOST_SEQUENCE_S = 4e-6
 
 
@@ -24,11 +36,9 @@ class OperationTime:
 
 
 class RooflineStep:
-    """StepModel of one instance: `tp` GPUs, experts spread whole over `ep` of them and sliced over the other tp / ep.
+    """StepModel of one instance of a model on `tp` GPUs, its experts spread over `ep` groups of them.
 
-    Mixed steps run prompt chunks and decodes through the same GEMMs and through one attention kernel each. Not modelled:
-    rotary embedding, KV cache writes and norms of queries and keys (bytes of a per cent or so), overlap of communication
-    with compute, skewed expert routing, attention that mixes chunks and decodes in one slower kernel, clock throttling.
+    `weights` must already be in the form the GPU runs it (WeightDtype.on). Thread-safe: nothing changes after construction.
     """
 
     def __init__(self, model: ModelSpec, gpu: GpuSpec, *, tp: int, ep: int, weights: WeightDtype, kv_bytes: int) -> None:
@@ -59,7 +69,17 @@ class RooflineStep:
                 by_token += self._mlp("shared expert", moe, gpu, linear, hidden, model.shared_intermediate // tp)
         if tp > 1:
             by_token.append(("all-reduce", 2 * layers, kernels.all_reduce(gpu, tp, 2.0 * hidden)))
-        self._by_token = by_token
+        self._by_token = [(calls, time) for _, calls, time in by_token]
+        self._operations = [
+            *((name, calls) for name, calls, _ in by_token),
+            ("lm_head", 1),
+            ("sampling", 1),
+            ("host", 1),
+            ("prefill attention", model.full_attention_layers),
+            ("prefill attention, sliding window", model.sliding_layers),
+            ("decode attention", model.full_attention_layers),
+            ("decode attention, sliding window", model.sliding_layers),
+        ]
         self._full_layers, self._window_layers, self._window = (
             model.full_attention_layers,
             model.sliding_layers,
@@ -67,6 +87,8 @@ class RooflineStep:
         )
         self._prefill = kernels.prefill_attention(gpu, heads, kv_heads, d, kv_bytes)
         self._decode = kernels.decode_attention(gpu, heads, kv_heads, d, kv_bytes)
+        # bf16 logits in, a float32 copy out and in again
+        self._sampling = kernels.elementwise(gpu, 10.0 * model.vocab)
         self._lm_head = kernels.gemm(gpu, bf16, -(-model.vocab // tp), hidden)
 
     @staticmethod
@@ -84,32 +106,22 @@ class RooflineStep:
         return sum(self._seconds(prefill, decode_contexts))
 
     def breakdown(self, prefill: Sequence[tuple[int, int]], decode_contexts: Sequence[int]) -> list[OperationTime]:
-        """The same step, operation by operation, in the order of the forward pass; the seconds add up to `step_s`."""
-        return [
-            OperationTime(name, calls, seconds)
-            for (name, calls), seconds in zip(self._names(), self._seconds(prefill, decode_contexts), strict=False)
-        ]
-
-    def _names(self) -> list[tuple[str, int]]:
-        return [
-            *((name, calls) for name, calls, _ in self._by_token),
-            ("lm_head", 1),
-            ("host", 1),
-            ("prefill attention", self._full_layers),
-            ("prefill attention, sliding window", self._window_layers),
-            ("decode attention", self._full_layers),
-            ("decode attention, sliding window", self._window_layers),
-        ]
+        """The same step, operation by operation, longest first; the seconds add up to `step_s`."""
+        seconds = self._seconds(prefill, decode_contexts)
+        times = [OperationTime(*operation, s) for operation, s in zip(self._operations, seconds, strict=False) if s]
+        return sorted(times, key=lambda time: -time.seconds)
 
     def _seconds(self, prefill: Sequence[tuple[int, int]], decode_contexts: Sequence[int]) -> list[float]:
+        """Seconds of each of `_operations`, in their order; empty for an empty step."""
         decodes = len(decode_contexts)
-        new = sum(chunk[0] for chunk in prefill) if prefill else 0
+        new = sum([chunk[0] for chunk in prefill]) if prefill else 0
         tokens = new + decodes
         if not tokens:
             return []
-        rows = decodes + len(prefill)
-        seconds = [calls * time(tokens) for _, calls, time in self._by_token]
+        rows = decodes + len(prefill)  # every chunk's last token goes through lm_head too, as in vLLM
+        seconds = [calls * time(tokens) for calls, time in self._by_token]
         seconds.append(self._lm_head(rows))
+        seconds.append(self._sampling(rows))
         seconds.append(HOST_STEP_S + HOST_SEQUENCE_S * rows)
         seconds += self._prefill_seconds(prefill, new) if new else (0.0, 0.0)
         seconds += self._decode_seconds(decode_contexts, decodes) if decodes else (0.0, 0.0)
