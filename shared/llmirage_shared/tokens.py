@@ -67,6 +67,17 @@ class Tokenizer:
             encoding = self._backend.encode_batch_fast([without_surrogates(text)], add_special_tokens=False)[0]
         return np.array(encoding.ids, dtype=np.int32)
 
+    def encode_ordinary(self, text: str) -> TokenIds:
+        """Ids of the text with special tokens written in it taken as ordinary text: decode gives the text back."""
+        parts = [[part] if part not in self.special_tokens else [part[:1], part[1:]] for part in self.split_special(text)]
+        arrays = [self.encode(piece) for pair in parts for piece in pair if piece]
+        return np.concatenate(arrays) if arrays else np.empty(0, dtype=np.int32)
+
+    def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of several texts, each as `encode` would give them."""
+        clean = [without_surrogates(text) for text in texts]
+        return [encoding.ids for encoding in self._backend.encode_batch_fast(clean, add_special_tokens=False)]
+
     def decode(self, ids: TokenIds | Sequence[int]) -> str:
         """The text of the ids, special tokens kept."""
         return self._backend.decode(_as_list(ids), skip_special_tokens=False)

@@ -1,0 +1,25 @@
+"""Reply sources by name."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from llmirage_server.replies.echo import EchoReplies
+from llmirage_server.replies.lengths import ReplyLengths
+from llmirage_server.replies.prose import ProseReplies
+from llmirage_server.replies.reply import ReplySource
+from llmirage_shared.tokens import Tokenizer
+
+ReplyKind = Literal["prose", "echo"]
+REPLY_KINDS: tuple[ReplyKind, ...] = ("prose", "echo")
+
+
+def make_reply_source(
+    kind: ReplyKind, tokenizer: Tokenizer, seed: int = 0, *, natural_stop: bool = False, lengths: ReplyLengths | None = None
+) -> ReplySource:
+    """The source of that name. Raises ValueError listing the choices for any other; natural_stop and lengths are prose's."""
+    if kind == "prose":
+        return ProseReplies(tokenizer, seed, natural_stop=natural_stop, lengths=lengths)
+    if kind == "echo":
+        return EchoReplies(tokenizer)
+    raise ValueError(f"unknown reply source {kind!r}; choose from {', '.join(REPLY_KINDS)}")

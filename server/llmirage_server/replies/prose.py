@@ -1,0 +1,76 @@
+"""Replies in readable prose: the default source."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from llmirage_server.replies.lengths import ReplyLengths
+from llmirage_server.replies.reply import Reply, ReplyRequest
+from llmirage_server.replies.stops import find_stop
+from llmirage_shared.prose_book import mix
+from llmirage_shared.synthetic_text import SyntheticText
+from llmirage_shared.tokens import TokenIds, Tokenizer
+
+
+class ProseReplies:
+    """Prose that depends on the conversation, the request's seed and the choice, and on nothing else.
+
+    With max_tokens a reply has exactly that many tokens and ends by "length", so that load is what it was asked to be.
+    Without, or with natural_stop, its length is drawn from `lengths`, it ends with a whole sentence and the end-of-turn
+    token (piece "") by "stop", or by "length" where max_tokens or limit_tokens cut it. ignore_eos never stops early.
+    max_tokens and stop strings only cut the text: what is said before them does not change.
+    The pieces come from a small set of shared str objects: a dict from piece to ready JSON bytes is quick and small.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, seed: int = 0, *, natural_stop: bool = False, lengths: ReplyLengths | None = None
+    ) -> None:
+        self._end_id = tokenizer.end_id
+        self._text = SyntheticText(tokenizer, seed)
+        self._natural_stop = natural_stop
+        self._lengths = lengths or ReplyLengths()
+
+    def reply(self, request: ReplyRequest) -> Reply:
+        key = conversation_key(request)
+        most = max(1, request.limit_tokens if request.max_tokens is None else min(request.max_tokens, request.limit_tokens))
+        if request.ignore_eos or (request.max_tokens is not None and not self._natural_stop):
+            ids, pieces = self._text.ids_and_pieces(key, most)
+            ends = False
+        else:
+            wanted = max(request.min_tokens, self._lengths.tokens(mix(key)))
+            ids, pieces = self._text.ids_and_pieces(key, min(wanted, most), whole_sentences=True)
+            ends = len(ids) < most
+            ids, pieces = ids[:most], pieces[:most]
+        if request.stop:
+            match = find_stop(pieces, request.stop, request.include_stop_str, request.min_tokens)
+            if match is not None:
+                return Reply(ids[: match.tokens], match.pieces, "stop", match.stop)
+        if ends:
+            return Reply(np.append(ids, np.int32(self._end_id)), [*pieces, ""], "stop")
+        return Reply(ids, pieces, "length")
+
+
+def conversation_key(request: ReplyRequest) -> int:
+    """64 bits of the prompt's ids, the request's seed and the choice; the same in every process."""
+    key = mix(_digest(request.prompt_ids))
+    if request.seed is not None:
+        key = mix(key ^ mix(request.seed))
+    return mix(key + request.choice)
+
+
+def _digest(ids: TokenIds) -> int:
+    """A sum of the ids, each times a pseudo-random odd number of its position, modulo 2**64."""
+    return int(np.dot(ids.astype(np.uint64) + np.uint64(1), _weights(len(ids)))) + len(ids)
+
+
+_known_weights = np.empty(0, dtype=np.uint64)
+
+
+def _weights(n: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+    global _known_weights
+    if len(_known_weights) < n:
+        x = np.arange(max(n, 2 * len(_known_weights), 1024), dtype=np.uint64) * np.uint64(0x9E37_79B9_7F4A_7C15)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58_476D_1CE4_E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D0_49BB_1331_11EB)
+        _known_weights = (x ^ (x >> np.uint64(31))) | np.uint64(1)
+    return _known_weights[:n]

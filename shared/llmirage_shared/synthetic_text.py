@@ -1,0 +1,81 @@
+"""Readable text of exactly so many tokens: prose whose every prefix re-tokenizes to itself.
+
+Sentences are written from `prose_bank` with words that are one token each in the vocabulary at hand, so ids, text and
+pieces are known together and nothing is tokenized when text is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+
+from llmirage_shared.prose_book import SENTENCES_PER_TOPIC, Book, book_for, mix
+from llmirage_shared.tokens import TokenIds, Tokenizer
+
+_MASK = 0xFFFF_FFFF_FFFF_FFFF
+_GOLDEN = 0x9E37_79B9_7F4A_7C15
+
+
+class SyntheticText:
+    """Prose on demand. The same (seed, key) gives the same text in every process; nothing is prepared before first use.
+
+    Raises TokenizerError at first use when the vocabulary has too few whole-token words to write with.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, seed: int = 0) -> None:
+        self.tokenizer = tokenizer
+        self._seed = mix(seed & _MASK)
+
+    def ids(self, key: int, n: int) -> TokenIds:
+        """Exactly n ids of prose, int32; ids(key, n)[:m] == ids(key, m). Every prefix re-tokenizes to itself."""
+        return self.ids_and_pieces(key, n)[0]
+
+    def text(self, key: int, n: int) -> str:
+        """The text of ids(key, n): encode(text(key, n)) == ids(key, n)."""
+        return "".join(self.ids_and_pieces(key, n)[1])
+
+    def ids_and_pieces(self, key: int, n: int, whole_sentences: bool = False) -> tuple[TokenIds, list[str]]:
+        """ids(key, n) and the text of each id. With whole_sentences the text goes on to the end of its last sentence.
+
+        The pieces come from a small set of shared str objects, so a dict from piece to anything is quick.
+        """
+        if n <= 0:
+            return np.empty(0, dtype=np.int32), []
+        book = self._book
+        state = mix(self._seed ^ (key & _MASK))
+        topic = state % book.topics
+        arrays: list[TokenIds] = []
+        pieces: list[str] = []
+        in_paragraph, opens = 0, True
+        while len(pieces) < n:
+            state = (state + _GOLDEN) & _MASK
+            bits = mix(state)
+            closes = book.has_paragraphs and in_paragraph >= 2 and (bits >> 48) % 4 == 0
+            sentence = book.sentence(topic, bits % SENTENCES_PER_TOPIC, not pieces, opens, closes)
+            arrays.append(sentence.ids)
+            pieces.extend(sentence.pieces)
+            opens, in_paragraph = closes, 0 if closes else in_paragraph + 1
+        ids = np.concatenate(arrays)
+        if not whole_sentences and len(pieces) > n:
+            ids = ids[:n]
+            del pieces[n:]
+        return ids, pieces
+
+    def text_for_ids(self, ids: TokenIds | Sequence[int]) -> str:
+        """Text of exactly len(ids) tokens that stands for ids of any vocabulary: equal prefixes give equal prefixes.
+
+        One word for each id, the same one wherever it occurs except at the very beginning.
+        """
+        values = np.asarray(ids, dtype=np.int64)
+        if values.size == 0:
+            return ""
+        spread = (values.astype(np.uint64) * np.uint64(_GOLDEN)) >> np.uint64(33)
+        first, words = self._book.substitutes
+        index: list[int] = (spread % np.uint64(len(words))).tolist()
+        return first[int(spread[0]) % len(first)] + "".join([words[i] for i in index[1:]])
+
+    @cached_property
+    def _book(self) -> Book:
+        return book_for(self.tokenizer)
