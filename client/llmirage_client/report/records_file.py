@@ -19,10 +19,11 @@ class RunClock:
     def __init__(self, start_s: float, start_unix_s: float, speed: float = 1.0) -> None:
         self.speed = speed
         self._start_s = start_s
-        self._start_unix_ns = round(start_unix_s * 1e9)
+        whole_s = int(start_unix_s)
+        self._start_unix_ns = whole_s * 10**9 + round((start_unix_s - whole_s) * 1e9)
 
     def unix_ns(self, time_s: float) -> int:
-        # The offset is rounded by itself: a float of today's epoch in seconds is no finer than 240 ns.
+        # Whole numbers from here on: a float of today's epoch is no finer than 240 ns.
         return self._start_unix_ns + round((time_s - self._start_s) * self.speed * 1e9)
 
 

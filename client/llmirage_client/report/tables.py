@@ -1,0 +1,139 @@
+"""The tables of the report on the screen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from llmirage_client.measure.metrics import ErrorGroup, Group, Metrics
+from llmirage_client.measure.record import BranchStats
+from llmirage_client.report.numbers import count, number
+from llmirage_shared.statistics import Summary
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_WIDE = 96  # columns that the latency table with min and max needs
+_ERRORS_SHOWN = 10
+_LATENCIES = (
+    ("time_to_first_token", "First token (TTFT)"),
+    ("inter_token_latency", "Per output token (TPOT)"),
+    ("inter_chunk_latency", "Between chunks (ITL)"),
+    ("request_latency", "Whole request"),
+)
+# A rule under the head and nothing else.
+_LINES = "    \n    \n -- \n    \n    \n    \n    \n    \n"
+_BRANCH_WORDS = {
+    "children_spawned": "child conversations started",
+    "children_completed": "children that reached their last turn",
+    "children_errored": "children that ended in an error",
+    "children_truncated": "children cut short by a limit such as --request-count",
+    "parents_suspended": "parents that waited for children",
+    "parents_resumed": "parents that went on after their children",
+    "parents_failed_due_to_child_error": "parents stopped because a child failed",
+    "joins_suppressed": "waits that ended without the parent going on",
+}
+
+
+def _table(*columns: str) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(show_header=any(columns), show_edge=False, pad_edge=False, box=box.Box(_LINES, ascii=True))
+    for index, column in enumerate(columns):
+        table.add_column(
+            column, justify="left" if index == 0 else "right", overflow="fold", no_wrap=index > 0 or bool(column)
+        )
+    return table
+
+
+def latency_table(metrics: Metrics, width: int) -> Table:
+    statistics = {"mean": "avg", "p50": "p50", "p90": "p90", "p99": "p99", "min": "min", "max": "max"}
+    if width < _WIDE:
+        del statistics["min"], statistics["max"]
+    table = _table("", *statistics, "requests")
+    for tag, words in _LATENCIES:
+        summary = metrics.per_request.get(tag)
+        if summary is None:
+            continue
+        counted = f"{count(summary.count)} gaps" if tag == "inter_chunk_latency" else count(summary.count)
+        table.add_row(words, *(number(getattr(summary, field)) for field in statistics.values()), counted)
+    return table
+
+
+def throughput_table(metrics: Metrics) -> Table:
+    table = _table("", "")
+    values, summaries = metrics.whole_run, metrics.per_request
+    for tag, words, unit in (
+        ("request_throughput", "Requests finished", "/s"),
+        ("output_token_throughput", "Output tokens", "/s"),
+        ("total_token_throughput", "Input and output tokens", "/s"),
+    ):
+        if tag in values:
+            table.add_row(words, f"{number(values[tag])}{unit}")
+    per_user = summaries.get("output_token_throughput_per_user")
+    if per_user is not None:
+        table.add_row("Output tokens of one stream, mean", f"{number(per_user.avg)}/s")
+    for tag, words, source in (
+        ("input_sequence_length", "Input tokens a request", metrics.input_counted_by),
+        ("output_sequence_length", "Output tokens a request", metrics.output_counted_by),
+    ):
+        summary = summaries.get(tag)
+        if summary is not None:
+            by = {"server": "counted by the server", "client": "counted here", "mixed": "counted by server or here"}
+            table.add_row(f"{words}, {by.get(source, '')}", _spread(summary))
+    cached = values.get("overall_usage_prompt_cache_read_pct")
+    table.add_row("Input tokens found in the server's prefix cache", "not reported" if cached is None else f"{cached:.1f} %")
+    return table
+
+
+def _spread(summary: Summary) -> str:
+    if summary.min == summary.max:
+        return count(summary.min)
+    return f"mean {number(summary.avg)}, {count(summary.min)} to {count(summary.max)}"
+
+
+def group_table(key: str, groups: Sequence[Group]) -> Table:
+    table = _table(key, "ok", "failed", "TTFT p50", "latency p50", "tokens in", "tokens out", "cached")
+    for group in groups:
+        table.add_row(
+            str(group.key),
+            count(group.ok),
+            count(group.failed),
+            "-" if group.ttft_ms is None else number(group.ttft_ms.p50),
+            "-" if group.latency_ms is None else number(group.latency_ms.p50),
+            "-" if group.input_tokens is None else number(group.input_tokens.avg),
+            "-" if group.output_tokens is None else number(group.output_tokens.avg),
+            "-" if group.cached_pct is None else f"{group.cached_pct:.1f} %",
+        )
+    return table
+
+
+def branch_table(stats: BranchStats) -> Table:
+    table = _table("", "", "")
+    name_column, _, words_column = table.columns
+    name_column.no_wrap = True
+    words_column.justify, words_column.no_wrap = "left", False
+    for name, value in asdict(stats).items():
+        table.add_row(name, count(value), _BRANCH_WORDS[name])
+    return table
+
+
+def error_table(errors: Sequence[ErrorGroup]) -> Table:
+    table = _table("what the endpoint or the connection said", "status", "type", "requests")
+    for group in errors[:_ERRORS_SHOWN]:
+        error = group.error
+        table.add_row(
+            _one_line(error.message), "-" if error.code is None else str(error.code), error.type, count(group.count)
+        )
+    hidden = errors[_ERRORS_SHOWN:]
+    if hidden:
+        table.add_row(f"... and {len(hidden)} more kinds", "", "", count(sum(g.count for g in hidden)))
+    return table
+
+
+def _one_line(text: str, most: int = 200) -> str:
+    """No line breaks, no control characters: an endpoint's words must not draw on the terminal."""
+    plain = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return plain if len(plain) <= most else plain[: most - 3] + "..."
