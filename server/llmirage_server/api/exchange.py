@@ -1,0 +1,149 @@
+"""One HTTP request and its response, and the endpoint that surrounds every handler: methods, headers, errors.
+
+The endpoints are plain ASGI applications and the app has no middleware of its own, because a wrapped `send` would cost its
+price again for every token.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from llmirage_shared.wire import errors
+from llmirage_shared.wire.errors import ApiError
+
+logger = logging.getLogger("llmirage")
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_REQUEST_ID = re.compile(rb"[!-~]{1,256}")
+
+
+class ClientGoneError(Exception):
+    """The client closed the connection before it had its answer."""
+
+
+class Exchange:
+    """What a handler gets: the request's headers and body, and ways to answer."""
+
+    __slots__ = ("_started_s", "headers", "receive", "request_id", "scope")
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        self._started_s = time.monotonic()
+        self.scope = scope
+        self.receive = receive
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        given = self.headers.get(b"x-request-id")
+        if given is not None and _REQUEST_ID.fullmatch(given):
+            self.request_id = given
+        else:
+            self.request_id = b"req_" + os.urandom(12).hex().encode()
+
+    async def body(self) -> bytes:
+        """The whole body. Raises ClientGoneError."""
+        message = await self.receive()
+        body: bytes = _body_of(message)
+        if not message.get("more_body"):
+            return body
+        parts = [body]
+        while message.get("more_body"):
+            message = await self.receive()
+            parts.append(_body_of(message))
+        return b"".join(parts)
+
+    def header(self, name: bytes) -> str | None:
+        """A header's value, None when it is absent or empty. The name is in lower case."""
+        return self.headers.get(name, b"").decode("latin-1") or None
+
+    def response_headers(self, content_type: bytes) -> list[tuple[bytes, bytes]]:
+        """The headers that every response has."""
+        elapsed_ms = int((time.monotonic() - self._started_s) * 1000)
+        headers = [
+            (b"content-type", content_type),
+            (b"x-request-id", self.request_id),
+            (b"openai-processing-ms", b"%d" % elapsed_ms),
+            (b"openai-version", b"2020-10-01"),
+        ]
+        if b"origin" in self.headers:
+            headers.append((b"access-control-allow-origin", b"*"))
+            headers.append((b"access-control-expose-headers", b"x-request-id, openai-processing-ms"))
+        return headers
+
+    def json(self, value: Any, status: int = 200) -> Response:
+        response = Response(_encode(value).encode("utf-8", "replace"), status)
+        response.raw_headers.extend(self.response_headers(b"application/json"))
+        return response
+
+    def error(self, error: ApiError) -> Response:
+        return self.json(error.body(), error.status)
+
+    def preflight(self) -> Response:
+        """The answer to a browser that asks whether it may call."""
+        response = Response(status_code=204)
+        response.raw_headers.extend(
+            [
+                (b"x-request-id", self.request_id),
+                (b"access-control-allow-origin", b"*"),
+                (b"access-control-allow-methods", b"GET, POST, OPTIONS"),
+                (b"access-control-allow-headers", self.headers.get(b"access-control-request-headers", b"*")),
+                (b"access-control-max-age", b"86400"),
+            ]
+        )
+        return response
+
+
+def _body_of(message: Message) -> bytes:
+    if message["type"] == "http.disconnect":
+        raise ClientGoneError
+    body: bytes = message.get("body", b"")
+    return body
+
+
+Handler = Callable[[Exchange], Awaitable[Response]]
+
+
+class Endpoint:
+    """An ASGI application around one handler. Whatever happens, the client gets an answer in the API's own shape."""
+
+    def __init__(self, handler: Handler, methods: Sequence[str]) -> None:
+        self._handler = handler
+        self._methods = methods
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = Exchange(scope, receive)
+        try:
+            if scope["method"] in self._methods:
+                response = await self._handler(exchange)
+            elif scope["method"] == "OPTIONS":
+                response = exchange.preflight()
+            else:
+                error = errors.method_not_supported(scope["method"], scope["path"], self._methods)
+                response = exchange.error(error)
+                response.raw_headers.append((b"allow", ", ".join(self._methods).encode()))
+        except ApiError as error:
+            response = exchange.error(error)
+        except ClientGoneError:
+            return
+        except Exception:
+            logger.exception("A request failed inside the server; please report this")
+            response = exchange.error(errors.internal_error())
+        await response(scope, receive, send)
+
+
+async def unknown_url(exchange: Exchange) -> Response:
+    """The handler of every path that is not an endpoint."""
+    return exchange.error(errors.unknown_url(exchange.scope["method"], exchange.scope["path"]))
+
+
+class NotFound(Endpoint):
+    """Answers all methods of all other paths."""
+
+    def __init__(self) -> None:
+        super().__init__(unknown_url, ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"))

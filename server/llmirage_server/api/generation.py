@@ -1,0 +1,188 @@
+"""The one path that chat and completions share: from prompt tokens to replies under way in the cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from llmirage_server.api.exchange import ClientGoneError, Exchange
+from llmirage_server.api.models import ServedModels
+from llmirage_server.api.text import TextLoader
+from llmirage_server.cluster.request import Request
+from llmirage_server.driver import Driver
+from llmirage_server.replies.reply import Reply, ReplyRequest
+from llmirage_shared.wire import errors
+from llmirage_shared.wire.errors import ApiError
+from llmirage_shared.wire.responses import ChoiceText, usage
+from llmirage_shared.wire.sampling import Sampling
+
+
+@dataclass(slots=True, frozen=True)
+class Prompt:
+    """One prompt of a request. ids: int32, shape (prompt_tokens,). user_text: what the reply answers to."""
+
+    ids: npt.NDArray[np.int32]
+    user_text: str
+    echo: str = ""  # the prompt's text where the reply must repeat it
+
+
+class OpenResponse(Protocol):
+    """A response under way, which can be ended from outside."""
+
+    def abort(self, error: ApiError) -> None: ...
+
+
+class Service:
+    """What the endpoints share."""
+
+    def __init__(self, driver: Driver, text: TextLoader, models: ServedModels, system_fingerprint: str) -> None:
+        self.driver = driver
+        self.text = text
+        self.models = models
+        self.system_fingerprint = system_fingerprint
+        self.open_responses: set[OpenResponse] = set()
+        self._closed = False
+        self._request_ids = itertools.count()
+
+    def close(self) -> None:
+        """End every response under way with an error the client understands, and refuse new ones."""
+        self._closed = True
+        for response in list(self.open_responses):
+            response.abort(errors.shutting_down())
+
+    async def generate(
+        self, prompts: Sequence[Prompt], sampling: Sampling, session_key: str | None, param: str
+    ) -> Generation:
+        """Plan all choices of all prompts. Raises ApiError when one does not fit the context window."""
+        if self._closed:
+            raise errors.shutting_down()
+        limit_tokens = self.models.max_model_len
+        for prompt in prompts:
+            wanted_tokens = 1 if sampling.max_tokens is None else sampling.max_tokens
+            if len(prompt.ids) + wanted_tokens > limit_tokens:
+                raise errors.context_length_exceeded(limit_tokens, len(prompt.ids), sampling.max_tokens, param)
+        replies = (await self.text.get()).replies
+        choices = []
+        for prompt in prompts:
+            for choice in range(sampling.n):
+                reply = replies.reply(
+                    ReplyRequest(
+                        prompt_ids=prompt.ids,
+                        last_user_text=prompt.user_text,
+                        max_tokens=sampling.max_tokens,
+                        limit_tokens=limit_tokens - len(prompt.ids),
+                        min_tokens=sampling.min_tokens,
+                        ignore_eos=sampling.ignore_eos,
+                        stop=sampling.stop,
+                        include_stop_str=sampling.include_stop_str,
+                        seed=sampling.seed,
+                        choice=choice,
+                    )
+                )
+                request = Request(next(self._request_ids), prompt.ids, reply.ids, session_key)
+                choices.append(Choice(reply, request, prompt.echo))
+        return Generation(self, choices, sampling.n)
+
+
+@dataclass(slots=True, frozen=True)
+class Choice:
+    """One reply and its life in the cluster."""
+
+    reply: Reply
+    request: Request
+    echo: str
+
+    @property
+    def finished(self) -> bool:
+        return self.request.produced >= len(self.request.output)
+
+
+class Generation:
+    """The choices of one response, prompt-major: `n` for each prompt."""
+
+    def __init__(self, service: Service, choices: list[Choice], n: int) -> None:
+        self.service = service
+        self.choices = choices
+        self._n = n
+
+    def start(self) -> None:
+        """Send all choices to the cluster. Their requests' tags must be set."""
+        self.service.driver.submit([choice.request for choice in self.choices])
+
+    def stop(self) -> None:
+        """Free what unfinished choices hold in the cluster."""
+        unfinished = [choice.request for choice in self.choices if not choice.finished]
+        if unfinished:
+            self.service.driver.cancel(unfinished)
+
+    def usage(self) -> dict[str, Any]:
+        """Prompt tokens count once for each prompt, whatever n is."""
+        prompts = self.choices[:: self._n]
+        return usage(
+            sum(len(choice.request.prompt) for choice in prompts),
+            sum(choice.request.produced for choice in self.choices),
+            sum(choice.request.cached_tokens for choice in prompts),
+        )
+
+    def texts(self) -> list[ChoiceText]:
+        return [
+            ChoiceText(choice.echo + choice.reply.text, choice.reply.finish_reason, choice.reply.stop_reason)
+            for choice in self.choices
+        ]
+
+    async def finish(self, exchange: Exchange) -> None:
+        """Start, and wait until the last token is due.
+
+        Raises ClientGoneError when the client leaves first (the cluster's memory is free then) and ApiError at shutdown.
+        """
+        waiter = _Waiter(self)
+        for choice in self.choices:
+            choice.request.tag = waiter
+        self.service.open_responses.add(waiter)
+        watch = asyncio.ensure_future(_disconnect(exchange))
+        watch.add_done_callback(waiter.client_left)
+        try:
+            self.start()
+            await waiter.done
+        finally:
+            watch.cancel()
+            self.service.open_responses.discard(waiter)
+            self.stop()
+
+
+async def _disconnect(exchange: Exchange) -> None:
+    while (await exchange.receive())["type"] != "http.disconnect":
+        pass
+
+
+class _Waiter:
+    """Receives the tokens of a response that is sent in one piece."""
+
+    def __init__(self, generation: Generation) -> None:
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._unfinished = len(generation.choices)
+
+    def tokens_due(self, request: Request) -> None:
+        if request.produced >= len(request.output):
+            self._unfinished -= 1
+            if not self._unfinished and not self.done.done():
+                self.done.set_result(None)
+
+    def client_left(self, watch: asyncio.Future[None]) -> None:
+        if not watch.cancelled() and not self.done.done():
+            self.done.set_exception(ClientGoneError())
+
+    def abort(self, error: ApiError) -> None:
+        if not self.done.done():
+            self.done.set_exception(error)
+
+
+def session_key(exchange: Exchange, sampling: Sampling) -> str | None:
+    """What keeps the requests of one conversation together: headers first, then the body's own keys."""
+    return exchange.header(b"x-session-affinity") or exchange.header(b"x-correlation-id") or sampling.session_key

@@ -1,0 +1,210 @@
+"""The hot path: tokens that are due become bytes on their connection, without a task switch or a JSON encoder.
+
+sse-starlette's EventSourceResponse keeps its ping, disconnect and shutdown handling. Its per-chunk path is replaced: the
+driver's tick steps the server's `send` coroutine itself. Under uvicorn that runs through at once unless the connection's
+buffer is full; then, and under any `send` that is not uvicorn's own, the response's task takes over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Generator
+from typing import Any
+
+from sse_starlette.sse import EventSourceResponse
+from starlette.types import Message, Send
+
+from llmirage_server.api.exchange import Exchange
+from llmirage_server.api.generation import Choice, Generation
+from llmirage_server.cluster.request import Request
+from llmirage_shared.wire.chunks import DONE, ChunkTemplate, StreamTemplate, escape, event, usage_event
+from llmirage_shared.wire.errors import ApiError
+from llmirage_shared.wire.responses import Head
+
+PING_S = 15
+
+
+class TokenStream(EventSourceResponse):
+    """Streams the choices of one generation."""
+
+    def __init__(
+        self, generation: Generation, exchange: Exchange, head: Head, template: StreamTemplate, usage_kind: str | None
+    ) -> None:
+        """usage_kind: the `object` of the usage chunk before [DONE], None for no such chunk."""
+        super().__init__(_NO_CONTENT, ping=PING_S, sep="\n")
+        self.raw_headers = exchange.response_headers(b"text/event-stream; charset=utf-8")
+        self.raw_headers += _STREAM_HEADERS
+        self._generation = generation
+        self._head = head
+        self._usage_kind = usage_kind
+        self._unfinished = len(generation.choices)
+        self._send: Send | None = None
+        self._direct = False  # the tick may step `send` itself
+        self._pending: list[bytes] = []
+        self._last = False  # the end of the response is pending or sent
+        self._suspended: _Suspended | None = None
+        self._wake_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        for index, choice in enumerate(generation.choices):
+            choice.request.tag = _ChoiceStream(self, choice, template.choice(index))
+        generation.service.open_responses.add(self)
+        generation.start()
+
+    def end_of_choice(self) -> bytes:
+        """One more choice is complete: what must follow its last chunk in the response."""
+        self._unfinished -= 1
+        if self._unfinished:
+            return b""
+        if self._usage_kind is None:
+            return DONE
+        return usage_event(self._head, self._usage_kind, self._generation.usage()) + DONE
+
+    def write(self, data: bytes) -> None:
+        """Send bytes now if the connection takes them, else as soon as it does."""
+        last = self._unfinished == 0
+        if not self._direct or (last and self._send_lock.locked()):  # a ping is being sent: do not end before it
+            self._pending.append(data)
+            self._last = last
+            self._wake()
+            return
+        assert self._send is not None
+        if last:
+            self._last = True
+            self.active = False
+        # `send` is a coroutine function in every ASGI server, though its type only promises an awaitable
+        sending: Coroutine[Any, Any, None] = self._send(_body(data, last))  # type: ignore[assignment]
+        try:
+            waits_for = sending.send(None)
+        except StopIteration:
+            if last:
+                self._wake()
+        except Exception as error:
+            self._fail(error)
+        else:
+            self._direct = False
+            self._suspended = _Suspended(sending, waits_for)
+            self._wake()
+
+    def abort(self, error: ApiError) -> None:
+        """End the stream with an error event. What was written before it stays valid."""
+        if self._unfinished:
+            self._unfinished = 0
+            self._generation.stop()
+            self.write(event(error.body()))
+
+    async def _stream_response(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        self._send = send
+        steppable = _is_steppable(send)
+        try:
+            while True:
+                await self._catch_up(send)
+                if self._last:
+                    return
+                self._direct = steppable
+                await self._wake_up
+                self._wake_up = asyncio.get_running_loop().create_future()
+        finally:
+            self._direct = False
+            self._generation.service.open_responses.discard(self)
+            self._generation.stop()
+
+    async def _catch_up(self, send: Send) -> None:
+        """Send what the tick could not."""
+        while self._suspended is not None or self._pending:
+            if self._suspended is not None:
+                suspended, self._suspended = self._suspended, None
+                await suspended
+                continue
+            data, last = b"".join(self._pending), self._last
+            self._pending.clear()
+            if last:
+                async with self._send_lock:
+                    self.active = False
+                    await send(_body(data, last))
+            else:
+                await send(_body(data, last))
+
+    def _wake(self) -> None:
+        if not self._wake_up.done():
+            self._wake_up.set_result(None)
+
+    def _fail(self, error: Exception) -> None:
+        if not self._wake_up.done():
+            self._wake_up.set_exception(error)
+
+
+class _ChoiceStream:
+    """Receives the tokens of one choice."""
+
+    __slots__ = ("_choice", "_pieces", "_sent", "_stream", "_template", "_total")
+
+    def __init__(self, stream: TokenStream, choice: Choice, template: ChunkTemplate) -> None:
+        self._stream = stream
+        self._choice = choice
+        self._template = template
+        self._pieces = choice.reply.pieces
+        self._total = len(choice.reply.ids)
+        self._sent = 0
+
+    def tokens_due(self, request: Request) -> None:
+        sent, produced = self._sent, request.produced
+        if sent == self._total:  # the stream was aborted, or the cluster repeats itself
+            return
+        self._sent = produced
+        template = self._template
+        if produced - sent == 1:
+            piece = self._pieces[sent]
+            data = template.head + escape(piece) + template.tail if piece else b""
+        else:
+            data = template.chunks(self._pieces[sent:produced])
+        if sent == 0:
+            data = template.opening + template.chunks([self._choice.echo]) + data
+        if produced >= self._total:
+            reply = self._choice.reply
+            data += template.ending(reply.finish_reason, reply.stop_reason) + self._stream.end_of_choice()
+        if data:
+            self._stream.write(data)
+
+
+class _Suspended:
+    """Carries on, inside a task, a coroutine that was stepped once outside and yielded the future it waits for."""
+
+    __slots__ = ("_coroutine", "_waits_for")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, None], waits_for: Any) -> None:
+        self._coroutine = coroutine
+        self._waits_for = waits_for
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        waits_for = self._waits_for
+        while True:
+            try:
+                value = yield waits_for
+            except BaseException as error:
+                step = self._coroutine.throw(error)
+            else:
+                try:
+                    step = self._coroutine.send(value)
+                except StopIteration:
+                    return
+            waits_for = step
+
+
+class _NoContent(AsyncIterator[bytes]):
+    """EventSourceResponse wants an iterator; the stream does not come through one."""
+
+    async def __anext__(self) -> bytes:
+        raise StopAsyncIteration
+
+
+_NO_CONTENT = _NoContent()
+_STREAM_HEADERS = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
+
+
+def _body(data: bytes, last: bool) -> Message:
+    return {"type": "http.response.body", "body": data, "more_body": not last}
+
+
+def _is_steppable(send: Send) -> bool:
+    """Whether `send` may run outside a task: only uvicorn's own is known to suspend on nothing but a plain future."""
+    return type(getattr(send, "__self__", None)).__module__.startswith("uvicorn.")

@@ -1,0 +1,63 @@
+"""Prompts to tokens: everything that needs the tokenizer, which is loaded while the server already listens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from llmirage_server.replies.reply import ReplySource
+from llmirage_shared.prompt_encoder import PromptEncoder
+
+# Text that costs more than some milliseconds to tokenize must not hold up the streams of others.
+LONG_CHARACTERS = 8_000
+
+
+@dataclass(slots=True, frozen=True)
+class TextTools:
+    """What reads prompts and what writes replies, sharing one tokenizer."""
+
+    encoder: PromptEncoder
+    replies: ReplySource
+
+
+class TextLoader:
+    """Loads the tools once, in a thread, at the first call of `start` or `get`."""
+
+    def __init__(self, load: Callable[[], TextTools]) -> None:
+        self._load = load
+        self._task: asyncio.Future[TextTools] | None = None
+        self._tools: TextTools | None = None
+        self._threads = ThreadPoolExecutor(1, "llmirage-tokenize")
+
+    def start(self) -> None:
+        if self._task is None:
+            self._task = asyncio.get_running_loop().run_in_executor(self._threads, self._load)
+
+    async def get(self) -> TextTools:
+        if self._tools is None:
+            self.start()
+            assert self._task is not None
+            self._tools = await asyncio.shield(self._task)
+        return self._tools
+
+    async def encode_chat(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
+    ) -> npt.NDArray[np.int32]:
+        """The prompt's token ids, int32, shape (prompt_tokens,), the generation prompt included."""
+        encoder = (await self.get()).encoder
+        return await self._encode(encoder, encoder.render(messages, tools))
+
+    async def encode_text(self, text: str) -> npt.NDArray[np.int32]:
+        """Token ids of a text without any template."""
+        return await self._encode((await self.get()).encoder, text)
+
+    async def _encode(self, encoder: PromptEncoder, text: str) -> npt.NDArray[np.int32]:
+        if len(text) > LONG_CHARACTERS and encoder.uncached_characters(text) > LONG_CHARACTERS:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, encoder.encode, text)
+        return encoder.encode(text)

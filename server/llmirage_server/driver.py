@@ -1,0 +1,170 @@
+"""Gives the cluster time, and carries the tokens that are due to whoever waits for them.
+
+`PacedDriver` maps the loop's clock to cluster time: one timer, always set to the absolute moment of the next event, however
+late the last one was served. `FreeDriver` (`--speed max`) never waits: it lets the cluster run in short slices of CPU time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from llmirage_server.cluster.cluster import Cluster
+from llmirage_server.cluster.request import Request, StepEnd
+from llmirage_server.pacing import Pacing
+from llmirage_shared.virtual_time import precise_clock
+
+logger = logging.getLogger("llmirage")
+
+SLICE_S = 0.002  # how long the free driver computes before other work of the loop gets its turn
+
+
+class Receiver(Protocol):
+    """What a request's `tag` is: told whenever `request.produced` has grown, at most once a tick."""
+
+    def tokens_due(self, request: Request) -> None: ...
+
+
+class Driver:
+    """What both drivers share. All methods must be called on the event loop's thread."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.pacing = Pacing()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._clock: Callable[[], float] = lambda: 0.0
+
+    def submit(self, requests: Iterable[Request]) -> None:
+        """Hand requests to the cluster; their tags are Receivers. The first tokens come in a later turn of the loop."""
+        if self._loop is None:
+            self._begin(asyncio.get_running_loop())
+        now = self._reach_now()
+        for request in requests:
+            self.cluster.submit(request, now)
+        self._wake()
+
+    def cancel(self, requests: Iterable[Request]) -> None:
+        """Take requests back, finished ones too: their KV and batch slots are free at once."""
+        now = self._reach_now()
+        for request in requests:
+            self.cluster.cancel(request, now)
+        self._wake()
+
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The first request starts the clock."""
+        self._loop = loop
+        self._clock = precise_clock()
+
+    def _reach_now(self) -> float:
+        """Bring the cluster up to the present and return it (cluster time, seconds)."""
+        raise NotImplementedError
+
+    def _wake(self) -> None:
+        """See to it that the next event is served in time."""
+        raise NotImplementedError
+
+    def _deliver(self, events: list[StepEnd]) -> None:
+        if len(events) == 1:
+            due: Iterable[Request] = events[0].emitted
+        else:
+            due = dict.fromkeys([request for event in events for request in event.emitted])
+        for request in due:
+            try:
+                request.tag.tokens_due(request)
+            except Exception:  # one broken connection must not stop the cluster
+                logger.exception("A reply could not be delivered")
+
+
+class PacedDriver(Driver):
+    """Wall time times `speed` is cluster time."""
+
+    def __init__(self, cluster: Cluster, speed: float = 1.0) -> None:
+        super().__init__(cluster)
+        self._speed = speed
+        self._start_s = 0.0  # wall time at which the cluster's clock was 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._event_s = math.inf  # cluster time the timer is set for
+        self._coarse = False
+
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        super()._begin(loop)
+        self._start_s = self._clock()
+        # uvloop's timers count whole milliseconds from a clock it rounds down, and would fire early.
+        self._coarse = not isinstance(loop, asyncio.SelectorEventLoop)
+
+    def _reach_now(self) -> float:
+        now = (self._clock() - self._start_s) * self._speed
+        if self.cluster.next_event_time() <= now:
+            self._advance(now)
+        return now
+
+    def _advance(self, to: float) -> None:
+        events = self.cluster.advance(to)
+        self._deliver(events)
+        sent_s = self._clock()
+        for event in events:
+            self.pacing.sent(sent_s - self._wall(event.time_s), len(event.emitted), sent_s)
+
+    def _wall(self, cluster_s: float) -> float:
+        return self._start_s + cluster_s / self._speed
+
+    def _wake(self) -> None:
+        event_s = self.cluster.next_event_time()
+        if event_s == self._event_s:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._event_s = event_s
+        if event_s == math.inf:
+            return
+        assert self._loop is not None
+        due_s = self._wall(event_s)
+        if self._coarse:
+            delay_ms = math.ceil((due_s - self._clock()) * 1000)
+            self._timer = self._loop.call_later(max(delay_ms, 0) / 1000, self._tick)
+        else:
+            self._timer = self._loop.call_at(due_s, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        event_s, self._event_s = self._event_s, math.nan  # nan equals no time: the next wake sets the timer
+        now_s = self._clock()
+        if now_s >= self._wall(event_s):
+            # At least to the event: converting between the clocks may have rounded the present to just before it.
+            self._advance(max((now_s - self._start_s) * self._speed, event_s))
+        self._wake()
+
+
+class FreeDriver(Driver):
+    """Time is what the cluster says it is; nothing ever waits for it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(cluster)
+        self._now = 0.0
+        self._scheduled = False
+
+    def _reach_now(self) -> float:
+        return self._now
+
+    def _wake(self) -> None:
+        if not self._scheduled and self.cluster.next_event_time() < math.inf:
+            assert self._loop is not None
+            self._scheduled = True
+            self._loop.call_soon(self._run_slice)
+
+    def _run_slice(self) -> None:
+        self._scheduled = False
+        events: list[StepEnd] = []
+        cluster, clock = self.cluster, self._clock
+        stop_s = clock() + SLICE_S
+        while (next_s := cluster.next_event_time()) < math.inf:
+            self._now = max(self._now, next_s)
+            events += cluster.advance(self._now)
+            if clock() >= stop_s:
+                break
+        self._deliver(events)
+        self._wake()

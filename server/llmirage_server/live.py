@@ -1,0 +1,82 @@
+"""The app on a port: uvicorn, started quietly and ended at once."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Callable
+from types import FrameType
+
+import uvicorn
+
+from llmirage_server.app import LlmirageApp
+
+GRACE_S = 2  # for responses to be cut off cleanly after the streams were told to end
+KEEP_ALIVE_S = 75  # agents think and run tools between two requests on one connection
+
+
+class PortInUseError(OSError):
+    """The address cannot be bound; the message says why."""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a bound socket. port 0: any free one. Raises PortInUseError."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        bound = socket.socket(family, kind, protocol)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(address)
+        except OSError:
+            bound.close()
+            raise
+    except OSError as error:
+        raise PortInUseError(f"cannot listen on {host} port {port}: {error.strerror}") from None
+    return bound
+
+
+def base_url(bound: socket.socket) -> str:
+    """The URL that a client on this machine would use."""
+    host, port = bound.getsockname()[:2]
+    if host in ("0.0.0.0", "::", "127.0.0.1", "::1"):
+        host = "localhost" if host != "::1" else "[::1]"
+    elif ":" in host:
+        host = f"[{host}]"
+    return f"http://{host}:{port}"
+
+
+class LiveServer(uvicorn.Server):
+    """A uvicorn server that ends open streams by itself and takes SIGINT and SIGTERM for a normal end."""
+
+    def __init__(self, app: LlmirageApp, on_start: Callable[[], None] = lambda: None, access_log: bool = False) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http="httptools",
+                ws="none",
+                lifespan="on",
+                log_config=None,
+                access_log=access_log,
+                server_header=False,
+                date_header=False,
+                timeout_keep_alive=KEEP_ALIVE_S,
+                timeout_graceful_shutdown=GRACE_S,
+            )
+        )
+        self._app = app
+        self._on_start = on_start
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_start()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._app.service.close()
+        await super().shutdown(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        # Without uvicorn's own bookkeeping, which would raise the signal again after the end.
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.should_exit = True

@@ -1,0 +1,90 @@
+"""How late tokens leave: the server's own measure of whether it keeps up with the cluster it imitates."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+logger = logging.getLogger("llmirage")
+
+# Upper edges of the histogram's bins in seconds; the last bin is open.
+EDGES_S: Sequence[float] = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+LATE_S = 0.02  # a token this late is felt: it is more than the gap between two tokens of a fast model
+WINDOW_S = 1.0
+WARN_EVERY_S = 10.0
+
+
+@dataclass(slots=True, frozen=True)
+class PacingSummary:
+    """Lag of all tokens so far: actual minus planned time of leaving, seconds on the wall clock."""
+
+    tokens: int
+    mean_s: float
+    p50_s: float  # upper edge of the bin that holds the median
+    p99_s: float
+    max_s: float
+    late_tokens: int  # more than LATE_S late
+
+
+class Pacing:
+    """A histogram of lag, and a warning when most tokens of a window left late."""
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(EDGES_S) + 1)
+        self.tokens = 0
+        self.late_tokens = 0
+        self.sum_s = 0.0
+        self.max_s = 0.0
+        self._window_end_s = float("-inf")
+        self._window_tokens = 0
+        self._window_late = 0
+        self._next_warning_s = float("-inf")
+
+    def sent(self, lag_s: float, tokens: int, now_s: float) -> None:
+        """Note that `tokens` tokens left `lag_s` after they were due."""
+        lag_s = max(lag_s, 0.0)
+        self.tokens += tokens
+        self.sum_s += lag_s * tokens
+        self.max_s = max(self.max_s, lag_s)
+        index = 0
+        while index < len(EDGES_S) and lag_s > EDGES_S[index]:
+            index += 1
+        self.counts[index] += tokens
+        if now_s >= self._window_end_s:
+            self._close_window(now_s)
+        self._window_tokens += tokens
+        if lag_s > LATE_S:
+            self.late_tokens += tokens
+            self._window_late += tokens
+
+    def _close_window(self, now_s: float) -> None:
+        if self._window_late * 2 > self._window_tokens and now_s >= self._next_warning_s:
+            self._next_warning_s = now_s + WARN_EVERY_S
+            logger.warning(
+                "The server cannot keep up with the cluster it imitates: %d of the last %d tokens left more than "
+                "%.0f ms late. Client-side latencies now measure this machine. Lower --speed or the load, or free some CPU.",
+                self._window_late,
+                self._window_tokens,
+                LATE_S * 1000,
+            )
+        self._window_end_s = now_s + WINDOW_S
+        self._window_tokens = self._window_late = 0
+
+    def summary(self) -> PacingSummary:
+        return PacingSummary(
+            self.tokens,
+            self.sum_s / self.tokens if self.tokens else 0.0,
+            self._quantile(0.5),
+            self._quantile(0.99),
+            self.max_s,
+            self.late_tokens,
+        )
+
+    def _quantile(self, share: float) -> float:
+        seen = 0
+        for count, edge in zip(self.counts, EDGES_S, strict=False):
+            seen += count
+            if seen >= share * self.tokens:
+                return min(edge, self.max_s)
+        return self.max_s

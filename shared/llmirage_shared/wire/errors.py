@@ -1,0 +1,171 @@
+"""Errors as the OpenAI API words them: {"error": {"message", "type", "param", "code"}}, all four keys always present."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+INVALID_REQUEST = "invalid_request_error"
+
+
+class ApiError(Exception):
+    """A refusal the client is told about: an HTTP status and the four fields of the error object."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 400,
+        type: str = INVALID_REQUEST,
+        param: str | None = None,
+        code: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.status = status
+        self.type = type
+        self.param = param
+        self.code = code
+
+    def body(self) -> dict[str, Any]:
+        """The JSON object that travels."""
+        return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+
+
+def bad_json(detail: str) -> ApiError:
+    return ApiError(
+        "We could not parse the JSON body of your request. (HINT: This likely means you aren't using your HTTP library "
+        f"correctly. The OpenAI API expects a JSON payload, but what was sent was not valid JSON: {detail}.)"
+    )
+
+
+def missing(param: str) -> ApiError:
+    return ApiError(f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter")
+
+
+def wrong_type(param: str, expected: str, value: object) -> ApiError:
+    return ApiError(
+        f"Invalid type for '{param}': expected {expected}, but got {describe_type(value)} instead.",
+        param=param,
+        code="invalid_type",
+    )
+
+
+def not_a_choice(param: str, value: str, choices: Sequence[str]) -> ApiError:
+    listed = ", ".join(f"'{choice}'" for choice in choices)
+    return ApiError(f"Invalid value: '{shorten(value)}'. Supported values are: {listed}.", param=param, code="invalid_value")
+
+
+def invalid_value(param: str, message: str) -> ApiError:
+    return ApiError(f"Invalid '{param}': {message}", param=param, code="invalid_value")
+
+
+def below_minimum(param: str, minimum: float, value: float) -> ApiError:
+    kind = "integer" if isinstance(value, int) else "decimal"
+    return ApiError(
+        f"Invalid '{param}': {kind} below minimum value. Expected a value >= {minimum}, but got {shorten(value)} instead.",
+        param=param,
+        code=f"{kind}_below_min_value",
+    )
+
+
+def above_maximum(param: str, maximum: float, value: float) -> ApiError:
+    kind = "integer" if isinstance(value, int) else "decimal"
+    return ApiError(
+        f"Invalid '{param}': {kind} above maximum value. Expected a value <= {maximum}, but got {shorten(value)} instead.",
+        param=param,
+        code=f"{kind}_above_max_value",
+    )
+
+
+def empty_array(param: str) -> ApiError:
+    return ApiError(
+        f"Invalid '{param}': empty array. Expected an array with minimum length 1, but got an empty array instead.",
+        param=param,
+        code="empty_array",
+    )
+
+
+def array_too_long(param: str, maximum: int, length: int) -> ApiError:
+    return ApiError(
+        f"Invalid '{param}': array too long. Expected an array with maximum length {maximum}, "
+        f"but got an array with length {length} instead.",
+        param=param,
+        code="array_above_max_length",
+    )
+
+
+def unsupported(param: str, message: str) -> ApiError:
+    """Something the real API does and this server does not imitate: refused, as ignoring it would mislead the client."""
+    return ApiError(message, param=param, code="unsupported_parameter")
+
+
+def context_length_exceeded(limit_tokens: int, prompt_tokens: int, max_tokens: int | None, param: str) -> ApiError:
+    """The prompt, or the prompt and the tokens asked for, do not fit the context window."""
+    noun = "messages" if param == "messages" else "prompt"
+    if max_tokens is None or prompt_tokens >= limit_tokens:
+        found = f"your {noun} resulted in {prompt_tokens} tokens. Please reduce the length of the {noun}."
+    else:
+        found = (
+            f"you requested {prompt_tokens + max_tokens} tokens ({prompt_tokens} in the {noun}, {max_tokens} in the "
+            f"completion). Please reduce the length of the {noun} or completion."
+        )
+    return ApiError(
+        f"This model's maximum context length is {limit_tokens} tokens. However, {found}",
+        param=param,
+        code="context_length_exceeded",
+    )
+
+
+def model_not_found(model: str, served: Sequence[str]) -> ApiError:
+    listed = ", ".join(f"`{name}`" for name in served)
+    return ApiError(
+        f"The model `{shorten(model)}` does not exist or you do not have access to it. (This server serves {listed}.)",
+        status=404,
+        param="model",
+        code="model_not_found",
+    )
+
+
+def unknown_url(method: str, path: str) -> ApiError:
+    return ApiError(f"Invalid URL ({method} {shorten(path)})", status=404, code="unknown_url")
+
+
+def method_not_supported(method: str, path: str, allowed: Sequence[str]) -> ApiError:
+    return ApiError(
+        f"Not allowed to {method} on {shorten(path)}. (HINT: Perhaps you meant {' or '.join(allowed)}.)",
+        status=405,
+        code="method_not_supported",
+    )
+
+
+def internal_error() -> ApiError:
+    return ApiError("The server had an error while processing your request.", status=500, type="server_error")
+
+
+def shutting_down() -> ApiError:
+    return ApiError("The server is shutting down.", status=503, type="server_error", code="server_shutdown")
+
+
+def describe_type(value: object) -> str:
+    """The JSON name of a value's type, with its article."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "a boolean"
+    if isinstance(value, int):
+        return "an integer"
+    if isinstance(value, float):
+        return "a decimal number"
+    if isinstance(value, str):
+        return "a string"
+    return "an array" if isinstance(value, list) else "an object"
+
+
+def shorten(value: object, limit: int = 100) -> str:
+    """The value as text, cut so that an error message stays readable."""
+    try:
+        text = str(value)
+    except ValueError:  # an integer of more digits than Python prints
+        return "a number too long to print"
+    return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -1,0 +1,105 @@
+"""Response objects of chat and text completions, complete with the keys that clients require even when they are null."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(slots=True, frozen=True)
+class Head:
+    """What every object and every chunk of one response repeats. created: seconds since the epoch."""
+
+    id: str
+    created: int
+    model: str
+    system_fingerprint: str
+
+
+@dataclass(slots=True)
+class ChoiceText:
+    """One finished choice."""
+
+    text: str
+    finish_reason: str
+    stop_reason: str | None = None  # the stop string that ended it, as vLLM reports it
+
+
+def new_id(prefix: str) -> str:
+    """A fresh response id: the prefix and 24 hexadecimal digits."""
+    return prefix + os.urandom(12).hex()
+
+
+def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> dict[str, Any]:
+    """The usage object. cached_tokens: prompt tokens that came from the prefix cache."""
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": cached_tokens, "audio_tokens": 0},
+        "completion_tokens_details": {
+            "reasoning_tokens": 0,
+            "audio_tokens": 0,
+            "accepted_prediction_tokens": 0,
+            "rejected_prediction_tokens": 0,
+        },
+    }
+
+
+def chat_completion(head: Head, choices: list[ChoiceText], usage: dict[str, Any]) -> dict[str, Any]:
+    """The object that a chat request gets when it does not stream."""
+    return {
+        "id": head.id,
+        "object": "chat.completion",
+        "created": head.created,
+        "model": head.model,
+        "choices": [
+            {
+                "index": index,
+                "message": {"role": "assistant", "content": choice.text, "refusal": None, "annotations": []},
+                "logprobs": None,
+                "finish_reason": choice.finish_reason,
+                "stop_reason": choice.stop_reason,
+            }
+            for index, choice in enumerate(choices)
+        ],
+        "usage": usage,
+        "service_tier": "default",
+        "system_fingerprint": head.system_fingerprint,
+    }
+
+
+def text_completion(head: Head, choices: list[ChoiceText], usage: dict[str, Any]) -> dict[str, Any]:
+    """The object that a completion request gets when it does not stream."""
+    return {
+        "id": head.id,
+        "object": "text_completion",
+        "created": head.created,
+        "model": head.model,
+        "choices": [
+            {
+                "text": choice.text,
+                "index": index,
+                "logprobs": None,
+                "finish_reason": choice.finish_reason,
+                "stop_reason": choice.stop_reason,
+            }
+            for index, choice in enumerate(choices)
+        ],
+        "usage": usage,
+        "system_fingerprint": head.system_fingerprint,
+    }
+
+
+def model_card(name: str, created: int, max_model_len: int) -> dict[str, Any]:
+    """One entry of GET /v1/models, with the extra keys that vLLM adds."""
+    return {
+        "id": name,
+        "object": "model",
+        "created": created,
+        "owned_by": "llmirage",
+        "root": name,
+        "parent": None,
+        "max_model_len": max_model_len,
+    }
