@@ -10,7 +10,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from llmirage_shared import prose_bank
-from llmirage_shared.token_words import Word, spaced_vocabulary, stable_words
+from llmirage_shared.token_words import spaced_vocabulary, stable_words
 from llmirage_shared.tokens import TokenIds, Tokenizer, TokenizerError
 
 SENTENCES_PER_TOPIC = 4096  # how many different sentences there are on one topic
