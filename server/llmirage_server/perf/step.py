@@ -1,13 +1,13 @@
 """One forward pass of a real architecture, as the sum of its kernels.
 
-Every token of a step, prompt or generated, goes through the same GEMMs; prompt chunks share one attention kernel and decoding
-sequences another; only sequences (one row for each decode and each chunk) go through lm_head and the sampler. With tensor
+Every token of a step, prompt or generated, goes through the same GEMMs; prompt chunks share one attention kernel and
+decoding sequences another; one row for each decode and each chunk goes through lm_head and the sampler. With tensor
 parallelism every GPU does 1 / tp of each layer and two all-reduces join the parts. With expert parallelism each GPU holds
 experts / ep whole experts and the busiest one sets the pace.
 
 Not modelled: rotary embedding, KV cache writes and the norms of queries and keys (fused or below 1 %); communication that
-overlaps with compute; experts that some tokens favour over others (routing is uniform); attention kernels that slow down when
-chunks and decodes share one launch (seen on RTX cards: 1.4 to 2 times); GPUs that lower their clock under load.
+overlaps with compute; experts that tokens favour (routing is uniform); attention kernels that slow down when chunks and
+decodes share one launch (seen on RTX cards: 1.4 to 2 times); GPUs that lower their clock under load.
 """
 
 from __future__ import annotations
@@ -20,10 +20,14 @@ from llmirage_server.perf.dtypes import WEIGHT_DTYPES, WeightDtype
 from llmirage_server.perf.gpus import GpuSpec
 from llmirage_server.perf.models import ModelSpec, kv_heads_per_rank
 
-# What the engine's scheduling and input preparation add that the GPU does not hide. 0.3 ms a step is what published vLLM 0.15
-# runs on H100 ask for on top of kernel times, 4 us a sequence what closed-loop vLLM runs do; engines differ by a millisecond.
+# What scheduling and input preparation add that the engine does not hide behind the GPU. Published vLLM 0.15 runs on H100
+# ask for 0.3 ms a step on top of kernel times, closed-loop vLLM runs for 4 us a sequence; engines differ by a millisecond.
 HOST_STEP_S = 0.3e-3
 HOST_SEQUENCE_S = 4e-6
+
+
+# name, calls in a step, seconds of one call as a function of the step's tokens
+_TokenOperation = tuple[str, int, Callable[[float], float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,7 @@ class RooflineStep:
         bf16 = WEIGHT_DTYPES["bf16"]
         linear = bf16 if weights.experts_only and model.experts else weights
         layers = model.layers
-        by_token: list[tuple[str, int, Callable[[float], float]]] = [
+        by_token: list[_TokenOperation] = [
             ("qkv projection", layers, kernels.gemm(gpu, linear, (heads + 2 * kv_heads) * d, hidden)),
             ("output projection", layers, kernels.gemm(gpu, linear, hidden, heads * d)),
             # read and write of the activations and of the residual, bf16
@@ -80,11 +84,8 @@ class RooflineStep:
             ("decode attention", model.full_attention_layers),
             ("decode attention, sliding window", model.sliding_layers),
         ]
-        self._full_layers, self._window_layers, self._window = (
-            model.full_attention_layers,
-            model.sliding_layers,
-            model.sliding_window,
-        )
+        self._full_layers = model.full_attention_layers
+        self._window_layers, self._window = model.sliding_layers, model.sliding_window
         self._prefill = kernels.prefill_attention(gpu, heads, kv_heads, d, kv_bytes)
         self._decode = kernels.decode_attention(gpu, heads, kv_heads, d, kv_bytes)
         # bf16 logits in, a float32 copy out and in again
@@ -94,7 +95,7 @@ class RooflineStep:
     @staticmethod
     def _mlp(
         name: str, layers: int, gpu: GpuSpec, dtype: WeightDtype, hidden: int, intermediate: int
-    ) -> list[tuple[str, int, Callable[[float], float]]]:
+    ) -> list[_TokenOperation]:
         return [
             (f"{name} gate and up", layers, kernels.gemm(gpu, dtype, 2 * intermediate, hidden)),
             (f"{name} activation", layers, kernels.elementwise(gpu, 6.0 * intermediate)),
