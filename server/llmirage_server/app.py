@@ -77,6 +77,7 @@ def create_app(config: ClusterConfig | None = None) -> LlmirageApp:
 def load_text_tools(config: ClusterConfig) -> TextTools:
     """Load the tokenizer and what depends on it. Raises ConfigError when it cannot be loaded."""
     from llmirage_server.replies.choose import make_reply_source
+    from llmirage_server.replies.lengths import ReplyLengths
     from llmirage_shared.prompt_encoder import PromptEncoder
     from llmirage_shared.tokens import load
 
@@ -84,7 +85,13 @@ def load_text_tools(config: ClusterConfig) -> TextTools:
         tokenizer, template = load(config.tokenizer)
     except ValueError as error:
         raise ConfigError([str(error)]) from None
-    replies = make_reply_source(config.replies, tokenizer, config.seed)
+    replies = make_reply_source(
+        config.replies,
+        tokenizer,
+        config.seed,
+        natural_stop=config.natural_stop,
+        lengths=ReplyLengths(config.reply_tokens),
+    )
     return TextTools(PromptEncoder(tokenizer, template), replies)
 
 

@@ -62,6 +62,7 @@ def farewell(pacing: PacingSummary) -> str:
         return ""
     late = pacing.late_tokens / pacing.tokens
     return (
-        f"{pacing.tokens:,} tokens sent. Late by {pacing.mean_s * 1000:.2f} ms on average, p50 <= {pacing.p50_s * 1000:.2g} ms, "
-        f"p99 <= {pacing.p99_s * 1000:.2g} ms; {late:.1%} more than {LATE_S * 1000:g} ms."
+        f"{pacing.tokens:,} tokens sent. Late by {pacing.mean_s * 1000:.2f} ms on average, "
+        f"p50 <= {pacing.p50_s * 1000:.2g} ms, p99 <= {pacing.p99_s * 1000:.2g} ms; "
+        f"{late:.1%} more than {LATE_S * 1000:g} ms."
     )

@@ -87,7 +87,7 @@ _SETTINGS = (
         metavar="NAME",
     ),
     _setting("replies", help="What is said: prose, or the user's own words."),
-    _setting("natural_stop", help="Let replies end before max_tokens, as models do."),
+    _setting("natural_stop", help="Let replies end before max_tokens, as models do; off: exactly max_tokens."),
     _setting("reply_tokens", help="Median length of a reply that ends by itself, in tokens.", metavar="N"),
     _setting("seed", help="The same seed gives the same replies and the same routing.", metavar="N"),
 )

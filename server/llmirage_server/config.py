@@ -53,8 +53,8 @@ class ClusterConfig:
     accept_models: AcceptModels = "catalogue"
     tokenizer: str | None = None  # folder or hub name; None: the one that ships with the package
     replies: ReplyKind = "prose"
-    natural_stop: bool = True  # replies may end before max_tokens, by the length distribution
-    reply_tokens: int = 256  # median length of a reply that ends by itself
+    natural_stop: bool = False  # replies with max_tokens may end before, as models do; without, they have exactly so many
+    reply_tokens: int = 156  # median length of a reply that ends by itself (see replies/lengths.py)
     seed: int = 0
 
     def __post_init__(self) -> None:

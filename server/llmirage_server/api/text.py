@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from llmirage_server.replies.reply import ReplySource
 from llmirage_shared.prompt_encoder import PromptEncoder
+from llmirage_shared.wire import errors
 
 # Text that costs more than some milliseconds to tokenize must not hold up the streams of others.
 LONG_CHARACTERS = 8_000
@@ -49,9 +50,13 @@ class TextLoader:
     async def encode_chat(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
     ) -> npt.NDArray[np.int32]:
-        """The prompt's token ids, int32, shape (prompt_tokens,), the generation prompt included."""
+        """The prompt's token ids, int32, shape (prompt_tokens,), the generation prompt included. Raises ApiError."""
         encoder = (await self.get()).encoder
-        return await self._encode(encoder, encoder.render(messages, tools))
+        try:
+            text = encoder.render(messages, tools)
+        except ValueError as error:  # a model's own template refuses, for instance, roles that do not alternate
+            raise errors.invalid_value("messages", str(error)) from None
+        return await self._encode(encoder, text)
 
     async def encode_text(self, text: str) -> npt.NDArray[np.int32]:
         """Token ids of a text without any template."""

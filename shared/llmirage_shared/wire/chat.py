@@ -12,13 +12,16 @@ from llmirage_shared.wire.sampling import Sampling, read_sampling
 
 ROLES = ("system", "assistant", "user", "function", "tool", "developer")
 _TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
-_MEDIA_PARTS = ("image_url", "input_audio", "file", "video_url")
-_STRING_PARTS = (*_TEXT_PARTS, *_MEDIA_PARTS)
+_MEDIA_PARTS = ("image_url", "input_audio", "file")
 
 
 @dataclass(slots=True, frozen=True)
 class ChatRequest:
-    """A checked chat request. messages: content is a string or None, everything else as it was sent."""
+    """A checked chat request.
+
+    messages: content is a string, None, or a list of parts if one of them is an image, sound or file (text alone is joined);
+    everything else is as it was sent.
+    """
 
     model: str
     messages: list[dict[str, Any]]
@@ -27,10 +30,12 @@ class ChatRequest:
 
     @property
     def last_user_text(self) -> str:
-        for message in reversed(self.messages):
-            if message["role"] == "user":
-                return message["content"] or ""
-        return self.messages[-1]["content"] or ""
+        """What the user said last; if there is no user message, what was said last."""
+        said = [message for message in self.messages if message["role"] == "user"] or self.messages
+        content = said[-1].get("content") or ""
+        if isinstance(content, str):
+            return content
+        return "".join(part["text"] for part in content if part["type"] == "text")
 
 
 def parse_chat(body: Mapping[str, Any]) -> ChatRequest:
@@ -81,11 +86,14 @@ def _read_message(message: Any, path: str) -> dict[str, Any]:
         return message
     if not isinstance(content, list):
         raise errors.wrong_type(f"{path}.content", "a string or an array of content parts", content)
-    return {**message, "content": _join_parts(content, f"{path}.content")}
+    texts = _read_parts(content, f"{path}.content")
+    return message if texts is None else {**message, "content": "".join(texts)}
 
 
-def _join_parts(parts: list[Any], path: str) -> str:
-    texts = []
+def _read_parts(parts: list[Any], path: str) -> list[str] | None:
+    """The texts of the parts; None when they are not all text."""
+    texts: list[str] = []
+    all_text = True
     for index, part in enumerate(parts):
         where = f"{path}[{index}]"
         if not isinstance(part, dict):
@@ -96,13 +104,14 @@ def _join_parts(parts: list[Any], path: str) -> str:
         if not isinstance(kind, str):
             raise errors.wrong_type(f"{where}.type", "a string", kind)
         if kind in _MEDIA_PARTS:
-            raise errors.unsupported(
-                where, f"Content of type '{kind}' is not supported: the models simulated here read text only."
-            )
-        if kind not in _TEXT_PARTS:
-            raise errors.not_a_choice(f"{where}.type", kind, _STRING_PARTS)
-        texts.append(Fields(part, where).required_string(_TEXT_PARTS[kind]))
-    return "".join(texts)
+            if Fields(part, where).mapping(kind) is None:
+                raise errors.missing(f"{where}.{kind}")
+            all_text = False
+        elif kind in _TEXT_PARTS:
+            texts.append(Fields(part, where).required_string(_TEXT_PARTS[kind]))
+        else:
+            raise errors.not_a_choice(f"{where}.type", kind, (*_TEXT_PARTS, *_MEDIA_PARTS))
+    return texts if all_text else None
 
 
 def _check_tool_calls(calls: Any, path: str) -> None:
