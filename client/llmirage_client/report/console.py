@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, TextIO
 from llmirage_client.measure.metrics import Metrics, compute
 from llmirage_client.measure.record import RunResult
 from llmirage_client.report.client_health import client_warnings
-from llmirage_client.report.numbers import count, duration
+from llmirage_client.report.numbers import count, duration, plural
 from llmirage_client.report.secrets import hide_in_text
 from llmirage_client.report.tables import branch_table, error_table, group_table, latency_table, throughput_table
 
@@ -38,11 +40,10 @@ def render(
     """
     measured = compute(result) if metrics is None else metrics
     out = sys.stdout if stream is None else stream
-    console = _console(out)
-    with console.capture() as captured:
-        for block in _blocks(result, measured, files, console.width):
-            console.print(block)
-    text = "\n".join(line.rstrip() for line in captured.get().split("\n"))
+    console, drawn = _console(out)
+    for block in _blocks(result, measured, files, console.width):
+        console.print(block)
+    text = "\n".join(line.rstrip() for line in drawn.getvalue().split("\n"))
     encoding = getattr(out, "encoding", None) or "utf-8"
     try:
         out.write(text.encode(encoding, "replace").decode(encoding))
@@ -51,21 +52,31 @@ def render(
         pass
 
 
-def _console(stream: TextIO) -> Console:
+def _console(stream: TextIO) -> tuple[Console, io.StringIO]:
+    """A console for what the stream is, and the text it draws into."""
     from rich.console import Console
 
-    if stream.isatty():
-        return Console(file=stream, highlight=False, markup=False, emoji=False)
-    width = os.environ.get("COLUMNS", "")
-    return Console(
-        file=stream,
-        width=int(width) if width.isdecimal() and int(width) > 0 else _PLAIN_WIDTH,
-        color_system=None,
-        force_terminal=False,
+    terminal = stream.isatty()
+    drawn = io.StringIO()
+    console = Console(
+        file=drawn,
+        width=_width(stream),
+        force_terminal=terminal,
+        color_system="auto" if terminal else None,
         highlight=False,
         markup=False,
         emoji=False,
     )
+    return console, drawn
+
+
+def _width(stream: TextIO) -> int:
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns) > 0:
+        return int(columns)
+    with contextlib.suppress(OSError, ValueError):
+        return os.get_terminal_size(stream.fileno()).columns or _PLAIN_WIDTH
+    return _PLAIN_WIDTH
 
 
 def _blocks(result: RunResult, metrics: Metrics, files: Sequence[Path], width: int) -> list[RenderableType]:
@@ -106,7 +117,7 @@ def _heading(result: RunResult, metrics: Metrics) -> str:
             setting.append(f"{word} {value}")
     workload = f"workload {result.workload_path}" + (f" ({result.workload_format})" if result.workload_format else "")
     lines.append(", ".join([workload, *setting]))
-    counted = [f"{count(values['request_count'])} requests ok", f"{count(values['error_request_count'])} failed"]
+    counted = [f"{plural(values['request_count'], 'request')} ok", f"{count(values['error_request_count'])} failed"]
     if values["cancelled_request_count"]:
         counted.append(f"{count(values['cancelled_request_count'])} cancelled")
     took_s = values.get("benchmark_duration", (result.end_s - result.start_s) * result.speed)
@@ -127,7 +138,7 @@ def _reading_notes(result: RunResult, metrics: Metrics) -> list[str]:
     notes = []
     warm_up = sum(r.phase != "profiling" for r in result.records)
     if warm_up:
-        notes.append(f"{count(warm_up)} warm-up requests are not in these figures.")
+        notes.append(f"These figures leave out {plural(warm_up, 'warm-up request')}.")
     if metrics.per_request and "time_to_first_token" not in metrics.per_request:
         notes.append("Replies came in one piece, so TTFT, TPOT and ITL cannot be measured; --streaming measures them.")
     if metrics.output_counted_by in ("client", "mixed"):

@@ -14,10 +14,15 @@ def count(value: float) -> str:
     return f"{round(value):,}"
 
 
+def plural(value: float, noun: str) -> str:
+    return f"{count(value)} {noun}" if round(value) == 1 else f"{count(value)} {noun}s"
+
+
 def duration(seconds: float) -> str:
     """Seconds below two minutes, then minutes, then hours."""
     if seconds < 120:
         return f"{seconds:.1f} s"
-    if seconds < 7200:
-        return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
-    return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 120:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"

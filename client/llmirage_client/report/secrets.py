@@ -10,15 +10,13 @@ from typing import Any
 HIDDEN = "<hidden>"
 
 _SECRET_NAME = re.compile(r"authorization|api[-_]?key|token$|secret|password|cookie", re.IGNORECASE)
-_SECRET_HEADER = re.compile(
-    r"^([\w-]*(?:authorization|api-?key|token|secret|cookie)[\w-]*)\s*:.*$", re.IGNORECASE | re.DOTALL
-)
+_SECRET_HEADER = re.compile(r"([\w-]*(?:authorization|api[-_]?key|token|secret|cookie))\s*:.*", re.IGNORECASE | re.DOTALL)
 _URL_USER = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
 def hide_in_text(text: str) -> str:
     """A header line of a secret keeps its name only; a URL loses its user and password."""
-    if match := _SECRET_HEADER.match(text):
+    if match := _SECRET_HEADER.fullmatch(text):
         return f"{match[1]}: {HIDDEN}"
     return _URL_USER.sub(HIDDEN, text)
 

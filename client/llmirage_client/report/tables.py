@@ -66,7 +66,7 @@ def throughput_table(metrics: Metrics) -> Table:
     table = _table("", "")
     values, summaries = metrics.whole_run, metrics.per_request
     for tag, words, unit in (
-        ("request_throughput", "Requests finished", "/s"),
+        ("request_throughput", "Requests that succeeded", "/s"),
         ("output_token_throughput", "Output tokens", "/s"),
         ("total_token_throughput", "Input and output tokens", "/s"),
     ):

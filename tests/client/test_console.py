@@ -1,0 +1,269 @@
+"""The report on the screen: the figures a reader looks for, and what it says when there is reason to doubt them."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+from typing import Any
+
+import pytest
+
+from llmirage_client.measure.record import BranchStats, Exchange, Record, RequestError, RunResult
+from llmirage_client.report.console import render
+from llmirage_client.report.files import write_artifacts
+from llmirage_client.report.numbers import duration, number
+
+
+def request(number: int = 0, *, streamed: bool = True, depth: int = 0, turn: int = 0, **changes: Any) -> Record:
+    start = 100.0 + number
+    token_s = [start + 0.5, start + 0.75, start + 1.0] if streamed else [start + 1.0]
+    exchange = Exchange(
+        start_s=start,
+        ack_s=start + 0.1,
+        end_s=start + 1.0,
+        token_s=token_s,
+        first_output_s=token_s[0],
+        status=200,
+        streamed=streamed,
+        usage={"prompt_tokens": 1000, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 250 * (1 + depth)}},
+    )
+    values: dict[str, Any] = {
+        "session_num": number,
+        "conversation_id": "c",
+        "turn_index": turn,
+        "request_id": "r",
+        "correlation_id": "x",
+        "root_correlation_id": "x",
+        "parent_correlation_id": None,
+        "agent_depth": depth,
+        "issued_s": start,
+        "exchange": exchange,
+    }
+    return Record(**(values | changes))
+
+
+def failure(number: int = 0, code: int | None = 500, message: str = "forced failure") -> Record:
+    start = 100.0 + number
+    error = RequestError(code, "server_error", message)
+    return request(number, exchange=Exchange(start_s=start, end_s=start + 1.0, error=error))
+
+
+def run(records: list[Record], **changes: Any) -> RunResult:
+    values: dict[str, Any] = {
+        "records": records,
+        "branch_stats": None,
+        "start_s": 99.0,
+        "end_s": 109.0,
+        "start_unix_s": 1.75e9,
+        "model": "Qwen/Qwen3-30B-A3B",
+        "url": "http://localhost:8000/v1",
+        "workload_format": "dag_jsonl",
+        "workload_path": "w.jsonl",
+        "options": {"concurrency": 4, "request_rate": None},
+    }
+    return RunResult(**(values | changes))
+
+
+def report(result: RunResult, width: int = 100, **options: Any) -> str:
+    stream = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", str(width))
+        render(result, stream=stream, **options)
+    return stream.getvalue()
+
+
+def cells(text: str, start: str) -> list[str]:
+    """The cells of the one line that starts so."""
+    (line,) = [line for line in text.splitlines() if line.startswith(start)]
+    return line[len(start) :].split()
+
+
+def test_the_heading_says_what_was_run() -> None:
+    text = report(run([request(0), request(1), failure(2)]))
+    assert "Qwen/Qwen3-30B-A3B at http://localhost:8000/v1" in text
+    assert "workload w.jsonl (dag_jsonl), endpoint chat, streamed, concurrency 4\n" in text
+    assert "2 requests ok, 1 failed in 3.0 s\n" in text
+
+
+def test_the_latencies_are_in_milliseconds() -> None:
+    text = report(run([request(0), request(1)]))
+    assert cells(text, "First token (TTFT)") == ["500.0"] * 6 + ["2"]
+    assert cells(text, "Per output token (TPOT)") == ["250.0"] * 6 + ["2"]
+    assert cells(text, "Between chunks (ITL)") == ["250.0"] * 6 + ["4", "gaps"]
+    assert cells(text, "Whole request") == ["1,000.0"] * 6 + ["2"]
+
+
+def test_throughput_tokens_and_the_cached_share() -> None:
+    text = report(run([request(0), request(1)]))
+    assert cells(text, "Requests that succeeded") == ["1.00/s"]  # two in the two seconds from 100 to 102
+    assert cells(text, "Output tokens of one stream, mean") == ["4.00/s"]
+    assert cells(text, "Input tokens a request, counted by the server") == ["1,000"]
+    assert cells(text, "Input tokens found in the server's prefix cache") == ["25.0", "%"]
+
+
+def test_depths_have_their_own_rows_when_the_run_branches() -> None:
+    text = report(run([request(0), request(1, depth=1), request(2, depth=1)], branch_stats=BranchStats(children_spawned=2)))
+    table = text[text.index("By agent depth") : text.index("Branches")]
+    assert cells(table, "0 ")[:2] == ["1", "0"]
+    assert cells(table, "1 ")[:2] == ["2", "0"]
+    assert cells(table, "1 ")[-2:] == ["50.0", "%"]
+    assert cells(text, "children_spawned")[0] == "2"
+    assert "joins_suppressed" in text
+
+
+def test_a_linear_run_has_no_branch_tables() -> None:
+    text = report(run([request(0)]))
+    assert "agent depth" not in text
+    assert "branch_stats" not in text
+    assert "By turn" not in text
+
+
+def test_turns_have_their_own_rows_when_there_are_several() -> None:
+    assert "By turn" in report(run([request(0), request(1, turn=1)]))
+
+
+def test_times_of_a_faster_cluster_are_named_as_such() -> None:
+    text = report(run([request(0), request(1)], speed=10.0), width=200)
+    assert "in 20.0 s of cluster time (2.0 s here, at speed 10; all times below are the cluster's)" in text
+    assert cells(text, "First token (TTFT)")[0] == "5,000.0"
+
+
+def test_replies_in_one_piece_have_a_latency_and_a_word_on_the_rest() -> None:
+    text = report(run([request(0, streamed=False)], streaming=False))
+    assert "not streamed" in text
+    assert "First token (TTFT)" not in text
+    assert cells(text, "Whole request")[0] == "1,000.0"
+    assert "TTFT, TPOT and ITL cannot be measured" in text
+
+
+def test_errors_are_grouped_with_their_words_and_counts() -> None:
+    text = report(run([request(0), failure(1), failure(2), failure(3, None, "connection refused")]))
+    assert cells(text, "forced failure") == ["500", "server_error", "2"]
+    assert cells(text, "connection refused") == ["-", "server_error", "1"]
+
+
+def test_an_endpoints_words_cannot_draw_on_the_terminal() -> None:
+    text = report(run([failure(0, 500, "\x1b[31mred\x07\n[bold]x[/bold] :smile:")]))
+    assert "[31mred [bold]x[/bold] :smile:" in text
+    assert "\x1b" not in text
+    assert "\x07" not in text
+
+
+def test_many_kinds_of_errors_are_cut_short_with_their_number() -> None:
+    text = report(run([failure(i, 500, f"request {i:02d} failed") for i in range(15)]))
+    assert text.count("server_error") == 10
+    assert cells(text, "... and 5 more kinds") == ["5"]
+
+
+def test_a_run_where_everything_failed_says_so() -> None:
+    text = report(run([failure(0), failure(1)]))
+    assert "0 requests ok, 2 failed" in text
+    assert "No request succeeded, so there is nothing to measure." in text
+    assert "Latency" not in text
+
+
+def test_a_run_without_any_request_says_so() -> None:
+    assert "0 requests ok, 0 failed in 10.0 s" in report(run([]))
+
+
+def test_a_run_that_was_stopped_says_why() -> None:
+    text = report(run([request(0), request(1, cancelled=True)], cancelled=True, cancel_reason="Ctrl-C"))
+    assert "1 request ok, 0 failed, 1 cancelled" in text
+    assert "The run was stopped before its end: Ctrl-C. The figures are of the requests that finished." in text
+
+
+def test_notes_and_files_are_repeated() -> None:
+    result = run([request(0), request(1, phase="warmup")], notes=["Two roots share one session."])
+    text = report(result, width=200, files=[])
+    assert "Note: Two roots share one session.\n" in text
+    assert "Note: These figures leave out 1 warm-up request.\n" in text
+
+
+def test_the_files_are_named_with_their_folder(tmp_path: Any) -> None:
+    result = run([request(0)])
+    files = write_artifacts(result, tmp_path)
+    text = report(result, width=1000, files=files)
+    assert f"Written to {tmp_path}: profile_export_aiperf.json, profile_export_aiperf.csv, profile_export.jsonl\n" in text
+
+
+class TestTheClientsOwnHealth:
+    def test_a_client_that_kept_up_is_not_mentioned(self) -> None:
+        text = report(run([request(0)], client_lag_s=(0.001,) * 100, client_cpu_s=2.0))
+        assert "client" not in text
+
+    def test_a_late_client_says_by_how_much(self) -> None:
+        text = report(run([request(0)], client_lag_s=(0.08,) * 100), width=400)
+        assert "This client was itself late: 1 % of its timers fired 80 ms or more after they were due" in text
+
+    def test_lateness_counts_in_cluster_time(self) -> None:
+        assert "itself late" not in report(run([request(0)], client_lag_s=(0.04,) * 100))
+        late = report(run([request(0)], client_lag_s=(0.04,) * 100, speed=10.0), width=400)
+        assert "itself late" not in late  # 400 ms of a latency of 10 s: within 5 %
+        assert "fired 600 ms or more" in report(run([request(0)], client_lag_s=(0.06,) * 100, speed=10.0), width=400)
+
+    def test_a_busy_client_says_so(self) -> None:
+        text = report(run([request(0)], client_cpu_s=9.5), width=400)
+        assert "This client used 95 % of a CPU core" in text
+
+
+@pytest.mark.parametrize("width", [20, 60, 80, 100, 250])
+def test_no_line_is_wider_than_asked(width: int) -> None:
+    result = run([request(i, depth=i % 3, turn=i) for i in range(6)] + [failure(9)], branch_stats=BranchStats())
+    for line in report(result, width).splitlines():
+        assert len(line) <= width
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_figures_are_not_broken_over_lines(width: int) -> None:
+    text = report(run([request(i, depth=i % 2, turn=i) for i in range(4)], speed=100.0), width)
+    assert cells(text, "First token (TTFT)")[0] == "50,000"
+    assert cells(text, "depth")[-1] == "cached"
+
+
+def test_away_from_a_terminal_the_report_is_plain_ascii() -> None:
+    text = report(run([request(0), failure(1)], branch_stats=BranchStats()))
+    assert text.isascii()
+    assert "\x1b" not in text
+
+
+def test_a_terminal_gets_bold_titles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    leader, follower = pty.openpty()
+    with os.fdopen(follower, "w") as stream:
+        render(run([request(0)]), stream=stream)
+        text = os.read(leader, 100_000).decode()
+    os.close(leader)
+    assert "\x1b[1mLatency in ms\x1b[0m" in text
+
+
+def test_letters_that_the_stream_cannot_write_do_not_stop_the_report() -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii")
+    render(run([failure(0, 500, "überlastet")]), stream=stream)
+    stream.flush()
+    assert b"?berlastet" in raw.getvalue()
+
+
+def test_a_reader_that_went_away_does_not_stop_the_run() -> None:
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    render(run([request(0)]), stream=Gone())
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(0, "0.00"), (1.234, "1.23"), (99.987, "99.99"), (123.456, "123.5"), (1234.5, "1,234.5"), (123456.7, "123,457")],
+)
+def test_figures_are_rounded_for_reading(value: float, shown: str) -> None:
+    assert number(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(3.21, "3.2 s"), (150, "2 min 30 s"), (179.7, "3 min 0 s"), (7260, "2 h 1 min")]
+)
+def test_durations_are_said_in_the_units_people_use(seconds: float, shown: str) -> None:
+    assert duration(seconds) == shown
