@@ -15,6 +15,9 @@ _KEYS = {
     for key in ("content", "text", "reasoning_content", "reasoning")
 }
 
+# A byte that was not UTF-8, as split_events hands it on.
+ESCAPED_BYTE = re.compile("[\udc80-\udcff]")
+
 
 class ChunkModel:
     """The constant bytes around the text of a chunk. `key` is the JSON key that holds the text."""
@@ -45,4 +48,4 @@ class ChunkModel:
             text, end = scanstring(chunk, self._before_length)
         except ValueError:
             return None
-        return text if chunk[end - 1 :] == self._after else None
+        return text if chunk[end - 1 :] == self._after and (chunk.isascii() or not ESCAPED_BYTE.search(text)) else None

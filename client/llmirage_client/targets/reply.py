@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llmirage_client.measure.record import RequestError
-from llmirage_client.targets.chunk import ChunkModel
+from llmirage_client.targets.chunk import ESCAPED_BYTE, ChunkModel
 from llmirage_client.targets.sse import split_events
 
 _REASONING_KEYS = ("reasoning_content", "reasoning")
@@ -52,12 +52,7 @@ class Reply:
         events = split_events(segments)
         model: ChunkModel | None = None
         token_s, text, reasoning = self.token_s, self._text, self._reasoning
-        for stamp_s, data in zip(events.stamps_s, events.data, strict=True):
-            try:
-                chunk = data.decode()
-            except UnicodeDecodeError:
-                self._malformed(data)
-                continue
+        for stamp_s, chunk in zip(events.stamps_s, events.data, strict=True):
             piece = model.text_of(chunk) if model is not None else None
             if piece is None:
                 model = self._read_event(stamp_s, chunk) or model
@@ -69,8 +64,8 @@ class Reply:
                     text.append(piece)
                     if self.first_output_s is None:
                         self.first_output_s = stamp_s
-        if events.rest is not None and segments:
-            self._read_rest(segments[-1][0], events.rest)
+        if events.rest is not None and _is_complete(events.rest):
+            self._read_event(segments[-1][0], events.rest)
 
     def read_body(self, stamp_s: float, body: bytes) -> None:
         """Take in a reply that came whole. Raises ValueError when it is not a JSON object."""
@@ -86,29 +81,17 @@ class Reply:
             return None
         try:
             value = json.loads(chunk)
-        except ValueError:
+        except (ValueError, RecursionError):
             value = None
-        if not isinstance(value, dict):
+        if not isinstance(value, dict) or ESCAPED_BYTE.search(chunk):
             if chunk.strip():
-                self._malformed(chunk.encode())
+                excerpt = chunk[:80].encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+                text = f"an event of the stream is not a JSON object: {excerpt!r}"
+                self._fail(RequestError(None, "malformed_stream", text))
             return None
         self._read_object(stamp_s, value, "delta")
         key = _only_text_key(value)
         return ChunkModel.of(chunk, key) if key is not None else None
-
-    def _read_rest(self, stamp_s: float, data: bytes) -> None:
-        """The stream's last event when its blank line is missing: some servers never send it. Half an event is dropped."""
-        try:
-            chunk = data.decode()
-            if chunk != "[DONE]":
-                json.loads(chunk)
-        except ValueError:
-            return
-        self._read_event(stamp_s, chunk)
-
-    def _malformed(self, data: bytes) -> None:
-        excerpt = data[:80].decode("utf-8", "replace")
-        self._fail(RequestError(None, "malformed_stream", f"an event of the stream is not a JSON object: {excerpt!r}"))
 
     def _fail(self, error: RequestError) -> None:
         if self.error is None:
@@ -177,6 +160,14 @@ def stated_error(value: Any, status: int | None, kind: str) -> RequestError:
     if status is None and isinstance(code, int):
         status = code
     return RequestError(status, kind, text)
+
+
+def _is_complete(chunk: str) -> bool:
+    """Whether the data of a stream's last event, whose blank line is missing, is all there: some servers leave it out."""
+    try:
+        return chunk == "[DONE]" or isinstance(json.loads(chunk), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _only_text_key(value: Mapping[str, Any]) -> str | None:
