@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -69,7 +69,7 @@ def _choices(names: Iterable[str]) -> str:
 
 
 def _read(file: str) -> dict[str, Any]:
-    text = files("llmirage_server.perf").joinpath("data", file).read_text(encoding="utf-8")
+    text = Path(__file__).with_name("data").joinpath(file).read_text(encoding="utf-8")
     data: dict[str, Any] = yaml.load(text, Loader=_Loader)
     return data
 

@@ -1,0 +1,169 @@
+"""Properties of whole steps of real architectures on catalogue GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llmirage_server.perf.catalogue import find_gpu, find_model
+from llmirage_server.perf.deployment import Deployment
+from llmirage_server.perf.dtypes import WEIGHT_DTYPES
+from llmirage_server.perf.step import RooflineStep
+from llmirage_server.perf.step_model import StepModel
+
+DEPLOYMENTS = (
+    ("Qwen3-30B-A3B", "h100", 1, 1, "fp8"),
+    ("Llama-3.1-8B", "l40s", 2, 1, "bf16"),
+    ("Llama-3.1-70B", "mi300x", 8, 1, "fp8"),
+    ("gpt-oss-120b", "b200", 1, 1, "mxfp4"),
+    ("Qwen3-235B-A22B", "gb200", 8, 4, "nvfp4"),
+    ("Mixtral-8x7B", "a100", 4, 2, "int4"),
+)
+
+chunks = st.lists(st.tuples(st.integers(1, 3000), st.integers(0, 20_000)), max_size=4)
+contexts = st.lists(st.integers(1, 40_000), max_size=40)
+deployments = st.sampled_from(DEPLOYMENTS)
+
+
+@cache
+def step(model: str, gpu: str, tp: int, ep: int, weights: str) -> RooflineStep:
+    return Deployment.create(model, gpu, tp=tp, ep=ep, weights=weights).step_model()
+
+
+def test_an_empty_step_takes_no_time() -> None:
+    model: StepModel = step(*DEPLOYMENTS[0])
+    assert model.step_s([], []) == 0.0
+    assert step(*DEPLOYMENTS[0]).breakdown([], []) == []
+
+
+@given(deployments, chunks, contexts)
+def test_the_breakdown_adds_up_to_the_step(
+    which: tuple[str, str, int, int, str], prefill: list[tuple[int, int]], decode: list[int]
+) -> None:
+    operations = step(*which).breakdown(prefill, decode)
+    assert sum(o.seconds for o in operations) == pytest.approx(step(*which).step_s(prefill, decode), rel=1e-12)
+    assert all(o.seconds > 0 and o.calls > 0 for o in operations)
+    assert [o.seconds for o in operations] == sorted((o.seconds for o in operations), reverse=True)
+
+
+@given(deployments, chunks, contexts, st.integers(1, 40_000))
+def test_one_more_sequence_is_never_faster(
+    which: tuple[str, str, int, int, str], prefill: list[tuple[int, int]], decode: list[int], context: int
+) -> None:
+    s = step(*which)
+    assert s.step_s(prefill, [*decode, context]) > s.step_s(prefill, decode)
+
+
+@given(deployments, chunks, contexts, st.integers(1, 3000), st.integers(0, 20_000))
+def test_one_more_chunk_is_never_faster(
+    which: tuple[str, str, int, int, str], prefill: list[tuple[int, int]], decode: list[int], new: int, context: int
+) -> None:
+    s = step(*which)
+    assert s.step_s([*prefill, (new, context)], decode) > s.step_s(prefill, decode)
+
+
+@given(deployments, st.lists(st.integers(1, 40_000), min_size=1, max_size=40), st.integers(1, 10_000), st.data())
+def test_more_context_is_never_faster(
+    which: tuple[str, str, int, int, str], decode: list[int], more: int, data: st.DataObject
+) -> None:
+    s, i = step(*which), data.draw(st.integers(0, len(decode) - 1))
+    longer = [*decode[:i], decode[i] + more, *decode[i + 1 :]]
+    assert s.step_s([], longer) >= s.step_s([], decode)
+    assert s.step_s([(100, decode[i] + more)], []) >= s.step_s([(100, decode[i])], [])
+
+
+@given(
+    deployments,
+    st.lists(st.tuples(st.integers(1, 3000), st.integers(0, 20_000)), min_size=1, max_size=4),
+    st.lists(st.integers(1, 40_000), min_size=1, max_size=40),
+)
+def test_a_mixed_step_takes_as_long_as_each_part_but_less_than_both_apart(
+    which: tuple[str, str, int, int, str], prefill: list[tuple[int, int]], decode: list[int]
+) -> None:
+    s = step(*which)
+    mixed, alone = s.step_s(prefill, decode), (s.step_s(prefill, []), s.step_s([], decode))
+    assert max(alone) <= mixed < sum(alone)
+
+
+@given(deployments, chunks, contexts)
+def test_order_of_sequences_does_not_matter(
+    which: tuple[str, str, int, int, str], prefill: list[tuple[int, int]], decode: list[int]
+) -> None:
+    s = step(*which)
+    assert s.step_s(prefill[::-1], decode[::-1]) == s.step_s(prefill, decode)
+
+
+def test_faster_memory_never_slows_a_step() -> None:
+    model, gpu = find_model("Qwen3-30B-A3B"), find_gpu("h100")
+    faster = replace(gpu, bandwidth_bytes_per_s=2 * gpu.bandwidth_bytes_per_s)
+    times = [
+        RooflineStep(model, g, tp=1, ep=1, weights=WEIGHT_DTYPES["fp8"], kv_bytes=2).step_s([(512, 0)], [2000] * 32)
+        for g in (gpu, faster)
+    ]
+    assert times[1] < times[0]
+
+
+def test_tensor_parallelism_speeds_a_large_model_up_but_not_in_proportion() -> None:
+    times = [step("Llama-3.1-70B", "h200", tp, 1, "fp8").step_s([], [4000] * 16) for tp in (1, 2, 4, 8)]
+    assert times == sorted(times, reverse=True)
+    assert times[0] / times[3] < 8
+
+
+def test_tensor_parallelism_over_pcie_costs_more_than_over_nvlink() -> None:
+    model, fp8 = find_model("Qwen3-32B"), WEIGHT_DTYPES["fp8"]
+    shares = {}
+    for gpu in ("l40s", "h100"):
+        operations = RooflineStep(model, find_gpu(gpu), tp=4, ep=1, weights=fp8, kv_bytes=2).breakdown([(4096, 0)], [])
+        total = sum(o.seconds for o in operations)
+        shares[gpu] = next(o.seconds for o in operations if o.name == "all-reduce") / total
+    assert shares["l40s"] > 3 * shares["h100"]
+
+
+def test_expert_parallelism_waits_for_the_busiest_rank() -> None:
+    def experts(ep: int, tokens: int) -> float:
+        operations = step("Qwen3-235B-A22B", "h200", 8, ep, "fp8").breakdown([(tokens, 0)], [])
+        return next(o.seconds for o in operations if o.name == "experts")
+
+    # one token: slices read an eighth of its 8 experts on every rank, the busiest rank reads two or three whole ones
+    assert experts(8, 1) > experts(1, 1)
+    # imbalance fades with the number of tokens, and whole experts move fewer activations than slices do
+    assert experts(8, 8192) < experts(1, 8192)
+
+
+def test_lm_head_runs_for_sequences_not_for_prompt_tokens() -> None:
+    def lm_head(prefill: list[tuple[int, int]], decode: list[int]) -> float:
+        return next(o.seconds for o in step(*DEPLOYMENTS[0]).breakdown(prefill, decode) if o.name == "lm_head")
+
+    assert lm_head([(8000, 0)], []) == lm_head([(1, 0)], []) == lm_head([], [5])
+    assert lm_head([(8000, 0)], [5] * 200) == lm_head([], [5] * 201)
+
+
+def test_a_sliding_window_stops_growth_with_context_in_its_layers() -> None:
+    def window_layers(context: int) -> float:
+        operations = step("gpt-oss-120b", "b200", 1, 1, "mxfp4").breakdown([], [context] * 8)
+        return next(o.seconds for o in operations if o.name == "decode attention, sliding window")
+
+    assert window_layers(64) < window_layers(128) == window_layers(100_000)
+
+
+def test_a_short_sequence_beside_long_ones_reads_only_what_it_has_of_the_window() -> None:
+    s = step("gpt-oss-120b", "b200", 1, 1, "mxfp4")
+    times = [s.breakdown([], [100_000, short]) for short in (1, 128)]
+    window = [next(o.seconds for o in t if o.name == "decode attention, sliding window") for t in times]
+    assert window[0] < window[1]
+
+
+def test_prefix_cache_hits_make_prefill_cheaper() -> None:
+    s = step(*DEPLOYMENTS[0])
+    assert s.step_s([(100, 7900)], []) < 0.3 * s.step_s([(8000, 0)], [])
+
+
+def test_fp8_weights_without_fp8_arithmetic_cost_fp8_bytes_and_bf16_flops() -> None:
+    # decode is bound by bytes: close to fp8; prefill by flops: no gain over bf16
+    fp8, bf16 = (step("Llama-3.1-8B", "a100", 1, 1, w) for w in ("fp8", "bf16"))
+    assert fp8.step_s([], [500]) < 0.75 * bf16.step_s([], [500])
+    assert fp8.step_s([(8192, 0)], []) == pytest.approx(bf16.step_s([(8192, 0)], []), rel=0.03)
