@@ -19,7 +19,8 @@ from llmirage_shared.virtual_time import precise_clock
 
 logger = logging.getLogger("llmirage")
 
-SLICE_S = 0.002  # how long the free driver computes before other work of the loop gets its turn
+SLICE_S = 0.002  # how long the cluster may compute before other work of the loop gets its turn
+_STEPS = 16  # step ends between two looks at the clock
 
 
 class Receiver(Protocol):
@@ -39,8 +40,9 @@ class Driver:
 
     def submit(self, requests: Iterable[Request]) -> None:
         """Hand requests to the cluster; their tags are Receivers. The first tokens come in a later turn of the loop."""
-        if self._loop is None:
-            self._begin(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._begin(loop)
         now = self._reach_now()
         for request in requests:
             self.cluster.submit(request, now)
@@ -54,7 +56,7 @@ class Driver:
         self._wake()
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The first request starts the clock."""
+        """The first request on a loop starts the clock, or carries it on if the app moved to another loop."""
         self._loop = loop
         self._clock = precise_clock()
 
@@ -65,6 +67,14 @@ class Driver:
     def _wake(self) -> None:
         """See to it that the next event is served in time."""
         raise NotImplementedError
+
+    def _run_cluster(self, to: float) -> list[StepEnd]:
+        """Let the cluster run up to `to`, or for one slice of CPU time if that comes first."""
+        stop_s = self._clock() + SLICE_S
+        events = self.cluster.advance(to, _STEPS)
+        while (next_s := self.cluster.next_event_time()) <= to and next_s < math.inf and self._clock() < stop_s:
+            events += self.cluster.advance(to, _STEPS)
+        return events
 
     def _deliver(self, events: list[StepEnd]) -> None:
         if len(events) == 1:
@@ -90,19 +100,26 @@ class PacedDriver(Driver):
         self._coarse = False
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        reached = 0.0 if self._loop is None else self._now()
         super()._begin(loop)
-        self._start_s = self._clock()
+        self._start_s = self._clock() - reached / self._speed
+        self._timer = None
+        self._event_s = math.inf
         # uvloop's timers count whole milliseconds from a clock it rounds down, and would fire early.
         self._coarse = not isinstance(loop, asyncio.SelectorEventLoop)
 
+    def _now(self) -> float:
+        return (self._clock() - self._start_s) * self._speed
+
     def _reach_now(self) -> float:
-        now = (self._clock() - self._start_s) * self._speed
+        now = self._now()
         if self.cluster.next_event_time() <= now:
             self._advance(now)
-        return now
+        # A cluster that computes slower than its time passes falls behind, and requests arrive when it is at.
+        return min(now, self.cluster.next_event_time())
 
     def _advance(self, to: float) -> None:
-        events = self.cluster.advance(to)
+        events = self._run_cluster(to)
         self._deliver(events)
         sent_s = self._clock()
         for event in events:
@@ -144,11 +161,14 @@ class FreeDriver(Driver):
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster)
-        self._now = 0.0
+        self._scheduled = False
+
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        super()._begin(loop)
         self._scheduled = False
 
     def _reach_now(self) -> float:
-        return self._now
+        return 0.0  # a time before the one reached counts as that one
 
     def _wake(self) -> None:
         if not self._scheduled and self.cluster.next_event_time() < math.inf:
@@ -158,13 +178,5 @@ class FreeDriver(Driver):
 
     def _run_slice(self) -> None:
         self._scheduled = False
-        events: list[StepEnd] = []
-        cluster, clock = self.cluster, self._clock
-        stop_s = clock() + SLICE_S
-        while (next_s := cluster.next_event_time()) < math.inf:
-            self._now = max(self._now, next_s)
-            events += cluster.advance(self._now)
-            if clock() >= stop_s:
-                break
-        self._deliver(events)
+        self._deliver(self._run_cluster(math.inf))
         self._wake()

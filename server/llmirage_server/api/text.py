@@ -32,19 +32,21 @@ class TextLoader:
 
     def __init__(self, load: Callable[[], TextTools]) -> None:
         self._load = load
-        self._task: asyncio.Future[TextTools] | None = None
         self._tools: TextTools | None = None
-        self._threads = ThreadPoolExecutor(1, "llmirage-tokenize")
+        self._threads = ThreadPoolExecutor(1, "llmirage-text")  # one thread: what it does is never done twice at once
 
     def start(self) -> None:
-        if self._task is None:
-            self._task = asyncio.get_running_loop().run_in_executor(self._threads, self._load)
+        """Begin to load, without waiting for it."""
+        asyncio.get_running_loop().run_in_executor(self._threads, self._load_once)
 
     async def get(self) -> TextTools:
         if self._tools is None:
-            self.start()
-            assert self._task is not None
-            self._tools = await asyncio.shield(self._task)
+            return await asyncio.get_running_loop().run_in_executor(self._threads, self._load_once)
+        return self._tools
+
+    def _load_once(self) -> TextTools:
+        if self._tools is None:
+            self._tools = self._load()
         return self._tools
 
     async def encode_chat(

@@ -87,7 +87,7 @@ def _read_message(message: Any, path: str) -> dict[str, Any]:
     if not isinstance(content, list):
         raise errors.wrong_type(f"{path}.content", "a string or an array of content parts", content)
     texts = _read_parts(content, f"{path}.content")
-    return message if texts is None else {**message, "content": "".join(texts)}
+    return message if texts is None else {**message, "content": "\n".join(texts)}
 
 
 def _read_parts(parts: list[Any], path: str) -> list[str] | None:
