@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import os
 import pty
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -112,8 +114,9 @@ def test_depths_have_their_own_rows_when_the_run_branches() -> None:
     assert "joins_suppressed" in text
 
 
-def test_a_linear_run_has_no_branch_tables() -> None:
-    text = report(run([request(0)]))
+@pytest.mark.parametrize("stats", [None, BranchStats()])
+def test_a_run_without_branches_has_no_branch_tables(stats: BranchStats | None) -> None:
+    text = report(run([request(0)], branch_stats=stats))
     assert "agent depth" not in text
     assert "branch_stats" not in text
     assert "By turn" not in text
@@ -209,7 +212,8 @@ class TestTheClientsOwnHealth:
 
 @pytest.mark.parametrize("width", [20, 60, 80, 100, 250])
 def test_no_line_is_wider_than_asked(width: int) -> None:
-    result = run([request(i, depth=i % 3, turn=i) for i in range(6)] + [failure(9)], branch_stats=BranchStats())
+    stats = BranchStats(children_spawned=1)
+    result = run([request(i, depth=i % 3, turn=i) for i in range(6)] + [failure(9)], branch_stats=stats)
     for line in report(result, width).splitlines():
         assert len(line) <= width
 
@@ -222,7 +226,7 @@ def test_figures_are_not_broken_over_lines(width: int) -> None:
 
 
 def test_away_from_a_terminal_the_report_is_plain_ascii() -> None:
-    text = report(run([request(0), failure(1)], branch_stats=BranchStats()))
+    text = report(run([request(0), failure(1)], branch_stats=BranchStats(children_spawned=1)))
     assert text.isascii()
     assert "\x1b" not in text
 
@@ -236,6 +240,12 @@ def test_a_terminal_gets_bold_titles(monkeypatch: pytest.MonkeyPatch) -> None:
         text = os.read(leader, 100_000).decode()
     os.close(leader)
     assert "\x1b[1mLatency in ms\x1b[0m" in text
+
+
+def test_the_table_library_is_not_loaded_before_a_report_is_drawn() -> None:
+    modules = "console, files, progress, records_file"
+    program = f"import sys; from llmirage_client.report import {modules}; sys.exit('rich' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 def test_letters_that_the_stream_cannot_write_do_not_stop_the_report() -> None:

@@ -7,6 +7,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -92,7 +93,7 @@ def _blocks(result: RunResult, metrics: Metrics, files: Sequence[Path], width: i
         )
     if 1 < len(metrics.by_turn) <= _TURNS_SHOWN:
         tables.append(("By turn (0: first request of a conversation)" + _GROUP_WORDS, group_table("turn", metrics.by_turn)))
-    if result.branch_stats is not None:
+    if result.branch_stats is not None and any(asdict(result.branch_stats).values()):
         tables.append(("Branches (branch_stats)", branch_table(result.branch_stats)))
     if metrics.errors:
         tables.append(("Errors", error_table(metrics.errors)))
@@ -110,7 +111,7 @@ def _blocks(result: RunResult, metrics: Metrics, files: Sequence[Path], width: i
 
 def _heading(result: RunResult, metrics: Metrics) -> str:
     values = metrics.whole_run
-    lines = [f"{result.model or 'unnamed model'} at {hide_in_text(result.url)}"]
+    lines = [(result.model or "unnamed model") + (f" at {hide_in_text(result.url)}" if result.url else "")]
     setting = [f"endpoint {result.endpoint}", "streamed" if result.streaming else "not streamed"]
     for option, word in (("concurrency", "concurrency"), ("request_rate", "requests/s asked for")):
         if (value := result.options.get(option)) is not None:
