@@ -13,6 +13,7 @@ import yaml
 
 from llmirage_server.perf.errors import DeploymentError
 from llmirage_server.perf.gpus import Constants, GpuSpec, gpu_from_yaml, median_constants
+from llmirage_server.perf.hf_config import is_config_path, model_from_config
 from llmirage_server.perf.models import ModelSpec, model_from_yaml
 
 # The C parser is ten times faster and start-up time counts; PyYAML is not always built with it.
@@ -42,7 +43,12 @@ def find_gpu(name: str) -> GpuSpec:
 
 
 def find_model(name: str) -> ModelSpec:
-    """Return the model of that name, with or without its organisation, in any case. Raises DeploymentError."""
+    """Return the model of that name, with or without its organisation, in any case, or that of a config.json on disk.
+
+    Raises DeploymentError.
+    """
+    if is_config_path(name):
+        return model_from_config(name)
     names = _model_names()
     full = names.get(name.strip().casefold())
     if full is None:
