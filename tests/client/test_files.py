@@ -6,7 +6,10 @@ import csv
 import errno
 import json
 import os
+import signal
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -237,25 +240,28 @@ class TestRecordWriter:
         assert writer.path.stat().st_ino == inode
         assert lines(tmp_path / "live") == lines(tmp_path / "whole")
 
-    def test_a_disk_that_was_full_for_a_while_does_not_stop_the_run_and_loses_nothing(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+    def test_a_full_disk_does_not_stop_the_run_and_the_file_is_written_anew_at_the_end(self, tmp_path: Path) -> None:
         result = run([finished(0), finished(1)])
+        (tmp_path / "profile_export.jsonl").symlink_to("/dev/full")
         writer = RecordWriter(tmp_path, RunClock(result.start_s, result.start_unix_s))
-        writer.write(result.records[0])
-
-        class FullDisk:
-            def write(self, data: bytes) -> int:
-                raise OSError(errno.ENOSPC, "No space left on device")
-
-            def close(self) -> None: ...
-
-        monkeypatch.setattr(writer, "_file", FullDisk())
-        writer.write(result.records[1])
+        for record in result.records:
+            writer.write(record)
         assert writer.problem is not None
-        writer.write(result.records[1])
+        assert writer.problem.errno == errno.ENOSPC
         write_artifacts(result, tmp_path, records=writer)
+        assert not (tmp_path / "profile_export.jsonl").is_symlink()
         assert [line["metadata"]["session_num"] for line in lines(tmp_path)] == [0, 1]
+
+    def test_a_client_that_is_killed_leaves_every_finished_request(self, tmp_path: Path) -> None:
+        program = (
+            "import os, signal, sys; sys.path.insert(0, sys.argv[1]); from test_files import *\n"
+            "writer = RecordWriter(Path(sys.argv[2]), RunClock(99.0, START_UNIX_S))\n"
+            "[writer.write(finished(n)) for n in range(3)]; os.kill(os.getpid(), signal.SIGKILL)"
+        )
+        words = [sys.executable, "-c", program, str(Path(__file__).parent), str(tmp_path)]
+        assert subprocess.run(words, check=False).returncode == -signal.SIGKILL
+        assert [line["metadata"]["session_num"] for line in lines(tmp_path)] == [0, 1, 2]
 
     def test_a_new_run_starts_the_file_afresh(self, tmp_path: Path) -> None:
         for _ in range(2):

@@ -41,13 +41,14 @@ class RecordWriter:
         self.path = directory / RECORDS_FILE
         self.problem: OSError | None = None
         self._clock = clock
-        self._file: BinaryIO | None = self.path.open("wb", buffering=0)
+        self._file: BinaryIO | None = self.path.open("wb")
 
     def write(self, record: Record) -> None:
         if self._file is None:
             return
         try:
             self._file.write(record_line(record, self._clock))
+            self._file.flush()
         except OSError as error:
             self.problem = error
             self.close()
