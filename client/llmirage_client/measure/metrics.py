@@ -119,10 +119,10 @@ def _whole_run(
 
 def _duration_s(records: Sequence[Record]) -> float:
     """From the first request sent to the last reply or failure, on the run's clock; cancelled requests do not count."""
-    completed = [r.exchange for r in records if not r.cancelled]
+    completed = [r for r in records if not r.cancelled]
     if not completed:
         return 0.0
-    return max(_last_s(r) for r in records if not r.cancelled) - min(e.start_s for e in completed)
+    return max(_last_s(r) for r in completed) - min(r.exchange.start_s for r in completed)
 
 
 def _last_s(record: Record) -> float:
