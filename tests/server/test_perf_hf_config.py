@@ -94,6 +94,9 @@ def test_a_mixture_with_dense_layers_counts_them(tmp_path: Path) -> None:
 def test_a_mistral_window_covers_every_layer(tmp_path: Path) -> None:
     model = find_model(write(tmp_path, {**LLAMA, "model_type": "mistral", "sliding_window": 4096}))
     assert (model.sliding_window, model.sliding_layers) == (4096, 32)
+    deployment = Deployment.create(str(tmp_path), "h100")
+    assert deployment.memory.kv_bytes_per_token == 32 * 2 * 8 * 128 * 2
+    assert deployment.tpot_s(5000) == deployment.tpot_s(50_000)
 
 
 def test_a_config_on_disk_can_be_deployed(tmp_path: Path) -> None:

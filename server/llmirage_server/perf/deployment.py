@@ -134,6 +134,8 @@ class Deployment:
     def memory(self) -> MemoryBudget:
         """Where the memory of each GPU goes."""
         kv_layer = self.model.kv_bytes_per_layer(KV_DTYPE_BYTES[self.kv_dtype], self.tp)
+        # Where every layer slides, memory is counted as if none did: capacity in tokens has no other meaning.
+        forgetting = self.model.sliding_layers if self.model.full_attention_layers else 0
         return MemoryBudget(
             gpu_bytes=self.gpu.memory_bytes,
             utilization=self.gpu_memory_utilization,
@@ -142,8 +144,8 @@ class Deployment:
                 self.model, self.tp, self.ep, self.max_num_batched_tokens, self.max_num_seqs
             ),
             reserve_bytes=RESERVE_BYTES,
-            window_bytes=kv_layer * self.model.sliding_layers * self.model.sliding_window * self.max_num_seqs,
-            kv_bytes_per_token=kv_layer * self.model.full_attention_layers,
+            window_bytes=kv_layer * forgetting * self.model.sliding_window * self.max_num_seqs,
+            kv_bytes_per_token=kv_layer * (self.model.layers - forgetting),
         )
 
     def step_model(self) -> RooflineStep:
@@ -165,7 +167,7 @@ class Deployment:
         """One line for a banner."""
         parallel = f", ep {self.ep}" if self.ep > 1 else ""
         widened = " (weight-only)" if self._weights.compute != WEIGHT_DTYPES[self.weight_dtype].compute else ""
-        formats = f"{self.weight_dtype} weights{widened}, {'bf16' if self.kv_dtype == 'bf16' else self.kv_dtype} KV"
+        formats = f"{self.weight_dtype} weights{widened}, {self.kv_dtype} KV"
         return f"{self.model.name} on {self.gpus}x {self.gpu.name}{parallel}, {formats}"
 
 
