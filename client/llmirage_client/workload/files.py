@@ -45,6 +45,9 @@ def read_bytes(path: str) -> bytes:
 
 def read_json_lines(data: bytes, problems: list[Problem]) -> Iterator[tuple[int, Any]]:
     """Yields (line number from 1, value) of every line that holds JSON; blank lines are skipped, bad ones noted."""
+    if _is_one_document(data):
+        problems.append(Problem("the file is one JSON object over several lines; this format needs each on one line", 1))
+        return
     for number, line in enumerate(data.split(b"\n"), start=1):
         line = line.strip()
         if not line:
@@ -55,6 +58,18 @@ def read_json_lines(data: bytes, problems: list[Problem]) -> Iterator[tuple[int,
             problems.append(Problem(f"invalid JSON: {error}", number))
         else:
             yield number, value
+
+
+def _is_one_document(data: bytes) -> bool:
+    """Whether the lines make sense only together, as pretty-printed JSON does."""
+    first, _, rest = data.strip().partition(b"\n")
+    if first.strip() not in (b"{", b"[") or not rest:
+        return False
+    try:
+        parse(data)
+    except JsonFault:
+        return False
+    return True
 
 
 class JsonFault(ValueError):

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from llmirage_client.workload import formats
-from llmirage_client.workload.files import fault, parse, read_bytes
+from llmirage_client.workload.checking import kind_of
+from llmirage_client.workload.files import JsonFault, fault, parse, read_bytes
 from llmirage_client.workload.format import Format
 from llmirage_client.workload.session import Workload
 
@@ -54,10 +55,8 @@ def detect(path: str) -> str:
     if path.startswith(BUNDLED_PREFIX):
         path = resolve_bundled(path)
     data = read_bytes(path)
-    seen = None
-    lines = (line for line in data.splitlines() if line.strip())
-    for line, _ in zip(lines, range(_LINES_TO_LOOK_AT), strict=False):
-        seen = seen or line
+    lines = [(number, line) for number, line in enumerate(data.split(b"\n"), start=1) if line.strip()]
+    for _, line in lines[:_LINES_TO_LOOK_AT]:
         name = _format_with(_top_level_keys(line.decode("utf-8", "replace")))
         if name is not None:
             return name
@@ -65,7 +64,8 @@ def detect(path: str) -> str:
     name = _format_with(keys)
     if name is not None:
         return name
-    raise fault(path, f"{_describe(seen or b'', keys)}. {_what_is_needed()}")
+    number, first_line = lines[0]
+    raise fault(path, f"{_describe(first_line, keys)}. Known formats: {_needs()}", None if keys else number)
 
 
 def _format_with(keys: list[str]) -> str | None:
@@ -73,19 +73,20 @@ def _format_with(keys: list[str]) -> str | None:
 
 
 def _describe(first_line: bytes, keys: list[str]) -> str:
+    """What was seen, for a file of no known format."""
     if keys:
         return f"the format is not known: the first object has the keys {', '.join(map(repr, keys[:8]))}"
     try:
         value = parse(first_line)
-    except ValueError:
-        return "the format is not known: the file does not start with a JSON object"
-    if isinstance(value, dict):
+    except JsonFault as error:
+        return f"invalid JSON: {error}"
+    if value == {}:
         return "the format is not known: the first object is empty"
-    return f"the format is not known: Input should be a valid dictionary (a JSON object), got {type(value).__name__}"
+    return f"Input should be a valid dictionary (a JSON object), got {kind_of(value)}"
 
 
-def _what_is_needed() -> str:
-    return "Known formats: " + "; ".join(f"{name} needs {declared.needs}" for name, declared in FORMATS.items())
+def _needs() -> str:
+    return "; ".join(f"{name} needs {declared.needs}" for name, declared in FORMATS.items())
 
 
 def _top_level_keys(text: str) -> list[str]:

@@ -34,7 +34,7 @@ def load(path: str) -> Workload:
             problems += found
     problems += check_graph(sessions, first_line.keys() | _ids_on_broken_lines(data, problems))
     if problems:
-        raise WorkloadError(path, sorted(problems, key=lambda problem: problem.line or 0))
+        raise WorkloadError(path, sorted(dict.fromkeys(problems), key=lambda problem: problem.line or 0))
     return Workload(FORMAT.name, path, sessions, roots(sessions))
 
 
