@@ -1,0 +1,74 @@
+"""`llmirage catalog`: lists what is built in, as a table or as JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from llmirage_client.commands.catalog import LISTS, catalog
+from llmirage_client.workload import registry
+from llmirage_server.cluster.router import ROUTERS
+from llmirage_server.config import ClusterConfig
+from llmirage_server.config_file import read_cluster_file
+from llmirage_server.perf.catalogue import list_gpus, list_models
+
+
+def listed(what: str) -> list[dict[str, Any]]:
+    result = CliRunner().invoke(catalog, [what, "--json"])
+    assert result.exit_code == 0
+    rows: list[dict[str, Any]] = json.loads(result.stdout)
+    return rows
+
+
+@pytest.mark.parametrize("what", list(LISTS))
+def test_a_table_names_every_entry(what: str) -> None:
+    result = CliRunner().invoke(catalog, [what])
+    assert result.exit_code == 0
+    assert "\x1b" not in result.stdout
+    for row in listed(what):
+        assert row["name"] in result.stdout
+
+
+def test_every_list_is_complete() -> None:
+    assert [row["name"] for row in listed("workloads")] == [f"bundled:{name}" for name in registry.bundled()]
+    assert [row["name"] for row in listed("gpus")] == [gpu.key for gpu in list_gpus()]
+    assert [row["name"] for row in listed("models")] == [model.name for model in list_models()]
+    assert [row["name"] for row in listed("routers")] == list(ROUTERS)
+    assert [row["name"] for row in listed("formats")] == list(registry.FORMATS)
+
+
+def test_every_entry_explains_itself() -> None:
+    assert all(row["about"] for row in listed("workloads"))
+    assert all(row["chooses"] for row in listed("routers"))
+    assert all(row["source"] and row["confidence"] for row in listed("gpus"))
+    assert all(row["source"] for row in listed("models"))
+
+
+def test_every_cluster_file_is_one_that_the_server_accepts() -> None:
+    rows = listed("clusters")
+    assert {row["name"] for row in rows} == {"dense-8b", "four-instances", "moe-30b"}
+    for row in rows:
+        config = ClusterConfig(**read_cluster_file(row["file"]))
+        assert (config.model, config.instances, config.router) == (row["model"], row["instances"], row["router"])
+
+
+def test_the_default_cluster_file_is_the_default() -> None:
+    (path,) = [row["file"] for row in listed("clusters") if row["name"] == "moe-30b"]
+    assert ClusterConfig(**read_cluster_file(path)) == ClusterConfig()
+
+
+def test_each_bundled_file_has_its_paragraph_in_the_readme() -> None:
+    readme = (Path(registry.BUNDLED_DIRECTORY) / "README.md").read_text()
+    for path in Path(registry.BUNDLED_DIRECTORY).rglob("*.*"):
+        assert path.name == "README.md" or path.name in readme
+
+
+def test_an_unknown_list_names_the_choices() -> None:
+    result = CliRunner().invoke(catalog, ["planets"])
+    assert result.exit_code == 2
+    for what in LISTS:
+        assert what in result.stderr
