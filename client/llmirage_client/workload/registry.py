@@ -57,10 +57,10 @@ def detect(path: str) -> str:
     data = read_bytes(path)
     lines = [(number, line) for number, line in enumerate(data.split(b"\n"), start=1) if line.strip()]
     for _, line in lines[:_LINES_TO_LOOK_AT]:
-        name = _format_with(_top_level_keys(line.decode("utf-8", "replace")))
+        name = _format_with(_keys_of(line))
         if name is not None:
             return name
-    keys = _top_level_keys(data.decode("utf-8", "replace"))  # a document over several lines
+    keys = _keys_of(data)  # a document over several lines
     name = _format_with(keys)
     if name is not None:
         return name
@@ -89,13 +89,20 @@ def _needs() -> str:
     return "; ".join(f"{name} needs {declared.needs}" for name, declared in FORMATS.items())
 
 
-def _top_level_keys(text: str) -> list[str]:
-    """The keys of the first object of `text` in order, as far as they can be read; the text may be broken off."""
-    if not text.lstrip().startswith("{"):
-        return []
+def _keys_of(data: bytes) -> list[str]:
+    """The keys of the object that `data` is, or begins with if it is no valid JSON."""
+    try:
+        value = parse(data)
+    except JsonFault:
+        return _keys_of_broken_object(data.decode("utf-8", "replace"))
+    return list(value) if isinstance(value, dict) else []
+
+
+def _keys_of_broken_object(text: str) -> list[str]:
+    """The keys of the first object of `text` as far as they can be read."""
     keys: dict[str, None] = {}
     depth = 0
-    for token in _JSON_TOKEN.finditer(text):
+    for token in _JSON_TOKEN.finditer(text if text.lstrip().startswith("{") else ""):
         mark = token.group()
         if mark in "[{":
             depth += 1
