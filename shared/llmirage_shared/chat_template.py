@@ -136,18 +136,58 @@ def _part_text(part: Any) -> str:
     return compact_json(part)
 
 
+class PlainTemplate:
+    """For a vocabulary that brings no template of its own: "role: content" and the end token, one message a line."""
+
+    def __init__(self, end_token: str) -> None:
+        self._end = end_token
+
+    def render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
+        lines = [f"tools: {compact_json(tool)}{self._end}\n" for tool in tools or ()]
+        for message in messages:
+            calls = [compact_json(function) for function in called_functions(message)]
+            content = "\n".join(
+                [text_of(message.get("content"), {}), *calls] if calls else [text_of(message.get("content"), {})]
+            )
+            lines.append(f"{message.get('role') or 'user'}: {content}{self._end}\n")
+        return "".join([*lines, "assistant: "])
+
+
 class JinjaTemplate:
-    """A Hugging Face tokenizer's own chat template."""
+    """A Hugging Face tokenizer's own chat template.
+
+    Contents are given to it as strings, a developer's message as a system message, and arguments of tool calls as objects:
+    what most models' templates expect.
+    """
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
 
     def render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
         """Raises ChatTemplateError where the model's template refuses the messages."""
-        plain = [{**message, "content": text_of(message.get("content"), {})} for message in messages]
+        plain = [_for_jinja(message) for message in messages]
+        listed = [dict(tool) for tool in tools] if tools else None
         try:
-            return str(
-                self._tokenizer.apply_chat_template(plain, tools=tools or None, tokenize=False, add_generation_prompt=True)
-            )
-        except Exception as error:
-            raise ChatTemplateError(f"the tokenizer's chat template refuses these messages: {error}") from error
+            return str(self._tokenizer.apply_chat_template(plain, tools=listed, tokenize=False, add_generation_prompt=True))
+        except Exception as error:  # a template is a program, and can fail in any way
+            raise ChatTemplateError(f"the chat template of this model refuses the messages: {error}") from error
+
+
+def _for_jinja(message: Message) -> dict[str, Any]:
+    plain = {key: value for key, value in message.items() if value is not None}
+    role = message.get("role") or "user"
+    plain["role"] = {"developer": "system", "function": "tool"}.get(role, role)
+    plain["content"] = text_of(message.get("content"), {}) or str(message.get("refusal") or "")
+    functions = called_functions(message)
+    if functions:
+        plain["tool_calls"] = [{"type": "function", "function": _parsed(function)} for function in functions]
+    return plain
+
+
+def _parsed(function: Mapping[str, Any]) -> dict[str, Any]:
+    arguments = function.get("arguments", function.get("input", ""))
+    try:
+        value = json.loads(arguments)
+    except (TypeError, ValueError):
+        value = arguments
+    return {"name": str(function.get("name") or ""), "arguments": value}

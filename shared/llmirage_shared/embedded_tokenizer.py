@@ -6,6 +6,7 @@ merges: the 256 bytes first, then one id per merge in order of rank, then the sp
 
 from __future__ import annotations
 
+import re
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
@@ -63,6 +64,11 @@ SPLIT_PATTERN = (
     r"|\s+(?!\S)"
     r"|\s+"
 )
+
+# Where SPLIT_PATTERN always begins a new word, whatever stands before and after: between a letter and a space that a
+# letter follows, and between a line end and a visible character. No alternative of the pattern crosses these places or
+# looks further than the next character.
+SAFE_CUT = re.compile(r"(?<=[A-Za-z])(?= [A-Za-z])|(?<=\n)(?=[!-~])")
 
 
 def byte_alphabet() -> list[str]:

@@ -2,26 +2,126 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from llmirage_shared.chat_template import ChatTemplate, EmbeddedTemplate, JinjaTemplate
+from llmirage_shared.chat_template import ChatTemplate, ChatTemplateError, JinjaTemplate, PlainTemplate
 from llmirage_shared.tokens import Tokenizer, TokenizerError
+
+if TYPE_CHECKING:
+    import tokenizers
+
+# Pre-tokenizers that look at nothing outside the part of the text that they are given.
+_LOCAL_PRE_TOKENIZERS = frozenset(
+    [
+        "BertPreTokenizer",
+        "ByteLevel",
+        "Digits",
+        "Metaspace",
+        "Punctuation",
+        "Sequence",
+        "Split",
+        "Whitespace",
+        "WhitespaceSplit",
+    ]
+)
+_MARK = "llmirage"  # stands for a reply where we ask a template how it ends one
+_PROBES = ("", "word", " word", "word ", "  two  words\n\n", "\n", "été 你好 😀", "don't x=1;\n\tif (a) {", "...", "12345")
 
 
 def load(name_or_path: str) -> tuple[Tokenizer, ChatTemplate]:
-    """A tokenizer with its own chat template. Raises TokenizerError."""
+    """A tokenizer with its own chat template, or a plain one where it brings none. Raises TokenizerError."""
     try:
         from transformers import AutoTokenizer
     except ImportError as error:
-        raise TokenizerError(f"tokenizer {name_or_path}: transformers is needed and cannot be imported: {error}") from error
+        raise TokenizerError(f"tokenizer {name_or_path}: needs the package transformers: {error}") from error
     try:
         hugging_face: Any = AutoTokenizer.from_pretrained(name_or_path)
-    except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise TokenizerError(f"tokenizer {name_or_path}: neither a tokenizer folder nor a hub name: {reason}") from error
-    backend = getattr(hugging_face, "backend_tokenizer", None)
+    except Exception as error:  # transformers and the hub client raise whatever they like
+        raise TokenizerError(_why_not(name_or_path, error)) from error
+    backend: tokenizers.Tokenizer | None = getattr(hugging_face, "backend_tokenizer", None)
     if backend is None:
-        raise TokenizerError(f"tokenizer {name_or_path}: has no fast version (tokenizer.json)")
-    tokenizer = Tokenizer(backend, name_or_path, str(hugging_face.eos_token))
-    template: ChatTemplate = JinjaTemplate(hugging_face) if hugging_face.chat_template else EmbeddedTemplate()
-    return tokenizer, template
+        raise TokenizerError(f"tokenizer {name_or_path}: has no tokenizer.json, and only that form can be used")
+    eos: str | None = hugging_face.eos_token
+    template: ChatTemplate = PlainTemplate(eos or "")
+    if hugging_face.chat_template:
+        _require_jinja(name_or_path)
+        template = JinjaTemplate(hugging_face)
+        eos = _end_of_turn(template, backend) or eos
+    return Tokenizer(backend, name_or_path, eos, segment_wise=encodes_by_segments(backend)), template
+
+
+def encodes_by_segments(backend: tokenizers.Tokenizer) -> bool:
+    """Whether ids of a text are the ids of its parts between special tokens, one after the other.
+
+    Not so when an added token takes white space or whole words around it, when a space is put before the very first word
+    only (Metaspace with prepend_scheme "first"), or with dropout. A few texts are tried besides.
+    """
+    added = backend.get_added_tokens_decoder().values()
+    if any(token.lstrip or token.rstrip or token.single_word for token in added):
+        return False
+    if getattr(backend.model, "dropout", None):
+        return False
+    for part in _components(backend.pre_tokenizer):
+        if part["type"] not in _LOCAL_PRE_TOKENIZERS or part.get("prepend_scheme") == "first":
+            return False
+    for special in [token.content for token in added if not token.normalized][:20]:
+        for i, before in enumerate(_PROBES):
+            after = _PROBES[(i + 3) % len(_PROBES)]
+            whole = _ids(backend, before + special + after)
+            if whole != _ids(backend, before) + _ids(backend, special) + _ids(backend, after):
+                return False
+    return True
+
+
+def _ids(backend: tokenizers.Tokenizer, text: str) -> list[int]:
+    return backend.encode(text, add_special_tokens=False).ids
+
+
+def _components(pre_tokenizer: Any) -> Iterator[Mapping[str, Any]]:
+    """The description of a pre-tokenizer and of those it is made of, as in tokenizer.json."""
+    if pre_tokenizer is not None:
+        waiting = [json.loads(pre_tokenizer.__getstate__())]
+        while waiting:
+            part = waiting.pop()
+            waiting += part.get("pretokenizers", [])
+            yield part
+
+
+def _end_of_turn(template: ChatTemplate, backend: tokenizers.Tokenizer) -> str | None:
+    """The special token that the template writes after an assistant's message, None if it writes none."""
+    conversation = [
+        {"role": role, "content": content} for role, content in (("user", "x"), ("assistant", _MARK), ("user", "x"))
+    ]
+    try:
+        rendered = template.render(conversation)
+    except ChatTemplateError:
+        return None
+    after = rendered.rpartition(_MARK)[2]
+    specials = [token.content for token in backend.get_added_tokens_decoder().values() if token.special]
+    found = [(after.find(content), -len(content), content) for content in specials if content and content in after]
+    return min(found)[2] if found else None
+
+
+def _require_jinja(name_or_path: str) -> None:
+    try:
+        import jinja2  # noqa: F401
+    except ImportError as error:
+        raise TokenizerError(
+            f"tokenizer {name_or_path}: its chat template needs the package jinja2: pip install 'llmirage[templates]'"
+        ) from error
+
+
+def _why_not(name_or_path: str, error: Exception) -> str:
+    path = Path(name_or_path)
+    if path.is_dir():
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        return f"tokenizer {name_or_path}: the folder holds no tokenizer that transformers can load: {reason}"
+    if path.exists():
+        return f"tokenizer {name_or_path}: is a file; give the folder that holds tokenizer.json"
+    return (
+        f"tokenizer {name_or_path}: there is no such folder, and no model of that name could be loaded from the hub"
+        f" ({type(error).__name__}); offline, give a folder that holds tokenizer.json"
+    )

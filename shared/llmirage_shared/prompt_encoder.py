@@ -1,4 +1,4 @@
-"""Prompt ids at the price of what is new: each segment between special tokens is tokenized once."""
+"""Prompt ids at the price of what is new: each segment of a prompt is tokenized once."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class PromptEncoder:
         # The same text is asked about twice, first for its uncached characters and then for its ids.
         last_text, segments = self._last_split
         if last_text is not text:
-            segments = self.tokenizer.split_special(text) if self.tokenizer.segment_wise else [text] if text else []
+            segments = self.tokenizer.segments(text)
             self._last_split = (text, segments)
         return segments
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,16 +11,17 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from llmirage_shared import prose_bank
-from llmirage_shared.token_words import spaced_vocabulary, stable_words
+from llmirage_shared.token_words import Word, one_token_words, stable_words
 from llmirage_shared.tokens import TokenIds, Tokenizer, TokenizerError
 
-SENTENCES_PER_TOPIC = 4096  # how many different sentences there are on one topic
+VARIANTS = 64  # how many different sentences are made of one pattern on one topic
 _SLOT = re.compile(r"\{([a-z]+)[0-9]?\}")
 _PARAGRAPH_END = ".\n\n"
 _MARKS = (",", ".", ":", _PARAGRAPH_END)
-_FEWEST_PATTERNS = 8
-_SUBSTITUTES = 8192  # words that may stand for foreign ids
-_FEWEST_SUBSTITUTES = 16
+_FEWEST_OPENINGS = 8  # with fewer on some topic a vocabulary does not write prose
+_ROWS = 64  # it has rows of words instead, as if so many patterns
+_ROW_WORDS = 12
+_MOST_WORDS = 8192  # that may stand for ids of another vocabulary
 
 
 def mix(x: int) -> int:
@@ -42,60 +44,56 @@ Pattern = tuple[tuple[str, ...], ...]  # for each place of the sentence the word
 class Book:
     """Sentences in one vocabulary.
 
-    topics: how many there are. has_paragraphs: whether the vocabulary can end one.
-    Raises TokenizerError when too few words are whole tokens.
+    topics: how many there are. walks: for each topic the number of patterns, how many of them (the first ones) can open a
+    text, and the strides that visit all patterns before one comes again. has_paragraphs: the vocabulary can end one.
+    A vocabulary that cannot write the bank's sentences writes rows of the words it has.
+    Raises TokenizerError when it has none.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        patterns = [pattern.split() for pattern in (*prose_bank.OPENINGS, *prose_bank.FOLLOWING)]
-        words = {word for pattern in patterns for word in pattern if word.isalpha()} | {"an"}
-        for slots in (prose_bank.COMMON, *(topic.slots for topic in prose_bank.TOPICS)):
-            words.update(word for choices in slots.values() for word in choices)
-        first_words = sorted({pattern[0] for pattern in patterns} | {"An"})
-        self._spaced = stable_words(tokenizer, "a", [" " + word for word in sorted(words | set(first_words))])
+        first_words, words = prose_bank.first_words(), prose_bank.words()
+        self._spaced = stable_words(tokenizer, "a", [" " + word for word in words])
         self._marks = stable_words(tokenizer, "a", _MARKS)
         self._initial = stable_words(tokenizer, "", first_words)
         self.has_paragraphs = _PARAGRAPH_END in self._marks and self._initial == stable_words(
             tokenizer, "a" + _PARAGRAPH_END, first_words
         )
         self.topics = len(prose_bank.TOPICS)
-        self._openings = [self._resolve(prose_bank.OPENINGS, topic) for topic in prose_bank.TOPICS]
-        self._all = [
-            openings + self._resolve(prose_bank.FOLLOWING, topic)
-            for openings, topic in zip(self._openings, prose_bank.TOPICS, strict=True)
-        ]
-        if "." not in self._marks or min(map(len, self._openings)) < _FEWEST_PATTERNS:
-            raise TokenizerError(f"tokenizer {tokenizer.name}: too few English words are whole tokens to write text with")
-        self._sentences: dict[tuple[int, int, bool, bool, bool], Sentence] = {}
+        openings = [self._resolve(prose_bank.OPENINGS, topic) for topic in prose_bank.TOPICS]
+        following = [self._resolve(prose_bank.FOLLOWING, topic) for topic in prose_bank.TOPICS]
+        self._patterns = [first + others for first, others in zip(openings, following, strict=True)]
+        self._writes_prose = "." in self._marks and min(map(len, openings)) >= _FEWEST_OPENINGS
+        if self._writes_prose:
+            self.walks = [_walk(len(all_), len(first)) for all_, first in zip(self._patterns, openings, strict=True)]
+        else:
+            self.walks = [_walk(_ROWS, _ROWS)] * self.topics
+        self.has_paragraphs &= self._writes_prose
+        self._sentences: dict[tuple[int, int, int, bool, bool], Sentence] = {}
 
-    def sentence(self, topic: int, variant: int, first: bool, opens: bool, closes: bool) -> Sentence:
-        """One of SENTENCES_PER_TOPIC sentences on a topic.
-
-        first: it is the first of a text. opens, closes: it is the first or last of a paragraph.
-        """
-        key = (topic, variant, first, opens, closes)
+    def sentence(self, topic: int, pattern: int, variant: int, opens: bool, closes: bool) -> Sentence:
+        """One of the VARIANTS sentences of a pattern. opens, closes: it is the first or last of a paragraph."""
+        key = (topic, pattern, variant, opens, closes)
         sentence = self._sentences.get(key)
         if sentence is None:
-            sentence = self._sentences[key] = self._write(topic, variant, first, opens, closes)
+            sentence = self._sentences[key] = self._write(*key)
         return sentence
 
     @cached_property
-    def substitutes(self) -> tuple[list[str], list[str]]:
-        """Words to stand for ids of another vocabulary: those that can begin a text, and those, spaced, that can follow."""
-        spaced = spaced_vocabulary(self._tokenizer, _SUBSTITUTES)
-        begin = stable_words(self._tokenizer, "", [text[1:] for text in spaced])
-        first = [text for text, word in begin.items() if len(word.ids) == 1]
-        if len(spaced) < _FEWEST_SUBSTITUTES or not first:
-            # A vocabulary of hardly more than bytes: letters that never merge.
-            letters = [chr(letter) for letter in range(ord("a"), ord("z") + 1)]
-            spaced = first = letters
-            text = "".join(letters[mix(i) % 26] for i in range(512))
-            if len(self._tokenizer.encode(text)) != len(text):
-                raise TokenizerError(
-                    f"tokenizer {self._tokenizer.name}: too few words are single tokens to stand for token ids"
-                )
-        return first, spaced
+    def one_token_words(self) -> tuple[list[Word], list[Word]]:
+        """Words that can begin a text and words that can follow, neither list empty."""
+        begin, follow = one_token_words(self._tokenizer, _MOST_WORDS)
+        if not begin:
+            raise TokenizerError(
+                f"tokenizer {self._tokenizer.name}: no words are single tokens, so no text can be counted out"
+            )
+        return begin, follow
+
+    @cached_property
+    def one_token_texts(self) -> tuple[list[str], list[str]]:
+        """The texts of one_token_words."""
+        begin, follow = self.one_token_words
+        return [word.pieces[0] for word in begin], [word.pieces[0] for word in follow]
 
     def _resolve(self, patterns: Sequence[str], topic: prose_bank.Topic) -> list[Pattern]:
         resolved = []
@@ -113,11 +111,19 @@ class Book:
         words = topic.slots.get(slot[1]) or prose_bank.COMMON[slot[1]]
         return tuple(choice for choice in words if " " + choice in self._spaced)
 
-    def _write(self, topic: int, variant: int, first: bool, opens: bool, closes: bool) -> Sentence:
-        patterns = self._openings[topic] if first else self._all[topic]
+    def _write(self, topic: int, pattern: int, variant: int, opens: bool, closes: bool) -> Sentence:
+        bits = mix(pattern * VARIANTS + variant)
+        if self._writes_prose:
+            parts = self._sentence(self._patterns[topic][pattern], bits, opens, closes)
+        else:
+            parts = self._row(bits, opens)
+        ids = np.array([i for part in parts for i in part.ids], dtype=np.int32)
+        ids.flags.writeable = False
+        return Sentence(ids, tuple(piece for part in parts for piece in part.pieces))
+
+    def _sentence(self, pattern: Pattern, bits: int, opens: bool, closes: bool) -> list[Word]:
         words: list[str] = []
-        bits = mix(variant)
-        for choices in patterns[variant % len(patterns)]:
+        for choices in pattern:
             word = choices[0]
             if len(choices) > 1:
                 bits = mix(bits)
@@ -129,9 +135,20 @@ class Book:
         parts = [self._initial[words[0]] if opens else self._spaced[" " + words[0]]]
         parts += [self._marks[word] if word in self._marks else self._spaced[" " + word] for word in words[1:]]
         parts.append(self._marks[_PARAGRAPH_END if closes else "."])
-        ids = np.array([i for part in parts for i in part.ids], dtype=np.int32)
-        ids.flags.writeable = False
-        return Sentence(ids, tuple(piece for part in parts for piece in part.pieces))
+        return parts
+
+    def _row(self, bits: int, opens: bool) -> list[Word]:
+        begin, follow = self.one_token_words
+        parts = []
+        for at in range(_ROW_WORDS):
+            bits = mix(bits)
+            words = begin if opens and at == 0 else follow
+            parts.append(words[bits % len(words)])
+        return parts
+
+
+def _walk(patterns: int, openings: int) -> tuple[int, int, list[int]]:
+    return patterns, openings, [step for step in range(1, patterns) if math.gcd(step, patterns) == 1]
 
 
 @lru_cache(maxsize=8)

@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from llmirage_shared.prose_book import SENTENCES_PER_TOPIC, Book, book_for, mix
+from llmirage_shared.prose_book import VARIANTS, Book, book_for, mix
 from llmirage_shared.tokens import TokenIds, Tokenizer
 
 _MASK = 0xFFFF_FFFF_FFFF_FFFF
@@ -46,6 +46,10 @@ class SyntheticText:
         book = self._book
         state = mix(self._seed ^ (key & _MASK))
         topic = state % book.topics
+        # A walk over the patterns that comes back to one only after all the others.
+        patterns, openings, steps = book.walks[topic]
+        pattern = (state >> 16) % openings
+        step = steps[(state >> 32) % len(steps)]
         arrays: list[TokenIds] = []
         pieces: list[str] = []
         in_paragraph, opens = 0, True
@@ -53,9 +57,10 @@ class SyntheticText:
             state = (state + _GOLDEN) & _MASK
             bits = mix(state)
             closes = book.has_paragraphs and in_paragraph >= 2 and (bits >> 48) % 4 == 0
-            sentence = book.sentence(topic, bits % SENTENCES_PER_TOPIC, not pieces, opens, closes)
+            sentence = book.sentence(topic, pattern, bits % VARIANTS, opens, closes)
             arrays.append(sentence.ids)
             pieces.extend(sentence.pieces)
+            pattern = (pattern + step) % patterns
             opens, in_paragraph = closes, 0 if closes else in_paragraph + 1
         ids = np.concatenate(arrays)
         if not whole_sentences and len(pieces) > n:
@@ -72,9 +77,9 @@ class SyntheticText:
         if values.size == 0:
             return ""
         spread = (values.astype(np.uint64) * np.uint64(_GOLDEN)) >> np.uint64(33)
-        first, words = self._book.substitutes
-        index: list[int] = (spread % np.uint64(len(words))).tolist()
-        return first[int(spread[0]) % len(first)] + "".join([words[i] for i in index[1:]])
+        begin, follow = self._book.one_token_texts
+        index: list[int] = (spread % np.uint64(len(follow))).tolist()
+        return begin[int(spread[0]) % len(begin)] + "".join([follow[i] for i in index[1:]])
 
     @cached_property
     def _book(self) -> Book:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from llmirage_shared.tokens import Tokenizer
 
 _SPACED_WORD = re.compile(r"[Ġ▁]([a-z]{2,})")  # how byte-level and SentencePiece vocabularies spell " word"
+_WORD = re.compile(r"[A-Za-z0-9]{2,}")  # how vocabularies of whole words do
 
 
 @dataclass(slots=True, frozen=True)
@@ -28,7 +29,7 @@ def stable_words(tokenizer: Tokenizer, context: str, texts: Sequence[str]) -> di
     words: dict[str, Word] = {}
     for text, ids in zip(texts, _encode_after(tokenizer, before, context, texts), strict=True):
         own = ids[len(before) :]
-        if not own or ids[: len(before)] != before:
+        if not own or ids[: len(before)] != before or tokenizer.unknown_id in own:
             continue
         pieces = (text,) if len(own) == 1 else tuple(tokenizer.pieces(ids)[len(before) :])
         if "".join(pieces) == text and all(
@@ -38,14 +39,29 @@ def stable_words(tokenizer: Tokenizer, context: str, texts: Sequence[str]) -> di
     return words
 
 
-def spaced_vocabulary(tokenizer: Tokenizer, limit: int) -> list[str]:
-    """Up to `limit` lower-case words, each with the space before it, that are one token; lowest ids first."""
-    found = []
-    for token, token_id in tokenizer.vocabulary().items():
-        if match := _SPACED_WORD.fullmatch(token):
-            found.append((token_id, " " + match[1]))
-    texts = [text for _, text in sorted(found)[:limit]]
-    return [text for text, word in stable_words(tokenizer, "a", texts).items() if len(word.ids) == 1]
+def one_token_words(tokenizer: Tokenizer, limit: int) -> tuple[list[Word], list[Word]]:
+    """Up to `limit` words of one token each: those that can begin a text, and those, with a space before them, that can
+    follow. Lowest ids first. A vocabulary of hardly more than bytes has letters instead. Empty where there is nothing.
+    """
+    vocabulary = tokenizer.vocabulary()
+    found = [(i, match[1]) for token, i in vocabulary.items() if (match := _SPACED_WORD.fullmatch(token))]
+    if not found:
+        found = [(i, token) for token, i in vocabulary.items() if _WORD.fullmatch(token)]
+    texts = [" " + word for _, word in sorted(found)[:limit]]
+    follow = _one_token(stable_words(tokenizer, "a", texts))
+    begin = _one_token(stable_words(tokenizer, "", [word.pieces[0][1:] for word in follow]))
+    if begin and follow:
+        return begin, follow
+    alphabet = "abcdefghijklmnopqrstuvwxyz"
+    pairs = [first + second for first in alphabet for second in alphabet]
+    if any(len(ids) != 2 for ids in tokenizer.encode_many(pairs)):
+        return [], []
+    letters = _one_token(stable_words(tokenizer, "", list(alphabet)))
+    return letters, letters
+
+
+def _one_token(words: dict[str, Word]) -> list[Word]:
+    return [word for word in words.values() if len(word.ids) == 1]
 
 
 def _encode_after(tokenizer: Tokenizer, before: list[int], context: str, texts: Sequence[str]) -> list[list[int]]:

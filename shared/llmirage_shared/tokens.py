@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 TokenIds = npt.NDArray[np.int32]
 
+_CUT_CHARACTERS = 2048  # long segments are divided after about so many
 _NEVER = re.compile(r"(?!)")  # matches nothing: a vocabulary without special tokens
 
 
@@ -31,29 +32,39 @@ class Tokenizer:
     """A vocabulary.
 
     name: what it was loaded from. vocab_size: number of ids, special tokens included. end_id: the token that ends an
-    assistant turn. special_tokens: text -> id of the tokens at which text may be split before tokenizing.
-    segment_wise: encoding the parts between those tokens one by one gives exactly the ids of the whole text.
+    assistant turn; a vocabulary without such a token gets the next free id for it. special_tokens: text -> id of the tokens
+    that are found in a text before anything else is done with it. segment_wise: the parts between those tokens can be
+    encoded one by one. cut: where else a text can be divided without changing its ids; None when nowhere.
     """
 
-    def __init__(self, backend: tokenizers.Tokenizer, name: str, end_token: str) -> None:
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        name: str,
+        end_token: str | None,
+        *,
+        segment_wise: bool,
+        cut: re.Pattern[str] | None = None,
+    ) -> None:
         backend.no_truncation()
         backend.no_padding()
         self._backend = backend
         self.name = name
         self.vocab_size: int = backend.get_vocab_size(with_added_tokens=True)
-        end_id = backend.token_to_id(end_token)
-        if end_id is None:
-            raise TokenizerError(f"tokenizer {name}: its end-of-turn token {end_token!r} is not in the vocabulary")
-        self.end_id: int = end_id
+        end_id = None if end_token is None else backend.token_to_id(end_token)
+        self.end_id: int = self.vocab_size if end_id is None else end_id
+        self.segment_wise = segment_wise
+        self._cut = cut
         added = backend.get_added_tokens_decoder()
-        self._special_ids = frozenset(i for i, token in added.items() if token.special)
+        self._special_ids = frozenset([*(i for i, token in added.items() if token.special), self.end_id])
         splitting = {token.content: i for i, token in added.items() if not token.normalized and token.content}
         self.special_tokens: Mapping[str, int] = splitting
-        self.segment_wise = True
         longest_first = sorted(splitting, key=lambda content: (-len(content), content))
         self._split = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")") if splitting else _NEVER
         self._byte_level = type(backend.decoder).__name__ == "ByteLevel"
         self._bytes_of: dict[int, bytes] = {}
+        unknown = getattr(backend.model, "unk_token", None)
+        self.unknown_id: int | None = None if unknown is None else backend.token_to_id(unknown)
 
     def encode(self, text: str) -> TokenIds:
         """Ids of the whole text, int32, shape (tokens,).
@@ -96,6 +107,30 @@ class Tokenizer:
     def split_special(self, text: str) -> list[str]:
         """The text cut before and after each special token written in it; "".join gives the text back."""
         return [part for part in self._split.split(text) if part]
+
+    def segments(self, text: str) -> list[str]:
+        """The text in parts whose ids, one after the other, are exactly the ids of the text.
+
+        A text that grows at its end keeps its parts but for the last, so they are worth remembering.
+        """
+        if not self.segment_wise:
+            return [text] if text else []
+        parts = self.split_special(text)
+        if self._cut is None or len(max(parts, key=len, default="")) < 2 * _CUT_CHARACTERS:
+            return parts
+        return [piece for part in parts for piece in self._pieces_of_segment(part)]
+
+    def _pieces_of_segment(self, segment: str) -> list[str]:
+        pieces = []
+        start = 0
+        while self._cut and len(segment) - start >= 2 * _CUT_CHARACTERS:
+            match = self._cut.search(segment, start + _CUT_CHARACTERS)
+            if match is None:
+                break
+            pieces.append(segment[start : match.start()])
+            start = match.start()
+        pieces.append(segment[start:])
+        return pieces
 
     def token_id(self, token: str) -> int | None:
         """The id of a special token by its text, None when there is none such."""
@@ -156,7 +191,7 @@ def without_surrogates(text: str) -> str:
 def embedded() -> Tokenizer:
     """The tokenizer that ships with the package; made once per process."""
     backend = embedded_tokenizer.build(embedded_tokenizer.load_merges())
-    return Tokenizer(backend, "llmirage", embedded_tokenizer.END_OF_TURN)
+    return Tokenizer(backend, "llmirage", embedded_tokenizer.END_OF_TURN, segment_wise=True, cut=embedded_tokenizer.SAFE_CUT)
 
 
 def load(name_or_path: str | None) -> tuple[Tokenizer, ChatTemplate]:
