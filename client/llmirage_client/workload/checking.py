@@ -18,6 +18,7 @@ _FALSE = {"false", "f", "no", "n", "off", "0"}
 
 AT_LEAST_ONE_ITEM = "List should have at least 1 item after validation, not 0"
 FIELD_REQUIRED = "Field required"
+ABSENT = object()  # what `required` gives for a key that is not there; every check lets it pass, as it is noted already
 
 
 class Checker:
@@ -30,7 +31,19 @@ class Checker:
     def fail(self, field: str | None, message: str) -> None:
         self.problems.append(Problem(message, self.line, field))
 
+    def rule(self, message: str, field: str | None = None) -> None:
+        """A rule between several values is broken; the wording of the documentation marks these."""
+        self.fail(field, f"Value error, {message}")
+
+    def required(self, values: Mapping[str, Any], key: str, prefix: str = "") -> Any:
+        """values[key], or ABSENT after it has noted that the key is missing."""
+        if key not in values:
+            self.fail(prefix + key, FIELD_REQUIRED)
+        return values.get(key, ABSENT)
+
     def text(self, value: object, field: str, *, may_be_empty: bool = True) -> str | None:
+        if value is ABSENT:
+            return None
         if not isinstance(value, str):
             self.fail(field, "Input should be a valid string")
         elif not value and not may_be_empty:
@@ -39,9 +52,13 @@ class Checker:
             return value
         return None
 
-    def integer(self, value: object, field: str, *, minimum: int | None = None, from_text: bool = True) -> int | None:
-        """An int; from_text: a string of digits will do too."""
+    def integer(
+        self, value: object, field: str, *, minimum: int | None = None, maximum: int | None = None, from_text: bool = True
+    ) -> int | None:
+        """An int in [minimum, maximum]; from_text: a string of digits will do too."""
         number: int
+        if value is ABSENT:
+            return None
         if isinstance(value, str) and from_text:
             try:
                 number = int(value)
@@ -61,6 +78,9 @@ class Checker:
             number = int(value)
         if minimum is not None and number < minimum:
             self.fail(field, f"Input should be greater than or equal to {minimum}")
+            return None
+        if maximum is not None and number > maximum:
+            self.fail(field, f"Input should be less than or equal to {maximum}")
             return None
         return number
 
@@ -109,6 +129,8 @@ class Checker:
         return None
 
     def items(self, value: object, field: str, *, may_be_empty: bool = True) -> list[Any] | None:
+        if value is ABSENT:
+            return None
         if not isinstance(value, list):
             self.fail(field, "Input should be a valid list")
         elif not value and not may_be_empty:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llmirage_client.workload.checking import FIELD_REQUIRED, Checker
+from llmirage_client.workload.checking import Checker
 from llmirage_client.workload.session import Round, ThinkTime
 
 THINK_TIME_KEYS = ("think_time_ms", "think_time_sigma", "think_time_min_ms", "think_time_max_ms")
@@ -29,15 +29,17 @@ def read_orchestrator(value: Mapping[str, Any], check: Checker, is_orchestrator:
     spawns = check.texts(value.get("spawns", []), "spawns") or ()
     if not is_orchestrator:
         if "rounds" in given:
-            check.fail(
-                None, "Value error, 'rounds' is only valid on an orchestrator conversation (set 'orchestrator': true)"
-            )
+            check.rule("'rounds' is only valid on an orchestrator conversation (set 'orchestrator': true)")
         if value.get("spawns"):
-            check.fail(None, "Value error, conversation-level 'spawns' is only valid on an orchestrator conversation "
-                             "(set 'orchestrator': true, or put 'spawns' on a turn)")  # fmt: skip
+            check.rule(
+                "conversation-level 'spawns' is only valid on an orchestrator conversation "
+                "(set 'orchestrator': true, or put 'spawns' on a turn)"
+            )
         if given.keys() - {"rounds"}:
-            check.fail(None, "Value error, 'think_time_ms'/'think_time_sigma'/'think_time_min_ms'/'think_time_max_ms' "
-                             "are only valid on an orchestrator conversation with 'rounds' set")  # fmt: skip
+            check.rule(
+                "'think_time_ms'/'think_time_sigma'/'think_time_min_ms'/'think_time_max_ms' "
+                "are only valid on an orchestrator conversation with 'rounds' set"
+            )
         return None
     think_time_s, think_time = _think_time(given, check)
     rounds = _rounds(value.get("rounds"), spawns, bool(value.get("spawns")), think_time_s, check)
@@ -49,25 +51,20 @@ def _rounds(
 ) -> tuple[Round, ...]:
     if isinstance(value, list):
         if not value:
-            check.fail(None, "Value error, orchestrator 'rounds' list must be non-empty")
+            check.rule("orchestrator 'rounds' list must be non-empty")
         if spawns_given:
-            check.fail(None, "Value error, with a per-round 'rounds' list, omit conversation-level 'spawns' "
-                             "(each round declares its own 'spawns')")  # fmt: skip
+            check.rule(
+                "with a per-round 'rounds' list, omit conversation-level 'spawns' (each round declares its own 'spawns')"
+            )
         return tuple(_round(entry, f"rounds.{i}", think_time_s, check) for i, entry in enumerate(value))
     if not spawns_given:
-        check.fail(
-            None, "Value error, orchestrator conversation requires a non-empty 'spawns' (or a per-round 'rounds' list)"
-        )
+        check.rule("orchestrator conversation requires a non-empty 'spawns' (or a per-round 'rounds' list)")
     if value is None:
         return (Round(spawns),)
-    count = check.integer(value, "rounds")
+    count = check.integer(value, "rounds", maximum=_MOST_ROUNDS)
     if count is not None and count < 1:
-        check.fail(None, "Value error, 'rounds' count must be >= 1")
-    if count is None or not 1 <= count <= _MOST_ROUNDS:
-        if count is not None and count > _MOST_ROUNDS:
-            check.fail("rounds", f"Input should be less than or equal to {_MOST_ROUNDS}")
-        return ()
-    return (Round(spawns, think_time_s),) * count
+        check.rule("'rounds' count must be >= 1")
+    return (Round(spawns, think_time_s),) * (count or 0)
 
 
 def _round(value: object, at: str, think_time_s: float, check: Checker) -> Round:
@@ -75,9 +72,7 @@ def _round(value: object, at: str, think_time_s: float, check: Checker) -> Round
     if entry is None:
         return Round(())
     check.unknown_keys(entry, ("spawns", "think_time_ms"), f"{at}.")
-    if "spawns" not in entry:
-        check.fail(f"{at}.spawns", FIELD_REQUIRED)
-    spawns = check.texts(entry["spawns"], f"{at}.spawns", may_be_empty=False) if "spawns" in entry else None
+    spawns = check.texts(check.required(entry, "spawns", f"{at}."), f"{at}.spawns", may_be_empty=False)
     if entry.get("think_time_ms") is not None:
         think_time_s = (check.number(entry["think_time_ms"], f"{at}.think_time_ms") or 0.0) / 1000
     return Round(spawns or (), think_time_s)
@@ -92,15 +87,14 @@ def _think_time(given: Mapping[str, Any], check: Checker) -> tuple[float, ThinkT
             number = check.number(given[key], key, maximum=10.0 if is_sigma else float("inf"), above_minimum=is_sigma)
             read[key] = number or 0.0
     if "think_time_ms" in given and "rounds" not in given:
-        check.fail(None, "Value error, 'think_time_ms' requires 'rounds' (it is the wait before each round)")
+        check.rule("'think_time_ms' requires 'rounds' (it is the wait before each round)")
     if "think_time_sigma" in given and "think_time_ms" not in given:
-        check.fail(None, "Value error, 'think_time_sigma' requires 'think_time_ms' (the lognormal median to sample around)")
+        check.rule("'think_time_sigma' requires 'think_time_ms' (the lognormal median to sample around)")
     low_ms, high_ms = read.get("think_time_min_ms"), read.get("think_time_max_ms")
     if (low_ms is not None or high_ms is not None) and "think_time_sigma" not in given:
-        check.fail(None, "Value error, 'think_time_min_ms'/'think_time_max_ms' require 'think_time_sigma' "
-                         "(they clamp the sampled draw)")  # fmt: skip
+        check.rule("'think_time_min_ms'/'think_time_max_ms' require 'think_time_sigma' (they clamp the sampled draw)")
     if low_ms is not None and high_ms is not None and low_ms > high_ms:
-        check.fail(None, f"Value error, 'think_time_min_ms' must be <= 'think_time_max_ms' (got {low_ms:g} > {high_ms:g})")
+        check.rule(f"'think_time_min_ms' must be <= 'think_time_max_ms' (got {low_ms:g} > {high_ms:g})")
     median_s = read.get("think_time_ms", 0.0) / 1000
     if "think_time_sigma" not in read:
         return median_s, None

@@ -71,18 +71,13 @@ def read_conversation(value: object, line: int) -> tuple[ConversationLine | None
         check.mapping(value, None)
         return None, check.problems
     check.unknown_keys(value, CONVERSATION_KEYS)
-    session_id = None
-    if "session_id" not in value:
-        check.fail("session_id", FIELD_REQUIRED)
-    else:
-        session_id = check.text(value["session_id"], "session_id", may_be_empty=False)
+    session_id = check.text(check.required(value, "session_id"), "session_id", may_be_empty=False)
     is_orchestrator = bool(check.boolean(value.get("orchestrator", False), "orchestrator"))
     orchestrator = read_orchestrator(value, check, is_orchestrator)
     turns = _turns(value, check, is_orchestrator)
     pre = check.texts(value.get("pre_session_spawns", []), "pre_session_spawns") or ()
     if is_orchestrator and pre:
-        check.fail(None, "Value error, orchestrator conversation must not set 'pre_session_spawns'; "
-                         "use conversation-level 'spawns' instead")  # fmt: skip
+        check.rule("orchestrator conversation must not set 'pre_session_spawns'; use conversation-level 'spawns' instead")
     mode = _mode(value, check)
     if check.problems or session_id is None:
         return None, check.problems
@@ -99,8 +94,7 @@ def _turns(value: Mapping[str, Any], check: Checker, is_orchestrator: bool) -> t
         return ()
     if is_orchestrator:
         if entries:
-            check.fail(None, "Value error, orchestrator conversation must have an empty authored 'turns' list "
-                             "(it sends no request itself)")  # fmt: skip
+            check.rule("orchestrator conversation must have an empty authored 'turns' list (it sends no request itself)")
         return ()
     if not entries:
         check.fail("turns", f"{AT_LEAST_ONE_ITEM} ('turns' must be non-empty unless 'orchestrator' is true)")
@@ -144,21 +138,18 @@ def _turn(value: object, at: str, check: Checker) -> TurnLine:
 
 
 def _messages(turn: Mapping[str, Any], at: str, check: Checker) -> tuple[dict[str, Any], ...]:
-    if "messages" not in turn:
-        check.fail(f"{at}.messages", FIELD_REQUIRED)
-        return ()
-    entries = check.items(turn["messages"], f"{at}.messages")
+    entries = check.items(check.required(turn, "messages", f"{at}."), f"{at}.messages")
     if entries is None:
         return ()
     if not entries:
-        check.fail(at, "Value error, 'messages' must be a non-empty list")
+        check.rule("'messages' must be a non-empty list", at)
     read = []
     for i, entry in enumerate(entries):
         message = check.mapping(entry, f"{at}.messages.{i}")
         if message is None:
             continue
         if "role" not in message:
-            check.fail(at, f"Value error, Each message must have a 'role' key, but message at index {i} does not")
+            check.rule(f"Each message must have a 'role' key, but message at index {i} does not", at)
         read.append(message)
     return tuple(read)
 
@@ -166,7 +157,7 @@ def _messages(turn: Mapping[str, Any], at: str, check: Checker) -> tuple[dict[st
 def _max_tokens(turn: Mapping[str, Any], at: str, check: Checker) -> int | None:
     value = turn.get("max_tokens")
     if isinstance(value, bool):
-        check.fail(f"{at}.max_tokens", f"Value error, max_tokens must be an integer, not a boolean (got {value})")
+        check.rule(f"max_tokens must be an integer, not a boolean (got {value})", f"{at}.max_tokens")
         return None
     return None if value is None else check.integer(value, f"{at}.max_tokens", minimum=1)
 
@@ -178,9 +169,7 @@ def _fork(value: object, at: str, check: Checker) -> ForkEntry:
         check.fail(at, 'Input should be a valid string or an object {"child": ..., "background": true}')
         return ForkEntry("")
     check.unknown_keys(value, ("child", "background"), f"{at}.")
-    if "child" not in value:
-        check.fail(f"{at}.child", FIELD_REQUIRED)
-    child = check.text(value["child"], f"{at}.child", may_be_empty=False) if "child" in value else None
+    child = check.text(check.required(value, "child", f"{at}."), f"{at}.child", may_be_empty=False)
     background = check.boolean(value.get("background", False), f"{at}.background")
     return ForkEntry(child or "", bool(background))
 
@@ -192,8 +181,6 @@ def _spawn(value: object, at: str, check: Checker) -> SpawnEntry:
         check.fail(at, 'Input should be a valid string or an object {"children": [...], "join_at": turn}')
         return SpawnEntry(())
     check.unknown_keys(value, ("children", "join_at"), f"{at}.")
-    if "children" not in value:
-        check.fail(f"{at}.children", FIELD_REQUIRED)
-    children = check.texts(value["children"], f"{at}.children", may_be_empty=False) if "children" in value else None
+    children = check.texts(check.required(value, "children", f"{at}."), f"{at}.children", may_be_empty=False)
     join_at = value.get("join_at")
     return SpawnEntry(children or (), None if join_at is None else check.integer(join_at, f"{at}.join_at"))

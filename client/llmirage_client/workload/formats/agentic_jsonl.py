@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from llmirage_client.workload.checking import AT_LEAST_ONE_ITEM, FIELD_REQUIRED, Checker
+from llmirage_client.workload.checking import AT_LEAST_ONE_ITEM, Checker
 from llmirage_client.workload.files import read_bytes, read_json_lines
 from llmirage_client.workload.format import Format
 from llmirage_client.workload.session import Problem, Session, TokenSpec, Turn, Workload, WorkloadError
@@ -54,17 +54,13 @@ def _session(value: object, check: Checker, unused: Counter[str]) -> Session | N
     row = check.mapping(value, None)
     if row is None:
         return None
-    arrival_s = _duration_s(row, "arrival_time_ns", "arrival_time_ns", check)
+    arrival_s = _seconds(check.required(row, "arrival_time_ns"), "arrival_time_ns", check)
     if "sub_requests" not in row:
         unused.update(row.keys() - _FLAT_KEYS)
         turn = Turn(tokens=_tokens(row, "", check))
         return Session(f"request_{check.line}", (turn,), mode="tokens", arrival_s=arrival_s, line=check.line)
     unused.update(row.keys() - _SESSION_KEYS)
-    session_id = None
-    if "session_id" not in row:
-        check.fail("session_id", FIELD_REQUIRED)
-    else:
-        session_id = check.text(row["session_id"], "session_id", may_be_empty=False)
+    session_id = check.text(check.required(row, "session_id"), "session_id", may_be_empty=False)
     turns = _chain(row["sub_requests"], check, unused)
     if session_id is None:
         return None
@@ -84,35 +80,31 @@ def _chain(value: object, check: Checker, unused: Counter[str]) -> tuple[Turn, .
             continue
         unused.update(call.keys() - _SUB_REQUEST_KEYS)
         turns.append(Turn(tokens=_tokens(call, f"{at}.", check), delay_s=delay_s))
-        delay_s = _duration_s(call, "tool_duration_ns", f"{at}.tool_duration_ns", check, default=0.0)
+        delay_s = _seconds(call.get("tool_duration_ns", 0), f"{at}.tool_duration_ns", check)
     if delay_s > 0:
         unused["tool_duration_ns of a last call"] += 1
     return tuple(turns)
 
 
-def _duration_s(row: Mapping[str, Any], key: str, field: str, check: Checker, default: float | None = None) -> float:
-    if key not in row:
-        if default is None:
-            check.fail(field, FIELD_REQUIRED)
-        return default or 0.0
-    return (check.integer(row[key], field, minimum=0, from_text=False) or 0) / _NS_PER_S
+def _seconds(value: object, field: str, check: Checker) -> float:
+    """A duration or time in nanoseconds, as seconds."""
+    return (check.integer(value, field, minimum=0, from_text=False) or 0) / _NS_PER_S
 
 
 def _tokens(call: Mapping[str, Any], prefix: str, check: Checker) -> TokenSpec:
-    counts: dict[str, int | None] = {}
-    ids: dict[str, npt.NDArray[np.int32] | None] = {}
-    for side in ("input", "output"):
-        key, ids_key = f"{side}_toks", f"{side}_tok_ids"
-        if key not in call:
-            check.fail(prefix + key, FIELD_REQUIRED)
-            counts[side] = None
-        else:
-            counts[side] = check.integer(call[key], prefix + key, minimum=1, from_text=False)
-        ids[side] = _ids(call[ids_key], prefix + ids_key, check) if call.get(ids_key) is not None else None
-        length, count = (len(call[ids_key]) if ids[side] is not None else None), counts[side]
-        if length is not None and count is not None and length != count:
-            check.fail(prefix + ids_key, f"has {length} ids, but {key} is {count}")
-    return TokenSpec(counts["input"] or 0, counts["output"] or 0, ids["input"], ids["output"])
+    input_tokens, input_ids = _side(call, "input", prefix, check)
+    output_tokens, output_ids = _side(call, "output", prefix, check)
+    return TokenSpec(input_tokens, output_tokens, input_ids, output_ids)
+
+
+def _side(call: Mapping[str, Any], side: str, prefix: str, check: Checker) -> tuple[int, npt.NDArray[np.int32] | None]:
+    """How many tokens go in (or come out), and which."""
+    key, ids_key = f"{side}_toks", f"{side}_tok_ids"
+    count = check.integer(check.required(call, key, prefix), prefix + key, minimum=1, from_text=False)
+    ids = _ids(call[ids_key], prefix + ids_key, check) if call.get(ids_key) is not None else None
+    if ids is not None and count is not None and len(ids) != count:
+        check.fail(prefix + ids_key, f"has {len(ids)} ids, but {key} is {count}")
+    return count or 0, ids
 
 
 def _ids(value: object, field: str, check: Checker) -> npt.NDArray[np.int32] | None:
