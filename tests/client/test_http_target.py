@@ -1,0 +1,455 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from llmirage_client.measure.record import Exchange
+from llmirage_client.targets.http import EndpointInfo, HttpTarget, normalise_url, probe
+from llmirage_client.targets.start_gate import StartGate
+from llmirage_client.targets.target import Call
+
+MakeServer = Callable[..., Any]
+BODY: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True}
+STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def token(text: str, finish: str | None = None) -> bytes:
+    choice = {"index": 0, "delta": {"content": text} if text else {}, "finish_reason": finish}
+    return chunk(b"data: " + json.dumps({"id": "c", "choices": [choice]}).encode() + b"\n\n")
+
+
+DONE = chunk(b"data: [DONE]\n\n")
+END = b"0\r\n\r\n"
+GOOD_STREAM = STREAM_HEAD + token("Hel") + token("lo") + token("", "stop") + DONE + END
+
+
+def whole(body: bytes, status: str = "200 OK", content_type: str = "application/json", more: str = "") -> bytes:
+    head = f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n{more}\r\n"
+    return head.encode() + body
+
+
+def exchange_with(server: Any, **options: Any) -> tuple[Exchange, Any]:
+    """What HttpTarget makes of one call to the server, and the server."""
+
+    async def main() -> Exchange:
+        async with server:
+            target = HttpTarget(server.url, **options)
+            try:
+                return await target.send(Call("/chat/completions", BODY))
+            finally:
+                await target.close()
+
+    return asyncio.run(main()), server
+
+
+def error_of(exchange: Exchange) -> tuple[int | None, str]:
+    assert exchange.error is not None
+    assert exchange.error.message
+    assert exchange.message is None
+    assert exchange.end_s is not None
+    assert exchange.start_s <= exchange.end_s
+    return exchange.error.code, exchange.error.type
+
+
+def test_a_streamed_reply_becomes_an_exchange(raw_server: MakeServer) -> None:
+    async def answer(_: Any, writer: asyncio.StreamWriter) -> None:
+        for piece in (STREAM_HEAD, token("Hel"), token("lo"), token("", "stop") + DONE + END):
+            writer.write(piece)
+            await asyncio.sleep(0.01)
+
+    exchange, server = exchange_with(raw_server(answer), api_key="k", headers=[("X-Team", "blue"), ("user-agent", "mine")])
+    assert exchange.error is None
+    assert exchange.streamed
+    assert exchange.text == "Hello"
+    assert exchange.message == {"role": "assistant", "content": "Hello"}
+    assert exchange.status == 200
+    assert len(exchange.token_s) == 2
+    assert exchange.ack_s is not None
+    assert exchange.end_s is not None
+    assert exchange.start_s < exchange.ack_s < exchange.token_s[0] < exchange.token_s[1] < exchange.end_s
+    assert exchange.first_output_s == exchange.token_s[0]
+    (request,) = server.requests
+    assert request.head.startswith("POST /v1/chat/completions HTTP/1.1\r\n")
+    assert request.body == b'{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true}'
+    sent = {
+        name: request.header(name)
+        for name in ("Authorization", "X-Team", "User-Agent", "Accept", "Content-Type", "Accept-Encoding")
+    }
+    assert sent == {
+        "Authorization": "Bearer k",
+        "X-Team": "blue",
+        "User-Agent": "mine",
+        "Accept": "text/event-stream",
+        "Content-Type": "application/json",
+        "Accept-Encoding": "identity",
+    }
+    assert request.header("Host") == f"127.0.0.1:{server.port}"
+
+
+def test_whether_a_reply_is_streamed_is_read_from_it_and_not_from_the_call(raw_server: MakeServer) -> None:
+    body = json.dumps(
+        {"choices": [{"message": {"content": "Hello"}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 1}}
+    )
+    exchange, _ = exchange_with(raw_server(whole(body.encode())))
+    assert exchange.error is None
+    assert (exchange.streamed, exchange.text, exchange.usage) == (False, "Hello", {"prompt_tokens": 1})
+    assert exchange.token_s == [exchange.first_output_s]
+
+
+def test_call_headers_replace_those_of_the_target_and_json_is_asked_for_without_streaming(raw_server: MakeServer) -> None:
+    server = raw_server(GOOD_STREAM)
+
+    async def main() -> None:
+        async with server:
+            target = HttpTarget(server.url, headers=[("X-A", "target")])
+            await target.send(Call("/completions", {"prompt": "\ud800é"}, {"x-a": "call"}, stream=False))
+            await target.close()
+
+    asyncio.run(main())
+    (request,) = server.requests
+    assert (request.header("x-a"), request.header("accept")) == ("call", "application/json")
+    assert request.head.startswith("POST /v1/completions ")
+    assert json.loads(request.body) == {"prompt": "\ud800é"}
+
+
+def test_many_calls_share_the_connections(raw_server: MakeServer) -> None:
+    server = raw_server(GOOD_STREAM)
+
+    async def main() -> None:
+        async with server:
+            target = HttpTarget(server.url, max_connections=3)
+            exchanges = await asyncio.gather(*[target.send(Call("/chat/completions", BODY)) for _ in range(20)])
+            assert [exchange.text for exchange in exchanges] == ["Hello"] * 20
+            await target.close()
+
+    asyncio.run(main())
+    assert len(server.requests) == 20
+    assert server.connections == 3
+
+
+ERROR_BODIES = [
+    (
+        b'{"error": {"message": "no such model", "type": "invalid_request_error", "code": "model_not_found"}}',
+        "no such model",
+    ),
+    (b'{"error": "plain"}', "plain"),
+    (b'{"object": "error", "message": "too long", "code": 400}', "too long"),
+    (b'{"detail": "Not authenticated"}', "Not authenticated"),
+    (b'{"detail": [{"loc": ["body"], "msg": "missing"}]}', '[{"loc": ["body"], "msg": "missing"}]'),
+    (b"<html>\n  Bad   Gateway</html>", "<html> Bad Gateway</html>"),
+    (b"", "Bad Gateway"),
+]
+
+
+@pytest.mark.parametrize(("body", "message"), ERROR_BODIES)
+def test_a_status_that_says_failure_carries_the_server_s_words(raw_server: MakeServer, body: bytes, message: str) -> None:
+    exchange, _ = exchange_with(raw_server(whole(body, "502 Bad Gateway")))
+    assert error_of(exchange) == (502, "http_error")
+    assert exchange.error is not None
+    assert exchange.error.message == message
+
+
+REPLIES = [
+    (whole(b"", "307 Temporary Redirect", more="Location: http://elsewhere/v1\r\n"), 307, "redirect"),
+    (whole(b"<html>hello</html>", content_type="text/html"), 200, "wrong_content_type"),
+    (whole(b"{not json"), 200, "malformed_body"),
+    (whole(b"[1]"), 200, "malformed_body"),
+    (whole(b""), 200, "empty_response"),
+    (whole(b'{"choices": [{"message": {"content": ""}}]}'), 200, "empty_response"),
+    (whole(b'{"error": {"message": "no", "code": 500}}'), 500, "server_error"),
+    (whole(b"\x1f\x8b", more="Content-Encoding: gzip\r\n"), 200, "wrong_content_encoding"),
+    (STREAM_HEAD + token("", "stop") + DONE + END, 200, "empty_response"),
+    (STREAM_HEAD + END, 200, "stream_ended_early"),
+    (STREAM_HEAD + token("Hel") + END, 200, "stream_ended_early"),
+    (STREAM_HEAD + token("Hel") + chunk(b"data: {oops\n\n") + DONE + END, None, "malformed_stream"),
+    (STREAM_HEAD + token("Hel") + chunk(b'data: {"error": {"message": "died"}}\n\n') + END, None, "stream_error"),
+    (b"SSH-2.0-OpenSSH_9.6\r\n", None, "protocol_error"),
+    (STREAM_HEAD + token("Hel") + b"zz\r\n", 200, "protocol_error"),
+]
+
+
+@pytest.mark.parametrize(("reply", "code", "kind"), REPLIES)
+def test_every_kind_of_bad_reply_is_an_error_of_its_own_type(
+    raw_server: MakeServer, reply: bytes, code: int | None, kind: str
+) -> None:
+    exchange, _ = exchange_with(raw_server(reply))
+    assert error_of(exchange) == (code, kind)
+    if b"Hel" in reply:
+        assert exchange.text == "Hel"
+        assert len(exchange.token_s) == 1
+
+
+def closing(*pieces: bytes, reset: bool = False) -> Any:
+    async def answer(_: Any, writer: asyncio.StreamWriter) -> None:
+        for piece in pieces:
+            writer.write(piece)
+            await asyncio.sleep(0.01)
+        if reset:
+            sock = writer.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
+            writer.transport.abort()
+        writer.close()
+
+    return answer
+
+
+@pytest.mark.parametrize(("reset", "kind"), [(False, "connection_closed"), (True, "connection_reset")])
+def test_a_stream_cut_by_the_connection_keeps_its_text(raw_server: MakeServer, reset: bool, kind: str) -> None:
+    exchange, _ = exchange_with(raw_server(closing(STREAM_HEAD, token("Hel"), reset=reset)))
+    assert error_of(exchange) == (200, kind)
+    assert (exchange.text, exchange.streamed, len(exchange.token_s)) == ("Hel", True, 1)
+
+
+@pytest.mark.parametrize("reset", [False, True])
+def test_a_server_that_hangs_up_without_an_answer_is_an_error(raw_server: MakeServer, reset: bool) -> None:
+    exchange, server = exchange_with(raw_server(closing(reset=reset)))
+    assert error_of(exchange) == (None, "connection_reset" if reset else "connection_closed")
+    assert len(server.requests) == 1  # only a kept connection is worth a second try
+
+
+def test_a_reply_that_is_complete_but_for_its_framing_is_no_error(raw_server: MakeServer) -> None:
+    exchange, _ = exchange_with(raw_server(closing(GOOD_STREAM.removesuffix(END))))
+    assert exchange.error is None
+    assert exchange.text == "Hello"
+
+
+def test_a_stream_without_done_but_with_a_finish_reason_is_whole(raw_server: MakeServer) -> None:
+    exchange, _ = exchange_with(raw_server(STREAM_HEAD + token("Hello", "stop") + END))
+    assert (exchange.error, exchange.text) == (None, "Hello")
+
+
+def hanging(*pieces: bytes) -> Any:
+    async def answer(_: Any, writer: asyncio.StreamWriter) -> None:
+        for piece in pieces:
+            writer.write(piece)
+        await asyncio.sleep(30)
+
+    return answer
+
+
+@pytest.mark.parametrize(("pieces", "code", "text"), [((), None, ""), ((STREAM_HEAD, token("Hel")), 200, "Hel")])
+def test_a_hanging_server_ends_in_a_timeout(
+    raw_server: MakeServer, pieces: tuple[bytes, ...], code: int | None, text: str
+) -> None:
+    exchange, _ = exchange_with(raw_server(hanging(*pieces)), timeout_s=0.05)
+    assert error_of(exchange) == (code, "timeout")
+    assert exchange.text == text
+    assert exchange.end_s is not None
+    assert exchange.end_s - exchange.start_s >= 0.049
+
+
+def test_nobody_listening_and_no_such_host_are_told_apart() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound but not listening
+        port = taken.getsockname()[1]
+
+        async def main() -> None:
+            for url, kind in ((f"127.0.0.1:{port}", "connection_refused"), ("no-such-host.invalid:1", "dns_error")):
+                target = HttpTarget(url)
+                assert error_of(await target.send(Call("/chat/completions", BODY))) == (None, kind)
+                assert (await probe(target)).error
+                await target.close()
+
+        asyncio.run(main())
+
+
+def test_tls_to_a_server_that_speaks_none_is_a_tls_error() -> None:
+    async def plain(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async def main() -> None:
+        async with await asyncio.start_server(plain, "127.0.0.1", 0) as server:
+            target = HttpTarget(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}", timeout_s=5)
+            assert error_of(await target.send(Call("/chat/completions", BODY))) == (None, "tls_error")
+            await target.close()
+
+    asyncio.run(main())
+
+
+def test_cancelling_closes_the_connection(raw_server: MakeServer) -> None:
+    async def main() -> None:
+        hung_up = asyncio.Event()
+
+        async def answer(_: Any, writer: asyncio.StreamWriter) -> None:
+            writer.write(STREAM_HEAD + token("Hel"))
+            while not writer.is_closing():
+                await asyncio.sleep(0.005)
+                writer.write(token("lo"))
+            hung_up.set()
+
+        async with raw_server(answer) as server:
+            target = HttpTarget(server.url)
+            task = asyncio.create_task(target.send(Call("/chat/completions", BODY)))
+            await asyncio.sleep(0.05)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await asyncio.wait_for(hung_up.wait(), 5)
+            await target.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("body", [{"x": {1, 2}}, {"x": float("nan")}])
+def test_a_body_that_is_not_json_is_reported_and_not_sent(raw_server: MakeServer, body: dict[str, Any]) -> None:
+    async def main() -> None:
+        async with raw_server(GOOD_STREAM) as server:
+            target = HttpTarget(server.url)
+            assert error_of(await target.send(Call("/chat/completions", body))) == (None, "invalid_request")
+            assert error_of(await target.send(Call("/chat/completions", BODY, {"X-A": "a\r\nB: b"}))) == (
+                None,
+                "invalid_request",
+            )
+            assert error_of(await target.send(Call("/chat/completions", BODY, {"X-A": "é"}))) == (None, "invalid_request")
+            assert server.requests == []
+            await target.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("header", [("a b", "x"), ("", "x"), ("X-A", "a\nb"), ("X-A", "é")])
+def test_headers_that_cannot_be_sent_are_refused_at_once(header: tuple[str, str]) -> None:
+    with pytest.raises(ValueError, match="header"):
+        HttpTarget("localhost:1", headers=[header])
+
+
+def test_works_on_any_httpx_transport() -> None:
+    def handler(request: httpx.Request) -> httpx.Response:
+        assert request.url == "http://localhost:1/v1/chat/completions"
+        return httpx.Response(
+            200,
+            headers={"content-type": "text/event-stream"},
+            content=b'data: {"choices": [{"text": "a"}]}\n\ndata: [DONE]\n\n',
+        )
+
+    async def main() -> None:
+        target = HttpTarget("localhost:1", transport=httpx.MockTransport(handler))
+        exchange = await target.send(Call("/chat/completions", BODY))
+        assert (exchange.text, exchange.error, len(exchange.token_s)) == ("a", None, 1)
+        await target.close()
+
+    asyncio.run(main())
+
+
+MODELS = [
+    (
+        b'{"data": [{"id": "a", "owned_by": "llmirage", "max_model_len": 4096}, {"id": "b"}]}',
+        EndpointInfo("llmirage", ["a", "b"], 4096),
+    ),
+    (b'{"data": [{"id": "a", "owned_by": "vllm"}]}', EndpointInfo("vllm", ["a"])),
+    (b'{"data": [{"id": "a", "owned_by": "someone"}]}', EndpointInfo("other", ["a"])),
+    (b'{"data": 3}', EndpointInfo()),
+    (b"[]", EndpointInfo()),
+]
+
+
+@pytest.mark.parametrize(("body", "expected"), MODELS)
+def test_probe_tells_the_kind_of_endpoint(raw_server: MakeServer, body: bytes, expected: EndpointInfo) -> None:
+    async def main() -> EndpointInfo:
+        async with raw_server(whole(body)) as server:
+            target = HttpTarget(server.url, api_key="k")
+            info = await probe(target)
+            assert server.requests[0].head.startswith("GET /v1/models ")
+            assert server.requests[0].header("authorization") == "Bearer k"
+            await target.close()
+            return info
+
+    assert asyncio.run(main()) == expected
+
+
+@pytest.mark.parametrize(
+    ("reply", "error"), [(whole(b"nope"), "not JSON"), (whole(b"", "404 Not Found"), "404"), (b"", "within")]
+)
+def test_probe_never_raises(raw_server: MakeServer, reply: bytes, error: str) -> None:
+    async def main() -> EndpointInfo:
+        async with raw_server(reply or hanging()) as server:
+            target = HttpTarget(server.url)
+            info = await probe(target, timeout_s=0.05)
+            await target.close()
+            return info
+
+    info = asyncio.run(main())
+    assert (info.kind, info.models) == ("other", [])
+    assert error in (info.error or "")
+
+
+URLS = [
+    ("localhost:8000", "http://localhost:8000/v1"),
+    ("http://localhost:8000", "http://localhost:8000/v1"),
+    ("http://localhost:8000/", "http://localhost:8000/v1"),
+    ("http://localhost:8000/v1", "http://localhost:8000/v1"),
+    (" http://localhost:8000/v1/ ", "http://localhost:8000/v1"),
+    ("http://localhost:8000/v1/chat/completions", "http://localhost:8000/v1"),
+    ("localhost:8000/v1/completions/", "http://localhost:8000/v1"),
+    ("HTTPS://api.openai.com", "https://api.openai.com/v1"),
+    ("https://host/openai", "https://host/openai/v1"),
+    ("https://host/openai/v2", "https://host/openai/v2"),
+    ("https://host/v1beta/openai", "https://host/v1beta/openai/v1"),
+    ("[::1]:8000", "http://[::1]:8000/v1"),
+    ("127.0.0.1", "http://127.0.0.1/v1"),
+]
+
+
+@pytest.mark.parametrize(("given", "root"), URLS)
+def test_urls_of_every_common_form_lead_to_the_api_root(given: str, root: str) -> None:
+    assert normalise_url(given) == root
+    assert normalise_url(root) == root
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "",
+        "  ",
+        "http://",
+        "ftp://host",
+        "unix:///tmp/x.sock",
+        "http://host:port",
+        "host:99999",
+        "host:0",
+        "a b:80",
+        "http://u:p@host",
+        "h?x=1",
+        "[::1",
+    ],
+)
+def test_what_is_no_url_is_refused_in_one_sentence(given: str) -> None:
+    with pytest.raises(ValueError, match=r"\S") as caught:
+        normalise_url(given)
+    assert "\n" not in str(caught.value)
+    assert "p@" not in str(caught.value)  # no password is repeated
+
+
+def test_the_start_gate_lets_few_through_in_one_turn_and_keeps_the_order() -> None:
+    async def main() -> None:
+        gate = StartGate(per_turn=2)
+        turn = 0
+        passed: list[tuple[int, int]] = []
+
+        async def start(i: int) -> None:
+            await gate.enter()
+            passed.append((turn, i))
+
+        tasks = [asyncio.create_task(start(i)) for i in range(9)]
+        tasks[4].cancel()
+        while len(passed) < 8:
+            turn += 1
+            await asyncio.sleep(0)
+            assert turn < 50
+        assert [i for _, i in passed] == [0, 1, 2, 3, 5, 6, 7, 8]
+        turns = [at for at, _ in passed]
+        assert all(turns.count(at) <= 2 for at in turns)
+
+    asyncio.run(main())
