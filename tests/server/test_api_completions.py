@@ -1,0 +1,152 @@
+"""POST /v1/completions, /v1/models and /health."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import pytest
+
+MODEL = "Qwen/Qwen3-30B-A3B"
+
+
+def test_the_object_has_every_required_key_and_sixteen_tokens_by_default(api: Any) -> None:
+    body = api.complete("Once upon a time").json()
+    assert set(body) == {"id", "object", "created", "model", "choices", "usage", "system_fingerprint"}
+    assert body["id"].startswith("cmpl-")
+    assert body["object"] == "text_completion"
+    [choice] = body["choices"]
+    assert (choice["index"], choice["logprobs"], choice["finish_reason"]) == (0, None, "length")
+    assert body["usage"]["completion_tokens"] == 16
+
+
+def test_token_ids_of_any_vocabulary_are_a_prompt(make_api: Any) -> None:
+    api = make_api(instances=1)
+    ids = [7, 200_000, 2**31 - 1, 5, 5]
+    assert api.complete(ids, max_tokens=2).json()["usage"]["prompt_tokens"] == 5
+    again = api.complete([*ids, 6], max_tokens=2).json()["usage"]
+    assert again["prompt_tokens"] == 6
+    assert again["prompt_tokens_details"]["cached_tokens"] == 5
+
+
+def test_several_prompts_give_prompt_major_choices(api: Any) -> None:
+    single = [api.complete(p, n=2, max_tokens=4).json() for p in ("one", [9, 9, 9])]
+    both = api.complete(["one", [9, 9, 9]], n=2, max_tokens=4).json()
+    assert [choice["index"] for choice in both["choices"]] == [0, 1, 2, 3]
+    assert [c["text"] for c in both["choices"]] == [c["text"] for body in single for c in body["choices"]]
+    assert both["usage"]["prompt_tokens"] == sum(body["usage"]["prompt_tokens"] for body in single)
+    assert both["usage"]["completion_tokens"] == 16
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_echo_puts_the_prompt_before_the_reply(api: Any, stream: bool) -> None:
+    plain = api.complete("Once upon", max_tokens=5).json()["choices"][0]["text"]
+    response = api.complete("Once upon", max_tokens=5, echo=True, stream=stream)
+    if stream:
+        data = [json.loads(line[6:]) for line in response.text.split("\n") if line and line != "data: [DONE]"]
+        assert "".join(chunk["choices"][0]["text"] for chunk in data) == "Once upon" + plain
+    else:
+        assert response.json()["choices"][0]["text"] == "Once upon" + plain
+
+
+def test_the_stream_has_one_chunk_a_token_and_ends_with_the_reason(api: Any) -> None:
+    response = api.complete("Once upon", max_tokens=5, stream=True, stream_options={"include_usage": True})
+    *lines, done = [line for line in response.text.split("\n") if line]
+    assert done == "data: [DONE]"
+    *chunks, last, usage = [json.loads(line[6:]) for line in lines]
+    assert len(chunks) == 5
+    for chunk in chunks:
+        assert set(chunk["choices"][0]) == {"index", "text", "logprobs", "finish_reason"}
+        assert chunk["object"] == "text_completion"
+        assert chunk["usage"] is None
+    assert (last["choices"][0]["text"], last["choices"][0]["finish_reason"]) == ("", "length")
+    assert (usage["choices"], usage["usage"]["completion_tokens"]) == ([], 5)
+
+
+def test_the_model_list_and_one_model(api: Any) -> None:
+    listed = api.request("GET", "/v1/models").json()
+    assert listed["object"] == "list"
+    [card] = listed["data"]
+    assert (card["id"], card["object"], card["owned_by"]) == (MODEL, "model", "llmirage")
+    assert card["max_model_len"] == 40_960
+    assert api.request("GET", f"/v1/models/{MODEL}").json() == card
+    assert api.request("HEAD", "/v1/models").status_code == 200
+
+
+def test_health_is_up(api: Any) -> None:
+    assert api.request("GET", "/health").status_code == 200
+
+
+def test_served_names_are_listed_and_echoed(make_api: Any) -> None:
+    api = make_api(served_model_name=("alpha", "beta"))
+    assert [card["id"] for card in api.request("GET", "/v1/models").json()["data"]] == ["alpha", "beta"]
+    assert api.complete(model="beta").json()["model"] == "beta"
+
+
+def test_a_model_of_the_catalogue_is_answered_under_its_name_with_one_warning(
+    make_api: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    api = make_api()
+    with caplog.at_level(logging.WARNING):
+        assert api.complete(model="Qwen3-0.6B").json()["model"] == "Qwen3-0.6B"
+        assert api.complete(model="Qwen3-0.6B").status_code == 200
+        assert len(caplog.records) == 1
+        assert "'Qwen3-0.6B'" in caplog.text
+        assert api.complete(model="qwen3-30b-a3b").status_code == 200  # another spelling of what is served
+        assert len(caplog.records) == 1
+
+
+def test_accept_models_decides_which_names_are_taken(make_api: Any) -> None:
+    served, any_name = make_api(accept_models="served"), make_api(accept_models="any")
+    assert served.complete(model="Qwen/Qwen3-0.6B").status_code == 404
+    assert served.complete().status_code == 200
+    assert any_name.complete(model="gpt-99").json()["model"] == "gpt-99"
+
+
+def test_responses_carry_an_id_of_their_own_or_the_callers(api: Any) -> None:
+    body = json.dumps({"model": MODEL, "prompt": "x", "max_tokens": 1}).encode()
+    response = api.post("/v1/completions", body)
+    assert response.headers["x-request-id"].startswith("req_")
+    assert int(response.headers["openai-processing-ms"]) >= 0
+    for stream in (False, True):
+        mine = api.post(
+            "/v1/completions",
+            {"model": MODEL, "prompt": "x", "max_tokens": 1, "stream": stream},
+            headers={"X-Request-Id": "mine-7"},
+        )
+        assert mine.headers["x-request-id"] == "mine-7"
+    odd = api.post("/v1/completions", body, headers={"X-Request-Id": "a b"})
+    assert odd.headers["x-request-id"].startswith("req_")
+
+
+def test_browsers_may_call(api: Any) -> None:
+    preflight = api.request(
+        "OPTIONS",
+        "/v1/chat/completions",
+        headers={"Origin": "http://app", "Access-Control-Request-Headers": "authorization,content-type"},
+    )
+    assert preflight.status_code == 204
+    assert preflight.headers["access-control-allow-origin"] == "*"
+    assert preflight.headers["access-control-allow-headers"] == "authorization,content-type"
+    assert api.request("GET", "/v1/models", headers={"Origin": "http://app"}).headers["access-control-allow-origin"] == "*"
+
+
+def test_requests_of_one_session_stay_on_one_instance_whatever_names_it(make_api: Any) -> None:
+    api = make_api(router="session", instances=4)
+
+    def cached(number: int, headers: dict[str, str], **fields: Any) -> int:
+        prompt = [number] * 50
+        body = {"model": MODEL, "prompt": prompt, "max_tokens": 1} | fields
+        for _ in range(3):
+            usage = api.post("/v1/completions", body, headers=headers).json()["usage"]
+        tokens = usage["prompt_tokens_details"]["cached_tokens"]
+        assert isinstance(tokens, int)
+        return tokens
+
+    assert cached(1, {"X-Session-Affinity": "a"}) == 49
+    assert cached(2, {"X-Correlation-ID": "b"}) == 49
+    assert cached(3, {}, prompt_cache_key="c") == 49
+    assert cached(4, {}, user="d") == 49
+    assert cached(5, {"X-Session-Affinity": "a", "X-Correlation-ID": "changes"}, user="e") == 49
+    assert cached(6, {}) == 0  # no key: four instances take turns

@@ -1,0 +1,265 @@
+"""Whatever a client sends, it gets an error object it can act on, and never a 5xx."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+USER = {"role": "user", "content": "Hello"}
+CHAT = {"model": "Qwen/Qwen3-30B-A3B", "messages": [USER], "max_tokens": 2}
+TEXT = {"model": "Qwen/Qwen3-30B-A3B", "prompt": "Hello", "max_tokens": 2}
+
+# (changes to a good chat body, param, code, part of the message)
+CHAT_CASES: list[tuple[dict[str, Any], str, str, str]] = [
+    ({"model": 5}, "model", "invalid_type", "expected a string, but got an integer instead"),
+    ({"messages": "hi"}, "messages", "invalid_type", "expected an array of objects, but got a string instead"),
+    ({"messages": None}, "messages", "invalid_type", "but got null instead"),
+    ({"messages": []}, "messages", "empty_array", "minimum length 1"),
+    ({"messages": ["hi"]}, "messages[0]", "invalid_type", "expected an object"),
+    ({"messages": [USER, {"content": "x"}]}, "messages[1].role", "missing_required_parameter", "'messages[1].role'"),
+    (
+        {"messages": [{"role": "robot", "content": "x"}]},
+        "messages[0].role",
+        "invalid_value",
+        "'robot'. Supported values are",
+    ),
+    ({"messages": [{"role": 1, "content": "x"}]}, "messages[0].role", "invalid_type", "a string"),
+    ({"messages": [{"role": "user"}]}, "messages[0].content", "missing_required_parameter", "messages[0].content"),
+    ({"messages": [{"role": "user", "content": None}]}, "messages[0].content", "invalid_type", "null"),
+    ({"messages": [{"role": "user", "content": 7}]}, "messages[0].content", "invalid_type", "an integer"),
+    ({"messages": [{"role": "user", "content": [7]}]}, "messages[0].content[0]", "invalid_type", "an object"),
+    ({"messages": [{"role": "user", "content": [{}]}]}, "messages[0].content[0].type", "missing_required_parameter", "type"),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "smell"}]}]},
+        "messages[0].content[0].type",
+        "invalid_value",
+        "smell",
+    ),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+        "messages[0].content[0].text",
+        "missing_required_parameter",
+        "text",
+    ),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+        "messages[0].content[0].image_url",
+        "missing_required_parameter",
+        "image_url",
+    ),
+    (
+        {"messages": [{"role": "assistant", "tool_calls": {}}]},
+        "messages[0].tool_calls",
+        "invalid_type",
+        "an array of objects",
+    ),
+    (
+        {"messages": [{"role": "assistant", "tool_calls": [{"type": "function", "function": {"name": "f"}}]}]},
+        "messages[0].tool_calls[0].function.arguments",
+        "missing_required_parameter",
+        "arguments",
+    ),
+    ({"n": 0}, "n", "integer_below_min_value", "Expected a value >= 1, but got 0 instead"),
+    ({"n": 129}, "n", "integer_above_max_value", "Expected a value <= 128"),
+    ({"n": True}, "n", "invalid_type", "a boolean"),
+    ({"n": 10**30}, "n", "integer_above_max_value", "<= 128"),
+    ({"temperature": 3.5}, "temperature", "decimal_above_max_value", "Expected a value <= 2, but got 3.5 instead"),
+    ({"temperature": "hot"}, "temperature", "invalid_type", "expected a decimal, but got a string"),
+    ({"top_p": -0.1}, "top_p", "decimal_below_min_value", ">= 0"),
+    ({"presence_penalty": 3}, "presence_penalty", "integer_above_max_value", "<= 2"),
+    ({"frequency_penalty": -3}, "frequency_penalty", "integer_below_min_value", ">= -2"),
+    ({"logit_bias": []}, "logit_bias", "invalid_type", "an object"),
+    ({"max_tokens": 0}, "max_tokens", "integer_below_min_value", ">= 1"),
+    ({"max_tokens": 1.5}, "max_tokens", "invalid_type", "an integer"),
+    ({"max_completion_tokens": -1}, "max_completion_tokens", "integer_below_min_value", ">= 1"),
+    ({"min_tokens": -1}, "min_tokens", "integer_below_min_value", ">= 0"),
+    ({"min_tokens": 3}, "min_tokens", "invalid_value", "<= max_tokens (2)"),
+    ({"seed": 2**63}, "seed", "integer_above_max_value", "<="),
+    ({"seed": 1.5}, "seed", "invalid_type", "an integer"),
+    ({"stop": 5}, "stop", "invalid_type", "a string or an array of strings"),
+    ({"stop": ["a"] * 5}, "stop", "array_above_max_length", "maximum length 4"),
+    ({"stop": ["a", 1]}, "stop[1]", "invalid_type", "a string"),
+    ({"stop": [""]}, "stop[0]", "invalid_value", "empty"),
+    ({"stream": "yes"}, "stream", "invalid_type", "a boolean"),
+    ({"stream_options": {"include_usage": True}}, "stream_options", "invalid_value", "only allowed when 'stream' is true"),
+    ({"stream": True, "stream_options": {"include_usage": 1}}, "stream_options.include_usage", "invalid_type", "a boolean"),
+    ({"user": 5}, "user", "invalid_type", "a string"),
+    ({"tools": {}}, "tools", "invalid_type", "an array"),
+    ({"tools": [{"function": {"name": "f"}}]}, "tools[0].type", "missing_required_parameter", "tools[0].type"),
+    ({"tools": [{"type": "function"}]}, "tools[0].function", "missing_required_parameter", "tools[0].function"),
+    ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name", "missing_required_parameter", "name"),
+    ({"logprobs": True}, "logprobs", "unsupported_parameter", "no probabilities"),
+    ({"top_logprobs": 21}, "top_logprobs", "integer_above_max_value", "<= 20"),
+    ({"response_format": {"type": "json_object"}}, "response_format", "unsupported_parameter", "json_object"),
+    ({"response_format": {"type": "yaml"}}, "response_format.type", "invalid_value", "'yaml'"),
+    ({"response_format": {}}, "response_format.type", "missing_required_parameter", "type"),
+    ({"tool_choice": "required"}, "tool_choice", "invalid_value", "only allowed when 'tools' are specified"),
+    ({"tool_choice": "maybe"}, "tool_choice", "invalid_value", "'maybe'"),
+    ({"tool_choice": 5}, "tool_choice", "invalid_type", "a string or an object"),
+    (
+        {"tool_choice": "required", "tools": [{"type": "function", "function": {"name": "f"}}]},
+        "tool_choice",
+        "unsupported_parameter",
+        "forced tool call",
+    ),
+]
+
+TEXT_CASES: list[tuple[dict[str, Any], str, str, str]] = [
+    ({"prompt": 5}, "prompt", "invalid_type", "token ids"),
+    ({"prompt": ""}, "prompt", "invalid_value", "empty"),
+    ({"prompt": []}, "prompt", "empty_array", "minimum length 1"),
+    ({"prompt": [[]]}, "prompt[0]", "empty_array", "minimum length 1"),
+    ({"prompt": ["a", 5]}, "prompt[1]", "invalid_type", "an integer"),
+    ({"prompt": [1, "a"]}, "prompt[1]", "invalid_type", "a token id"),
+    ({"prompt": [1, True]}, "prompt[1]", "invalid_type", "a boolean"),
+    ({"prompt": [1, 2.5]}, "prompt[1]", "invalid_type", "a decimal number"),
+    ({"prompt": [[1], [2, None]]}, "prompt[1][1]", "invalid_type", "null"),
+    ({"prompt": [1, -5]}, "prompt[1]", "integer_below_min_value", ">= 0"),
+    ({"prompt": [1, 10**30]}, "prompt[1]", "integer_above_max_value", "<="),
+    ({"logprobs": 1}, "logprobs", "unsupported_parameter", "no probabilities"),
+    ({"suffix": "x"}, "suffix", "unsupported_parameter", "suffix"),
+    ({"best_of": 3}, "best_of", "unsupported_parameter", "best_of (3)"),
+    ({"echo": "yes"}, "echo", "invalid_type", "a boolean"),
+]
+
+
+def assert_error(response: Any, status: int, param: str | None, code: str | None, message: str) -> None:
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/json"
+    assert response.headers["x-request-id"].startswith("req_")
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert (error["param"], error["code"]) == (param, code)
+    assert message in error["message"]
+
+
+@pytest.mark.parametrize(("changes", "param", "code", "message"), CHAT_CASES)
+def test_chat_refuses(api: Any, changes: dict[str, Any], param: str, code: str, message: str) -> None:
+    assert_error(api.post("/v1/chat/completions", CHAT | changes), 400, param, code, message)
+
+
+@pytest.mark.parametrize(("changes", "param", "code", "message"), TEXT_CASES)
+def test_completions_refuse(api: Any, changes: dict[str, Any], param: str, code: str, message: str) -> None:
+    assert_error(api.post("/v1/completions", TEXT | changes), 400, param, code, message)
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"  ",
+        b"{",
+        b"hello",
+        b"[]",
+        b"null",
+        b"5",
+        b'"x"',
+        b"\xff\xfe",
+        b'{"a": NaN}',
+        b"[" * 100_000,
+        b'{"n": %s}' % (b"9" * 5000),
+    ],
+)
+def test_a_body_that_is_no_json_object_is_a_400(api: Any, path: str, body: bytes) -> None:
+    assert_error(api.post(path, body), 400, None, None, "We could not parse the JSON body of your request.")
+
+
+@pytest.mark.parametrize("missing", ["model", "messages"])
+def test_a_missing_chat_field_is_named(api: Any, missing: str) -> None:
+    body = {key: value for key, value in CHAT.items() if key != missing}
+    response = api.post("/v1/chat/completions", body)
+    assert_error(response, 400, missing, "missing_required_parameter", f"Missing required parameter: '{missing}'.")
+    assert response.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_a_missing_prompt_is_named(api: Any) -> None:
+    response = api.post("/v1/completions", {"model": "Qwen/Qwen3-30B-A3B"})
+    assert_error(response, 400, "prompt", "missing_required_parameter", "Missing required parameter: 'prompt'.")
+
+
+def test_an_unknown_model_is_a_404(api: Any) -> None:
+    response = api.post("/v1/chat/completions", CHAT | {"model": "gpt-99"})
+    assert_error(
+        response, 404, "model", "model_not_found", "The model `gpt-99` does not exist or you do not have access to it."
+    )
+    assert_error(api.request("GET", "/v1/models/gpt-99"), 404, "model", "model_not_found", "`gpt-99`")
+
+
+def test_a_prompt_longer_than_the_context_is_refused_with_both_numbers(make_api: Any) -> None:
+    api = make_api(max_model_len=100)
+    response = api.post("/v1/completions", TEXT | {"prompt": list(range(100))})
+    expected = "This model's maximum context length is 100 tokens. However, your prompt resulted in 100 tokens."
+    assert_error(response, 400, "prompt", "context_length_exceeded", expected)
+    response = api.chat("word " * 200, stream=True)
+    expected = "This model's maximum context length is 100 tokens. However, your messages resulted in"
+    assert_error(response, 400, "messages", "context_length_exceeded", expected)
+
+
+def test_a_prompt_that_leaves_too_little_for_max_tokens_is_refused_with_the_sum(make_api: Any) -> None:
+    response = make_api(max_model_len=100).post("/v1/completions", TEXT | {"prompt": list(range(90)), "max_tokens": 11})
+    expected = "you requested 101 tokens (90 in the prompt, 11 in the completion)"
+    assert_error(response, 400, "prompt", "context_length_exceeded", expected)
+
+
+def test_a_request_that_just_fits_is_answered(make_api: Any) -> None:
+    response = make_api(max_model_len=100).post("/v1/completions", TEXT | {"prompt": list(range(90)), "max_tokens": 10})
+    assert response.json()["usage"]["total_tokens"] == 100
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("GET", "/"), ("POST", "/v1/embeddings"), ("DELETE", "/v1"), ("GET", "/v1/models/")]
+)
+def test_an_unknown_url_is_a_404_in_the_same_shape(api: Any, method: str, path: str) -> None:
+    if path == "/v1/models/":
+        assert_error(api.request(method, path), 404, "model", "model_not_found", "``")
+    else:
+        assert_error(api.request(method, path), 404, None, "unknown_url", f"Invalid URL ({method} {path})")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allow"), [("GET", "/v1/chat/completions", "POST"), ("POST", "/v1/models", "GET, HEAD")]
+)
+def test_a_wrong_method_is_a_405_that_says_which_is_right(api: Any, method: str, path: str, allow: str) -> None:
+    response = api.request(method, path)
+    assert_error(response, 405, None, "method_not_supported", f"Not allowed to {method}")
+    assert response.headers["allow"] == allow
+
+
+@pytest.mark.parametrize("text", ["\ud800", "a\udfffb", "\x00", "😀", "<|end_of_turn|>", "\u2028", " ", ""])
+@pytest.mark.parametrize("stream", [False, True])
+def test_odd_text_is_answered(make_api: Any, api: Any, text: str, stream: bool) -> None:
+    assert api.chat(text, max_tokens=3, stream=stream).status_code == 200
+    echo = make_api(replies="echo")
+    assert echo.chat(text, max_tokens=3, stream=stream).status_code == 200
+
+
+def test_odd_names_are_only_unknown_models(api: Any) -> None:
+    for name in ("\ud800", "\x00", "", "a" * 10_000):
+        assert_error(
+            api.post("/v1/chat/completions", CHAT | {"model": name}), 404, "model", "model_not_found", "does not exist"
+        )
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda children: st.lists(children, max_size=3) | st.dictionaries(st.text(max_size=5), children, max_size=3),
+    max_leaves=6,
+)
+FIELDS = sorted({key for changes, *_ in CHAT_CASES + TEXT_CASES for key in changes} | {"metadata", "ignore_eos"})
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.sampled_from(["chat/completions", "completions"]), st.dictionaries(st.sampled_from(FIELDS), json_values, max_size=3)
+)
+def test_no_body_of_odd_values_is_a_server_error(api: Any, path: str, changes: dict[str, Any]) -> None:
+    good = CHAT if path.startswith("chat") else TEXT
+    response = api.post(f"/v1/{path}", json.dumps(good | changes).encode())
+    assert response.status_code in (200, 400, 404), response.text
+    if response.status_code != 200:
+        assert set(response.json()["error"]) == {"message", "type", "param", "code"}

@@ -1,0 +1,197 @@
+"""The drivers: tokens leave at the cluster's times, on any clock, and nobody is starved."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+import numpy as np
+import pytest
+
+from llmirage_server.cluster.cluster import Cluster, EngineLimits
+from llmirage_server.cluster.fixed import FixedInstance
+from llmirage_server.cluster.request import Request, StepEnd
+from llmirage_server.cluster.router import make_router
+from llmirage_server.driver import SLICE_S, Driver, FreeDriver, PacedDriver
+from llmirage_shared import virtual_time
+
+LIMITS = EngineLimits(kv_tokens=100_000)
+
+
+def fixed_cluster(ttft_s: float, itl_s: float) -> Cluster:
+    return Cluster([FixedInstance(0, ttft_s, itl_s, LIMITS)], make_router("round_robin"))
+
+
+class Recorder:
+    """Receives one request's tokens and notes when."""
+
+    def __init__(self, tokens: int, id: int = 0) -> None:
+        self.request = Request(id, np.array([1, 2, 3], np.int32), np.arange(tokens, dtype=np.int32) + 10)
+        self.request.tag = self
+        self.seen: list[tuple[float, int]] = []  # loop time, tokens so far
+        self.done = asyncio.Event()
+
+    def tokens_due(self, request: Request) -> None:
+        self.seen.append((asyncio.get_running_loop().time(), request.produced))
+        if request.produced == len(request.output):
+            self.done.set()
+
+
+def test_tokens_leave_at_ttft_plus_multiples_of_itl() -> None:
+    async def main() -> list[tuple[float, int]]:
+        recorder = Recorder(4)
+        PacedDriver(fixed_cluster(0.5, 0.25)).submit([recorder.request])
+        await recorder.done.wait()
+        return recorder.seen
+
+    assert virtual_time.run(main()) == [(0.5, 1), (0.75, 2), (1.0, 3), (1.25, 4)]
+
+
+def test_speed_divides_the_wall_time_of_every_token() -> None:
+    async def main() -> list[tuple[float, int]]:
+        recorder = Recorder(3)
+        PacedDriver(fixed_cluster(0.5, 0.25), speed=4).submit([recorder.request])
+        await recorder.done.wait()
+        return recorder.seen
+
+    assert virtual_time.run(main()) == [(0.125, 1), (0.1875, 2), (0.25, 3)]
+
+
+@pytest.mark.parametrize("speed", [1 / 3, 0.7, 3.3, 1e6])
+def test_rounding_between_the_clocks_neither_loses_nor_repeats_a_token(speed: float) -> None:
+    async def main() -> list[tuple[float, int]]:
+        recorder = Recorder(50)
+        await asyncio.sleep(1 / 7)
+        PacedDriver(fixed_cluster(0.1, 0.3), speed).submit([recorder.request])
+        await recorder.done.wait()
+        return recorder.seen
+
+    seen = virtual_time.run(main())
+    assert [produced for _, produced in seen] == list(range(1, 51))
+    assert seen[-1][0] == pytest.approx(1 / 7 + (0.1 + 49 * 0.3) / speed)
+
+
+def test_a_late_tick_brings_all_due_tokens_at_once_and_the_next_keep_their_times() -> None:
+    async def main() -> list[tuple[float, int]]:
+        loop = asyncio.get_running_loop()
+        recorder = Recorder(5)
+        driver = PacedDriver(fixed_cluster(0.1, 0.1))
+        driver.submit([recorder.request])
+        assert isinstance(loop, virtual_time.VirtualTimeLoop)
+        loop.call_at(0.15, setattr, loop, "_now", 0.32)  # the machine stands still from 0.15 s to 0.32 s
+        await recorder.done.wait()
+        assert driver.pacing.summary().max_s == pytest.approx(0.12)
+        return recorder.seen
+
+    seen = virtual_time.run(main())
+    assert [produced for _, produced in seen] == [1, 3, 4, 5]
+    assert [time for time, _ in seen] == pytest.approx([0.1, 0.32, 0.4, 0.5])
+
+
+def test_a_request_submitted_later_arrives_at_the_present() -> None:
+    async def main() -> tuple[float, float]:
+        first, second = Recorder(20), Recorder(2, id=1)
+        driver = PacedDriver(fixed_cluster(0.1, 0.1))
+        driver.submit([first.request])
+        await asyncio.sleep(0.55)
+        driver.submit([second.request])
+        await second.done.wait()
+        return second.request.arrival_s, second.seen[-1][0]
+
+    assert virtual_time.run(main()) == pytest.approx((0.55, 0.75))
+
+
+def test_cancelled_requests_bring_no_more_tokens_and_leave_nothing_behind() -> None:
+    async def main() -> None:
+        recorder = Recorder(20)
+        driver = PacedDriver(fixed_cluster(0.1, 0.1))
+        driver.submit([recorder.request])
+        await asyncio.sleep(0.35)
+        driver.cancel([recorder.request])
+        await asyncio.sleep(10)
+        assert [produced for _, produced in recorder.seen] == [1, 2, 3]
+        assert driver.cluster.next_event_time() == math.inf
+        [instance] = driver.cluster.snapshot()
+        assert (instance.running, instance.kv_used_tokens) == (0, 0)
+
+    virtual_time.run(main())
+
+
+def test_the_app_may_move_to_another_event_loop() -> None:
+    driver = PacedDriver(fixed_cluster(0.5, 0.25))
+
+    async def main(id: int) -> list[tuple[float, int]]:
+        recorder = Recorder(2, id)
+        driver.submit([recorder.request])
+        await recorder.done.wait()
+        return recorder.seen
+
+    assert virtual_time.run(main(0)) == [(0.5, 1), (0.75, 2)]
+    assert virtual_time.run(main(1)) == [(0.5, 1), (0.75, 2)]
+
+
+def test_the_free_driver_takes_no_time_and_gives_all_tokens_of_a_slice_together() -> None:
+    async def main() -> list[tuple[float, int]]:
+        recorder = Recorder(40)
+        FreeDriver(fixed_cluster(3600.0, 60.0)).submit([recorder.request])
+        await recorder.done.wait()
+        return recorder.seen
+
+    assert virtual_time.run(main()) == [(0.0, 40)]
+
+
+class SlowCluster(Cluster):
+    """Each step costs wall time, on a clock the test moves."""
+
+    def __init__(self, cluster: Cluster, clock: list[float], cost_s: float) -> None:
+        self._inner = cluster
+        self._clock = clock
+        self._cost_s = cost_s
+
+    def submit(self, request: Request, now: float) -> None:
+        self._inner.submit(request, now)
+
+    def next_event_time(self) -> float:
+        return self._inner.next_event_time()
+
+    def advance(self, to: float, max_steps: int | None = None) -> list[StepEnd]:
+        events = self._inner.advance(to, max_steps)
+        self._clock[0] += self._cost_s * len(events)
+        return events
+
+
+@pytest.mark.parametrize("kind", ["paced", "free"])
+def test_a_long_computation_is_cut_into_slices(kind: str) -> None:
+    """The loop gets its turn although 10,000 tokens are due at once and computing them takes ten slices."""
+
+    async def main() -> int:
+        clock = [0.0]
+        cluster = SlowCluster(fixed_cluster(0.0, 0.0), clock, SLICE_S / 1000)
+        driver: Driver = PacedDriver(cluster) if kind == "paced" else FreeDriver(cluster)
+        recorder = Recorder(10_000)
+        driver._begin(asyncio.get_running_loop())
+        driver._clock = lambda: clock[0]
+        driver.submit([recorder.request])
+        turns = 0
+        while not recorder.done.is_set():
+            await asyncio.sleep(0)
+            turns += 1
+            assert turns < 1000
+        return len(recorder.seen)
+
+    assert 9 <= virtual_time.run(main()) <= 11
+
+
+def test_a_receiver_that_fails_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Recorder):
+        def tokens_due(self, request: Request) -> None:
+            raise RuntimeError("no more")
+
+    async def main() -> int:
+        broken, healthy = Broken(2), Recorder(2, id=1)
+        PacedDriver(fixed_cluster(0.1, 0.1)).submit([broken.request, healthy.request])
+        await healthy.done.wait()
+        return healthy.request.produced
+
+    assert virtual_time.run(main()) == 2
+    assert "could not be delivered" in caplog.text
