@@ -313,7 +313,7 @@ def test_an_idle_instance_starts_when_work_arrives_again() -> None:
 def test_a_request_that_can_never_finish_is_refused() -> None:
     engine = Engine(kv_tokens=20)
     engine.submit(15, 6)
-    with pytest.raises(ValueError, match="15 prompt and 7 output tokens can never be finished.*room for 21"):
+    with pytest.raises(ValueError, match=r"15 prompt and 7 output tokens can never finish.*room for 21"):
         engine.submit(15, 7)
     assert len(engine.run()) == 6
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 
 from llmirage_server.cluster.instance_base import InstanceBase, InstanceSnapshot
@@ -24,16 +25,23 @@ class Cluster:
         if not instances:
             raise ValueError("a cluster needs at least one instance")
         self._instances = list(instances)
+        self.max_request_tokens = min(instance.max_request_tokens for instance in instances)  # prompt and output together
         self._router = router
         self._now = -math.inf
         self._events = [instance.next_event_time() for instance in instances]
         self._held: list[StepEnd] = []  # happened before a submit or cancel, not yet returned by advance
 
     def submit(self, request: Request, now: float) -> None:
-        """Route a request and queue it. Raises ValueError for an empty one, or one that no instance could ever finish."""
-        if not len(request.prompt) or not len(request.output):
+        """Route a request and queue it. Raises ValueError for an empty one, or one that could never finish."""
+        prompt_tokens, output_tokens = len(request.prompt), len(request.output)
+        if not prompt_tokens or not output_tokens:
             raise ValueError("a request needs at least one prompt token and one output token")
-        self._held.extend(self._run(now, None))
+        if prompt_tokens + output_tokens > self.max_request_tokens:
+            raise ValueError(
+                f"a request of {prompt_tokens} prompt and {output_tokens} output tokens can never finish: "
+                f"an instance has room for {self.max_request_tokens} tokens"
+            )
+        self._held.extend(self._run(now, sys.maxsize))
         index = self._router.choose(request, self._instances)
         self._instances[index].submit(request, self._now)
         request.instance = index
@@ -45,7 +53,7 @@ class Cluster:
 
         Nothing happens if the request has finished or been cancelled by `now`, or was never submitted.
         """
-        self._held.extend(self._run(now, None))
+        self._held.extend(self._run(now, sys.maxsize))
         if request.instance < 0 or request.cancelled or request.produced == len(request.output):
             return
         request.cancelled = True
@@ -65,18 +73,21 @@ class Cluster:
         In each StepEnd every request of `emitted` gained exactly one token. Ties between instances go by index. With
         `max_steps` the work stops after so many step ends; `next_event_time` tells that there is more. `to` may be inf.
         """
-        held, self._held = self._held, []
-        return held + self._run(to, max_steps)
+        if max_steps is None:
+            max_steps = sys.maxsize
+        self._held.extend(self._run(to, max_steps - len(self._held)))
+        ends, self._held = self._held[:max_steps], self._held[max_steps:]
+        return ends
 
     def snapshot(self) -> list[InstanceSnapshot]:
         """The state of every instance, as of the time reached."""
         return [instance.snapshot() for instance in self._instances]
 
-    def _run(self, to: float, max_steps: int | None) -> list[StepEnd]:
+    def _run(self, to: float, max_steps: int) -> list[StepEnd]:
         ends: list[StepEnd] = []
         events, instances = self._events, self._instances
         while (now := min(events)) <= to and now < math.inf:
-            if max_steps is not None and len(ends) >= max_steps:
+            if len(ends) >= max_steps:
                 return ends
             index = events.index(now)
             end = instances[index].advance()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from heapq import heappop, heappush
 from itertools import count
 
@@ -24,6 +25,7 @@ class FixedInstance(InstanceBase):
             if not 0 <= value < math.inf:
                 raise ValueError(f"{name} must be a number of seconds from 0 up, not {value}")
         super().__init__(index, limits)
+        self.max_request_tokens = sys.maxsize
         self._ttft_s = ttft_s
         self._itl_s = itl_s
         self._sequences: dict[Request, Sequence] = {}
@@ -43,7 +45,6 @@ class FixedInstance(InstanceBase):
     def submit(self, request: Request, now: float) -> None:
         sequence = Sequence.of(request)
         self._sequences[request] = sequence
-        self.active_tokens += sequence.tokens
         self.kv.acquire(sequence)
         request.admitted_s = now
         request.cached_tokens = sequence.computed
@@ -52,9 +53,7 @@ class FixedInstance(InstanceBase):
         heappush(self._due, (now + self._ttft_s, next(self._order), request))
 
     def cancel(self, request: Request) -> None:
-        sequence = self._sequences.pop(request)
-        self.kv.release(sequence)
-        self.active_tokens -= sequence.prompt_tokens + request.produced
+        self.kv.release(self._sequences.pop(request))
         self._drop_cancelled()
 
     def next_event_time(self) -> float:
@@ -81,7 +80,6 @@ class FixedInstance(InstanceBase):
             else:
                 next_s = request.arrival_s + self._ttft_s + request.produced * self._itl_s
                 heappush(due, (next_s, order, request))
-        self.active_tokens += len(emitted)
         self._drop_cancelled()
         return StepEnd(now, self.index, emitted) if emitted else None
 
@@ -108,7 +106,6 @@ class FixedInstance(InstanceBase):
         sequence = self._sequences.pop(request)
         self._remember(sequence, sequence.max_tokens - 1)
         self.kv.release(sequence)
-        self.active_tokens -= sequence.max_tokens
 
     def _drop_cancelled(self) -> None:
         """Keep cancelled requests from the head, so that an idle instance has no event left."""

@@ -36,23 +36,14 @@ class Instance(InstanceBase):
         return len(self._scheduler.waiting)
 
     def submit(self, request: Request, now: float) -> None:
-        tokens = len(request.prompt) + len(request.output)
-        if tokens > self.limits.max_request_tokens:
-            raise ValueError(
-                f"a request of {len(request.prompt)} prompt and {len(request.output)} output tokens can never be finished: "
-                f"this instance has room for {self.limits.max_request_tokens}"
-            )
         if self._step is None and not self._sequences:
             self._clock_s = now
         sequence = Sequence.of(request)
         self._sequences[request] = sequence
         self._scheduler.add(sequence)
-        self.active_tokens += sequence.tokens
 
     def cancel(self, request: Request) -> None:
-        sequence = self._sequences.pop(request)
-        self._scheduler.remove(sequence)
-        self.active_tokens -= sequence.tokens
+        self._scheduler.remove(self._sequences.pop(request))
 
     def next_event_time(self) -> float:
         if self._step is not None:
@@ -70,10 +61,9 @@ class Instance(InstanceBase):
             return None
         self._step = None
         emitted = self._scheduler.complete(step, self._clock_s)
-        self.active_tokens += len(emitted)
         for request in emitted:
             if request.produced == len(request.output):
-                self.active_tokens -= self._sequences.pop(request).tokens
+                del self._sequences[request]
         return StepEnd(self._clock_s, self.index, emitted) if emitted else None
 
     def snapshot(self) -> InstanceSnapshot:

@@ -28,14 +28,14 @@ class InstanceSnapshot:
 class InstanceBase(ABC):
     """A model replica. Time only moves forward: no call may go back behind an earlier one.
 
-    Attributes for the router: `running` and `waiting` requests, and `active_tokens`, the prompt and produced tokens of both.
+    The router looks at `running`, `waiting` and `kv`.
     """
 
     def __init__(self, index: int, limits: EngineLimits) -> None:
         self.index = index
         self.limits = limits
         self.kv = KVCache(limits)
-        self.active_tokens = 0
+        self.max_request_tokens = limits.max_request_tokens  # of prompt and output; a longer one could never finish
 
     @property
     @abstractmethod
@@ -47,7 +47,7 @@ class InstanceBase(ABC):
 
     @abstractmethod
     def submit(self, request: Request, now: float) -> None:
-        """Take a request; raises ValueError if the instance could never finish it."""
+        """Take a request of at most `max_request_tokens`."""
 
     @abstractmethod
     def cancel(self, request: Request) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Sequence
 
 from llmirage_server.cluster.instance_base import InstanceBase
@@ -87,22 +87,42 @@ class Session(LeastLoaded):
 
 
 class Prefix(LeastLoaded):
-    """Where the least is left to do: prompt tokens not cached there, plus the tokens of the sequences already there.
+    """Where the least is to be done: cache-aware, with the load in tokens as the counterweight.
 
-    The sum is the cost of NVIDIA Dynamo's KV-aware router, in tokens. When the instances are out of balance (one has more
-    than 64 requests more and 1.5 times as many as another) the least load decides alone, as in SGLang's router.
+    The cost of an instance is what its KV holds in use, plus the uncached prompt tokens still ahead of it, plus twice the
+    tokens of this prompt that are not cached there: they must be computed, and kept (the terms of the cost function of
+    NVIDIA Dynamo's KV router). Equal costs go to the least load. When one instance has more than 64 requests more and over
+    1.5 times as many as another, the least load decides alone, as in SGLang's router.
     """
 
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__(seed)
+        # For each instance: the requests that await their first token there, with their uncached tokens, and the sum.
+        self._ahead: defaultdict[int, deque[tuple[Request, int]]] = defaultdict(deque)
+        self._ahead_tokens: defaultdict[int, int] = defaultdict(int)
+
     def choose(self, request: Request, instances: Sequence[InstanceBase]) -> int:
-        requests = [instance.waiting + instance.running for instance in instances]
-        if max(requests) > min(requests) * _BALANCE_RATIO and max(requests) - min(requests) > _BALANCE_REQUESTS:
-            return super().choose(request, instances)
         key = token_bytes(request.prompt)
-        prompt_tokens = len(request.prompt)
-        costs = [
-            (prompt_tokens - instance.kv.match(key) + instance.active_tokens, _load(instance)) for instance in instances
-        ]
-        return min(self._in_rotation(len(instances)), key=costs.__getitem__)
+        uncached = [len(request.prompt) - instance.kv.match(key) for instance in instances]
+        requests = [instance.waiting + instance.running for instance in instances]
+        most, fewest = max(requests), min(requests)
+        if most - fewest > _BALANCE_REQUESTS and most > fewest * _BALANCE_RATIO:
+            index = super().choose(request, instances)
+        else:
+            costs = [
+                (instance.kv.used_tokens + self._tokens_ahead(i) + 2 * uncached[i], _load(instance))
+                for i, instance in enumerate(instances)
+            ]
+            index = min(self._in_rotation(len(instances)), key=costs.__getitem__)
+        self._ahead[index].append((request, uncached[index]))
+        self._ahead_tokens[index] += uncached[index]
+        return index
+
+    def _tokens_ahead(self, index: int) -> int:
+        ahead = self._ahead[index]
+        while ahead and (ahead[0][0].produced or ahead[0][0].cancelled):
+            self._ahead_tokens[index] -= ahead.popleft()[1]
+        return self._ahead_tokens[index]
 
 
 def _load(instance: InstanceBase) -> int:
