@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from llmirage_client.workload.json_places import Places
 from llmirage_client.workload.registry import detect, load
@@ -69,3 +71,29 @@ def test_places_finds_the_line_of_any_value(indent: int | None) -> None:
         assert places.line(path) == expected
     assert places.line(("c", "missing")) == places.line(("c",))
     assert places.line(("last", 0)) == places.line(("last",))
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["data", "session_id", "payloads"]), inner),
+    max_leaves=12,
+)
+
+
+@given(JSON_VALUES, st.sampled_from([None, 0, 3]))
+@settings(max_examples=150, deadline=None)
+def test_any_document_loads_or_is_refused_with_lines_that_exist(
+    tmp_path_factory: pytest.TempPathFactory, document: Any, indent: int | None
+) -> None:
+    text = json.dumps(document, indent=indent)
+    path = write(tmp_path_factory.mktemp("document"), text)
+    try:
+        workload = load(path, "inputs_json")
+    except WorkloadError as error:
+        lines = [problem.line for problem in error.problems]
+        assert lines
+        assert all(line is not None and 1 <= line <= text.count("\n") + 1 for line in lines)
+    else:
+        assert [[turn.payload for turn in s.turns] for s in workload.sessions.values()] == [
+            entry["payloads"] for entry in document["data"]
+        ]
