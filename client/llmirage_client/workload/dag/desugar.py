@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Sequence
 
 from llmirage_client.workload.dag.schema import ConversationLine, ForkEntry, SpawnEntry
@@ -57,11 +59,11 @@ def desugar(conversation: ConversationLine) -> tuple[Session, list[Problem]]:
 def group_spawns(entries: Sequence[SpawnEntry]) -> list[SpawnEntry]:
     """Neighbouring bare strings become one group that joins on the next turn; every object stays its own group."""
     groups: list[SpawnEntry] = []
-    for entry in entries:
-        if entry.bare and groups and groups[-1].bare:
-            groups[-1] = SpawnEntry(groups[-1].children + entry.children, bare=True)
+    for bare, run in itertools.groupby(entries, key=lambda entry: entry.bare):
+        if bare:
+            groups.append(SpawnEntry(tuple(child for entry in run for child in entry.children), bare=True))
         else:
-            groups.append(entry)
+            groups += run
     return groups
 
 
@@ -90,7 +92,7 @@ def branches_of(
 
 
 def _repeated(names: Sequence[str]) -> list[str]:
-    return [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    return [name for name, count in Counter(names).items() if count > 1]
 
 
 def _duplicates(forks: Sequence[ForkEntry], groups: Sequence[SpawnEntry]) -> list[str]:

@@ -14,7 +14,7 @@ from llmirage_client.workload.checking import Checker
 from llmirage_client.workload.session import Round, ThinkTime
 
 THINK_TIME_KEYS = ("think_time_ms", "think_time_sigma", "think_time_min_ms", "think_time_max_ms")
-_MOST_ROUNDS = 1_000_000  # a round is an object in memory; more than this is a slip of the keyboard
+_MOST_ROUNDS = 100_000  # a round is an object in memory; more than this is a slip of the keyboard
 
 
 @dataclass(slots=True, frozen=True)
