@@ -116,7 +116,8 @@ def _message(message: Message) -> list[str]:
 def called_functions(message: Message) -> list[Mapping[str, Any]]:
     """The function (or custom tool) of each call in an assistant's message, the deprecated `function_call` included."""
     functions: list[Mapping[str, Any]] = []
-    for call in message.get("tool_calls") or ():
+    calls = message.get("tool_calls")
+    for call in calls if isinstance(calls, Sequence) else ():
         if isinstance(call, Mapping):
             function = call.get("function") or call.get("custom") or call
             functions.append(function if isinstance(function, Mapping) else {"name": function})

@@ -7,7 +7,7 @@ merges: the 256 bytes first, then one id per merge in order of rank, then the sp
 from __future__ import annotations
 
 import re
-from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -97,5 +97,6 @@ def build(merges: list[tuple[str, str]]) -> tokenizers.Tokenizer:
 
 
 def load_merges() -> list[tuple[str, str]]:
-    text = (files("llmirage_shared") / "data" / "merges.txt").read_text("utf-8")
-    return [(left, right) for left, _, right in (line.partition(" ") for line in text.splitlines())]
+    """The shipped merges, one "left right" a line, best first."""
+    parts = (Path(__file__).parent / "data" / "merges.txt").read_text("utf-8").split()
+    return list(zip(parts[::2], parts[1::2], strict=True))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 TokenIds = npt.NDArray[np.int32]
 
-_CUT_CHARACTERS = 2048  # long segments are divided after about so many
+_CUT_CHARACTERS = 4096  # long segments are divided after about so many
 _NEVER = re.compile(r"(?!)")  # matches nothing: a vocabulary without special tokens
 
 
@@ -118,19 +118,7 @@ class Tokenizer:
         parts = self.split_special(text)
         if self._cut is None or len(max(parts, key=len, default="")) < 2 * _CUT_CHARACTERS:
             return parts
-        return [piece for part in parts for piece in self._pieces_of_segment(part)]
-
-    def _pieces_of_segment(self, segment: str) -> list[str]:
-        pieces = []
-        start = 0
-        while self._cut and len(segment) - start >= 2 * _CUT_CHARACTERS:
-            match = self._cut.search(segment, start + _CUT_CHARACTERS)
-            if match is None:
-                break
-            pieces.append(segment[start : match.start()])
-            start = match.start()
-        pieces.append(segment[start:])
-        return pieces
+        return [piece for part in parts for piece in self._divided(part)]
 
     def token_id(self, token: str) -> int | None:
         """The id of a special token by its text, None when there is none such."""
@@ -142,6 +130,18 @@ class Tokenizer:
 
     def is_special(self, token_id: int) -> bool:
         return token_id in self._special_ids
+
+    def _divided(self, segment: str) -> list[str]:
+        pieces = []
+        start = 0
+        while self._cut and len(segment) - start >= 2 * _CUT_CHARACTERS:
+            match = self._cut.search(segment, start + _CUT_CHARACTERS)
+            if match is None:
+                break
+            pieces.append(segment[start : match.start()])
+            start = match.start()
+        pieces.append(segment[start:])
+        return pieces
 
     def _byte_pieces(self, ids: list[int], final: bool) -> list[str]:
         decoder = codecs.getincrementaldecoder("utf-8")("replace")

@@ -1,0 +1,140 @@
+"""The prompt encoder gives what whole-text tokenization gives, and tokenizes only what is new."""
+
+from __future__ import annotations
+
+import threading
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llmirage_shared import embedded_tokenizer
+from llmirage_shared.chat_template import EmbeddedTemplate
+from llmirage_shared.prompt_encoder import PromptEncoder, SegmentCache
+from llmirage_shared.synthetic_text import SyntheticText
+from llmirage_shared.tokens import embedded
+
+pieces_of_text = st.one_of(
+    st.text(max_size=20),
+    st.sampled_from(embedded_tokenizer.SPECIAL_TOKENS),
+    st.sampled_from([" ", "  ", "\n", "\n\n", "<|", "|>", "<|user", "你好", "😀", "\ud800", "it's", " word", "word"]),
+)
+content = st.lists(pieces_of_text, max_size=8).map("".join)
+messages = st.lists(
+    st.fixed_dictionaries({"role": st.sampled_from(["system", "user", "assistant", "tool", "critic"]), "content": content}),
+    max_size=6,
+)
+encoder = PromptEncoder(embedded(), EmbeddedTemplate())  # shared by the examples, so that the cache is warm and mixed
+
+
+@settings(max_examples=200)
+@given(messages)
+def test_a_conversation_is_encoded_as_its_whole_text(conversation: list[dict[str, str]]) -> None:
+    text = encoder.render(conversation)
+    for _ in range(2):
+        assert encoder.encode(text).tolist() == embedded().encode(text).tolist()
+    assert encoder.encode_chat(conversation).tolist() == embedded().encode(text).tolist()
+
+
+@given(content)
+def test_any_text_is_encoded_as_a_whole(text: str) -> None:
+    assert (
+        PromptEncoder(embedded(), EmbeddedTemplate(), cache_tokens=5).encode(text).tolist()
+        == embedded().encode(text).tolist()
+    )
+
+
+def conversation_of(turns: int) -> list[dict[str, str]]:
+    text = SyntheticText(embedded(), seed=1)
+    return [{"role": "user" if i % 2 == 0 else "assistant", "content": text.text(i, 200)} for i in range(turns)]
+
+
+def test_a_growing_conversation_costs_only_its_new_messages() -> None:
+    encoder = PromptEncoder(embedded(), EmbeddedTemplate())
+    conversation = conversation_of(12)
+    encoder.encode_chat(conversation[:11])
+    text = encoder.render(conversation)
+    assert encoder.uncached_characters(text) == len(conversation[11]["content"])
+    encoder.encode(text)
+    assert encoder.uncached_characters(text) == 0
+    assert encoder.uncached_characters(encoder.render(conversation[:3])) == 0
+
+
+def test_one_growing_message_costs_its_end_only() -> None:
+    encoder = PromptEncoder(embedded(), EmbeddedTemplate())
+    long = SyntheticText(embedded(), seed=2).text(1, 20_000)
+    encoder.encode(long)
+    assert encoder.uncached_characters(long + " and more") < 10_000
+
+
+def test_the_reply_is_its_own_segment_of_the_next_prompt() -> None:
+    tokenizer = embedded()
+    encoder = PromptEncoder(tokenizer, EmbeddedTemplate())
+    conversation = conversation_of(2)
+    first = encoder.encode_chat(conversation[:1]).tolist()
+    reply = tokenizer.encode(conversation[1]["content"]).tolist()
+    following = encoder.encode_chat([*conversation, {"role": "user", "content": "go on"}]).tolist()
+    assert following[: len(first) + len(reply) + 1] == [*first, *reply, tokenizer.end_id]
+
+
+def test_the_cache_forgets_what_was_used_longest_ago() -> None:
+    tokenizer = embedded()
+    one, two, three = ("one two three", "four five six", "ten two six")
+    assert [len(tokenizer.encode(text)) for text in (one, two, three)] == [3, 3, 3]
+    encoder = PromptEncoder(tokenizer, EmbeddedTemplate(), cache_tokens=7)
+    encoder.encode(one)
+    encoder.encode(two)
+    encoder.encode(one)
+    encoder.encode(three)  # two goes
+    assert encoder.uncached_characters(one) == 0
+    assert encoder.uncached_characters(two) == len(two)
+    assert encoder.uncached_characters(three) == 0
+
+
+def test_a_segment_larger_than_the_cache_evicts_nothing() -> None:
+    cache = SegmentCache(capacity_tokens=4)
+    tokenizer = embedded()
+    cache.put("a b", tokenizer.encode("a b"))
+    cache.put("a b c d e f", tokenizer.encode("a b c d e f"))
+    assert "a b" in cache
+    assert "a b c d e f" not in cache
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 12))))
+def test_the_cache_counts_its_tokens(actions: list[tuple[bool, int]]) -> None:
+    cache = SegmentCache(capacity_tokens=20)
+    held: dict[str, int] = {}
+    for reads, size in actions:
+        name = "x" * size
+        if reads:
+            assert (cache.get(name) is None) == (name not in cache)
+        else:
+            cache.put(name, embedded().encode(" a" * size))
+        held[name] = size
+        assert cache.tokens == sum(tokens for key, tokens in held.items() if key in cache)
+        assert cache.tokens <= 20
+
+
+def test_the_encoder_is_safe_between_threads() -> None:
+    encoder = PromptEncoder(embedded(), EmbeddedTemplate(), cache_tokens=500)
+    text = SyntheticText(embedded(), seed=3)
+    prompts = [text.text(i, 60) for i in range(20)]
+    expected = [embedded().encode(prompt).tolist() for prompt in prompts]
+    wrong: list[int] = []
+
+    def work() -> None:
+        for _ in range(5):
+            for i, prompt in enumerate(prompts):
+                if encoder.encode(prompt).tolist() != expected[i]:
+                    wrong.append(i)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_encoded_prompts_cannot_be_written_to() -> None:
+    ids = encoder.encode("shared words")
+    assert not ids.flags.writeable
