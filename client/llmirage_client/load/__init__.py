@@ -1,1 +1,1 @@
-"""Arrivals, the session runner, branches and stop conditions."""
+"""Putting a workload's conversations on the wire: arrivals, the session runner, branches, stop conditions."""

@@ -1,0 +1,216 @@
+"""One phase of a run, warm-up or profiling: one coroutine per conversation, each awaiting its children at its end.
+
+A conversation sends a turn, threads the live reply into its history, starts the children of that turn, pauses, and goes on.
+Where a turn joins children it waits for their own last replies. Because a conversation's task ends after those of its
+children, a root's slot is taken until its whole tree is done, however deep, and cancelling a root cancels its tree.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterable
+
+from llmirage_client.load.arrivals import arrivals
+from llmirage_client.load.branches import Family, think_time_s
+from llmirage_client.load.conversation import Conversation
+from llmirage_client.load.options import RunOptions
+from llmirage_client.load.planner import Planner
+from llmirage_client.load.recorder import Recorder
+from llmirage_client.load.stop import Stop
+from llmirage_client.measure.record import BranchStats
+from llmirage_client.workload.session import Session, Turn, Workload
+
+
+class Phase:
+    """with_children: whether branches are followed; a warm-up runs the turns of roots only."""
+
+    def __init__(
+        self,
+        name: str,
+        workload: Workload,
+        options: RunOptions,
+        planner: Planner,
+        recorder: Recorder,
+        family: Family,
+        rng: random.Random,
+        with_children: bool = True,
+    ) -> None:
+        self.name = name
+        self.stats = BranchStats()
+        self.failed_fast: str | None = None
+        self._options = options
+        self._planner = planner
+        self._recorder = recorder
+        self._family = family
+        self._with_children = with_children
+        self._stop = Stop(options.request_count)
+        self._arrivals = arrivals(workload, options, self._start_root, self._stop, rng)
+        self._roots = 0
+        self._trees: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Returns when every conversation that was started is over."""
+        timers = self._timers()
+        try:
+            async with asyncio.TaskGroup() as self._group:
+                await self._arrivals.drive()
+        finally:
+            for timer in timers:
+                timer.cancel()
+
+    def cancel(self) -> None:
+        """Nothing more goes out, and what is in flight is cancelled."""
+        self._stop.end()
+        for tree in self._trees:
+            tree.cancel()
+
+    def _timers(self) -> list[asyncio.TimerHandle]:
+        duration_s = self._options.benchmark_duration_s
+        if duration_s is None:
+            return []
+        loop, speed = asyncio.get_running_loop(), self._options.speed
+        end_s = self._stop.clock() + duration_s / speed
+        grace_s = self._options.benchmark_grace_period_s / speed
+        return [loop.call_at(end_s, self._stop.end), loop.call_at(end_s + grace_s, self.cancel)]
+
+    def _start_root(self, session: Session, due_s: float) -> None:
+        conversation = self._family.root(session.id, self.name, self._roots)
+        self._roots += 1
+        tree = self._group.create_task(self._tree(conversation, due_s))
+        self._trees.add(tree)
+        tree.add_done_callback(self._trees.discard)
+
+    async def _tree(self, root: Conversation, due_s: float) -> None:
+        try:
+            await self._converse(root, due_s)
+        finally:
+            self._arrivals.tree_done()
+
+    async def _converse(self, conversation: Conversation, due_s: float) -> None:
+        """The conversation's own turns, then whatever of its children is still running."""
+        async with asyncio.TaskGroup() as children:
+            try:
+                if conversation.session.rounds:
+                    whole = await self._rounds(conversation, children)
+                else:
+                    whole = await self._turns(conversation, children, due_s)
+                self._count_end(conversation, whole)
+            except asyncio.CancelledError:
+                self._count_end(conversation, False)
+                raise
+            finally:
+                conversation.own_turns_done.set()
+
+    async def _turns(self, conversation: Conversation, children: asyncio.TaskGroup, ready_s: float) -> bool:
+        """Sends turn after turn; False when the phase ended before the last. ready_s: when the first may go out."""
+        if self._with_children and conversation.session.pre_session_spawns:
+            self._start_pre_session(conversation, children)
+            await asyncio.sleep(0)  # they go out first
+        for index, turn in enumerate(conversation.session.turns):
+            gated = index in conversation.gates
+            suspended = gated and await self._join(conversation.gates[index])
+            if suspended:
+                ready_s = self._stop.clock()
+            ready_s += self._delay_s(turn)
+            await self._stop.wait_until(ready_s)
+            if index and conversation.depth == 0 and not gated:
+                await self._arrivals.turn()
+            if not self._stop.permit():
+                self.stats.joins_suppressed += gated
+                return False
+            self.stats.parents_resumed += suspended
+            self._count_start(conversation)
+            issued_s = ready_s if index == 0 else self._stop.clock()
+            planned = self._planner.plan(conversation, index)
+            exchange = await self._recorder.send(conversation, index, planned, issued_s, self.name)
+            conversation.append_reply(exchange)
+            conversation.last_failed = exchange.error is not None
+            if conversation.last_failed and self._options.fail_fast and conversation.depth > 0:
+                self._fail_fast(conversation)
+            ready_s = self._stop.clock() if exchange.end_s is None else exchange.end_s
+            if self._with_children:
+                self._start_branches(conversation, turn, children)
+        return True
+
+    async def _rounds(self, conversation: Conversation, children: asyncio.TaskGroup) -> bool:
+        """An orchestrator's rounds, each after the children of the one before; False when the phase ended too early."""
+        rounds = conversation.session.rounds
+        rng = random.Random(conversation.correlation_id)
+        for number, round_ in enumerate(rounds):
+            pause_s = think_time_s(round_, conversation.session.think_time, rng) / self._options.speed
+            await self._stop.wait_until(self._stop.clock() + pause_s)
+            if self._stop.ended():
+                return False
+            self._count_start(conversation)
+            started = [
+                child
+                for place, name in enumerate(round_.children)
+                if self._start(child := self._family.child(conversation, name, "spawn", number, place), children)
+            ]
+            # A single round has nothing after it that would wait.
+            suspended = await self._join(started, count=len(rounds) > 1)
+            if suspended and self._stop.ended():
+                self.stats.joins_suppressed += 1
+            elif suspended:
+                self.stats.parents_resumed += 1
+        return True
+
+    def _start_branches(self, conversation: Conversation, turn: Turn, children: asyncio.TaskGroup) -> None:
+        for branch in turn.branches:
+            started = []
+            for place, name in enumerate(branch.children):
+                child = self._family.child(conversation, name, branch.kind, branch.id, place)
+                if self._start(child, children):
+                    started.append(child)
+            if branch.join_at is not None:
+                conversation.gates.setdefault(branch.join_at, []).extend(started)
+
+    def _start_pre_session(self, root: Conversation, children: asyncio.TaskGroup) -> None:
+        for place, name in enumerate(root.session.pre_session_spawns):
+            self._start(self._family.pre_session_child(root, name, place), children)
+
+    def _start(self, child: Conversation, children: asyncio.TaskGroup) -> bool:
+        """Starts a child at once, whatever the arrivals say; False when the phase has ended."""
+        if self._stop.ended():
+            self.stats.children_truncated += 1
+            return False
+        children.create_task(self._converse(child, self._stop.clock()))
+        return True
+
+    async def _join(self, children: Iterable[Conversation], count: bool = True) -> bool:
+        """Waits for the last replies of children; False when they were all there already."""
+        waiting = [child for child in children if not child.own_turns_done.is_set()]
+        if waiting and count:
+            self.stats.parents_suspended += 1
+        for child in waiting:
+            await child.own_turns_done.wait()
+        return bool(waiting) and count
+
+    def _delay_s(self, turn: Turn) -> float:
+        cap_s = self._options.inter_turn_delay_cap_s
+        delay_s = turn.delay_s if cap_s is None else min(turn.delay_s, cap_s)
+        return delay_s / self._options.speed
+
+    def _count_start(self, conversation: Conversation) -> None:
+        if conversation.depth > 0 and not conversation.counted:
+            conversation.counted = True
+            self.stats.children_spawned += 1
+
+    def _count_end(self, conversation: Conversation, whole: bool) -> None:
+        if conversation.depth == 0 or self.failed_fast is not None:
+            return
+        if not whole:
+            self.stats.children_truncated += 1
+        elif conversation.last_failed:
+            self.stats.children_errored += 1
+        else:
+            self.stats.children_completed += 1
+
+    def _fail_fast(self, child: Conversation) -> None:
+        """Aborts the run for the first failed request of any child; siblings under way are cancelled, not counted."""
+        if self.failed_fast is None:
+            self.failed_fast = child.session.id
+            self.stats.children_errored += 1
+            self.stats.parents_failed_due_to_child_error += child.parent is not None
+            self.cancel()

@@ -1,0 +1,31 @@
+"""From a turn to its request, by the session's mode."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from llmirage_client.load.conversation import Conversation, message_call, verbatim_call
+from llmirage_client.load.options import RunOptions
+from llmirage_client.load.recorder import Planned
+from llmirage_client.load.token_calls import TokenCalls
+
+
+class Planner:
+    """Token turns need a tokenizer, which is loaded when the first of them comes."""
+
+    def __init__(self, options: RunOptions) -> None:
+        self._options = options
+
+    def plan(self, conversation: Conversation, turn_index: int) -> Planned:
+        turn = conversation.session.turns[turn_index]
+        match conversation.session.mode:
+            case "verbatim":
+                return Planned(verbatim_call(turn, self._options))
+            case "tokens":
+                return self._token_calls.plan(conversation, turn)
+            case _:
+                return Planned(message_call(conversation, turn, self._options))
+
+    @cached_property
+    def _token_calls(self) -> TokenCalls:
+        return TokenCalls(self._options)

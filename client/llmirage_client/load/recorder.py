@@ -1,0 +1,115 @@
+"""Sends a conversation's requests and writes down what became of each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from llmirage_client.load.conversation import Conversation, Identifiers, headers
+from llmirage_client.load.options import RunOptions
+from llmirage_client.measure.record import Exchange, Record, RequestError
+from llmirage_client.targets.target import Call, Target
+
+OnRecord = Callable[[Record], None]
+
+
+class ProgressSink(Protocol):
+    def update(self, done: int, errors: int, in_flight: int) -> None: ...
+
+
+@dataclass(slots=True, frozen=True)
+class Planned:
+    """A turn's request and how many tokens it has and asks for, where the workload or our own count says so."""
+
+    call: Call
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+class Recorder:
+    """Collects the records of a run in order of completion, and the bodies that went out for inputs.json."""
+
+    def __init__(
+        self,
+        target: Target,
+        options: RunOptions,
+        identifiers: Identifiers,
+        progress: ProgressSink | None,
+        on_record: Callable[[Record], None] | None,
+    ) -> None:
+        self._target = target
+        self._options = options
+        self._identifiers = identifiers
+        self._progress = progress
+        self._on_record = on_record
+        self._errors = 0
+        self._in_flight = 0
+        self._payloads: dict[int, list[Mapping[str, Any]]] = {}  # by the conversation's number
+        self._inputs: list[dict[str, Any]] = []
+        self._names: Counter[str] = Counter()
+        self.records: list[Record] = []
+
+    async def send(
+        self, conversation: Conversation, turn_index: int, planned: Planned, issued_s: float, phase: str
+    ) -> Exchange:
+        """Sends one request and records it, also when the task is cancelled meanwhile."""
+        request_id = self._identifiers.make("request", conversation.correlation_id, turn_index)
+        call = planned.call
+        call.headers.update(headers(conversation, request_id, call, self._options))
+        if phase == "profiling":
+            self._payloads_of(conversation).append(call.body)
+        record = Record(
+            session_num=conversation.number,
+            conversation_id=conversation.session.id,
+            turn_index=turn_index,
+            request_id=request_id,
+            correlation_id=conversation.correlation_id,
+            root_correlation_id=conversation.root_correlation_id,
+            parent_correlation_id=conversation.parent.correlation_id if conversation.parent else None,
+            agent_depth=conversation.depth,
+            issued_s=issued_s,
+            exchange=Exchange(start_s=self._target.now()),
+            phase=phase,
+            input_tokens=planned.input_tokens,
+            output_tokens_asked=planned.output_tokens,
+        )
+        self._in_flight += 1
+        try:
+            record.exchange = await self._target.send(call)
+        except asyncio.CancelledError:
+            record.cancelled = True
+            record.exchange.end_s = self._target.now()
+            record.exchange.error = RequestError(499, "cancelled", "cancelled by the client before the reply was complete")
+            raise
+        finally:
+            self._in_flight -= 1
+            self._keep(record)
+        return record.exchange
+
+    def inputs(self) -> list[dict[str, Any]]:
+        """The content of inputs.json: every conversation's bodies as they were sent."""
+        return self._inputs
+
+    def _payloads_of(self, conversation: Conversation) -> list[Mapping[str, Any]]:
+        payloads = self._payloads.get(conversation.number)
+        if payloads is None:
+            payloads = self._payloads[conversation.number] = []
+            name = conversation.session.id
+            self._names[name] += 1
+            repeated = f"#{self._names[name]}" if self._names[name] > 1 else ""  # names are unique in inputs.json
+            self._inputs.append({"session_id": name + repeated, "payloads": payloads})
+        return payloads
+
+    def show_progress(self) -> None:
+        if self._progress is not None:
+            self._progress.update(len(self.records), self._errors, self._in_flight)
+
+    def _keep(self, record: Record) -> None:
+        self.records.append(record)
+        self._errors += record.exchange.error is not None and not record.cancelled
+        if self._on_record is not None:
+            self._on_record(record)
+        self.show_progress()

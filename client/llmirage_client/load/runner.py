@@ -1,0 +1,110 @@
+"""A run from start to end: an optional warm-up, then the workload, then everything that was measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import time
+
+from llmirage_client.load.branches import Family
+from llmirage_client.load.conversation import Identifiers
+from llmirage_client.load.options import RunOptions
+from llmirage_client.load.phase import Phase
+from llmirage_client.load.planner import Planner
+from llmirage_client.load.recorder import OnRecord, ProgressSink, Recorder
+from llmirage_client.measure.record import RunResult
+from llmirage_client.targets.target import Target
+from llmirage_client.workload.session import Workload
+
+
+async def run_workload(
+    workload: Workload,
+    options: RunOptions,
+    target: Target,
+    progress: ProgressSink | None = None,
+    on_record: OnRecord | None = None,
+) -> RunResult:
+    """Runs the workload to its end. Raises nothing for what the endpoint does; on_record is called as each request ends."""
+    return await Runner(workload, options, target, progress, on_record).run()
+
+
+class Runner:
+    """One run; `cancel` may end it early from a signal handler on the same loop."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        options: RunOptions,
+        target: Target,
+        progress: ProgressSink | None = None,
+        on_record: OnRecord | None = None,
+    ) -> None:
+        self._workload = workload
+        self._options = options
+        self._target = target
+        identifiers = Identifiers(options.seed)
+        self._recorder = Recorder(target, options, identifiers, progress, on_record)
+        self._family = Family(workload, identifiers)
+        self._planner = Planner(options)
+        self._rng = random.Random(options.seed)
+        self._phase: Phase | None = None
+        self._cancel_reason: str | None = None
+
+    def cancel(self, reason: str) -> None:
+        """Nothing more goes out; what is in flight is cancelled and recorded as that. Idempotent."""
+        self._cancel_reason = self._cancel_reason or reason
+        if self._phase is not None:
+            self._phase.cancel()
+
+    def show_progress(self) -> None:
+        """Draws the progress anew, so that its clock goes on while no request ends."""
+        self._recorder.show_progress()
+
+    async def run(self) -> RunResult:
+        if self._options.warmup_request_count:
+            await self._warm_up()
+        start_s, start_unix_s = self._target.now(), time.time()
+        phase = await self._run_phase("profiling", self._workload, self._options)
+        if phase.failed_fast is not None:
+            self._cancel_reason = f"child conversation {phase.failed_fast!r} failed and the run was to stop at that"
+        options = self._options
+        return RunResult(
+            records=self._recorder.records,
+            branch_stats=phase.stats if self._workload.branching or self._workload.format == "dag_jsonl" else None,
+            start_s=start_s,
+            end_s=self._target.now(),
+            start_unix_s=start_unix_s,
+            cancelled=self._cancel_reason is not None,
+            cancel_reason=self._cancel_reason,
+            speed=options.speed,
+            model=options.model,
+            endpoint=options.endpoint_type or "chat",
+            streaming=options.streaming,
+            workload_format=self._workload.format,
+            workload_path=self._workload.path,
+            inputs=self._recorder.inputs(),
+            notes=list(self._workload.notes),
+        )
+
+    async def _warm_up(self) -> None:
+        """Turns of roots alone, in a closed loop, until the asked number of requests is through."""
+        roots = tuple(root for root in self._workload.roots if self._workload.sessions[root].turns)
+        if roots:
+            options = dataclasses.replace(
+                self._options,
+                request_count=self._options.warmup_request_count,
+                num_conversations=None,
+                benchmark_duration_s=None,
+                request_rate_per_s=None,
+                fixed_schedule=False,
+            )
+            await self._run_phase("warmup", dataclasses.replace(self._workload, roots=roots), options)
+
+    async def _run_phase(self, name: str, workload: Workload, options: RunOptions) -> Phase:
+        self._phase = Phase(
+            name, workload, options, self._planner, self._recorder, self._family, self._rng, name == "profiling"
+        )
+        if self._cancel_reason is not None:
+            self._phase.cancel()
+        await self._phase.run()
+        return self._phase

@@ -1,0 +1,65 @@
+"""When a phase of a run ends: at its request cap, when its time is over, or when somebody stops it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from llmirage_shared.virtual_time import precise_clock
+
+
+class Stop:
+    """Says whether one more request may go out, and wakes everybody who waits once none may.
+
+    request_count: the literal cap on requests, None for no cap. Loop-bound: make it on the running loop.
+    """
+
+    def __init__(self, request_count: int | None = None) -> None:
+        self._ended = False
+        self._left = request_count
+        self._loop = asyncio.get_running_loop()
+        self.clock = precise_clock()
+        self._waiters: set[asyncio.Future[None]] = set()
+
+    def ended(self) -> bool:
+        return self._ended
+
+    def permit(self) -> bool:
+        """Takes the permission for one request; False when the phase has ended."""
+        if self._ended:
+            return False
+        if self._left is not None:
+            self._left -= 1
+            if self._left == 0:
+                self.end()
+        return True
+
+    def end(self) -> None:
+        """No request goes out from now on; those in flight go on. Idempotent."""
+        self._ended = True
+        for waiter in tuple(self._waiters):
+            wake(waiter)
+
+    def waiter(self) -> asyncio.Future[None]:
+        """A future that is done, at the latest, when the phase ends; anybody may `wake` it before."""
+        waiter = self._loop.create_future()
+        if self._ended:
+            waiter.set_result(None)
+        else:
+            self._waiters.add(waiter)
+            waiter.add_done_callback(self._waiters.discard)
+        return waiter
+
+    async def wait_until(self, when_s: float) -> None:
+        """Returns at that time of the clock, never before, or when the phase ends."""
+        while self.clock() < when_s and not self._ended:  # uvloop's timers are due up to a millisecond early
+            waiter = self.waiter()
+            timer = self._loop.call_at(when_s, wake, waiter)
+            try:
+                await waiter
+            finally:
+                timer.cancel()
+
+
+def wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

@@ -1,0 +1,155 @@
+"""Requests of turns that are given in tokens: so many in, so many out, and perhaps which.
+
+Ids go as they are to /completions where the endpoint takes them. Elsewhere one word stands for each id, so that equal
+prefixes stay equal. Without ids the text is synthetic; in a session each call then extends the one before:
+
+- previous messages, the live reply, and a new user message that fills up to the next count, where that fits;
+- else the reply is dropped and the last user message grows or shrinks to the count (1472 in and 133 out, then 1582 in: the
+  first prompt stays and gets 110 tokens longer);
+- else the conversation is cut back, message by message, until the count can be met.
+
+So the shared prefix is as long as the counts allow and the count is always exact: it is the server's own prompt_tokens, chat
+template included, when the tokenizer here is the server's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from llmirage_client.load.conversation import CHAT_PATH, COMPLETIONS_PATH, Conversation, finished_call
+from llmirage_client.load.options import RunOptions
+from llmirage_client.load.recorder import Planned
+from llmirage_client.workload.session import Problem, TokenSpec, Turn, Workload
+from llmirage_shared.prompt_encoder import PromptEncoder
+from llmirage_shared.synthetic_text import SyntheticText
+from llmirage_shared.tokens import load
+
+_EMBEDDED_OVERHEAD_BELOW = 16  # tokens: more than the embedded chat template adds to one message
+_ROUNDS_TO_MEET_A_COUNT = 4
+
+
+class PromptTooShortError(ValueError):
+    """A prompt of fewer tokens than the chat template alone takes."""
+
+
+class TokenCalls:
+    """Loads the tokenizer when it is made. Raises TokenizerError when that fails."""
+
+    def __init__(self, options: RunOptions) -> None:
+        self._options = options
+        tokenizer, template = load(options.tokenizer)
+        self._encoder = PromptEncoder(tokenizer, template)
+        self._text = SyntheticText(tokenizer, options.seed or 0)
+        self.overhead_tokens = self._count([_user("")])
+
+    def plan(self, conversation: Conversation, turn: Turn) -> Planned:
+        """Raises PromptTooShortError."""
+        spec, options = turn.tokens, self._options
+        assert spec is not None
+        body: dict[str, Any] = {}
+        if options.endpoint_type == "completions" or prompt_as_ids(spec, options):
+            path = COMPLETIONS_PATH
+            body["prompt"] = self._prompt(conversation, spec)
+        else:
+            path = CHAT_PATH
+            body["messages"] = self._messages(conversation, spec)
+        body |= {"model": turn.model or options.model, "stream": options.streaming}
+        legacy = options.use_legacy_max_tokens or path == COMPLETIONS_PATH
+        body["max_tokens" if legacy else "max_completion_tokens"] = spec.output_tokens
+        if options.takes_token_ids:
+            body |= {"min_tokens": spec.output_tokens, "ignore_eos": True}
+        counted = options.counts_prompts or prompt_as_ids(spec, options)
+        call = finished_call(path, body, turn, options)
+        return Planned(call, spec.input_tokens if counted else None, spec.output_tokens)
+
+    def _prompt(self, conversation: Conversation, spec: TokenSpec) -> str | list[int]:
+        if spec.input_ids is None:
+            # Prompts of one session are prefixes of one text, which is as much as calls of given lengths can share.
+            return self._text.text(self._key(conversation), spec.input_tokens)
+        if self._options.takes_token_ids:
+            ids: list[int] = spec.input_ids.tolist()
+            return ids
+        return self._text.text_for_ids(spec.input_ids)
+
+    def _messages(self, conversation: Conversation, spec: TokenSpec) -> list[Any]:
+        if spec.input_ids is not None:
+            room = spec.input_tokens - self.overhead_tokens
+            if room < 1:
+                raise self._too_short(spec)
+            return [_user(self._text.text_for_ids(spec.input_ids[:room]))]
+        if self._options.session_prefix == "none":
+            conversation.history.clear()
+        self._extend(conversation, spec)
+        return list(conversation.history)
+
+    def _extend(self, conversation: Conversation, spec: TokenSpec) -> None:
+        """Makes the history a prompt of exactly spec.input_tokens tokens that shares what it can with what it was."""
+        history = conversation.history
+        while True:
+            if history and history[-1]["role"] == "user":
+                history.pop()  # it has no reply: written anew, longer or shorter
+            room = spec.input_tokens - self._count([*history, _user("")])
+            if room >= 1:
+                break
+            if not history:
+                raise self._too_short(spec)
+            history.pop()
+        key = self._key(conversation)
+        history.append(_user(""))
+        for _ in range(_ROUNDS_TO_MEET_A_COUNT):  # more than one only where a template trims or merges
+            history[-1] = _user(self._text.text(key, room))
+            missing = spec.input_tokens - self._count(history)
+            if not missing:
+                return
+            room = max(room + missing, 1)
+
+    def _key(self, conversation: Conversation) -> int:
+        """Of the next user message: the same place in the same session has the same text, unless nothing is to be shared."""
+        place: tuple[object, ...] = (conversation.session.id, len(conversation.history))
+        if self._options.session_prefix == "none":
+            conversation.fresh_texts += 1
+            place = (*place, conversation.number, conversation.fresh_texts)
+        elif self._options.endpoint_type == "completions":
+            place = (conversation.session.id,)
+        return int.from_bytes(hashlib.blake2b(repr(place).encode(), digest_size=8).digest())
+
+    def _count(self, messages: list[Any]) -> int:
+        return len(self._encoder.encode_chat(messages))
+
+    def _too_short(self, spec: TokenSpec) -> PromptTooShortError:
+        return PromptTooShortError(
+            f"a chat prompt of {spec.input_tokens} tokens is not possible: the chat template of the tokenizer alone takes "
+            f"{self.overhead_tokens} (--endpoint-type completions has none)"
+        )
+
+
+def prompt_as_ids(spec: TokenSpec, options: RunOptions) -> bool:
+    """Whether the turn's token ids go on the wire as they are."""
+    return spec.input_ids is not None and options.takes_token_ids and options.endpoint_type != "chat"
+
+
+def short_prompts(workload: Workload, options: RunOptions) -> list[Problem]:
+    """Every turn whose prompt would be shorter than the chat template; loads a tokenizer only where one might be."""
+    if options.endpoint_type == "completions":
+        return []
+    as_chat = [
+        (session, index, turn.tokens)
+        for session in workload.sessions.values()
+        for index, turn in enumerate(session.turns)
+        if turn.tokens is not None and not prompt_as_ids(turn.tokens, options)
+    ]
+    if options.tokenizer is None:
+        as_chat = [entry for entry in as_chat if entry[2].input_tokens < _EMBEDDED_OVERHEAD_BELOW]
+    if not as_chat:
+        return []
+    calls = TokenCalls(options)
+    return [
+        Problem(str(calls._too_short(spec)), session.line, f"sub_requests.{index}.input_toks" if index else "input_toks")
+        for session, index, spec in as_chat
+        if spec.input_tokens <= calls.overhead_tokens
+    ]
+
+
+def _user(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
