@@ -7,8 +7,10 @@ late the last one was served. `FreeDriver` (`--speed max`) never waits: it lets 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import math
+import operator
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
@@ -20,6 +22,7 @@ from llmirage_shared.virtual_time import precise_clock
 logger = logging.getLogger("llmirage")
 
 SLICE_S = 0.002  # how long the cluster may compute before other work of the loop gets its turn
+_TIME = operator.attrgetter("time_s")
 _STEPS = 16  # step ends between two looks at the clock
 
 
@@ -122,8 +125,8 @@ class PacedDriver(Driver):
         events = self._run_cluster(to)
         self._deliver(events)
         sent_s = self._clock()
-        for event in events:
-            self.pacing.sent(sent_s - self._wall(event.time_s), len(event.emitted), sent_s)
+        for time_s, together in itertools.groupby(events, key=_TIME):
+            self.pacing.sent(sent_s - self._wall(time_s), sum([len(event.emitted) for event in together]), sent_s)
 
     def _wall(self, cluster_s: float) -> float:
         return self._start_s + cluster_s / self._speed

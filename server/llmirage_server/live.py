@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import socket
 from collections.abc import Callable
 from types import FrameType
 
 import uvicorn
+from sse_starlette.sse import AppStatus
 
 from llmirage_server.app import LlmirageApp
 
-GRACE_S = 2  # for responses to be cut off cleanly after the streams were told to end
+GRACE_S = 1  # for connections whose client does not read, after the others were ended properly
 KEEP_ALIVE_S = 75  # agents think and run tools between two requests on one connection
 
 
@@ -67,6 +69,8 @@ class LiveServer(uvicorn.Server):
         )
         self._app = app
         self._on_start = on_start
+        # sse-starlette would cut streams off at some moment after the signal; `shutdown` ends them properly.
+        AppStatus.enable_automatic_graceful_drain = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -74,6 +78,8 @@ class LiveServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._app.service.close()
+        # A client that does not read cannot be told; uvicorn would log its response as an error.
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

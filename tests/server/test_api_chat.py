@@ -131,6 +131,14 @@ def test_without_max_tokens_the_reply_ends_by_itself(api: Any) -> None:
     assert body["usage"]["completion_tokens"] > 1
 
 
+def test_min_tokens_and_ignore_eos_keep_the_reply_going(api: Any) -> None:
+    natural = api.chat("How long?").json()["usage"]["completion_tokens"]
+    assert api.chat("How long?", min_tokens=natural + 50).json()["usage"]["completion_tokens"] >= natural + 50
+    endless = api.chat("How long?", ignore_eos=True, max_tokens=natural + 70).json()
+    assert endless["usage"]["completion_tokens"] == natural + 70
+    assert endless["choices"][0]["finish_reason"] == "length"
+
+
 def test_a_stop_string_ends_the_text_before_it_also_in_a_stream(api: Any) -> None:
     whole = api.chat("stop", max_tokens=60).json()["choices"][0]["message"]["content"]
     stop = whole[40:46]

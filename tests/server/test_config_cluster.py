@@ -33,7 +33,8 @@ def test_the_default_cluster_is_two_h100_with_a_mixture_of_experts() -> None:
 def test_a_file_sets_fields_by_name_alias_or_with_dashes(tmp_path: Path) -> None:
     path = write(
         tmp_path,
-        "model: Qwen/Qwen3-8B\ntp: 2\nmax-num-seqs: 64\nspeed: max\nitl: 10\nenable_prefix_caching: false\nserved_model_name: a\n",
+        "model: Qwen/Qwen3-8B\ntp: 2\nmax-num-seqs: 64\nspeed: max\nitl: 10\n"
+        "enable_prefix_caching: false\nserved_model_name: a\n",
     )
     assert read_cluster_file(path) == {
         "model": "Qwen/Qwen3-8B",
@@ -59,7 +60,8 @@ def test_an_empty_file_is_the_default(tmp_path: Path) -> None:
 def test_all_problems_of_a_file_are_told_at_once_with_their_lines(tmp_path: Path) -> None:
     path = write(
         tmp_path,
-        "modle: x\ninstances: two\ngpu: h100_sxm\nrouter: roundrobin\nmax_num_seqs: 0\nseed: 1\nseed: 2\nfrobnicate: 1\nitl: .nan\n",
+        "modle: x\ninstances: two\ngpu: h100_sxm\nrouter: roundrobin\nmax_num_seqs: 0\n"
+        "seed: 1\nseed: 2\nfrobnicate: 1\nitl: .nan\n",
     )
     with pytest.raises(ConfigError) as error:
         read_cluster_file(path)

@@ -111,19 +111,31 @@ def test_a_client_that_closes_its_connection_frees_its_slot() -> None:
         assert (code, err) == (0, "")
 
 
+def test_a_client_that_does_not_read_cannot_keep_the_server_from_ending() -> None:
+    with served("--speed", "max") as server, closing(open_stream(server, 30_000)):
+        time.sleep(0.5)  # the connection's buffers are full now
+        code, _, err = server.end(signal.SIGTERM)
+    assert (code, err) == (0, "")
+
+
 def test_a_slow_reader_gets_everything() -> None:
     """The connection's buffers fill up, the stream waits, and nothing is lost."""
-    with served("--speed", "max") as server:
-        host, port = server.url.removeprefix("http://").removesuffix("/v1").split(":")
-        body = json.dumps(BODY | {"max_tokens": 20_000}).encode()
-        with closing(socket.create_connection((host, int(port)))) as connection:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 262_144)
-            head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-            connection.sendall(head.encode() + body)
-            time.sleep(0.5)
-            received = []
-            while part := connection.recv(65536):
-                received.append(part)
-        whole = b"".join(received)
-        assert whole.count(b'"delta":{"content":') == 20_000
-        assert b"data: [DONE]" in whole
+    with served("--speed", "max") as server, closing(open_stream(server, 20_000)) as connection:
+        time.sleep(0.5)
+        received = []
+        while part := connection.recv(65536):
+            received.append(part)
+    whole = b"".join(received)
+    assert whole.count(b'"delta":{"content":') == 20_000
+    assert b"data: [DONE]" in whole
+
+
+def open_stream(server: Served, max_tokens: int) -> socket.socket:
+    """A request on a connection of which nothing was read yet, with a receive buffer that the reply overflows."""
+    host, port = server.url.removeprefix("http://").removesuffix("/v1").split(":")
+    body = json.dumps(BODY | {"max_tokens": max_tokens}).encode()
+    head = ["POST /v1/chat/completions HTTP/1.1", f"Host: {host}", f"Content-Length: {len(body)}", "Connection: close"]
+    connection = socket.create_connection((host, int(port)))
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 262_144)
+    connection.sendall("\r\n".join([*head, "", ""]).encode() + body)
+    return connection
