@@ -1,0 +1,229 @@
+"""What replies say: exact lengths, stops, the same words for the same request, and tokens that re-tokenize."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from statistics import median
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llmirage_server.replies.choose import make_reply_source
+from llmirage_server.replies.echo import EchoReplies
+from llmirage_server.replies.lengths import ReplyLengths
+from llmirage_server.replies.prose import ProseReplies, conversation_key
+from llmirage_server.replies.reply import Reply, ReplyRequest
+from llmirage_shared.tokens import embedded
+
+TOKENIZER = embedded()
+PROSE = ProseReplies(TOKENIZER, seed=1)
+NATURAL = ProseReplies(TOKENIZER, seed=1, natural_stop=True)
+ECHO = EchoReplies(TOKENIZER)
+
+
+def request(prompt: str = "How are you?", **fields: object) -> ReplyRequest:
+    plain = ReplyRequest(prompt_ids=TOKENIZER.encode(prompt), last_user_text=prompt, max_tokens=None, limit_tokens=10_000)
+    return replace(plain, **fields)  # type: ignore[arg-type]
+
+
+def content_ids(reply: Reply) -> list[int]:
+    ids: list[int] = reply.ids.tolist()
+    return ids[:-1] if ids[-1] == TOKENIZER.end_id else ids
+
+
+prompts = st.text(max_size=20)
+counts = st.integers(1, 300)
+
+
+@settings(deadline=None)
+@given(prompts, counts, st.none() | st.integers(), st.integers(0, 3))
+def test_max_tokens_is_exact_and_the_text_retokenizes(prompt: str, max_tokens: int, seed: int | None, choice: int) -> None:
+    reply = PROSE.reply(request(prompt, max_tokens=max_tokens, seed=seed, choice=choice))
+    assert len(reply.ids) == len(reply.pieces) == max_tokens
+    assert reply.finish_reason == "length"
+    assert TOKENIZER.encode(reply.text).tolist() == reply.ids.tolist()
+    assert TOKENIZER.pieces(reply.ids) == list(reply.pieces)
+
+
+@settings(deadline=None)
+@given(prompts, st.none() | counts, st.integers(1, 400), st.integers(0, 200))
+def test_a_natural_stop_is_a_sentence_and_the_end_token(
+    prompt: str, max_tokens: int | None, limit: int, min_tokens: int
+) -> None:
+    reply = NATURAL.reply(request(prompt, max_tokens=max_tokens, limit_tokens=limit, min_tokens=min_tokens))
+    most = min(limit, max_tokens or limit)
+    assert len(reply.ids) == len(reply.pieces) <= most
+    assert TOKENIZER.encode(reply.text).tolist() == content_ids(reply)
+    if reply.finish_reason == "stop":
+        assert reply.ids[-1] == TOKENIZER.end_id
+        assert reply.pieces[-1] == ""
+        assert reply.text.rstrip().endswith(".")
+        assert len(content_ids(reply)) >= min_tokens
+    else:
+        assert len(reply.ids) == most
+        assert reply.ids[-1] != TOKENIZER.end_id
+
+
+def test_without_max_tokens_the_model_stops_by_itself() -> None:
+    replies = [PROSE.reply(request(f"question {i}")) for i in range(200)]
+    assert all(reply.finish_reason == "stop" for reply in replies)
+    lengths = [len(reply.ids) for reply in replies]
+    assert 130 < median(lengths) < 200
+    assert len(set(lengths)) > 100
+
+
+@pytest.mark.parametrize(
+    "fields", [{"max_tokens": 700}, {"max_tokens": None, "limit_tokens": 700}, {"max_tokens": 900, "limit_tokens": 700}]
+)
+def test_ignore_eos_goes_on_to_the_limit(fields: dict[str, int | None]) -> None:
+    reply = NATURAL.reply(request(ignore_eos=True, **fields))
+    assert len(reply.ids) == 700
+    assert reply.finish_reason == "length"
+    assert TOKENIZER.end_id not in reply.ids
+
+
+@settings(deadline=None)
+@given(prompts, counts, counts, st.integers(0, 5))
+def test_a_smaller_max_tokens_gives_a_prefix(prompt: str, one: int, other: int, seed: int) -> None:
+    short, long = sorted((one, other))
+    first = PROSE.reply(request(prompt, max_tokens=short, seed=seed))
+    second = PROSE.reply(request(prompt, max_tokens=long, seed=seed))
+    assert second.ids[:short].tolist() == first.ids.tolist()
+    free = PROSE.reply(request(prompt, seed=seed))
+    common = min(short, len(free.ids) - 1)
+    assert free.ids[:common].tolist() == first.ids[:common].tolist()
+
+
+def test_replies_differ_by_conversation_seed_choice_and_source_seed() -> None:
+    base = request(max_tokens=60, seed=1)
+    variants = [
+        base,
+        replace(base, seed=2),
+        replace(base, seed=None),
+        replace(base, choice=1),
+        request("Else?", max_tokens=60, seed=1),
+    ]
+    texts = [PROSE.reply(variant).text for variant in variants] + [ProseReplies(TOKENIZER, seed=2).reply(base).text]
+    assert len(set(texts)) == len(texts)
+    assert PROSE.reply(base).text == ProseReplies(TOKENIZER, seed=1).reply(base).text
+
+
+def test_one_changed_token_changes_the_conversation() -> None:
+    ids = np.zeros(5000, dtype=np.int32)
+    keys = {conversation_key(request(prompt_ids=ids))}
+    for at in range(0, 5000, 97):
+        changed = ids.copy()
+        changed[at] = 1
+        keys.add(conversation_key(request(prompt_ids=changed)))
+    keys.add(conversation_key(request(prompt_ids=ids[:-1])))
+    assert len(keys) == len(range(0, 5000, 97)) + 2
+
+
+def test_another_process_replies_the_same() -> None:
+    program = (
+        "from llmirage_shared.tokens import embedded; from llmirage_server.replies.choose import make_reply_source;"
+        "from llmirage_server.replies.reply import ReplyRequest; t = embedded();"
+        "print(make_reply_source('prose', t, 1).reply(ReplyRequest(t.encode('Hi'), 'Hi', 50, 1000, seed=3)).text)"
+    )
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert said == PROSE.reply(request("Hi", max_tokens=50, seed=3)).text + "\n"
+
+
+@settings(deadline=None)
+@given(st.integers(0, 50), st.integers(0, 60), st.integers(1, 12), st.booleans())
+def test_the_text_ends_before_a_stop_string(seed: int, start: int, length: int, include: bool) -> None:
+    free = PROSE.reply(request(max_tokens=100, seed=seed))
+    stop = free.text[start : start + length]
+    reply = PROSE.reply(request(max_tokens=100, seed=seed, stop=("never in it", stop), include_stop_str=include))
+    at = free.text.index(stop)
+    assert reply.text == free.text[: at + len(stop) if include else at]
+    assert reply.finish_reason == "stop"
+    assert reply.stop_reason == stop
+    assert len(reply.pieces) == len(reply.ids)
+    assert free.ids[: len(reply.ids)].tolist() == reply.ids.tolist()
+    # Tokens are counted up to the one that completes the stop string.
+    assert len("".join(free.pieces[: len(reply.ids) - 1])) < at + len(stop) <= len("".join(free.pieces[: len(reply.ids)]))
+
+
+def test_the_first_of_several_stop_strings_wins() -> None:
+    text = "one two three four five"
+    reply = ECHO.reply(request(text, stop=("four", "two", "three")))
+    assert (reply.text, reply.stop_reason) == ("one ", "two")
+    reply = ECHO.reply(request(text, stop=("wo", "two", "two three")))
+    assert (reply.text, reply.stop_reason) == ("one ", "two")
+
+
+def test_stop_strings_do_not_count_within_min_tokens() -> None:
+    text = "one two one two one two"
+    assert len(TOKENIZER.encode(text)) == 6
+    assert ECHO.reply(request(text, stop=("two",))).text == "one "
+    assert ECHO.reply(request(text, stop=("two",), min_tokens=1)).text == "one "
+    assert ECHO.reply(request(text, stop=("two",), min_tokens=2)).text == "one two one "
+    assert ECHO.reply(request(text, stop=("two",), min_tokens=3)).text == "one two one "
+
+
+any_text = st.text(max_size=30) | st.sampled_from(["", "<|user|>", "a<|end_of_turn|>b", "你好 😀", "\ud800", " \n"])
+
+
+@settings(deadline=None)
+@given(any_text)
+def test_echo_repeats_any_text_and_stops(text: str) -> None:
+    reply = ECHO.reply(request("", last_user_text=text))
+    assert reply.text == TOKENIZER.decode(TOKENIZER.encode_ordinary(text))
+    assert reply.text.replace("�", "") == text.replace("\ud800", "").replace("�", "") or "\ud800" in text
+    assert reply.ids[-1] == TOKENIZER.end_id
+    assert reply.finish_reason == "stop"
+    assert len(reply.ids) == len(reply.pieces)
+
+
+@settings(deadline=None)
+@given(any_text, st.integers(1, 50))
+def test_echo_with_ignore_eos_repeats_until_max_tokens(text: str, max_tokens: int) -> None:
+    reply = ECHO.reply(request("", last_user_text=text, max_tokens=max_tokens, ignore_eos=True))
+    assert len(reply.ids) == len(reply.pieces) == max_tokens
+    assert reply.finish_reason == "length"
+    once = TOKENIZER.decode(TOKENIZER.encode_ordinary(text)) or "."
+    assert (once * max_tokens).startswith(reply.text)
+
+
+def test_echo_cut_inside_a_character_shows_whole_characters_only() -> None:
+    whole = ECHO.reply(request("go 🦄"))
+    for max_tokens in range(1, len(whole.ids)):
+        cut = ECHO.reply(request("go 🦄", max_tokens=max_tokens))
+        assert cut.finish_reason == "length"
+        assert whole.text.startswith(cut.text)
+        assert cut.ids.tolist() == whole.ids[:max_tokens].tolist()
+
+
+def test_echo_of_the_text_and_no_more_stops_although_more_is_allowed() -> None:
+    assert ECHO.reply(request("one two", max_tokens=50)).finish_reason == "stop"
+    assert ECHO.reply(request("one two", max_tokens=3)).finish_reason == "stop"
+    assert ECHO.reply(request("one two", max_tokens=2)).finish_reason == "length"
+    assert ECHO.reply(request("one two", min_tokens=4)).text == "one twoone two"
+
+
+def test_lengths_are_lognormal() -> None:
+    lengths = ReplyLengths(median_tokens=100, sigma=0.5)
+    quantile = 2**64
+    assert lengths.tokens(quantile // 2) == 100
+    assert lengths.tokens(int(0.8413447 * quantile)) == 165  # one deviation: 100 * exp(0.5)
+    assert lengths.tokens(int(0.1586553 * quantile)) == 61  # 100 * exp(-0.5)
+    assert ReplyLengths(median_tokens=100, sigma=0).tokens(0) == 100
+    assert lengths.tokens(0) >= 1
+
+
+@pytest.mark.parametrize(("fields", "said"), [({"median_tokens": 0}, "positive"), ({"sigma": -1}, "0 or more")])
+def test_impossible_lengths_are_refused(fields: dict[str, float], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        ReplyLengths(**fields)
+
+
+def test_sources_are_chosen_by_name() -> None:
+    assert isinstance(make_reply_source("prose", TOKENIZER, 1), ProseReplies)
+    assert isinstance(make_reply_source("echo", TOKENIZER, 1), EchoReplies)
+    with pytest.raises(ValueError, match="unknown reply source 'poem'; choose from prose, echo"):
+        make_reply_source("poem", TOKENIZER, 1)  # type: ignore[arg-type]
