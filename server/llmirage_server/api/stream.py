@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Coroutine, Generator
 from typing import Any
 
 from sse_starlette.sse import EventSourceResponse
-from starlette.types import Message, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from llmirage_server.api.exchange import Exchange
 from llmirage_server.api.generation import Choice, Generation
@@ -90,6 +90,13 @@ class TokenStream(EventSourceResponse):
             self._unfinished = 0
             self._generation.stop()
             self.write(event(error.body()))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await asyncio.sleep(0)  # one turn, in which the driver delivers what is due at once
+        if self._last:  # all of it was: there is nothing to watch over, and the watching would cost more than the rest
+            await self._stream_response(send)
+        else:
+            await super().__call__(scope, receive, send)
 
     async def _stream_response(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
