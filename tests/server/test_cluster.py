@@ -213,6 +213,9 @@ def check(cluster: Cluster, requests: list[Request], tokens: Tokens) -> None:
     assert cluster.next_event_time() == math.inf
     for instance in cluster._instances:
         kv = instance.kv
+        if isinstance(instance, Instance):
+            assert not instance._sequences
+            assert not instance._scheduler._prefilling
         assert (instance.running, instance.waiting, kv.own_tokens, kv.tree.locked_tokens) == (0, 0, 0, 0)
         assert kv.free_tokens == kv.capacity_tokens - kv.tree.total_tokens
         total = kv.tree.total_tokens

@@ -10,6 +10,8 @@ import pytest
 
 from llmirage_server.cluster.cluster import Cluster, EngineLimits
 from llmirage_server.cluster.instance import Instance
+from llmirage_server.cluster.kv_cache import KVCache
+from llmirage_server.cluster.kv_cache import Sequence as KVSequence
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.router import make_router
 
@@ -175,14 +177,54 @@ def test_a_preempted_sequence_finds_in_the_cache_what_was_not_evicted() -> None:
     assert second.cached_tokens == 0  # what the first admission found
 
 
-def test_nobody_is_admitted_in_a_step_that_preempts() -> None:
-    engine = Engine(kv_tokens=20, prefix_caching=False)
+def test_the_generated_tokens_of_a_preempted_sequence_are_found_again() -> None:
+    engine = Engine(kv_tokens=20)
+    engine.submit(8, 4)
     engine.submit(8, 6)
-    engine.submit(8, 6)
-    engine.submit(1, 1, now=0.5)  # would fit from the second step on, and does
     engine.run()
-    assert engine.model.steps[1] == ([(1, 0)], [8, 8])
-    assert engine.model.steps[3] == ([], [10])  # preempts
+    # Of 10 computed tokens, 8 of them prompt, the first sequence's last one evicted a single one.
+    assert engine.model.steps[3:5] == [([], [10]), ([(2, 9)], [])]
+
+
+def test_a_preempted_sequence_goes_before_those_who_wait() -> None:
+    engine = Engine(kv_tokens=20, max_num_seqs=2, prefix_caching=False)
+    engine.submit(8, 6)
+    second, third = engine.submit(8, 6), engine.submit(1, 1)
+    engine.run()
+    assert second.preemptions == 1
+    assert engine.model.steps[6] == ([(11, 0), (1, 0)], [])
+    assert third.admitted_s > second.first_token_s
+
+
+def test_nobody_is_admitted_in_a_step_that_preempts() -> None:
+    engine = Engine(kv_tokens=19)
+    output = np.arange(500, 512, dtype=np.int32)
+    prompt = np.arange(8, dtype=np.int32)
+    first = Request(1, np.concatenate([prompt, output[:3]]), np.arange(900, 909, dtype=np.int32))
+    second = Request(2, prompt, output)
+    engine.cluster.submit(first, 0.0)
+    engine.cluster.submit(second, 0.0)
+    engine.run()
+    # The second gives way in the sixth step. 11 of its 12 computed tokens are the first one's prompt, held by it anyway,
+    # so that it would fit again at once; it is admitted in the next step.
+    assert engine.model.steps[4:7] == [([], [14, 11]), ([], [15]), ([(1, 12)], [16])]
+
+
+def test_a_head_of_the_queue_that_does_not_fit_is_not_looked_up_again_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_up = []
+    acquire = KVCache.acquire
+
+    def counting(kv: KVCache, sequence: KVSequence) -> None:
+        looked_up.append(sequence)
+        acquire(kv, sequence)
+
+    monkeypatch.setattr(KVCache, "acquire", counting)
+    engine = Engine(kv_tokens=100)
+    engine.submit(50, 40)
+    engine.submit(60, 1)
+    engine.run()
+    # Once for the first; for the second in the first step, after the first prompt's commit, and at its admission.
+    assert len(looked_up) == 4
 
 
 def test_a_prompt_is_admitted_only_when_all_of_it_fits() -> None:

@@ -65,9 +65,7 @@ class Scheduler:
 
     def complete(self, step: Step, now: float) -> list[Request]:
         """End a step at `now`: whoever has all its known tokens computed produces one more. Returned in running order."""
-        for sequence in step.prefill_sequences:
-            if sequence.request.cancelled:
-                continue
+        for sequence in step.prefill_sequences:  # a cancelled one has nothing computed any more
             self._kv.commit(sequence)
             if sequence.computed == sequence.tokens:
                 self._prefilling.remove(sequence)
