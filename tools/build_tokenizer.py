@@ -165,8 +165,9 @@ def fetch(source: Source, work: Path) -> Path:
         if subprocess.run(["apt-get", "download", "-q", wanted], cwd=work, stdout=subprocess.DEVNULL).returncode:
             raise SystemExit(f"apt-get cannot download {wanted}; versions that left the mirrors are on snapshot.debian.org")
         (archive,) = set(work.glob("*.deb")) - before
-        subprocess.run(["dpkg-deb", "-x", archive, unpacked.with_suffix(".part")], check=True)
-        unpacked.with_suffix(".part").rename(unpacked)
+        part = work / f"{unpacked.name}.part"
+        subprocess.run(["dpkg-deb", "-x", archive, part], check=True)
+        part.rename(unpacked)
         archive.unlink()
     return unpacked
 

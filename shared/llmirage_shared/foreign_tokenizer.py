@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from llmirage_shared.chat_template import ChatTemplate, ChatTemplateError, JinjaTemplate, PlainTemplate
 from llmirage_shared.tokens import Tokenizer, TokenizerError
@@ -33,14 +37,7 @@ _PROBES = ("", "word", " word", "word ", "  two  words\n\n", "\n", "été 你好
 
 def load(name_or_path: str) -> tuple[Tokenizer, ChatTemplate]:
     """A tokenizer with its own chat template, or a plain one where it brings none. Raises TokenizerError."""
-    try:
-        from transformers import AutoTokenizer
-    except ImportError as error:
-        raise TokenizerError(f"tokenizer {name_or_path}: needs the package transformers: {error}") from error
-    try:
-        hugging_face: Any = AutoTokenizer.from_pretrained(name_or_path)
-    except Exception as error:  # transformers and the hub client raise whatever they like
-        raise TokenizerError(_why_not(name_or_path, error)) from error
+    hugging_face = _from_transformers(name_or_path)
     backend: tokenizers.Tokenizer | None = getattr(hugging_face, "backend_tokenizer", None)
     if backend is None:
         raise TokenizerError(f"tokenizer {name_or_path}: has no tokenizer.json, and only that form can be used")
@@ -114,14 +111,54 @@ def _require_jinja(name_or_path: str) -> None:
         ) from error
 
 
-def _why_not(name_or_path: str, error: Exception) -> str:
+def _from_transformers(name_or_path: str) -> Any:
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it says on import that it finds no PyTorch
+    try:
+        from transformers import AutoTokenizer
+    except ImportError as error:
+        raise TokenizerError(f"tokenizer {name_or_path}: needs the package transformers: {error}") from error
+    try:
+        # First what is on this machine, hub cache included: no network where none is needed.
+        return AutoTokenizer.from_pretrained(name_or_path, local_files_only=True)
+    except Exception as error:  # transformers and the hub client raise whatever they like
+        _refuse_path(name_or_path, error)
+    hub = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+    if not _reachable(hub):
+        raise TokenizerError(
+            f"tokenizer {name_or_path}: there is no such folder, the name is not in the local hub cache, and {hub} cannot be"
+            " reached; give a folder that holds tokenizer.json"
+        )
+    try:
+        return AutoTokenizer.from_pretrained(name_or_path)
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise TokenizerError(
+            f"tokenizer {name_or_path}: there is no such folder, and {hub} does not give it: {reason}"
+        ) from error
+
+
+def _refuse_path(name_or_path: str, error: Exception) -> None:
+    """Raises TokenizerError when the name is that of something on this machine."""
     path = Path(name_or_path)
     if path.is_dir():
+        if not (path / "tokenizer.json").exists():
+            raise TokenizerError(f"tokenizer {name_or_path}: the folder holds no tokenizer.json") from error
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        return f"tokenizer {name_or_path}: the folder holds no tokenizer that transformers can load: {reason}"
+        raise TokenizerError(f"tokenizer {name_or_path}: transformers cannot load the folder: {reason}") from error
     if path.exists():
-        return f"tokenizer {name_or_path}: is a file; give the folder that holds tokenizer.json"
-    return (
-        f"tokenizer {name_or_path}: there is no such folder, and no model of that name could be loaded from the hub"
-        f" ({type(error).__name__}); offline, give a folder that holds tokenizer.json"
-    )
+        raise TokenizerError(f"tokenizer {name_or_path}: is a file; give the folder that holds tokenizer.json") from error
+    if path.is_absolute() or name_or_path.startswith("."):
+        raise TokenizerError(f"tokenizer {name_or_path}: there is no such folder") from error
+
+
+def _reachable(url: str) -> bool:
+    """Whether a request would find its way: the hub client tries for most of a minute before it says that it would not."""
+    if os.environ.get("HF_HUB_OFFLINE", "0").lower() in ("1", "true", "yes", "on"):
+        return False
+    if getproxies():
+        return True
+    try:
+        socket.getaddrinfo(urlsplit(url).hostname, 443)
+    except OSError:
+        return False
+    return True

@@ -14,7 +14,7 @@ from llmirage_shared import prose_bank
 from llmirage_shared.token_words import Word, one_token_words, stable_words
 from llmirage_shared.tokens import TokenIds, Tokenizer, TokenizerError
 
-VARIANTS = 64  # how many different sentences are made of one pattern on one topic
+VARIANTS = 32  # how many different sentences are made of one pattern on one topic
 _SLOT = re.compile(r"\{([a-z]+)[0-9]?\}")
 _PARAGRAPH_END = ".\n\n"
 _MARKS = (",", ".", ":", _PARAGRAPH_END)
@@ -129,7 +129,7 @@ class Book:
                 bits = mix(bits)
                 at = bits % len(choices)
                 word = choices[at] if choices[at] not in words else choices[(at + 1) % len(choices)]
-            if words and words[-1] in ("a", "A") and word[0] in "aeio" and word != "one":
+            if words and words[-1] in ("a", "A") and (word[0] in "aeio" or word == "hour") and word != "one":
                 words[-1] += "n"
             words.append(word)
         parts = [self._initial[words[0]] if opens else self._spaced[" " + words[0]]]

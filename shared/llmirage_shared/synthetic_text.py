@@ -26,7 +26,7 @@ class SyntheticText:
 
     def __init__(self, tokenizer: Tokenizer, seed: int = 0) -> None:
         self.tokenizer = tokenizer
-        self._seed = mix(seed & _MASK)
+        self._seed = mix(int(seed) & _MASK)
 
     def ids(self, key: int, n: int) -> TokenIds:
         """Exactly n ids of prose, int32; ids(key, n)[:m] == ids(key, m). Every prefix re-tokenizes to itself."""
@@ -44,7 +44,7 @@ class SyntheticText:
         if n <= 0:
             return np.empty(0, dtype=np.int32), []
         book = self._book
-        state = mix(self._seed ^ (key & _MASK))
+        state = mix(self._seed ^ (int(key) & _MASK))
         topic = state % book.topics
         # A walk over the patterns that comes back to one only after all the others.
         patterns, openings, steps = book.walks[topic]

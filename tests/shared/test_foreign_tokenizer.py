@@ -163,14 +163,29 @@ def test_pieces_of_a_decoder_that_joins_words_add_up(tmp_path: Path) -> None:
     assert tokenizer.pieces(ids) == ["the", " c", "at", "s", " the", " c", "at", "é"]
 
 
-@pytest.mark.parametrize("broken", ["absent", "empty", "file"])
-def test_what_cannot_be_loaded_is_one_clear_message(tmp_path: Path, broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    path = tmp_path / broken
-    if broken == "empty":
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("absent", "there is no such folder$"),
+        ("empty", "the folder holds no tokenizer.json$"),
+        ("broken", "transformers cannot load the folder: "),
+        ("file", "is a file; give the folder that holds tokenizer.json$"),
+    ],
+)
+def test_a_path_that_cannot_be_loaded_is_one_clear_message(tmp_path: Path, name: str, said: str) -> None:
+    path = tmp_path / name
+    if name in ("empty", "broken"):
         path.mkdir()
-    if broken == "file":
+    if name == "broken":
+        (path / "tokenizer.json").write_text("{", "utf-8")
+    if name == "file":
         path.write_text("{}", "utf-8")
-    with pytest.raises(TokenizerError, match=f"^tokenizer .*{broken}") as caught:
+    with pytest.raises(TokenizerError, match=f"^tokenizer .*{name}: {said}") as caught:
         load(str(path))
     assert "\n" not in str(caught.value)
+
+
+def test_a_hub_name_without_a_network_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(TokenizerError, match=r"^tokenizer no-one/nothing: there is no such folder, .* cannot be reached"):
+        load("no-one/nothing")
