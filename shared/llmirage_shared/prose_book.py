@@ -47,7 +47,7 @@ class Book:
     topics: how many there are. walks: for each topic the number of patterns, how many of them (the first ones) can open a
     text, and the strides that visit all patterns before one comes again. has_paragraphs: the vocabulary can end one.
     A vocabulary that cannot write the bank's sentences writes rows of the words it has.
-    Raises TokenizerError when it has none.
+    Raises TokenizerError when it has none, or when words next to each other merge.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -70,6 +70,7 @@ class Book:
             self.walks = [_walk(_ROWS, _ROWS)] * self.topics
         self.has_paragraphs &= self._writes_prose
         self._sentences: dict[tuple[int, int, int, bool, bool], Sentence] = {}
+        self._try_out()
 
     def sentence(self, topic: int, pattern: int, variant: int, opens: bool, closes: bool) -> Sentence:
         """One of the VARIANTS sentences of a pattern. opens, closes: it is the first or last of a paragraph."""
@@ -94,6 +95,16 @@ class Book:
         """The texts of one_token_words."""
         begin, follow = self.one_token_words
         return [word.pieces[0] for word in begin], [word.pieces[0] for word in follow]
+
+    def _try_out(self) -> None:
+        """Words are tested one by one; here is a text of them, in case the vocabulary joins words."""
+        for topic in range(self.topics):
+            sentences = [self.sentence(topic, pattern, 0, pattern == 0, False) for pattern in range(_FEWEST_OPENINGS)]
+            text = "".join(piece for sentence in sentences for piece in sentence.pieces)
+            if not np.array_equal(self._tokenizer.encode(text), np.concatenate([sentence.ids for sentence in sentences])):
+                raise TokenizerError(
+                    f"tokenizer {self._tokenizer.name}: joins words into one token, so no text can be counted out"
+                )
 
     def _resolve(self, patterns: Sequence[str], topic: prose_bank.Topic) -> list[Pattern]:
         resolved = []

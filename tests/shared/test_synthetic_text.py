@@ -153,3 +153,21 @@ def test_a_vocabulary_without_words_is_refused() -> None:
         text.text(1, 10)
     with pytest.raises(TokenizerError, match="tokenizer nothing"):
         text.text_for_ids([1, 2])
+
+
+def test_a_vocabulary_that_joins_words_is_refused() -> None:
+    # Every word is one token, letter by letter from its left end; "the" then takes in the word after it.
+    vocabulary = {chr(i): i for i in range(128)}
+    merges: dict[tuple[str, str], None] = {}
+    for word in [*prose_bank.first_words(), *(" " + word for word in prose_bank.words())]:
+        for end in range(2, len(word) + 1):
+            merges[word[: end - 1], word[end - 1]] = None
+            vocabulary.setdefault(word[:end], len(vocabulary))
+    for part in prose_bank.TOPICS[0].slots["part"]:
+        merges[" the", " " + part] = None
+        vocabulary[" the " + part] = len(vocabulary)
+    backend = Backend(models.BPE(vocab=vocabulary, merges=list(merges)))
+    backend.decoder = decoders.Fuse()
+    text = SyntheticText(Tokenizer(backend, "joined", None, segment_wise=False))
+    with pytest.raises(TokenizerError, match="tokenizer joined: joins words into one token"):
+        text.text(1, 10)
