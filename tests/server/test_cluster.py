@@ -70,6 +70,11 @@ def test_time_never_goes_back() -> None:
     late = request(1, [1], 1)
     cluster.submit(late, 4.0)
     assert late.arrival_s == 5.0
+    cluster.advance(math.inf)
+    assert late.finished_s > 5.0
+    later = request(2, [1], 1)
+    cluster.submit(later, 0.0)
+    assert later.arrival_s == late.finished_s
 
 
 def test_slices_keep_the_order_and_lose_nothing() -> None:

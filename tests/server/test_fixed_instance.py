@@ -89,6 +89,16 @@ def test_an_instance_whose_requests_are_all_cancelled_is_idle() -> None:
     assert served.next_event_time() == float("inf")
 
 
+def test_a_cancelled_request_leaves_no_event_behind() -> None:
+    served = cluster(0.5, 0.25)
+    first, second = request(1, 10, 1), request(2, 10, 1)
+    served.submit(first, 0.0)
+    served.submit(second, 0.1)
+    served.cancel(second, 0.2)
+    assert times(served, 0.5) == {1: [0.5]}
+    assert served.next_event_time() == float("inf")
+
+
 def test_the_next_turn_hits_the_prompt_and_what_was_generated() -> None:
     served = cluster(0.5, 0.25)
     first = request(1, 10, 5)

@@ -114,6 +114,19 @@ def test_prefix_keeps_forks_that_come_together_with_their_root() -> None:
     assert {fork.cached_tokens for fork in forks} == {1000}
 
 
+def test_prefix_keeps_a_fork_with_its_running_root() -> None:
+    routed = Routed("prefix", 2)
+    root = routed.put(1000, output=100)
+    fork = routed.put(np.append(root.prompt, np.int32(1)), now=10.0)
+    assert (root.instance, fork.instance) == (0, 0)  # about 1000 in use and 2 to add, against 2002 to add
+
+
+def test_prefix_forgets_the_work_that_is_done() -> None:
+    routed = Routed("prefix", 2)
+    assert [routed.put(300, output=1).instance, routed.put(100, output=1).instance] == [0, 1]
+    assert routed.put(10, now=10.0).instance == 0
+
+
 def test_prefix_spreads_prompts_that_no_one_knows() -> None:
     assert Routed("prefix", 3).places(6) == [0, 1, 2, 0, 1, 2]
 

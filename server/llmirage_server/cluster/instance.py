@@ -36,7 +36,7 @@ class Instance(InstanceBase):
         return len(self._scheduler.waiting)
 
     def submit(self, request: Request, now: float) -> None:
-        if self._step is None and not self._sequences:
+        if self._step is None:
             self._clock_s = now
         sequence = Sequence.of(request)
         self._sequences[request] = sequence

@@ -160,7 +160,7 @@ class RadixTree:
         parent = lower.parent
         assert parent is not None
         upper = Node(lower.edge[:size], parent)
-        upper.locks, upper.last_used = lower.locks, lower.last_used
+        upper.locks = lower.locks  # it is dated when whoever caused the split unlocks it
         parent.children[upper.edge[: self._page_bytes]] = upper
         lower.edge, lower.parent = lower.edge[size:], upper
         upper.children[lower.edge[: self._page_bytes]] = lower

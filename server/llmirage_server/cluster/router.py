@@ -6,10 +6,11 @@ are taken in rotation: the search begins one instance further with every request
 
 from __future__ import annotations
 
-import random
 from abc import ABC, abstractmethod
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Sequence
+
+import numpy as np
 
 from llmirage_server.cluster.instance_base import InstanceBase
 from llmirage_server.cluster.radix_tree import token_bytes
@@ -46,10 +47,10 @@ class Random(Router):
     """Any, with equal chances, by the seed."""
 
     def __init__(self, seed: int = 0) -> None:
-        self._random = random.Random(seed)
+        self._rng = np.random.default_rng(seed)
 
     def choose(self, request: Request, instances: Sequence[InstanceBase]) -> int:
-        return self._random.randrange(len(instances))
+        return int(self._rng.integers(len(instances)))
 
 
 class LeastLoaded(Router):
