@@ -1,6 +1,6 @@
 """Gives the cluster time, and carries the tokens that are due to whoever waits for them.
 
-`PacedDriver` maps the loop's clock to cluster time: one timer, always set to the absolute moment of the next event, however
+`PacedDriver` maps the loop's clock to cluster time: one alarm, always set to the absolute moment of the next event, however
 late the last one was served. `FreeDriver` (`--speed max`) never waits: it lets the cluster run in short slices of CPU time.
 """
 
@@ -14,6 +14,7 @@ import operator
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from llmirage_server.alarm import Alarm, make_alarm
 from llmirage_server.cluster.cluster import Cluster
 from llmirage_server.cluster.request import Request, StepEnd
 from llmirage_server.pacing import Pacing
@@ -98,18 +99,17 @@ class PacedDriver(Driver):
         super().__init__(cluster)
         self._speed = speed
         self._start_s = 0.0  # wall time at which the cluster's clock was 0
-        self._timer: asyncio.TimerHandle | None = None
-        self._event_s = math.inf  # cluster time the timer is set for
-        self._coarse = False
+        self._alarm: Alarm | None = None
+        self._event_s = math.inf  # cluster time the alarm is set for
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
         reached = 0.0 if self._loop is None else self._now()
         super()._begin(loop)
         self._start_s = self._clock() - reached / self._speed
-        self._timer = None
+        if self._alarm is not None:
+            self._alarm.clear()
+        self._alarm = make_alarm(loop, self._tick)
         self._event_s = math.inf
-        # uvloop's timers count whole milliseconds from a clock it rounds down, and would fire early.
-        self._coarse = not isinstance(loop, asyncio.SelectorEventLoop)
 
     def _now(self) -> float:
         return (self._clock() - self._start_s) * self._speed
@@ -135,23 +135,15 @@ class PacedDriver(Driver):
         event_s = self.cluster.next_event_time()
         if event_s == self._event_s:
             return
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        assert self._alarm is not None
         self._event_s = event_s
         if event_s == math.inf:
-            return
-        assert self._loop is not None
-        due_s = self._wall(event_s)
-        if self._coarse:
-            delay_ms = math.ceil((due_s - self._clock()) * 1000)
-            self._timer = self._loop.call_later(max(delay_ms, 0) / 1000, self._tick)
+            self._alarm.clear()
         else:
-            self._timer = self._loop.call_at(due_s, self._tick)
+            self._alarm.set(self._wall(event_s))
 
     def _tick(self) -> None:
-        self._timer = None
-        event_s, self._event_s = self._event_s, math.nan  # nan equals no time: the next wake sets the timer
+        event_s, self._event_s = self._event_s, math.nan  # nan equals no time: the next wake sets the alarm
         now_s = self._clock()
         if now_s >= self._wall(event_s):
             # At least to the event: converting between the clocks may have rounded the present to just before it.

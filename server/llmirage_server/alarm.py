@@ -1,0 +1,113 @@
+"""One alarm at an absolute time, as precise as the platform allows.
+
+Event loops round timers to whole milliseconds, which is a fifth of the time between two tokens, and two of them when the
+cluster runs ten times faster than life. On Linux a timerfd wakes the loop within about 0.1 ms instead; dense alarms are
+held back a little, so that what is due within half a millisecond costs one wake-up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from llmirage_shared.virtual_time import VirtualTimeLoop
+
+_CLOCK_MONOTONIC = 1
+_TFD_NONBLOCK_CLOEXEC = 0o2004000
+_TFD_TIMER_ABSTIME = 1
+_GAP_S = 0.0005  # at least, between two rings
+
+
+class Alarm(Protocol):
+    """Calls back once at the time it was last set to; a past time means as soon as possible."""
+
+    def set(self, due_s: float) -> None:
+        """due_s: seconds on the clock of `precise_clock`."""
+        ...
+
+    def clear(self) -> None:
+        """No time; also lets go of the loop."""
+        ...
+
+
+def make_alarm(loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> Alarm:
+    """The most precise alarm for that loop."""
+    if sys.platform == "linux" and not isinstance(loop, VirtualTimeLoop):
+        try:
+            return TimerfdAlarm(loop, ring)
+        except (OSError, AttributeError):
+            pass
+    return LoopAlarm(loop, ring)
+
+
+class LoopAlarm:
+    """The loop's own timer: exact on a virtual loop, at most some milliseconds early or late on others."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> None:
+        self._loop = loop
+        self._ring = ring
+        self._handle: asyncio.TimerHandle | None = None
+
+    def set(self, due_s: float) -> None:
+        self.clear()
+        self._handle = self._loop.call_at(due_s, self._ring)
+
+    def clear(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (
+        ("interval_s", ctypes.c_long),
+        ("interval_ns", ctypes.c_long),
+        ("value_s", ctypes.c_long),
+        ("value_ns", ctypes.c_long),
+    )
+
+
+class TimerfdAlarm:
+    """A timerfd that the loop watches. It is never read: setting it again makes it unreadable, and `clear` unwatches it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> None:
+        """Raises OSError or AttributeError where the C library has no timerfd."""
+        self._fd = -1
+        self._loop = loop
+        self._ring = ring
+        self._watched = False
+        self._earliest_s = 0.0
+        library = ctypes.CDLL(None, use_errno=True)
+        self._settime = library.timerfd_settime
+        self._fd = library.timerfd_create(_CLOCK_MONOTONIC, _TFD_NONBLOCK_CLOEXEC)
+        if self._fd < 0:
+            raise OSError(ctypes.get_errno(), "timerfd_create")
+        self._time = _Timespec()
+        self._time_pointer = ctypes.byref(self._time)
+
+    def set(self, due_s: float) -> None:
+        due_ns = max(int(max(due_s, self._earliest_s) * 1e9), 1)  # 0 would disarm it
+        self._time.value_s, self._time.value_ns = divmod(due_ns, 1_000_000_000)
+        self._settime(self._fd, _TFD_TIMER_ABSTIME, self._time_pointer, None)
+        if not self._watched:
+            self._watched = True
+            self._loop.add_reader(self._fd, self._fire)
+
+    def clear(self) -> None:
+        if self._watched:
+            self._watched = False
+            if not self._loop.is_closed():
+                self._loop.remove_reader(self._fd)
+
+    def _fire(self) -> None:
+        self._earliest_s = time.monotonic() + _GAP_S
+        self._ring()
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
