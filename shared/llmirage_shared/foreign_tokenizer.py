@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from llmirage_shared.chat_template import ChatTemplate, ChatTemplateError, JinjaTemplate, PlainTemplate
-from llmirage_shared.tokens import Tokenizer, TokenizerError
+from llmirage_shared.tokens import Tokenizer, TokenizerError, without_thread_pool
 
 if TYPE_CHECKING:
     import tokenizers
@@ -37,6 +37,7 @@ _PROBES = ("", "word", " word", "word ", "  two  words\n\n", "\n", "été 你好
 
 def load(name_or_path: str) -> tuple[Tokenizer, ChatTemplate]:
     """A tokenizer with its own chat template, or a plain one where it brings none. Raises TokenizerError."""
+    without_thread_pool()
     hugging_face = _from_transformers(name_or_path)
     backend: tokenizers.Tokenizer | None = getattr(hugging_face, "backend_tokenizer", None)
     if backend is None:

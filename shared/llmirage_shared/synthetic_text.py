@@ -37,7 +37,8 @@ class SyntheticText:
         return "".join(self.ids_and_pieces(key, n)[1])
 
     def ids_and_pieces(self, key: int, n: int, whole_sentences: bool = False) -> tuple[TokenIds, list[str]]:
-        """ids(key, n) and the text of each id. With whole_sentences the text goes on to the end of its last sentence.
+        """ids(key, n) and the text of each id. With whole_sentences the text goes on to the next full stop without a line
+        end after it, since many clients strip white space from the end of a reply.
 
         The pieces come from a small set of shared str objects, so a dict from piece to anything is quick.
         """
@@ -53,7 +54,7 @@ class SyntheticText:
         arrays: list[TokenIds] = []
         pieces: list[str] = []
         in_paragraph, opens = 0, True
-        while len(pieces) < n:
+        while len(pieces) < n or (whole_sentences and opens):
             state = (state + _GOLDEN) & _MASK
             bits = mix(state)
             closes = book.has_paragraphs and in_paragraph >= 2 and (bits >> 48) % 4 == 0

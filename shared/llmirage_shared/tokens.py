@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import os
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -187,9 +188,15 @@ def without_surrogates(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
+def without_thread_pool() -> None:
+    """Texts are encoded one at a time, so the threads that `tokenizers` would start can only get in the way."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
 @lru_cache(maxsize=1)
 def embedded() -> Tokenizer:
     """The tokenizer that ships with the package; made once per process."""
+    without_thread_pool()
     backend = embedded_tokenizer.build(embedded_tokenizer.load_merges())
     return Tokenizer(backend, "llmirage", embedded_tokenizer.END_OF_TURN, segment_wise=True, cut=embedded_tokenizer.SAFE_CUT)
 
