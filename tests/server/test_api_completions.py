@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -118,6 +119,16 @@ def test_responses_carry_an_id_of_their_own_or_the_callers(api: Any) -> None:
         assert mine.headers["x-request-id"] == "mine-7"
     odd = api.post("/v1/completions", body, headers={"X-Request-Id": "a b"})
     assert odd.headers["x-request-id"].startswith("req_")
+
+
+def test_a_body_may_come_in_pieces(api: Any) -> None:
+    whole = json.dumps({"model": MODEL, "prompt": "x", "max_tokens": 1}).encode()
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for start in range(0, len(whole), 10):
+            yield whole[start : start + 10]
+
+    assert api.request("POST", "/v1/completions", content=pieces()).json()["usage"]["completion_tokens"] == 1
 
 
 def test_browsers_may_call(api: Any) -> None:

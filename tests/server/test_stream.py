@@ -198,6 +198,41 @@ def test_a_connection_that_is_full_at_the_end_still_gets_the_end(resume_s: float
     assert idle(app)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_leaves_before_its_body_is_complete_costs_nothing(stream: bool) -> None:
+    app = fixed_app()
+
+    async def main() -> Connection:
+        connection = Connection(app, stream=stream)
+
+        async def receive() -> Message:
+            if not connection.gone.is_set():
+                connection.gone.set()
+                return {"type": "http.request", "body": b"{", "more_body": True}
+            return {"type": "http.disconnect"}
+
+        connection.receive = receive  # type: ignore[method-assign]
+        await connection.run()
+        return connection
+
+    assert virtual_time.run(main()).messages == []
+    assert not app.service.open_responses
+
+
+def test_a_client_that_leaves_while_not_even_the_headers_could_be_sent_frees_its_slot() -> None:
+    app = fixed_app()
+
+    async def main() -> None:
+        connection = Connection(app)
+        connection.writable.clear()
+        asyncio.get_running_loop().call_at(0.05, connection.gone.set)
+        await connection.run()
+
+    virtual_time.run(main())
+    assert idle(app)
+    assert not app.service.open_responses
+
+
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_leaves_frees_its_kv_and_its_slot(stream: bool, full: bool) -> None:

@@ -92,28 +92,28 @@ class TokenStream(EventSourceResponse):
             self.write(event(error.body()))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await asyncio.sleep(0)  # one turn, in which the driver delivers what is due at once
-        if self._last:  # all of it was: there is nothing to watch over, and the watching would cost more than the rest
-            await self._stream_response(send)
-        else:
-            await super().__call__(scope, receive, send)
+        try:
+            await asyncio.sleep(0)  # one turn, in which the driver delivers what is due at once
+            if self._last:  # all of it was: there is nothing to watch over, and the watching would cost more than the rest
+                await self._stream_response(send)
+            else:
+                await super().__call__(scope, receive, send)
+        finally:
+            self._direct = False
+            self._generation.service.open_responses.discard(self)
+            self._generation.stop()
 
     async def _stream_response(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         self._send = send
         steppable = _is_steppable(send)
-        try:
-            while True:
-                await self._catch_up(send)
-                if self._last:
-                    return
-                self._direct = steppable
-                await self._wake_up
-                self._wake_up = asyncio.get_running_loop().create_future()
-        finally:
-            self._direct = False
-            self._generation.service.open_responses.discard(self)
-            self._generation.stop()
+        while True:
+            await self._catch_up(send)
+            if self._last:
+                return
+            self._direct = steppable
+            await self._wake_up
+            self._wake_up = asyncio.get_running_loop().create_future()
 
     async def _catch_up(self, send: Send) -> None:
         """Send what the tick could not."""
