@@ -123,7 +123,7 @@ def test_the_snapshot_counts_what_is_there() -> None:
     assert (state.kv_used_tokens, state.kv_total_tokens, state.cached_tokens) == (10, 1000, 0)
     cluster.advance(math.inf)
     state = cluster.snapshot()[0]
-    assert (state.running, state.waiting, state.kv_used_tokens, state.cached_tokens) == (0, 0, 0, 12)
+    assert (state.running, state.waiting, state.kv_used_tokens, state.cached_tokens) == (0, 0, 0, 13)
     assert (state.prefix_hit_tokens, state.prefix_query_tokens) == (9, 20)
 
 

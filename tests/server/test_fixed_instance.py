@@ -106,7 +106,7 @@ def test_the_next_turn_hits_the_prompt_and_what_was_generated() -> None:
     second = Request(2, np.concatenate([first.prompt, first.output, first.output]), first.output)
     times(served)
     served.submit(second, 10.0)
-    assert second.cached_tokens == 14
+    assert second.cached_tokens == 15
 
 
 def test_a_prompt_is_seen_by_others_from_its_first_token_on() -> None:
@@ -126,7 +126,7 @@ def test_what_does_not_fit_is_served_on_time_and_not_remembered() -> None:
     served.submit(small, 0.0)
     assert times(served) == {1: [0.5, 0.75, 1.0], 2: [0.5, 0.75, 1.0]}
     state = served.snapshot()[0]
-    assert (state.cached_tokens, state.kv_used_tokens, state.kv_total_tokens) == (22, 0, 30)
+    assert (state.cached_tokens, state.kv_used_tokens, state.kv_total_tokens) == (23, 0, 30)
 
 
 @pytest.mark.parametrize(("ttft_s", "itl_s"), [(-0.1, 0.0), (0.1, float("nan")), (float("inf"), 0.1)])

@@ -244,8 +244,8 @@ def test_the_next_turn_hits_the_prompt_and_what_was_generated() -> None:
     turn = np.concatenate([first.prompt, first.output, np.array([1, 2, 3], dtype=np.int32)])
     second = engine.submit(turn, 1, now=100.0)
     engine.run()
-    assert second.cached_tokens == 14  # the KV of the fifth generated token was never computed
-    assert engine.model.steps[-1] == ([(4, 14)], [])
+    assert second.cached_tokens == 15  # all ten of the prompt and all five generated ones
+    assert engine.model.steps[-1] == ([(3, 15)], [])
 
 
 def test_pages_of_sixteen_hit_whole_pages_only() -> None:

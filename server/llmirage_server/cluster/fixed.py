@@ -105,7 +105,7 @@ class FixedInstance(InstanceBase):
         request.finished_s = now
         sequence = self._sequences.pop(request)
         self._remember(sequence, sequence.max_tokens - 1)
-        self.kv.release(sequence)
+        self.kv.finish(sequence)
 
     def _drop_cancelled(self) -> None:
         """Keep cancelled requests from the head, so that an idle instance has no event left."""

@@ -4,7 +4,8 @@ Of a sequence's computed tokens, the first `in_tree` live in the radix tree, loc
 prefix; the rest are its own pages. So the memory in use is exactly `tree.total_tokens + own_tokens`.
 
 A prompt becomes visible to others chunk by chunk, at the end of the step that computes the chunk. Generated tokens
-follow when the sequence finishes or is preempted. The last token of a reply never does: no step ever computes its KV.
+follow when the sequence finishes or is preempted. The last token of a reply is remembered with the others, if there is
+room: engines compute its KV with the next turn, which makes that turn's prefill one token longer than ours.
 """
 
 from __future__ import annotations
@@ -107,6 +108,13 @@ class KVCache:
         self.own_tokens -= computed - sequence.in_tree
         sequence.in_tree = computed
         self.changes += 1
+
+    def finish(self, sequence: Sequence) -> None:
+        """Remember all of a sequence that has produced its last token, and release it. Nothing is evicted for that token."""
+        if self.prefix_caching and sequence.computed == sequence.max_tokens - 1 and self.free_tokens >= self.page_size:
+            self.allocate(sequence, 1)
+        self.commit(sequence)
+        self.release(sequence)
 
     def release(self, sequence: Sequence) -> None:
         """Give back the sequence's own pages and its lock; its part of the tree may be evicted from now on."""

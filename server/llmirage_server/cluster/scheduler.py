@@ -85,8 +85,7 @@ class Scheduler:
             self.running = [sequence for sequence in self.running if sequence.tokens < sequence.max_tokens]
             for sequence in finished:
                 sequence.request.finished_s = now
-                self._kv.commit(sequence)
-                self._kv.release(sequence)
+                self._kv.finish(sequence)
         return emitted
 
     def _schedule_running(self, step: Step) -> int:
