@@ -30,7 +30,7 @@ from llmirage_server.perf.errors import DeploymentError
 
 
 class LlmirageApp(Starlette):
-    """The ASGI application. `config`, `deployment`, `limits`, `max_model_len`, `driver` and `service` are its parts."""
+    """The ASGI application. `config`, `deployment`, `limits`, `model_names`, `driver`, `service` are its parts."""
 
     def __init__(self, config: ClusterConfig) -> None:
         """Raises ConfigError when the configuration cannot work; the message shows the arithmetic."""
@@ -40,8 +40,9 @@ class LlmirageApp(Starlette):
         self.max_model_len = _max_model_len(config, self.deployment, self.limits)
         cluster = Cluster(_instances(config, self.deployment, self.limits), make_router(config.router, config.seed))
         self.driver: Driver = FreeDriver(cluster) if config.speed == math.inf else PacedDriver(cluster, config.speed)
+        self.model_names = config.served_model_name or (self.deployment.model.name,)
         models = ServedModels(
-            config.model_names,
+            self.model_names,
             config.accept_models,
             [name for model in list_models() for name in (model.name, *model.aliases)],
             int(time.time()),
@@ -109,7 +110,7 @@ def _deployment(config: ClusterConfig) -> Deployment:
             max_num_seqs=config.max_num_seqs,
         )
     except DeploymentError as error:
-        raise ConfigError([str(error)]) from None
+        raise ConfigError(error.problems) from None
 
 
 def _limits(config: ClusterConfig, deployment: Deployment) -> EngineLimits:

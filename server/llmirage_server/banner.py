@@ -27,9 +27,9 @@ def banner(app: LlmirageApp, url: str) -> str:
         ("speed", _speed(config.speed)),
         ("API", f"{url}/v1"),
     ]
-    lines = [f"llmirage serves {', '.join(config.model_names)}", *(f"  {name:<9} {text}" for name, text in rows)]
+    lines = [f"llmirage serves {', '.join(app.model_names)}", *(f"  {name:<9} {text}" for name, text in rows)]
     body = (
-        f'{{"model": "{config.model_names[0]}", "messages": [{{"role": "user", "content": "Hello"}}], '
+        f'{{"model": "{app.model_names[0]}", "messages": [{{"role": "user", "content": "Hello"}}], '
         '"max_tokens": 60, "stream": true}'
     )
     lines += ["", f"  curl -N {url}/v1/chat/completions -H 'Content-Type: application/json' \\", f"    -d '{body}'", ""]
@@ -51,9 +51,8 @@ def _speed(speed: float) -> str:
         return "max: the cluster never waits"
     if speed == 1:
         return "1: as in life"
-    return (
-        f"{speed:g}: {speed:g} times faster than life" if speed > 1 else f"{speed:g}: {1 / speed:g} times slower than life"
-    )
+    how = f"{speed:g} times faster" if speed > 1 else f"{1 / speed:g} times slower"
+    return f"{speed:g}: {how} than life (`llmirage run --speed {speed:g}` reports in the cluster's time)"
 
 
 def farewell(pacing: PacingSummary) -> str:

@@ -61,7 +61,7 @@ _SETTINGS = (
         help="Ranks that whole experts are spread over.",
         metavar="N",
     ),
-    _setting("weights", help="Format of the weights: bf16, fp8, ...", metavar="FORMAT"),
+    _setting("weights", help="Format of the weights: auto, bf16, fp8, nvfp4, mxfp4 or int4.", metavar="FORMAT"),
     _setting("kv_cache_dtype", help="Format of the KV cache: bf16 or fp8.", metavar="FORMAT"),
     _setting("gpu_memory_utilization", help="Share of a GPU's memory that may be used.", metavar="SHARE"),
     _setting("max_num_seqs", help="Sequences that an instance runs at once.", metavar="N"),

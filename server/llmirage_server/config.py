@@ -67,11 +67,6 @@ class ClusterConfig:
         """Whether fixed times replace the performance model."""
         return self.ttft_ms is not None or self.itl_ms is not None
 
-    @property
-    def model_names(self) -> tuple[str, ...]:
-        """The names that GET /v1/models lists."""
-        return self.served_model_name or (self.model,)
-
     def _problems(self) -> list[str]:
         problems = []
         for name in (
