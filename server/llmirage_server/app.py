@@ -93,7 +93,9 @@ def load_text_tools(config: ClusterConfig) -> TextTools:
         natural_stop=config.natural_stop,
         lengths=ReplyLengths(config.reply_tokens),
     )
-    return TextTools(PromptEncoder(tokenizer, template), replies)
+    tools = TextTools(PromptEncoder(tokenizer, template), replies)
+    tools.warm_up()
+    return tools
 
 
 def _deployment(config: ClusterConfig) -> Deployment:

@@ -115,7 +115,7 @@ def test_a_new_format_is_one_module_and_nothing_else(tmp_path: Path, monkeypatch
 def test_every_bundled_workload_loads_by_name() -> None:
     assert {"dag-example", "dag-three-roots", "coding-agent", "mixed-flat-agentic"} <= registry.bundled().keys()
     for name, path in registry.bundled().items():
-        assert registry.load(f"bundled:{name}").path == str(path)
+        assert registry.load(f"bundled:{name}").path == f"bundled:{name}"
         assert registry.resolve_bundled(f"bundled:{name}") == str(path)
 
 

@@ -63,7 +63,7 @@ def running_server(port: int, speed: int) -> Iterator[str]:
 @click.command()
 @click.option("--port", type=int, help="Port of the demo's server.  [default: a free one]")
 @click.option(
-    "--speed", type=click.IntRange(1, 100), default=10, show_default=True, help="Run the cluster N times faster than life."
+    "--speed", type=click.IntRange(1, 100), default=5, show_default=True, help="Run the cluster N times faster than life."
 )
 @click.option(
     "--sessions", type=click.IntRange(1, 50), default=6, show_default=True, help="How many coding-agent sessions to run."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import os
 import re
 import signal
@@ -27,7 +28,7 @@ from llmirage_client.report.progress import Progress
 from llmirage_client.report.records_file import RecordWriter, RunClock
 from llmirage_client.targets.http import HttpTarget, probe
 from llmirage_client.workload.session import Workload, WorkloadError
-from llmirage_client.workload.summary import summarise
+from llmirage_client.workload.summary import requests_by_root
 from llmirage_shared.chat_template import ChatTemplateError
 from llmirage_shared.tokens import TokenizerError
 
@@ -205,8 +206,8 @@ def _expected_requests(workload: Workload, options: RunOptions) -> int | None:
     count = options.num_conversations
     if count is None and options.request_count is None and options.benchmark_duration_s is not None:
         return None
-    once = summarise(workload, with_reuse=False).requests
-    expected = once if count is None else round(once * count / max(len(workload.roots), 1))
+    by_root = list(requests_by_root(workload).values())
+    expected = sum(by_root) if count is None else sum(itertools.islice(itertools.cycle(by_root), count))
     if options.request_count is not None:
         return options.request_count if count is None else min(options.request_count, expected)
     return expected

@@ -51,6 +51,7 @@ class Recorder:
         self._inputs: list[dict[str, Any]] = []
         self._names: Counter[str] = Counter()
         self.records: list[Record] = []
+        self.paths: set[str] = set()  # the API's paths that were used
 
     async def send(
         self, conversation: Conversation, turn_index: int, planned: Planned, issued_s: float, phase: str
@@ -60,6 +61,7 @@ class Recorder:
         call = planned.call
         call.headers.update(headers(conversation, request_id, call, self._options))
         if phase == "profiling":
+            self.paths.add(call.path)
             self._payloads_of(conversation).append(call.body)
         record = Record(
             session_num=conversation.number,

@@ -7,7 +7,7 @@ import random
 import time
 
 from llmirage_client.load.branches import Family
-from llmirage_client.load.conversation import Identifiers
+from llmirage_client.load.conversation import CHAT_PATH, Identifiers
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.phase import Phase
 from llmirage_client.load.planner import Planner
@@ -78,7 +78,7 @@ class Runner:
             cancel_reason=self._cancel_reason,
             speed=options.speed,
             model=options.model,
-            endpoint=options.endpoint_type or "chat",
+            endpoint=_endpoint(self._recorder.paths),
             streaming=options.streaming,
             workload_format=self._workload.format,
             workload_path=self._workload.path,
@@ -108,3 +108,8 @@ class Runner:
             self._phase.cancel()
         await self._phase.run()
         return self._phase
+
+
+def _endpoint(paths: set[str]) -> str:
+    """The endpoint types that were used, by AIPerf's names."""
+    return " and ".join(sorted("chat" if path == CHAT_PATH else path.strip("/") for path in paths)) or "chat"

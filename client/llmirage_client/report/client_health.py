@@ -16,16 +16,16 @@ _SHORTEST_JUDGED_S = 1.0
 def client_warnings(result: RunResult, metrics: Metrics) -> list[str]:
     """Warnings about the client, empty when it kept up.
 
-    Late: the 99th percentile of its event loop's lateness, in cluster time, is above LATE_MS and above LATE_SHARE of the
+    Late: the 95th percentile of its event loop's lateness, in cluster time, is above LATE_MS and above LATE_SHARE of the
     median request latency. Busy: it used more than BUSY_SHARE of one core over a run of at least a second.
     """
     warnings = []
     latency = metrics.per_request.get("request_latency")
     if result.client_lag_s:
-        late_ms = float(np.percentile(result.client_lag_s, 99)) * result.speed * 1e3
+        late_ms = float(np.percentile(result.client_lag_s, 95)) * result.speed * 1e3
         if late_ms > max(LATE_MS, LATE_SHARE * latency.p50 if latency else 0.0):
             warnings.append(
-                f"This client was itself late: 1 % of its timers fired {late_ms:.0f} ms or more after they were due, so "
+                f"This client was itself late: 5 % of its timers fired {late_ms:.0f} ms or more after they were due, so "
                 "measured times may be too long by about that much. Use a less busy machine, a lower load"
                 + (" or a lower --speed on the server." if result.speed > 1 else ".")
             )

@@ -9,6 +9,7 @@ import importlib
 import pkgutil
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from llmirage_client.workload import formats
@@ -42,12 +43,11 @@ def load(path: str, format: str | None = None) -> Workload:
 
     Raises WorkloadError with every problem of the file.
     """
-    if path.startswith(BUNDLED_PREFIX):
-        path = resolve_bundled(path)
-    name = detect(path) if format is None else ALIASES.get(format, format)
+    file = resolve_bundled(path) if path.startswith(BUNDLED_PREFIX) else path
+    name = detect(file) if format is None else ALIASES.get(format, format)
     if name not in FORMATS:
         raise fault(path, f"unknown format '{name}'; choose one of {', '.join([*FORMATS, *ALIASES])}")
-    return FORMATS[name].load(path)
+    return replace(FORMATS[name].load(file), path=path)
 
 
 def detect(path: str) -> str:

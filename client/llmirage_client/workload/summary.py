@@ -63,6 +63,12 @@ def summarise(workload: Workload, with_reuse: bool = True) -> Summary:
     )
 
 
+def requests_by_root(workload: Workload) -> dict[str, int]:
+    """How many requests each root's whole tree sends."""
+    requests, _ = _below(workload)
+    return {root: requests[root] for root in workload.roots}
+
+
 def _below(workload: Workload) -> tuple[dict[str, int], dict[str, int]]:
     """For every session the requests of its whole tree, and the depth of that tree; children before parents."""
     requests: dict[str, int] = {}

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from llmirage_server.replies.reply import ReplySource
+from llmirage_server.replies.reply import ReplyRequest, ReplySource
 from llmirage_shared.prompt_encoder import PromptEncoder
 from llmirage_shared.wire import errors
 
@@ -25,6 +25,11 @@ class TextTools:
 
     encoder: PromptEncoder
     replies: ReplySource
+
+    def warm_up(self) -> None:
+        """Do once what is slow only the first time, so that no request pays for it."""
+        prompt_ids = self.encoder.encode_chat([{"role": "user", "content": "Hello"}])
+        self.replies.reply(ReplyRequest(prompt_ids=prompt_ids, last_user_text="Hello", max_tokens=16, limit_tokens=16))
 
 
 class TextLoader:
