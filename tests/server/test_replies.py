@@ -112,6 +112,15 @@ def test_replies_differ_by_conversation_seed_choice_and_source_seed() -> None:
     assert PROSE.reply(base).text == ProseReplies(TOKENIZER, seed=1).reply(base).text
 
 
+def test_conversations_told_apart_get_different_replies_unless_a_seed_is_given() -> None:
+    def text(**fields: object) -> str:
+        return PROSE.reply(request(max_tokens=30, **fields)).text
+
+    assert text(conversation="a") == text(conversation="a")
+    assert len({text(), text(conversation="a"), text(conversation="b")}) == 3
+    assert text(conversation="a", seed=5) == text(conversation="b", seed=5) == text(seed=5)
+
+
 def test_one_changed_token_changes_the_conversation() -> None:
     ids = np.zeros(5000, dtype=np.int32)
     keys = {conversation_key(request(prompt_ids=ids))}

@@ -7,7 +7,7 @@ import time
 from starlette.responses import Response
 
 from llmirage_server.api.exchange import Exchange
-from llmirage_server.api.generation import Prompt, Service, session_key
+from llmirage_server.api.generation import Prompt, Service
 from llmirage_server.api.stream import TokenStream
 from llmirage_shared.wire.chat import parse_chat
 from llmirage_shared.wire.chunks import chat_stream
@@ -26,9 +26,7 @@ class ChatEndpoint:
         service, sampling = self._service, request.sampling
         service.models.check(request.model)
         ids = await service.text.encode_chat(request.messages, request.tools)
-        generation = await service.generate(
-            [Prompt(ids, request.last_user_text)], sampling, session_key(exchange, sampling), "messages"
-        )
+        generation = await service.generate([Prompt(ids, request.last_user_text)], sampling, exchange, "messages")
         head = Head(new_id("chatcmpl-"), int(time.time()), request.model, service.system_fingerprint)
         if sampling.stream:
             usage_kind = "chat.completion.chunk" if sampling.include_usage else None

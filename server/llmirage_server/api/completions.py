@@ -7,7 +7,7 @@ import time
 from starlette.responses import Response
 
 from llmirage_server.api.exchange import Exchange
-from llmirage_server.api.generation import Prompt, Service, session_key
+from llmirage_server.api.generation import Prompt, Service
 from llmirage_server.api.stream import TokenStream
 from llmirage_shared.wire.chunks import text_stream
 from llmirage_shared.wire.completions import CompletionRequest, parse_completion
@@ -26,7 +26,7 @@ class CompletionsEndpoint:
         service, sampling = self._service, request.sampling
         service.models.check(request.model)
         prompts = await self._prompts(request)
-        generation = await service.generate(prompts, sampling, session_key(exchange, sampling), "prompt")
+        generation = await service.generate(prompts, sampling, exchange, "prompt")
         head = Head(new_id("cmpl-"), int(time.time()), request.model, service.system_fingerprint)
         if sampling.stream:
             usage_kind = "text_completion" if sampling.include_usage else None

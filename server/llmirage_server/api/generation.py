@@ -56,9 +56,7 @@ class Service:
         for response in list(self.open_responses):
             response.abort(errors.shutting_down())
 
-    async def generate(
-        self, prompts: Sequence[Prompt], sampling: Sampling, session_key: str | None, param: str
-    ) -> Generation:
+    async def generate(self, prompts: Sequence[Prompt], sampling: Sampling, exchange: Exchange, param: str) -> Generation:
         """Plan all choices of all prompts. Raises ApiError when one does not fit the context window."""
         if self._closed:
             raise errors.shutting_down()
@@ -68,6 +66,8 @@ class Service:
             if len(prompt.ids) + wanted_tokens > limit_tokens:
                 raise errors.context_length_exceeded(limit_tokens, len(prompt.ids), sampling.max_tokens, param)
         replies = (await self.text.get()).replies
+        affinity, correlation = exchange.header(b"x-session-affinity"), exchange.header(b"x-correlation-id")
+        session_key = affinity or correlation or sampling.session_key
         choices = []
         for prompt in prompts:
             for choice in range(sampling.n):
@@ -82,6 +82,7 @@ class Service:
                         stop=sampling.stop,
                         include_stop_str=sampling.include_stop_str,
                         seed=sampling.seed,
+                        conversation=correlation or affinity,
                         choice=choice,
                     )
                 )
@@ -181,8 +182,3 @@ class _Waiter:
     def abort(self, error: ApiError) -> None:
         if not self.done.done():
             self.done.set_exception(error)
-
-
-def session_key(exchange: Exchange, sampling: Sampling) -> str | None:
-    """What keeps the requests of one conversation together: headers first, then the body's own keys."""
-    return exchange.header(b"x-session-affinity") or exchange.header(b"x-correlation-id") or sampling.session_key

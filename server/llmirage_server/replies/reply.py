@@ -36,7 +36,8 @@ class Reply:
 class ReplyRequest:
     """What a reply source may know of a request.
 
-    max_tokens None means: the model stops by itself. `key` identifies the conversation content (same request, same reply).
+    max_tokens None means: the model stops by itself. Without a seed, conversations that a client tells apart get different
+    replies to the same words, as a model that samples would give them: else every run would find its replies in the cache.
     """
 
     prompt_ids: npt.NDArray[np.int32]
@@ -48,6 +49,7 @@ class ReplyRequest:
     stop: tuple[str, ...] = ()
     include_stop_str: bool = False
     seed: int | None = None
+    conversation: str | None = None  # the client's own name for the conversation, where it has one
     choice: int = 0  # index among n choices
 
 
