@@ -112,9 +112,8 @@ def _ids(value: object, field: str, check: Checker) -> npt.NDArray[np.int32] | N
     entries = check.items(value, field)
     if entries is None:
         return None
-    if set(map(type, entries)) <= {int} and (not entries or (min(entries) >= 0 and max(entries) <= _LARGEST_ID)):
-        ids = np.array(entries, dtype=np.int32)
-        ids.flags.writeable = False
+    ids = _as_array(entries)
+    if ids is not None:
         return ids
     for i, entry in enumerate(entries):
         if type(entry) is not int:
@@ -127,6 +126,20 @@ def _ids(value: object, field: str, check: Checker) -> npt.NDArray[np.int32] | N
             continue
         break
     return None
+
+
+def _as_array(entries: list[Any]) -> npt.NDArray[np.int32] | None:
+    """The ids, read-only; None when one of them is no id."""
+    if not set(map(type, entries)) <= {int}:
+        return None
+    try:
+        ids = np.array(entries, dtype=np.int32)
+    except OverflowError:
+        return None
+    if ids.size and ids.min() < 0:
+        return None
+    ids.flags.writeable = False
+    return ids
 
 
 def recognises(keys: Collection[str]) -> bool:
