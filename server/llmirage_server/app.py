@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import math
@@ -11,6 +12,7 @@ from collections.abc import AsyncIterator
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
+from llmirage_server.api import stream
 from llmirage_server.api.exchange import NotFound
 from llmirage_server.api.generation import Service
 from llmirage_server.api.models import ServedModels
@@ -66,7 +68,9 @@ class LlmirageApp(Starlette):
 @contextlib.asynccontextmanager
 async def _lifespan(app: LlmirageApp) -> AsyncIterator[None]:
     app.service.text.start()
+    warming = asyncio.ensure_future(stream.warm_up())  # after the server listens, before anybody is likely to stream
     yield
+    await warming
     app.service.close()
 
 
