@@ -1,0 +1,100 @@
+"""What the README shows works as pasted: its snippets against a server, its commands against the command line."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from llmirage_client.cli import COMMANDS
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+def block_with(language: str, text: str) -> str:
+    found = [block for block in blocks(language) if text in block]
+    assert len(found) == 1, f"{len(found)} {language} blocks with {text!r}"
+    return found[0]
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    server = subprocess.Popen([sys.executable, "-m", "llmirage_client", "serve", "--port", str(port), "--speed", "max"])
+    address = f"http://localhost:{port}"
+    try:
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                urllib.request.urlopen(f"{address}/health", timeout=5).close()
+                break
+            except urllib.error.URLError:
+                assert server.poll() is None, "the server ended"
+                assert time.monotonic() < deadline, "the server does not answer"
+                time.sleep(0.05)
+        yield address
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
+def test_the_curl_line_gets_a_reply_of_the_asked_length(url: str) -> None:
+    script = block_with("sh", "curl").replace("http://localhost:8000", url)
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert '"object":"chat.completion"' in done.stdout
+    assert '"completion_tokens":60' in done.stdout
+
+
+def test_the_sdk_snippet_prints_a_reply_and_its_usage(url: str) -> None:
+    script = block_with("python", "OpenAI").replace("http://localhost:8000", url)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "CompletionUsage(completion_tokens=60" in done.stdout
+    assert len(done.stdout.split("CompletionUsage")[0].split()) > 20
+
+
+def options_of(command: str) -> set[str]:
+    help_text = subprocess.run(
+        [sys.executable, "-m", "llmirage_client", command, "--help"], capture_output=True, text=True, check=True
+    ).stdout
+    return set(re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", help_text))
+
+
+def test_every_command_line_shown_uses_options_that_exist() -> None:
+    shown = [line.split("#")[0] for block in blocks("sh") for line in block.splitlines() if line.startswith("llmirage ")]
+    assert len(shown) > 8
+    known = {command: options_of(command) for command in COMMANDS}
+    for line in shown:
+        words = shlex.split(line)
+        assert words[1] in COMMANDS, line
+        unknown = {word for word in words[2:] if word.startswith("-")} - known[words[1]]
+        assert not unknown, f"{line}: {unknown}"
+
+
+def test_every_file_the_readme_points_to_exists() -> None:
+    targets = [t for t in re.findall(r"\]\(([^)#]+)\)", README) if "://" not in t]
+    targets += re.findall(r"workloads/[\w./-]+", README)
+    assert len(targets) >= 4
+    assert not [target for target in targets if not (ROOT / target).exists()]
+
+
+def test_the_command_reference_is_what_the_commands_say() -> None:
+    check = [sys.executable, str(ROOT / "tools/command_docs.py"), "--check", str(ROOT / "docs/commands.md")]
+    done = subprocess.run(check, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
