@@ -83,8 +83,8 @@ def demo(port: int | None, speed: int, sessions: int) -> None:
             statuses.append(subprocess.run(arguments, check=False).returncode)
     if any(statuses):
         raise click.ClickException("a run failed; its report above says how")
-    llmirage = "llmirage" if shutil.which("llmirage") else os.path.relpath(sys.argv[0])  # not on the path: as it was called
+    name = "llmirage" if shutil.which("llmirage") else os.path.relpath(sys.argv[0])  # not on the path: as it was called
     click.echo(
-        f"\nTry next: `{llmirage} serve` in one terminal, `{llmirage} run bundled:coding-agent --url localhost:8000` in another;"
-        f" `{llmirage} catalog workloads` lists what else is bundled."
+        f"\nTry next: `{name} serve` in one terminal, `{name} run bundled:coding-agent --url localhost:8000` in another;"
+        f" `{name} catalog workloads` lists what else is bundled."
     )
