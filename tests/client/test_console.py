@@ -190,6 +190,14 @@ def test_the_files_are_named_with_their_folder(tmp_path: Any) -> None:
     assert f"Written to {tmp_path}: profile_export_aiperf.json, profile_export_aiperf.csv, profile_export.jsonl\n" in text
 
 
+def test_chunks_that_came_together_are_said_to_blur_the_itl() -> None:
+    together = request(0)
+    together.exchange.token_s = [100.5, 100.5, 100.5, 101.0]
+    said = "arrived in one piece with the chunk before them"
+    assert said in report(run([together]), width=400)
+    assert said not in report(run([request(0)]), width=400)
+
+
 class TestTheClientsOwnHealth:
     def test_a_client_that_kept_up_is_not_mentioned(self) -> None:
         text = report(run([request(0)], client_lag_s=(0.001,) * 100, client_cpu_s=2.0))

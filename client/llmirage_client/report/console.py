@@ -142,6 +142,12 @@ def _reading_notes(result: RunResult, metrics: Metrics) -> list[str]:
         notes.append(f"These figures leave out {plural(warm_up, 'warm-up request')}.")
     if metrics.per_request and "time_to_first_token" not in metrics.per_request:
         notes.append("Replies came in one piece, so TTFT, TPOT and ITL cannot be measured; --streaming measures them.")
+    gaps = metrics.per_request.get("inter_chunk_latency")
+    if gaps is not None and gaps.p25 == 0.0:
+        notes.append(
+            "At least a quarter of the chunks arrived in one piece with the chunk before them, so the ITL row is about reads "
+            "of the network more than about tokens; TPOT is not affected."
+        )
     if metrics.output_counted_by in ("client", "mixed"):
         notes.append(
             "The server did not count the output tokens of every reply (no usage): there each streamed event counts as one."
