@@ -145,8 +145,8 @@ def _reading_notes(result: RunResult, metrics: Metrics) -> list[str]:
     gaps = metrics.per_request.get("inter_chunk_latency")
     if gaps is not None and gaps.p25 == 0.0:
         notes.append(
-            "At least a quarter of the chunks arrived in one piece with the chunk before them, so the ITL row is about reads "
-            "of the network more than about tokens; TPOT is not affected."
+            "At least a quarter of the chunks arrived in one piece with the chunk before them, so the ITL row is about "
+            "reads of the network more than about tokens; TPOT is not affected."
         )
     if metrics.output_counted_by in ("client", "mixed"):
         notes.append(
