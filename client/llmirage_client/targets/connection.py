@@ -53,6 +53,7 @@ class Incoming:
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._parser = httptools.HttpResponseParser(self)
+        self._parse = self._parser.feed_data
 
     @property
     def untouched(self) -> bool:
@@ -65,12 +66,14 @@ class Incoming:
             self.keep_alive = False
             return
         try:
-            self._parser.feed_data(data)
+            self._parse(data)
         except httptools.HttpParserUpgrade:
             self.fail(Fault(FaultKind.PROTOCOL, "the server switched protocols, which was not asked for"))
         except httptools.HttpParserError as error:
             if not self.done:
                 self.fail(Fault(FaultKind.PROTOCOL, f"not a valid HTTP response: {error}"))
+        if self._want is Want.END and not self.done:
+            return
         if self._waiter is not None and (self.done or self._has(self._want)):
             self._wake()
         if self._want is Want.BYTES:
