@@ -3,13 +3,14 @@
 A conversation sends a turn, threads the live reply into its history, starts the children of that turn, pauses, and goes on.
 Where a turn joins children it waits for their own last replies. Because a conversation's task ends after those of its
 children, a root's slot is taken until its whole tree is done, however deep, and cancelling a root cancels its tree.
+Pre-session children belong to no tree: they hold no slot, and once every tree is done none of their turns goes out any more.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 
 from llmirage_client.load.arrivals import arrivals
 from llmirage_client.load.branches import Family, think_time_s
@@ -23,7 +24,10 @@ from llmirage_client.workload.session import Session, Turn, Workload
 
 
 class Phase:
-    """with_children: whether branches are followed; a warm-up runs the turns of roots only."""
+    """with_children: whether branches are followed; a warm-up runs the turns of roots only.
+
+    left_unfinished: conversations that nobody waited for and that had turns left when everything else was done.
+    """
 
     def __init__(
         self,
@@ -48,13 +52,19 @@ class Phase:
         self._arrivals = arrivals(workload, options, self._start_root, self._stop, rng)
         self._roots = 0
         self._trees: set[asyncio.Task[None]] = set()
+        self.left_unfinished = 0
 
     async def run(self) -> None:
-        """Returns when every conversation that was started is over."""
+        """Returns when every root is over with its tree, and what pre-session children have in flight then."""
         timers = self._timers()
         try:
-            async with asyncio.TaskGroup() as self._group:
-                await self._arrivals.drive()
+            async with asyncio.TaskGroup() as self._unawaited:
+                async with asyncio.TaskGroup() as self._awaited:
+                    await self._arrivals.drive()
+                ended_before, truncated_before = self._stop.ended(), self.stats.children_truncated
+                self._stop.end()
+            if not ended_before:
+                self.left_unfinished = self.stats.children_truncated - truncated_before
         finally:
             for timer in timers:
                 timer.cancel()
@@ -77,7 +87,10 @@ class Phase:
     def _start_root(self, session: Session, due_s: float) -> None:
         conversation = self._family.root(session.id, self.name, self._roots)
         self._roots += 1
-        tree = self._group.create_task(self._tree(conversation, due_s))
+        self._start_tree(self._awaited, self._tree(conversation, due_s))
+
+    def _start_tree(self, group: asyncio.TaskGroup, conversation: Coroutine[None, None, None]) -> None:
+        tree = group.create_task(conversation)
         self._trees.add(tree)
         tree.add_done_callback(self._trees.discard)
 
@@ -105,7 +118,7 @@ class Phase:
     async def _turns(self, conversation: Conversation, children: asyncio.TaskGroup, ready_s: float) -> bool:
         """Sends turn after turn; False when the phase ended before the last. ready_s: when the first may go out."""
         if self._with_children and conversation.session.pre_session_spawns:
-            self._start_pre_session(conversation, children)
+            self._start_pre_session(conversation)
             await asyncio.sleep(0)  # they go out first
         for index, turn in enumerate(conversation.session.turns):
             gated = index in conversation.gates
@@ -166,9 +179,10 @@ class Phase:
             if branch.join_at is not None:
                 conversation.gates.setdefault(branch.join_at, []).extend(started)
 
-    def _start_pre_session(self, root: Conversation, children: asyncio.TaskGroup) -> None:
+    def _start_pre_session(self, root: Conversation) -> None:
         for place, name in enumerate(root.session.pre_session_spawns):
-            self._start(self._family.pre_session_child(root, name, place), children)
+            child = self._family.pre_session_child(root, name, place)
+            self._start_tree(self._unawaited, self._converse(child, self._stop.clock()))
 
     def _start(self, child: Conversation, children: asyncio.TaskGroup) -> bool:
         """Starts a child at once, whatever the arrivals say; False when the phase has ended."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import time
+from collections.abc import Iterator
 
 from llmirage_client.load.branches import Family
 from llmirage_client.load.conversation import CHAT_PATH, Identifiers
@@ -83,7 +84,7 @@ class Runner:
             workload_format=self._workload.format,
             workload_path=self._workload.path,
             inputs=self._recorder.inputs(),
-            notes=list(self._workload.notes),
+            notes=[*self._workload.notes, *_notes(phase)],
         )
 
     async def _warm_up(self) -> None:
@@ -108,6 +109,12 @@ class Runner:
             self._phase.cancel()
         await self._phase.run()
         return self._phase
+
+
+def _notes(phase: Phase) -> Iterator[str]:
+    if phase.left_unfinished:
+        left = "1 conversation was" if phase.left_unfinished == 1 else f"{phase.left_unfinished} conversations were"
+        yield (f"{left} left unfinished: nothing waits for pre_session_spawns, and all that the run does wait for was done.")
 
 
 def _endpoint(paths: set[str]) -> str:
