@@ -142,8 +142,9 @@ class Phase:
             if conversation.last_failed and self._options.fail_fast and conversation.depth > 0:
                 self._fail_fast(conversation)
             ready_s = self._stop.clock() if exchange.end_s is None else exchange.end_s
-            if self._with_children:
+            if self._with_children and turn.branches:
                 self._start_branches(conversation, turn, children)
+                await asyncio.sleep(0)  # they go out before the next turn
         return True
 
     async def _rounds(self, conversation: Conversation, children: asyncio.TaskGroup) -> bool:

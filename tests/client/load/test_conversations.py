@@ -119,7 +119,7 @@ def test_a_failed_request_does_not_end_its_conversation_and_leaves_no_reply_behi
 
 
 def test_a_reply_without_content_leaves_no_message_behind(bench: Any) -> None:
-    class Silent(bench.FakeTarget):  # type: ignore[misc,name-defined]
+    class Silent(bench.FakeTarget):  # type: ignore[misc]
         async def send(self, call: Call) -> Any:
             exchange = await super().send(call)
             exchange.message = None
