@@ -1,0 +1,183 @@
+"""`llmirage run` as a user sees it: exit status, messages, files; against an endpoint that does what the prompt says."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from llmirage_client.commands.run import run
+
+MODELS = {"data": [{"id": "only-model", "owned_by": "somebody"}]}
+
+
+class Endpoint(ThreadingHTTPServer):
+    daemon_threads = True
+    models: Any = MODELS
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.bodies: list[dict[str, Any]] = []
+        self.asked = threading.Event()
+
+    @property
+    def url(self) -> str:
+        return f"127.0.0.1:{self.server_address[1]}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Endpoint
+
+    def do_GET(self) -> None:
+        self.reply(200, self.server.models)
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.bodies.append(body)
+        self.server.asked.set()
+        text = str(body["messages"][-1]["content"])
+        if "HANG" in text:
+            time.sleep(30)
+        message = {"role": "assistant", "content": f"re {text}"}
+        usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+        if "FAIL" in text:
+            self.reply(500, {"error": {"message": "forced failure", "type": "server_error"}})
+        else:
+            self.reply(200, {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "usage": usage})
+
+    def reply(self, status: int, value: Any) -> None:
+        data = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: Any) -> None: ...
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    with Endpoint() as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def dag(folder: Path, *texts: str) -> Path:
+    file = folder / "chain.jsonl"
+    turns = [{"messages": [{"role": "user", "content": text}]} for text in texts]
+    file.write_text(json.dumps({"session_id": "s", "turns": turns}) + "\n")
+    return file
+
+
+def invoke(*arguments: object) -> Result:
+    result = CliRunner().invoke(run, [*map(str, arguments)])
+    assert "Traceback" not in result.output
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    return result
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "profile_export.jsonl").read_text().splitlines()]
+
+
+def test_a_good_run_ends_with_0_and_leaves_its_files(endpoint: Endpoint, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    result = invoke(dag(tmp_path, "one", "two"), "--url", endpoint.url, "--artifact-dir", out, "--extra-inputs", "seed:4")
+    assert result.exit_code == 0, result.output
+    assert "2 requests ok" in result.output
+    assert {file.name for file in out.iterdir()} == {
+        "profile_export_aiperf.json",
+        "profile_export_aiperf.csv",
+        "profile_export.jsonl",
+        "inputs.json",
+    }
+    assert [body["model"] for body in endpoint.bodies] == ["only-model", "only-model"]
+    assert [message["content"] for message in endpoint.bodies[1]["messages"]] == ["one", "re one", "two"]
+    assert json.loads((out / "inputs.json").read_text()) == {"data": [{"session_id": "s", "payloads": endpoint.bodies}]}
+    assert len(records(out)) == 2
+    assert endpoint.bodies[0]["seed"] == 4
+
+
+def test_a_failed_request_ends_it_with_1_and_the_conversation_goes_on(endpoint: Endpoint, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    result = invoke(dag(tmp_path, "one", "FAIL", "three"), "--url", endpoint.url, "--artifact-dir", out)
+    assert result.exit_code == 1
+    assert "forced failure" in result.output
+    assert ["error" in record for record in records(out)] == [False, True, False]
+
+
+def test_a_dead_endpoint_is_recorded_request_by_request(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    result = invoke(dag(tmp_path, "one", "two"), "--url", "127.0.0.1:9", "--artifact-dir", out)
+    assert result.exit_code == 1
+    assert [record["error"]["type"] for record in records(out)] == ["connection_refused"] * 2
+
+
+def test_a_hanging_endpoint_is_given_up_on(endpoint: Endpoint, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    arguments = ("--url", endpoint.url, "--artifact-dir", out, "--request-timeout-seconds", "0.2")
+    result = invoke(dag(tmp_path, "HANG", "two"), *arguments)
+    assert result.exit_code == 1
+    assert [record.get("error", {}).get("type") for record in records(out)] == ["timeout", None]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--endpoint-type", "chats"], ["chat", "completions"]),
+        (["--session-prefix", "some"], ["extend", "none"]),
+        (["--arrival-pattern", "burst"], ["poisson", "constant"]),
+        (["--concurrency", "0"], ["--concurrency", "x>=1"]),
+        (["--request-rate", "-1"], ["--request-rate"]),
+        (["--fixed-schedule"], ["--fixed-schedule", "arrive"]),
+        (["--endpoint-type", "completions"], ["completions", "chat", "messages"]),
+        (["--extra-inputs", "nonsense"], ["key:value", "JSON"]),
+        (["--extra-inputs", "{1}"], ["JSON"]),
+        (["-H", "nonsense"], ["Name: value"]),
+        (["--url", "ftp://host"], ["ftp", "http"]),
+        (["--format", "nothing"], ["dag_jsonl", "agentic_jsonl", "inputs_json"]),
+        (["--no-such-flag"], ["--no-such-flag"]),
+    ],
+)
+def test_nonsense_is_refused_with_2_and_a_reason(arguments: list[str], words: list[str], tmp_path: Path) -> None:
+    result = invoke(dag(tmp_path, "one"), *arguments)
+    assert result.exit_code == 2
+    assert all(word in result.output for word in words), result.output
+
+
+def test_an_invalid_file_is_refused_with_2_and_sends_nothing(endpoint: Endpoint, tmp_path: Path) -> None:
+    file = tmp_path / "bad.jsonl"
+    file.write_text('{"session_id": "a", "turns": []}\n{"session_id": "a", "turns": [{"messages": []}]}\n')
+    result = invoke(file, "--url", endpoint.url, "--format", "dag_jsonl")
+    assert result.exit_code == 2
+    assert "line 1" in result.output
+    assert "line 2" in result.output
+    assert not endpoint.bodies
+
+
+def test_the_first_interrupt_reports_what_finished_and_ends_with_130(endpoint: Endpoint, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    arguments = [dag(tmp_path, "one", "HANG", "three"), "--url", endpoint.url, "--artifact-dir", out]
+    command = [sys.executable, "-m", "llmirage_client", "run", *map(str, arguments)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        while len(endpoint.bodies) < 2 and process.poll() is None:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=20)
+    assert process.returncode == 130, output
+    assert "1 requests ok" in output or "1 request ok" in output
+    assert "Traceback" not in output
+    assert [record["metadata"]["was_cancelled"] for record in records(out)] == [False, True]
+    assert json.loads((out / "profile_export_aiperf.json").read_text())["was_cancelled"] is True
