@@ -1,0 +1,257 @@
+"""`llmirage run` against endpoints that misbehave, and interrupted runs: nothing is lost, the files agree, no traceback."""
+
+from __future__ import annotations
+
+import csv
+import http.server
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from llmirage_client.commands.run import run
+
+OK = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "fine"}, "finish_reason": "stop"}]}
+CHUNK = b'data: {"choices":[{"index":0,"delta":{"content":"par"}}]}\n\n'
+FORKED = (
+    '{"session_id":"root","turns":[{"messages":[{"role":"user","content":"root"}],"forks":["kid"]}]}\n'
+    '{"session_id":"kid","turns":[{"messages":[{"role":"user","content":"kid 0"}]},'
+    '{"messages":[{"role":"user","content":"kid 1"}]}]}\n'
+)
+
+
+class Misbehaving(http.server.ThreadingHTTPServer):
+    """Does what the last message says; answers "fine" to anything else."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.seen: list[tuple[dict[str, str], Any]] = []
+        self.models: list[str] = ["m"]
+        self.released = threading.Event()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/v1"
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    server: Misbehaving
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self.whole(200, {"object": "list", "data": [{"id": name, "object": "model"} for name in self.server.models]})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.seen.append((dict(self.headers), body))
+        match body["messages"][-1]["content"]:
+            case "hang":
+                self.server.released.wait(30)
+                self.close_connection = True
+            case "error 500":
+                self.whole(500, {"error": {"message": "out of order"}})
+            case "hang up":
+                self.close_connection = True
+            case "cut":
+                self.stream(CHUNK, ended=False)
+            case "garbage":
+                self.stream(CHUNK + b"data: {nonsense\n\n" + b"data: [DONE]\n\n")
+            case "not json":
+                self.whole(200, "hello")
+            case _:
+                self.whole(200, OK)
+
+    def whole(self, status: int, value: Any) -> None:
+        data = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def stream(self, data: bytes, ended: bool = True) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data) + b"0\r\n\r\n" * ended)
+        self.close_connection = not ended
+
+    def log_message(self, *_: Any) -> None: ...
+
+
+@pytest.fixture
+def server() -> Iterator[Misbehaving]:
+    with Misbehaving() as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        yield server
+        server.released.set()
+        server.shutdown()
+
+
+def chain(folder: Path, *texts: str) -> Path:
+    file = folder / "chain.jsonl"
+    turns = [{"messages": [{"role": "user", "content": text}]} for text in texts]
+    file.write_text(json.dumps({"session_id": "s", "turns": turns}) + "\n")
+    return file
+
+
+def invoke(file: Path, server: Misbehaving, *arguments: object) -> Result:
+    out = ("--artifact-dir", file.parent / "out") if "--artifact-dir" not in arguments else ()
+    result = CliRunner().invoke(run, [*map(str, (file, "--url", server.url, *out, *arguments))])
+    assert "Traceback" not in result.output
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    return result
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "out" / "profile_export.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "kind"),
+    [
+        ("error 500", 500, "http_error"),
+        ("hang up", None, "connection_closed"),
+        ("cut", 200, "connection_closed"),
+        ("garbage", None, "malformed_stream"),
+        ("not json", 200, "malformed_body"),
+    ],
+)
+def test_a_fault_is_recorded_and_the_turns_after_it_still_go_out(
+    server: Misbehaving, tmp_path: Path, fault: str, code: int | None, kind: str
+) -> None:
+    result = invoke(chain(tmp_path, "before", fault, "after"), server)
+    assert result.exit_code == 1, result.output
+    before, failed, after = records(tmp_path)
+    assert "error" not in before
+    assert "error" not in after
+    assert (failed["error"].get("code"), failed["error"]["type"]) == (code, kind)
+    contents = [message["content"] for message in server.seen[-1][1]["messages"]]
+    assert contents == ["before", "fine", fault, "after"]
+
+
+def test_the_files_of_a_run_agree_with_each_other_and_with_the_wire(server: Misbehaving, tmp_path: Path) -> None:
+    file = tmp_path / "forked.jsonl"
+    file.write_text(FORKED)
+    assert invoke(file, server).exit_code == 0
+    out = tmp_path / "out"
+    report = json.loads((out / "profile_export_aiperf.json").read_text())
+    rows = {row[0]: row for row in csv.reader((out / "profile_export_aiperf.csv").read_text().splitlines()) if row}
+    lines = records(tmp_path)
+    assert len(lines) == len(server.seen) == 3
+    assert report["request_count"]["avg"] == 3
+    assert report["branch_stats"]["children_completed"] == 1
+    latencies = [line["metrics"]["request_latency"]["value"] for line in lines]
+    assert report["request_latency"]["avg"] == pytest.approx(sum(latencies) / 3)
+    assert float(rows["Request Latency (ms)"][1]) == pytest.approx(report["request_latency"]["avg"], abs=0.01)
+    sent = {headers["X-Request-ID"]: headers for headers, _ in server.seen}
+    for line in lines:
+        assert sent[line["metadata"]["x_request_id"]]["X-Correlation-ID"] == line["metadata"]["x_correlation_id"]
+    inputs = json.loads((out / "inputs.json").read_text())["data"]
+    assert [(entry["session_id"], len(entry["payloads"])) for entry in inputs] == [("root", 1), ("kid", 2)]
+
+
+def test_inputs_json_of_a_run_sends_the_same_bodies_again(server: Misbehaving, tmp_path: Path) -> None:
+    file = tmp_path / "forked.jsonl"
+    file.write_text(FORKED)
+    invoke(file, server)
+    first = [body for _, body in server.seen]
+    server.seen.clear()
+    assert invoke(tmp_path / "out" / "inputs.json", server, "--artifact-dir", tmp_path / "again").exit_code == 0
+    assert [body for _, body in server.seen] == first
+
+
+def test_headers_keys_and_extra_inputs_reach_the_endpoint(server: Misbehaving, tmp_path: Path) -> None:
+    options = ["--api-key", "sk-1", "-H", "X-Team:blue", "--header", "X-Empty:"]
+    options += ["--extra-inputs", "temperature:0.5", "--extra-inputs", "name:x:y"]
+    result = invoke(chain(tmp_path, "a"), server, *options, "--extra-inputs", '{"temperature": 1, "stop": ["\\n"]}')
+    assert result.exit_code == 0, result.output
+    ((headers, body),) = server.seen
+    assert (headers["Authorization"], headers["X-Team"], headers["X-Empty"]) == ("Bearer sk-1", "blue", "")
+    assert (body["temperature"], body["name"], body["stop"]) == (1, "x:y", ["\n"])
+    written = "".join(file.read_text() for file in (tmp_path / "out").iterdir())
+    assert "sk-1" not in written
+
+
+def test_of_several_models_one_must_be_named(server: Misbehaving, tmp_path: Path) -> None:
+    server.models = ["small", "large"]
+    result = invoke(chain(tmp_path, "a"), server)
+    assert result.exit_code == 2
+    assert "small, large" in result.output
+    assert "--model" in result.output
+    assert server.seen == []
+
+
+def test_every_problem_of_a_file_is_told_with_its_line_before_anything_is_sent(server: Misbehaving, tmp_path: Path) -> None:
+    file = tmp_path / "bad.jsonl"
+    file.write_text('{"session_id":"a","turns":[{"messages":[{}]}]}\n\n{"turns":[{"messages":3}]}\n')
+    result = invoke(file, server, "--format", "dag_jsonl")
+    assert result.exit_code == 2
+    assert result.stderr.splitlines() == [
+        f"{file}: line 1: turns.0: Value error, Each message must have a 'role' key, but message at index 0 does not",
+        f"{file}: line 3: session_id: Field required",
+        f"{file}: line 3: turns.0.messages: Input should be a valid list",
+    ]
+    assert server.seen == []
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_sent(server: Misbehaving, tmp_path: Path) -> None:
+    file = chain(tmp_path, "a")
+    result = invoke(file, server, "--artifact-dir", file / "below")
+    assert result.exit_code == 2
+    assert "--artifact-dir" in result.output
+    assert server.seen == []
+
+
+def interrupted(
+    file: Path, server: Misbehaving, when: Callable[[], bool], *signals: signal.Signals
+) -> tuple[int, str, list[dict[str, Any]]]:
+    """The command in a process of its own, which gets the signals in order: status, output and records."""
+    arguments = [str(file), "--url", server.url, "--artifact-dir", str(file.parent / "out")]
+    command = [sys.executable, "-m", "llmirage_client", "run", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        while not when() and process.poll() is None:
+            time.sleep(0.01)
+        for number in signals:
+            process.send_signal(number)
+        output, _ = process.communicate(timeout=20)
+    assert "Traceback" not in output
+    return process.returncode, output, records(file.parent)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_writes_all_its_files_and_the_request_in_flight(
+    server: Misbehaving, tmp_path: Path, number: signal.Signals
+) -> None:
+    file = chain(tmp_path, "a", "hang", "never")
+    status, output, lines = interrupted(file, server, lambda: len(server.seen) == 2, number)
+    assert status == 130, output
+    assert [line["metadata"]["was_cancelled"] for line in lines] == [False, True]
+    report = json.loads((tmp_path / "out" / "profile_export_aiperf.json").read_text())
+    assert (report["was_cancelled"], report["request_count"]["avg"]) == (True, 1)
+    assert (tmp_path / "out" / "profile_export_aiperf.csv").exists()
+    assert len(json.loads((tmp_path / "out" / "inputs.json").read_text())["data"][0]["payloads"]) == 2
+
+
+def test_a_run_interrupted_before_its_first_reply_is_reported_too(server: Misbehaving, tmp_path: Path) -> None:
+    status, output, lines = interrupted(chain(tmp_path, "hang"), server, lambda: bool(server.seen), signal.SIGINT)
+    assert status == 130, output
+    assert [line["metadata"]["was_cancelled"] for line in lines] == [True]
+
+
+def test_two_interrupts_end_a_run_at_once_and_finished_requests_are_on_disk(server: Misbehaving, tmp_path: Path) -> None:
+    both = (signal.SIGINT, signal.SIGTERM)  # two of the same kind could arrive as one
+    status, output, lines = interrupted(chain(tmp_path, "a", "hang"), server, lambda: len(server.seen) == 2, *both)
+    assert status in (130, -signal.SIGTERM), output  # the second may come after the run's own handlers are gone
+    assert lines[0]["metadata"]["was_cancelled"] is False
