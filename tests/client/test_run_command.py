@@ -181,3 +181,22 @@ def test_the_first_interrupt_reports_what_finished_and_ends_with_130(endpoint: E
     assert "Traceback" not in output
     assert [record["metadata"]["was_cancelled"] for record in records(out)] == [False, True]
     assert json.loads((out / "profile_export_aiperf.json").read_text())["was_cancelled"] is True
+
+
+def test_a_schedule_is_not_repeated_and_says_how_it_could_be(tmp_path: Path) -> None:
+    file = tmp_path / "timed.jsonl"
+    file.write_text('{"input_toks": 20, "output_toks": 5, "arrival_time_ns": 0}\n')
+    result = invoke(file, "--num-conversations", "2", "--url", "127.0.0.1:9")
+    assert result.exit_code == 2
+    assert "has 1 conversations" in result.output
+    assert "--no-fixed-schedule" in result.output
+
+
+def test_bodies_sent_as_they_are_are_said_to_ignore_extra_inputs(endpoint: Endpoint, tmp_path: Path) -> None:
+    file = tmp_path / "inputs.json"
+    body = {"model": "m", "messages": [{"role": "user", "content": "one"}]}
+    file.write_text(json.dumps({"data": [{"session_id": "s", "payloads": [body]}]}))
+    result = invoke(file, "--url", endpoint.url, "--artifact-dir", tmp_path / "out", "--extra-inputs", "seed:4")
+    assert result.exit_code == 0, result.output
+    assert endpoint.bodies == [body]
+    assert "--extra-inputs do not change them" in " ".join(result.output.split())

@@ -95,6 +95,12 @@ class _Run:
         self._artifact_dir = artifact_dir
         self._shown = shown
         self._notes: list[str] = []
+        if any(session.mode == "verbatim" for session in workload.sessions.values()) and (
+            options.extra_inputs or options.model
+        ):
+            self._notes.append(
+                "The file's request bodies are sent as they are: --model and --extra-inputs do not change them."
+            )
 
     async def __call__(self) -> RunResult:
         endpoint = self._endpoint
@@ -160,7 +166,7 @@ class _Run:
             async with Heartbeat(runner.show_progress) as heartbeat:
                 result = await runner.run()
         except* _CONTENT_ERRORS as group:
-            raise RefusedError(f"The run was stopped: {group.exceptions[0]}") from None
+            raise RefusedError(f"The run was stopped: {_first_of(group)}") from None
         finally:
             progress.stop()
             restore_signals()
@@ -199,6 +205,12 @@ class _Run:
         turns = [turn for session in self._workload.sessions.values() for turn in session.turns]
         names = [turn.model or (turn.payload or {}).get("model") for turn in turns]
         return ", ".join(dict.fromkeys(str(name) for name in names if name)) or "unnamed"
+
+
+def _first_of(group: BaseExceptionGroup[Exception]) -> Exception:
+    """The first exception that is no group itself: conversations nest, and so do the groups of their errors."""
+    first = group.exceptions[0]
+    return _first_of(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 def _expected_requests(workload: Workload, options: RunOptions) -> int | None:

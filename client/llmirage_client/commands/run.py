@@ -227,6 +227,12 @@ def run_options(workload: Workload, settings: dict[str, Any]) -> RunOptions:
         schedule = workload.timed and rate is None and concurrency is None
     if schedule and not workload.timed:
         raise click.UsageError(f"--fixed-schedule: {workload.path} does not say when its conversations arrive")
+    roots, wanted = len(workload.roots), settings["num_conversations"]
+    if schedule and wanted is not None and wanted > roots:
+        raise click.UsageError(
+            f"--num-conversations {wanted}: the schedule of {workload.path} has {roots} conversations; "
+            "with --no-fixed-schedule they are repeated"
+        )
     if schedule and rate is not None:
         raise click.UsageError("--fixed-schedule and --request-rate both say when conversations start: give one of them")
     if settings["endpoint_type"] == "completions" and any(
