@@ -18,6 +18,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from llmirage_client.commands.run import run
+from llmirage_client.load.token_calls import PromptTooShortError, TokenCalls
 
 OK = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "fine"}, "finish_reason": "stop"}]}
 CHUNK = b'data: {"choices":[{"index":0,"delta":{"content":"par"}}]}\n\n'
@@ -255,3 +256,17 @@ def test_two_interrupts_end_a_run_at_once_and_finished_requests_are_on_disk(serv
     status, output, lines = interrupted(chain(tmp_path, "a", "hang"), server, lambda: len(server.seen) == 2, *both)
     assert status in (130, -signal.SIGTERM), output  # the second may come after the run's own handlers are gone
     assert lines[0]["metadata"]["was_cancelled"] is False
+
+
+def test_what_stops_a_run_from_inside_is_told_in_its_own_words(
+    server: Misbehaving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PromptTooShortError("there is no room for it")
+
+    monkeypatch.setattr(TokenCalls, "plan", refuse)
+    file = tmp_path / "flat.jsonl"
+    file.write_text('{"session_id":"s","input_toks":50,"output_toks":3}\n')
+    result = invoke(file, server, "--format", "agentic_jsonl")
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-1] == "The run was stopped: there is no room for it"

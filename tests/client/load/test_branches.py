@@ -89,6 +89,48 @@ def test_a_gate_waits_for_a_childs_own_turns_not_for_what_it_forked(bench: Any) 
     assert dict(target.times())["r1"] == 2
 
 
+def test_a_bare_join_suspends_the_parent_until_its_children_said_their_last(bench: Any) -> None:
+    root = Session("r", (bench.turn("r0", branches=(bench.spawn("a", "b", join_at=1),)), bench.turn("r1")))
+    a, b = Session("a", (bench.turn("a0"), bench.turn("a1@3"))), Session("b", (bench.turn("b0@2"),))
+    _, target = bench.run(bench.workload(root, a, b))
+    assert target.times() == [("r0", 0), ("a0", 1), ("b0", 1), ("a1", 2), ("r1", 5)]
+    assert target.histories()["r1"] == ["r0", "re r0", "r1"]  # what children say stays with them
+
+
+def test_joins_nest(bench: Any) -> None:
+    root = Session("r", (bench.turn("r0", branches=(bench.spawn("a", join_at=1),)), bench.turn("r1")))
+    a = Session("a", (bench.turn("a0", branches=(bench.spawn("b", join_at=1),)), bench.turn("a1@2")))
+    result, target = bench.run(bench.workload(root, a, Session("b", (bench.turn("b0@5"),))))
+    assert target.times() == [("r0", 0), ("a0", 1), ("b0", 2), ("a1", 7), ("r1", 9)]
+    assert result.branch_stats == BranchStats(
+        children_spawned=2, children_completed=2, parents_suspended=2, parents_resumed=2
+    )
+
+
+def test_children_spawned_by_the_last_turn_run_to_their_end(bench: Any) -> None:
+    root = Session("r", (bench.turn("r0", branches=(bench.spawn("a"),)),))
+    result, target = bench.run(bench.workload(root, Session("a", (bench.turn("a0"), bench.turn("a1")))))
+    assert target.times() == [("r0", 0), ("a0", 1), ("a1", 2)]
+    assert result.end_s == 3
+    assert result.branch_stats == BranchStats(children_spawned=1, children_completed=1)
+
+
+def test_forks_and_spawns_of_one_turn_start_together(bench: Any) -> None:
+    root = Session("r", (bench.turn("r0", branches=(bench.fork("f"), bench.spawn("s"))),))
+    _, target = bench.run(bench.workload(root, Session("f", (bench.turn("f0"),)), Session("s", (bench.turn("s0"),))))
+    assert target.times() == [("r0", 0), ("f0", 1), ("s0", 1)]
+    assert target.histories() == {"r0": ["r0"], "f0": ["r0", "re r0", "f0"], "s0": ["s0"]}
+
+
+def test_a_session_that_several_parents_spawn_runs_once_for_each(bench: Any) -> None:
+    roots = [Session(name, (bench.turn(f"{name}0", branches=(bench.spawn("k"),)),)) for name in "ab"]
+    result, target = bench.run(bench.workload(*roots, Session("k", (bench.turn("k0"),))))
+    assert [label for label, _ in target.times()] == ["a0", "k0", "b0", "k0"]
+    kids = [record for record in result.records if record.conversation_id == "k"]
+    assert kids[0].correlation_id != kids[1].correlation_id
+    assert [kid.root_correlation_id for kid in kids] == [result.records[0].correlation_id, result.records[2].correlation_id]
+
+
 def test_a_gate_opens_for_a_failed_child_which_is_counted(bench: Any) -> None:
     root = Session("r", (bench.turn("r0", branches=(bench.spawn("a", join_at=1),)), bench.turn("r1")))
     result, target = bench.run(bench.workload(root, Session("a", (bench.turn("FAIL@2"),))))
