@@ -266,7 +266,7 @@ def test_what_stops_a_run_from_inside_is_told_in_its_own_words(
 
     monkeypatch.setattr(TokenCalls, "plan", refuse)
     file = tmp_path / "flat.jsonl"
-    file.write_text('{"session_id":"s","input_toks":50,"output_toks":3}\n')
+    file.write_text('{"session_id":"s","arrival_time_ns":0,"input_toks":50,"output_toks":3}\n')
     result = invoke(file, server, "--format", "agentic_jsonl")
     assert result.exit_code == 2
     assert result.stderr.splitlines()[-1] == "The run was stopped: there is no room for it"
