@@ -215,6 +215,18 @@ def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_sent(serv
     assert server.seen == []
 
 
+def test_requests_that_the_end_of_the_duration_cuts_off_did_not_fail(server: Misbehaving, tmp_path: Path) -> None:
+    limits = ("--benchmark-duration", 0.3, "--benchmark-grace-period", 0)
+    result = invoke(chain(tmp_path, "a", "hang"), server, *limits)
+    assert result.exit_code == 0, result.output
+    assert [line["metadata"]["was_cancelled"] for line in records(tmp_path)] == [False, True]
+
+
+def test_a_run_without_a_single_reply_is_no_success(server: Misbehaving, tmp_path: Path) -> None:
+    limits = ("--benchmark-duration", 0.2, "--benchmark-grace-period", 0)
+    assert invoke(chain(tmp_path, "hang"), server, *limits).exit_code == 1
+
+
 def interrupted(
     file: Path, server: Misbehaving, when: Callable[[], bool], *signals: signal.Signals
 ) -> tuple[int, str, list[dict[str, Any]]]:
