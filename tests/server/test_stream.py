@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from llmirage_server.api.stream import PING_S, TokenStream
 from llmirage_server.app import LlmirageApp, create_app
 from llmirage_server.config import ClusterConfig
+from llmirage_server.driver import PacedDriver
 from llmirage_shared import virtual_time
 
 MODEL = "Qwen/Qwen3-30B-A3B"
@@ -295,6 +296,33 @@ def test_closing_the_service_ends_what_is_open_with_an_error_and_refuses_the_res
     assert open_one.messages[0][1]["status"] == (200 if stream else 503)
     assert len(texts(open_one.body)) == (3 if stream else 0)
     assert late.messages[0][1]["status"] == 503
+    assert idle(app)
+
+
+@pytest.mark.parametrize(("close_s", "tokens", "last"), [(0.255, 6, b"server_shutdown"), (0.4, 10, b"[DONE]")])
+def test_tokens_that_are_due_when_the_service_closes_leave_before_the_error(
+    close_s: float, tokens: int, last: bytes
+) -> None:
+    app = fixed_app()
+
+    async def main() -> Connection:
+        connection = Connection(app)
+        task = asyncio.create_task(connection.run())
+        await asyncio.sleep(0.1)
+        assert isinstance(app.driver, PacedDriver)
+        assert app.driver._alarm is not None
+        app.driver._alarm.clear()  # as if the loop were too busy to hear it
+        await asyncio.sleep(close_s - 0.1)
+        app.service.close()
+        async with asyncio.timeout(1):  # else a stream that never ends would ping for ever
+            await task
+        return connection
+
+    connection = virtual_time.run(main())
+    assert len(texts(connection.body)) == tokens
+    assert last in connection.body.split(b"\n\n")[-2]
+    ends = [not message["more_body"] for _, message in connection.messages if message["type"] == "http.response.body"]
+    assert ends == [False] * (len(ends) - 1) + [True]
     assert idle(app)
 
 

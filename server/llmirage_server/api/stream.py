@@ -86,9 +86,9 @@ class TokenStream(EventSourceResponse):
 
     def abort(self, error: ApiError) -> None:
         """End the stream with an error event. What was written before it stays valid."""
+        self._generation.stop()  # tokens that are due by now leave before the error, and may be the last
         if self._unfinished:
             self._unfinished = 0
-            self._generation.stop()
             self.write(event(error.body()))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
