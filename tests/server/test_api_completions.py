@@ -103,6 +103,8 @@ def test_accept_models_decides_which_names_are_taken(make_api: Any) -> None:
     assert served.complete(model="Qwen/Qwen3-0.6B").status_code == 404
     assert served.complete().status_code == 200
     assert any_name.complete(model="gpt-99").json()["model"] == "gpt-99"
+    assert any_name.complete(model="").status_code == 404
+    assert any_name.request("GET", "/v1/models/").status_code == 404
 
 
 def test_responses_carry_an_id_of_their_own_or_the_callers(api: Any) -> None:

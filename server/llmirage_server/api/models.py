@@ -36,10 +36,10 @@ class ServedModels:
         self._same = {form for name in served for form in _forms(name)} & self._catalogue  # other spellings of the served
 
     def check(self, name: str) -> None:
-        """Raises ApiError (404, model_not_found) for a name that is not accepted."""
+        """Raises ApiError (404, model_not_found) for a name that is not accepted; the empty name never is."""
         if name in self._accepted:
             return
-        if not self._any and name.lower() not in self._catalogue:
+        if not name or (not self._any and name.lower() not in self._catalogue):
             raise errors.model_not_found(name, self.served)
         if name.lower() in self._same:
             return

@@ -84,7 +84,7 @@ def _read_ids(ids: list[Any], path: str) -> npt.NDArray[np.int32]:
         raise errors.wrong_type(f"{path}[{index}]", "a token id", item)
     lowest, highest = min(ids), max(ids)
     if lowest < 0:
-        raise errors.below_minimum(f"{path}[{ids.index(lowest)}]", 0, lowest)
+        raise errors.below_minimum(f"{path}[{ids.index(lowest)}]", "integer", 0, lowest)
     if highest > _MAX_TOKEN_ID:
-        raise errors.above_maximum(f"{path}[{ids.index(highest)}]", _MAX_TOKEN_ID, highest)
+        raise errors.above_maximum(f"{path}[{ids.index(highest)}]", "integer", _MAX_TOKEN_ID, highest)
     return np.array(ids, dtype=np.int32)

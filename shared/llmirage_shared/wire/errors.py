@@ -60,8 +60,8 @@ def invalid_value(param: str, message: str) -> ApiError:
     return ApiError(f"Invalid '{param}': {message}", param=param, code="invalid_value")
 
 
-def below_minimum(param: str, minimum: float, value: float) -> ApiError:
-    kind = "integer" if isinstance(value, int) else "decimal"
+def below_minimum(param: str, kind: str, minimum: float, value: float) -> ApiError:
+    """kind: "integer" or "decimal", what the field takes, whichever the value is."""
     return ApiError(
         f"Invalid '{param}': {kind} below minimum value. Expected a value >= {minimum}, but got {shorten(value)} instead.",
         param=param,
@@ -69,8 +69,8 @@ def below_minimum(param: str, minimum: float, value: float) -> ApiError:
     )
 
 
-def above_maximum(param: str, maximum: float, value: float) -> ApiError:
-    kind = "integer" if isinstance(value, int) else "decimal"
+def above_maximum(param: str, kind: str, maximum: float, value: float) -> ApiError:
+    """kind: "integer" or "decimal", what the field takes, whichever the value is."""
     return ApiError(
         f"Invalid '{param}': {kind} above maximum value. Expected a value <= {maximum}, but got {shorten(value)} instead.",
         param=param,

@@ -53,7 +53,7 @@ class Fields:
             value = int(value)
         if type(value) is not int:
             raise errors.wrong_type(self.name(key), "an integer", value)
-        self._check_range(key, value, minimum, maximum)
+        self._check_range(key, "integer", value, minimum, maximum)
         return value
 
     def number(self, key: str, minimum: float, maximum: float) -> float | None:
@@ -62,7 +62,7 @@ class Fields:
             return None
         if type(value) is not int and type(value) is not float:
             raise errors.wrong_type(self.name(key), "a decimal", value)
-        self._check_range(key, value, minimum, maximum)
+        self._check_range(key, "decimal", value, minimum, maximum)
         return float(value)
 
     def mapping(self, key: str) -> Fields | None:
@@ -79,8 +79,8 @@ class Fields:
             raise errors.not_a_choice(self.name(key), value, choices)
         return value
 
-    def _check_range(self, key: str, value: float, minimum: float, maximum: float | None) -> None:
+    def _check_range(self, key: str, kind: str, value: float, minimum: float, maximum: float | None) -> None:
         if value < minimum:
-            raise errors.below_minimum(self.name(key), minimum, value)
+            raise errors.below_minimum(self.name(key), kind, minimum, value)
         if maximum is not None and value > maximum:
-            raise errors.above_maximum(self.name(key), maximum, value)
+            raise errors.above_maximum(self.name(key), kind, maximum, value)
