@@ -149,6 +149,8 @@ def convert(name: str, value: Any) -> Any:
         return float(value)
     if type(value) not in accepted:
         expected = " or ".join(_TYPE_NAMES[kind] for kind in accepted if kind is not type(None))
+        if name == "speed":
+            expected += " or max"
         raise ValueError(f"must be {expected}, not {value!r}")
     return value
 

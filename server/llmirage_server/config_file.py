@@ -20,6 +20,7 @@ def read_cluster_file(path: str) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigError([f"{path}: cannot be read: {reason}"]) from None
+    entries: list[tuple[Any, Any, int]] = []
     try:
         root = yaml.compose(text, yaml.SafeLoader)
         if root is None:
@@ -27,14 +28,13 @@ def read_cluster_file(path: str) -> dict[str, Any]:
         if not isinstance(root, yaml.MappingNode):
             raise ConfigError([f"{path}:{root.start_mark.line + 1}: a cluster file is a list of `key: value` lines"])
         constructor = yaml.SafeLoader("")
-        entries = [
-            (
-                constructor.construct_object(key, deep=True),
-                constructor.construct_object(value, deep=True),
-                key.start_mark.line + 1,
-            )
-            for key, value in root.value
-        ]
+        for key, value in root.value:
+            line = key.start_mark.line + 1
+            try:
+                entry = constructor.construct_object(key, deep=True), constructor.construct_object(value, deep=True)
+            except ValueError as error:  # a date, for instance, that no calendar has
+                raise ConfigError([f"{path}:{line}: not valid YAML: {error}"]) from None
+            entries.append((*entry, line))
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ConfigError([f"{path}:{line}: not valid YAML: {error.problem}"]) from None

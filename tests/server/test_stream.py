@@ -300,9 +300,7 @@ def test_closing_the_service_ends_what_is_open_with_an_error_and_refuses_the_res
 
 
 @pytest.mark.parametrize(("close_s", "tokens", "last"), [(0.255, 6, b"server_shutdown"), (0.4, 10, b"[DONE]")])
-def test_tokens_that_are_due_when_the_service_closes_leave_before_the_error(
-    close_s: float, tokens: int, last: bytes
-) -> None:
+def test_tokens_due_when_the_service_closes_leave_before_the_error(close_s: float, tokens: int, last: bytes) -> None:
     app = fixed_app()
 
     async def main() -> Connection:
