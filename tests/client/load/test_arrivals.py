@@ -63,6 +63,13 @@ def test_a_rate_held_back_by_slots_does_not_burst_afterwards(bench: Any) -> None
     assert [start for _, start in target.times()] == [0, 10, 20]
 
 
+def test_ticks_missed_while_slots_were_taken_are_not_made_up_for(bench: Any) -> None:
+    slow = [Session(name, (bench.turn(f"{name}0@10"),)) for name in "ab"]
+    flow = bench.workload(*slow, *(single(bench, name) for name in "cde"))
+    _, target = bench.run(flow, request_rate_per_s=1.0, arrival_pattern="constant", concurrency=2)
+    assert target.times() == [("a0", 0), ("b0", 1), ("c0", 10), ("d0", 11), ("e0", 12)]
+
+
 def test_poisson_arrivals_have_the_rate_and_repeat_by_seed(bench: Any) -> None:
     flow = bench.workload(single(bench, "a"))
     options = {"request_rate_per_s": 50.0, "num_conversations": 2000}
