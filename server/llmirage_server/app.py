@@ -80,25 +80,28 @@ def create_app(config: ClusterConfig | None = None) -> LlmirageApp:
 
 
 def load_text_tools(config: ClusterConfig) -> TextTools:
-    """Load the tokenizer and what depends on it. Raises ConfigError when it cannot be loaded."""
+    """Load the tokenizer and what depends on it. Raises ConfigError when it cannot be loaded or used."""
     from llmirage_server.replies.choose import make_reply_source
     from llmirage_server.replies.lengths import ReplyLengths
+    from llmirage_shared.chat_template import ChatTemplateError
     from llmirage_shared.prompt_encoder import PromptEncoder
     from llmirage_shared.tokens import load
 
     try:
         tokenizer, template = load(config.tokenizer)
+        replies = make_reply_source(
+            config.replies,
+            tokenizer,
+            config.seed,
+            natural_stop=config.natural_stop,
+            lengths=ReplyLengths(config.reply_tokens),
+        )
+        tools = TextTools(PromptEncoder(tokenizer, template), replies)
+        tools.warm_up()
+    except ChatTemplateError as error:  # one that does not even take "Hello"
+        raise ConfigError([f"tokenizer {config.tokenizer}: {error}"]) from None
     except ValueError as error:
         raise ConfigError([str(error)]) from None
-    replies = make_reply_source(
-        config.replies,
-        tokenizer,
-        config.seed,
-        natural_stop=config.natural_stop,
-        lengths=ReplyLengths(config.reply_tokens),
-    )
-    tools = TextTools(PromptEncoder(tokenizer, template), replies)
-    tools.warm_up()
     return tools
 
 

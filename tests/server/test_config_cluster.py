@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from llmirage_server.app import create_app
+from llmirage_server.app import create_app, load_text_tools
 from llmirage_server.cli import make_config, serve
 from llmirage_server.config import ALIASES, DEFAULTS, ClusterConfig, ConfigError
 from llmirage_server.config_file import read_cluster_file
+from llmirage_shared import tokens
+from llmirage_shared.chat_template import ChatTemplateError
 
 
 def write(tmp_path: Path, text: str) -> str:
@@ -190,3 +192,14 @@ def test_flags_and_file_are_refused_together(tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert "modle" in result.output
     assert "instances must be at least 1" in result.output
+
+
+def test_a_chat_template_that_takes_no_message_is_refused_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        def render(self, messages: Any, tools: Any = None) -> str:
+            raise ChatTemplateError("unexpected end of template")
+
+    monkeypatch.setattr(tokens, "load", lambda name: (tokens.embedded(), Broken()))
+    with pytest.raises(ConfigError) as refused:
+        load_text_tools(ClusterConfig(tokenizer="folder"))
+    assert refused.value.problems == ["tokenizer folder: unexpected end of template"]
