@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from llmirage_server.app import LlmirageApp
-from llmirage_server.pacing import LATE_S, PacingSummary
+from llmirage_server.pacing import PacingSummary
 
 EXAMPLE_PROMPT_TOKENS = 1000
 
@@ -63,5 +63,5 @@ def farewell(pacing: PacingSummary) -> str:
     return (
         f"{pacing.tokens:,} tokens sent. Late by {pacing.mean_s * 1000:.2f} ms on average, "
         f"p50 <= {pacing.p50_s * 1000:.2g} ms, p99 <= {pacing.p99_s * 1000:.2g} ms; "
-        f"{late:.1%} more than {LATE_S * 1000:g} ms."
+        f"{late:.1%} more than {pacing.late_s * 1000:g} ms."
     )

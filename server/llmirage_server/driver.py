@@ -97,6 +97,7 @@ class PacedDriver(Driver):
 
     def __init__(self, cluster: Cluster, speed: float = 1.0) -> None:
         super().__init__(cluster)
+        self.pacing = Pacing(speed)
         self._speed = speed
         self._start_s = 0.0  # wall time at which the cluster's clock was 0
         self._alarm: Alarm | None = None

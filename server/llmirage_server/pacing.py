@@ -11,6 +11,9 @@ logger = logging.getLogger("llmirage")
 # Upper edges of the histogram's bins in seconds; the last bin is open.
 EDGES_S: Sequence[float] = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 LATE_S = 0.02  # a token this late is felt: it is more than the gap between two tokens of a fast model
+LATE_CLUSTER_S = 0.1  # at a speed N every wall second counts N times in a client's figures
+TIMER_S = 0.001  # no machine is asked to be more precise than this
+LATE_SHARE = 0.1  # of the tokens of a window: more than that is no hiccup
 WINDOW_S = 1.0
 WARN_EVERY_S = 10.0
 
@@ -24,13 +27,19 @@ class PacingSummary:
     p50_s: float  # upper edge of the bin that holds the median
     p99_s: float
     max_s: float
-    late_tokens: int  # more than LATE_S late
+    late_tokens: int  # more than late_s late
+    late_s: float
 
 
 class Pacing:
-    """A histogram of lag, and a warning when most tokens of a window left late."""
+    """A histogram of lag, and a warning when many tokens of a window left late.
 
-    def __init__(self) -> None:
+    late_s: from how much on a token is late, on the wall clock: LATE_S, or what is LATE_CLUSTER_S at the cluster's speed.
+    """
+
+    def __init__(self, speed: float = 1.0) -> None:
+        self.late_s = max(min(LATE_S, LATE_CLUSTER_S / speed), TIMER_S)
+        self._speed = speed
         self.counts = [0] * (len(EDGES_S) + 1)
         self.tokens = 0
         self.late_tokens = 0
@@ -54,19 +63,20 @@ class Pacing:
         if now_s >= self._window_end_s:
             self._close_window(now_s)
         self._window_tokens += tokens
-        if lag_s > LATE_S:
+        if lag_s > self.late_s:
             self.late_tokens += tokens
             self._window_late += tokens
 
     def _close_window(self, now_s: float) -> None:
-        if self._window_late * 2 > self._window_tokens and now_s >= self._next_warning_s:
+        if self._window_late > LATE_SHARE * self._window_tokens and now_s >= self._next_warning_s:
             self._next_warning_s = now_s + WARN_EVERY_S
             logger.warning(
                 "The server cannot keep up with the cluster it imitates: %d of the last %d tokens left more than "
-                "%.0f ms late. Client-side latencies now measure this machine. Lower --speed or the load, or free some CPU.",
+                "%g ms late%s. Client-side latencies now measure this machine. Lower --speed or the load, or free some CPU.",
                 self._window_late,
                 self._window_tokens,
-                LATE_S * 1000,
+                self.late_s * 1000,
+                f", which is {self.late_s * self._speed * 1000:g} ms of cluster time" if self._speed != 1 else "",
             )
         self._window_end_s = now_s + WINDOW_S
         self._window_tokens = self._window_late = 0
@@ -79,6 +89,7 @@ class Pacing:
             self._quantile(0.99),
             self.max_s,
             self.late_tokens,
+            self.late_s,
         )
 
     def _quantile(self, share: float) -> float:

@@ -32,7 +32,7 @@ def test_tokens_sent_early_by_rounding_count_as_on_time() -> None:
     assert pacing.summary().mean_s == 0.0
 
 
-def test_one_warning_when_most_tokens_are_late_and_the_next_not_before_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
+def test_one_warning_when_many_tokens_are_late_and_the_next_not_before_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
     pacing = Pacing()
     with caplog.at_level(logging.WARNING):
         for tenth in range(1, 95):
@@ -47,6 +47,15 @@ def test_one_warning_when_most_tokens_are_late_and_the_next_not_before_ten_secon
 def test_no_warning_for_a_few_late_tokens(caplog: pytest.LogCaptureFixture) -> None:
     pacing = Pacing()
     for second in range(20):
-        pacing.sent(0.5, 4, now_s=float(second))
-        pacing.sent(0.001, 6, now_s=second + 0.5)
+        pacing.sent(0.5, 1, now_s=float(second))
+        pacing.sent(0.001, 9, now_s=second + 0.5)
     assert not caplog.records
+
+
+def test_at_a_speed_less_lateness_is_late_because_it_counts_in_cluster_time(caplog: pytest.LogCaptureFixture) -> None:
+    assert [Pacing(speed).late_s for speed in (0.5, 1, 10, 50, 1000)] == [0.02, 0.02, 0.01, 0.002, 0.001]
+    pacing = Pacing(speed=50)
+    for second in range(3):
+        pacing.sent(0.003, 10, now_s=float(second))
+    assert len(caplog.records) == 1
+    assert "more than 2 ms late, which is 100 ms of cluster time" in caplog.text
