@@ -82,6 +82,10 @@ class ClusterConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 problems.append(f"{name} must be at least 1, not {value}")
+        if self.instances > MOST_INSTANCES:
+            problems.append(
+                f"instances must be at most {MOST_INSTANCES:,} (one process imitates them all), not {self.instances}"
+            )
         for name in ("ttft_ms", "itl_ms"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:
@@ -98,6 +102,8 @@ class ClusterConfig:
             problems.append("served_model_name must not be empty")
         return problems
 
+
+MOST_INSTANCES = 10_000
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "router": tuple(ROUTERS),

@@ -1,7 +1,8 @@
 """An asyncio event loop whose clock jumps: a timer is due the moment nothing else is left to do.
 
-Everything that runs on it is exact and repeatable: `asyncio.sleep(3600)` takes no time, and `loop.time()` afterwards has moved by
-3600.0 to the last bit. The clock starts at 0. Work handed to an executor runs at once, in place, and takes no virtual time.
+Everything that runs on it is exact and repeatable: `asyncio.sleep(3600)` takes no time, and `loop.time()` afterwards has
+moved by 3600.0 to the last bit. The clock starts at 0. Work handed to an executor runs at once, in place, and takes no
+virtual time.
 No real input or output is possible: a task that waits for a socket waits for ever, which the loop reports as a deadlock.
 """
 

@@ -117,6 +117,7 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     ("settings", "part"),
     [
         ({"instances": 0}, "instances must be at least 1"),
+        ({"instances": 10_001}, "instances must be at most 10,000"),
         ({"speed": 0.0}, "speed must be above 0"),
         ({"speed": math.nan}, "speed must be above 0"),
         ({"ttft_ms": -1.0}, "ttft_ms must be a number of milliseconds from 0 up"),
