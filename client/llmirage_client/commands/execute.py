@@ -175,8 +175,11 @@ class _Run:
         try:
             async with Heartbeat(runner.show_progress) as heartbeat:
                 result = await runner.run()
-        except* _CONTENT_ERRORS as group:
-            raise RefusedError(f"The run was stopped: {_first_of(group)}") from None
+        except ExceptionGroup as group:
+            expected, others = group.split(_CONTENT_ERRORS)
+            if expected is None or others is not None:
+                raise
+            raise RefusedError(f"The run was stopped: {_first_of(expected)}") from None
         finally:
             progress.stop()
             restore_signals()
