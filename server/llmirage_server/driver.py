@@ -6,6 +6,7 @@ late the last one was served. `FreeDriver` (`--speed max`) never waits: it lets 
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import itertools
 import logging
@@ -33,7 +34,7 @@ class Receiver(Protocol):
     def tokens_due(self, request: Request) -> None: ...
 
 
-class Driver:
+class Driver(abc.ABC):
     """What both drivers share. All methods must be called on the event loop's thread."""
 
     def __init__(self, cluster: Cluster) -> None:
@@ -64,13 +65,13 @@ class Driver:
         self._loop = loop
         self._clock = precise_clock()
 
+    @abc.abstractmethod
     def _reach_now(self) -> float:
         """Bring the cluster up to the present and return it (cluster time, seconds)."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _wake(self) -> None:
         """See to it that the next event is served in time."""
-        raise NotImplementedError
 
     def _run_cluster(self, to: float) -> list[StepEnd]:
         """Let the cluster run up to `to`, or for one slice of CPU time if that comes first."""
