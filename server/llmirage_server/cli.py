@@ -150,14 +150,14 @@ def _serve(config: ClusterConfig, host: str, port: int, access_log: bool) -> int
     except PortInUseError as error:
         click.echo(f"llmirage serve: {error}", err=True)
         return 1
-    from llmirage_server.app import create_app, load_text_tools
+    from llmirage_server.app import create_app
     from llmirage_server.banner import banner, farewell
     from llmirage_server.live import LiveServer, base_url
 
     with bound:
         app = create_app(config)
         if config.tokenizer is not None:
-            load_text_tools(config)  # a tokenizer that cannot be loaded is a configuration error, told before the start
+            app.service.text.load()  # a tokenizer that cannot be loaded is a configuration error, told before the start
         if access_log:
             logging.getLogger("uvicorn.access").setLevel(logging.INFO)
         # Fewer collections: what requests leave behind is small, and each pass costs time that tokens wait.

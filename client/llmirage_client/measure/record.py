@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(slots=True, frozen=True)
 class RequestError:
-    """Why a request failed. code: the HTTP status, or None when no answer came; type: a short stable name."""
+    """Why a request failed. code: the HTTP status, where the error is that or cut its reply short; type: a stable name."""
 
     code: int | None
     type: str

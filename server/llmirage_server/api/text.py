@@ -33,25 +33,26 @@ class TextTools:
 
 
 class TextLoader:
-    """Loads the tools once, in a thread, at the first call of `start` or `get`."""
+    """Loads the tools once: at `load`, or in a thread at the first call of `start` or `get`."""
 
     def __init__(self, load: Callable[[], TextTools]) -> None:
-        self._load = load
+        self._load_tools = load
         self._tools: TextTools | None = None
         self._threads = ThreadPoolExecutor(1, "llmirage-text")  # one thread: what it does is never done twice at once
 
     def start(self) -> None:
         """Begin to load, without waiting for it."""
-        asyncio.get_running_loop().run_in_executor(self._threads, self._load_once)
+        asyncio.get_running_loop().run_in_executor(self._threads, self.load)
 
     async def get(self) -> TextTools:
         if self._tools is None:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, self._load_once)
+            return await asyncio.get_running_loop().run_in_executor(self._threads, self.load)
         return self._tools
 
-    def _load_once(self) -> TextTools:
+    def load(self) -> TextTools:
+        """Load now, in this thread, unless it is done. Raises what the loading raises."""
         if self._tools is None:
-            self._tools = self._load()
+            self._tools = self._load_tools()
         return self._tools
 
     async def encode_chat(
