@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmirage_server.perf import kernels
+from llmirage_server.perf import kernels_v1 as kernels
 from llmirage_server.perf.dtypes import WEIGHT_DTYPES
 from llmirage_server.perf.gpus import Constants, GpuSpec
 

@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 from itertools import count
 
 from llmirage_server.cluster.instance_base import InstanceBase, InstanceSnapshot
-from llmirage_server.cluster.kv_cache import Sequence
+from llmirage_server.cluster.kv_cache import KVCache, Sequence
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.cluster.request import Request, StepEnd
 
@@ -25,6 +25,7 @@ class FixedInstance(InstanceBase):
             if not 0 <= value < math.inf:
                 raise ValueError(f"{name} must be a number of seconds from 0 up, not {value}")
         super().__init__(index, limits)
+        self.kv = KVCache(limits)
         self.max_request_tokens = sys.maxsize
         self._ttft_s = ttft_s
         self._itl_s = itl_s
@@ -41,6 +42,26 @@ class FixedInstance(InstanceBase):
     @property
     def waiting(self) -> int:
         return 0
+
+    def match(self, key: bytes) -> int:
+        return self.kv.match(key)
+
+    @property
+    def kv_used_tokens(self) -> int:
+        return self.kv.used_tokens
+
+    @property
+    def kv_total_tokens(self) -> int:
+        return self.kv.capacity_tokens
+
+    def receive(self, request: Request, now: float) -> None:
+        raise NotImplementedError
+
+    def release_transferred(self, request: Request) -> None:
+        raise NotImplementedError
+
+    def evacuate(self) -> list[Request]:
+        raise NotImplementedError
 
     def submit(self, request: Request, now: float) -> None:
         sequence = Sequence.of(request)

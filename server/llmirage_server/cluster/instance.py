@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from llmirage_server.cluster.instance_base import InstanceBase, InstanceSnapshot
-from llmirage_server.cluster.kv_cache import Sequence
+from llmirage_server.cluster.kv_cache import KVCache, Sequence
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.cluster.request import Request, StepEnd
 from llmirage_server.cluster.scheduler import Scheduler, Step
@@ -21,6 +21,7 @@ class Instance(InstanceBase):
 
     def __init__(self, index: int, step_model: StepModel, limits: EngineLimits) -> None:
         super().__init__(index, limits)
+        self.kv = KVCache(limits)
         self._step_model = step_model
         self._scheduler = Scheduler(limits, self.kv)
         self._sequences: dict[Request, Sequence] = {}
@@ -34,6 +35,26 @@ class Instance(InstanceBase):
     @property
     def waiting(self) -> int:
         return len(self._scheduler.waiting)
+
+    def match(self, key: bytes) -> int:
+        return self.kv.match(key)
+
+    @property
+    def kv_used_tokens(self) -> int:
+        return self.kv.used_tokens
+
+    @property
+    def kv_total_tokens(self) -> int:
+        return self.kv.capacity_tokens
+
+    def receive(self, request: Request, now: float) -> None:
+        raise NotImplementedError
+
+    def release_transferred(self, request: Request) -> None:
+        raise NotImplementedError
+
+    def evacuate(self) -> list[Request]:
+        raise NotImplementedError
 
     def submit(self, request: Request, now: float) -> None:
         if self._step is None:

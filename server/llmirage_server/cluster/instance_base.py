@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Literal
 
-from llmirage_server.cluster.kv_cache import KVCache
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.cluster.request import Request, StepEnd
 
@@ -25,16 +25,19 @@ class InstanceSnapshot:
     preemptions: int  # counter
 
 
+Role = Literal["both", "prefill", "decode"]
+
+
 class InstanceBase(ABC):
     """A model replica. Time only moves forward: no call may go back behind an earlier one.
 
-    The router looks at `running`, `waiting` and `kv`.
+    Routers look at `running`, `waiting`, `match`, `kv_used_tokens`, `kv_total_tokens` and `limits`, at nothing else.
     """
 
-    def __init__(self, index: int, limits: EngineLimits) -> None:
+    def __init__(self, index: int, limits: EngineLimits, role: Role = "both") -> None:
         self.index = index
         self.limits = limits
-        self.kv = KVCache(limits)
+        self.role = role
         self.max_request_tokens = limits.max_request_tokens  # of prompt and output; a longer one could never finish
 
     @property
@@ -46,12 +49,40 @@ class InstanceBase(ABC):
     def waiting(self) -> int: ...
 
     @abstractmethod
+    def match(self, key: bytes) -> int:
+        """Leading tokens of `key` (radix_tree.token_bytes) whose KV is here, on the best rank. Changes nothing."""
+
+    @property
+    @abstractmethod
+    def kv_used_tokens(self) -> int:
+        """KV held by sequences, all ranks together."""
+
+    @property
+    @abstractmethod
+    def kv_total_tokens(self) -> int: ...
+
+    @abstractmethod
     def submit(self, request: Request, now: float) -> None:
-        """Take a request of at most `max_request_tokens`."""
+        """Take a request of at most `max_request_tokens`. One that has produced tokens elsewhere recomputes their KV."""
+
+    @abstractmethod
+    def receive(self, request: Request, now: float) -> None:
+        """Take a request whose KV (prompt and produced tokens, but for the last token) arrives here at `now`.
+
+        It needs memory and a batch slot, but no prefill.
+        """
+
+    @abstractmethod
+    def release_transferred(self, request: Request) -> None:
+        """The KV of a request that was handed over has left: forget its hold on memory. The prefix cache keeps it."""
 
     @abstractmethod
     def cancel(self, request: Request) -> None:
-        """Drop a request that is waiting or running."""
+        """Drop a request that is waiting, running or handed over and not yet released."""
+
+    @abstractmethod
+    def evacuate(self) -> list[Request]:
+        """Crash: all KV is lost, the step in flight too; return the unfinished requests in order of arrival here."""
 
     @abstractmethod
     def next_event_time(self) -> float:

@@ -22,6 +22,8 @@ class Request:
     prompt: TokenIds  # int32, shape (prompt_tokens,), at least 1
     output: TokenIds  # int32, shape (output_tokens,), at least 1: the ids that will be generated
     session_key: str | None = None  # what the `session` router keeps together
+    model: str | None = None  # which pool may serve it, where pools serve different models; None: any
+    max_tokens: int = 0  # what the caller allowed, for engines that reserve memory for it; 0: as long as the output
     tag: Any = None  # the driver's own; the cluster never looks at it
 
     arrival_s: float = field(default=float("nan"), init=False)
@@ -33,16 +35,22 @@ class Request:
     first_token_s: float = field(default=float("nan"), init=False)
     finished_s: float = field(default=float("nan"), init=False)
     cancelled: bool = field(default=False, init=False)
+    failed: bool = field(default=False, init=False)  # its instance was lost, and the cluster does not try again
 
 
 @dataclass(slots=True)
 class StepEnd:
-    """What one instant brought: every request in `emitted` gained output tokens at `time_s`.
+    """What one instant brought: every request in `emitted` gained output tokens at `time_s`, or failed.
 
-    `request.produced` says how many it has by then; a request whose `produced` equals `len(output)` has finished and its
-    `finished_s` is set. The order of `emitted` is stable: the order in which the instance runs its sequences.
+    `request.produced` says how many tokens it has by then (with speculation it may have gained several); a request whose
+    `produced` equals `len(output)` has finished and its `finished_s` is set; one that is `failed` gets no more. The order of
+    `emitted` is stable: the order in which the instance runs its sequences.
+
+    handed_over: requests whose prefill an instance of a prefill pool has finished (their first token is in `emitted`); the
+    cluster carries their KV to a decode instance and then tells this one with `release_transferred`.
     """
 
     time_s: float
     instance: int
     emitted: list[Request]
+    handed_over: list[Request] = field(default_factory=list)

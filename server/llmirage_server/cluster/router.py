@@ -104,14 +104,14 @@ class Prefix(LeastLoaded):
 
     def choose(self, request: Request, instances: Sequence[InstanceBase]) -> int:
         key = token_bytes(request.prompt)
-        uncached = [len(request.prompt) - instance.kv.match(key) for instance in instances]
+        uncached = [len(request.prompt) - instance.match(key) for instance in instances]
         requests = [instance.waiting + instance.running for instance in instances]
         most, fewest = max(requests), min(requests)
         if most - fewest > _BALANCE_REQUESTS and most > fewest * _BALANCE_RATIO:
             index = super().choose(request, instances)
         else:
             costs = [
-                (instance.kv.used_tokens + self._tokens_ahead(i) + 2 * uncached[i], _load(instance))
+                (instance.kv_used_tokens + self._tokens_ahead(i) + 2 * uncached[i], _load(instance))
                 for i, instance in enumerate(instances)
             ]
             index = min(self._in_rotation(len(instances)), key=costs.__getitem__)

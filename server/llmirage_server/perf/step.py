@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from llmirage_server.perf import kernels
+from llmirage_server.perf import kernels_v1 as kernels
 from llmirage_server.perf.dtypes import WEIGHT_DTYPES, WeightDtype
 from llmirage_server.perf.gpus import GpuSpec
 from llmirage_server.perf.models import ModelSpec, kv_heads_per_rank

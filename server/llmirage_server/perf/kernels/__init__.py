@@ -1,0 +1,1 @@
+"""How long one kernel takes: a module for each family of operations."""
