@@ -57,7 +57,7 @@ class Cluster:
         if request.instance < 0 or request.cancelled or request.produced == len(request.output):
             return
         request.cancelled = True
-        self._instances[request.instance].cancel(request)
+        self._instances[request.instance].cancel(request, self._now)
         self._events[request.instance] = self._instances[request.instance].next_event_time()
 
     def next_event_time(self) -> float:

@@ -7,7 +7,7 @@ import sys
 from heapq import heappop, heappush
 from itertools import count
 
-from llmirage_server.cluster.instance_base import InstanceBase, InstanceSnapshot
+from llmirage_server.cluster.instance_base import InstanceBase, InstanceSnapshot, Role
 from llmirage_server.cluster.kv_cache import KVCache, Sequence
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.cluster.request import Request, StepEnd
@@ -20,16 +20,18 @@ class FixedInstance(InstanceBase):
     simply not remembered. Prompts enter the cache with their first token, generated tokens when the request finishes.
     """
 
-    def __init__(self, index: int, ttft_s: float, itl_s: float, limits: EngineLimits) -> None:
+    def __init__(self, index: int, ttft_s: float, itl_s: float, limits: EngineLimits, role: Role = "both") -> None:
         for name, value in (("ttft_s", ttft_s), ("itl_s", itl_s)):
             if not 0 <= value < math.inf:
                 raise ValueError(f"{name} must be a number of seconds from 0 up, not {value}")
-        super().__init__(index, limits)
+        super().__init__(index, limits, role)
         self.kv = KVCache(limits)
         self.max_request_tokens = sys.maxsize
         self._ttft_s = ttft_s
         self._itl_s = itl_s
         self._sequences: dict[Request, Sequence] = {}
+        self._plans: dict[Request, tuple[float, int]] = {}  # of those that still produce: when its next token was due
+        # on arrival here, and how many it had then
         self._due: list[tuple[float, int, Request]] = []  # the next token of every request, and of some cancelled ones
         self._order = count()
         self._prefix_hit_tokens = 0
@@ -37,7 +39,7 @@ class FixedInstance(InstanceBase):
 
     @property
     def running(self) -> int:
-        return len(self._sequences)
+        return len(self._plans)
 
     @property
     def waiting(self) -> int:
@@ -54,28 +56,37 @@ class FixedInstance(InstanceBase):
     def kv_total_tokens(self) -> int:
         return self.kv.capacity_tokens
 
-    def receive(self, request: Request, now: float) -> None:
-        raise NotImplementedError
+    def submit(self, request: Request, now: float) -> None:
+        sequence = self._sequences[request] = Sequence.of(request)
+        self.kv.acquire(sequence)
+        if math.isnan(request.admitted_s):
+            request.admitted_s = now
+            request.cached_tokens = sequence.computed
+            self._prefix_hit_tokens += sequence.computed
+            self._prefix_query_tokens += sequence.prompt_tokens
+        self._plan(request, now + self._ttft_s)
 
-    def release_transferred(self, request: Request) -> None:
-        raise NotImplementedError
+    def receive(self, request: Request, now: float) -> None:
+        sequence = self._sequences[request] = Sequence.of(request)
+        self.kv.acquire(sequence)
+        self._remember(sequence, sequence.tokens - 1)
+        self._plan(request, now + self._itl_s)
+
+    def release_transferred(self, request: Request, now: float) -> None:
+        self.kv.release(self._sequences.pop(request))
+
+    def cancel(self, request: Request, now: float) -> None:
+        self.kv.release(self._sequences.pop(request))
+        self._plans.pop(request, None)
+        self._drop_cancelled()
 
     def evacuate(self) -> list[Request]:
-        raise NotImplementedError
-
-    def submit(self, request: Request, now: float) -> None:
-        sequence = Sequence.of(request)
-        self._sequences[request] = sequence
-        self.kv.acquire(sequence)
-        request.admitted_s = now
-        request.cached_tokens = sequence.computed
-        self._prefix_hit_tokens += sequence.computed
-        self._prefix_query_tokens += sequence.prompt_tokens
-        heappush(self._due, (now + self._ttft_s, next(self._order), request))
-
-    def cancel(self, request: Request) -> None:
-        self.kv.release(self._sequences.pop(request))
-        self._drop_cancelled()
+        lost = list(self._sequences)
+        self.kv = KVCache(self.limits)
+        self._sequences = {}
+        self._plans = {}
+        self._due = []
+        return lost
 
     def next_event_time(self) -> float:
         return self._due[0][0] if self._due else math.inf
@@ -87,22 +98,27 @@ class FixedInstance(InstanceBase):
         batch = []
         while due and due[0][0] == now:
             batch.append(heappop(due))
-        emitted = []
+        emitted: list[Request] = []
+        handed_over: list[Request] = []
         for _, order, request in batch:
-            if request.cancelled:
+            if request not in self._plans:
                 continue
             emitted.append(request)
-            if not request.produced:
-                request.first_token_s = now
-                self._remember(self._sequences[request], len(request.prompt))
+            first_s, before = self._plans[request]
+            if request.produced == before:
+                self._remember(self._sequences[request], len(request.prompt) + before)
+                if not before:
+                    request.first_token_s = now
             request.produced += 1
             if request.produced == len(request.output):
                 self._finish(request, now)
+            elif self.role == "prefill":
+                del self._plans[request]
+                handed_over.append(request)
             else:
-                next_s = request.arrival_s + self._ttft_s + request.produced * self._itl_s
-                heappush(due, (next_s, order, request))
+                heappush(due, (first_s + (request.produced - before) * self._itl_s, order, request))
         self._drop_cancelled()
-        return StepEnd(now, self.index, emitted) if emitted else None
+        return StepEnd(now, self.index, emitted, handed_over) if emitted else None
 
     def snapshot(self) -> InstanceSnapshot:
         return InstanceSnapshot(
@@ -117,6 +133,10 @@ class FixedInstance(InstanceBase):
             preemptions=0,
         )
 
+    def _plan(self, request: Request, first_s: float) -> None:
+        self._plans[request] = (first_s, request.produced)
+        heappush(self._due, (first_s, next(self._order), request))
+
     def _remember(self, sequence: Sequence, tokens: int) -> None:
         """Put the first `tokens` tokens of the sequence into the prefix cache, if they fit."""
         if self.kv.allocate(sequence, tokens - sequence.computed):
@@ -124,11 +144,12 @@ class FixedInstance(InstanceBase):
 
     def _finish(self, request: Request, now: float) -> None:
         request.finished_s = now
+        del self._plans[request]
         sequence = self._sequences.pop(request)
         self._remember(sequence, sequence.max_tokens - 1)
         self.kv.finish(sequence)
 
     def _drop_cancelled(self) -> None:
         """Keep cancelled requests from the head, so that an idle instance has no event left."""
-        while self._due and self._due[0][2].cancelled:
+        while self._due and self._due[0][2] not in self._plans:
             heappop(self._due)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from llmirage_server.cluster.instance_base import InstanceBase, InstanceSnapshot
+from llmirage_server.cluster.instance_base import InstanceBase, InstanceSnapshot, Role
 from llmirage_server.cluster.kv_cache import KVCache, Sequence
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.cluster.request import Request, StepEnd
@@ -19,13 +19,14 @@ class Instance(InstanceBase):
     counts, in whatever order and however often the caller advances. `next_event_time` is then the first instant after t.
     """
 
-    def __init__(self, index: int, step_model: StepModel, limits: EngineLimits) -> None:
-        super().__init__(index, limits)
+    def __init__(self, index: int, step_model: StepModel, limits: EngineLimits, role: Role = "both") -> None:
+        super().__init__(index, limits, role)
         self.kv = KVCache(limits)
         self._step_model = step_model
-        self._scheduler = Scheduler(limits, self.kv)
-        self._sequences: dict[Request, Sequence] = {}
+        self._scheduler = Scheduler(limits, self.kv, role)
+        self._sequences: dict[Request, Sequence] = {}  # in order of arrival
         self._step: Step | None = None  # in flight
+        self._stalled = False  # those who wait find no room, and no step is in flight whose end would make it
         self._clock_s = 0.0  # end of the step in flight; without one, when the next may start
 
     @property
@@ -47,29 +48,45 @@ class Instance(InstanceBase):
     def kv_total_tokens(self) -> int:
         return self.kv.capacity_tokens
 
-    def receive(self, request: Request, now: float) -> None:
-        raise NotImplementedError
-
-    def release_transferred(self, request: Request) -> None:
-        raise NotImplementedError
-
-    def evacuate(self) -> list[Request]:
-        raise NotImplementedError
-
     def submit(self, request: Request, now: float) -> None:
-        if self._step is None:
-            self._clock_s = now
-        sequence = Sequence.of(request)
-        self._sequences[request] = sequence
+        self._wake(now)
+        sequence = self._sequences[request] = Sequence.of(request)
         self._scheduler.add(sequence)
 
-    def cancel(self, request: Request) -> None:
+    def receive(self, request: Request, now: float) -> None:
+        self._wake(now)
+        sequence = self._sequences[request] = Sequence.of(request)
+        self._scheduler.receive(sequence)
+
+    def release_transferred(self, request: Request, now: float) -> None:
+        self.cancel(request, now)
+
+    def cancel(self, request: Request, now: float) -> None:
+        self._wake(now)
         self._scheduler.remove(self._sequences.pop(request))
+
+    def evacuate(self) -> list[Request]:
+        lost = list(self._sequences)
+        old = self._scheduler
+        self.kv = KVCache(self.limits)
+        self._scheduler = Scheduler(self.limits, self.kv, self.role)
+        self._scheduler.preemptions = old.preemptions
+        self._scheduler.prefix_hit_tokens = old.prefix_hit_tokens
+        self._scheduler.prefix_query_tokens = old.prefix_query_tokens
+        self._sequences = {}
+        self._step = None
+        return lost
+
+    def _wake(self, now: float) -> None:
+        """An instance that stands still looks again, at `now`."""
+        if self._step is None:
+            self._clock_s = now
+            self._stalled = False
 
     def next_event_time(self) -> float:
         if self._step is not None:
             return self._clock_s
-        if self._sequences:
+        if self._scheduler.has_work and not self._stalled:
             return math.nextafter(self._clock_s, math.inf)
         return math.inf
 
@@ -77,6 +94,9 @@ class Instance(InstanceBase):
         step = self._step
         if step is None:
             step = self._scheduler.schedule(self._clock_s)
+            if not step.prefill and not step.decode_contexts:
+                self._stalled = True
+                return None
             self._clock_s += self._step_model.step_s(step.prefill, step.decode_contexts)
             self._step = step
             return None
@@ -85,7 +105,7 @@ class Instance(InstanceBase):
         for request in emitted:
             if request.produced == len(request.output):
                 del self._sequences[request]
-        return StepEnd(self._clock_s, self.index, emitted) if emitted else None
+        return StepEnd(self._clock_s, self.index, emitted, self._scheduler.handed_over) if emitted else None
 
     def snapshot(self) -> InstanceSnapshot:
         return InstanceSnapshot(

@@ -73,16 +73,19 @@ class InstanceBase(ABC):
         """
 
     @abstractmethod
-    def release_transferred(self, request: Request) -> None:
-        """The KV of a request that was handed over has left: forget its hold on memory. The prefix cache keeps it."""
+    def release_transferred(self, request: Request, now: float) -> None:
+        """The KV of a request that was handed over has left by `now`: forget its hold on memory. The prefix cache keeps it."""
 
     @abstractmethod
-    def cancel(self, request: Request) -> None:
+    def cancel(self, request: Request, now: float) -> None:
         """Drop a request that is waiting, running or handed over and not yet released."""
 
     @abstractmethod
     def evacuate(self) -> list[Request]:
-        """Crash: all KV is lost, the step in flight too; return the unfinished requests in order of arrival here."""
+        """Crash: all KV is lost, the step in flight too; return the unfinished requests in order of arrival here.
+
+        Among them are those that were handed over and not yet released.
+        """
 
     @abstractmethod
     def next_event_time(self) -> float:

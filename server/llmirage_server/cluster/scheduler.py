@@ -14,6 +14,7 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
+from llmirage_server.cluster.instance_base import Role
 from llmirage_server.cluster.kv_cache import KVCache, Sequence
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.cluster.request import Request
@@ -31,31 +32,51 @@ class Step:
 class Scheduler:
     """The waiting and the running sequences of one instance."""
 
-    def __init__(self, limits: EngineLimits, kv: KVCache) -> None:
+    def __init__(self, limits: EngineLimits, kv: KVCache, role: Role = "both") -> None:
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []  # in the order of admission
+        self.handed_over: list[Request] = []  # at the end of the last step
         self.preemptions = 0
         self.prefix_query_tokens = 0
         self.prefix_hit_tokens = 0
         self._limits = limits
         self._kv = kv
+        self._hands_over = role == "prefill"
+        self._received: set[Sequence] = set()  # those that wait with their KV computed elsewhere
+        self._handed_over: set[Sequence] = set()  # those that have left the batch, their KV still here
         self._prefilling: set[Sequence] = set()  # the running ones that do not decode yet
         self._blocked: tuple[Sequence, int] | None = None  # head of the queue that did not fit, and `kv.changes` then
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.running or self.waiting)
 
     def add(self, sequence: Sequence) -> None:
         self.waiting.append(sequence)
 
+    def receive(self, sequence: Sequence) -> None:
+        """Add a sequence whose KV, but for its last token's, was computed elsewhere and has arrived."""
+        self._received.add(sequence)
+        self.waiting.append(sequence)
+
     def remove(self, sequence: Sequence) -> None:
-        """Forget a cancelled sequence at once. What the prefix cache has of it stays there."""
-        if sequence in self.running:
+        """Forget a cancelled or transferred sequence at once. What the prefix cache has of it stays there."""
+        if sequence in self._handed_over:
+            self._handed_over.remove(sequence)
+            self._kv.release(sequence)
+        elif sequence in self.running:
             self.running.remove(sequence)
             self._prefilling.discard(sequence)
             self._kv.release(sequence)
         else:
+            self._received.discard(sequence)
             self.waiting.remove(sequence)
 
     def schedule(self, now: float) -> Step:
-        """Form the step that starts at `now`. Empty only if nobody waits or runs."""
+        """Form the step that starts at `now`.
+
+        Empty only if nobody waits or runs, or if those who wait find no room beside the KV that was handed over.
+        """
         step = Step()
         preemptions = self.preemptions
         budget = self._schedule_running(step)
@@ -64,7 +85,10 @@ class Scheduler:
         return step
 
     def complete(self, step: Step, now: float) -> list[Request]:
-        """End a step at `now`: whoever has all its known tokens computed produces one more. Returned in running order."""
+        """End a step at `now`: whoever has all its known tokens computed produces one more. Returned in running order.
+
+        An instance of role "prefill" then hands over those who have more to produce: `handed_over` tells.
+        """
         for sequence in step.prefill_sequences:  # a cancelled one has nothing computed any more
             self._kv.commit(sequence)
             if sequence.computed == sequence.tokens:
@@ -72,20 +96,26 @@ class Scheduler:
                 if not sequence.request.produced:
                     sequence.request.first_token_s = now
         emitted = []
-        finished = []
+        leaving = []
         for sequence in self.running:
             if sequence.computed == sequence.tokens:
                 sequence.tokens += 1
                 request = sequence.request
                 request.produced += 1
                 emitted.append(request)
-                if sequence.tokens == sequence.max_tokens:
-                    finished.append(sequence)
-        if finished:
-            self.running = [sequence for sequence in self.running if sequence.tokens < sequence.max_tokens]
-            for sequence in finished:
-                sequence.request.finished_s = now
-                self._kv.finish(sequence)
+                if sequence.tokens == sequence.max_tokens or self._hands_over:
+                    leaving.append(sequence)
+        self.handed_over = []
+        if leaving:
+            left = set(leaving)
+            self.running = [sequence for sequence in self.running if sequence not in left]
+            for sequence in leaving:
+                if sequence.tokens < sequence.max_tokens:
+                    self._handed_over.add(sequence)
+                    self.handed_over.append(sequence.request)
+                else:
+                    sequence.request.finished_s = now
+                    self._kv.finish(sequence)
         return emitted
 
     def _schedule_running(self, step: Step) -> int:
@@ -137,15 +167,23 @@ class Scheduler:
             kv.acquire(sequence)
             context = sequence.computed
             missing = sequence.tokens - context
-            may_chunk = self._limits.enable_chunked_prefill or missing <= budget
+            may_chunk = self._limits.enable_chunked_prefill or missing <= budget or sequence in self._received
             if not may_chunk or not kv.fits(sequence, sequence.tokens):
                 kv.release(sequence)
                 self._blocked = (sequence, kv.changes)
                 break
-            new_tokens = min(missing, budget)
-            kv.allocate(sequence, new_tokens)
             self.waiting.popleft()
             self.running.append(sequence)
+            if sequence in self._received:
+                self._received.remove(sequence)
+                kv.allocate(sequence, missing - 1)
+                kv.commit(sequence)
+                kv.allocate(sequence, 1)
+                step.decode_contexts.append(sequence.tokens - 1)
+                budget -= 1
+                continue
+            new_tokens = min(missing, budget)
+            kv.allocate(sequence, new_tokens)
             self._prefilling.add(sequence)
             step.prefill.append((new_tokens, context))
             step.prefill_sequences.append(sequence)
