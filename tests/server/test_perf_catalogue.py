@@ -10,7 +10,7 @@ import pytest
 from llmirage_server.perf.catalogue import FITTED, find_gpu, find_model, list_gpus, list_models
 from llmirage_server.perf.errors import DeploymentError
 from llmirage_server.perf.gpus import GpuSpec
-from llmirage_server.perf.models import ModelSpec
+from llmirage_server.perf.models import ModelSpec, model_from_yaml
 
 
 @pytest.mark.parametrize("gpu", list_gpus(), ids=lambda g: g.key)
@@ -31,9 +31,9 @@ def test_every_model_has_a_source_and_consistent_shapes(model: ModelSpec) -> Non
     assert model.source
     assert model.heads % model.kv_heads == 0
     assert 0 < model.experts_per_token <= model.experts or (model.experts == model.experts_per_token == 0)
-    assert bool(model.experts) == bool(model.moe_intermediate)
-    assert bool(model.dense_layers) == bool(model.intermediate)
-    assert bool(model.sliding_layers) == bool(model.sliding_window)
+    assert all(group.count > 0 for group in model.groups)
+    assert model.dense is None or model.dense.width
+    assert model.moe is None or model.moe.width
     assert model.max_model_len >= 32_768
 
 
@@ -76,17 +76,8 @@ def test_dense_and_shared_layers_of_a_mixture_are_counted() -> None:
         "max_model_len": 1,
         "source": "-",
     }
-    mixture = ModelSpec(
-        "m",
-        **shape,
-        intermediate=256,
-        experts=8,
-        experts_per_token=2,
-        moe_intermediate=32,
-        shared_intermediate=48,
-        first_dense_layers=2,
-        moe_every=2,
-    )
+    mixed = {"experts": 8, "experts_per_token": 2, "moe_intermediate": 32, "shared_intermediate": 48}
+    mixture = model_from_yaml("m", {**shape, **mixed, "intermediate": 256, "first_dense_layers": 2, "moe_every": 2})
     assert (mixture.moe_layers, mixture.dense_layers) == (4, 6)
     expected = (
         10 * 64 * 16 * (2 * 4 + 2 * 2)  # q and output, k and v

@@ -12,6 +12,7 @@ import pytest
 from llmirage_server.perf.catalogue import find_model
 from llmirage_server.perf.deployment import Deployment
 from llmirage_server.perf.errors import DeploymentError
+from llmirage_server.perf.layers import Dense, Gqa, LayerGroup
 
 QWEN3_MOE: dict[str, Any] = {
     "model_type": "qwen3_moe",
@@ -88,12 +89,12 @@ def test_a_published_config_is_the_catalogues_model(tmp_path: Path, config: dict
 
 def test_a_mixture_with_dense_layers_counts_them(tmp_path: Path) -> None:
     model = find_model(write(tmp_path, {**QWEN3_MOE, "mlp_only_layers": [0, 1]}))
-    assert (model.dense_layers, model.moe_layers, model.intermediate) == (2, 46, 6144)
+    assert (model.dense_layers, model.moe_layers, model.dense) == (2, 46, Dense(6144))
 
 
 def test_a_mistral_window_covers_every_layer(tmp_path: Path) -> None:
     model = find_model(write(tmp_path, {**LLAMA, "model_type": "mistral", "sliding_window": 4096}))
-    assert (model.sliding_window, model.sliding_layers) == (4096, 32)
+    assert model.groups == (LayerGroup(32, Gqa(32, 8, 128, window=4096), Dense(14336)),)
     deployment = Deployment.create(str(tmp_path), "h100")
     assert deployment.memory.kv_bytes_per_token == 32 * 2 * 8 * 128 * 2
     assert deployment.tpot_s(5000) == deployment.tpot_s(50_000)

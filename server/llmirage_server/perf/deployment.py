@@ -133,9 +133,7 @@ class Deployment:
     @cached_property
     def memory(self) -> MemoryBudget:
         """Where the memory of each GPU goes."""
-        kv_layer = self.model.kv_bytes_per_layer(KV_DTYPE_BYTES[self.kv_dtype], self.tp)
-        # Where every layer slides, memory is counted as if none did: capacity in tokens has no other meaning.
-        forgetting = self.model.sliding_layers if self.model.full_attention_layers else 0
+        kv = KV_DTYPE_BYTES[self.kv_dtype]
         return MemoryBudget(
             gpu_bytes=self.gpu.memory_bytes,
             utilization=self.gpu_memory_utilization,
@@ -144,8 +142,8 @@ class Deployment:
                 self.model, self.tp, self.ep, self.max_num_batched_tokens, self.max_num_seqs
             ),
             reserve_bytes=RESERVE_BYTES,
-            window_bytes=kv_layer * forgetting * self.model.sliding_window * self.max_num_seqs,
-            kv_bytes_per_token=kv_layer * (self.model.layers - forgetting),
+            window_bytes=self.model.window_bytes_per_sequence(kv, self.tp) * self.max_num_seqs,
+            kv_bytes_per_token=self.model.kv_bytes_per_token(kv, self.tp),
         )
 
     def step_model(self) -> RooflineStep:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from llmirage_server.perf.errors import DeploymentError
-from llmirage_server.perf.models import ModelSpec
+from llmirage_server.perf.models import ModelSpec, model_from_yaml
 
 # model_type -> which keys hold the mixture of experts: (experts, expert width); None: dense
 _FAMILIES: dict[str, tuple[str, str] | None] = {
@@ -84,8 +84,8 @@ def _spec(file: Path, config: dict[str, Any], mixture: tuple[str, str] | None) -
         }
     if not mixture or dense_first or shape["moe_every"] > 1:
         shape["intermediate"] = config["intermediate_size"]
-    return ModelSpec(
-        name=config.get("_name_or_path") or file.resolve().parent.name,
+    name = config.get("_name_or_path") or file.resolve().parent.name
+    fields = dict(
         layers=layers,
         hidden=config["hidden_size"],
         heads=heads,
@@ -102,6 +102,7 @@ def _spec(file: Path, config: dict[str, Any], mixture: tuple[str, str] | None) -
         native_weights=_NATIVE_WEIGHTS.get(str((config.get("quantization_config") or {}).get("quant_method")), "bf16"),
         **shape,
     )
+    return model_from_yaml(name, fields)
 
 
 def _window(config: dict[str, Any], layers: int) -> tuple[int, int]:

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+_STATE_BYTES = 4  # recurrent states of linear attention are float32 (`mamba_ssm_dtype` of Qwen3.5 and Nemotron-H)
+_CONV_BYTES = 2  # the short convolution's are bf16
+_INDEX_SCALE_BYTES = 4  # one float32 scale beside the fp8 key of the sparse index (vLLM's indexer cache)
+
 
 def heads_per_rank(heads: int, tp: int) -> int:
     """Heads that one rank holds; a head is copied when there are more ranks than heads."""
@@ -21,6 +25,11 @@ class SparseIndex:
     heads: int
     head_dim: int
     top_k: int  # tokens
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of one token's index key: fp8 with a scale, on every rank."""
+        return self.head_dim + _INDEX_SCALE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +49,28 @@ class Gqa:
     def v_dim(self) -> int:
         return self.v_head_dim or self.head_dim
 
+    def qkv_width(self, tp: int) -> int:
+        """Output columns of the q, k, v (and gate) projection on one rank."""
+        q = self.heads // tp * self.head_dim * (2 if self.output_gate else 1)
+        return q + heads_per_rank(self.kv_heads, tp) * (self.head_dim + self.v_dim)
+
+    def weights(self, hidden: int, tp: int = 1) -> int:
+        """Matrix weights on one rank: q, k, v (and gate), output."""
+        return hidden * (self.qkv_width(tp) + self.heads // tp * self.v_dim)
+
+    def small_weights(self, hidden: int) -> int:
+        """Norms and biases, copied on every rank."""
+        biases = self.heads * self.head_dim + self.kv_heads * (self.head_dim + self.v_dim) + hidden if self.biases else 0
+        return self.qk_norm + biases
+
+    def cache_bytes(self, dtype_bytes: int, tp: int = 1) -> int:
+        """KV cache bytes of one token in one layer on one rank."""
+        return heads_per_rank(self.kv_heads, tp) * (self.head_dim + self.v_dim) * dtype_bytes
+
+    def state_bytes(self, tp: int = 1) -> int:
+        """Bytes that a sequence needs whatever its length."""
+        return 0
+
 
 @dataclass(frozen=True, slots=True)
 class Mla:
@@ -53,6 +84,38 @@ class Mla:
     v_dim: int
     index: SparseIndex | None = None
 
+    @property
+    def qk_dim(self) -> int:
+        """Width of an expanded query or key."""
+        return self.nope_dim + self.rope_dim
+
+    @property
+    def latent(self) -> int:
+        """Cached values of one token."""
+        return self.kv_rank + self.rope_dim
+
+    def weights(self, hidden: int, tp: int = 1) -> int:
+        """Matrix weights on one rank: what comes before the heads (and the index) is copied, the heads are sharded."""
+        heads = self.heads // tp
+        q = self.q_rank * (hidden + heads * self.qk_dim) if self.q_rank else hidden * heads * self.qk_dim
+        kv = hidden * self.latent + self.kv_rank * heads * (self.nope_dim + self.v_dim)
+        index = self.index
+        indexer = index.heads * index.head_dim * (self.q_rank or hidden) + hidden * index.head_dim if index else 0
+        return q + kv + indexer + heads * self.v_dim * hidden
+
+    def small_weights(self, hidden: int) -> int:
+        """Norms of the compressed queries and keys; the index's norm and head weights."""
+        index = self.index
+        return self.q_rank + self.kv_rank + (2 * index.head_dim + hidden * index.heads if index else 0)
+
+    def cache_bytes(self, dtype_bytes: int, tp: int = 1) -> int:
+        """KV cache bytes of one token in one layer on one rank: the latent is copied on every rank."""
+        return self.latent * dtype_bytes + (self.index.cache_bytes if self.index else 0)
+
+    def state_bytes(self, tp: int = 1) -> int:
+        """Bytes that a sequence needs whatever its length."""
+        return 0
+
 
 @dataclass(frozen=True, slots=True)
 class GatedDelta:
@@ -63,6 +126,31 @@ class GatedDelta:
     key_dim: int
     value_dim: int
     conv_kernel: int = 4
+
+    def conv_width(self, tp: int) -> int:
+        """Channels of the convolution on one rank: queries, keys and values."""
+        return 2 * heads_per_rank(self.key_heads, tp) * self.key_dim + self.value_heads // tp * self.value_dim
+
+    def in_width(self, tp: int) -> int:
+        """Output columns of the input projections on one rank: queries, keys, values, gate z, and beta and decay."""
+        return self.conv_width(tp) + self.value_heads // tp * (self.value_dim + 2)
+
+    def weights(self, hidden: int, tp: int = 1) -> int:
+        """Matrix weights on one rank: input and output projections."""
+        return hidden * (self.in_width(tp) + self.value_heads // tp * self.value_dim)
+
+    def small_weights(self, hidden: int) -> int:
+        """Convolution, decay, its bias, and the norm of the output."""
+        return self.conv_width(1) * self.conv_kernel + 2 * self.value_heads + self.value_dim
+
+    def cache_bytes(self, dtype_bytes: int, tp: int = 1) -> int:
+        """Nothing is kept per token."""
+        return 0
+
+    def state_bytes(self, tp: int = 1) -> int:
+        """Bytes of one sequence in one layer on one rank: the states of the heads and of the convolution."""
+        state = self.value_heads // tp * self.key_dim * self.value_dim * _STATE_BYTES
+        return state + self.conv_width(tp) * (self.conv_kernel - 1) * _CONV_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +163,31 @@ class Mamba2:
     state: int
     conv_kernel: int = 4
 
+    def conv_width(self, tp: int) -> int:
+        """Channels of the convolution on one rank: inputs, B and C."""
+        return self.heads // tp * self.head_dim + 2 * heads_per_rank(self.groups, tp) * self.state
+
+    def in_width(self, tp: int) -> int:
+        """Output columns of the input projection on one rank: gate, inputs, B, C and time steps."""
+        return self.conv_width(tp) + self.heads // tp * (self.head_dim + 1)
+
+    def weights(self, hidden: int, tp: int = 1) -> int:
+        """Matrix weights on one rank: input and output projections."""
+        return hidden * (self.in_width(tp) + self.heads // tp * self.head_dim)
+
+    def small_weights(self, hidden: int) -> int:
+        """Convolution with its bias, A, D, bias of the time steps, and the norm of the output."""
+        return self.conv_width(1) * (self.conv_kernel + 1) + 3 * self.heads + self.heads * self.head_dim
+
+    def cache_bytes(self, dtype_bytes: int, tp: int = 1) -> int:
+        """Nothing is kept per token."""
+        return 0
+
+    def state_bytes(self, tp: int = 1) -> int:
+        """Bytes of one sequence in one layer on one rank: the states of the heads and of the convolution."""
+        state = self.heads // tp * self.head_dim * self.state * _STATE_BYTES
+        return state + self.conv_width(tp) * (self.conv_kernel - 1) * _CONV_BYTES
+
 
 @dataclass(frozen=True, slots=True)
 class Dense:
@@ -82,6 +195,10 @@ class Dense:
 
     width: int
     gated: bool = True
+
+    def weights(self, hidden: int) -> int:
+        """Matrix weights."""
+        return (3 if self.gated else 2) * hidden * self.width
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +210,18 @@ class Moe:
     width: int  # of one routed expert
     shared_width: int = 0
     gated: bool = True
+
+    def expert_weights(self, hidden: int) -> int:
+        """Matrix weights of one routed expert."""
+        return Dense(self.width, self.gated).weights(hidden)
+
+    def shared_weights(self, hidden: int) -> int:
+        """Matrix weights of the shared expert."""
+        return Dense(self.shared_width, self.gated).weights(hidden)
+
+    def router_weights(self, hidden: int) -> int:
+        """Weights of the router, bf16 whatever the format of the matrices."""
+        return hidden * self.experts
 
 
 Attention = Gqa | Mla | GatedDelta | Mamba2
@@ -106,3 +235,4 @@ class LayerGroup:
     count: int
     attention: Attention | None
     mlp: Mlp | None
+    leading: bool = False  # they are the first layers of the model; other groups are taken as evenly mixed

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from llmirage_server.perf.dtypes import WeightDtype
 from llmirage_server.perf.gpus import GIB
-from llmirage_server.perf.models import ModelSpec, kv_heads_per_rank
+from llmirage_server.perf.layers import Dense, Gqa, LayerGroup, Mla, Moe
+from llmirage_server.perf.models import ModelSpec
 
 # CUDA context, the driver's own share, captured graphs and communicators: what is missing after the weights and the
 # activations below where it was measured. vLLM 0.19 with Llama 3.1 8B in bf16 on an RTX 4090 (24,564 MiB, utilization 0.9,
@@ -62,14 +63,23 @@ def weights_bytes_per_rank(model: ModelSpec, weights: WeightDtype, tp: int) -> i
     are copied in bf16.
     """
     linear = 2.0 if weights.experts_only and model.experts else weights.weight_bytes
-    heads, kv_heads = model.heads // tp, kv_heads_per_rank(model.kv_heads, tp)
-    attention = model.layers * model.hidden * model.head_dim * 2 * (heads + kv_heads) * linear
-    dense = model.dense_layers * 3 * model.hidden * model.intermediate / tp * linear
-    shared = model.moe_layers * 3 * model.hidden * model.shared_intermediate / tp * linear
-    experts = model.moe_layers * model.experts * model.expert_weights / tp * weights.weight_bytes
-    router = model.moe_layers * model.hidden * model.experts * 2
-    embeddings = model.embedding_weights * (1 if model.tied_embeddings else 2) / tp * 2
-    return int(attention + dense + shared + experts + router + embeddings + model.small_weights * 2)
+    total = 2.0 * (model.embedding_weights * (1 if model.tied_embeddings else 2) / tp + model.hidden)
+    for group in model.groups:
+        total += group.count * _layer_bytes(group, model.hidden, linear, weights.weight_bytes, tp)
+    return int(total)
+
+
+def _layer_bytes(group: LayerGroup, hidden: int, linear: float, expert: float, tp: int) -> float:
+    """Bytes of one layer's weights on one rank, given those of one matrix weight and of one expert weight."""
+    total = 0.0
+    if group.attention is not None:
+        total += group.attention.weights(hidden, tp) * linear + 2 * (group.attention.small_weights(hidden) + hidden)
+    if isinstance(group.mlp, Dense):
+        total += group.mlp.weights(hidden) / tp * linear + 2 * hidden
+    elif isinstance(group.mlp, Moe):
+        total += group.mlp.shared_weights(hidden) / tp * linear + 2 * (group.mlp.router_weights(hidden) + hidden)
+        total += group.mlp.experts * group.mlp.expert_weights(hidden) / tp * expert
+    return total
 
 
 def activation_bytes_per_rank(model: ModelSpec, tp: int, ep: int, max_num_batched_tokens: int, max_num_seqs: int) -> int:
@@ -80,13 +90,19 @@ def activation_bytes_per_rank(model: ModelSpec, tp: int, ep: int, max_num_batche
     logits of every sequence (bf16 and the sampler's float32 copy).
     """
     t, hidden = max_num_batched_tokens, model.hidden
-    attention = t * (2 * model.heads // tp + 2 * kv_heads_per_rank(model.kv_heads, tp)) * model.head_dim
-    phases = [attention]
-    if model.dense_layers:
-        phases.append(t * 3 * model.intermediate // tp)
-    if model.moe_layers:
-        intermediate = model.moe_intermediate * ep // tp
-        pairs = t * model.experts_per_token
-        phases.append(pairs * (max(2 * intermediate, hidden) + intermediate) + t * 3 * model.shared_intermediate // tp)
+    phases = [0]
+    for group in model.groups:
+        attention, mlp = group.attention, group.mlp
+        if isinstance(attention, Gqa):
+            phases.append(t * (attention.qkv_width(tp) + attention.heads // tp * attention.v_dim))
+        elif isinstance(attention, Mla):
+            phases.append(t * (attention.heads // tp * (2 * attention.qk_dim + 2 * attention.v_dim) + attention.latent))
+        elif attention is not None:
+            phases.append(t * 2 * attention.in_width(tp))
+        if isinstance(mlp, Dense):
+            phases.append(t * 3 * mlp.width // tp)
+        elif isinstance(mlp, Moe):
+            width = mlp.width * ep // tp
+            phases.append(t * mlp.per_token * (max(2 * width, hidden) + width) + t * 3 * mlp.shared_width // tp)
     logits = min(max_num_seqs, t) * model.vocab * (2 + 4)
     return max(2 * t * 2 * hidden + 2 * max(phases), logits)

@@ -2,62 +2,100 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from llmirage_server.perf.layers import Attention, Dense, GatedDelta, Gqa, LayerGroup, Mamba2, Mla, Mlp, Moe, SparseIndex
+
+_Block = TypeVar("_Block")
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A decoder-only transformer with multi-head or grouped-query attention, dense or mixture of experts."""
+    """A decoder-only language model: groups of equal layers between an embedding table and lm_head."""
 
     name: str  # full Hugging Face name
-    layers: int
     hidden: int
-    heads: int
-    kv_heads: int
-    head_dim: int
     vocab: int
     max_model_len: int  # tokens: the architecture's own context length
+    groups: tuple[LayerGroup, ...]
     source: str
-    intermediate: int = 0  # width of the gated MLP of a dense layer
-    experts: int = 0  # routed experts of an MoE layer; 0: a dense model
-    experts_per_token: int = 0
-    moe_intermediate: int = 0  # width of one routed expert
-    shared_intermediate: int = 0  # width of the expert that every token visits
-    first_dense_layers: int = 0  # layers before the first MoE layer
-    moe_every: int = 1  # after them, every n-th layer is MoE
-    sliding_window: int = 0  # tokens; 0: every layer attends to the whole context
-    sliding_layers: int = 0  # how many layers use the window
     tied_embeddings: bool = False  # lm_head is the embedding table
-    qk_norm: int = 0  # weights per layer in the norms of queries and keys
-    attention_biases: bool = False  # q, k, v and output projections carry biases
     native_weights: str = "bf16"  # format of the published checkpoint
-    aliases: tuple[str, ...] = field(default=())
+    mtp_layers: int = 0  # multi-token prediction layers that the checkpoint brings along
+    aliases: tuple[str, ...] = ()
+    confidence: str = ""
+    notes: str = ""
+
+    @property
+    def layers(self) -> int:
+        """All layers."""
+        return sum(group.count for group in self.groups)
 
     @property
     def moe_layers(self) -> int:
         """Layers whose MLP is a mixture of experts."""
-        return (self.layers - self.first_dense_layers) // self.moe_every if self.experts else 0
+        return sum(group.count for group in self.groups if isinstance(group.mlp, Moe))
 
     @property
     def dense_layers(self) -> int:
         """Layers whose MLP is dense."""
-        return self.layers - self.moe_layers
+        return sum(group.count for group in self.groups if isinstance(group.mlp, Dense))
 
     @property
-    def full_attention_layers(self) -> int:
-        """Layers that attend to the whole context."""
-        return self.layers - self.sliding_layers
+    def moe(self) -> Moe | None:
+        """The mixture of experts, None in a dense model."""
+        return _first(Moe, (group.mlp for group in self.groups))
 
     @property
-    def attention_weights(self) -> int:
-        """Matrix weights of one attention block: q, k, v and output projections."""
-        return self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
+    def dense(self) -> Dense | None:
+        """The dense MLP, None in a model whose every MLP is a mixture of experts."""
+        return _first(Dense, (group.mlp for group in self.groups))
 
     @property
-    def expert_weights(self) -> int:
-        """Matrix weights of one routed expert: gate, up and down."""
-        return 3 * self.hidden * self.moe_intermediate
+    def experts(self) -> int:
+        """Routed experts of an MoE layer; 0: a dense model."""
+        return self.moe.experts if self.moe else 0
+
+    @property
+    def experts_per_token(self) -> int:
+        """Routed experts that a token visits in an MoE layer; 0: a dense model."""
+        return self.moe.per_token if self.moe else 0
+
+    @property
+    def has_mla(self) -> bool:
+        """Whether any layer has multi-head latent attention."""
+        return any(isinstance(group.attention, Mla) for group in self.groups)
+
+    @property
+    def is_hybrid(self) -> bool:
+        """Whether any layer remembers a state of fixed size instead of keys and values."""
+        return any(isinstance(group.attention, GatedDelta | Mamba2) for group in self.groups)
+
+    @property
+    def main_attention(self) -> Attention | None:
+        """The attention that keeps the whole context; the first kind there is where none does."""
+        kinds = [group.attention for group in self.groups if group.attention is not None]
+        whole = [kind for kind in kinds if isinstance(kind, Mla) or (isinstance(kind, Gqa) and not kind.window)]
+        return (whole or kinds or [None])[0]
+
+    @property
+    def heads(self) -> int:
+        """Query heads of the main attention."""
+        main = self.main_attention
+        return 0 if main is None else main.value_heads if isinstance(main, GatedDelta) else main.heads
+
+    @property
+    def kv_heads(self) -> int:
+        """KV heads of the main attention; 1 for a latent one."""
+        main = self.main_attention
+        return main.kv_heads if isinstance(main, Gqa) else 1
+
+    @property
+    def window_layers(self) -> int:
+        """Layers whose attention sees a window of the context only."""
+        return sum(group.count for group in self.groups if _window(group))
 
     @property
     def embedding_weights(self) -> int:
@@ -65,43 +103,128 @@ class ModelSpec:
         return self.vocab * self.hidden
 
     @property
-    def small_weights(self) -> int:
-        """Norms and biases of the whole model, kept in bf16 whatever the format of the matrices."""
-        biases = self.head_dim * (self.heads + 2 * self.kv_heads) + self.hidden if self.attention_biases else 0
-        return self.layers * (2 * self.hidden + self.qk_norm + biases) + self.hidden
-
-    @property
     def parameters(self) -> int:
-        """All weights of the model."""
-        return self._parameters(self.experts)
+        """All weights of the model, without multi-token prediction layers."""
+        return self._parameters(active=False)
 
     @property
     def active_parameters(self) -> int:
         """The weights one token meets; the embedding table, read one row a token, counts as model cards count it."""
-        return self._parameters(self.experts_per_token)
+        return self._parameters(active=True)
 
-    def _parameters(self, experts: int) -> int:
-        moe = experts * self.expert_weights + 3 * self.hidden * self.shared_intermediate + self.hidden * self.experts
-        return (
-            self.layers * self.attention_weights
-            + self.dense_layers * 3 * self.hidden * self.intermediate
-            + self.moe_layers * moe
-            + self.embedding_weights * (1 if self.tied_embeddings else 2)
-            + self.small_weights
-        )
+    def _parameters(self, active: bool) -> int:
+        layers = sum(group.count * layer_weights(group, self.hidden, active) for group in self.groups)
+        return layers + self.embedding_weights * (1 if self.tied_embeddings else 2) + self.hidden
 
-    def kv_bytes_per_layer(self, dtype_bytes: int, tp: int = 1) -> int:
-        """KV cache bytes of one token in one layer on one of `tp` ranks."""
-        return 2 * kv_heads_per_rank(self.kv_heads, tp) * self.head_dim * dtype_bytes
+    @property
+    def forgetful(self) -> tuple[LayerGroup, ...]:
+        """Groups that keep a window of the context. Where every group slides none counts: what an instance holds is told in
+        tokens, which would mean nothing."""
+        kept = any(group.attention.cache_bytes(1) for group in self.groups if group.attention and not _window(group))
+        return tuple(group for group in self.groups if _window(group)) if kept else ()
+
+    def kv_bytes_per_token(self, kv_dtype_bytes: int, tp: int = 1) -> int:
+        """KV cache bytes of one token on one of `tp` ranks, in all layers that keep the whole context."""
+        forgetful = self.forgetful
+        return sum(cache_bytes(group, kv_dtype_bytes, tp) for group in self.groups if group not in forgetful)
+
+    def window_bytes_per_sequence(self, kv_dtype_bytes: int, tp: int = 1) -> int:
+        """KV cache bytes on one of `tp` ranks that a sequence longer than every window holds in the sliding layers."""
+        return sum(cache_bytes(group, kv_dtype_bytes, tp) * _window(group) for group in self.forgetful)
+
+    def state_bytes_per_sequence(self, tp: int = 1) -> int:
+        """Bytes on one of `tp` ranks that a sequence holds in linear-attention and state-space layers."""
+        return sum(group.count * group.attention.state_bytes(tp) for group in self.groups if group.attention)
 
 
-def kv_heads_per_rank(kv_heads: int, tp: int) -> int:
-    """KV heads that one tensor-parallel rank holds; a head is copied when there are more ranks than heads."""
-    return max(1, kv_heads // tp)
+def layer_weights(group: LayerGroup, hidden: int, active: bool = False) -> int:
+    """All weights of one layer of a group, or those that one token meets."""
+    total = 0
+    if group.attention is not None:
+        total += group.attention.weights(hidden) + group.attention.small_weights(hidden) + hidden
+    if isinstance(group.mlp, Dense):
+        total += group.mlp.weights(hidden) + hidden
+    elif isinstance(group.mlp, Moe):
+        experts = group.mlp.per_token if active else group.mlp.experts
+        total += experts * group.mlp.expert_weights(hidden) + group.mlp.shared_weights(hidden)
+        total += group.mlp.router_weights(hidden) + hidden
+    return total
+
+
+def cache_bytes(group: LayerGroup, kv_dtype_bytes: int, tp: int = 1) -> int:
+    """KV cache bytes of one token in all layers of a group on one rank."""
+    return group.count * group.attention.cache_bytes(kv_dtype_bytes, tp) if group.attention else 0
+
+
+def _window(group: LayerGroup) -> int:
+    return group.attention.window if isinstance(group.attention, Gqa) else 0
+
+
+def _first(kind: type[_Block], blocks: Iterator[object]) -> _Block | None:
+    return next((block for block in blocks if isinstance(block, kind)), None)
+
+
+_ATTENTION: dict[str, type[Attention]] = {"gqa": Gqa, "mla": Mla, "gated_delta": GatedDelta, "mamba2": Mamba2}
+_MLP: dict[str, type[Mlp]] = {"dense": Dense, "moe": Moe}
 
 
 def model_from_yaml(name: str, entry: dict[str, Any]) -> ModelSpec:
-    """Build a spec from its catalogue entry, whose keys are this class's field names."""
+    """Build a spec from its catalogue entry, whose keys are the fields of ModelSpec.
+
+    `groups` is a list of {count, leading (optional), at most one of gqa, mla, gated_delta, mamba2, at most one of
+    dense, moe}, each of these with the fields of its class in perf/layers.py; an mla may hold an `index`. A model whose layers are all
+    alike, or dense first and then MoE, may give the fields of `_flat_groups` instead.
+    """
     values = dict(entry)
     values["aliases"] = tuple(values.get("aliases", ()))
+    groups = values.pop("groups", None)
+    values["groups"] = tuple(map(_group, groups)) if groups else _flat_groups(values)
     return ModelSpec(name=name, **values)
+
+
+def _group(entry: dict[str, Any]) -> LayerGroup:
+    attention: Attention | None = None
+    mlp: Mlp | None = None
+    for key, fields in entry.items():
+        if key == "mla":
+            index = fields.get("index")
+            attention = Mla(**{**fields, "index": SparseIndex(**index) if index else None})
+        elif key in _ATTENTION:
+            attention = _ATTENTION[key](**fields)
+        elif key in _MLP:
+            mlp = _MLP[key](**fields)
+    return LayerGroup(entry["count"], attention, mlp, entry.get("leading", False))
+
+
+def _flat_groups(values: dict[str, Any]) -> tuple[LayerGroup, ...]:
+    """Groups of a model with one kind of attention, taking their fields out of `values`."""
+
+    def take(key: str, default: Any = 0) -> Any:
+        return values.pop(key, default)
+
+    layers, experts, window, sliding = take("layers"), take("experts"), take("sliding_window"), take("sliding_layers")
+    first_dense, moe_every = take("first_dense_layers"), take("moe_every", 1)
+    attention = {
+        "heads": take("heads"),
+        "kv_heads": take("kv_heads"),
+        "head_dim": take("head_dim"),
+        "biases": take("attention_biases", False),
+        "qk_norm": take("qk_norm"),
+    }
+    dense = Dense(take("intermediate"))
+    moe = Moe(experts, take("experts_per_token"), take("moe_intermediate"), take("shared_intermediate"))
+    mixed = (layers - first_dense) // moe_every if experts else 0
+    full, slides = Gqa(**attention), Gqa(**attention, window=window)
+    counts = (
+        LayerGroup(first_dense if experts else 0, full, dense, leading=True),
+        LayerGroup(layers - mixed - (first_dense if experts else 0), full, dense),
+        LayerGroup(mixed, full, moe),
+    )
+    groups = [group for group in counts if group.count]
+    if not sliding:
+        return tuple(groups)
+    if len(groups) > 1:
+        raise ValueError("sliding layers and several kinds of MLP need `groups`")
+    (group,) = groups
+    both = (LayerGroup(sliding, slides, group.mlp), LayerGroup(group.count - sliding, full, group.mlp))
+    return tuple(group for group in both if group.count)

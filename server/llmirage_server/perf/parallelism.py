@@ -13,8 +13,8 @@ def parallelism_problems(model: ModelSpec, gpu: GpuSpec, tp: int, ep: int) -> li
         problems.append(f"tp {tp} does not divide the {model.heads} attention heads of {model.name}")
     elif model.kv_heads % tp and tp % model.kv_heads:
         problems.append(f"tp {tp} and the {model.kv_heads} KV heads of {model.name} do not divide each other")
-    if model.dense_layers and model.intermediate % tp:
-        problems.append(f"tp {tp} does not divide the MLP width {model.intermediate} of {model.name}")
+    if model.dense and model.dense.width % tp:
+        problems.append(f"tp {tp} does not divide the MLP width {model.dense.width} of {model.name}")
     if tp > gpu.link_gpus:
         problems.append(
             f"tp {tp} is more than the {gpu.link_gpus} {gpu.name} that one {gpu.link_kind} domain joins; "
@@ -29,6 +29,6 @@ def parallelism_problems(model: ModelSpec, gpu: GpuSpec, tp: int, ep: int) -> li
             f"ep {ep} does not divide tp {tp}: experts are spread over the tensor-parallel GPUs of an instance; "
             f"use tp {ep} ep {ep}"
         )
-    elif model.experts and model.moe_intermediate * ep % tp:
-        problems.append(f"tp {tp} with ep {ep} does not divide the expert width {model.moe_intermediate} of {model.name}")
+    elif model.moe and model.moe.width * ep % tp:
+        problems.append(f"tp {tp} with ep {ep} does not divide the expert width {model.moe.width} of {model.name}")
     return problems

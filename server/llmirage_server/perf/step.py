@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from llmirage_server.perf import kernels_v1 as kernels
 from llmirage_server.perf.dtypes import WEIGHT_DTYPES, WeightDtype
 from llmirage_server.perf.gpus import GpuSpec
-from llmirage_server.perf.models import ModelSpec, kv_heads_per_rank
+from llmirage_server.perf.layers import Gqa, heads_per_rank
+from llmirage_server.perf.models import ModelSpec
 
 # What scheduling and input preparation add that the engine does not hide behind the GPU. Published vLLM 0.15 runs on H100
 # ask for 0.3 ms a step on top of kernel times, closed-loop vLLM runs for 4 us a sequence; engines differ by a millisecond.
@@ -46,7 +47,11 @@ class RooflineStep:
     """
 
     def __init__(self, model: ModelSpec, gpu: GpuSpec, *, tp: int, ep: int, weights: WeightDtype, kv_bytes: int) -> None:
-        heads, kv_heads, d, hidden = model.heads // tp, kv_heads_per_rank(model.kv_heads, tp), model.head_dim, model.hidden
+        attention = model.main_attention
+        assert isinstance(attention, Gqa)
+        heads, kv_heads, d, hidden = model.heads // tp, heads_per_rank(model.kv_heads, tp), attention.head_dim, model.hidden
+        window_layers = model.window_layers
+        full_layers = model.layers - window_layers
         bf16 = WEIGHT_DTYPES["bf16"]
         linear = bf16 if weights.experts_only and model.experts else weights
         layers = model.layers
@@ -56,21 +61,22 @@ class RooflineStep:
             # read and write of the activations and of the residual, bf16
             ("norms", 2 * layers + 1, kernels.elementwise(gpu, 8.0 * hidden)),
         ]
-        if dense := model.dense_layers:
-            by_token += self._mlp("mlp", dense, gpu, linear, hidden, model.intermediate // tp)
-        if moe := model.moe_layers:
+        if model.dense:
+            by_token += self._mlp("mlp", model.dense_layers, gpu, linear, hidden, model.dense.width // tp)
+        if model.moe:
+            moe = model.moe_layers
             by_token += [
                 ("router", moe, kernels.gemm(gpu, bf16, model.experts, hidden)),
                 (
                     "experts",
                     moe,
                     kernels.mixture_of_experts(
-                        gpu, weights, hidden, model.moe_intermediate * ep // tp, model.experts, model.experts_per_token, ep
+                        gpu, weights, hidden, model.moe.width * ep // tp, model.experts, model.experts_per_token, ep
                     ),
                 ),
             ]
-            if model.shared_intermediate:
-                by_token += self._mlp("shared expert", moe, gpu, linear, hidden, model.shared_intermediate // tp)
+            if model.moe.shared_width:
+                by_token += self._mlp("shared expert", moe, gpu, linear, hidden, model.moe.shared_width // tp)
         if tp > 1:
             by_token.append(("all-reduce", 2 * layers, kernels.all_reduce(gpu, tp, 2.0 * hidden)))
         self._by_token = [(calls, time) for _, calls, time in by_token]
@@ -79,13 +85,14 @@ class RooflineStep:
             ("lm_head", 1),
             ("sampling", 1),
             ("host", 1),
-            ("prefill attention", model.full_attention_layers),
-            ("prefill attention, sliding window", model.sliding_layers),
-            ("decode attention", model.full_attention_layers),
-            ("decode attention, sliding window", model.sliding_layers),
+            ("prefill attention", full_layers),
+            ("prefill attention, sliding window", window_layers),
+            ("decode attention", full_layers),
+            ("decode attention, sliding window", window_layers),
         ]
-        self._full_layers = model.full_attention_layers
-        self._window_layers, self._window = model.sliding_layers, model.sliding_window
+        self._full_layers = full_layers
+        windows = [g.attention.window for g in model.groups if isinstance(g.attention, Gqa)]
+        self._window_layers, self._window = window_layers, max(windows)
         self._prefill = kernels.prefill_attention(gpu, heads, kv_heads, d, kv_bytes)
         self._decode = kernels.decode_attention(gpu, heads, kv_heads, d, kv_bytes)
         # bf16 logits in, a float32 copy out and in again
