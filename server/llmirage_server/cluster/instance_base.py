@@ -74,7 +74,10 @@ class InstanceBase(ABC):
 
     @abstractmethod
     def release_transferred(self, request: Request, now: float) -> None:
-        """The KV of a request that was handed over has left by `now`: forget its hold on memory. The prefix cache keeps it."""
+        """The KV of a request that was handed over has left by `now`: forget its hold on memory.
+
+        The prefix cache keeps it.
+        """
 
     @abstractmethod
     def cancel(self, request: Request, now: float) -> None:
