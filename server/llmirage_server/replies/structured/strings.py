@@ -1,0 +1,157 @@
+"""Readable strings for a property: its format and its name say what it is likely to hold."""
+
+from __future__ import annotations
+
+import base64
+import random
+import uuid
+from collections.abc import Callable
+
+_GIVEN = ("Ada", "Grace", "Alan", "Mary", "Linus", "Rosa", "Omar", "Mei", "Ines", "Jonas")
+_FAMILY = ("Lopez", "Meyer", "Okafor", "Tanaka", "Novak", "Silva", "Kaur", "Dubois", "Larsen", "Moreau")
+_CITIES = ("Paris", "Berlin", "Tokyo", "Nairobi", "Lisbon", "Toronto", "Oslo", "Lima", "Seoul", "Madrid")
+_COUNTRIES = ("France", "Germany", "Japan", "Kenya", "Portugal", "Canada", "Norway", "Peru", "Spain", "Italy")
+_STREETS = ("Main Street", "Station Road", "Park Avenue", "Mill Lane", "High Street", "River Walk")
+_COLOURS = ("blue", "green", "red", "orange", "violet", "grey")
+_WORDS = (
+    "amber",
+    "harbor",
+    "meadow",
+    "signal",
+    "garden",
+    "lantern",
+    "bridge",
+    "summit",
+    "canvas",
+    "orchard",
+    "pilot",
+    "river",
+)
+_SENTENCES = (
+    "The results look consistent with what was expected.",
+    "This step follows from the one before it.",
+    "A short check of the figures confirms the answer.",
+    "The main point is simple once the parts are named.",
+    "Most of the work is done by the first two terms.",
+    "It is worth keeping the details in one place.",
+)
+_TITLES = ("A quiet harbor", "Notes on the bridge", "The green lantern", "Signals and gardens", "Summit in the morning")
+
+
+def _person(rng: random.Random) -> str:
+    return f"{rng.choice(_GIVEN)} {rng.choice(_FAMILY)}"
+
+
+def _date(rng: random.Random) -> str:
+    return f"{rng.randint(2020, 2030)}-{rng.randint(1, 12):02}-{rng.randint(1, 28):02}"
+
+
+def _time(rng: random.Random) -> str:
+    return f"{rng.randint(0, 23):02}:{rng.randint(0, 59):02}:{rng.randint(0, 59):02}"
+
+
+def _email(rng: random.Random) -> str:
+    return f"{rng.choice(_GIVEN).lower()}.{rng.choice(_FAMILY).lower()}@example.com"
+
+
+def _words(rng: random.Random, n: int, joint: str = " ") -> str:
+    return joint.join(rng.sample(_WORDS, n))
+
+
+def _sentence(rng: random.Random) -> str:
+    return rng.choice(_SENTENCES)
+
+
+Maker = Callable[[random.Random], str]
+
+FORMATS: dict[str, Maker] = {
+    "date": _date,
+    "date-time": lambda rng: f"{_date(rng)}T{_time(rng)}Z",
+    "time": lambda rng: f"{_time(rng)}Z",
+    "duration": lambda rng: f"PT{rng.randint(1, 90)}M",
+    "email": _email,
+    "idn-email": _email,
+    "hostname": lambda rng: f"{rng.choice(_WORDS)}.example.com",
+    "idn-hostname": lambda rng: f"{rng.choice(_WORDS)}.example.com",
+    "ipv4": lambda rng: f"192.0.2.{rng.randint(1, 254)}",
+    "ipv6": lambda rng: f"2001:db8::{rng.randint(1, 0xFFFF):x}",
+    "uri": lambda rng: f"https://example.com/{_words(rng, 2, '/')}",
+    "url": lambda rng: f"https://example.com/{_words(rng, 2, '/')}",
+    "iri": lambda rng: f"https://example.com/{_words(rng, 2, '/')}",
+    "uri-reference": lambda rng: f"/{_words(rng, 2, '/')}",
+    "iri-reference": lambda rng: f"/{_words(rng, 2, '/')}",
+    "uri-template": lambda rng: f"https://example.com/{rng.choice(_WORDS)}/{{id}}",
+    "uuid": lambda rng: str(uuid.UUID(int=rng.getrandbits(128), version=4)),
+    "json-pointer": lambda rng: f"/{_words(rng, 2, '/')}",
+    "relative-json-pointer": lambda rng: f"0/{rng.choice(_WORDS)}",
+    "regex": lambda rng: f"^{rng.choice(_WORDS)}$",
+    "byte": lambda rng: base64.b64encode(rng.choice(_WORDS).encode()).decode(),
+    "base64": lambda rng: base64.b64encode(rng.choice(_WORDS).encode()).decode(),
+    "binary": lambda rng: rng.choice(_WORDS),
+    "password": lambda rng: _words(rng, 3, "-"),
+}
+
+# The first entry one of whose words is a word of the property's name decides.
+_BY_NAME: tuple[tuple[frozenset[str], Maker], ...] = tuple(
+    (frozenset(words.split()), maker)
+    for words, maker in (
+        ("email mail", _email),
+        ("url uri link href website homepage", FORMATS["uri"]),
+        ("uuid guid", FORMATS["uuid"]),
+        ("datetime timestamp", FORMATS["date-time"]),
+        ("date day birthday deadline due", _date),
+        ("time hour", lambda rng: _time(rng)[:5]),
+        ("phone telephone mobile", lambda rng: f"+1 555 01{rng.randint(0, 99):02}"),
+        ("city town capital location place destination origin departure arrival", lambda rng: rng.choice(_CITIES)),
+        ("country nation", lambda rng: rng.choice(_COUNTRIES)),
+        ("street address", lambda rng: f"{rng.randint(1, 99)} {rng.choice(_STREETS)}"),
+        ("zip postcode postal", lambda rng: f"{rng.randint(10000, 99999)}"),
+        ("currency", lambda rng: rng.choice(("EUR", "USD", "JPY"))),
+        ("language lang locale", lambda rng: rng.choice(("en", "fr", "de", "es"))),
+        ("unit units", lambda rng: rng.choice(("celsius", "metric", "km"))),
+        ("color colour", lambda rng: rng.choice(_COLOURS)),
+        ("code sku", lambda rng: f"{rng.choice('ABCDEFGH')}{rng.randint(100, 999)}"),
+        ("id identifier key", lambda rng: f"{rng.choice(_WORDS)}-{rng.randint(100, 999)}"),
+        ("path file filename directory folder", lambda rng: f"{_words(rng, 2, '/')}.txt"),
+        ("title subject headline heading", lambda rng: rng.choice(_TITLES)),
+        ("author person user username customer owner assignee recipient sender participant", _person),
+        ("firstname given first", lambda rng: rng.choice(_GIVEN)),
+        ("lastname surname family last", lambda rng: rng.choice(_FAMILY)),
+        ("name fullname", _person),
+        ("query search keyword keywords topic", lambda rng: _words(rng, 2)),
+        ("expression formula equation", lambda rng: f"{rng.randint(2, 9)} * x = {rng.randint(10, 99)}"),
+        ("sql", lambda rng: f"SELECT * FROM {rng.choice(_WORDS)}"),
+        ("command cmd", lambda rng: f"ls {rng.choice(_WORDS)}"),
+        ("tag tags label category kind type status state genre", lambda rng: rng.choice(_WORDS)),
+        (
+            "description summary text content body message explanation reason reasoning answer output thought comment note "
+            "response analysis details rationale instruction input",
+            _sentence,
+        ),
+    )
+)
+
+
+def by_name(name: str, rng: random.Random) -> str:
+    """A string that a property of this name might hold."""
+    words = _name_words(name)
+    for known, maker in _BY_NAME:
+        if known & words:
+            return maker(rng)
+    return _words(rng, 2)
+
+
+def fitted(text: str, min_length: int, max_length: int | None, rng: random.Random) -> str:
+    """The text, lengthened by whole words or cut, so that its characters are within the bounds."""
+    while len(text) < min_length:
+        text += " " + rng.choice(_WORDS)
+    if max_length is not None and len(text) > max_length:
+        cut = text[:max_length].rstrip()
+        text = cut if len(cut) >= min_length else text[:max_length]
+    return text
+
+
+def _name_words(name: str) -> set[str]:
+    """first_name, firstName and first-name -> {first, name}."""
+    spaced = "".join(f" {c.lower()}" if c.isupper() else c if c.isalnum() else " " for c in name)
+    return set(spaced.split()) | {name.lower()}
