@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-ComputeClass = Literal["bf16", "fp8", "fp4"]
+ComputeClass = Literal["bf16", "fp8", "fp4", "int8"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +26,30 @@ class WeightDtype:
         """
         if self.compute in rates:
             return self
-        return WeightDtype(self.name, self.weight_bytes, 2.0, "bf16", self.experts_only)
+        return replace(self, activation_bytes=2.0, compute="bf16")
+
+    @property
+    def kernel_dtype(self) -> str:
+        """The dtype under which constants of its kernels are kept: a widened format runs weight-only kernels."""
+        if self.compute == "bf16" and self.name in ("fp8", "fp8_block", "int8"):
+            return "int8_weight_only"
+        if self.compute == "bf16" and self.name == "nvfp4":
+            return "int4"
+        return self.name
 
 
-# Bytes: fp8 1; nvfp4 4 bits + one fp8 scale per 16; mxfp4 4 bits + one 8-bit exponent per 32; int4 4 bits (group scales
-# of 128 weights, 3 %, left out). mxfp4 is gpt-oss's own format: experts only, activations in bf16.
+# Bytes: fp8 and int8 1 (scales per tensor or channel are nothing); fp8_block a float32 scale per 128 x 128 weights
+# (DeepSeek-V3); int4 4 bits and a bf16 scale and zero point per group of 128 (AWQ, GPTQ); mxfp4 4 bits and an 8-bit exponent
+# per 32 (OCP microscaling); nvfp4 4 bits and an fp8 scale per 16. mxfp4 is gpt-oss's own format: experts only, activations
+# in bf16. Activations of fp8_block carry a float32 scale per 128.
 WEIGHT_DTYPES: dict[str, WeightDtype] = {
     "bf16": WeightDtype("bf16", 2.0, 2.0, "bf16"),
     "fp8": WeightDtype("fp8", 1.0, 1.0, "fp8"),
-    "nvfp4": WeightDtype("nvfp4", 0.5625, 0.5625, "fp4"),
+    "fp8_block": WeightDtype("fp8_block", 1.000244140625, 1.03125, "fp8"),
+    "int8": WeightDtype("int8", 1.0, 1.0, "int8"),
+    "int4": WeightDtype("int4", 0.53125, 2.0, "bf16"),
     "mxfp4": WeightDtype("mxfp4", 0.53125, 2.0, "bf16", experts_only=True),
-    "int4": WeightDtype("int4", 0.5, 2.0, "bf16"),
+    "nvfp4": WeightDtype("nvfp4", 0.5625, 0.5625, "fp4"),
 }
 
 KV_DTYPE_BYTES: dict[str, int] = {"bf16": 2, "fp8": 1}
