@@ -23,6 +23,7 @@ class Request:
     output: TokenIds  # int32, shape (output_tokens,), at least 1: the ids that will be generated
     session_key: str | None = None  # what the `session` router keeps together
     model: str | None = None  # which pool may serve it, where pools serve different models; None: any
+    priority: int = 0  # lower is served first, by engines that schedule by priority
     max_tokens: int = 0  # what the caller allowed, for engines that reserve memory for it; 0: as long as the output
     tag: Any = None  # the driver's own; the cluster never looks at it
 
@@ -46,6 +47,8 @@ class StepEnd:
     `produced` equals `len(output)` has finished and its `finished_s` is set; one that is `failed` gets no more. The order of
     `emitted` is stable: the order in which the instance runs its sequences.
 
+    tokens: how many tokens all of `emitted` gained together; 0 means one each.
+
     handed_over: requests whose prefill an instance of a prefill pool has finished (their first token is in `emitted`); the
     cluster carries their KV to a decode instance and then tells this one with `release_transferred`.
     """
@@ -54,3 +57,4 @@ class StepEnd:
     instance: int
     emitted: list[Request]
     handed_over: list[Request] = field(default_factory=list)
+    tokens: int = 0
