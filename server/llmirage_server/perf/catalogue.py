@@ -12,15 +12,14 @@ from typing import Any
 import yaml
 
 from llmirage_server.perf.errors import DeploymentError
-from llmirage_server.perf.gpus import Constants, GpuSpec, gpu_from_yaml, median_constants
+from llmirage_server.perf.gpus import FITTED, Constants, GpuSpec, gpu_from_yaml, median_constants
 from llmirage_server.perf.hf_config import is_config_path, model_from_config
 from llmirage_server.perf.models import ModelSpec, model_from_yaml
 
 # The C parser is ten times faster and start-up time counts; PyYAML is not always built with it.
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
-FITTED = "fitted on silicon"
-TRANSFERRED = "transferred: {}; about 30 % band"
+_VENDORS = ("nvidia", "amd", "google")  # drivers put them before the name, people do not
 
 
 def list_gpus() -> list[GpuSpec]:
@@ -36,7 +35,10 @@ def list_models() -> list[ModelSpec]:
 def find_gpu(name: str) -> GpuSpec:
     """Return the GPU of that name or alias; case, spaces, '-' and '_' do not matter. Raises DeploymentError."""
     keys = _gpu_names()
-    key = keys.get(_plain(name))
+    plain = _plain(name)
+    key = keys.get(plain) or next(
+        (keys.get(plain.removeprefix(vendor)) for vendor in _VENDORS if plain.startswith(vendor)), None
+    )
     if key is None:
         raise DeploymentError([f"unknown GPU {name!r}; {_near(_plain(name), keys) or _choices(_gpu_data()['gpus'])}"])
     return _gpu(key)
@@ -124,12 +126,11 @@ def _gpu(key: str) -> GpuSpec:
     measured = data["constants_source"].strip()
     if "constants" in entry:
         return gpu_from_yaml(key, entry, Constants(*entry["constants"]), FITTED, measured)
+    confidence = f"transferred: {entry['transferred']}"
     if "constants_of" in entry:
         twin = _gpu(entry["constants_of"])
-        confidence = TRANSFERRED.format(f"constants of {twin.name}, the same chip")
         constants = twin.constants if twin.link_kind == entry["link"] else _with_link(twin.constants, entry["link"])
         return gpu_from_yaml(key, entry, constants, confidence, f"those of {twin.name}: {measured}")
-    confidence = TRANSFERRED.format("medians of the fitted GPUs")
     return gpu_from_yaml(
         key, entry, _transferred(entry["link"]), confidence, f"medians over GPUs whose constants were {measured}"
     )

@@ -1,11 +1,18 @@
-"""What a GPU is: datasheet figures and the nine constants that say how much of them real kernels reach."""
+"""What a GPU is: the figures of its datasheet, and whose measured kernels say how much of them it reaches."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 GIB = 1024**3
+MIB = 1024**2
+
+FITTED = "fitted on silicon"
+LINK_KINDS = ("nvlink", "pcie", "infinity-fabric", "ici")
+NODE_LINK_GB_PER_S = 50.0  # a 400 Gb/s network card per GPU, as in NVIDIA's HGX H100 reference systems
+NODE_LINK_LATENCY_US = 5.0  # "typical for InfiniBand between racks": aiconfigurator-core 0.12.0 systems/gb200.yaml
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,23 +32,28 @@ class Constants:
 
 @dataclass(frozen=True, slots=True)
 class GpuSpec:
-    """One GPU of the catalogue. Rates are dense (no sparsity)."""
+    """One GPU. Rates are dense (no sparsity), links in one direction."""
 
     key: str
     name: str
     memory_bytes: int  # as the driver reports it
     bandwidth_bytes_per_s: float
-    flops: dict[str, float]  # by compute class: "bf16", "fp8", "fp4"; a class that is missing the GPU does not have
-    link_bytes_per_s: float  # one direction, from one GPU to the others
-    link_kind: str  # "nvlink", "infinity-fabric" or "pcie"
-    link_gpus: int  # GPUs that this link joins: the largest tensor-parallel group
-    sm_count: int
-    tdp_w: int
+    flops: dict[str, float]  # by compute class: "bf16", "fp8", "fp4", "int8"; a class that is missing the GPU does not have
+    link_bytes_per_s: float  # from one GPU to the others of its domain
+    link_kind: str  # one of LINK_KINDS
+    link_gpus: int  # GPUs that this link joins
+    sm_count: int  # streaming multiprocessors, compute units (AMD) or 128 x 128 matrix units (TPU)
+    tdp_w: int | None
     constants: Constants
-    confidence: str  # "fitted on silicon" or "transferred", with what it was transferred from and its error band
+    confidence: str  # FITTED or "transferred: ", whose constants serve it, and the error band
     source: str  # of the datasheet figures
     constants_source: str
-    aliases: tuple[str, ...] = field(default=())
+    aliases: tuple[str, ...] = ()
+    node_link_bytes_per_s: float = NODE_LINK_GB_PER_S * 1e9  # from one GPU to those beyond its domain
+    node_link_latency_s: float = NODE_LINK_LATENCY_US * 1e-6
+    price_usd_per_h: tuple[float, float] | None = None  # low and high of on-demand offers
+    constants_of: str | None = None  # key of the GPU whose measured kernels serve it; None: pooled fits of its kind
+    unverified: tuple[str, ...] = ()  # figures without a page of the vendor behind them
 
     @property
     def rates(self) -> frozenset[str]:
@@ -49,24 +61,32 @@ class GpuSpec:
         return frozenset(self.flops)
 
 
-def gpu_from_yaml(key: str, entry: dict[str, Any], constants: Constants, confidence: str, constants_source: str) -> GpuSpec:
-    """Build a spec from its catalogue entry (units there: GiB, TB/s, TFLOPS, GB/s one direction)."""
+def gpu_from_yaml(
+    key: str, entry: Mapping[str, Any], constants: Constants, confidence: str, constants_source: str
+) -> GpuSpec:
+    """Build a spec from its entry (units there: MiB, TB/s, TFLOPS, GB/s, us), whose keys data/gpus.yaml explains."""
+    price = entry.get("price_usd_per_h")
     return GpuSpec(
         key=key,
         name=entry["name"],
-        memory_bytes=int(entry["memory_gib"] * GIB),
+        memory_bytes=int(entry["memory_mib"] * MIB),
         bandwidth_bytes_per_s=entry["bandwidth_tb_per_s"] * 1e12,
         flops={rate: tflops * 1e12 for rate, tflops in entry["tflops"].items()},
         link_bytes_per_s=entry["link_gb_per_s"] * 1e9,
         link_kind=entry["link"],
         link_gpus=entry["link_gpus"],
         sm_count=entry["sm"],
-        tdp_w=entry["tdp_w"],
+        tdp_w=entry.get("tdp_w"),
         constants=constants,
         confidence=confidence,
         source=entry["source"],
         constants_source=constants_source,
         aliases=tuple(entry.get("aliases", ())),
+        node_link_bytes_per_s=entry.get("node_link_gb_per_s", NODE_LINK_GB_PER_S) * 1e9,
+        node_link_latency_s=entry.get("node_link_latency_us", NODE_LINK_LATENCY_US) * 1e-6,
+        price_usd_per_h=(price[0], price[1]) if price else None,
+        constants_of=entry.get("constants_of"),
+        unverified=tuple(entry.get("unverified", ())),
     )
 
 
