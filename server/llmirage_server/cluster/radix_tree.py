@@ -1,22 +1,27 @@
 """The radix tree over token ids that remembers which prefixes have their KV in memory.
 
-Keys are the bytes of int32 token ids (`token_bytes`): slicing and comparing them is memcpy and memcmp, which is what makes
-a match of a 60,000-token conversation cost some tens of microseconds. Only whole pages are matched and stored.
+Keys are the bytes of int32 token ids (`token_bytes`): comparing them is memcmp, which is what makes a match of a
+60,000-token conversation cost some tens of microseconds. Only whole pages are matched and stored.
 
 A path is locked for as long as a sequence uses it. `unlock` is also what dates a path: leaves that nobody uses are evicted
 from the tail, in the order in which they were last let go (the order of vLLM's free queue), never a locked one.
+
+Locks and dates are kept where they were given, not all the way up to the root: a node is in use if it or a child is, and
+what it was last used for is the latest of its own date and those of all that is or was below it. An evicted leaf therefore
+leaves its date to its parent. So the cost of an operation is that of the edges it meets on the way down, and evicting one
+of n leaves costs O(log n).
 """
 
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
-from itertools import count
 
 import numpy as np
 import numpy.typing as npt
 
 TOKEN_BYTES = 4
 _HEAP_SLACK = 1024
+_MERGED_BYTES = 1 << 16  # an edge made of two is no longer than this: joining them must stay cheap
 
 
 def token_bytes(tokens: npt.NDArray[np.int32]) -> bytes:
@@ -25,16 +30,23 @@ def token_bytes(tokens: npt.NDArray[np.int32]) -> bytes:
 
 
 class Node:
-    """One edge and the place it leads to. `locks` counts the sequences that use it or anything below it."""
+    """One edge and the place it leads to. Its fields belong to the tree."""
 
-    __slots__ = ("children", "edge", "last_used", "locks", "parent")
+    __slots__ = ("children", "edge", "last_used", "locks", "parent", "size")
 
     def __init__(self, edge: bytes, parent: Node | None) -> None:
         self.edge = edge
+        self.size = len(edge)  # bytes of `edge` that are stored: fewer than it has when the tail of a leaf was evicted
         self.parent = parent  # None for the root, and for a node that was evicted
-        self.children: dict[bytes, Node] = {}  # by the first page of the child's edge
-        self.locks = 0
-        self.last_used = 0
+        self.children: dict[bytes, Node] = _NONE  # by the first page of the child's edge
+        self.locks = 0  # sequences whose path ends here, plus children that are locked
+        self.last_used = 0  # when a path that ends here was let go, or a child that was evicted since
+
+    def __lt__(self, other: Node) -> bool:
+        return False  # the heap asks when dates are equal: at most one of the two is still a leaf of the tree
+
+
+_NONE: dict[bytes, Node] = {}  # the children of all leaves; never written to
 
 
 class RadixTree:
@@ -49,58 +61,43 @@ class RadixTree:
         self._clock = 0
         self._nodes = 0
         # Leaves by the time they were last used. Entries are never updated: those that a leaf has outlived are skipped.
-        self._leaves: list[tuple[int, int, Node]] = []
-        self._serial = count()
+        self._leaves: list[tuple[int, Node]] = []
 
     @property
     def evictable_tokens(self) -> int:
         return self.total_tokens - self.locked_tokens
 
-    def match(self, key: bytes) -> int:
-        """Return how many leading tokens of `key` are stored. Changes nothing."""
-        key = self._whole_pages(key)
-        node, at, page, size = self.root, 0, self._page_bytes, len(key)
-        while at < size:
-            child = node.children.get(key[at : at + page])
-            if child is None:
-                break
-            edge = child.edge
-            end = at + len(edge)
-            if key[at:end] != edge:
-                at += self._common_bytes(edge, key, at)
-                break
-            node, at = child, end
-        return at // TOKEN_BYTES
+    def match(self, key: bytes, tokens: int | None = None) -> int:
+        """Return how many leading tokens of `key` (of its first `tokens`, if given) are stored. Changes nothing."""
+        _, at, _, common = self._walk(self.root, key, _end(key, tokens))
+        return (at + common) // TOKEN_BYTES
 
-    def lock(self, key: bytes) -> tuple[Node, int]:
-        """Lock the longest stored prefix of `key`; return the node where it ends and its length in tokens."""
-        node, matched = self._descend(self.root, self._whole_pages(key))
-        self._lock_path(node, self.root)
-        return node, matched // TOKEN_BYTES
+    def lock(self, key: bytes, tokens: int | None = None) -> tuple[Node, int]:
+        """Lock the longest stored prefix of `key` (of its first `tokens`); return its last node and its length in tokens."""
+        node, at = self._descend(self.root, key, _end(key, tokens))
+        self._hold(node)
+        return node, at // TOKEN_BYTES
 
     def extend(self, node: Node, key: bytes) -> Node:
         """Store `key` (cut to whole pages) below `node`, on which the caller holds a lock, and move the lock to its end."""
-        key = self._whole_pages(key)
-        end, matched = self._descend(node, key)
-        if matched < len(key):
-            leaf = Node(key[matched:], end)
-            end.children[leaf.edge[: self._page_bytes]] = leaf
+        whole = len(key) - len(key) % self._page_bytes
+        end, matched = self._descend(node, key, whole)
+        if matched < whole:
+            leaf = Node(key[matched:whole], end)
+            self._adopt(end, leaf)
             self._nodes += 1
-            self.total_tokens += len(leaf.edge) // TOKEN_BYTES
+            self.total_tokens += leaf.size // TOKEN_BYTES
             end = leaf
-        self._lock_path(end, node)
+        if end is not node:
+            self._hold(end)
+            self._let_go(node)
         return end
 
     def unlock(self, node: Node) -> None:
         """Give back one lock and date the path: it was last used now."""
         self._clock += 1
-        at = node
-        while at.parent is not None:
-            at.last_used = self._clock
-            at.locks -= 1
-            if not at.locks:
-                self.locked_tokens -= len(at.edge) // TOKEN_BYTES
-            at = at.parent
+        node.last_used = self._clock
+        self._let_go(node)
         self._offer(node)
 
     def evict(self, tokens: int) -> int:
@@ -112,75 +109,141 @@ class RadixTree:
         left = wanted
         leaves = self._leaves
         while left > 0 and leaves:
-            last_used, _, leaf = leaves[0]
-            parent = leaf.parent
-            if parent is None or leaf.children or leaf.locks or leaf.last_used != last_used:
+            last_used, leaf = leaves[0]
+            if not _evictable(leaf) or leaf.last_used != last_used:
                 heappop(leaves)
-            elif len(leaf.edge) > left:
-                leaf.edge = leaf.edge[:-left]
+            elif leaf.size > left:
+                leaf.size -= left
                 left = 0
+                if leaf.size < len(leaf.edge) // 2:  # not each time: a tail that goes page by page costs O(1) a page
+                    leaf.edge = leaf.edge[: leaf.size]
             else:
                 heappop(leaves)
-                left -= len(leaf.edge)
-                del parent.children[leaf.edge[: self._page_bytes]]
-                leaf.parent = None
-                self._nodes -= 1
-                self._offer(parent)
+                left -= leaf.size
+                self._remove(leaf)
         evicted = (wanted - left) // TOKEN_BYTES
         self.total_tokens -= evicted
         return evicted
 
-    def _whole_pages(self, key: bytes) -> bytes:
-        return key[: len(key) - len(key) % self._page_bytes]
+    def _walk(self, node: Node, key: bytes, end: int) -> tuple[Node, int, Node | None, int]:
+        """Follow `key[:end]` below `node` as far as it is stored.
 
-    def _common_bytes(self, edge: bytes, key: bytes, at: int) -> int:
-        """Length in bytes of the common prefix of `edge` and `key[at:]`, in whole pages; they are known to differ."""
-        n = min(len(edge), len(key) - at) // TOKEN_BYTES
-        differ = np.frombuffer(edge, np.int32, n) != np.frombuffer(key, np.int32, n, at)
-        first = int(differ.argmax()) if differ.any() else n
-        return (first - first % self.page_size) * TOKEN_BYTES
-
-    def _descend(self, node: Node, key: bytes) -> tuple[Node, int]:
-        """Follow `key` below `node` as far as it is stored, splitting the last edge there; return the node and the bytes."""
-        at, page, size = 0, self._page_bytes, len(key)
-        while at < size:
+        Return the last node whose edge was passed whole, the bytes of the key up to there, and, where the way ends within
+        the edge of a child, that child and the bytes of its edge that are still common.
+        """
+        at, page = 0, self._page_bytes
+        while at + page <= end:
             child = node.children.get(key[at : at + page])
             if child is None:
                 break
-            edge = child.edge
-            end = at + len(edge)
-            if key[at:end] != edge:
-                common = self._common_bytes(edge, key, at)
-                return self._split(child, common), at + common
-            node, at = child, end
-        return node, at
+            edge, size = child.edge, child.size
+            if len(edge) != size:
+                edge = child.edge = edge[:size]
+            if at + size > end or not key.startswith(edge, at):
+                return node, at, child, self._common_bytes(edge, key, at, end)
+            node = child
+            at += size
+        return node, at, None, 0
+
+    def _common_bytes(self, edge: bytes, key: bytes, at: int, end: int) -> int:
+        """Length in bytes of the common prefix of `edge` and `key[at:end]`, in whole pages; the first page is common."""
+        page = self._page_bytes
+        same, most = 1, min(len(edge), end - at) // page
+        while same < most:
+            middle = (same + most + 1) // 2
+            if key.startswith(edge[same * page : middle * page], at + same * page):
+                same = middle
+            else:
+                most = middle - 1
+        return same * page
+
+    def _descend(self, node: Node, key: bytes, end: int) -> tuple[Node, int]:
+        """Follow `key[:end]` below `node` as far as it is stored, splitting the last edge there; return node and bytes."""
+        node, at, child, common = self._walk(node, key, end)
+        if child is not None:
+            node = self._split(child, common)
+        return node, at + common
 
     def _split(self, lower: Node, size: int) -> Node:
         """Cut an edge after `size` bytes. The new node is the upper one: who holds the lower one still holds its path."""
         parent = lower.parent
         assert parent is not None
         upper = Node(lower.edge[:size], parent)
-        upper.locks = lower.locks  # it is dated when whoever caused the split unlocks it
-        parent.children[upper.edge[: self._page_bytes]] = upper
+        upper.locks = 1 if lower.locks else 0
+        self._adopt(parent, upper)
         lower.edge, lower.parent = lower.edge[size:], upper
-        upper.children[lower.edge[: self._page_bytes]] = lower
+        lower.size -= size
+        self._adopt(upper, lower)
         self._nodes += 1
         return upper
 
-    def _lock_path(self, node: Node, top: Node) -> None:
-        """Lock the nodes from `node` up to `top`, without `top` itself."""
-        while node is not top:
-            if not node.locks:
-                self.locked_tokens += len(node.edge) // TOKEN_BYTES
+    def _adopt(self, parent: Node, child: Node) -> None:
+        if parent.children is _NONE:
+            parent.children = {}
+        parent.children[child.edge[: self._page_bytes]] = child
+
+    def _hold(self, node: Node) -> None:
+        """Lock `node`, and with it what is above it and not locked yet."""
+        while node.parent is not None:
             node.locks += 1
-            assert node.parent is not None
+            if node.locks > 1:
+                break
+            self.locked_tokens += node.size // TOKEN_BYTES
+            node = node.parent
+
+    def _let_go(self, node: Node) -> None:
+        while node.parent is not None:
+            node.locks -= 1
+            if node.locks:
+                break
+            self.locked_tokens -= node.size // TOKEN_BYTES
             node = node.parent
 
     def _offer(self, node: Node) -> None:
-        """Remember a node as the next to evict, if it is an unlocked leaf."""
-        if node.children or node.locks or node.parent is None:
+        """Remember a node as one to evict, if it is an unlocked leaf."""
+        if not _evictable(node):
             return
-        heappush(self._leaves, (node.last_used, next(self._serial), node))
+        heappush(self._leaves, (node.last_used, node))
         if len(self._leaves) > 2 * self._nodes + _HEAP_SLACK:
-            self._leaves = [entry for entry in self._leaves if entry[2].parent and entry[0] == entry[2].last_used]
+            self._leaves = [
+                (last_used, leaf) for last_used, leaf in self._leaves if leaf.last_used == last_used and _evictable(leaf)
+            ]
             heapify(self._leaves)
+
+    def _remove(self, leaf: Node) -> None:
+        parent = leaf.parent
+        assert parent is not None
+        del parent.children[leaf.edge[: self._page_bytes]]
+        leaf.parent = None
+        self._nodes -= 1
+        parent.last_used = max(parent.last_used, leaf.last_used)
+        if not parent.children:
+            parent.children = _NONE
+            self._offer(parent)
+        elif len(parent.children) == 1:
+            (only,) = parent.children.values()
+            # The leaf was the oldest of all: if the parent is no younger, then what is below it is at least as young.
+            if parent.last_used == leaf.last_used or only.locks or parent.last_used <= only.last_used:
+                self._merge(parent, only)
+
+    def _merge(self, upper: Node, lower: Node) -> None:
+        """Make one edge of two that have no reason left to be apart, lest a long-lived path fall to pieces in time."""
+        parent = upper.parent
+        held = upper.locks - (1 if lower.locks else 0)  # by sequences whose path ends there
+        if parent is None or held or upper.size + lower.size > _MERGED_BYTES:
+            return
+        lower.edge = upper.edge + lower.edge[: lower.size]
+        lower.size = len(lower.edge)
+        lower.last_used = max(lower.last_used, upper.last_used)
+        lower.parent = parent
+        upper.parent = None
+        self._nodes -= 1
+        self._adopt(parent, lower)
+
+
+def _evictable(node: Node) -> bool:
+    return node.parent is not None and not node.children and not node.locks
+
+
+def _end(key: bytes, tokens: int | None) -> int:
+    return len(key) if tokens is None else min(len(key), tokens * TOKEN_BYTES)
