@@ -1,77 +1,136 @@
-"""The cluster: a router, its instances, and one clock. A pure state machine; whoever drives it brings the time."""
+"""The cluster: pools of instances behind routers, and one clock. A pure state machine; whoever drives it brings the time."""
 
 from __future__ import annotations
 
 import math
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
 
 from llmirage_server.cluster.instance_base import InstanceBase, InstanceSnapshot
+from llmirage_server.cluster.kv_transfer import KVLink, KVTransfers, TransferSnapshot
+from llmirage_server.cluster.lifecycle import Lifecycle, LifecycleEvent
 from llmirage_server.cluster.limits import EngineLimits
+from llmirage_server.cluster.pools import Front, Pool, Pools, accepting_front
+from llmirage_server.cluster.radix_tree import token_bytes
 from llmirage_server.cluster.request import Request, StepEnd
 from llmirage_server.cluster.router import Router
 
 __all__ = ["Cluster", "EngineLimits", "InstanceBase", "InstanceSnapshot"]
+
+OnCrash = Literal["reroute", "fail"]
 
 
 class Cluster:
     """Serves requests in the caller's time.
 
     What happens depends on the submitted and cancelled requests and their times alone, not on how often or how far
-    `advance` is called in between. A time earlier than one already reached counts as that one.
+    `advance` is called in between. A time earlier than one already reached counts as that one. What falls on one instant
+    happens in this order: steps end, by instance number; KV arrives; instances come and go; the caller submits and cancels.
+
+    A request begins in a pool of its model. From a prefill pool its KV travels to a decode pool of the same model, which is
+    chosen when the prefill ends; until it arrives, the prefill instance keeps it. Requests that no instance accepts wait
+    here, in order; one that no instance ever will accept fails.
     """
 
-    def __init__(self, instances: Sequence[InstanceBase], router: Router) -> None:
-        if not instances:
-            raise ValueError("a cluster needs at least one instance")
-        self._instances = list(instances)
-        self.max_request_tokens = min(instance.max_request_tokens for instance in instances)  # prompt and output together
-        self._router = router
+    def __init__(
+        self,
+        instances: Sequence[InstanceBase] = (),
+        router: Router | None = None,
+        *,
+        pools: Sequence[Pool] = (),
+        kv_link: KVLink | None = None,
+        events: Sequence[LifecycleEvent] = (),
+        on_crash: OnCrash = "reroute",
+    ) -> None:
+        """Take either instances and their router, or pools.
+
+        on_crash: what becomes of the unfinished requests of an instance that crashes: they go to another one, which computes
+            the KV of their prompt and of what they have produced again, or they fail.
+
+        Raises ValueError naming what does not fit together.
+        """
+        if router is not None and not pools:
+            pools = [Pool("default", instances, router)]
+        self._pools = Pools(pools)
+        self._instances = self._pools.instances
+        if kv_link is None and any(pool.role == "prefill" for pool in pools):
+            raise ValueError("prefill and decode pools need a KV link between them")
+        self.max_request_tokens = min(serving.max_request_tokens for serving in self._pools.by_model.values())
+        self._transfers = KVTransfers(kv_link or KVLink(math.inf))
+        self._lifecycle = Lifecycle(len(self._instances), events)
+        self._pools.refresh(self._lifecycle.accepts)
+        self._on_crash = on_crash
+        self._waiting: dict[Request, None] = {}  # for any instance that accepts them
+        self._undelivered: dict[Request, None] = {}  # handed over, for any decode instance that accepts them
         self._now = -math.inf
-        self._events = [instance.next_event_time() for instance in instances]
+        # By instance; then, after all of them, the next arrival of KV and the next event of an instance's life.
+        self._events = [instance.next_event_time() for instance in self._instances] + [math.inf, self._lifecycle.next_s]
         self._held: list[StepEnd] = []  # happened before a submit or cancel, not yet returned by advance
 
+    @property
+    def models(self) -> tuple[str | None, ...]:
+        """What the pools serve, in their order."""
+        return tuple(self._pools.by_model)
+
+    def max_request_tokens_of(self, model: str | None) -> int:
+        """Prompt and output tokens of the longest request for a model. Raises ValueError if no pool serves it."""
+        return self._pools.serving(model).max_request_tokens
+
     def submit(self, request: Request, now: float) -> None:
-        """Route a request and queue it. Raises ValueError for an empty one, or one that could never finish."""
+        """Route a request and queue it.
+
+        Raises ValueError for an empty one, one that could never finish, and one for a model that no pool serves.
+        """
         prompt_tokens, output_tokens = len(request.prompt), len(request.output)
         if not prompt_tokens or not output_tokens:
             raise ValueError("a request needs at least one prompt token and one output token")
-        if prompt_tokens + output_tokens > self.max_request_tokens:
+        max_request_tokens = self._pools.serving(request.model).max_request_tokens
+        if prompt_tokens + output_tokens > max_request_tokens:
             raise ValueError(
                 f"a request of {prompt_tokens} prompt and {output_tokens} output tokens can never finish: "
-                f"an instance has room for {self.max_request_tokens} tokens"
+                f"an instance has room for {max_request_tokens} tokens"
             )
         self._held.extend(self._run(now, sys.maxsize))
-        index = self._router.choose(request, self._instances)
-        self._instances[index].submit(request, self._now)
-        request.instance = index
         request.arrival_s = self._now
-        self._events[index] = self._instances[index].next_event_time()
+        if not self._place(request):
+            self._held.append(StepEnd(self._now, -1, [request]))
 
     def cancel(self, request: Request, now: float) -> None:
-        """Stop a request and free its KV and batch slot at once; the step in flight keeps its end time.
+        """Stop a request and free its KV and batch slot at once, on all instances; the step in flight keeps its end time.
 
-        Nothing happens if the request has finished or been cancelled by `now`, or was never submitted.
+        Nothing happens if the request has finished, failed or been cancelled by `now`, or was never submitted.
         """
         self._held.extend(self._run(now, sys.maxsize))
-        if request.instance < 0 or request.cancelled or request.produced == len(request.output):
+        if request.cancelled or request.failed or request.produced == len(request.output):
             return
-        request.cancelled = True
-        self._instances[request.instance].cancel(request, self._now)
-        self._events[request.instance] = self._instances[request.instance].next_event_time()
+        if request in self._waiting:
+            del self._waiting[request]
+            request.cancelled = True
+        elif request.instance >= 0:
+            request.cancelled = True
+            self._transfers.drop(request)
+            self._events[-2] = self._transfers.next_s
+            self._undelivered.pop(request, None)
+            self._instances[request.instance].cancel(request, self._now)
+            self._look_again(request.instance)
 
     def next_event_time(self) -> float:
         """When `advance` should be called next; inf when idle.
 
         A driver that converts between clocks should advance to at least this time, not to what rounding made of it.
         """
-        return self._held[0].time_s if self._held else min(self._events)
+        if self._held:
+            return self._held[0].time_s
+        now = min(self._events)
+        return math.inf if now == self._events[-1] and self._idle() else now
 
     def advance(self, to: float, max_steps: int | None = None) -> list[StepEnd]:
-        """Let everything happen up to and including `to`; return what brought tokens, in time order.
+        """Let everything happen up to and including `to`; return what brought tokens or failures, in time order.
 
-        In each StepEnd every request of `emitted` gained exactly one token. Ties between instances go by index. With
-        `max_steps` the work stops after so many step ends; `next_event_time` tells that there is more. `to` may be inf.
+        Ties between instances go by index. With `max_steps` the work stops after so many step ends; `next_event_time` tells
+        that there is more. `to` may be inf: until nothing is left to do.
         """
         if max_steps is None:
             max_steps = sys.maxsize
@@ -79,9 +138,29 @@ class Cluster:
         ends, self._held = self._held[:max_steps], self._held[max_steps:]
         return ends
 
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for an instance that accepts them."""
+        return len(self._waiting) + len(self._undelivered)
+
+    @property
+    def transfers(self) -> TransferSnapshot:
+        return self._transfers.snapshot()
+
     def snapshot(self) -> list[InstanceSnapshot]:
         """The state of every instance, as of the time reached."""
-        return [instance.snapshot() for instance in self._instances]
+        return [
+            replace(
+                instance.snapshot(),
+                pool=pool.name,
+                role=pool.role,
+                model=pool.model,
+                state=self._lifecycle.state(instance.index, self._busy(instance.index)),
+                sending=len(self._transfers.sent_by(instance.index)),
+                receiving=len(self._transfers.sent_to(instance.index)),
+            )
+            for instance, pool in zip(self._instances, self._pools.pool_of, strict=True)
+        ]
 
     def _run(self, to: float, max_steps: int) -> list[StepEnd]:
         ends: list[StepEnd] = []
@@ -90,11 +169,143 @@ class Cluster:
             if len(ends) >= max_steps:
                 return ends
             index = events.index(now)
-            end = instances[index].advance()
-            events[index] = instances[index].next_event_time()
-            if end is not None:
-                ends.append(end)
+            if index < len(instances):
+                end = instances[index].advance()
+                events[index] = instances[index].next_event_time()
+                if end is not None:
+                    ends.append(end)
+                    if end.handed_over:
+                        self._now = max(self._now, now)
+                        failed = [request for request in end.handed_over if not self._deliver(request)]
+                        if failed:
+                            ends.append(StepEnd(now, index, failed))
+            elif index == len(instances):
+                self._now = max(self._now, now)
+                self._receive()
+            elif to == math.inf and self._idle():
+                return ends
+            else:
+                self._now = max(self._now, now)
+                ends.extend(self._live())
             self._now = max(self._now, now)
         if to < math.inf:
             self._now = max(self._now, to)
         return ends
+
+    def _place(self, request: Request) -> bool:
+        """Send a request to an instance, or let it wait; False if it fails because none will ever accept it."""
+        fronts = self._pools.serving(request.model).entry
+        front = accepting_front(fronts)
+        if front is None:
+            return self._wait(request, fronts, self._waiting)
+        instance = front.choose(request)
+        request.instance = instance.index
+        request.placed_s = self._now
+        instance.submit(request, self._now)
+        self._look_again(instance.index)
+        return True
+
+    def _deliver(self, request: Request) -> bool:
+        """Send the KV of a request that was handed over to a decode instance, or let it wait; False if it fails."""
+        source = request.instance
+        fronts = self._pools.serving(request.model).decode
+        front = accepting_front(fronts)
+        if front is None:
+            if self._wait(request, fronts, self._undelivered):
+                return True
+            self._instances[source].cancel(request, self._now)
+            self._look_again(source)
+            return False
+        target = front.choose(request)
+        tokens = len(request.prompt) + request.produced - 1
+        if self._transfers.link.skip_cached:
+            tokens -= target.match(token_bytes(request.prompt) + token_bytes(request.output[: request.produced - 1]))
+        sender = self._pools.pool_of[source]
+        bytes_ = tokens * sender.kv_bytes_per_token + sender.kv_bytes_per_sequence
+        began_s = max(request.admitted_s, request.placed_s)
+        self._transfers.send(request, source, target.index, tokens, bytes_, began_s, self._now)
+        self._events[-2] = self._transfers.next_s
+        return True
+
+    def _wait(self, request: Request, fronts: Sequence[Front], queue: dict[Request, None]) -> bool:
+        if any(self._lifecycle.will_start(instance.index) for front in fronts for instance in front.instances):
+            queue[request] = None
+            return True
+        request.failed = True
+        return False
+
+    def _receive(self) -> None:
+        """The next KV arrives: the prefill instance may forget it, the decode instance goes on."""
+        transfer = self._transfers.take()
+        self._events[-2] = self._transfers.next_s
+        request = transfer.request
+        self._instances[transfer.source].release_transferred(request, self._now)
+        self._look_again(transfer.source)
+        request.instance = transfer.target
+        request.placed_s = self._now
+        self._instances[transfer.target].receive(request, self._now)
+        self._look_again(transfer.target)
+
+    def _live(self) -> list[StepEnd]:
+        """An instance comes or goes; return what that made fail."""
+        index = self._lifecycle.next_instance
+        stands_still = not self._lifecycle.accepts(index) and not self._busy(index)
+        event = self._lifecycle.take()
+        self._events[-1] = self._lifecycle.next_s
+        self._pools.refresh(self._lifecycle.accepts)
+        if event.action == "crash":
+            return self._crash(index)
+        if event.action == "start":
+            if stands_still:
+                self._lose(index)  # a process that starts has no KV of the one before
+            undelivered, waiting = list(self._undelivered), list(self._waiting)
+            self._undelivered.clear()
+            self._waiting.clear()
+            failed = [request for request in undelivered if not self._deliver(request)]
+            failed += [request for request in waiting if not self._place(request)]
+            return [StepEnd(self._now, -1, failed)] if failed else []
+        return []
+
+    def _crash(self, index: int) -> list[StepEnd]:
+        lost = self._lose(index)
+        for request in lost:
+            self._transfers.drop(request)
+            self._undelivered.pop(request, None)
+            request.instance = -1
+        failed = []
+        for transfer in self._transfers.sent_to(index):  # its source still has the KV
+            self._transfers.drop(transfer.request)
+            if not self._deliver(transfer.request):
+                failed.append(transfer.request)
+        self._events[-2] = self._transfers.next_s
+        for request in lost:
+            if self._on_crash == "fail":
+                request.failed = True
+                failed.append(request)
+            elif not self._place(request):
+                failed.append(request)
+        return [StepEnd(self._now, index, failed)] if failed else []
+
+    def _lose(self, index: int) -> list[Request]:
+        lost = self._instances[index].evacuate()
+        self._pools.pool_of[index].router.forget(index)
+        self._look_again(index)
+        return lost
+
+    def _look_again(self, index: int) -> None:
+        self._events[index] = self._instances[index].next_event_time()
+
+    def _busy(self, index: int) -> bool:
+        """Has an instance any request, or KV to send or to receive?"""
+        instance, transfers = self._instances[index], self._transfers
+        return bool(
+            instance.running
+            or instance.waiting
+            or transfers.sent_by(index)
+            or transfers.sent_to(index)
+            or any(request.instance == index for request in self._undelivered)
+        )
+
+    def _idle(self) -> bool:
+        """Is there no request left that time could bring further?"""
+        return min(self._events[:-1]) == math.inf and not self._waiting and not self._undelivered

@@ -9,6 +9,21 @@ from typing import Literal
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.cluster.request import Request, StepEnd
 
+Role = Literal["both", "prefill", "decode"]
+
+
+@dataclass(frozen=True, slots=True)
+class TierSnapshot:
+    """The state of one KV offload tier of one instance. Counters only grow."""
+
+    name: str
+    used_tokens: int
+    capacity_tokens: int
+    hit_tokens: int  # counter: looked up here and found, beyond what the GPU and the tiers above had
+    loaded_tokens: int  # counter: read back
+    stored_tokens: int  # counter: written
+    dropped_tokens: int  # counter: not written, because the tier was too slow or too small for them
+
 
 @dataclass(frozen=True, slots=True)
 class InstanceSnapshot:
@@ -23,9 +38,14 @@ class InstanceSnapshot:
     prefix_hit_tokens: int  # counter: prompt tokens found in the prefix cache when first admitted
     prefix_query_tokens: int  # counter: prompt tokens looked up
     preemptions: int  # counter
-
-
-Role = Literal["both", "prefill", "decode"]
+    tiers: tuple[TierSnapshot, ...] = ()  # of KV offload, the nearest first
+    # What the cluster knows of it:
+    pool: str = ""
+    role: Role = "both"
+    model: str | None = None
+    state: str = "up"  # starting, up, draining or down
+    sending: int = 0  # KV transfers under way from here
+    receiving: int = 0  # and to here
 
 
 class InstanceBase(ABC):

@@ -29,6 +29,7 @@ class Request:
 
     arrival_s: float = field(default=float("nan"), init=False)
     instance: int = field(default=-1, init=False)  # index of the instance that serves it
+    placed_s: float = field(default=float("nan"), init=False)  # when that instance got it
     cached_tokens: int = field(default=0, init=False)  # prompt tokens found in the prefix cache at first admission
     produced: int = field(default=0, init=False)  # output tokens generated so far
     preemptions: int = field(default=0, init=False)

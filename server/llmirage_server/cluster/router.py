@@ -28,7 +28,10 @@ class Router(ABC):
 
     @abstractmethod
     def choose(self, request: Request, instances: Sequence[InstanceBase]) -> int:
-        """Return the index of one of the instances."""
+        """Return the position of one of the instances: those of a pool that accept requests now, by rising `index`."""
+
+    def forget(self, index: int) -> None:  # noqa: B027 (most have nothing to forget)
+        """The instance of that number has lost its KV."""
 
 
 class RoundRobin(Router):

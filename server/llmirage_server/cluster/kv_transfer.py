@@ -1,0 +1,135 @@
+"""Prefill and decode on different instances: the KV that travels between them."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import count
+from typing import Literal, get_args
+
+from llmirage_server.cluster.request import Request
+
+Scope = Literal["sender", "cluster"]
+
+
+@dataclass(frozen=True, slots=True)
+class KVLink:
+    """What KV travels over, from the end of the prefill to the decode instance.
+
+    Transfers that share a link go one after the other, in the order in which their prefills end: each occupies it for its
+    bytes / `bytes_per_s`, and arrives `latency_s` later.
+
+    scope: who shares a link: all that one instance sends ("sender": a network card each), or everybody ("cluster").
+    layers: in how many equal parts the KV is sent while the prefill still computes, as layer by layer transfers do. The last
+        part cannot leave before the prefill ends, so 1 overlaps nothing, and with the layers of the model only the tail of
+        a transfer that is slower than the prefill, and at least its last layer, delays the decode.
+    skip_cached: leave out what the prefix cache of the decode instance has when the transfer starts (vLLM's NIXL connector
+        asks for the missing blocks alone).
+
+    Raises ValueError naming everything that makes no sense.
+    """
+
+    bytes_per_s: float
+    latency_s: float = 0.0
+    scope: Scope = "sender"
+    layers: int = 1
+    skip_cached: bool = True
+
+    def __post_init__(self) -> None:
+        problems = []
+        if not self.bytes_per_s > 0:
+            problems.append(f"bytes_per_s must be above 0, not {self.bytes_per_s}")
+        if not 0 <= self.latency_s < math.inf:
+            problems.append(f"latency_s must be a number of seconds from 0 up, not {self.latency_s}")
+        if self.scope not in get_args(Scope):
+            problems.append(f"unknown scope {self.scope!r}: choose one of {', '.join(get_args(Scope))}")
+        if self.layers < 1:
+            problems.append(f"layers must be at least 1, not {self.layers}")
+        if problems:
+            raise ValueError("KV link: " + "; ".join(problems))
+
+
+@dataclass(slots=True, eq=False)
+class Transfer:
+    """The KV of one request on its way between two instances."""
+
+    request: Request
+    source: int
+    target: int
+    tokens: int
+    bytes: float
+    arrival_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TransferSnapshot:
+    """All KV transfers of a cluster: those under way, and counters of those that have arrived."""
+
+    in_flight: int
+    done: int
+    tokens: int
+    bytes: float
+
+
+class KVTransfers:
+    """Transfers under way. One that is dropped keeps its place on the link: others were timed behind it."""
+
+    def __init__(self, link: KVLink) -> None:
+        self.link = link
+        self._under_way: dict[Request, Transfer] = {}  # in the order in which they were sent
+        self._arrivals: list[tuple[float, int, Transfer]] = []  # of some dropped ones too, but never at the head
+        self._order = count()
+        self._free_s: defaultdict[int, float] = defaultdict(lambda: -math.inf)  # of each link: when it has sent everything
+        self._done = 0
+        self._tokens = 0
+        self._bytes = 0.0
+
+    @property
+    def next_s(self) -> float:
+        """When the next KV arrives; inf if none is under way."""
+        return self._arrivals[0][0] if self._arrivals else math.inf
+
+    def send(
+        self, request: Request, source: int, target: int, tokens: int, bytes_: float, began_s: float, now: float
+    ) -> None:
+        """Send the KV of a request whose prefill ran from `began_s` to `now`."""
+        link = source if self.link.scope == "sender" else 0
+        total_s = bytes_ / self.link.bytes_per_s
+        free_s = self._free_s[link]
+        streamed_s = max(free_s, began_s) + total_s
+        last_part_s = max(free_s, now) + total_s / self.link.layers
+        self._free_s[link] = max(streamed_s, last_part_s)
+        transfer = Transfer(request, source, target, tokens, bytes_, self._free_s[link] + self.link.latency_s)
+        self._under_way[request] = transfer
+        heappush(self._arrivals, (transfer.arrival_s, next(self._order), transfer))
+
+    def take(self) -> Transfer:
+        """Let the next transfer arrive; equal times in the order in which they were sent."""
+        transfer = heappop(self._arrivals)[2]
+        del self._under_way[transfer.request]
+        self._done += 1
+        self._tokens += transfer.tokens
+        self._bytes += transfer.bytes
+        self._drop_heads()
+        return transfer
+
+    def drop(self, request: Request) -> None:
+        """Forget the transfer of a request, if there is one."""
+        if self._under_way.pop(request, None) is not None:
+            self._drop_heads()
+
+    def sent_by(self, source: int) -> list[Transfer]:
+        return [transfer for transfer in self._under_way.values() if transfer.source == source]
+
+    def sent_to(self, target: int) -> list[Transfer]:
+        return [transfer for transfer in self._under_way.values() if transfer.target == target]
+
+    def snapshot(self) -> TransferSnapshot:
+        return TransferSnapshot(len(self._under_way), self._done, self._tokens, self._bytes)
+
+    def _drop_heads(self) -> None:
+        arrivals, under_way = self._arrivals, self._under_way
+        while arrivals and under_way.get(arrivals[0][2].request) is not arrivals[0][2]:
+            heappop(arrivals)
