@@ -1,0 +1,1 @@
+"""How far the performance model and the engine are from measured silicon: the measurements behind docs/accuracy.md."""

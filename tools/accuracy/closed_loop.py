@@ -1,0 +1,157 @@
+"""A measured closed-loop run, once more through the whole engine: deployment, step model, scheduler, KV cache; no HTTP."""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from llmirage_server.cluster.cluster import Cluster
+from llmirage_server.cluster.instance import Instance
+from llmirage_server.cluster.limits import EngineLimits
+from llmirage_server.cluster.request import Request
+from llmirage_server.cluster.router import make_router
+from llmirage_server.perf.deployment import Deployment
+from llmirage_server.perf.errors import DeploymentError
+
+from accuracy.runs import MeasuredRun, request_latency_ms
+
+LONG_ANSWER_TOKENS = 2048
+ROUNDS, ROUNDS_OF_LONG_ANSWERS = 10, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What our engine says of one run; `problem` says why it says nothing."""
+
+    run: MeasuredRun
+    ttft_ms: float = float("nan")
+    tpot_ms: float = float("nan")
+    preemptions: int = 0
+    problem: str = ""
+
+    @property
+    def latency_ms(self) -> float:
+        return request_latency_ms(self.ttft_ms, self.tpot_ms, self.run.osl)
+
+    def error(self, metric: str) -> float:
+        """Relative error of `ttft`, `tpot` or `latency`: 0.1 is 10 % too slow."""
+        predicted, measured = getattr(self, f"{metric}_ms"), getattr(self.run, f"{metric}_ms")
+        return float(predicted / measured - 1)
+
+
+def predict(run: MeasuredRun, perf_model: str = "roofline", defaults: bool = False) -> Prediction:
+    """Run it. `defaults`: with the engine's default limits, not with the settings the run is known to have had."""
+    try:
+        deployment = _deployment(run, perf_model, defaults)
+        limits = _limits(run, deployment, defaults)
+        return _serve(run, deployment, limits)
+    except (DeploymentError, ValueError) as error:
+        return Prediction(run, problem=str(error))
+
+
+def predict_all(
+    runs: Iterable[MeasuredRun], perf_model: str = "roofline", defaults: bool = False, processes: int = 2
+) -> Iterator[Prediction]:
+    """Predict many runs, in their order, on several cores."""
+    runs = list(runs)
+    with ProcessPoolExecutor(processes) as pool:
+        n = len(runs)
+        yield from pool.map(predict, runs, [perf_model] * n, [defaults] * n, chunksize=4)
+
+
+def _deployment(run: MeasuredRun, perf_model: str, defaults: bool) -> Deployment:
+    options: dict[str, Any] = {
+        "engine": run.engine,
+        "tp": run.tp,
+        "pp": run.pp,
+        "dp": run.dp,
+        "ep": run.ep,
+        "weights": run.weights,
+        "kv_cache_dtype": run.kv_cache_dtype,
+        "perf_model": perf_model,
+    }
+    if not defaults:
+        options |= {
+            "max_num_batched_tokens": run.max_num_batched_tokens,
+            "max_num_seqs": run.max_num_seqs,
+            "gpu_memory_utilization": run.gpu_memory_utilization,
+        }
+    known = inspect.signature(Deployment.create).parameters
+    if "dp" not in known:
+        if run.dp > 1 or run.pp > 1:
+            raise DeploymentError(["dp"])
+        options["weights"] = {"fp8_block": "fp8"}.get(run.weights, run.weights)
+        if run.kv_cache_dtype == "auto":
+            options["kv_cache_dtype"] = "bf16"
+        options["tp"] = run.tp
+    options = {k: v for k, v in options.items() if k in known and v is not None}
+    return _create(run.model, run.gpu, tuple(options.items()))
+
+
+@lru_cache(maxsize=64)
+def _create(model: str, gpu: str, options: tuple[tuple[str, Any], ...]) -> Deployment:
+    return Deployment.create(model, gpu, **dict(options))
+
+
+def _limits(run: MeasuredRun, deployment: Deployment, defaults: bool) -> EngineLimits:
+    return EngineLimits(
+        kv_tokens=deployment.memory.kv_tokens,
+        max_num_seqs=deployment.max_num_seqs,
+        max_num_batched_tokens=max(deployment.max_num_batched_tokens, deployment.max_num_seqs),
+        page_size=16,
+        enable_prefix_caching=False,
+    )
+
+
+def lengths(run: MeasuredRun, requests: int) -> list[tuple[int, int]]:
+    """Prompt and output tokens of each request: uniform between `shortest` and 1 of the nominal lengths, by a fixed seed."""
+    rng = random.Random(0)
+    low = run.shortest
+    return [
+        (rng.randint(max(1, int(run.isl * low)), run.isl), rng.randint(max(2, int(run.osl * low)), max(2, run.osl)))
+        for _ in range(requests)
+    ]
+
+
+def _serve(run: MeasuredRun, deployment: Deployment, limits: EngineLimits) -> Prediction:
+    """Serve the first rounds of the run, all clients starting at once, and weigh them as the whole run has them.
+
+    A run of ten requests a client begins with a burst that nine others follow. Answers of thousands of tokens are served
+    for fewer rounds; the burst then still counts as one of ten.
+    """
+    clients = run.concurrency
+    total = run.requests or ROUNDS * clients
+    rounds = ROUNDS_OF_LONG_ANSWERS if run.osl > LONG_ANSWER_TOKENS else ROUNDS
+    served = min(total, rounds * clients)
+    prompt, output = np.zeros(run.isl, np.int32), np.zeros(max(2, run.osl), np.int32)
+    requests = [Request(i, prompt[:n], output[:m]) for i, (n, m) in enumerate(lengths(run, served))]
+    cluster = Cluster([Instance(0, deployment.step_model(), limits)], make_router("round_robin", 0))
+    waiting = iter(requests[clients:])
+    for request in requests[:clients]:
+        cluster.submit(request, 0.0)
+    while (now := cluster.next_event_time()) < float("inf"):
+        for end in cluster.advance(now):
+            for request in end.emitted:
+                if request.produced == len(request.output) and (following := next(waiting, None)) is not None:
+                    cluster.submit(following, end.time_s)
+    burst, later = requests[:clients], requests[clients:]
+    share = len(burst) / total if later else 1.0
+    ttft = _mix([r.first_token_s - r.arrival_s for r in burst], [r.first_token_s - r.arrival_s for r in later], share)
+    tpot = _mix([_tpot_s(r) for r in burst], [_tpot_s(r) for r in later], share)
+    return Prediction(run, ttft * 1e3, tpot * 1e3, sum(r.preemptions for r in requests))
+
+
+def _tpot_s(request: Request) -> float:
+    return (request.finished_s - request.first_token_s) / (len(request.output) - 1)
+
+
+def _mix(burst: list[float], later: list[float], share: float) -> float:
+    """Mean over the burst, `share` of the run, and what follows."""
+    mean = sum(burst) / len(burst)
+    return share * mean + (1 - share) * sum(later) / len(later) if later else mean

@@ -1,0 +1,240 @@
+"""Turns the table of measured server runs into `MeasuredRun`s: labels put right, rows dropped, settings added.
+
+The table is silicon_dev.csv, a part of the sample of measured runs in aiconfigurator-core (Apache-2.0): InferenceMAX runs and
+NVIDIA's own sweeps. What is dropped, and why, was decided before our own error on any row was looked at.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from accuracy.runs import MeasuredRun
+
+Row = dict[str, str]
+
+# The scripts that made the InferenceMAX runs, github.com/SemiAnalysisAI/InferenceX (Apache-2.0), say how the server was started.
+_SCRIPTS = "github.com/SemiAnalysisAI/InferenceX benchmarks/"
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A row that is not used."""
+
+    id: str
+    why: str
+
+
+DUPLICATE = "the same measurement a second time (TTFT and TPOT agree to all digits)"
+NO_CONCURRENCY = "concurrency is missing"
+GPT_OSS_512 = (
+    "gpt-oss-120b at concurrency 512: one row beats the memory bound by half (1.5 times the datasheet's bandwidth), two are at "
+    "0.92 of it, and most are faster per token than the same deployment with 8 clients while about 90 sequences run"
+)
+OUTLIER = (
+    "slower per token than the same deployment with at least 1.5 times as many sequences by more than 25 %, or than a repeat "
+    "of the very same run by more than half"
+)
+
+
+def read_truth(path: Path) -> tuple[list[MeasuredRun], list[Dropped]]:
+    """Return the usable runs of silicon_dev.csv and the rows that are dropped."""
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    dropped: list[Dropped] = []
+    seen: set[tuple[str, ...]] = set()
+    runs: list[MeasuredRun] = []
+    # Of two copies the one with plausible labels comes first: a label of 64 or 16 ranks is a product, see _parallelism.
+    for row in sorted(rows, key=lambda row: _ranks(row) > 8):
+        same = (row["model_path"], row["system"], row["silicon_ttft_ms"], row["silicon_tpot_ms"])
+        if same in seen:
+            dropped.append(Dropped(row["id"], DUPLICATE))
+            continue
+        seen.add(same)
+        if not row["concurrency"]:
+            dropped.append(Dropped(row["id"], NO_CONCURRENCY))
+        elif row["model_path"] == "openai/gpt-oss-120b" and row["concurrency"] == "512":
+            dropped.append(Dropped(row["id"], GPT_OSS_512))
+        else:
+            runs.append(with_settings(_run(row)))
+    outliers = find_outliers(runs)
+    dropped += [Dropped(id, OUTLIER) for id in sorted(outliers)]
+    return [run for run in runs if run.id not in outliers], dropped
+
+
+def find_outliers(runs: Iterable[MeasuredRun]) -> set[str]:
+    """Return ids of runs that are out of order among the runs of the same deployment and lengths; see OUTLIER."""
+    groups: dict[tuple[object, ...], list[MeasuredRun]] = {}
+    for run in runs:
+        deployment = (run.engine, run.model, run.gpu, run.weights, run.tp, run.dp, run.ep, run.isl, run.osl)
+        groups.setdefault(deployment, []).append(run)
+    outliers = set()
+    for group in groups.values():
+        for slow in group:
+            for other in group:
+                busier = _running(other) >= 1.5 * _running(slow) and slow.tpot_ms > 1.25 * other.tpot_ms
+                repeat = other.concurrency == slow.concurrency and slow.tpot_ms > 1.5 * other.tpot_ms
+                if busier or repeat:
+                    outliers.add(slow.id)
+    return outliers
+
+
+def _running(run: MeasuredRun) -> float:
+    """Sequences that decoded at once, by Little's law."""
+    return run.concurrency * (run.osl - 1) * run.tpot_ms / run.latency_ms
+
+
+def _ranks(row: Row) -> int:
+    return int(row["tp_size"]) * int(row["attention_dp_size"] or 1)
+
+
+def _parallelism(row: Row) -> tuple[int, int, int]:
+    """(tp, dp, ep) of a row, GPUs = tp x dp.
+
+    Part of the table was written by a conversion that multiplied tensor and expert parallelism: tp 64 (or dp 64) with MoE
+    8 x 8 is the run that another row calls tp 8 (dp 8) with MoE 1 x 8, to the last digit of both measurements; tp 16 with
+    4 x 4 likewise is tp 4 ep 4. Where tp and attention dp are both given, the run's id says tp N ep N, and the same numbers
+    (within 1 %) appear under dp 1 on H100; on B300 the script starts vLLM with tp 1, dp N and expert parallelism.
+    """
+    tp, dp = int(row["tp_size"]), int(row["attention_dp_size"] or 1)
+    moe_tp, ep = int(row["moe_tp_size"]), int(row["moe_ep_size"])
+    if moe_tp == ep and tp * dp == ep * ep and ep > 2:
+        return (ep, 1, ep) if dp == 1 else (1, ep, ep)
+    if tp == dp > 1:
+        return (tp, 1, tp) if row["system"] == "h100_sxm" else (1, dp, dp)
+    return tp, dp, ep
+
+
+def _weights(row: Row) -> str:
+    if row["precision"] == "fp4":
+        return "mxfp4" if "gpt-oss" in row["model_path"] else "nvfp4"
+    if row["precision"] == "fp8":
+        # These checkpoints are quantised in blocks of 128 x 128, whatever the column says.
+        blocks = any(name in row["model_path"] for name in ("DeepSeek", "MiniMax", "Qwen3-235B"))
+        return "fp8_block" if blocks else "fp8"
+    return "bf16"
+
+
+def _run(row: Row) -> MeasuredRun:
+    tp, dp, ep = _parallelism(row)
+    return MeasuredRun(
+        engine=row["backend"],
+        model=row["model_path"],
+        gpu=row["system"],
+        isl=int(row["isl"]),
+        osl=int(row["osl"]),
+        concurrency=int(row["concurrency"]),
+        ttft_ms=float(row["silicon_ttft_ms"]),
+        tpot_ms=float(row["silicon_tpot_ms"]),
+        id=row["id"],
+        engine_version=row["backend_version"],
+        weights=_weights(row),
+        tp=tp,
+        pp=int(row["pp_size"]),
+        dp=dp,
+        ep=ep,
+        shortest=0.8,
+    )
+
+
+def _round_up(tokens: int, multiple: int) -> int:
+    return -(-tokens // multiple) * multiple
+
+
+def _minimax_h100(run: MeasuredRun) -> MeasuredRun:
+    return replace(run, max_num_seqs=256, gpu_memory_utilization=0.9, settings="single_node/minimaxm2.5_fp8_h100.sh")
+
+
+def _minimax_b300(run: MeasuredRun) -> MeasuredRun:
+    return replace(
+        run,
+        kv_cache_dtype="fp8",
+        gpu_memory_utilization=0.9,
+        max_num_batched_tokens=2 * run.isl,
+        settings="single_node/minimaxm2.5_fp8_b300.sh",
+    )
+
+
+def _gpt_oss_h100(run: MeasuredRun) -> MeasuredRun:
+    return replace(
+        run,
+        gpu_memory_utilization=0.9,
+        max_num_batched_tokens=8192,
+        max_num_seqs=run.concurrency,
+        settings="single_node/gptoss_fp4_h100.sh",
+    )
+
+
+def _llama70_b200(run: MeasuredRun) -> MeasuredRun:
+    return replace(
+        run,
+        kv_cache_dtype="fp8",
+        gpu_memory_utilization=0.9,
+        max_num_batched_tokens=8192,
+        max_num_seqs=512,
+        settings="70b_fp8_b200_docker.sh",
+    )
+
+
+def _llama70_h200(run: MeasuredRun) -> MeasuredRun:
+    # max_num_tokens is the model length: both lengths and 20 (1k/1k) or 200 tokens
+    longest = run.isl + run.osl + (20 if run.isl == run.osl else 200)
+    return replace(run, kv_cache_dtype="fp8", max_num_batched_tokens=longest, settings="70b_fp8_h200_trt_slurm.sh")
+
+
+def _deepseek_h200(run: MeasuredRun) -> MeasuredRun:
+    max_num_seqs = run.concurrency // run.dp
+    return replace(
+        run,
+        kv_cache_dtype="fp8",
+        gpu_memory_utilization=0.75,  # of what is free after the weights, as TensorRT-LLM counts
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=_round_up(max_num_seqs + run.isl + 64, 64),
+        settings="dsr1_fp8_h200_trt_slurm.sh",
+    )
+
+
+def _deepseek_b200_fp8(run: MeasuredRun) -> MeasuredRun:
+    return replace(
+        run,
+        kv_cache_dtype="fp8",
+        gpu_memory_utilization=0.82 if run.tp == 8 else 0.95,
+        max_num_batched_tokens=32768 if run.tp == 8 else 8192,
+        settings="single_node/dsr1_fp8_b200.sh",
+    )
+
+
+def _deepseek_b200_fp4(run: MeasuredRun) -> MeasuredRun:
+    return replace(
+        run,
+        kv_cache_dtype="fp8",
+        gpu_memory_utilization=0.85,
+        max_num_batched_tokens=16384,
+        max_num_seqs=256,
+        settings="single_node/dsr1_fp4_b200.sh",
+    )
+
+
+_SETTINGS: dict[tuple[str, str, str], Callable[[MeasuredRun], MeasuredRun]] = {
+    ("MiniMax-M2.5", "h100_sxm", "fp8_block"): _minimax_h100,
+    ("MiniMax-M2.5", "b300_sxm", "fp8_block"): _minimax_b300,
+    ("MiniMax-M2.5", "b300_sxm", "nvfp4"): _minimax_b300,
+    ("gpt-oss-120b", "h100_sxm", "mxfp4"): _gpt_oss_h100,
+    ("Llama-3.1-70B", "b200_sxm", "fp8"): _llama70_b200,
+    ("Llama-3.1-70B", "b200_sxm", "nvfp4"): _llama70_b200,
+    ("Llama-3.1-70B", "h200_sxm", "fp8"): _llama70_h200,
+    ("DeepSeek-R1", "h200_sxm", "fp8_block"): _deepseek_h200,
+    ("DeepSeek-R1", "b200_sxm", "fp8_block"): _deepseek_b200_fp8,
+    ("DeepSeek-R1", "b200_sxm", "nvfp4"): _deepseek_b200_fp4,
+}
+
+
+def with_settings(run: MeasuredRun) -> MeasuredRun:
+    """Add what the script that made the run says of the engine's settings; without a known script, the engine's defaults."""
+    settings = _SETTINGS.get((run.family, run.gpu, run.weights))
+    if settings is None:
+        return replace(run, kv_cache_dtype="auto")
+    run = settings(run)
+    return replace(run, settings=_SCRIPTS + run.settings)
