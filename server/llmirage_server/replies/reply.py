@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "tool_calls"]
+PartKind = Literal["reasoning", "text", "function_call", "custom_call"]
+
+
+@dataclass(slots=True, frozen=True)
+class Part:
+    """Tokens [start, end) of a reply, and what they are. name: the tool that a call is for."""
+
+    kind: PartKind
+    start: int
+    end: int
+    name: str = ""
 
 
 @dataclass(slots=True, frozen=True)
@@ -18,18 +29,64 @@ class Reply:
 
     ids: int32, shape (tokens,), at least one: everything the model generates, including the end-of-turn token when
         finish_reason is "stop" by the model's own will, and the tokens of a stop string it ran into.
-    pieces: one text per id; "".join(pieces) is exactly the visible text. A piece is empty where a token shows nothing
-        (an end token, the inside of a multi-byte character, text cut off by a stop string).
+    pieces: one text per id; joined over a part they are exactly its visible text (of a call: its arguments). A piece is
+        empty where a token shows nothing (an end token, the inside of a multi-byte character, text cut off by a stop string,
+        the marks around a call).
+    parts: in order, not overlapping; tokens between them show nothing. A reply without parts is text from end to end.
     """
 
     ids: npt.NDArray[np.int32]
     pieces: Sequence[str]
     finish_reason: FinishReason
     stop_reason: str | None = None  # the stop string that ended it, if one did
+    parts: tuple[Part, ...] = ()
 
     @property
     def text(self) -> str:
-        return "".join(self.pieces)
+        """What a reader sees of the answer itself."""
+        if not self.parts:
+            return "".join(self.pieces)
+        return "".join([self.said(part) for part in self.parts if part.kind == "text"])
+
+    @property
+    def all_parts(self) -> tuple[Part, ...]:
+        """`parts`, with the one that goes without saying."""
+        return self.parts or (Part("text", 0, len(self.ids)),)
+
+    @property
+    def reasoning_tokens(self) -> int:
+        return sum([part.end - part.start for part in self.parts if part.kind == "reasoning"])
+
+    def said(self, part: Part) -> str:
+        return "".join(self.pieces[part.start : part.end])
+
+
+@dataclass(slots=True, frozen=True)
+class Grammar:
+    """What a text must look like. syntax: lark (also EBNF and GBNF spellings), regex, or choice: one string of a list."""
+
+    syntax: Literal["lark", "regex", "choice"]
+    definition: str = ""
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(slots=True, frozen=True)
+class Tool:
+    """A tool the model may call. parameters: JSON Schema of a function's arguments; grammar: of a custom tool's input."""
+
+    kind: Literal["function", "custom"]
+    name: str
+    description: str = ""
+    parameters: Any = None
+    grammar: Grammar | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class ToolChoice:
+    """Whether tools must be called, and which. names: the only ones allowed; None: all."""
+
+    mode: Literal["auto", "none", "required"] = "auto"
+    names: tuple[str, ...] | None = None
 
 
 @dataclass(slots=True, frozen=True)
@@ -51,6 +108,13 @@ class ReplyRequest:
     seed: int | None = None
     conversation: str | None = None  # the client's own name for the conversation, where it has one
     choice: int = 0  # index among n choices
+    reasoning_tokens: int = 0  # to think before the answer; they count towards max_tokens
+    tools: tuple[Tool, ...] = ()
+    tool_choice: ToolChoice = ToolChoice()
+    parallel_tool_calls: bool = True
+    called: tuple[str, ...] = ()  # names of the tools called since the last user message, each time they were
+    json_schema: Any = None  # the answer is a JSON value valid against it; {"type": "object"} for any object
+    grammar: Grammar | None = None  # the answer matches it
 
 
 class ReplySource(Protocol):

@@ -127,3 +127,15 @@ class _Writer:
     def _other_than(self, excluded: set[str]) -> str:
         choices = [c for c in _READABLE if c not in excluded] or [c for c in map(chr, range(33, 0x250)) if c not in excluded]
         return self._rng.choice(choices[:26])
+
+
+def whole_match(pattern: str, seed: int) -> str:
+    """Return a string that is a match from end to end, as guided decoding by a regex asks. Raises PatternError."""
+    expression = compiled(pattern)
+    rng = random.Random(seed)
+    tree = sre_parser.parse(expression.pattern)
+    for attempt in range(_TRIES):
+        text = _Writer(rng, attempt, 0).sequence(tree)
+        if expression.fullmatch(text):
+            return text
+    raise PatternError(f"found no string that {pattern!r} matches from end to end")

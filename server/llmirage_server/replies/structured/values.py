@@ -23,14 +23,7 @@ def value_for(schema: Any, seed: int, name: str = "") -> Any:
 
     Raises SchemaError when the schema is none, when nothing satisfies it, or when no value was found that does.
     """
-    from jsonschema import Draft202012Validator
-    from jsonschema.exceptions import SchemaError as InvalidSchema
-
-    try:
-        Draft202012Validator.check_schema(schema)
-    except InvalidSchema as error:
-        raise SchemaError(error.message, ".".join(str(part) for part in error.absolute_path)) from None
-    validator = Draft202012Validator(schema, format_checker=Draft202012Validator.FORMAT_CHECKER)
+    validator = validator_for(schema)
     resolver = Resolver(schema)
     problem: Exception | None = None
     for attempt in range(_TRIES):
@@ -43,6 +36,18 @@ def value_for(schema: Any, seed: int, name: str = "") -> Any:
         except RecursionError:
             problem = SchemaError("it only contains itself")
     raise SchemaError(f"found no value for it{f': {problem}' if problem else ''}")
+
+
+def validator_for(schema: Any) -> Any:
+    """A jsonschema validator (draft 2020-12, formats checked). Raises SchemaError when the schema is none."""
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import SchemaError as InvalidSchema
+
+    try:
+        Draft202012Validator.check_schema(schema)
+    except InvalidSchema as error:
+        raise SchemaError(error.message, ".".join(str(part) for part in error.absolute_path)) from None
+    return Draft202012Validator(schema, format_checker=Draft202012Validator.FORMAT_CHECKER)
 
 
 class _NoValueError(ValueError):

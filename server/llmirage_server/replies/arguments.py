@@ -1,0 +1,160 @@
+"""Arguments for a call: valid against the tool's schema, and taken from what the user said where that is to be seen."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from llmirage_server.replies.structured.schema import Resolver, SchemaError, types_of
+from llmirage_server.replies.structured.values import validator_for, value_for
+
+
+def _set(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+_ANYTHING: dict[str, Any] = {"type": "object", "properties": {}}
+_PLACE_NAMES = _set("city location place town country region address destination origin area where")
+_TEXT_NAMES = _set("query question prompt text message input content request task topic search keyword q body")
+_FORMULA_NAMES = _set("expression formula equation calculation math expr")
+_QUOTED = re.compile(r"[\"“]([^\"”]+)[\"”]|'([^']{2,})'")
+_NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?![\w])")
+_PLACE = re.compile(r"\b(?:in|at|from|to|for|near|of)\s+((?:[A-Z][\w'’-]+)(?:[ ,]+(?:[A-Z][\w'’-]+))*)")
+_ONE_MORE = re.compile(r"(?:\s*,\s*(?:and\s+)?|\s+and\s+(?:in\s+)?)([A-Z][\w'’-]+(?: [A-Z][\w'’-]+)*)")
+_STATE = re.compile(r"[A-Z]{2,3}")
+_PROPER = re.compile(r"(?<=[a-z,] )([A-Z][\w'’-]+(?: [A-Z][\w'’-]+)*)")
+_FORMULA = re.compile(r"[-(]*\d[\d\s.,()+*/^x×÷-]*\d\)*")
+_SHAPES: dict[str, re.Pattern[str]] = {
+    "email": re.compile(r"[\w.+-]+@[\w-]+\.[\w.]*\w"),
+    "url": re.compile(r"https?://[^\s\"'<>)]+"),
+    "uri": re.compile(r"https?://[^\s\"'<>)]+"),
+    "date": re.compile(r"\b\d{4}-\d\d-\d\d\b"),
+}
+
+
+def arguments_for(schema: Any, said: str, seed: int, turn: int = 0) -> dict[str, Any]:
+    """Arguments valid against `schema` (None: no parameters), with what `said` names filled in.
+
+    turn: the how-many-th call of this tool for the same words: several things of a kind are taken one after the other.
+    Raises SchemaError where `value_for` does.
+    """
+    if schema is None or schema in ({}, True):
+        schema = _ANYTHING
+    value = value_for(schema, seed)
+    if not isinstance(value, dict):
+        raise SchemaError("a function's parameters must be of type object")
+    flat = Resolver(schema).flat(schema)
+    resolver, valid = Resolver(schema), validator_for(schema)
+    heard = _Heard(said, turn)
+    for name, sub in (flat.get("properties") or {}).items():
+        if name not in value and name not in (flat.get("required") or ()):
+            continue
+        found = heard.value(name, resolver.flat(sub))
+        if found is not None:
+            changed = {**value, name: found}
+            if valid.is_valid(changed):
+                value = changed
+    return value
+
+
+def calls_wanted(schema: Any, said: str) -> int:
+    """How many calls of one tool the words ask for: one for each of the places named, where it takes a place."""
+    flat = Resolver(schema).flat(schema) if isinstance(schema, Mapping) else {}
+    properties = flat.get("properties") or {}
+    if any(_words(name) & _PLACE_NAMES for name in properties):
+        return max(1, len(places(said)))
+    return 1
+
+
+def places(said: str) -> list[str]:
+    """The places that a text names: "in Paris, London and New York" -> three."""
+    found: list[str] = []
+    for match in _PLACE.finditer(said):
+        for place in re.split(r",\s*", match.group(1).strip(" ,.?!")):
+            if found and _STATE.fullmatch(place):  # San Francisco, CA
+                found[-1] += f", {place}"
+            else:
+                found.append(place)
+        at = match.end()
+        while more := _ONE_MORE.match(said, at):
+            found.append(more.group(1))
+            at = more.end()
+    return list(dict.fromkeys(found))
+
+
+class _Heard:
+    """What a text says, taken piece by piece."""
+
+    def __init__(self, said: str, turn: int) -> None:
+        self._said = said
+        self._turn = turn
+        self._numbers = _NUMBER.findall(said)
+        self._quoted: list[str] = [a or b for a, b in _QUOTED.findall(said)]
+
+    def value(self, name: str, schema: Mapping[str, Any]) -> Any:
+        """A value for this property if the text has one, else None."""
+        if "enum" in schema:
+            lower = self._said.lower()
+            return next((option for option in schema["enum"] if isinstance(option, str) and _mentions(lower, option)), None)
+        if "const" in schema:
+            return None
+        options = [option for key in ("anyOf", "oneOf") for option in schema.get(key, ())]
+        for option in options:
+            if isinstance(option, Mapping) and (found := self.value(name, option)) is not None:
+                return found
+        types = types_of(schema)
+        if "integer" in types or "number" in types:
+            return self._number("number" in types)
+        if "string" in types or (not types and not options):
+            return self._string(name, schema)
+        if "array" in types:
+            return self._array(name, schema)
+        return None
+
+    def _number(self, fraction: bool) -> float | int | None:
+        for index, written in enumerate(self._numbers):
+            value = float(written)
+            if fraction or value.is_integer():
+                del self._numbers[index]
+                return int(value) if value.is_integer() else value
+        return None
+
+    def _string(self, name: str, schema: Mapping[str, Any]) -> str | None:
+        words = _words(name)
+        shape = _SHAPES.get(schema.get("format", "")) or next((_SHAPES[w] for w in sorted(words) if w in _SHAPES), None)
+        if shape is not None:
+            return match.group(0) if (match := shape.search(self._said)) else None
+        if words & _PLACE_NAMES:
+            found: list[str] = places(self._said) or _PROPER.findall(self._said)
+            return found[self._turn % len(found)] if found else None
+        if words & _FORMULA_NAMES and (match := _FORMULA.search(self._said)):
+            return match.group(0).strip()
+        if self._quoted:
+            quoted: str = self._quoted.pop(0)
+            return quoted
+        if words & (_TEXT_NAMES | _FORMULA_NAMES):
+            return self._said.strip()
+        return None
+
+    def _array(self, name: str, schema: Mapping[str, Any]) -> list[Any] | None:
+        items = schema.get("items")
+        kinds = types_of(items) if isinstance(items, Mapping) else []
+        if "integer" in kinds or "number" in kinds:
+            taken = list(iter(lambda: self._number("number" in kinds), None))
+            return taken or None
+        if "string" in kinds and _words(name) & _PLURAL_PLACES:
+            return places(self._said) or None
+        return None
+
+
+_PLURAL_PLACES = frozenset(name + "s" for name in _PLACE_NAMES) | {"cities", "countries"}
+_split_words: Callable[[str], list[str]] = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+").findall
+
+
+def _words(name: str) -> set[str]:
+    return {word.lower() for word in _split_words(name)}
+
+
+def _mentions(lower_text: str, option: str) -> bool:
+    return bool(option) and re.search(rf"(?<!\w){re.escape(option.lower())}(?!\w)", lower_text) is not None

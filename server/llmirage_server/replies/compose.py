@@ -1,0 +1,184 @@
+"""A whole reply: it may think first, then calls tools, or answers in the form that was asked for, or in text."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from llmirage_server.replies.arguments import arguments_for, calls_wanted
+from llmirage_server.replies.prose import conversation_key
+from llmirage_server.replies.reply import FinishReason, Grammar, Part, PartKind, Reply, ReplyRequest, ReplySource, Tool
+from llmirage_server.replies.stops import find_stop
+from llmirage_server.replies.structured import grammar, pattern
+from llmirage_server.replies.structured.values import value_for
+from llmirage_server.replies.tool_choice import MOST_CALLS, choose_tools
+from llmirage_shared.prose_book import mix
+from llmirage_shared.synthetic_text import SyntheticText
+from llmirage_shared.tokens import TokenIds, Tokenizer
+
+_THINKING = 0x7E11_0000_0000_0000  # so that thoughts are not the words of the answer
+# Tokens around a call that show nothing, as chat templates write calls: `<tool_call>\n{"name": "f", "arguments":` before the
+# arguments and `}\n</tool_call>` after them.
+_CALL_OPENS = '\n{{"name": {}, "arguments": '
+_CALL_CLOSES = "}\n"
+
+
+ANY_OBJECT: dict[str, Any] = {"type": "object"}  # what `response_format: json_object` asks for
+_KEY = re.compile(r"[\"'`“]([A-Za-z_]\w{0,40})[\"'`”]")
+
+
+class ComposedReplies:
+    """Uses `texts` for plain answers and writes everything else itself. Whatever is said, tokens are what it costs."""
+
+    def __init__(self, tokenizer: Tokenizer, texts: ReplySource, seed: int = 0) -> None:
+        self._tokenizer = tokenizer
+        self._texts = texts
+        self._thoughts = SyntheticText(tokenizer, seed)
+
+    def reply(self, request: ReplyRequest) -> Reply:
+        """The plan for one choice. Raises SchemaError, PatternError or GrammarError when what was asked for cannot be."""
+        calls = choose_tools(request) if request.tools else []
+        shaped = request.json_schema is not None or request.grammar is not None
+        if not (calls or shaped or request.reasoning_tokens):
+            return self._texts.reply(request)
+        key = conversation_key(request)
+        most = max(1, request.limit_tokens if request.max_tokens is None else min(request.max_tokens, request.limit_tokens))
+        draft = _Draft(self._tokenizer, most)
+        if request.reasoning_tokens:
+            draft.add(
+                "reasoning", *self._thoughts.ids_and_pieces(key ^ _THINKING, request.reasoning_tokens, whole_sentences=True)
+            )
+            draft.mark("\n\n")
+        if calls:
+            for turn, (tool, index) in enumerate(_one_by_one(calls, request)):
+                said = request.last_user_text
+                self._call(draft, tool, self._input(tool, said, mix(key + turn), index))
+            return draft.reply("tool_calls")
+        if shaped:
+            return self._shaped(draft, request, key)
+        rest = most - len(draft)
+        if rest < 1:
+            return draft.reply("length")
+        answer = self._texts.reply(
+            replace(
+                request,
+                max_tokens=None if request.max_tokens is None else rest,
+                limit_tokens=request.limit_tokens - len(draft),
+                min_tokens=max(0, request.min_tokens - len(draft)),
+            )
+        )
+        draft.add("text", answer.ids, list(answer.pieces))
+        return draft.reply(answer.finish_reason, answer.stop_reason)
+
+    def _call(self, draft: _Draft, tool: Tool, written: str) -> None:
+        draft.mark(_CALL_OPENS.format(json.dumps(tool.name)))
+        draft.say("function_call" if tool.kind == "function" else "custom_call", written, tool.name)
+        draft.mark(_CALL_CLOSES)
+
+    def _input(self, tool: Tool, said: str, seed: int, index: int) -> str:
+        if tool.kind == "function":
+            return json_text(arguments_for(tool.parameters, said, seed, index))
+        return grammar_text(tool.grammar, seed) if tool.grammar is not None else said.strip() or "..."
+
+    def _shaped(self, draft: _Draft, request: ReplyRequest, key: int) -> Reply:
+        if request.grammar is not None:
+            text = grammar_text(request.grammar, key)
+        else:
+            schema = request.json_schema
+            text = json_text(value_for(any_object(request.last_user_text) if schema == ANY_OBJECT else schema, key))
+        draft.say("text", text)
+        if request.stop and (stopped := draft.stopped(request)) is not None:
+            return stopped
+        return draft.reply("stop", ends=self._tokenizer.end_id)
+
+
+def any_object(said: str) -> dict[str, Any]:
+    """The schema of an object for a request that names none: with the keys that the user puts in quotes, if any."""
+    names = list(dict.fromkeys(_KEY.findall(said))) or ["answer", "explanation"]
+    return {"type": "object", "properties": {name: {"type": "string"} for name in names}, "required": names}
+
+
+def json_text(value: Any) -> str:
+    """JSON as models write it in structured output: no spaces, characters as they are."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def grammar_text(shape: Grammar, seed: int) -> str:
+    """A text that the grammar allows. Raises PatternError or GrammarError."""
+    if shape.syntax == "choice":
+        return shape.choices[mix(seed) % len(shape.choices)]
+    if shape.syntax == "lark":
+        return grammar.text_for(shape.definition, seed)
+    return pattern.whole_match(shape.definition, seed)
+
+
+def _one_by_one(calls: list[Tool], request: ReplyRequest) -> list[tuple[Tool, int]]:
+    """Each tool with the how-many-th call of it this is: one for each thing the user named, if calls may be parallel."""
+    if not request.parallel_tool_calls:
+        return [(tool, request.called.count(tool.name)) for tool in calls[:1]]
+    wanted = [
+        (tool, index)
+        for tool in calls
+        for index in range(calls_wanted(tool.parameters, request.last_user_text) if tool.kind == "function" else 1)
+    ]
+    return wanted[:MOST_CALLS]
+
+
+class _Draft:
+    """Collects tokens and parts, and cuts what is too long."""
+
+    def __init__(self, tokenizer: Tokenizer, most: int) -> None:
+        self._tokenizer = tokenizer
+        self._most = most
+        self._ids: list[TokenIds] = []
+        self._pieces: list[str] = []
+        self._parts: list[Part] = []
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    def add(self, kind: PartKind, ids: TokenIds, pieces: list[str], name: str = "") -> None:
+        start = len(self)
+        self._ids.append(ids)
+        self._pieces += pieces
+        self._parts.append(Part(kind, start, len(self), name))
+
+    def say(self, kind: PartKind, text: str, name: str = "") -> None:
+        ids = self._tokenizer.encode_ordinary(text)
+        self.add(kind, ids, self._tokenizer.pieces(ids), name)
+
+    def mark(self, text: str) -> None:
+        """Tokens that cost time and memory but show nothing."""
+        ids = self._tokenizer.encode_ordinary(text)
+        self._ids.append(ids)
+        self._pieces += [""] * len(ids)
+
+    def stopped(self, request: ReplyRequest) -> Reply | None:
+        """The reply cut where its last part runs into a stop string, if it does."""
+        part = self._parts[-1]
+        match = find_stop(self._pieces[part.start : part.end], request.stop, request.include_stop_str, request.min_tokens)
+        if match is None or part.start + match.tokens > self._most:
+            return None
+        end = part.start + match.tokens
+        pieces = [*self._pieces[: part.start], *match.pieces]
+        parts = (*self._parts[:-1], Part(part.kind, part.start, end, part.name))
+        return Reply(np.concatenate(self._ids)[:end], pieces, "stop", match.stop, parts)
+
+    def reply(self, finish_reason: FinishReason, stop_reason: str | None = None, ends: int | None = None) -> Reply:
+        """What was collected, cut to the limit; `ends` is the token that closes the turn, where there is room for it."""
+        total = len(self)
+        if ends is not None:
+            self._ids.append(np.array([ends], dtype=np.int32))
+            self._pieces.append("")
+        ids, most = np.concatenate(self._ids), self._most
+        if total > most or (ends is not None and total + 1 > most):
+            return Reply(ids[:most], self._pieces[:most], "length", None, tuple(_cut(self._parts, most)))
+        return Reply(ids, self._pieces, finish_reason, stop_reason, tuple(self._parts))
+
+
+def _cut(parts: list[Part], most: int) -> list[Part]:
+    return [replace(part, end=min(part.end, most)) for part in parts if part.start < most]
