@@ -185,8 +185,9 @@ class _Reader:
             inner = self._choice()
             while self._peek()[0] == "line":
                 self._next()
-            if self._next_text() != (")" if text == "(" else "]"):
+            if self._peek()[1] != (")" if text == "(" else "]"):
                 raise GrammarError(f"a {text!r} is never closed")
+            self._next()
             return inner if text == "(" else _Repeat(inner, 0, 1)
         if text == ".":
             self._next()
