@@ -128,7 +128,8 @@ class PacedDriver(Driver):
         self._deliver(events)
         sent_s = self._clock()
         for time_s, together in itertools.groupby(events, key=_TIME):
-            self.pacing.sent(sent_s - self._wall(time_s), sum([len(event.emitted) for event in together]), sent_s)
+            tokens = sum([event.tokens or len(event.emitted) for event in together])
+            self.pacing.sent(sent_s - self._wall(time_s), tokens, sent_s)
 
     def _wall(self, cluster_s: float) -> float:
         return self._start_s + cluster_s / self._speed

@@ -24,9 +24,9 @@ class ChatEndpoint:
     async def create(self, exchange: Exchange) -> Response:
         request = parse_chat(parse_object(await exchange.body()))
         service, sampling = self._service, request.sampling
-        service.models.check(request.model)
+        served = service.models.find(request.model)
         ids = await service.text.encode_chat(request.messages, request.tools)
-        generation = await service.generate([Prompt(ids, request.last_user_text)], sampling, exchange, "messages")
+        generation = await service.generate([Prompt(ids, request.last_user_text)], sampling, served, exchange, "messages")
         head = Head(new_id("chatcmpl-"), int(time.time()), request.model, service.system_fingerprint)
         if sampling.stream:
             usage_kind = "chat.completion.chunk" if sampling.include_usage else None

@@ -24,9 +24,9 @@ class CompletionsEndpoint:
     async def create(self, exchange: Exchange) -> Response:
         request = parse_completion(parse_object(await exchange.body()))
         service, sampling = self._service, request.sampling
-        service.models.check(request.model)
+        served = service.models.find(request.model)
         prompts = await self._prompts(request)
-        generation = await service.generate(prompts, sampling, exchange, "prompt")
+        generation = await service.generate(prompts, sampling, served, exchange, "prompt")
         head = Head(new_id("cmpl-"), int(time.time()), request.model, service.system_fingerprint)
         if sampling.stream:
             usage_kind = "text_completion" if sampling.include_usage else None

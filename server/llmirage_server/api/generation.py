@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llmirage_server.api.exchange import ClientGoneError, Exchange
-from llmirage_server.api.models import ServedModels
+from llmirage_server.api.models import ServedModel, ServedModels
 from llmirage_server.api.text import TextLoader
 from llmirage_server.cluster.request import Request
 from llmirage_server.driver import Driver
@@ -56,11 +56,13 @@ class Service:
         for response in list(self.open_responses):
             response.abort(errors.shutting_down())
 
-    async def generate(self, prompts: Sequence[Prompt], sampling: Sampling, exchange: Exchange, param: str) -> Generation:
+    async def generate(
+        self, prompts: Sequence[Prompt], sampling: Sampling, served: ServedModel, exchange: Exchange, param: str
+    ) -> Generation:
         """Plan all choices of all prompts. Raises ApiError when one does not fit the context window."""
         if self._closed:
             raise errors.shutting_down()
-        limit_tokens = self.models.max_model_len
+        limit_tokens = served.max_model_len
         for prompt in prompts:
             wanted_tokens = 1 if sampling.max_tokens is None else sampling.max_tokens
             if len(prompt.ids) + wanted_tokens > limit_tokens:
@@ -86,8 +88,15 @@ class Service:
                         choice=choice,
                     )
                 )
-                request = Request(next(self._request_ids), prompt.ids, reply.ids, session_key)
-                choices.append(Choice(reply, request, prompt.echo))
+                request = Request(
+                    next(self._request_ids),
+                    prompt.ids,
+                    reply.ids,
+                    session_key,
+                    served.model,
+                    max_tokens=sampling.max_tokens or limit_tokens - len(prompt.ids),
+                )
+                choices.append(Choice(reply, request, prompt.echo, served.speculates))
         return Generation(self, choices, sampling.n)
 
 
@@ -98,10 +107,12 @@ class Choice:
     reply: Reply
     request: Request
     echo: str
+    joined: bool = False  # tokens that come together leave in one chunk
 
     @property
     def finished(self) -> bool:
-        return self.request.produced >= len(self.request.output)
+        """Whether the cluster is done with it."""
+        return self.request.failed or self.request.produced >= len(self.request.output)
 
 
 class Generation:
@@ -113,8 +124,14 @@ class Generation:
         self._n = n
 
     def start(self) -> None:
-        """Send all choices to the cluster. Their requests' tags must be set."""
+        """Send all choices to the cluster. Their requests' tags must be set.
+
+        Raises ApiError when no instance is there for them, now or later.
+        """
         self.service.driver.submit([choice.request for choice in self.choices])
+        if any(choice.request.failed for choice in self.choices):
+            self.stop()
+            raise errors.no_instance()
 
     def stop(self) -> None:
         """Free what unfinished choices hold in the cluster."""
@@ -170,7 +187,9 @@ class _Waiter:
         self._unfinished = len(generation.choices)
 
     def tokens_due(self, request: Request) -> None:
-        if request.produced >= len(request.output):
+        if request.failed:
+            self.abort(errors.instance_lost())
+        elif request.produced >= len(request.output):
             self._unfinished -= 1
             if not self._unfinished and not self.done.done():
                 self.done.set_result(None)

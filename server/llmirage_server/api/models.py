@@ -1,9 +1,10 @@
-"""GET /v1/models and /v1/models/{id}: which model names are served, and which are accepted."""
+"""GET /v1/models and /v1/models/{id}: which model names are served, which are accepted, and what answers for each."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from starlette.responses import Response
@@ -15,48 +16,71 @@ from llmirage_shared.wire.responses import model_card
 logger = logging.getLogger("llmirage")
 
 AcceptModels = Literal["served", "catalogue", "any"]
+Catalogue = Callable[[], Iterable[Sequence[str]]]
+
+_REMEMBERED_NAMES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """What answers for a name. model: as the cluster calls it; speculates: a step may bring several tokens."""
+
+    model: str
+    max_model_len: int  # prompt and output tokens of the longest request
+    speculates: bool = False
 
 
 class ServedModels:
-    """Names a request may use. The cluster answers for all of them, whichever model it imitates.
+    """Names a request may use, and the model that answers for each.
 
     served: the names that are listed. accept "catalogue": besides, any model of `catalogue` by its full name or its name
-    without the organisation; "any": every name. A name that is accepted but not served is warned about once.
+    without the organisation; "any": every name. A name of a served model leads to that model; for the others the first one
+    answers, and a warning says so once. catalogue: gives all names of each model, and is asked when it is needed.
     """
 
-    def __init__(
-        self, served: Sequence[str], accept: AcceptModels, catalogue: Iterable[str], created: int, max_model_len: int
-    ) -> None:
+    def __init__(self, served: Mapping[str, ServedModel], accept: AcceptModels, catalogue: Catalogue, created: int) -> None:
         self.served = list(served)
-        self.max_model_len = max_model_len
         self._created = created
-        self._any = accept == "any"
-        self._accepted = set(served)
-        self._catalogue = {form for name in catalogue for form in _forms(name)} if accept == "catalogue" else set()
-        self._same = {form for name in served for form in _forms(name)} & self._catalogue  # other spellings of the served
+        self._accept = accept
+        self._catalogue_names = catalogue
+        self._found = dict(served)  # names that were asked for
+        self._spellings: dict[str, ServedModel | None] | None = None  # of the catalogue; None: of a model not served
 
-    def check(self, name: str) -> None:
+    def find(self, name: str) -> ServedModel:
         """Raises ApiError (404, model_not_found) for a name that is not accepted; the empty name never is."""
-        if name in self._accepted:
-            return
-        if not name or (not self._any and name.lower() not in self._catalogue):
+        if (found := self._found.get(name)) is not None:
+            return found
+        known = name.lower() in self._catalogue() if self._accept != "served" else False
+        if not name or not (known or self._accept == "any"):
             raise errors.model_not_found(name, self.served)
-        if name.lower() in self._same:
-            return
-        logger.warning("Requests for model %r are answered by the cluster of %r", errors.shorten(name), self.served[0])
-        if len(self._accepted) < 1000:
-            self._accepted.add(name)
+        found = self._catalogue().get(name.lower())
+        if found is None:
+            found = self._found[self.served[0]]
+            logger.warning("Requests for model %r are answered by the cluster of %r", errors.shorten(name), self.served[0])
+        if len(self._found) < _REMEMBERED_NAMES:
+            self._found[name] = found
+        return found
 
     def card(self, name: str) -> dict[str, Any]:
-        return model_card(name, self._created, self.max_model_len)
+        return model_card(name, self._created, self.find(name).max_model_len)
 
     async def list(self, exchange: Exchange) -> Response:
         return exchange.json({"object": "list", "data": [self.card(name) for name in self.served]})
 
     async def retrieve(self, exchange: Exchange) -> Response:
-        name = exchange.scope["path_params"]["model"]
-        self.check(name)
-        return exchange.json(self.card(name))
+        return exchange.json(self.card(exchange.scope["path_params"]["model"]))
+
+    def _catalogue(self) -> Mapping[str, ServedModel | None]:
+        """All spellings of the catalogue's names in lower case, and what is served under each."""
+        if self._spellings is None:
+            by_model = {served.model: served for served in reversed([self._found[name] for name in self.served])}
+            self._spellings = {}
+            for names in self._catalogue_names():
+                here = next((by_model[name] for name in names if name in by_model), None)
+                self._spellings |= {form: here for name in names for form in _forms(name)}
+            for name in reversed(self.served):
+                self._spellings |= dict.fromkeys(_forms(name), self._found[name])
+        return self._spellings
 
 
 def _forms(name: str) -> tuple[str, str]:

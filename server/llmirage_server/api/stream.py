@@ -17,6 +17,7 @@ from starlette.types import Message, Receive, Scope, Send
 from llmirage_server.api.exchange import Exchange
 from llmirage_server.api.generation import Choice, Generation
 from llmirage_server.cluster.request import Request
+from llmirage_shared.wire import errors
 from llmirage_shared.wire.chunks import DONE, ChunkTemplate, StreamTemplate, escape, event, usage_event
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.responses import Head
@@ -46,8 +47,8 @@ class TokenStream(EventSourceResponse):
         self._wake_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         for index, choice in enumerate(generation.choices):
             choice.request.tag = _ChoiceStream(self, choice, template.choice(index))
-        generation.service.open_responses.add(self)
         generation.start()
+        generation.service.open_responses.add(self)
 
     def end_of_choice(self) -> bytes:
         """One more choice is complete: what must follow its last chunk in the response."""
@@ -157,11 +158,18 @@ class _ChoiceStream:
         sent, produced = self._sent, request.produced
         if sent == self._total:  # the stream was aborted, or the cluster repeats itself
             return
+        if request.failed:
+            self._sent = self._total
+            # Not now: taking the other choices back would ask the driver for the time in the middle of its round.
+            asyncio.get_running_loop().call_soon(self._stream.abort, errors.instance_lost())
+            return
         self._sent = produced
         template = self._template
         if produced - sent == 1:
             piece = self._pieces[sent]
             data = template.head + escape(piece) + template.tail if piece else b""
+        elif self._choice.joined:  # as engines do with the tokens that one step's speculation brought
+            data = template.joined(self._pieces[sent:produced])
         else:
             data = template.chunks(self._pieces[sent:produced])
         if sent == 0:

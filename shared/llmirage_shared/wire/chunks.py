@@ -55,6 +55,11 @@ class ChunkTemplate:
             body = self.joint.join([escape(piece) for piece in pieces if piece])
         return self.head + body + self.tail if body else b""
 
+    def joined(self, pieces: Iterable[str]) -> bytes:
+        """One chunk for all pieces together; none if they show nothing."""
+        body = b"".join([escape(piece)[1:-1] for piece in pieces])
+        return self.head + b'"' + body + b'"' + self.tail if body else b""
+
     def ending(self, finish_reason: str, stop_reason: str | None) -> bytes:
         """The chunk that says why the choice ended."""
         reasons = b'"finish_reason":' + escape(finish_reason)

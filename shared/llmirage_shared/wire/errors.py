@@ -139,8 +139,23 @@ def method_not_supported(method: str, path: str, allowed: Sequence[str]) -> ApiE
     )
 
 
-def internal_error() -> ApiError:
-    return ApiError("The server had an error while processing your request.", status=500, type="server_error")
+def internal_error(message: str = "The server had an error while processing your request.") -> ApiError:
+    return ApiError(message, status=500, type="server_error")
+
+
+def no_instance() -> ApiError:
+    return ApiError(
+        "No instance that serves this model is up, and none will start.",
+        status=503,
+        type="server_error",
+        code="service_unavailable",
+    )
+
+
+def instance_lost() -> ApiError:
+    return ApiError(
+        "The instance that served this request was lost.", status=503, type="server_error", code="service_unavailable"
+    )
 
 
 def shutting_down() -> ApiError:

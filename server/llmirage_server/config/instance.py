@@ -1,0 +1,278 @@
+"""The settings of instances: what is imitated and how it serves. A cluster file may give each pool its own."""
+
+# ruff: noqa: RUF009  `setting` is dataclasses.field with a fixed form of metadata
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from llmirage_server.config.settings import About, ConfigError, setting
+
+MODEL, PARALLEL, ENGINE = "Model and hardware", "Parallelism", "Engine"
+KV, SPECULATION, TIME = "KV cache", "Speculative decoding", "Time"
+
+MOST_INSTANCES = 10_000
+
+PerfModel = Literal["roofline", "silicon"]
+SpeculativeMethod = Literal["mtp", "draft_model"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstanceSettings:
+    """One model on one kind of GPU under one engine. Names are vLLM's where the meaning is the same. Raises ConfigError."""
+
+    model: str = setting(
+        "Qwen/Qwen3-30B-A3B",
+        MODEL,
+        "Model to imitate: a name of `llmirage catalog models`, a YAML file, or a config.json.",
+        metavar="NAME",
+    )
+    gpu: str = setting(
+        "h100_sxm", MODEL, "GPU to imitate: a name of `llmirage catalog gpus`, or a YAML file.", metavar="NAME"
+    )
+    instances: int = setting(
+        2,
+        MODEL,
+        "Replicas of the model, each on its own GPUs.",
+        metavar="N",
+        aliases=("num_instances",),
+        least=1,
+        most=MOST_INSTANCES,
+    )
+    weights: str = setting(
+        "fp8",
+        MODEL,
+        "Format of the weights: auto (as the model is published), bf16, fp8, fp8_block, int8, int4, mxfp4 or nvfp4.",
+        metavar="FORMAT",
+    )
+    perf_model: PerfModel = setting(
+        "roofline",
+        MODEL,
+        "What gives step times: the built-in roofline, or the measured tables of the extra `silicon`.",
+        choices=("roofline", "silicon"),
+    )
+
+    tensor_parallel_size: int = setting(
+        1, PARALLEL, "GPUs that share each layer.", metavar="N", aliases=("tp", "tp_size"), least=1
+    )
+    pipeline_parallel_size: int = setting(
+        1, PARALLEL, "Stages that the layers are split into.", metavar="N", aliases=("pp", "pp_size"), least=1
+    )
+    data_parallel_size: int = setting(
+        1,
+        PARALLEL,
+        "Attention ranks of one instance, with a KV cache and a batch each; experts are shared.",
+        metavar="N",
+        aliases=("dp", "dp_size"),
+        least=1,
+    )
+    expert_parallel_size: int = setting(
+        1, PARALLEL, "Ranks that whole experts are spread over.", metavar="N", aliases=("ep", "ep_size"), least=1
+    )
+
+    engine: str | None = setting(
+        None,
+        ENGINE,
+        "Serving engine whose scheduler, defaults and measured constants count: vllm, sglang, trtllm, or a YAML file.",
+        metavar="NAME",
+        unset="vllm, but with KV blocks of 1 token",
+    )
+    max_num_seqs: int | None = setting(
+        None,
+        ENGINE,
+        "Sequences that an instance runs at once.",
+        metavar="N",
+        aliases=("max_running_requests", "max_batch_size"),
+        unset="the engine's",
+        least=1,
+    )
+    max_num_batched_tokens: int | None = setting(
+        None,
+        ENGINE,
+        "Tokens of one engine step.",
+        metavar="N",
+        aliases=("chunked_prefill_size", "max_num_tokens"),
+        unset="the engine's",
+        least=1,
+    )
+    max_model_len: int | None = setting(
+        None,
+        ENGINE,
+        "Longest request in tokens.",
+        metavar="N",
+        aliases=("context_length", "max_seq_len"),
+        unset="what architecture and memory allow",
+        least=1,
+    )
+    enable_chunked_prefill: bool = setting(True, ENGINE, "Split long prompts over several steps.")
+    long_prefill_token_threshold: int = setting(
+        0, ENGINE, "Most tokens of one prompt in one step; 0: no such limit (vllm).", metavar="N", least=0
+    )
+    schedule_policy: str | None = setting(
+        None,
+        ENGINE,
+        "Order of waiting requests: fcfs everywhere, priority (vllm), lpm (sglang: longest cached prefix first).",
+        choices=("fcfs", "priority", "lpm"),
+        aliases=("scheduling_policy",),
+        unset="the engine's",
+    )
+    schedule_conservativeness: float | None = setting(
+        None,
+        ENGINE,
+        "How much room a new request must find for its reply; higher retracts less (sglang).",
+        metavar="FACTOR",
+        unset="1",
+        above=0,
+    )
+    enable_mixed_chunk: bool | None = setting(
+        None, ENGINE, "Let prompt chunks share a step with decoding (sglang).", unset="off"
+    )
+    capacity_scheduler_policy: str | None = setting(
+        None,
+        ENGINE,
+        "Admit what can surely finish, or as much as fits now (trtllm).",
+        choices=("guaranteed_no_evict", "max_utilization"),
+        unset="guaranteed_no_evict",
+    )
+
+    kv_cache_dtype: str = setting("auto", KV, "Format of the KV cache: auto, bf16 or fp8.", metavar="FORMAT")
+    gpu_memory_utilization: float | None = setting(
+        None,
+        KV,
+        "Share of a GPU's memory that may be used, as the engine counts it.",
+        metavar="SHARE",
+        aliases=("mem_fraction_static", "free_gpu_memory_fraction"),
+        unset="the engine's",
+        above=0,
+        most=1,
+    )
+    num_gpu_blocks_override: int | None = setting(
+        None, KV, "KV blocks of an instance.", metavar="N", unset="what memory holds", least=1
+    )
+    block_size: int | None = setting(
+        None,
+        KV,
+        "Tokens of a KV block: the unit in which prefixes are found and memory is taken.",
+        metavar="N",
+        aliases=("page_size", "tokens_per_block"),
+        unset="the engine's; 1 when no engine is named, so that cached_tokens is exact",
+        least=1,
+    )
+    enable_prefix_caching: bool = setting(
+        True,
+        KV,
+        "Keep the KV of finished prefixes for requests that share them.",
+        aliases=("enable_block_reuse",),
+    )
+    host_kv_gib: float = setting(
+        0.0,
+        KV,
+        "Host memory of an instance that takes KV evicted from the GPUs.",
+        metavar="GIB",
+        aliases=("kv_offloading_size",),
+        least=0,
+    )
+    host_kv_gb_per_s: float | None = setting(
+        None, KV, "How fast KV comes back from host memory, GB/s.", metavar="RATE", unset="PCIe of the GPUs", above=0
+    )
+    disk_kv_gib: float = setting(
+        0.0, KV, "Disk of an instance that takes KV evicted from host memory.", metavar="GIB", least=0
+    )
+    disk_kv_gb_per_s: float | None = setting(
+        None, KV, "How fast KV comes back from disk, GB/s.", metavar="RATE", unset="5, one NVMe drive", above=0
+    )
+
+    num_speculative_tokens: int = setting(
+        0,
+        SPECULATION,
+        "Tokens drafted for each step and sequence.",
+        metavar="N",
+        aliases=("speculative_num_draft_tokens", "max_draft_len"),
+        least=0,
+        most=64,
+    )
+    acceptance_rate: float | None = setting(
+        None,
+        SPECULATION,
+        "Chance that a drafted token is accepted, given that those before it were.",
+        metavar="P",
+        unset="0.7",
+        least=0,
+        most=1,
+    )
+    speculative_method: SpeculativeMethod = setting(
+        "mtp",
+        SPECULATION,
+        "Who drafts: the model's own multi-token layers, or a small model.",
+        choices=("mtp", "draft_model"),
+    )
+    draft_model: str | None = setting(
+        None,
+        SPECULATION,
+        "The small model.",
+        metavar="NAME",
+        aliases=("speculative_model", "speculative_draft_model_path"),
+        unset="none",
+    )
+
+    ttft_ms: float | None = setting(
+        None,
+        TIME,
+        "Fixed time to the first token.",
+        metavar="MS",
+        aliases=("ttft",),
+        unset="the physics",
+        least=0,
+    )
+    itl_ms: float | None = setting(
+        None, TIME, "Fixed time between tokens.", metavar="MS", aliases=("itl",), unset="the physics", least=0
+    )
+
+    served_model_name: tuple[str, ...] = setting(
+        (),
+        "Replies and API",
+        "Name shown to clients; may be repeated.",
+        metavar="NAME",
+        aliases=("served_model_names",),
+        unset="the model's",
+    )
+
+    def __post_init__(self) -> None:
+        problems = list(self._problems())
+        if problems:
+            raise ConfigError(problems)
+
+    @property
+    def fixed_times(self) -> bool:
+        """Whether fixed times replace the performance model."""
+        return self.ttft_ms is not None or self.itl_ms is not None
+
+    @property
+    def engine_name(self) -> str:
+        """The engine that counts, named or not."""
+        return self.engine or DEFAULT_ENGINE
+
+    @property
+    def kv_block_size(self) -> int | None:
+        """Tokens of a KV block; None: the engine's own.
+
+        Without a named engine it is 1: whoever asks for no particular engine is told cached tokens to the token.
+        """
+        return 1 if self.block_size is None and self.engine is None else self.block_size
+
+    def _problems(self) -> Iterator[str]:
+        for field in fields(self):
+            about = field.metadata.get("about")
+            if isinstance(about, About):
+                yield from about.problems(field.name, getattr(self, field.name))
+        if any(not name for name in self.served_model_name):
+            yield "served_model_name must not be empty"
+        if self.draft_model is not None and self.speculative_method != "draft_model":
+            yield "draft_model needs speculative_method draft_model"
+        if self.num_speculative_tokens and self.speculative_method == "draft_model" and self.draft_model is None:
+            yield "speculative_method draft_model needs a draft_model"
+
+
+DEFAULT_ENGINE = "vllm"

@@ -1,0 +1,81 @@
+"""YAML whose every key and value knows its line, so that an error can name it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llmirage_server.config import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A value. `value` is plain data: a scalar, or for mappings and sequences what `entries` and `items` hold."""
+
+    line: int
+    value: Any
+    entries: tuple[Entry, ...] | None = None  # of a mapping
+    items: tuple[Node, ...] | None = None  # of a sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One `key: value` of a mapping."""
+
+    key: str
+    line: int
+    node: Node
+
+
+def read_mapping(path: str) -> tuple[Entry, ...]:
+    """The `key: value` lines of a file; none of an empty one. Raises ConfigError with `file:line: problem`."""
+    import yaml  # only needed here, and start-up time counts
+
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError([f"{path}: cannot be read: {reason}"]) from None
+    try:
+        root = yaml.compose(text, yaml.SafeLoader)
+        if root is None:
+            return ()
+        if not isinstance(root, yaml.MappingNode):
+            raise ConfigError([f"{path}:{root.start_mark.line + 1}: a cluster file is a list of `key: value` lines"])
+        entries = _locate(path, root, yaml.SafeLoader(""), depth=0).entries
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise ConfigError([f"{path}:{line}: not valid YAML: {error.problem}"]) from None
+    except yaml.YAMLError as error:
+        raise ConfigError([f"{path}: not valid YAML: {error}"]) from None
+    assert entries is not None
+    return entries
+
+
+_DEEPEST = 10
+
+
+def _locate(path: str, node: Any, constructor: Any, depth: int) -> Node:
+    import yaml
+
+    line = node.start_mark.line + 1
+    if depth > _DEEPEST:  # an alias may even contain itself
+        raise ConfigError([f"{path}:{line}: nested more than {_DEEPEST} deep"])
+    if isinstance(node, yaml.MappingNode):
+        entries = tuple(
+            Entry(str(_plain(path, key, constructor)), key.start_mark.line + 1, _locate(path, value, constructor, depth + 1))
+            for key, value in node.value
+        )
+        return Node(line, {entry.key: entry.node.value for entry in entries}, entries=entries)
+    if isinstance(node, yaml.SequenceNode):
+        items = tuple(_locate(path, item, constructor, depth + 1) for item in node.value)
+        return Node(line, [item.value for item in items], items=items)
+    return Node(line, _plain(path, node, constructor))
+
+
+def _plain(path: str, node: Any, constructor: Any) -> Any:
+    try:
+        return constructor.construct_object(node, deep=True)
+    except ValueError as error:  # a date, for instance, that no calendar has
+        raise ConfigError([f"{path}:{node.start_mark.line + 1}: not valid YAML: {error}"]) from None
