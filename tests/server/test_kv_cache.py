@@ -120,3 +120,28 @@ def test_without_prefix_caching_nothing_is_remembered() -> None:
     assert kv.used_tokens == 20
     kv.release(one)
     assert (kv.used_tokens, kv.tree.total_tokens, kv.match(one.key)) == (0, 0, 0)
+
+
+def test_rejected_draft_tokens_give_their_pages_back() -> None:
+    kv = cache(96, page_size=16)
+    one = sequence(0, 30, output=20)
+    kv.acquire(one)
+    kv.allocate(one, 33)
+    assert kv.own_tokens == 48
+    changes = kv.changes
+    kv.retreat(one, 1)
+    assert (one.computed, kv.own_tokens) == (32, 32)
+    assert kv.changes > changes
+    kv.retreat(one, 2)
+    assert (one.computed, kv.own_tokens) == (30, 32)
+
+
+def test_clearing_forgets_everything() -> None:
+    kv = cache(96, page_size=16)
+    one, two = sequence(0, 40), sequence(1000, 20)
+    for each in (one, two):
+        kv.acquire(each)
+        kv.allocate(each, len(each.key) // 4 - 1)
+    kv.commit(one)
+    kv.clear()
+    assert (kv.used_tokens, kv.free_tokens, kv.match(one.key)) == (0, 96, 0)

@@ -157,6 +157,12 @@ class KVCache:
             sequence.computed += 1
         return True
 
+    def retreat(self, sequence: Sequence, tokens: int) -> None:
+        """Give back the KV of the last `tokens` computed ones, which are not in the tree: draft tokens that were refused."""
+        computed = sequence.computed - tokens
+        self.own_tokens -= self._pages(sequence.computed) - self._pages(computed)
+        sequence.computed = computed
+
     def commit(self, sequence: Sequence) -> None:
         """Put the computed tokens, in whole pages, into the tree. What another has put there already is held once."""
         computed = sequence.computed - sequence.computed % self.page_size
