@@ -160,8 +160,11 @@ class KVCache:
     def retreat(self, sequence: Sequence, tokens: int) -> None:
         """Give back the KV of the last `tokens` computed ones, which are not in the tree: draft tokens that were refused."""
         computed = sequence.computed - tokens
-        self.own_tokens -= self._pages(sequence.computed) - self._pages(computed)
+        given_back = self._pages(sequence.computed) - self._pages(computed)
         sequence.computed = computed
+        if given_back:
+            self.own_tokens -= given_back
+            self.changes += 1
 
     def commit(self, sequence: Sequence) -> None:
         """Put the computed tokens, in whole pages, into the tree. What another has put there already is held once."""
