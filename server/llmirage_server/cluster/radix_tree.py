@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 TOKEN_BYTES = 4
 _HEAP_SLACK = 1024
-_MERGED_BYTES = 1 << 16  # an edge made of two is no longer than this: joining them must stay cheap
+MERGED_BYTES = 1 << 16  # an edge made of two is no longer than this: joining them must stay cheap
 
 
 def token_bytes(tokens: npt.NDArray[np.int32]) -> bytes:
@@ -140,22 +140,10 @@ class RadixTree:
             if len(edge) != size:
                 edge = child.edge = edge[:size]
             if at + size > end or not key.startswith(edge, at):
-                return node, at, child, self._common_bytes(edge, key, at, end)
+                return node, at, child, common_bytes(edge, key, at, end, page)
             node = child
             at += size
         return node, at, None, 0
-
-    def _common_bytes(self, edge: bytes, key: bytes, at: int, end: int) -> int:
-        """Length in bytes of the common prefix of `edge` and `key[at:end]`, in whole pages; the first page is common."""
-        page = self._page_bytes
-        same, most = 1, min(len(edge), end - at) // page
-        while same < most:
-            middle = (same + most + 1) // 2
-            if key.startswith(edge[same * page : middle * page], at + same * page):
-                same = middle
-            else:
-                most = middle - 1
-        return same * page
 
     def _descend(self, node: Node, key: bytes, end: int) -> tuple[Node, int]:
         """Follow `key[:end]` below `node` as far as it is stored, splitting the last edge there; return node and bytes."""
@@ -230,7 +218,7 @@ class RadixTree:
         """Make one edge of two that have no reason left to be apart, lest a long-lived path fall to pieces in time."""
         parent = upper.parent
         held = upper.locks - (1 if lower.locks else 0)  # by sequences whose path ends there
-        if parent is None or held or upper.size + lower.size > _MERGED_BYTES:
+        if parent is None or held or upper.size + lower.size > MERGED_BYTES:
             return
         lower.edge = upper.edge + lower.edge[: lower.size]
         lower.size = len(lower.edge)
@@ -239,6 +227,18 @@ class RadixTree:
         upper.parent = None
         self._nodes -= 1
         self._adopt(parent, lower)
+
+
+def common_bytes(edge: bytes, key: bytes, at: int, end: int, page_bytes: int) -> int:
+    """Length of the common prefix of `edge` and `key[at:end]`, in whole pages; the first page is known to be common."""
+    same, most = 1, min(len(edge), end - at) // page_bytes
+    while same < most:
+        middle = (same + most + 1) // 2
+        if key.startswith(edge[same * page_bytes : middle * page_bytes], at + same * page_bytes):
+            same = middle
+        else:
+            most = middle - 1
+    return same * page_bytes
 
 
 def _evictable(node: Node) -> bool:

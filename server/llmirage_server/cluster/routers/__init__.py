@@ -1,0 +1,1 @@
+"""Routing policies, one idea a module; `cluster/router.py` names them."""

@@ -1,0 +1,64 @@
+"""What every routing policy is, and what several of them share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from llmirage_server.cluster.instance_base import InstanceBase
+from llmirage_server.cluster.radix_tree import token_bytes
+from llmirage_server.cluster.request import Request
+
+# SGLang's router gives up cache affinity at this imbalance: its balance_abs_threshold and balance_rel_threshold
+# (sgl-project/sglang, sgl-model-gateway/src/policies/cache_aware.rs; defaults of its command line).
+_BALANCE_REQUESTS = 64
+_BALANCE_RATIO = 1.5
+
+
+class RouterError(RuntimeError):
+    """A router of the user's own raised, or answered with something that is not one of the instances."""
+
+
+class Router(ABC):
+    """Chooses for one request at a time; deterministic by seed and by what the instances hold.
+
+    Instances come and go: what a router remembers of one, it remembers under its `index`.
+    """
+
+    @abstractmethod
+    def choose(self, request: Request, instances: Sequence[InstanceBase]) -> int:
+        """Return the position of one of the instances: those of a pool that accept requests now, by rising `index`."""
+
+    def forget(self, index: int) -> None:  # noqa: B027 (most have nothing to forget)
+        """The instance of that number has lost its KV."""
+
+
+class Rotation:
+    """Takes equal choices in turn: every search begins one instance further than the last."""
+
+    def __init__(self) -> None:
+        self._turn = 0  # the lowest index to begin with
+
+    def positions(self, instances: Sequence[InstanceBase]) -> list[int]:
+        n = len(instances)
+        first = next((i for i in range(n) if instances[i].index >= self._turn), 0)
+        self._turn = instances[first].index + 1
+        return [*range(first, n), *range(first)]
+
+
+def load(instance: InstanceBase) -> int:
+    """4 * waiting + running requests, the score of vLLM's data-parallel load balancer."""
+    return 4 * instance.waiting + instance.running
+
+
+def out_of_balance(instances: Sequence[InstanceBase]) -> bool:
+    """Has one instance so many more requests than another that load matters more than what is cached?"""
+    requests = [instance.waiting + instance.running for instance in instances]
+    most, fewest = max(requests), min(requests)
+    return most - fewest > _BALANCE_REQUESTS and most > fewest * _BALANCE_RATIO
+
+
+def key_of(request: Request) -> bytes:
+    """The tokens whose KV the request needs at once: its prompt and, if it began elsewhere, what it has produced."""
+    prompt = token_bytes(request.prompt)
+    return prompt + token_bytes(request.output[: request.produced]) if request.produced else prompt

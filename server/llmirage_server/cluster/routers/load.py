@@ -1,0 +1,56 @@
+"""Policies that look at load, or at nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from llmirage_server.cluster.instance_base import InstanceBase
+from llmirage_server.cluster.request import Request
+from llmirage_server.cluster.routers.base import Rotation, Router, load
+
+
+class RoundRobin(Router):
+    """One after the other."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._rotation = Rotation()
+
+    def choose(self, request: Request, instances: Sequence[InstanceBase]) -> int:
+        return self._rotation.positions(instances)[0]
+
+
+class Random(Router):
+    """Any, with equal chances, by the seed."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._rng = np.random.default_rng(seed)
+
+    def choose(self, request: Request, instances: Sequence[InstanceBase]) -> int:
+        return int(self._rng.integers(len(instances)))
+
+
+class LeastLoaded(Router):
+    """The one with the least load: 4 * waiting + running requests; equals take turns."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._rotation = Rotation()
+
+    def choose(self, request: Request, instances: Sequence[InstanceBase]) -> int:
+        return min(self._rotation.positions(instances), key=lambda i: load(instances[i]))
+
+
+class PowerOfTwo(Router):
+    """The less loaded of two drawn by the seed: nearly as even as least_loaded, while looking at two instances only."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._rng = np.random.default_rng(seed)
+
+    def choose(self, request: Request, instances: Sequence[InstanceBase]) -> int:
+        n = len(instances)
+        if n == 1:
+            return 0
+        one = int(self._rng.integers(n))
+        other = (one + 1 + int(self._rng.integers(n - 1))) % n
+        return one if load(instances[one]) <= load(instances[other]) else other
