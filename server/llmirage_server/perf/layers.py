@@ -22,14 +22,22 @@ def heads_per_rank(heads: int, tp: int) -> int:
 class SparseIndex:
     """A small attention that picks the `top_k` keys the real one may look at (DeepSeek sparse attention)."""
 
-    heads: int
+    heads: int  # 0: the layer looks at the keys that an earlier layer picked, and has no index of its own (GLM-5.2)
     head_dim: int
     top_k: int  # tokens
 
     @property
     def cache_bytes(self) -> int:
         """Bytes of one token's index key: fp8 with a scale, on every rank."""
-        return self.head_dim + _INDEX_SCALE_BYTES
+        return self.head_dim + _INDEX_SCALE_BYTES if self.heads else 0
+
+    def weights(self, hidden: int, q_width: int) -> int:
+        """Matrix weights, copied on every rank: queries from `q_width` columns, one key from the hidden state."""
+        return self.heads * self.head_dim * q_width + hidden * self.head_dim if self.heads else 0
+
+    def small_weights(self, hidden: int) -> int:
+        """Norm of the key and weights of the heads."""
+        return 2 * self.head_dim + hidden * self.heads if self.heads else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +52,7 @@ class Gqa:
     biases: bool = False  # q, k, v and output projections carry biases
     qk_norm: int = 0  # weights in the norms of queries and keys
     output_gate: bool = False  # the q projection makes a gate for the output too, so it is twice as wide
+    index: SparseIndex | None = None
 
     @property
     def v_dim(self) -> int:
@@ -55,17 +64,19 @@ class Gqa:
         return q + heads_per_rank(self.kv_heads, tp) * (self.head_dim + self.v_dim)
 
     def weights(self, hidden: int, tp: int = 1) -> int:
-        """Matrix weights on one rank: q, k, v (and gate), output."""
-        return hidden * (self.qkv_width(tp) + self.heads // tp * self.v_dim)
+        """Matrix weights on one rank: q, k, v (and gate), output; the index."""
+        indexer = self.index.weights(hidden, hidden) if self.index else 0
+        return hidden * (self.qkv_width(tp) + self.heads // tp * self.v_dim) + indexer
 
     def small_weights(self, hidden: int) -> int:
         """Norms and biases, copied on every rank."""
         biases = self.heads * self.head_dim + self.kv_heads * (self.head_dim + self.v_dim) + hidden if self.biases else 0
-        return self.qk_norm + biases
+        return self.qk_norm + biases + (self.index.small_weights(hidden) if self.index else 0)
 
     def cache_bytes(self, dtype_bytes: int, tp: int = 1) -> int:
         """KV cache bytes of one token in one layer on one rank."""
-        return heads_per_rank(self.kv_heads, tp) * (self.head_dim + self.v_dim) * dtype_bytes
+        cached = heads_per_rank(self.kv_heads, tp) * (self.head_dim + self.v_dim) * dtype_bytes
+        return cached + (self.index.cache_bytes if self.index else 0)
 
     def state_bytes(self, tp: int = 1) -> int:
         """Bytes that a sequence needs whatever its length."""
@@ -99,14 +110,12 @@ class Mla:
         heads = self.heads // tp
         q = self.q_rank * (hidden + heads * self.qk_dim) if self.q_rank else hidden * heads * self.qk_dim
         kv = hidden * self.latent + self.kv_rank * heads * (self.nope_dim + self.v_dim)
-        index = self.index
-        indexer = index.heads * index.head_dim * (self.q_rank or hidden) + hidden * index.head_dim if index else 0
+        indexer = self.index.weights(hidden, self.q_rank or hidden) if self.index else 0
         return q + kv + indexer + heads * self.v_dim * hidden
 
     def small_weights(self, hidden: int) -> int:
         """Norms of the compressed queries and keys; the index's norm and head weights."""
-        index = self.index
-        return self.q_rank + self.kv_rank + (2 * index.head_dim + hidden * index.heads if index else 0)
+        return self.q_rank + self.kv_rank + (self.index.small_weights(hidden) if self.index else 0)
 
     def cache_bytes(self, dtype_bytes: int, tp: int = 1) -> int:
         """KV cache bytes of one token in one layer on one rank: the latent is copied on every rank."""
@@ -210,14 +219,15 @@ class Moe:
     width: int  # of one routed expert
     shared_width: int = 0
     gated: bool = True
+    latent: int = 0  # routed experts work in a space of this width, between two projections (Nemotron-3 Super); 0: hidden
 
     def expert_weights(self, hidden: int) -> int:
         """Matrix weights of one routed expert."""
-        return Dense(self.width, self.gated).weights(hidden)
+        return Dense(self.width, self.gated).weights(self.latent or hidden)
 
     def shared_weights(self, hidden: int) -> int:
-        """Matrix weights of the shared expert."""
-        return Dense(self.shared_width, self.gated).weights(hidden)
+        """Matrix weights that every token meets: the shared expert, and the projections to and from the latent space."""
+        return Dense(self.shared_width, self.gated).weights(hidden) + 2 * hidden * self.latent
 
     def router_weights(self, hidden: int) -> int:
         """Weights of the router, bf16 whatever the format of the matrices."""
