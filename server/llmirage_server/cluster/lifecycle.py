@@ -92,7 +92,7 @@ def _problems(event: LifecycleEvent, instances: int) -> list[str]:
         problems.append(f"unknown action {event.action!r}: choose one of {', '.join(get_args(Action))}")
     if event.restart_after_s is not None:
         if event.action != "crash":
-            problems.append("restart_after_s belongs to a crash; give an event of its own to start the instance again")
+            problems.append("restart_after_s belongs to a crash: give a start of its own to an instance that stops")
         if not 0 <= event.restart_after_s < math.inf:
             problems.append(f"restart_after_s must be a number of seconds from 0 up, not {event.restart_after_s}")
     return problems
