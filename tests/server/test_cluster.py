@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from llmirage_server.cluster.cluster import Cluster, EngineLimits
 from llmirage_server.cluster.fixed import FixedInstance
 from llmirage_server.cluster.instance import Instance
+from llmirage_server.cluster.instance_base import InstanceBase
+from llmirage_server.cluster.kv_cache import KVCache
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.router import ROUTERS, make_router
 
@@ -160,6 +162,13 @@ Arrivals = list[tuple[float, list[int], int, float | None]]
 Tokens = list[tuple[float, int, int]]
 
 
+def caches(instance: InstanceBase) -> list[KVCache]:
+    if isinstance(instance, Instance):
+        return [scheduler.kv for scheduler in instance.schedulers]
+    assert isinstance(instance, FixedInstance)
+    return [instance.kv]
+
+
 def play(cluster: Cluster, arrivals: Arrivals, stops: Sequence[float] = ()) -> tuple[list[Request], Tokens]:
     """Submit, cancel and, at the times in `stops`, advance; then run dry. Returns the requests and (time, instance, id)s."""
     actions: list[tuple[float, int, Request | None, bool]] = []
@@ -191,7 +200,8 @@ def play(cluster: Cluster, arrivals: Arrivals, stops: Sequence[float] = ()) -> t
         else:
             cluster.submit(what, at)
         for instance in cluster._instances:
-            assert instance.kv.free_tokens >= 0
+            for kv in caches(instance):
+                assert kv.free_tokens >= 0
     note(math.inf)
     return requests, tokens
 
@@ -217,14 +227,15 @@ def check(cluster: Cluster, requests: list[Request], tokens: Tokens) -> None:
     assert [time_s for time_s, _, _ in tokens] == sorted(time_s for time_s, _, _ in tokens)
     assert cluster.next_event_time() == math.inf
     for instance in cluster._instances:
-        kv = instance.kv
         if isinstance(instance, Instance):
             assert not instance._sequences
-            assert not instance._scheduler._prefilling
-        assert (instance.running, instance.waiting, kv.own_tokens, kv.tree.locked_tokens) == (0, 0, 0, 0)
-        assert kv.free_tokens == kv.capacity_tokens - kv.tree.total_tokens
-        total = kv.tree.total_tokens
-        assert kv.tree.evict(total) == total
+            assert not any(scheduler._prefilling for scheduler in instance.schedulers)
+        assert (instance.running, instance.waiting) == (0, 0)
+        for kv in caches(instance):
+            assert (kv.own_tokens, kv.tree.locked_tokens) == (0, 0)
+            assert kv.free_tokens == kv.capacity_tokens - kv.tree.total_tokens
+            total = kv.tree.total_tokens
+            assert kv.tree.evict(total) == total
 
 
 @settings(max_examples=300, deadline=None)

@@ -1,15 +1,29 @@
-"""One model replica with continuous batching: a scheduler, a KV cache and the clock of its steps."""
+"""One model replica with continuous batching: schedulers, their KV caches, and the clock of their steps."""
 
 from __future__ import annotations
 
 import math
+from bisect import insort
+from collections import deque
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import cast
 
-from llmirage_server.cluster.instance_base import InstanceBase, InstanceSnapshot, Role
+from llmirage_server.cluster.instance_base import InstanceBase, InstanceSnapshot, Role, TierSnapshot
 from llmirage_server.cluster.kv_cache import KVCache, Sequence
 from llmirage_server.cluster.limits import EngineLimits
+from llmirage_server.cluster.offload import TierSpec
 from llmirage_server.cluster.request import Request, StepEnd
-from llmirage_server.cluster.scheduler import Scheduler, Step
-from llmirage_server.perf.step_model import StepModel
+from llmirage_server.cluster.schedulers import Scheduler, Step, make_scheduler
+from llmirage_server.perf.step_model import GroupStepModel, StepBatch, StepModel
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A step on its way through the pipeline: one batch a rank."""
+
+    steps: list[Step]
+    end_s: float
 
 
 class Instance(InstanceBase):
@@ -17,105 +31,229 @@ class Instance(InstanceBase):
 
     A step that starts at t is formed when time has moved past t, so that everything that arrives or is cancelled at t
     counts, in whatever order and however often the caller advances. `next_event_time` is then the first instant after t.
+
+    Attention data parallelism: a step model with `ranks` makes as many schedulers, each with `limits` and a KV cache of its
+    own. A request is placed on a rank when it arrives. Their steps run in lockstep: the slowest paces all, and who has
+    nothing to do runs along.
+
+    Pipeline: with `stages` of the step model, as many steps are in flight. A step is formed when the first stage is free and
+    a slot is, from the sequences that are in no other (only chunks of one prompt follow each other closely), and each stage
+    works on it when the stage before has finished with it and this one has finished the step before: fill, drain and bubbles
+    follow from that. Nothing balances the steps: sequences that were scheduled together stay together, as in vLLM.
+
+    tiers, kv_bytes_per_token: KV offload of the whole instance, see `cluster/offload.py`.
+    front_end_s: a submitted request is seen by the scheduler that much later (HTTP, tokenizer, transfer between processes).
     """
 
-    def __init__(self, index: int, step_model: StepModel, limits: EngineLimits, role: Role = "both") -> None:
+    def __init__(
+        self,
+        index: int,
+        step_model: StepModel | GroupStepModel,
+        limits: EngineLimits,
+        role: Role = "both",
+        *,
+        tiers: Seq[TierSpec] = (),
+        kv_bytes_per_token: float = 0.0,
+        front_end_s: float = 0.0,
+    ) -> None:
         super().__init__(index, limits, role)
-        self.kv = KVCache(limits)
+        if not 0 <= front_end_s < math.inf:
+            raise ValueError(f"front_end_s must be a number of seconds from 0 up, not {front_end_s}")
+        ranks: int = getattr(step_model, "ranks", 1)
+        self._stages: int = getattr(step_model, "stages", 1)
         self._step_model = step_model
-        self._scheduler = Scheduler(limits, self.kv, role)
-        self._sequences: dict[Request, Sequence] = {}  # in order of arrival
-        self._step: Step | None = None  # in flight
-        self._stalled = False  # those who wait find no room, and no step is in flight whose end would make it
-        self._clock_s = 0.0  # end of the step in flight; without one, when the next may start
+        self._group = cast(GroupStepModel, step_model) if ranks > 1 or self._stages > 1 else None
+        shares = [tier.share(ranks) for tier in tiers]
+        self.schedulers = [
+            make_scheduler(limits, KVCache(limits, shares, kv_bytes_per_token), role, pipelined=self._stages > 1)
+            for _ in range(ranks)
+        ]
+        self._turn = 0  # which rank is next when they take turns
+        self._sequences: dict[Request, tuple[Scheduler, Sequence]] = {}  # in order of arrival
+        self._front_end_s = front_end_s
+        self._arriving: list[tuple[float, Scheduler, Sequence]] = []  # in the front end until then, the first one first
+        self._flights: deque[_Flight] = deque()  # the oldest first
+        self._free_s = [-math.inf] * self._stages  # when each stage has finished with the last step
+        self._start_s = -math.inf  # when the next step may start
+        self._stalled = False  # nobody can be scheduled until something happens
 
     @property
     def running(self) -> int:
-        return len(self._scheduler.running)
+        return sum(len(scheduler.running) for scheduler in self.schedulers)
 
     @property
     def waiting(self) -> int:
-        return len(self._scheduler.waiting)
+        return sum(scheduler.queue_length for scheduler in self.schedulers) + len(self._arriving)
 
     def match(self, key: bytes) -> int:
-        return self.kv.match(key)
+        return max(scheduler.kv.match(key) for scheduler in self.schedulers)
 
     @property
     def kv_used_tokens(self) -> int:
-        return self.kv.used_tokens
+        return sum(scheduler.kv.used_tokens for scheduler in self.schedulers)
 
     @property
     def kv_total_tokens(self) -> int:
-        return self.kv.capacity_tokens
+        return sum(scheduler.kv.capacity_tokens for scheduler in self.schedulers)
 
     def submit(self, request: Request, now: float) -> None:
-        self._wake(now)
-        sequence = self._sequences[request] = Sequence.of(request)
-        self._scheduler.add(sequence)
+        scheduler, sequence = self._place(request)
+        arrival_s = now if math.isnan(request.arrival_s) else request.arrival_s
+        if arrival_s + self._front_end_s > now:
+            insort(self._arriving, (arrival_s + self._front_end_s, scheduler, sequence), key=lambda entry: entry[0])
+        else:
+            self._wake(now)
+            scheduler.add(sequence)
 
     def receive(self, request: Request, now: float) -> None:
         self._wake(now)
-        sequence = self._sequences[request] = Sequence.of(request)
-        self._scheduler.receive(sequence)
+        scheduler, sequence = self._place(request)
+        scheduler.receive(sequence)
 
     def release_transferred(self, request: Request, now: float) -> None:
         self.cancel(request, now)
 
     def cancel(self, request: Request, now: float) -> None:
         self._wake(now)
-        self._scheduler.remove(self._sequences.pop(request))
+        scheduler, sequence = self._sequences.pop(request)
+        for at, entry in enumerate(self._arriving):
+            if entry[2] is sequence:
+                del self._arriving[at]
+                return
+        scheduler.remove(sequence)
 
     def evacuate(self) -> list[Request]:
         lost = list(self._sequences)
-        old = self._scheduler
-        self.kv = KVCache(self.limits)
-        self._scheduler = Scheduler(self.limits, self.kv, self.role)
-        self._scheduler.preemptions = old.preemptions
-        self._scheduler.prefix_hit_tokens = old.prefix_hit_tokens
-        self._scheduler.prefix_query_tokens = old.prefix_query_tokens
-        self._sequences = {}
-        self._step = None
+        for scheduler in self.schedulers:
+            scheduler.clear()
+        self._sequences.clear()
+        self._arriving.clear()
+        self._flights.clear()
+        self._free_s = [-math.inf] * self._stages
+        self._start_s = -math.inf
+        self._stalled = False
         return lost
 
-    def _wake(self, now: float) -> None:
-        """An instance that stands still looks again, at `now`."""
-        if self._step is None:
-            self._clock_s = now
-            self._stalled = False
-
     def next_event_time(self) -> float:
-        if self._step is not None:
-            return self._clock_s
-        if self._scheduler.has_work and not self._stalled:
-            return math.nextafter(self._clock_s, math.inf)
-        return math.inf
+        end_s = self._flights[0].end_s if self._flights else math.inf
+        arrival_s = self._arriving[0][0] if self._arriving else math.inf
+        return min(end_s, arrival_s, math.nextafter(self._next_start_s(), math.inf))
 
     def advance(self) -> StepEnd | None:
-        step = self._step
-        if step is None:
-            step = self._scheduler.schedule(self._clock_s)
-            if not step.prefill and not step.decode_contexts:
-                self._stalled = True
-                return None
-            self._clock_s += self._step_model.step_s(step.prefill, step.decode_contexts)
-            self._step = step
+        end_s = self._flights[0].end_s if self._flights else math.inf
+        start_s = self._next_start_s()
+        formed_s = math.nextafter(start_s, math.inf)
+        if self._arriving and self._arriving[0][0] <= min(end_s, formed_s):
+            now, scheduler, sequence = self._arriving.pop(0)
+            self._wake(now)
+            scheduler.add(sequence)
             return None
-        self._step = None
-        emitted = self._scheduler.complete(step, self._clock_s)
-        for request in emitted:
-            if request.produced == len(request.output):
-                del self._sequences[request]
-        return StepEnd(self._clock_s, self.index, emitted, self._scheduler.handed_over) if emitted else None
+        if end_s <= formed_s:
+            return self._end(self._flights.popleft())
+        self._begin(start_s)
+        return None
 
     def snapshot(self) -> InstanceSnapshot:
+        schedulers = self.schedulers
         return InstanceSnapshot(
             index=self.index,
             running=self.running,
             waiting=self.waiting,
-            kv_used_tokens=self.kv.used_tokens,
-            kv_total_tokens=self.kv.capacity_tokens,
-            cached_tokens=self.kv.tree.total_tokens,
-            prefix_hit_tokens=self._scheduler.prefix_hit_tokens,
-            prefix_query_tokens=self._scheduler.prefix_query_tokens,
-            preemptions=self._scheduler.preemptions,
+            kv_used_tokens=self.kv_used_tokens,
+            kv_total_tokens=self.kv_total_tokens,
+            cached_tokens=sum(scheduler.kv.tree.total_tokens for scheduler in schedulers),
+            prefix_hit_tokens=sum(scheduler.prefix_hit_tokens for scheduler in schedulers),
+            prefix_query_tokens=sum(scheduler.prefix_query_tokens for scheduler in schedulers),
+            preemptions=sum(scheduler.preemptions for scheduler in schedulers),
+            tiers=tuple(map(_together, zip(*(scheduler.kv.tier_snapshots() for scheduler in schedulers), strict=True))),
         )
+
+    # --- time ---
+
+    def _wake(self, now: float) -> None:
+        """Something has changed at `now`: who could not be scheduled may be so now."""
+        self._start_s = max(self._start_s, now)
+        self._stalled = False
+
+    def _next_start_s(self) -> float:
+        """When the next step starts; inf if that takes the end of one in flight, or work."""
+        if len(self._flights) == self._stages:
+            return math.inf
+        if self._stalled:
+            return max(self._start_s, min(scheduler.kv.next_load_s for scheduler in self.schedulers))
+        return self._start_s if any(scheduler.has_work for scheduler in self.schedulers) else math.inf
+
+    def _begin(self, start_s: float) -> None:
+        """Form a step and put it on its way, or stall."""
+        self._start_s = start_s
+        steps = [scheduler.schedule(start_s) for scheduler in self.schedulers]
+        self._stalled = not any(step.prefill or step.decode_contexts for step in steps)
+        if self._stalled:
+            return
+        end_s = start_s
+        if self._group is None:
+            end_s += self._step_model.step_s(steps[0].prefill, steps[0].decode_contexts)
+            self._free_s[0] = end_s
+        else:
+            batches = [StepBatch(step.prefill, step.decode_contexts) for step in steps]
+            for stage, seconds in enumerate(self._group.stages_s(batches)):
+                end_s = self._free_s[stage] = max(end_s, self._free_s[stage]) + seconds
+        self._start_s = self._free_s[0]
+        self._flights.append(_Flight(steps, end_s))
+
+    def _end(self, flight: _Flight) -> StepEnd | None:
+        now = flight.end_s
+        emitted: list[Request] = []
+        handed_over: list[Request] = []
+        tokens = 0
+        for scheduler, step in zip(self.schedulers, flight.steps, strict=True):
+            producers, produced = scheduler.complete(step, now, handed_over)
+            emitted += producers
+            tokens += produced
+        for request in emitted:
+            if request.produced == len(request.output):
+                del self._sequences[request]
+        self._start_s = max(now, self._free_s[0])
+        self._stalled = False
+        if not emitted:
+            return None
+        return StepEnd(now, self.index, emitted, handed_over, 0 if tokens == len(emitted) else tokens)
+
+    # --- ranks ---
+
+    def _place(self, request: Request) -> tuple[Scheduler, Sequence]:
+        """Put a request on a rank."""
+        sequence = Sequence.of(request)
+        scheduler = self.schedulers[0] if len(self.schedulers) == 1 else self._choose(sequence)
+        self._sequences[request] = scheduler, sequence
+        return scheduler, sequence
+
+    def _choose(self, sequence: Sequence) -> Scheduler:
+        """The rank by `data_parallel_balance`; equals take turns."""
+        schedulers = self.schedulers
+        order = schedulers[self._turn :] + schedulers[: self._turn]
+        self._turn = (self._turn + 1) % len(schedulers)
+        balance = self.limits.data_parallel_balance or ("load" if self.limits.scheduler == "vllm" else "round_robin")
+        if balance == "round_robin":
+            return order[0]
+        if balance == "prefix":
+            return min(order, key=lambda rank: (-rank.kv.tree.match(sequence.key, sequence.tokens - 1), self._load(rank)))
+        return min(order, key=self._load)
+
+    def _load(self, scheduler: Scheduler) -> int:
+        """The score of vLLM's data-parallel load balancer."""
+        waiting = scheduler.queue_length + sum(1 for entry in self._arriving if entry[1] is scheduler)
+        return 4 * waiting + len(scheduler.running)
+
+
+def _together(shares: tuple[TierSnapshot, ...]) -> TierSnapshot:
+    """The ranks' shares of one offload tier, added up."""
+    return TierSnapshot(
+        shares[0].name,
+        sum(share.used_tokens for share in shares),
+        sum(share.capacity_tokens for share in shares),
+        sum(share.hit_tokens for share in shares),
+        sum(share.loaded_tokens for share in shares),
+        sum(share.stored_tokens for share in shares),
+        sum(share.dropped_tokens for share in shares),
+    )

@@ -1,17 +1,59 @@
-"""What one engine may do at once: the options that serving engines call by the same names."""
+"""What one engine may do at once: the options of serving engines, under one name each."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
+from typing import Any
+
+SCHEDULERS: dict[str, tuple[str, ...]] = {  # each with its `schedule_policy`s, the default first
+    "vllm": ("fcfs", "priority"),
+    "sglang": ("fcfs", "lpm"),
+    "trtllm": ("fcfs",),
+}
+CAPACITY_SCHEDULER_POLICIES = ("guaranteed_no_evict", "max_utilization")
+DATA_PARALLEL_BALANCES = ("load", "round_robin", "prefix")
+
+_AT_LEAST_ONE = ("kv_tokens", "max_num_seqs", "max_num_batched_tokens", "page_size", "max_model_len", "max_prefill_tokens")
+_AT_LEAST_ZERO = ("long_prefill_token_threshold", "num_speculative_tokens")
+_ONLY_OF = {
+    "long_prefill_token_threshold": "vllm",
+    "max_prefill_tokens": "sglang",
+    "enable_mixed_chunk": "sglang",
+    "schedule_conservativeness": "sglang",
+    "capacity_scheduler_policy": "trtllm",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLimits:
-    """Limits of one instance.
+    """Limits of one scheduler: of an instance, or of each rank of one with attention data parallelism.
 
-    kv_tokens: KV capacity of the whole instance, in tokens (`Deployment.memory.kv_tokens`); rounded down to whole pages.
-    page_size: tokens of a KV block and of a page of the radix tree. 1 matches to the token, 16 behaves like vLLM's blocks.
-    max_num_batched_tokens: tokens of one step, prompt chunks and decoding sequences together.
+    Where engines use different words, vLLM's is the name here.
+
+    kv_tokens: KV capacity in tokens (`Deployment.memory.kv_tokens`, or the user's own figure); rounded down to whole pages.
+        vLLM num_gpu_blocks_override * block_size, SGLang max_total_tokens, TensorRT-LLM kv_cache_config.max_tokens.
+    max_num_seqs: sequences in the batch. SGLang max_running_requests, TensorRT-LLM max_batch_size.
+    max_num_batched_tokens: tokens of one step, prompt chunks and decoding sequences together. TensorRT-LLM max_num_tokens.
+        Of the sglang scheduler it is the chunked_prefill_size: prompt tokens of one step.
+    page_size: tokens of a KV block and of a page of the radix tree: vLLM block_size (16), SGLang page_size (1),
+        TensorRT-LLM tokens_per_block (32). 1 matches to the token.
+    enable_prefix_caching: SGLang: not disable_radix_cache; TensorRT-LLM: enable_block_reuse.
+    enable_chunked_prefill: SGLang: chunked_prefill_size is not -1; TensorRT-LLM: enable_chunked_context.
+    max_model_len: longest prompt and output together; None: what the KV cache holds. SGLang context_length, TensorRT-LLM
+        max_seq_len.
+    scheduler: whose rules (cluster/schedulers/): vllm, sglang or trtllm.
+    schedule_policy: the order of waiting requests: fcfs, priority (vllm: its scheduling_policy), lpm (sglang: longest prefix
+        match).
+    long_prefill_token_threshold: (vllm) at most so many tokens of one prompt in one step; 0: no such limit.
+    max_prefill_tokens: (sglang) prompt tokens of one step; beyond it no further prompt joins.
+    enable_mixed_chunk: (sglang) decoding sequences go along with prompt chunks instead of waiting for them.
+    schedule_conservativeness: (sglang) scales the share of the allowed output for which running requests reserve memory.
+    capacity_scheduler_policy: (trtllm) guaranteed_no_evict or max_utilization.
+    num_speculative_tokens: draft tokens of each decoding sequence in each step; 0: no speculation.
+    acceptance_rate: probability that a draft token is accepted when the ones before it were.
+    speculation_seed: what the acceptance of drafts depends on, beside the request and its progress.
+    data_parallel_balance: which rank gets a request: the one with the least `load` (4 * waiting + running), the next one in
+        turn (`round_robin`), the one with the longest cached `prefix`; None: as the engine does, load for vllm, else in turn.
 
     Raises ValueError naming every limit that makes no sense.
     """
@@ -22,21 +64,21 @@ class EngineLimits:
     page_size: int = 1
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True
+    max_model_len: int | None = None
+    scheduler: str = "vllm"
+    schedule_policy: str = "fcfs"
+    long_prefill_token_threshold: int = 0
+    max_prefill_tokens: int = 16384
+    enable_mixed_chunk: bool = False
+    schedule_conservativeness: float = 1.0
+    capacity_scheduler_policy: str = "guaranteed_no_evict"
+    num_speculative_tokens: int = 0
+    acceptance_rate: float = 0.0
+    speculation_seed: int = 0
+    data_parallel_balance: str | None = None
 
     def __post_init__(self) -> None:
-        problems = [
-            f"{name} must be at least 1, not {value}"
-            for name in ("kv_tokens", "max_num_seqs", "max_num_batched_tokens", "page_size")
-            if (value := getattr(self, name)) < 1
-        ]
-        if not problems:
-            if self.page_size > self.kv_tokens:
-                problems.append(f"page_size {self.page_size} is larger than the KV cache of {self.kv_tokens} tokens")
-            if self.max_num_batched_tokens < self.max_num_seqs:
-                problems.append(
-                    f"max_num_batched_tokens {self.max_num_batched_tokens} is smaller than max_num_seqs "
-                    f"{self.max_num_seqs}: every running sequence needs one token of each step"
-                )
+        problems = [*self._numbers(), *self._choices()] or [*self._contradictions()]
         if problems:
             raise ValueError("; ".join(problems))
 
@@ -50,9 +92,71 @@ class EngineLimits:
         """The longest request (prompt + output tokens) that an instance can ever finish.
 
         The KV of the last output token is never computed, so it takes one token less of the cache than it has. Without
-        chunked prefill a whole prompt, or what a preempted sequence must recompute, goes through in one step.
+        chunked prefill a whole prompt, or what a preempted sequence must recompute, goes through in one step; SGLang lets a
+        prompt of any length through when it is the only one of its step.
         """
         tokens = self.kv_capacity_tokens
-        if not self.enable_chunked_prefill:
+        if not self.enable_chunked_prefill and self.scheduler != "sglang":
             tokens = min(tokens, self.max_num_batched_tokens)
-        return tokens + 1
+        return tokens + 1 if self.max_model_len is None else min(tokens + 1, self.max_model_len)
+
+    def _numbers(self) -> list[str]:
+        problems = []
+        for least, names in ((1, _AT_LEAST_ONE), (0, _AT_LEAST_ZERO)):
+            for name in names:
+                value: int | None = getattr(self, name)
+                if value is not None and value < least:
+                    problems.append(f"{name} must be at least {least}, not {value}")
+        if not 0 < self.schedule_conservativeness < float("inf"):
+            problems.append(f"schedule_conservativeness must be a number above 0, not {self.schedule_conservativeness}")
+        if not 0 <= self.acceptance_rate <= 1:
+            problems.append(f"acceptance_rate must be between 0 and 1, not {self.acceptance_rate}")
+        return problems
+
+    def _choices(self) -> list[str]:
+        problems = []
+        if self.scheduler not in SCHEDULERS:
+            problems.append(f"unknown scheduler {self.scheduler!r}: choose one of {', '.join(SCHEDULERS)}")
+        elif self.schedule_policy not in SCHEDULERS[self.scheduler]:
+            wanted = [name for name, policies in SCHEDULERS.items() if self.schedule_policy in policies]
+            choices = " or ".join(SCHEDULERS[self.scheduler])
+            problems.append(
+                f"schedule_policy {self.schedule_policy} needs the {wanted[0]} scheduler: {self.scheduler} has {choices}"
+                if wanted
+                else f"unknown schedule_policy {self.schedule_policy!r}: the {self.scheduler} scheduler has {choices}"
+            )
+        if self.capacity_scheduler_policy not in CAPACITY_SCHEDULER_POLICIES:
+            problems.append(
+                f"unknown capacity_scheduler_policy {self.capacity_scheduler_policy!r}: "
+                f"choose one of {', '.join(CAPACITY_SCHEDULER_POLICIES)}"
+            )
+        if self.data_parallel_balance not in (None, *DATA_PARALLEL_BALANCES):
+            problems.append(
+                f"unknown data_parallel_balance {self.data_parallel_balance!r}: "
+                f"choose one of {', '.join(DATA_PARALLEL_BALANCES)}"
+            )
+        return problems
+
+    def _contradictions(self) -> list[str]:
+        problems = []
+        if self.page_size > self.kv_tokens:
+            problems.append(f"page_size {self.page_size} is larger than the KV cache of {self.kv_tokens} tokens")
+        if self.scheduler != "sglang" and self.max_num_batched_tokens < self.max_num_seqs:
+            problems.append(
+                f"max_num_batched_tokens {self.max_num_batched_tokens} is smaller than max_num_seqs "
+                f"{self.max_num_seqs}: every running sequence needs one token of each step"
+            )
+        if self.scheduler != "vllm" and self.enable_chunked_prefill and self.max_num_batched_tokens < self.page_size:
+            problems.append(
+                f"max_num_batched_tokens {self.max_num_batched_tokens} is smaller than page_size {self.page_size}: "
+                f"the {self.scheduler} scheduler cuts prompts into whole pages"
+            )
+        problems += [
+            f"{name} needs the {owner} scheduler, not {self.scheduler}"
+            for name, owner in _ONLY_OF.items()
+            if self.scheduler != owner and getattr(self, name) != _DEFAULTS[name]
+        ]
+        return problems
+
+
+_DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(EngineLimits) if field.default is not MISSING}

@@ -1,0 +1,258 @@
+"""What the schedulers of all engines have in common: the queue, the batch, and what the end of a step brings.
+
+A scheduler forms one step after the other. `schedule` says which tokens the next forward pass computes and takes their KV
+memory; `complete` ends it: whoever has all its known tokens computed produces one more (or several, with speculation).
+A sequence is waiting, loading (its KV comes from an offload tier), running, or handed over (an instance of a prefill pool
+has finished it, and its KV has not left yet). Preempting a running sequence puts it back into the queue, to recompute its
+prompt and what it had produced, except for what the prefix cache still remembers.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections import deque
+from dataclasses import dataclass, field
+
+from llmirage_server.cluster.instance_base import Role
+from llmirage_server.cluster.kv_cache import KVCache, Sequence
+from llmirage_server.cluster.limits import EngineLimits
+from llmirage_server.cluster.request import Request
+from llmirage_server.cluster.speculation import Acceptance
+
+
+@dataclass(slots=True)
+class Step:
+    """What one forward pass computes, in the terms of `StepModel.step_s`."""
+
+    prefill: list[tuple[int, int]] = field(default_factory=list)  # (new tokens, context tokens) of each prompt chunk
+    decode_contexts: list[int] = field(default_factory=list)  # tokens computed before, of each decoding sequence
+    prefill_sequences: list[Sequence] = field(default_factory=list)  # the sequence of each chunk
+    sequences: list[Sequence] = field(default_factory=list)  # those who will have a new token, in the order of running
+
+
+class Scheduler(ABC):
+    """The waiting and the running sequences of one instance, or of one of its attention data-parallel ranks."""
+
+    def __init__(self, limits: EngineLimits, kv: KVCache, role: Role = "both", *, pipelined: bool = False) -> None:
+        self.kv = kv
+        self.limits = limits
+        self.preemptions = 0
+        self.prefix_query_tokens = 0
+        self.prefix_hit_tokens = 0
+        self._hands_over = role == "prefill"
+        self._pipelined = pipelined
+        self._drafts = limits.num_speculative_tokens
+        self._acceptance = Acceptance(self._drafts, limits.acceptance_rate, limits.speculation_seed)
+        self._forget()
+
+    def _forget(self) -> None:
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []  # in the order of admission
+        self._prefilling: set[Sequence] = set()  # the running ones that do not decode yet
+        self._received: set[Sequence] = set()  # the waiting ones whose KV was computed elsewhere
+        self._handed_over: set[Sequence] = set()
+        self._in_flight: set[Sequence] = set()  # the running ones in a step that is not completed, if there can be several
+        self._blocked: tuple[Sequence, int] | None = None  # head of the queue that did not fit, and `kv.changes` then
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.running or self.waiting or self.kv.loading)
+
+    @property
+    def queue_length(self) -> int:
+        """Those that do not run yet: waiting in the queue, or for their KV to be loaded."""
+        return len(self.waiting) + len(self.kv.loading)
+
+    def clear(self) -> None:
+        """A crash: all sequences and all KV are gone. Counters stay."""
+        self.kv.clear()
+        self._forget()
+
+    def add(self, sequence: Sequence) -> None:
+        self._enqueue(sequence)
+
+    def receive(self, sequence: Sequence) -> None:
+        """Add a sequence whose KV, but for its last token's, was computed elsewhere and has arrived."""
+        self._received.add(sequence)
+        self._enqueue(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Forget a cancelled or transferred sequence at once. What the prefix cache has of it stays there."""
+        if sequence in self._handed_over:
+            self._handed_over.remove(sequence)
+            self._drop(sequence)
+        elif sequence in self.running:
+            self.running.remove(sequence)
+            self._drop(sequence)
+        elif not self.kv.stop_load(sequence):
+            self._received.discard(sequence)
+            self.waiting.remove(sequence)
+
+    def schedule(self, now: float) -> Step:
+        """Form the step that starts at `now`.
+
+        Empty if nobody waits or runs, if all who run are in flight, or if those who wait find no room beside the KV that was
+        handed over or is being loaded.
+        """
+        self.kv.now_s = now
+        if self.kv.loading:
+            for sequence in reversed(self.kv.take_loaded()):
+                self._requeue(sequence)
+        step = self._form(now)
+        if self._pipelined:
+            self._in_flight.update(step.sequences)
+        return step
+
+    def complete(self, step: Step, now: float, handed_over: list[Request]) -> tuple[list[Request], int]:
+        """End a step at `now`; return who produced tokens, in the order in which they run, and how many tokens together.
+
+        An instance of role "prefill" hands over those who have more to produce: they are added to `handed_over`.
+        """
+        self.kv.now_s = now
+        if self._pipelined:
+            self._in_flight.difference_update(step.sequences)
+        for sequence in step.prefill_sequences:  # a cancelled one has nothing computed any more
+            self.kv.commit(sequence)
+            if sequence.computed == sequence.tokens and sequence in step.sequences:
+                self._prefilling.discard(sequence)
+        emitted = []
+        leaving = []
+        accepted = 0
+        for sequence in step.sequences:
+            ahead = sequence.computed - sequence.tokens
+            if ahead:  # cancelled, or with draft tokens
+                if ahead < 0:
+                    continue
+                gained = self._acceptance.accepted(sequence.request.id, sequence.request.produced, ahead)
+                self.kv.retreat(sequence, ahead - gained)
+                sequence.tokens += gained
+                sequence.request.produced += gained
+                accepted += gained
+            sequence.tokens += 1
+            request = sequence.request
+            if not request.produced:
+                request.first_token_s = now
+            request.produced += 1
+            emitted.append(request)
+            if sequence.tokens == sequence.max_tokens or self._hands_over:
+                leaving.append(sequence)
+        if leaving:
+            self._leave(leaving, now, handed_over)
+        return emitted, len(emitted) + accepted
+
+    @abstractmethod
+    def _form(self, now: float) -> Step: ...
+
+    def _leave(self, leaving: list[Sequence], now: float, handed_over: list[Request]) -> None:
+        """Take those out of the batch who have finished, or whose prefill has."""
+        gone = set(leaving)
+        self.running = [sequence for sequence in self.running if sequence not in gone]
+        for sequence in leaving:
+            if sequence.tokens < sequence.max_tokens:
+                self._handed_over.add(sequence)
+                handed_over.append(sequence.request)
+            else:
+                sequence.request.finished_s = now
+                self.kv.finish(sequence)
+
+    def _enqueue(self, sequence: Sequence) -> None:
+        """Put a new sequence where its turn is."""
+        self.waiting.append(sequence)
+
+    def _requeue(self, sequence: Sequence) -> None:
+        """Put one back that was ahead of those who wait."""
+        self.waiting.appendleft(sequence)
+
+    def _drop(self, sequence: Sequence) -> None:
+        """Give back what a sequence holds that runs no longer."""
+        self._prefilling.discard(sequence)
+        self._in_flight.discard(sequence)
+        self.kv.release(sequence)
+
+    def _preempt(self, sequence: Sequence) -> None:
+        """Back into the queue with a sequence that the caller has taken out of `running`."""
+        self._drop(sequence)
+        self._requeue(sequence)
+        self._count_preemption(sequence)
+
+    def _count_preemption(self, sequence: Sequence) -> None:
+        sequence.request.preemptions += 1
+        self.preemptions += 1
+
+    # --- parts of a step, for `_form` ---
+
+    def _decode_together(self, step: Step) -> bool:
+        """Let all who run decode, if that is all they do and memory allows: the usual step, made quickly."""
+        if self._prefilling or self._in_flight or self._drafts or not self.kv.allocate_one_each(self.running):
+            return False
+        step.decode_contexts = [sequence.computed - 1 for sequence in self.running]
+        step.sequences = self.running.copy()
+        return True
+
+    def _draft_tokens(self, sequence: Sequence) -> int:
+        """Draft tokens in the next step of a decoding sequence: never more than its output has room for."""
+        return min(self._drafts, sequence.max_tokens - 1 - sequence.tokens)
+
+    def _add_decode(self, step: Step, sequence: Sequence) -> None:
+        """The step computes the next token of a decoding sequence, whose KV has been allocated."""
+        step.decode_contexts.append(sequence.tokens - 1)
+        step.sequences.append(sequence)
+
+    def _add_chunk(self, step: Step, sequence: Sequence, new_tokens: int) -> None:
+        """The step computes `new_tokens` of a prompt, whose KV has been allocated."""
+        step.prefill.append((new_tokens, sequence.computed - new_tokens))
+        step.prefill_sequences.append(sequence)
+        if sequence.computed == sequence.tokens:
+            step.sequences.append(sequence)
+
+    def _loads(self, sequence: Sequence) -> bool:
+        """Have a waiting sequence loaded, if an offload tier has more of its KV than is here; it has left the queue then."""
+        if sequence in self._received or not self.kv.start_load(sequence):
+            return False
+        self.waiting.remove(sequence)
+        return True
+
+    def _start(self, step: Step, sequence: Sequence, new_tokens: int, now: float) -> None:
+        """Admit an acquired sequence with the first `new_tokens` of what it has to compute: there is room."""
+        if sequence in self._received:
+            self._join(sequence)
+            self.kv.allocate(sequence, 1)
+            self._add_decode(step, sequence)
+            return
+        self.waiting.remove(sequence)
+        self.running.append(sequence)
+        request = sequence.request
+        if math.isnan(request.admitted_s):
+            request.admitted_s = now
+            request.cached_tokens = sequence.computed
+            self.prefix_query_tokens += sequence.prompt_tokens
+            self.prefix_hit_tokens += sequence.computed
+        self.kv.allocate(sequence, new_tokens)
+        self._prefilling.add(sequence)
+        self._add_chunk(step, sequence, new_tokens)
+
+    def _join(self, sequence: Sequence) -> None:
+        """Admit an acquired sequence whose KV was computed elsewhere: it can decode."""
+        self.waiting.remove(sequence)
+        self.running.append(sequence)
+        self._received.remove(sequence)
+        self.kv.allocate(sequence, sequence.tokens - 1 - sequence.computed)
+        self.kv.commit(sequence)
+
+    # --- memory, in tokens of whole pages ---
+
+    @property
+    def _available(self) -> int:
+        """What is free, or could be by forgetting."""
+        return self.kv.free_tokens + self.kv.tree.evictable_tokens
+
+    def _needs(self, sequence: Sequence, tokens: int) -> int:
+        """What a sequence needs, beyond what it holds, to have `tokens` tokens computed."""
+        page = self.kv.page_size
+        return (-(-tokens // page) - -(-sequence.computed // page)) * page
+
+    def _allowed(self, sequence: Sequence) -> int:
+        """The output tokens that the engine must expect at most."""
+        request = sequence.request
+        return max(min(request.max_tokens, self.limits.max_request_tokens - sequence.prompt_tokens), len(request.output))

@@ -1,0 +1,208 @@
+"""The rules of SGLang's scheduler (srt/managers: scheduler.py, schedule_policy.py, schedule_batch.py, as of 0.5).
+
+Prefill goes first: as long as waiting prompts can be admitted, steps of prompts alone are run, and those who decode stand
+still (unless `enable_mixed_chunk`). A step takes up to chunked_prefill_size prompt tokens; of the prompt that does not fit
+whole, a chunk, which goes on in the next step. A prompt is admitted when the memory has room for it, for its whole allowed
+output (at most 4,096 tokens of it), and for the share `new_token_ratio` of what the running ones may still produce. That
+share starts at 0.7 * schedule_conservativeness, falls with every decoding step to 0.14 of that within 600 steps, and starts
+anew when nobody is left. After a refusal nobody is admitted until someone has left the batch.
+
+When decoding runs out of memory, sequences are retracted until it fits: those with the fewest output tokens first, of these
+the one with the longest prompt. They lose what they had generated KV for and join the end of the queue; the share is set to
+what has been generated of all that was allowed (plus 20 tokens each).
+
+With `schedule_policy` lpm the queue is sorted by the prefix found in the cache, longest first, as long as it has at most 128
+requests; of several whose first 32 tokens are the same and not cached, the later ones go last.
+
+Where SGLang would abort or hang, this one goes on: a request too long for the estimate is admitted when nobody else runs,
+and a half-computed prompt is retracted when the last decoding sequence needs its memory.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+
+from llmirage_server.cluster.instance_base import Role
+from llmirage_server.cluster.kv_cache import KVCache, Sequence
+from llmirage_server.cluster.limits import EngineLimits
+from llmirage_server.cluster.radix_tree import TOKEN_BYTES
+from llmirage_server.cluster.request import Request
+from llmirage_server.cluster.schedulers.base import Scheduler, Step
+
+_INIT_NEW_TOKEN_RATIO = 0.7  # SGLANG_INIT_NEW_TOKEN_RATIO
+_MIN_NEW_TOKEN_RATIO_FACTOR = 0.14  # SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR
+_NEW_TOKEN_RATIO_DECAY_STEPS = 600  # SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS
+_RETRACT_DECODE_STEPS = 20  # SGLANG_RETRACT_DECODE_STEPS
+_CLIP_MAX_NEW_TOKENS = 4096  # SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION
+_LPM_QUEUE = 128
+_IN_BATCH_PREFIX_TOKENS = 32  # IN_BATCH_PREFIX_CACHING_CHECK_THRESHOLD and _DEPRIORITIZE_THRESHOLD
+
+
+class SglangScheduler(Scheduler):
+    def __init__(self, limits: EngineLimits, kv: KVCache, role: Role = "both", *, pipelined: bool = False) -> None:
+        super().__init__(limits, kv, role, pipelined=pipelined)
+        self._init_ratio = min(_INIT_NEW_TOKEN_RATIO * limits.schedule_conservativeness, 1.0)
+        self._min_ratio = self._init_ratio * _MIN_NEW_TOKEN_RATIO_FACTOR
+        self._decay = (self._init_ratio - self._min_ratio) / _NEW_TOKEN_RATIO_DECAY_STEPS
+        self.new_token_ratio = self._init_ratio
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._chunked: Sequence | None = None  # the one prompt that is computed in part
+        self._batch_is_full = False
+
+    def _enqueue(self, sequence: Sequence) -> None:
+        if not self.running and not self.waiting:
+            self.new_token_ratio = self._init_ratio
+        self.waiting.append(sequence)
+
+    def _leave(self, leaving: list[Sequence], now: float, handed_over: list[Request]) -> None:
+        super()._leave(leaving, now, handed_over)
+        self._batch_is_full = False
+
+    def _drop(self, sequence: Sequence) -> None:
+        super()._drop(sequence)
+        self._batch_is_full = False
+        if sequence is self._chunked:
+            self._chunked = None
+
+    def _form(self, now: float) -> Step:
+        step = Step()
+        if not self.running:
+            self._batch_is_full = False
+        mixed = self._decoding() if self.limits.enable_mixed_chunk else []
+        self._prefill(step, len(mixed), now)
+        if not step.prefill:
+            self._decode(step)
+        elif self.kv.allocate_one_each(mixed):
+            for sequence in mixed:
+                self._add_decode(step, sequence)
+        return step
+
+    def _decoding(self) -> list[Sequence]:
+        """Those who can decode in this step."""
+        busy = self._prefilling | self._in_flight
+        return [sequence for sequence in self.running if sequence not in busy] if busy else self.running.copy()
+
+    # --- prefill ---
+
+    def _prefill(self, step: Step, decoding: int, now: float) -> None:
+        """Fill the step with prompts: what is left of the chunked one, then waiting ones. `decoding` tokens go to others."""
+        limits, kv = self.limits, self.kv
+        chunk_left = limits.max_num_batched_tokens - decoding if limits.enable_chunked_prefill else sys.maxsize
+        input_left = limits.max_prefill_tokens - decoding
+        reserved = decoding + self._reserved()
+        if self._chunked is not None:
+            sequence = self._chunked
+            new_tokens = self._cut(sequence.tokens - sequence.computed, chunk_left)
+            if not new_tokens or not kv.allocate(sequence, new_tokens):
+                return
+            self._add_chunk(step, sequence, new_tokens)
+            if sequence.computed == sequence.tokens:
+                self._chunked = None
+                reserved += self._may_produce(sequence) + kv.page_size
+            chunk_left -= new_tokens
+            input_left -= new_tokens
+        if self._batch_is_full or not self.waiting:
+            return
+        self._sort_by_longest_prefix()
+        while self.waiting and not self._batch_is_full:
+            sequence = self.waiting[0]
+            received = sequence in self._received
+            if len(self.running) >= limits.max_num_seqs:
+                self._batch_is_full = True
+            elif not received and (chunk_left <= 0 or input_left <= 0):
+                break
+            elif not self._loads(sequence):
+                kv.acquire(sequence)
+                missing = sequence.tokens - sequence.computed
+                wanted = missing + self._may_produce(sequence) + kv.page_size
+                new_tokens = self._cut(missing, chunk_left)
+                if wanted >= self._available - reserved and (self.running or not kv.fits(sequence, sequence.tokens)):
+                    kv.release(sequence)
+                    self._batch_is_full = True
+                elif received:
+                    self._join(sequence)
+                    reserved += self._may_produce(sequence) + kv.page_size
+                elif not new_tokens or (missing >= input_left and step.prefill):
+                    kv.release(sequence)
+                    break
+                else:
+                    self._start(step, sequence, new_tokens, now)
+                    if new_tokens < missing:
+                        self._chunked = sequence
+                        break
+                    reserved += self._may_produce(sequence) + kv.page_size
+                    chunk_left -= new_tokens
+                    input_left -= new_tokens
+
+    def _cut(self, missing: int, left: int) -> int:
+        """A prompt's tokens in one step: all that are missing, or whole pages."""
+        return missing if missing <= left else max(left, 0) // self.kv.page_size * self.kv.page_size
+
+    def _may_produce(self, sequence: Sequence) -> int:
+        """Output tokens that the engine must expect of a request."""
+        return min(self._allowed(sequence) - sequence.request.produced, _CLIP_MAX_NEW_TOKENS)
+
+    def _reserved(self) -> float:
+        """The memory that those who decode are expected to need."""
+        if not self.waiting and self._chunked is None:
+            return 0.0
+        return self.new_token_ratio * sum(self._may_produce(each) for each in self.running if each not in self._prefilling)
+
+    def _sort_by_longest_prefix(self) -> None:
+        if self.limits.schedule_policy != "lpm" or not self.kv.prefix_caching or not 1 < len(self.waiting) <= _LPM_QUEUE:
+            return
+        ranked = []
+        seen = set()
+        for sequence in self.waiting:
+            found = self.kv.tree.match(sequence.key, sequence.tokens - 1)
+            rank = -found
+            if found <= _IN_BATCH_PREFIX_TOKENS <= sequence.tokens:
+                head = sequence.key[: _IN_BATCH_PREFIX_TOKENS * TOKEN_BYTES]
+                if head in seen:
+                    rank = 1  # after all others: by then its prefix may be cached
+                seen.add(head)
+            ranked.append((rank, sequence))
+        ranked.sort(key=lambda entry: entry[0])
+        self.waiting = deque(sequence for _, sequence in ranked)
+
+    # --- decode ---
+
+    def _decode(self, step: Step) -> None:
+        """Everybody decodes, after as many were retracted as memory demands."""
+        if self._decode_together(step):
+            if self.running:
+                self._fall()
+            return
+        decoding = self._decoding()
+        by_progress = sorted(decoding, key=lambda each: (each.request.produced, -each.prompt_tokens), reverse=True)
+        retracted = set()
+        while by_progress and not self._all_fit(by_progress):
+            chunked = self._chunked
+            victim = chunked if len(by_progress) == 1 and chunked is not None else by_progress.pop()
+            self.running.remove(victim)
+            self._preempt(victim)
+            retracted.add(victim)
+        if retracted:
+            expected = sum(each.request.produced + _RETRACT_DECODE_STEPS for each in by_progress)
+            self.new_token_ratio = min(1.0, expected / (sum(map(self._allowed, by_progress)) + 1))
+        elif decoding:
+            self._fall()
+        for sequence in decoding:
+            if sequence not in retracted:
+                self.kv.allocate(sequence, 1 + self._draft_tokens(sequence))
+                self._add_decode(step, sequence)
+
+    def _fall(self) -> None:
+        self.new_token_ratio = max(self.new_token_ratio - self._decay, self._min_ratio)
+
+    def _all_fit(self, decoding: list[Sequence]) -> bool:
+        needed = (self._needs(each, each.tokens + self._draft_tokens(each)) for each in decoding)
+        return sum(needed) <= self._available
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self._drop(sequence)
+        self.waiting.append(sequence)
+        self._count_preemption(sequence)

@@ -1,0 +1,131 @@
+"""The rules of TensorRT-LLM's in-flight batching (cpp/tensorrt_llm/batch_manager: capacityScheduler.cpp and
+microBatchScheduler.cpp, as of 1.0).
+
+The capacity scheduler decides who may run: those who have started, then waiting ones in order until the first that does not
+fit. With guaranteed_no_evict a request is started only if the memory holds the whole of its prompt and of its allowed
+output, beside what those who have started may still need: nobody is ever paused. With max_utilization its prompt must fit;
+when a started one finds no memory, the one started last is paused: it goes back to the head of the queue, and nobody is
+started in that step. A waiting prompt whose next block is just being computed for another one is passed over: it can reuse
+that block soon.
+
+The micro batch scheduler decides who runs now: first all who generate, then prompts in order, the last one cut to whole
+blocks where `max_num_batched_tokens` ends. Behind a prompt of which not even a block fits, a shorter rest may go through.
+
+Not as there: the memory of a prompt is taken chunk by chunk and becomes reusable so, not as a whole.
+"""
+
+from __future__ import annotations
+
+from llmirage_server.cluster.kv_cache import Sequence
+from llmirage_server.cluster.radix_tree import TOKEN_BYTES
+from llmirage_server.cluster.schedulers.base import Scheduler, Step
+
+
+class TrtllmScheduler(Scheduler):
+    def _form(self, now: float) -> Step:
+        step = Step()
+        preemptions = self.preemptions
+        budget = self.limits.max_num_batched_tokens
+        if self._decode_together(step):
+            budget -= len(self.running)
+        else:
+            budget = self._generate(step, budget)
+            budget = self._continue_prompts(step, budget)
+        if self.preemptions == preemptions:
+            self._start_prompts(step, budget, now)
+        return step
+
+    def _generate(self, step: Step, budget: int) -> int:
+        """Let decode who can; return what is left of the token budget."""
+        busy = self._prefilling | self._in_flight
+        for sequence in self.running.copy():
+            if sequence in busy:
+                continue
+            new_tokens = 1 + self._draft_tokens(sequence)
+            if new_tokens > budget or not self._make_room(sequence, new_tokens):
+                break
+            self._add_decode(step, sequence)
+            budget -= new_tokens
+        return budget
+
+    def _continue_prompts(self, step: Step, budget: int) -> int:
+        """Go on with the prompts that were cut; return what is left of the token budget."""
+        for sequence in [each for each in self.running if each in self._prefilling and each not in self._in_flight]:
+            new_tokens = self._cut(sequence.tokens - sequence.computed, budget)
+            if new_tokens and sequence in self._prefilling:
+                if not self._make_room(sequence, new_tokens):
+                    break
+                self._add_chunk(step, sequence, new_tokens)
+                budget -= new_tokens
+        return budget
+
+    def _make_room(self, sequence: Sequence, new_tokens: int) -> bool:
+        """Allocate, pausing from the tail; False if in the end the sequence itself had to go."""
+        while not self.kv.allocate(sequence, new_tokens):
+            victim = next(each for each in reversed(self.running) if each not in self._in_flight)
+            self.running.remove(victim)
+            self.kv.commit(victim)
+            self._preempt(victim)
+            if victim is sequence:
+                return False
+        return True
+
+    def _start_prompts(self, step: Step, budget: int, now: float) -> None:
+        kv = self.kv
+        if (
+            not self.waiting
+            or len(self.running) >= self.limits.max_num_seqs
+            or self._blocked == (self.waiting[0], kv.changes)
+        ):
+            return
+        coming = {self._next_block(sequence) for sequence in self._prefilling}
+        promised = sum(map(self._promised, self.running))
+        started = len(self.running)
+        at = 0
+        while budget and at < len(self.waiting) and started < self.limits.max_num_seqs:
+            sequence = self.waiting[at]
+            if self._loads(sequence):
+                continue
+            kv.acquire(sequence)
+            received = sequence in self._received
+            missing = 1 if received else sequence.tokens - sequence.computed
+            block = b"" if received else self._next_block(sequence)
+            if block and block in coming:
+                kv.release(sequence)
+                at += 1
+                continue
+            needed = self._needs(sequence, self._reach(sequence))
+            if promised + needed > self._available or (missing > budget and not self.limits.enable_chunked_prefill):
+                kv.release(sequence)
+                self._blocked = (self.waiting[0], kv.changes)
+                break
+            coming.add(block)
+            started += 1
+            new_tokens = self._cut(missing, budget)
+            if new_tokens:
+                self._start(step, sequence, new_tokens, now)
+                promised += self._promised(sequence)
+                budget -= new_tokens
+            else:
+                kv.release(sequence)
+                promised += needed
+                at += 1
+
+    def _cut(self, missing: int, budget: int) -> int:
+        """A prompt's tokens in one step: all that are missing, or whole blocks."""
+        return missing if missing <= budget else budget // self.kv.page_size * self.kv.page_size
+
+    def _next_block(self, sequence: Sequence) -> bytes:
+        """The key of the first block that a sequence must compute and that others could reuse; empty if there is none."""
+        end = sequence.in_tree + self.kv.page_size
+        return sequence.key[: end * TOKEN_BYTES] if self.kv.prefix_caching and end < sequence.tokens else b""
+
+    def _reach(self, sequence: Sequence) -> int:
+        """How many tokens must find room when a sequence starts."""
+        if self._hands_over or self.limits.capacity_scheduler_policy == "max_utilization":
+            return sequence.tokens
+        return min(sequence.prompt_tokens + self._allowed(sequence), self.kv.capacity_tokens)
+
+    def _promised(self, sequence: Sequence) -> int:
+        """What a started sequence may still take of the memory."""
+        return max(self._needs(sequence, self._reach(sequence)), 0)

@@ -1,0 +1,127 @@
+"""The rules of vLLM's V1 scheduler (vllm/v1/core/sched/scheduler.py, as of 0.19).
+
+Running sequences come first, in the order of their admission, each with the tokens it still has to compute: one for a
+decoding sequence (and its draft tokens), a prompt chunk for the others. Then waiting ones are admitted, first come first
+served, while `max_num_seqs`, the token budget and the KV memory allow; nobody overtakes. A prompt is admitted only when the
+whole of it would fit (scheduler_reserve_full_isl). When a running sequence finds no room for its KV, the sequence admitted
+last is preempted: it returns to the head of the queue. No one is admitted in a step that preempts.
+
+With `schedule_policy` priority, the queue is ordered by priority (lower first), then arrival, and the victim is the one with
+the highest value of it, of these the last admitted, even if its tokens are already in the step.
+
+With pipeline stages, what is in flight is not scheduled again and never the victim. (vLLM may preempt it.)
+"""
+
+from __future__ import annotations
+
+from llmirage_server.cluster.kv_cache import Sequence
+from llmirage_server.cluster.schedulers.base import Scheduler, Step
+
+
+class VllmScheduler(Scheduler):
+    def _form(self, now: float) -> Step:
+        step = Step()
+        preemptions = self.preemptions
+        budget = self._schedule_running(step)
+        if self.preemptions == preemptions:
+            self._admit(step, budget, now)
+        return step
+
+    def _schedule_running(self, step: Step) -> int:
+        """Continue the running sequences; return what is left of the token budget."""
+        budget = self.limits.max_num_batched_tokens
+        if self._decode_together(step):
+            return budget - len(self.running)
+        i = 0
+        while budget and i < len(self.running):
+            sequence = self.running[i]
+            i += 1
+            if sequence in self._in_flight:
+                continue
+            chunk = sequence in self._prefilling
+            wanted = sequence.tokens - sequence.computed
+            new_tokens = min(self._chunk(wanted) if chunk else wanted + self._draft_tokens(sequence), budget)
+            while not self.kv.allocate(sequence, new_tokens):
+                victim = self._victim()
+                at = self.running.index(victim)
+                del self.running[at]
+                if at < i:
+                    i -= 1
+                    budget += self._withdraw(step, victim)
+                self._preempt(victim)
+                if victim is sequence:
+                    return budget
+            if chunk:
+                self._add_chunk(step, sequence, new_tokens)
+            else:
+                self._add_decode(step, sequence)
+            budget -= new_tokens
+        return budget
+
+    def _chunk(self, missing: int) -> int:
+        """How much of a prompt one step may compute."""
+        threshold = self.limits.long_prefill_token_threshold
+        return min(missing, threshold) if threshold else missing
+
+    def _victim(self) -> Sequence:
+        """Who gives way: there is one, if only the sequence that asks."""
+        candidates = [sequence for sequence in reversed(self.running) if sequence not in self._in_flight]
+        if self.limits.schedule_policy == "priority":
+            return max(candidates, key=lambda sequence: sequence.request.priority)  # the first of equals
+        return candidates[0]
+
+    def _withdraw(self, step: Step, sequence: Sequence) -> int:
+        """Take a sequence out of the step, if it is in there; return how many tokens that leaves to others."""
+        if sequence not in step.sequences:
+            return 0
+        chunks = step.prefill_sequences
+        if sequence in chunks:
+            at = chunks.index(sequence)
+            del chunks[at]
+            new_tokens = step.prefill.pop(at)[0]
+        else:
+            decoding = [each for each in step.sequences if each not in chunks]
+            del step.decode_contexts[decoding.index(sequence)]
+            new_tokens = sequence.computed - sequence.tokens + 1
+        step.sequences.remove(sequence)
+        self.kv.retreat(sequence, new_tokens)
+        return new_tokens
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self.kv.commit(sequence)  # the blocks stay findable until they are needed
+        super()._preempt(sequence)
+
+    def _enqueue(self, sequence: Sequence) -> None:
+        at = len(self.waiting)
+        while at and self._priority(self.waiting[at - 1]) > self._priority(sequence):
+            at -= 1
+        self.waiting.insert(at, sequence)
+
+    def _requeue(self, sequence: Sequence) -> None:
+        at = 0
+        while at < len(self.waiting) and self._priority(self.waiting[at]) < self._priority(sequence):
+            at += 1
+        self.waiting.insert(at, sequence)
+
+    def _priority(self, sequence: Sequence) -> int:
+        return sequence.request.priority if self.limits.schedule_policy == "priority" else 0
+
+    def _admit(self, step: Step, budget: int, now: float) -> None:
+        """Admit from the head of the queue while there is room for the whole prompt."""
+        kv = self.kv
+        while self.waiting and budget and len(self.running) < self.limits.max_num_seqs:
+            sequence = self.waiting[0]
+            if self._blocked == (sequence, kv.changes):
+                break
+            if self._loads(sequence):
+                continue
+            kv.acquire(sequence)
+            missing = 1 if sequence in self._received else self._chunk(sequence.tokens - sequence.computed)
+            may_chunk = self.limits.enable_chunked_prefill or missing <= budget
+            if not may_chunk or not kv.fits(sequence, sequence.tokens):
+                kv.release(sequence)
+                self._blocked = (sequence, kv.changes)
+                break
+            new_tokens = min(missing, budget)
+            self._start(step, sequence, new_tokens, now)
+            budget -= new_tokens

@@ -1,0 +1,34 @@
+"""How many draft tokens a model accepts: deterministic by seed, request and progress, whatever else the cluster does."""
+
+from __future__ import annotations
+
+_MASK = (1 << 64) - 1
+
+
+class Acceptance:
+    """Accepts a draft token with probability `rate` if the ones before it were accepted.
+
+    So at least j of k drafts are accepted with probability rate**j, and a step brings (1 - rate**(k+1)) / (1 - rate) tokens
+    on average, the model's own included (Leviathan et al., "Fast Inference from Transformers via Speculative Decoding",
+    2023, equation 1).
+    """
+
+    def __init__(self, drafts: int, rate: float, seed: int = 0) -> None:
+        self._chances = [rate**j for j in range(1, drafts + 1)]
+        self._seed = _mix(seed & _MASK)
+
+    def accepted(self, request: int, produced: int, drafts: int) -> int:
+        """Of `drafts` draft tokens, how many request number `request` accepts when it has produced so many tokens."""
+        draw = (_mix(self._seed ^ _mix((request << 32 ^ produced) & _MASK)) >> 11) / 2**53
+        count = 0
+        while count < drafts and draw < self._chances[count]:
+            count += 1
+        return count
+
+
+def _mix(value: int) -> int:
+    """Splitmix64's finaliser: every bit of the result depends on every bit of `value`."""
+    value = (value + 0x9E3779B97F4A7C15) & _MASK
+    value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+    value = (value ^ value >> 27) * 0x94D049BB133111EB & _MASK
+    return value ^ value >> 31
