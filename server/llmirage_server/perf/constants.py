@@ -1,8 +1,8 @@
 """What real kernels of a GPU reach under a serving engine: the fitted numbers of the performance model, and their origin.
 
-A fit is a small set of constants of one operation (say, GEMM) in one number format, found on a table of measured kernels. The
-data files hold one GPU each; `class_nvlink.json` and `class_pcie.json` hold fits on all the GPUs of a kind pooled, which serve
-a GPU that nobody has measured.
+A fit is a small set of constants of one operation (say, GEMM) in one number format, found on a table of measured kernels.
+The data files hold one GPU each; `class_nvlink.json` and `class_pcie.json` hold fits on all the GPUs of a kind pooled, which
+serve a GPU that nobody has measured.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ _NEAREST: dict[str, tuple[str, ...]] = {
 }
 
 
+_PCIE_CARDS = ("l40s", "rtx_pro_6000_server", "rtx_4090")  # of the GPUs with data files
+
+
 class Fit(TypedDict):
     """One line of a data file."""
 
@@ -46,8 +49,8 @@ Table = Mapping[str, Mapping[str, Fit]]  # engine -> "op dtype" -> fit
 class Constants:
     """The constants of one GPU under one engine, with fallbacks where something was never measured.
 
-    Order of the search: this engine, then all engines pooled; the same for the nearest formats; all that first among the fits
-    of the GPU itself, then of its twin (`GpuSpec.constants_of`), then of its kind of GPU, then of the other kind. Link
+    Order of the search: this engine, then all engines pooled; the same for the nearest formats; all that first among the
+    fits of the GPU itself, then of its twin (`GpuSpec.constants_of`), then of its kind of GPU, then of the other kind. Link
     constants never come from a twin with another kind of link.
     """
 
@@ -90,31 +93,21 @@ def _table(name: str) -> Table | None:
     return cast(Table, json.loads(file.read_text(encoding="utf-8"))["engines"])
 
 
-# GPUs that share the chip of a measured one.
-_TWINS = {
-    "h100_pcie": "h100_sxm",
-    "h800_sxm": "h100_sxm",
-    "a100_40gb_sxm": "a100_sxm",
-    "rtx_4090": "l40s",
-    "l4": "l40s",
-}
-
-
 def constants_for(gpu: GpuSpec, engine: str) -> Constants:
-    """Return what kernels of this GPU reach under this engine (one of ENGINES)."""
+    """Return what kernels of this GPU reach under this engine; ValueError for one that is not in ENGINES."""
     if engine not in ENGINES:
         raise ValueError(f"no constants for engine {engine!r}; known engines: {', '.join(ENGINES)}")
-    return _constants(gpu.key, _TWINS.get(gpu.key), gpu.link_kind == "pcie", engine)
+    return _constants(gpu.key, gpu.constants_of, gpu.link_kind == "pcie", engine)
 
 
 @lru_cache(maxsize=256)
 def _constants(key: str, twin: str | None, pcie: bool, engine: str) -> Constants:
     own = [("", table)] if (table := _table(key)) else []
-    twins = [(twin, table)] if twin and (table := _table(twin)) else []
+    twins = [(twin, table)] if twin and twin != key and (table := _table(twin)) else []
     kinds = [("class_pcie", "PCIe cards"), ("class_nvlink", "NVLink GPUs")]
     if not pcie:
         kinds.reverse()
     classes = [(f"all measured {words}", table) for name, words in kinds if (table := _table(name))]
     # A PCIe card of an NVLink chip (or the reverse) has another kind of link: its collectives are those of its kind.
-    same_link = pcie == (twin in ("l40s", "rtx_pro_6000_server"))
-    return Constants(engine, own + twins + classes, own + (twins if same_link else []) + classes)
+    same_link = [(name, table) for name, table in twins if pcie == (name in _PCIE_CARDS)]
+    return Constants(engine, own + twins + classes, own + same_link + classes)

@@ -1,99 +1,152 @@
-"""Messages between GPUs: collectives of tensor and expert parallelism, hand-over between pipeline stages."""
+"""Messages between GPUs: collectives of tensor and expert parallelism, hand-over between pipeline stages.
+
+Ranks that no single link domain holds (GpuSpec.link_gpus) work in two levels: over the domain's link within, over one
+network card per GPU between domains.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from llmirage_server.perf.constants import Constants
 from llmirage_server.perf.gpus import GpuSpec
 from llmirage_server.perf.kernels.kernel import TokenKernel, Work
 from llmirage_server.perf.kernels.roofline import US, explain
 
-# Between nodes: one 400 Gb/s InfiniBand or RoCE port a GPU (NVIDIA ConnectX-7), latency of one RDMA message.
-NODE_LINK_BYTES_PER_S = 50e9
-NODE_LATENCY_S = 5e-6
-_BULK_EFFICIENCY = 0.75  # of the link: ring all-gather, reduce-scatter, all-to-all (NCCL)
-_BULK_FLOOR_S = 8e-6
+# Share of a network card's line rate that collectives reach; assumed, as no measured table crosses nodes.
+_NODE_LINK_REACHED = 0.8
+
+
+class _Path(NamedTuple):
+    """One algorithm: its latency, and seconds per token on the wire."""
+
+    base: float
+    slope: float
 
 
 @dataclass(frozen=True, slots=True)
-class _BestOfTwo:
-    """The faster of two algorithms, each latency + slope x tokens."""
+class _Collective:
+    """The faster of two algorithms, after or before a part across nodes."""
 
     base: float
     slope: float
     other_base: float
     other_slope: float
-    bytes_per_token: float  # through the link of one GPU
-    link: float
+    far_base: float
+    far_slope: float
+    bytes_per_token: float  # through the busiest link of one GPU
+    ideal_slope: float
 
     def seconds(self, tokens: float) -> float:
-        return min(self.base + self.slope * tokens, self.other_base + self.other_slope * tokens)
+        near = min(self.base + self.slope * tokens, self.other_base + self.other_slope * tokens)
+        return near + self.far_base + self.far_slope * tokens
 
     def work(self, tokens: float) -> Work:
-        moved = self.bytes_per_token * tokens
-        seconds = self.seconds(tokens)
-        base = self.base if self.base + self.slope * tokens <= seconds else self.other_base
-        return explain(seconds, 0.0, moved, moved / self.link, {"network": seconds - base, "launch": base})
+        near = self.base + self.slope * tokens < self.other_base + self.other_slope * tokens
+        launch = (self.base if near else self.other_base) + self.far_base
+        wire = (self.slope if near else self.other_slope) * tokens + self.far_slope * tokens
+        ideal = self.ideal_slope * tokens
+        return explain(self.seconds(tokens), 0.0, self.bytes_per_token * tokens, ideal, network=wire, launch=launch)
 
 
-@dataclass(frozen=True, slots=True)
-class _Message:
-    base: float
-    slope: float
-    bytes_per_token: float  # through the link of one GPU
-    link: float
-
-    def seconds(self, tokens: float) -> float:
-        return self.base + self.slope * tokens
-
-    def work(self, tokens: float) -> Work:
-        moved = self.bytes_per_token * tokens
-        parts = self.slope * tokens
-        return explain(self.seconds(tokens), 0.0, moved, moved / self.link, {"network": parts, "launch": self.base})
-
-
-def all_reduce(gpu: GpuSpec, constants: Constants, ranks: int, bytes_per_token: float) -> TokenKernel:
-    """Time to sum B = tokens * bytes_per_token over `ranks` GPUs: the better of two algorithms.
-
-    One-shot (everyone reads everyone): one_floor + one_peer (n - 1) + (n - 1) B / (link one_link); two-shot (reduce-scatter,
-    then all-gather): two_floor + 2 (n - 1) / n B / (link two_link).
-    """
-    c = constants.of("all_reduce", "bf16")
-    link = gpu.link_bytes_per_s
-    share = 2.0 * (ranks - 1) / ranks * bytes_per_token
-    return _BestOfTwo(
-        base=(c["one_floor_us"] + c["one_peer_us"] * (ranks - 1)) * US,
-        slope=(ranks - 1) * bytes_per_token / (link * c["one_link"]),
-        other_base=c["two_floor_us"] * US,
-        other_slope=share / (link * c["two_link"]),
-        bytes_per_token=share,
-        link=link,
+def _collective(gpu: GpuSpec, paths: tuple[_Path, _Path], far: _Path, near_bytes: float, far_bytes: float) -> _Collective:
+    return _Collective(
+        *paths[0],
+        *paths[1],
+        *far,
+        bytes_per_token=max(near_bytes, far_bytes),
+        ideal_slope=near_bytes / gpu.link_bytes_per_s + far_bytes / gpu.node_link_bytes_per_s,
     )
 
 
-def _bulk(gpu: GpuSpec, ranks: int, bytes_per_token: float) -> TokenKernel:
-    link, latency = gpu.link_bytes_per_s, _BULK_FLOOR_S
-    if ranks > gpu.link_gpus:
-        link, latency = NODE_LINK_BYTES_PER_S, latency + NODE_LATENCY_S
-    return _Message(latency, bytes_per_token / (link * _BULK_EFFICIENCY), bytes_per_token, link)
+def _two_paths(gpu: GpuSpec, c: Mapping[str, float], ranks: int, low_bytes: float, bulk_bytes: float) -> tuple[_Path, _Path]:
+    """The path of least latency and that of most bandwidth, with the bytes each sends through a GPU's link."""
+    if ranks == 1:
+        return _Path(0.0, 0.0), _Path(0.0, 0.0)
+    # two PCIe cards below one switch see more of their link than those that talk through the host
+    link = gpu.link_bytes_per_s * (c["pair_link"] if ranks == 2 else 1.0)
+    return (
+        _Path((c["low_floor_us"] + c["low_peer_us"] * (ranks - 1)) * US, low_bytes / (link * c["low_link"])),
+        _Path((c["bulk_floor_us"] + c["bulk_peer_us"] * (ranks - 1)) * US, bulk_bytes / (link * c["bulk_link"])),
+    )
+
+
+def _domains(gpu: GpuSpec, ranks: int) -> tuple[int, int]:
+    """Ranks in one link domain, and domains."""
+    near = min(ranks, gpu.link_gpus)
+    return near, -(-ranks // near)
+
+
+def _far(gpu: GpuSpec, rounds: int, bytes_per_token: float) -> _Path:
+    if not rounds:
+        return _Path(0.0, 0.0)
+    return _Path(rounds * gpu.node_link_latency_s, bytes_per_token / (gpu.node_link_bytes_per_s * _NODE_LINK_REACHED))
+
+
+def all_reduce(gpu: GpuSpec, constants: Constants, ranks: int, bytes_per_token: float) -> TokenKernel:
+    """Time to sum B = tokens * bytes_per_token over n GPUs: the faster of two algorithms.
+
+    One-shot (everyone reads everyone): low_floor + low_peer (n - 1) + (n - 1) B / (link low_link); two-shot (reduce-scatter,
+    then all-gather): bulk_floor + bulk_peer (n - 1) + 2 (n - 1) / n B / (link bulk_link). Over m domains, each GPU also
+    sums 1 / n of B with its peers of the other domains: 2 (m - 1) / m B / n over the network in 2 (m - 1) rounds.
+    """
+    near, domains = _domains(gpu, ranks)
+    share = 2.0 * (near - 1) / near * bytes_per_token
+    far_bytes = 2.0 * (domains - 1) / domains * bytes_per_token / near
+    paths = _two_paths(gpu, constants.of("all_reduce", "bf16"), near, (near - 1) * bytes_per_token, share)
+    return _collective(gpu, paths, _far(gpu, 2 * (domains - 1), far_bytes), share, far_bytes)
+
+
+def _bulk(gpu: GpuSpec, constants: Constants, op: str, ranks: int, bytes_per_token: float, gathered: bool) -> TokenKernel:
+    near, domains = _domains(gpu, ranks)
+    share = (near - 1) / near * bytes_per_token
+    # what is gathered crosses the network once and is passed on within the domain; what is sent to one GPU goes there
+    far_bytes = (domains - 1) / domains * bytes_per_token / (near if gathered else 1)
+    near_bytes = share if gathered else share / domains
+    paths = _two_paths(gpu, constants.of(op, "bf16"), near, near_bytes, near_bytes)
+    return _collective(gpu, paths, _far(gpu, domains - 1, far_bytes), near_bytes, far_bytes)
 
 
 def all_gather(gpu: GpuSpec, constants: Constants, ranks: int, bytes_per_token: float) -> TokenKernel:
-    """Time until every rank has the `bytes_per_token` of every token, of which it had 1 / ranks."""
-    return _bulk(gpu, ranks, (ranks - 1) / ranks * bytes_per_token)
+    """Time until every rank has the `bytes_per_token` of every token, of which it had 1 / ranks.
+
+    The faster of two protocols, each floor + peer (n - 1) + (n - 1) / n B / (link share).
+    """
+    return _bulk(gpu, constants, "all_gather", ranks, bytes_per_token, gathered=True)
 
 
 def reduce_scatter(gpu: GpuSpec, constants: Constants, ranks: int, bytes_per_token: float) -> TokenKernel:
-    """Time until every rank has the sum of its 1 / ranks of the tokens, `bytes_per_token` each."""
-    return _bulk(gpu, ranks, (ranks - 1) / ranks * bytes_per_token)
+    """Time until every rank has the sum of its 1 / ranks of the tokens, `bytes_per_token` each; as all_gather."""
+    return _bulk(gpu, constants, "reduce_scatter", ranks, bytes_per_token, gathered=True)
 
 
 def all_to_all(gpu: GpuSpec, constants: Constants, ranks: int, bytes_per_token: float) -> TokenKernel:
-    """Time until every rank has sent each token's `bytes_per_token`, spread evenly over the ranks; tokens of one rank."""
-    return _bulk(gpu, ranks, (ranks - 1) / ranks * bytes_per_token)
+    """Time until every rank has sent each of its tokens' `bytes_per_token`, spread evenly over the ranks (NCCL)."""
+    return _bulk(gpu, constants, "all_to_all", ranks, bytes_per_token, gathered=False)
+
+
+def dispatch(gpu: GpuSpec, constants: Constants, ranks: int, bytes_per_token: float) -> TokenKernel:
+    """Time to send a rank's tokens to the ranks of their experts (DeepEP: the faster of low latency and throughput).
+
+    bytes_per_token: hidden size times the different ranks among a token's experts, in bf16 whatever is sent.
+    """
+    return _bulk(gpu, constants, "dispatch", ranks, bytes_per_token, gathered=False)
+
+
+def combine(gpu: GpuSpec, constants: Constants, ranks: int, bytes_per_token: float) -> TokenKernel:
+    """Time to bring the experts' outputs back to a token's rank and sum them; as dispatch."""
+    return _bulk(gpu, constants, "combine", ranks, bytes_per_token, gathered=False)
 
 
 def point_to_point(gpu: GpuSpec, constants: Constants, bytes_per_token: float, across_nodes: bool = False) -> TokenKernel:
-    """Time to hand `bytes_per_token` of each token to one other GPU."""
-    return _bulk(gpu, gpu.link_gpus + 1 if across_nodes else 1, bytes_per_token)
+    """Time to hand `bytes_per_token` of each token to one other GPU, within the link domain or across nodes.
+
+    Within, as an all-to-all of two, in which each sends half of its bytes to the other.
+    """
+    if across_nodes:
+        nothing = (_Path(0.0, 0.0), _Path(0.0, 0.0))
+        return _collective(gpu, nothing, _far(gpu, 1, bytes_per_token), 0.0, bytes_per_token)
+    paths = _two_paths(gpu, constants.of("all_to_all", "bf16"), 2, bytes_per_token, bytes_per_token)
+    return _collective(gpu, paths, _far(gpu, 0, 0.0), bytes_per_token, 0.0)

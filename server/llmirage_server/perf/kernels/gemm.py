@@ -11,6 +11,7 @@ from llmirage_server.perf.kernels.kernel import TokenKernel, Work
 from llmirage_server.perf.kernels.roofline import US, explain
 
 _TILE = 128  # rows and columns of the output tile of one thread block
+_QUANTISE_BYTES = 3.0  # an activation is read in bf16 and written in 8 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,7 @@ class _Gemm:
     compute_base: float
     memory_slope: float
     memory_base: float
+    quantise_slope: float
     floor: float
     power: float
     root: float
@@ -26,53 +28,71 @@ class _Gemm:
     flops_per_row: float
     peak_flops: float
     bytes_per_row: float
-    bytes_base: float
+    weight_bytes: float
     bandwidth: float
 
     def seconds(self, tokens: float) -> float:
         compute = self.compute_slope * tokens + self.compute_base
         memory = self.memory_slope * tokens + self.memory_base
-        return float((compute**self.power + memory**self.power) ** self.root) + self.floor
+        busy = float((compute**self.power + memory**self.power) ** self.root)
+        return busy + self.quantise_slope * tokens + self.floor
 
     def work(self, tokens: float) -> Work:
         flops = self.flops_per_row * tokens
-        moved = self.bytes_per_row * tokens + self.bytes_base
+        moved = self.bytes_per_row * tokens + self.weight_bytes
         return explain(
             self.seconds(tokens),
             flops,
             moved,
             max(flops / self.peak_flops, moved / self.bandwidth),
-            {
-                "compute": self.compute_slope * tokens + self.compute_base,
-                "memory": self.memory_slope * tokens + self.memory_base,
-                "launch": self.floor,
-            },
+            compute=self.compute_slope * tokens + self.compute_base,
+            memory=self.memory_slope * tokens + self.memory_base + self.quantise_slope * tokens,
+            launch=self.floor,
         )
 
 
-def gemm(gpu: GpuSpec, constants: Constants, dtype: WeightDtype, n: int, k: int) -> TokenKernel:
-    """Time of C[m, n] = A[m, k] x W[k, n] as a function of m.
+def gemm(
+    gpu: GpuSpec,
+    constants: Constants,
+    dtype: WeightDtype,
+    n: int,
+    k: int,
+    *,
+    batches: int = 1,
+    op: str = "gemm",
+    repeated: bool = False,
+) -> TokenKernel:
+    """Time of C[m, n] = A[m, k] x W[k, n] as a function of m, or of `batches` such products in one launch.
 
-    compute = 2 m n k / (F compute) + wave W, where W = 2 * 128 * 128 * k * S / F is one whole wave of output tiles over the S
-    multiprocessors: a half-filled last wave costs as much as a full one. memory = (n k weight bytes + m k activation
-    bytes + 2 m n) / (BW memory) + stream S 128 k weight bytes / BW. Smooth maximum of `power`, plus the floor.
+    compute = 2 m n (k + prologue) / (F compute) + wave W: filling and draining the pipeline of a tile costs as much as
+    `prologue` more columns, and W = 2 * 128 * 128 * k * S / F is one whole wave of output tiles over the S
+    multiprocessors, for a half-filled last wave costs as much as a full one. memory = (n k weight bytes + m k activation
+    bytes + 2 m n) / (BW memory) + stream S 128 k weight bytes / BW. Smooth maximum of `power`, plus 3 m k quantise / BW
+    where activations are quantised before (formats below 16 bits), plus the floor.
+
+    repeated: as a benchmark that repeats one call finds it, with weights of up to `cache_mb` served from the L2 cache at
+    `cache` times the memory bandwidth. Layers of a model evict each other's weights, so a model never sees that.
     """
-    c = constants.of("gemm", dtype.kernel_dtype)
+    c = constants.of(op, dtype.kernel_dtype)
     peak, bandwidth = gpu.flops[dtype.compute], gpu.bandwidth_bytes_per_s
     reached = bandwidth * c["memory"]
-    bytes_per_row = k * dtype.activation_bytes + 2.0 * n
-    weights = n * k * dtype.weight_bytes
+    bytes_per_row = batches * (k * dtype.activation_bytes + 2.0 * n)
+    flops_per_row = 2.0 * batches * n * k
+    weights = batches * n * k * dtype.weight_bytes
+    cached = c["cache"] if repeated and weights < c["cache_mb"] * 1e6 else 1.0
+    quantised = c["quantise"] if dtype.activation_bytes < 2.0 else 0.0
     return _Gemm(
-        compute_slope=2.0 * n * k / (peak * c["compute"]),
+        compute_slope=flops_per_row * (1.0 + c["prologue"] / k) / (peak * c["compute"]),
         compute_base=c["wave"] * 2.0 * _TILE * _TILE * k * gpu.sm_count / peak,
         memory_slope=bytes_per_row / reached,
-        memory_base=weights / reached + c["stream"] * gpu.sm_count * _TILE * k * dtype.weight_bytes / bandwidth,
+        memory_base=weights / reached / cached + c["stream"] * gpu.sm_count * _TILE * k * dtype.weight_bytes / bandwidth,
+        quantise_slope=quantised * _QUANTISE_BYTES * k / bandwidth,
         floor=c["floor_us"] * US,
         power=c["power"],
         root=1.0 / c["power"],
-        flops_per_row=2.0 * n * k,
+        flops_per_row=flops_per_row,
         peak_flops=peak,
         bytes_per_row=bytes_per_row,
-        bytes_base=weights,
+        weight_bytes=weights,
         bandwidth=bandwidth,
     )

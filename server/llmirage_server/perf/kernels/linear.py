@@ -37,7 +37,9 @@ class _Linear:
             flops,
             moved,
             max(flops / self.peak_flops, moved / self.bandwidth),
-            {"compute": self.compute_slope * tokens, "memory": self.memory_slope * tokens, "launch": self.floor},
+            compute=self.compute_slope * tokens,
+            memory=self.memory_slope * tokens,
+            launch=self.floor,
         )
 
 

@@ -2,58 +2,68 @@
 
 from __future__ import annotations
 
-from math import ceil
-
 from llmirage_server.perf.constants import Constants
 from llmirage_server.perf.dtypes import KV_DTYPE_BYTES, WEIGHT_DTYPES
 from llmirage_server.perf.gpus import GpuSpec
-from llmirage_server.perf.kernels import attention
-from llmirage_server.perf.kernels.attention import DecodeAttention
+from llmirage_server.perf.kernels.decode import decode_attention
+from llmirage_server.perf.kernels.gemm import gemm
 from llmirage_server.perf.kernels.kernel import DecodeKernel, PrefillKernel, TokenKernel
-from llmirage_server.perf.kernels.roofline import NS, US
-
-_MMA_ROWS = 16
+from llmirage_server.perf.kernels.prefill import prefill_attention
+from llmirage_server.perf.kernels.roofline import MMA_ROWS, round_up
 
 
 def prefill(
     gpu: GpuSpec, constants: Constants, heads: int, qk_dim: int, v_dim: int, kv_rank_plus_rope: int, kv_dtype: str
 ) -> PrefillKernel:
-    """Time of causal attention of prompt chunks with the latent cache expanded into full heads (see attention.prefill)."""
-    return attention.prefill(gpu, constants, heads, heads, qk_dim, v_dim, kv_dtype, op="mla_prefill")
+    """Time of causal attention of prompt chunks (prefill.prefill_attention), the latent cache expanded into full heads.
 
-
-def decode(
-    gpu: GpuSpec, constants: Constants, heads: int, kv_rank: int, rope_dim: int, kv_dtype: str, queries: int = 1
-) -> DecodeKernel:
-    """Time of absorbed attention on the latent cache: all heads share one key of kv_rank + rope_dim values per token.
-
-    memory = context (kv_rank + rope_dim) bytes / (BW memory); compute = 2 context ceil16(queries h) (2 kv_rank + rope_dim) / (F
-    compute); floors as in attention.decode, with schedule_ns per (sequence, head).
+    Cached tokens are read expanded, in bf16; where heads are as wide as the latent cache itself (absorbed attention, as
+    sparse prefill runs it) all heads share one key of `kv_rank_plus_rope` values.
     """
-    c = constants.of("mla_decode", kv_dtype)
-    peak, bandwidth = gpu.flops["bf16"], gpu.bandwidth_bytes_per_s
-    width = 2 * kv_rank + rope_dim
-    rows = ceil(queries * heads / _MMA_ROWS) * _MMA_ROWS
-    bytes_context = float((kv_rank + rope_dim) * KV_DTYPE_BYTES[kv_dtype])
-    return DecodeAttention(
-        memory_context=bytes_context / (bandwidth * c["memory"]),
-        memory_sequence=0.0,
-        compute_context=2.0 * rows * width / (peak * c["compute"]),
-        floor=c["floor_us"] * US,
-        split=c["split_us"] * US / 64.0,
-        per_sequence=c["schedule_ns"] * NS * heads,
-        power=c["power"],
-        root=1.0 / c["power"],
-        flops_context=2.0 * queries * heads * width,
-        peak_flops=peak,
-        bytes_context=bytes_context,
-        bytes_sequence=0.0,
-        bandwidth=bandwidth,
+    dims = qk_dim + v_dim
+    absorbed = qk_dim == kv_rank_plus_rope
+    key_bytes = kv_rank_plus_rope * KV_DTYPE_BYTES[kv_dtype] if absorbed else 2.0 * heads * dims
+    return prefill_attention(
+        gpu,
+        constants.of("mla_prefill", kv_dtype),
+        heads=heads,
+        qk_dim=qk_dim,
+        v_dim=v_dim,
+        bytes_new=2.0 * heads * dims + key_bytes,
+        bytes_context=float(key_bytes),
     )
 
 
-def bmm(gpu: GpuSpec, constants: Constants, heads: int, n: int, k: int) -> TokenKernel:
-    """Time of the absorbed projections: for each head, [tokens, k] x [k, n] in bf16, one batched launch."""
-    from llmirage_server.perf.kernels.gemm import gemm
+def decode(
+    gpu: GpuSpec,
+    constants: Constants,
+    heads: int,
+    kv_rank: int,
+    rope_dim: int,
+    kv_dtype: str,
+    queries: int = 1,
+    *,
+    repeated: bool = False,
+) -> DecodeKernel:
+    """Time of absorbed attention on the latent cache (decode.decode_attention).
 
-    return gemm(gpu, constants, WEIGHT_DTYPES["bf16"], heads * n, k)
+    All heads share one key of kv_rank + rope_dim values per token, of which kv_rank are the value too; compute counts
+    2 ceil16(queries h) (2 kv_rank + rope_dim) flop per token of context, and each (sequence, head) is scheduled.
+    """
+    width = 2 * kv_rank + rope_dim
+    return decode_attention(
+        gpu,
+        constants.of("mla_decode", kv_dtype),
+        flops_context=2.0 * queries * heads * width,
+        packed_flops_context=2.0 * round_up(queries * heads, MMA_ROWS) * width,
+        bytes_context=float((kv_rank + rope_dim) * KV_DTYPE_BYTES[kv_dtype]),
+        bytes_sequence=2.0 * queries * heads * width,
+        schedules=heads,
+        dims=width,
+        repeated=repeated,
+    )
+
+
+def bmm(gpu: GpuSpec, constants: Constants, heads: int, n: int, k: int, *, repeated: bool = False) -> TokenKernel:
+    """Time of an absorbed projection: for each head [tokens, k] x [k, n] in bf16, one batched launch (gemm.gemm)."""
+    return gemm(gpu, constants, WEIGHT_DTYPES["bf16"], n, k, batches=heads, op="mla_bmm", repeated=repeated)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
 from llmirage_server.perf.constants import Constants
@@ -9,15 +10,16 @@ from llmirage_server.perf.dtypes import WeightDtype
 from llmirage_server.perf.gpus import GpuSpec
 from llmirage_server.perf.kernels.kernel import TokenKernel, Work
 from llmirage_server.perf.kernels.roofline import US, explain
+from llmirage_server.perf.kernels.routing import DEFAULT_SKEW, busiest_rank
 
 _ROW_BLOCK = 64  # an expert's rows are padded by up to this many
 
 
 @dataclass(frozen=True, slots=True)
 class _Experts:
-    experts: int  # of this rank
-    pairs_per_token: float
-    missed: float  # chance that one token does not visit a given expert
+    tokens: tuple[float, ...]  # counts at which the two below are known
+    pairs: tuple[float, ...]
+    met: tuple[float, ...]
     compute_pair: float
     compute_expert: float
     memory_expert: float
@@ -26,6 +28,8 @@ class _Experts:
     floor: float
     power: float
     root: float
+    cached_experts: float  # that the L2 cache holds, in a repeated call
+    cache: float
     # for `work`
     flops_pair: float
     peak_flops: float
@@ -34,29 +38,39 @@ class _Experts:
     bytes_token: float
     bandwidth: float
 
+    def routed(self, tokens: float) -> tuple[float, float]:
+        """Return (token, expert) pairs and distinct experts of the busiest rank."""
+        known = self.tokens
+        i = bisect_left(known, tokens)
+        if i == 0:
+            share = tokens / known[0]
+            return self.pairs[0] * share, self.met[0] * share
+        if i == len(known):
+            return self.pairs[-1] * tokens / known[-1], self.met[-1]
+        share = (tokens - known[i - 1]) / (known[i] - known[i - 1])
+        low, met = self.pairs[i - 1], self.met[i - 1]
+        return low + share * (self.pairs[i] - low), met + share * (self.met[i] - met)
+
     def seconds(self, tokens: float) -> float:
-        pairs = self.pairs_per_token * tokens
-        met = self.experts * (1.0 - self.missed**tokens)
+        pairs, met = self.routed(tokens)
         compute = self.compute_pair * pairs + self.compute_expert * met
-        memory = self.memory_expert * met
+        memory = self.memory_expert * (met / self.cache if met < self.cached_experts else met)
         busy = float((compute**self.power + memory**self.power) ** self.root)
         return busy + self.per_pair * pairs + self.per_token * tokens + self.floor
 
     def work(self, tokens: float) -> Work:
-        pairs = self.pairs_per_token * tokens
-        met = self.experts * (1.0 - self.missed**tokens)
+        pairs, met = self.routed(tokens)
         flops = self.flops_pair * pairs
         moved = self.bytes_expert * met + self.bytes_pair * pairs + self.bytes_token * tokens
+        streamed = self.memory_expert * (met / self.cache if met < self.cached_experts else met)
         return explain(
             self.seconds(tokens),
             flops,
             moved,
             max(flops / self.peak_flops, moved / self.bandwidth),
-            {
-                "compute": self.compute_pair * pairs + self.compute_expert * met,
-                "memory": self.memory_expert * met + self.per_pair * pairs + self.per_token * tokens,
-                "launch": self.floor,
-            },
+            compute=self.compute_pair * pairs + self.compute_expert * met,
+            memory=streamed + self.per_pair * pairs + self.per_token * tokens,
+            launch=self.floor,
         )
 
 
@@ -70,33 +84,48 @@ def experts(
     per_token: int,
     ep: int,
     gated: bool = True,
+    *,
+    skew: float = DEFAULT_SKEW,
+    repeated: bool = False,
 ) -> TokenKernel:
-    """Time of the routed experts on the busiest of `ep` ranks as a function of the tokens that enter the group.
+    """Time of the routed experts on the busiest of `ep` ranks as a function of T, the tokens that enter the group.
 
-    `width` is that of one expert on this rank (divided by the tensor parallelism of the experts); `experts` counts those of the
-    whole layer.
+    `width` is that of one expert on this rank (divided by the tensor parallelism of the experts); `experts` counts those of
+    the whole layer. The busiest rank gets N (token, expert) pairs and meets D of its experts (routing.busiest_rank); N lies
+    between the even share and that: N = T k / ep (busiest / even)^hot. M = 3 H I weights (2 H I ungated) of an expert.
+
+    compute = 2 M (N + padding 64 D) / (F compute), rows being padded to blocks; memory = D M weight bytes / (BW memory),
+    every expert met being read once. Smooth maximum of `power`, plus (activation N + spread T k) (4 H + 2 M / H) / BW for
+    what is gathered, written between the matrices and summed, `spread` for kernels that walk over the pairs of all ranks;
+    plus the floor. repeated: as in gemm.gemm.
     """
     c = constants.of("moe", dtype.kernel_dtype)
     peak, bandwidth = gpu.flops[dtype.compute], gpu.bandwidth_bytes_per_s
-    matrices = 3 if gated else 2
-    weights = float(matrices * hidden * width)
+    weights = float((3 if gated else 2) * hidden * width)
+    expert_bytes = weights * dtype.weight_bytes
     compute_pair = 2.0 * weights / (peak * c["compute"])
-    bytes_pair = 4.0 * hidden + 2.0 * matrices * width
+    bytes_pair = 4.0 * hidden + 2.0 * weights / hidden
+    routed = busiest_rank(experts, per_token, ep, skew)
+    even = per_token / ep
     return _Experts(
-        experts=max(1, experts // ep),
-        pairs_per_token=per_token / ep,
-        missed=1.0 - per_token / experts,
+        tokens=routed.tokens,
+        pairs=tuple(
+            even * t * (pairs / (even * t)) ** c["hot"] for t, pairs in zip(routed.tokens, routed.pairs, strict=True)
+        ),
+        met=routed.experts,
         compute_pair=compute_pair,
         compute_expert=compute_pair * c["padding"] * _ROW_BLOCK,
-        memory_expert=weights * dtype.weight_bytes / (bandwidth * c["memory"]),
+        memory_expert=expert_bytes / (bandwidth * c["memory"]),
         per_pair=c["activation"] * bytes_pair / bandwidth,
-        per_token=c["activation"] * 4.0 * hidden / bandwidth,
+        per_token=c["spread"] * per_token * bytes_pair / bandwidth,
         floor=c["floor_us"] * US,
         power=c["power"],
         root=1.0 / c["power"],
+        cached_experts=c["cache_mb"] * 1e6 / expert_bytes if repeated else 0.0,
+        cache=c["cache"],
         flops_pair=2.0 * weights,
         peak_flops=peak,
-        bytes_expert=weights * dtype.weight_bytes,
+        bytes_expert=expert_bytes,
         bytes_pair=bytes_pair,
         bytes_token=4.0 * hidden,
         bandwidth=bandwidth,

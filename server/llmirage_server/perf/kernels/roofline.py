@@ -1,4 +1,4 @@
-"""What all kernels share: the smooth maximum, and the choice of what bounds a call."""
+"""What all kernels share: units, and the choice of what bounds a call."""
 
 from __future__ import annotations
 
@@ -6,8 +6,25 @@ from llmirage_server.perf.kernels.kernel import Bound, Work
 
 US = 1e-6
 NS = 1e-9
+MMA_ROWS = 16  # rows of a tensor-core tile: that many query heads share one pass over their keys
 
 
-def explain(seconds: float, flops: float, bytes_: float, ideal_s: float, parts: dict[Bound, float]) -> Work:
-    """Return the Work of a call whose `seconds` are made of these parts."""
-    return Work(seconds, flops, bytes_, ideal_s, max(parts, key=lambda bound: parts[bound]))
+def explain(
+    seconds: float,
+    flops: float,
+    moved: float,
+    ideal_s: float,
+    *,
+    compute: float = 0.0,
+    memory: float = 0.0,
+    launch: float = 0.0,
+    network: float = 0.0,
+) -> Work:
+    """Return the Work of a call; its bound is the longest of the parts (seconds) that `seconds` is made of."""
+    parts: dict[Bound, float] = {"compute": compute, "memory": memory, "launch": launch, "network": network}
+    return Work(seconds, flops, moved, ideal_s, max(parts, key=lambda bound: parts[bound]))
+
+
+def round_up(rows: float, block: int) -> int:
+    """The smallest multiple of `block` that holds `rows`."""
+    return int(-(-rows // block)) * block

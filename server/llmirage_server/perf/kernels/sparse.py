@@ -1,62 +1,43 @@
 """The indexer of DeepSeek sparse attention: small heads that score every key, of which the real attention takes the best.
 
-Scores are computed on fp8 keys with one key shared by all index heads. No table of measured kernels exists; the efficiencies
-are those of MLA decode and attention prefill on the same GPU (provenance "transferred").
+Scores are computed on fp8 keys, one key shared by all index heads. Its efficiencies are those of attention on prompts and of
+MLA decode on the same GPU (provenance "transferred"): no table of the indexer alone has been fitted.
 """
 
 from __future__ import annotations
 
 from llmirage_server.perf.constants import Constants
 from llmirage_server.perf.gpus import GpuSpec
-from llmirage_server.perf.kernels.attention import DecodeAttention, PrefillAttention
+from llmirage_server.perf.kernels.decode import decode_attention
 from llmirage_server.perf.kernels.kernel import DecodeKernel, PrefillKernel
-from llmirage_server.perf.kernels.roofline import US
+from llmirage_server.perf.kernels.prefill import prefill_attention
+from llmirage_server.perf.kernels.roofline import MMA_ROWS, round_up
 
-_SCORE_BYTES = 4.0  # float32 scores are written and read by the selection of the best keys
+_SCORE_BYTES = 4.0  # float32 scores are written, and read by the selection of the best keys
 
 
 def indexer_prefill(gpu: GpuSpec, constants: Constants, heads: int, head_dim: int) -> PrefillKernel:
-    """Time to score all (query, key) pairs of the prompt chunks: 2 h d flop and 8 bytes of scores a pair."""
-    c = constants.of("attention_prefill", "bf16")
-    peak = gpu.flops.get("fp8", gpu.flops["bf16"])
-    bandwidth = gpu.bandwidth_bytes_per_s
-    flops = 2.0 * heads * head_dim
-    per_pair = flops / (peak * c["compute"]) + 2.0 * _SCORE_BYTES / bandwidth
-    return PrefillAttention(
-        per_pair=per_pair,
-        per_new=0.0,
-        per_longest=0.0,
-        memory_new=2.0 * heads * head_dim / bandwidth,
-        memory_context=float(head_dim) / bandwidth,
-        floor=c["floor_us"] * US,
-        power=c["power"],
-        root=1.0 / c["power"],
-        flops_per_pair=flops,
-        peak_flops=peak,
-        bytes_new=2.0 * heads * head_dim,
+    """Time to score all (query, key) pairs of the prompt chunks: 2 h d flop a pair, as the first half of attention."""
+    return prefill_attention(
+        gpu,
+        constants.of("attention_prefill", "bf16"),
+        heads=heads,
+        qk_dim=head_dim,
+        v_dim=0,
+        bytes_new=float(heads * head_dim + head_dim),
         bytes_context=float(head_dim),
-        bandwidth=bandwidth,
     )
 
 
 def indexer_decode(gpu: GpuSpec, constants: Constants, heads: int, head_dim: int, queries: int = 1) -> DecodeKernel:
-    """Time to score the whole context of each decoding sequence: one fp8 key and 8 bytes of scores a token."""
-    c = constants.of("mla_decode", "bf16")
-    peak, bandwidth = gpu.flops.get("fp8", gpu.flops["bf16"]), gpu.bandwidth_bytes_per_s
-    moved = head_dim + 2.0 * _SCORE_BYTES * queries
-    flops = 2.0 * queries * heads * head_dim
-    return DecodeAttention(
-        memory_context=moved / (bandwidth * c["memory"]),
-        memory_sequence=0.0,
-        compute_context=flops / (peak * c["compute"]),
-        floor=c["floor_us"] * US,
-        split=c["split_us"] * US / 64.0,
-        per_sequence=0.0,
-        power=c["power"],
-        root=1.0 / c["power"],
-        flops_context=flops,
-        peak_flops=peak,
-        bytes_context=moved,
-        bytes_sequence=0.0,
-        bandwidth=bandwidth,
+    """Time to score the whole context of each decoding sequence: one fp8 key and two passes over the scores a token."""
+    return decode_attention(
+        gpu,
+        constants.of("mla_decode", "bf16"),
+        flops_context=2.0 * queries * heads * head_dim,
+        packed_flops_context=2.0 * round_up(queries * heads, MMA_ROWS) * head_dim,
+        bytes_context=head_dim + 2.0 * _SCORE_BYTES * queries,
+        bytes_sequence=float(queries * heads * head_dim),
+        schedules=1,
+        dims=head_dim,
     )
