@@ -1,13 +1,11 @@
-"""The radix tree: by hand, and against a model that knows nothing of edges."""
+"""The radix tree, by hand."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from llmirage_server.cluster.radix_tree import Node, RadixTree, token_bytes
+from llmirage_server.cluster.radix_tree import MERGED_BYTES, TOKEN_BYTES, RadixTree, token_bytes
 
 
 def key(*tokens: int) -> bytes:
@@ -127,102 +125,88 @@ def test_the_queue_of_leaves_stays_small_when_nothing_is_ever_evicted() -> None:
     assert tree.evict(3) == 3
 
 
-class Model:
-    """Every stored prefix, in pages, with its locks and when it was last let go: what a radix tree must mean."""
-
-    def __init__(self, page_size: int) -> None:
-        self.page = page_size
-        self.last_used: dict[tuple[int, ...], int] = {}
-        self.locks: dict[tuple[int, ...], int] = {}
-        self.clock = 0
-
-    def prefixes(self, tokens: tuple[int, ...]) -> list[tuple[int, ...]]:
-        return [tokens[:n] for n in range(self.page, len(tokens) + 1, self.page)]
-
-    def match(self, tokens: tuple[int, ...]) -> int:
-        return max((len(prefix) for prefix in self.prefixes(tokens) if prefix in self.last_used), default=0)
-
-    def store(self, tokens: tuple[int, ...]) -> None:
-        for prefix in self.prefixes(tokens):
-            self.last_used.setdefault(prefix, 0)
-
-    def lock(self, tokens: tuple[int, ...]) -> None:
-        for prefix in self.prefixes(tokens):
-            self.locks[prefix] = self.locks.get(prefix, 0) + 1
-
-    def unlock(self, tokens: tuple[int, ...]) -> None:
-        self.clock += 1
-        for prefix in self.prefixes(tokens):
-            self.locks[prefix] -= 1
-            self.last_used[prefix] = self.clock
-
-    def locked_tokens(self) -> int:
-        return sum(self.page for count in self.locks.values() if count)
-
-    def evict(self, tokens: int) -> int:
-        evicted = 0
-        while evicted < tokens:
-            parents = {prefix[: -self.page] for prefix in self.last_used}
-            leaves = [prefix for prefix in self.last_used if prefix not in parents and not self.locks.get(prefix)]
-            if not leaves:
-                break
-            del self.last_used[min(leaves, key=self.last_used.__getitem__)]
-            evicted += self.page
-        return evicted
+def test_only_the_first_tokens_of_a_key_are_looked_at_if_so_asked() -> None:
+    tree = RadixTree(page_size=2)
+    store(tree, *range(10))
+    assert [tree.match(key(*range(10)), tokens) for tokens in (0, 1, 5, 9, 10, 50)] == [0, 0, 4, 8, 10, 10]
+    node, matched = tree.lock(key(*range(10)), 7)
+    assert (matched, tree.locked_tokens) == (6, 6)
+    assert tree.evict(100) == 4
+    tree.unlock(node)
 
 
-TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=12).map(tuple)
-OPERATIONS = st.lists(
-    st.one_of(
-        st.tuples(st.just("lock"), TOKENS),
-        st.tuples(st.just("extend"), st.integers(0, 5), TOKENS),
-        st.tuples(st.just("unlock"), st.integers(0, 5)),
-        st.tuples(st.just("evict"), st.integers(1, 15)),
-    ),
-    max_size=40,
-)
+def test_what_is_left_of_a_leaf_can_be_extended_again() -> None:
+    tree = RadixTree()
+    store(tree, *range(10))
+    assert tree.evict(3) == 3
+    assert tree.match(key(*range(10))) == 7
+    store(tree, *range(7), 70, 71)
+    assert tree.evict(1) == 1
+    store(tree, *range(10))
+    assert tree.total_tokens == 11
+    assert tree.match(key(*range(10))) == 10
+    assert tree.match(key(*range(7), 70, 71)) == 8
 
 
-@settings(max_examples=400, deadline=None)
-@given(page_size=st.sampled_from([1, 2, 3]), operations=OPERATIONS, probes=st.lists(TOKENS, max_size=4))
-def test_it_agrees_with_the_set_of_all_stored_prefixes(
-    page_size: int, operations: list[tuple[object, ...]], probes: list[tuple[int, ...]]
-) -> None:
-    tree, model = RadixTree(page_size), Model(page_size)
-    held: list[tuple[Node, tuple[int, ...]]] = []
-    for operation in operations:
-        match operation:
-            case ("lock", tuple(tokens)):
-                node, matched = tree.lock(key(*tokens))
-                assert matched == model.match(tokens)
-                held.append((node, tokens[:matched]))
-                model.lock(tokens[:matched])
-            case ("extend", int(which), tuple(more)) if held:
-                node, tokens = held.pop(which % len(held))
-                more = more[: len(more) - len(more) % page_size]
-                longer = tokens + more
-                held.append((tree.extend(node, key(*more)), longer))
-                model.store(longer)
-                model.lock(longer)
-                for prefix in model.prefixes(tokens):
-                    model.locks[prefix] -= 1
-            case ("unlock", int(which)) if held:
-                node, tokens = held.pop(which % len(held))
-                tree.unlock(node)
-                model.unlock(tokens)
-            case ("evict", int(tokens)):
-                assert tree.evict(tokens) == model.evict(tokens)
-        assert tree.total_tokens == len(model.last_used) * page_size
-        assert tree.locked_tokens == model.locked_tokens()
-        for _, tokens in held:
-            assert tree.match(key(*tokens)) == len(tokens)
-        for probe in probes:
-            assert tree.match(key(*probe)) == model.match(probe)
-    for node, _ in held:
+def test_a_tail_that_goes_token_by_token_does_not_keep_its_memory() -> None:
+    tree = RadixTree()
+    store(tree, *range(1000))
+    (leaf,) = tree.root.children.values()
+    for left in range(999, 0, -1):
+        assert tree.evict(1) == 1
+        assert leaf.size == 4 * left
+        assert len(leaf.edge) <= 2 * leaf.size + 4
+
+
+def test_two_edges_become_one_when_the_branch_between_them_is_gone() -> None:
+    tree = RadixTree()
+    store(tree, *range(100))
+    for i in range(10, 100, 10):
+        store(tree, *range(i), 1000)
+    assert len(edges(tree)) == 19
+    node, _ = tree.lock(key(*range(100)))
+    assert tree.evict(9) == 9
+    assert edges(tree) == [100]
+    tree.unlock(node)
+    assert (tree.total_tokens, tree.locked_tokens, tree.evict(30), edges(tree)) == (100, 0, 30, [70])
+
+
+def test_two_edges_stay_two_where_they_differ_in_age_or_someone_holds_the_upper_one() -> None:
+    for held in (False, True):
+        tree = RadixTree()
+        store(tree, 1, 2, 3)
+        store(tree, 1, 2, 9)
+        node, _ = tree.lock(key(1, 2))
+        if not held:
+            tree.unlock(node)  # 1 2 is the youngest
+        store(tree, 5, 6)
+        assert tree.evict(1) == 1  # 3
+        assert edges(tree) == [2, 2, 1]
+        assert tree.evict(1) == 1  # 9
+        assert edges(tree) == [2, 2]
+
+
+def test_edges_do_not_grow_together_beyond_a_size_that_is_cheap_to_copy() -> None:
+    tree = RadixTree()
+    half = MERGED_BYTES // TOKEN_BYTES // 2
+    for size, lengths in ((half, [2 * half]), (half + 1, [half + 1, half])):
+        tree = RadixTree()
+        store(tree, *range(size + half))
+        store(tree, *range(size), -1)
+        node, _ = tree.lock(key(*range(size + half)))
+        tree.evict(1)
         tree.unlock(node)
-    assert tree.locked_tokens == 0
-    assert tree.evict(tree.total_tokens) == len(model.last_used) * page_size
-    assert not tree.root.children
+        assert edges(tree) == lengths
+
+
+def edges(tree: RadixTree) -> list[int]:
+    """The tokens of all edges, each after the one above it."""
+    found, nodes = [], list(tree.root.children.values())
+    while nodes:
+        node = nodes.pop(0)
+        found.append(node.size // TOKEN_BYTES)
+        nodes.extend(node.children.values())
+    return found
 
 
 @pytest.mark.parametrize("at", [0, 1, 4999, 9999])

@@ -6,10 +6,10 @@ Keys are the bytes of int32 token ids (`token_bytes`): comparing them is memcmp,
 A path is locked for as long as a sequence uses it. `unlock` is also what dates a path: leaves that nobody uses are evicted
 from the tail, in the order in which they were last let go (the order of vLLM's free queue), never a locked one.
 
-Locks and dates are kept where they were given, not all the way up to the root: a node is in use if it or a child is, and
-what it was last used for is the latest of its own date and those of all that is or was below it. An evicted leaf therefore
-leaves its date to its parent. So the cost of an operation is that of the edges it meets on the way down, and evicting one
-of n leaves costs O(log n).
+Locks and dates are kept where they were given, not all the way up to the root. A node is in use if it or a child is. What
+it was last used for is the latest of its own date and those of all that is or was below it; its own is enough to order
+evictions, for a leaf is evicted only when it is the oldest: what it uncovers is younger by its own date, or the next to go.
+So the cost of an operation is that of the edges it meets on the way down, and evicting one of n leaves costs O(log n).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Node:
         self.parent = parent  # None for the root, and for a node that was evicted
         self.children: dict[bytes, Node] = _NONE  # by the first page of the child's edge
         self.locks = 0  # sequences whose path ends here, plus children that are locked
-        self.last_used = 0  # when a path that ends here was let go, or a child that was evicted since
+        self.last_used = 0  # when a path that ends here was let go for the last time
 
     def __lt__(self, other: Node) -> bool:
         return False  # the heap asks when dates are equal: at most one of the two is still a leaf of the tree
@@ -204,14 +204,13 @@ class RadixTree:
         del parent.children[leaf.edge[: self._page_bytes]]
         leaf.parent = None
         self._nodes -= 1
-        parent.last_used = max(parent.last_used, leaf.last_used)
         if not parent.children:
             parent.children = _NONE
             self._offer(parent)
         elif len(parent.children) == 1:
             (only,) = parent.children.values()
             # The leaf was the oldest of all: if the parent is no younger, then what is below it is at least as young.
-            if parent.last_used == leaf.last_used or only.locks or parent.last_used <= only.last_used:
+            if parent.last_used <= max(leaf.last_used, only.last_used) or only.locks:
                 self._merge(parent, only)
 
     def _merge(self, upper: Node, lower: Node) -> None:

@@ -134,8 +134,9 @@ def custom_router(name: str, seed: int) -> Router:
                 raise ValueError(f"router {name!r}: making it with the seed failed: {_said(error)}") from error
             if not isinstance(router, Router):
                 raise ValueError(
-                    f"router {name!r}: a factory of one argument, the seed, must return a llmirage_server.cluster.router.Router, "
-                    f"not {_article(type(router).__name__)}; a function that chooses takes two, the request and the instances"
+                    f"router {name!r}: a factory of one argument, the seed, must return a Router of "
+                    f"llmirage_server.cluster.router, not {_article(type(router).__name__)}; a function that chooses takes "
+                    "two, the request and the instances"
                 )
             return CustomRouter(name, router.choose, router.forget)
         case 2:

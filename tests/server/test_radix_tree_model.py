@@ -1,0 +1,176 @@
+"""The radix tree against a model that knows every cached page by itself and nothing of edges."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+
+from llmirage_server.cluster import radix_tree
+from llmirage_server.cluster.radix_tree import TOKEN_BYTES, Node, RadixTree, token_bytes
+
+Tokens = tuple[int, ...]
+
+
+class Pages:
+    """Every cached page, by the tokens from the start to its end: how many hold it, and when it was last let go."""
+
+    def __init__(self, page_size: int) -> None:
+        self.page = page_size
+        self.last_used: dict[Tokens, int] = {}
+        self.locks: dict[Tokens, int] = {}
+        self.clock = 0
+
+    def prefixes(self, tokens: Tokens) -> list[Tokens]:
+        return [tokens[:n] for n in range(self.page, len(tokens) + 1, self.page)]
+
+    def match(self, tokens: Tokens) -> int:
+        return sum(self.page for prefix in self.prefixes(tokens) if prefix in self.last_used)
+
+    def hold(self, tokens: Tokens, by: int) -> None:
+        for prefix in self.prefixes(tokens):
+            self.last_used.setdefault(prefix, 0)
+            self.locks[prefix] = self.locks.get(prefix, 0) + by
+
+    def let_go(self, tokens: Tokens) -> None:
+        self.clock += 1
+        self.hold(tokens, -1)
+        for prefix in self.prefixes(tokens):
+            self.last_used[prefix] = self.clock
+
+    @property
+    def locked_tokens(self) -> int:
+        return sum(self.page for count in self.locks.values() if count)
+
+    def leaves(self) -> list[Tokens]:
+        parents = {prefix[: -self.page] for prefix in self.last_used}
+        return [prefix for prefix in self.last_used if prefix not in parents]
+
+    def evict(self, tokens: int) -> int:
+        evicted = 0
+        while evicted < tokens:
+            free = [leaf for leaf in self.leaves() if not self.locks.get(leaf)]
+            if not free:
+                break
+            oldest = min(free, key=self.last_used.__getitem__)
+            del self.last_used[oldest]
+            evicted += self.page
+        return evicted
+
+
+class Workload(RuleBasedStateMachine):
+    """Sequences that start from what is cached, grow, are let go, and are evicted."""
+
+    tree: RadixTree
+
+    @initialize(page_size=st.sampled_from([1, 2, 4, 16]))
+    def start(self, page_size: int) -> None:
+        self.tree = RadixTree(page_size)
+        self.pages = Pages(page_size)
+        self.held: list[tuple[Node, Tokens]] = []
+
+    def tokens(self, symbols: list[int], rest: int) -> Tokens:
+        """One page a symbol, so that pages may differ in their last token alone, and an incomplete page."""
+        page = self.tree.page_size
+        whole = [token for symbol in symbols for token in (symbol // 2,) * (page - 1) + (symbol % 2,)]
+        return (*whole, *([0] * (rest % page)))
+
+    def stored(self, which: int, length: int) -> Tokens:
+        """A part of what is cached."""
+        cached = list(self.pages.last_used)
+        return cached[which % len(cached)][:length] if cached else ()
+
+    SYMBOLS = st.lists(st.integers(0, 3), max_size=8)
+    ANY = st.integers(0, 1000)
+
+    @rule(symbols=SYMBOLS, rest=ANY, limit=st.none() | st.integers(0, 40))
+    def begin(self, symbols: list[int], rest: int, limit: int | None) -> None:
+        self._lock(self.tokens(symbols, rest), limit)
+
+    @rule(which=ANY, length=st.integers(0, 200), symbols=SYMBOLS)
+    def begin_from_a_cached_prefix(self, which: int, length: int, symbols: list[int]) -> None:
+        known = self.stored(which, length)
+        self._lock((*known, *self.tokens(symbols, 0)), None)
+
+    def _lock(self, tokens: Tokens, limit: int | None) -> None:
+        node, matched = self.tree.lock(key(tokens), limit)
+        assert matched == self.pages.match(tokens[:limit])
+        self.pages.hold(tokens[:matched], 1)
+        self.held.append((node, tokens[:matched]))
+
+    @precondition(lambda self: self.held)
+    @rule(which=ANY, symbols=SYMBOLS, rest=ANY)
+    def grow(self, which: int, symbols: list[int], rest: int) -> None:
+        node, tokens = self.held.pop(which % len(self.held))
+        more = self.tokens(symbols, rest)
+        longer = tokens + more[: len(more) - len(more) % self.tree.page_size]
+        self.held.append((self.tree.extend(node, key(more)), longer))
+        self.pages.hold(longer, 1)
+        self.pages.hold(tokens, -1)
+
+    @precondition(lambda self: self.held)
+    @rule(which=ANY)
+    def let_go(self, which: int) -> None:
+        node, tokens = self.held.pop(which % len(self.held))
+        self.tree.unlock(node)
+        self.pages.let_go(tokens)
+
+    @rule(pages=st.integers(0, 5), tokens=st.integers(1, 3))
+    def evict(self, pages: int, tokens: int) -> None:
+        wanted = pages * self.tree.page_size + tokens
+        assert self.tree.evict(wanted) == self.pages.evict(wanted)
+
+    @rule(symbols=SYMBOLS, rest=ANY, limit=st.none() | st.integers(0, 40))
+    def look(self, symbols: list[int], rest: int, limit: int | None) -> None:
+        tokens = self.tokens(symbols, rest)
+        assert self.tree.match(key(tokens), limit) == self.pages.match(tokens[:limit])
+
+    @invariant()
+    def sizes_are_the_same(self) -> None:
+        assert self.tree.total_tokens == len(self.pages.last_used) * self.pages.page
+        assert self.tree.locked_tokens == self.pages.locked_tokens
+        assert self.tree.evictable_tokens == self.tree.total_tokens - self.pages.locked_tokens
+
+    @invariant()
+    def the_same_pages_are_cached(self) -> None:
+        # All that the model has is there; that nothing else is follows from the equal totals.
+        for leaf in self.pages.leaves():
+            assert self.tree.match(key(leaf)) == len(leaf)
+
+    @invariant()
+    def the_edges_hold_together(self) -> None:
+        page_bytes = self.tree.page_size * TOKEN_BYTES
+        nodes, count, stored = [self.tree.root], -1, 0
+        while nodes:
+            node = nodes.pop()
+            count += 1
+            stored += node.size
+            assert len(node.edge) == node.size or not node.children
+            for first, child in node.children.items():
+                assert (child.parent, child.edge[:page_bytes]) == (node, first)
+                assert child.size > 0
+                nodes.append(child)
+        assert (count, stored) == (self.tree._nodes, self.tree.total_tokens * TOKEN_BYTES)
+        assert len(self.tree._leaves) <= 2 * count + radix_tree._HEAP_SLACK + 1
+
+    def teardown(self) -> None:
+        for node, tokens in self.held:
+            self.tree.unlock(node)
+            self.pages.let_go(tokens)
+        assert self.tree.locked_tokens == 0
+        for _ in range(len(self.pages.last_used)):  # the order of all that is left
+            assert self.tree.evict(1) == self.pages.evict(1)
+            self.the_same_pages_are_cached()
+        assert self.tree.total_tokens == 0
+        assert not self.tree.root.children
+
+
+def key(tokens: Tokens) -> bytes:
+    return token_bytes(np.array(tokens, dtype=np.int32))
+
+
+def test_hits_evictions_locks_and_sizes_never_differ_from_those_of_single_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(radix_tree, "_HEAP_SLACK", 4)  # so that the queue of leaves is cleared often
+    run_state_machine_as_test(Workload, settings=settings(max_examples=150, stateful_step_count=40, deadline=None))
