@@ -1,17 +1,23 @@
-"""The API inside the test's process: requests in, whole responses out, no socket."""
+"""The API inside the test's process (requests in, whole responses out, no socket), and a bench for one engine."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 from llmirage_server.app import LlmirageApp, create_app
+from llmirage_server.cluster.instance import Instance
+from llmirage_server.cluster.instance_base import Role
+from llmirage_server.cluster.limits import EngineLimits
+from llmirage_server.cluster.request import Request
 from llmirage_server.config import ClusterConfig
+from llmirage_server.perf.step_model import StepBatch
 
 MODEL = "Qwen/Qwen3-30B-A3B"
 
@@ -59,3 +65,80 @@ def api(runner: asyncio.Runner) -> Api:
 def make_api(runner: asyncio.Runner) -> Callable[..., Api]:
     """An API of other settings."""
     return lambda **settings: Api(runner, **settings)
+
+
+class EngineLab:
+    """One instance by itself, and requests whose tokens no other request shares.
+
+    A step takes 1 s + 1/1024 s per prompt token + 1/64 s per decoding sequence, which is exact in binary; with ranks the
+    slowest paces, and every one of several stages takes 1 s (or as told). What was computed is in `steps`: one list of
+    (chunks, decoding contexts) a step, one pair a rank; `batches` of the only rank.
+    """
+
+    def __init__(
+        self,
+        role: Role = "both",
+        *,
+        ranks: int = 1,
+        stage_seconds: Sequence[float] = (),
+        front_end_s: float = 0.0,
+        kv_tokens: int = 10_000,
+        **limits: Any,
+    ) -> None:
+        self.ranks, self.stages = ranks, len(stage_seconds) or 1
+        self.steps: list[list[tuple[list[tuple[int, int]], list[int]]]] = []
+        self.limits = EngineLimits(kv_tokens=kv_tokens, **({"max_num_seqs": 8, "max_num_batched_tokens": 1000} | limits))
+        self._stage_seconds = stage_seconds
+        self._requests = 0
+        self._ends: list[tuple[float, list[int]]] = []
+        self.instance = Instance(0, self, self.limits, role, front_end_s=front_end_s)
+
+    @property
+    def batches(self) -> list[tuple[list[tuple[int, int]], list[int]]]:
+        return [batch for (batch,) in self.steps]
+
+    @staticmethod
+    def seconds(prefill_tokens: int, decoding: int) -> float:
+        return 1 + prefill_tokens / 1024 + decoding / 64
+
+    def step_s(self, prefill: Sequence[tuple[int, int]], decode_contexts: Sequence[int]) -> float:
+        return self.stages_s([StepBatch(prefill, decode_contexts)])[0]
+
+    def stages_s(self, batches: Sequence[StepBatch]) -> Sequence[float]:
+        self.steps.append([(list(batch.prefill), list(batch.decode_contexts)) for batch in batches])
+        if self._stage_seconds:
+            return self._stage_seconds
+        return [max(self.seconds(sum(new for new, _ in batch.prefill), len(batch.decode_contexts)) for batch in batches)]
+
+    def request(self, prompt: int | np.ndarray, output: int, now: float = 0.0, **fields: Any) -> Request:
+        self._requests += 1
+        first = 100_000 * self._requests
+        ids = np.arange(first, first + prompt, dtype=np.int32) if isinstance(prompt, int) else prompt
+        produced = fields.pop("produced", 0)
+        made = Request(self._requests, ids, np.arange(first + 50_000, first + 50_000 + output, dtype=np.int32), **fields)
+        made.produced, made.arrival_s = produced, now
+        return made
+
+    def submit(self, prompt: int | np.ndarray, output: int, now: float = 0.0, **fields: Any) -> Request:
+        """Let everything before `now` happen, and submit."""
+        self._advance(float(np.nextafter(now, -np.inf)))
+        made = self.request(prompt, output, now, **fields)
+        self.instance.submit(made, now)
+        return made
+
+    def run(self, to: float = float("inf")) -> list[tuple[float, list[int]]]:
+        """Advance; what has come since the last call, as the time and the requests' ids."""
+        self._advance(to)
+        ends, self._ends = self._ends, []
+        return ends
+
+    def _advance(self, to: float) -> None:
+        while self.instance.next_event_time() <= to and self.instance.next_event_time() < float("inf"):
+            if (end := self.instance.advance()) is not None:
+                self._ends.append((end.time_s, [each.id for each in end.emitted]))
+
+
+@pytest.fixture(scope="session")
+def lab() -> type[EngineLab]:
+    """The class, to build one or more."""
+    return EngineLab

@@ -53,7 +53,7 @@ class EngineLimits:
     acceptance_rate: probability that a draft token is accepted when the ones before it were.
     speculation_seed: what the acceptance of drafts depends on, beside the request and its progress.
     data_parallel_balance: which rank gets a request: the one with the least `load` (4 * waiting + running), the next one in
-        turn (`round_robin`), the one with the longest cached `prefix`; None: as the engine does, load for vllm, else in turn.
+        turn (`round_robin`), the one with the longest cached `prefix`; None: as the engine, load for vllm, else in turn.
 
     Raises ValueError naming every limit that makes no sense.
     """

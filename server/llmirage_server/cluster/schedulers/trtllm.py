@@ -38,7 +38,10 @@ class TrtllmScheduler(Scheduler):
     def _generate(self, step: Step, budget: int) -> int:
         """Let decode who can; return what is left of the token budget."""
         busy = self._prefilling | self._in_flight
-        for sequence in self.running.copy():
+        i = 0
+        while i < len(self.running):  # who is paused meanwhile is behind
+            sequence = self.running[i]
+            i += 1
             if sequence in busy:
                 continue
             new_tokens = 1 + self._draft_tokens(sequence)

@@ -72,18 +72,19 @@ class VllmScheduler(Scheduler):
 
     def _withdraw(self, step: Step, sequence: Sequence) -> int:
         """Take a sequence out of the step, if it is in there; return how many tokens that leaves to others."""
-        if sequence not in step.sequences:
-            return 0
         chunks = step.prefill_sequences
         if sequence in chunks:
             at = chunks.index(sequence)
             del chunks[at]
             new_tokens = step.prefill.pop(at)[0]
-        else:
+        elif sequence in step.sequences:
             decoding = [each for each in step.sequences if each not in chunks]
             del step.decode_contexts[decoding.index(sequence)]
             new_tokens = sequence.computed - sequence.tokens + 1
-        step.sequences.remove(sequence)
+        else:
+            return 0
+        if sequence in step.sequences:
+            step.sequences.remove(sequence)
         self.kv.retreat(sequence, new_tokens)
         return new_tokens
 
