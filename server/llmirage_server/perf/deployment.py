@@ -1,24 +1,38 @@
-"""One instance: which model, on which GPUs, split how, in which formats; and what follows from it."""
+"""One instance: which model, on which GPUs, split how, in which formats, under which engine; and what follows from it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from llmirage_server.perf.catalogue import find_gpu, find_model
 from llmirage_server.perf.dtypes import KV_DTYPE_BYTES, WEIGHT_DTYPES, WeightDtype
+from llmirage_server.perf.engines import EngineProfile, find_engine
 from llmirage_server.perf.errors import DeploymentError
 from llmirage_server.perf.gpus import GIB, GpuSpec
-from llmirage_server.perf.memory import RESERVE_BYTES, MemoryBudget, activation_bytes_per_rank, weights_bytes_per_rank
+from llmirage_server.perf.memory import (
+    MemoryBudget,
+    activation_bytes_per_rank,
+    budget,
+    draft_bytes_per_rank,
+    sglang_static_share,
+    weights_bytes_per_rank,
+)
 from llmirage_server.perf.models import ModelSpec
-from llmirage_server.perf.parallelism import parallelism_problems
+from llmirage_server.perf.parallelism import Parallelism, parallelism_problems, split_layers
+from llmirage_server.perf.speculation import Speculative
 from llmirage_server.perf.step import RooflineStep
+from llmirage_server.perf.step_model import GroupStepModel
 
 _Spec = TypeVar("_Spec")
 
 MIN_KV_TOKENS = 1024  # an instance with less than this much KV cache is not worth starting
+
+PerfModel = Literal["roofline", "silicon"]
+PERF_MODELS: tuple[PerfModel, ...] = ("roofline", "silicon")
+WEIGHT_ALIASES = {"awq": "int4", "gptq": "int4"}
 
 
 @dataclass(frozen=True)
@@ -27,13 +41,19 @@ class Deployment:
 
     model: ModelSpec
     gpu: GpuSpec
-    tp: int
-    ep: int
+    engine: EngineProfile
+    parallel: Parallelism
     weight_dtype: str
     kv_dtype: str
     gpu_memory_utilization: float
     max_num_batched_tokens: int
     max_num_seqs: int
+    block_size: int
+    num_gpu_blocks_override: int | None = None
+    least_tokens: int = MIN_KV_TOKENS  # KV cache that one sequence must find
+    speculative: Speculative | None = None
+    draft: ModelSpec | None = None
+    perf_model: PerfModel = "roofline"
 
     @classmethod
     def create(
@@ -41,85 +61,131 @@ class Deployment:
         model: str,
         gpu: str,
         *,
+        engine: str = "vllm",
         tp: int = 1,
+        pp: int = 1,
         ep: int = 1,
-        weights: str = "fp8",
-        kv_cache_dtype: str = "bf16",
-        gpu_memory_utilization: float = 0.9,
-        max_num_batched_tokens: int = 8192,
-        max_num_seqs: int = 256,
+        dp: int = 1,
+        weights: str = "auto",
+        kv_cache_dtype: str = "auto",
+        gpu_memory_utilization: float | None = None,
+        max_num_batched_tokens: int | None = None,
+        max_num_seqs: int | None = None,
+        num_gpu_blocks_override: int | None = None,
+        block_size: int | None = None,
+        max_model_len: int | None = None,
+        speculative: Speculative | None = None,
+        perf_model: PerfModel = "roofline",
     ) -> Deployment:
-        """Look up and check everything. Raises DeploymentError, with all problems or with the arithmetic that fails."""
+        """Look up and check everything. Raises DeploymentError, with all problems or with the arithmetic that fails.
+
+        None: the engine's own default on that GPU. gpu_memory_utilization is what the engine means by its own setting
+        (mem_fraction_static, free_gpu_memory_fraction). max_model_len: tokens that one sequence must find room for.
+        """
         problems: list[str] = []
         found_model = _try(find_model, model, problems)
         found_gpu = _try(find_gpu, gpu, problems)
+        profile = _try(find_engine, engine, problems)
+        draft = _draft(speculative, found_model, problems)
+        problems += _number_problems(
+            tp=tp,
+            pp=pp,
+            ep=ep,
+            dp=dp,
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_num_seqs=max_num_seqs,
+            num_gpu_blocks_override=num_gpu_blocks_override,
+            block_size=block_size,
+            max_model_len=max_model_len,
+        )
+        if gpu_memory_utilization is not None and not 0 < gpu_memory_utilization <= 1:
+            problems.append(f"gpu_memory_utilization is {gpu_memory_utilization}, but must be above 0 and at most 1")
         if weights == "auto" and found_model is not None:
             weights = found_model.native_weights
-        if weights not in WEIGHT_DTYPES and weights != "auto":
-            problems.append(f"unknown weight format {weights!r}; choices: auto, {', '.join(WEIGHT_DTYPES)}")
-        if kv_cache_dtype not in KV_DTYPE_BYTES:
-            problems.append(f"unknown KV cache format {kv_cache_dtype!r}; choices: {', '.join(KV_DTYPE_BYTES)}")
-        for name, value in (
-            ("max_num_batched_tokens", max_num_batched_tokens),
-            ("max_num_seqs", max_num_seqs),
-            ("tp", tp),
-            ("ep", ep),
-        ):
-            if value < 1:
-                problems.append(f"{name} is {value}, but must be at least 1")
-        if not 0 < gpu_memory_utilization <= 1:
-            problems.append(f"gpu_memory_utilization is {gpu_memory_utilization}, but must be above 0 and at most 1")
-        if problems or found_model is None or found_gpu is None:
+        if WEIGHT_ALIASES.get(weights, weights) not in WEIGHT_DTYPES and weights != "auto":
+            choices = ", ".join(("auto", *WEIGHT_DTYPES, *WEIGHT_ALIASES))
+            problems.append(f"unknown weight format {weights!r}; choices: {choices}")
+        kv_dtype = "bf16" if kv_cache_dtype == "auto" else kv_cache_dtype
+        if kv_dtype not in KV_DTYPE_BYTES:
+            problems.append(f"unknown KV cache format {kv_dtype!r}; choices: auto, {', '.join(KV_DTYPE_BYTES)}")
+        if perf_model not in PERF_MODELS:
+            problems.append(f"unknown performance model {perf_model!r}; choices: {', '.join(PERF_MODELS)}")
+        if problems or found_model is None or found_gpu is None or profile is None:
             raise DeploymentError(problems)
-        problems = parallelism_problems(found_model, found_gpu, tp, ep)
-        if kv_cache_dtype == "fp8" and "fp8" not in found_gpu.rates:
-            problems.append(f"{found_gpu.name} has no fp8 arithmetic for an fp8 KV cache; choices: bf16")
+        parallel = Parallelism(tp, pp, ep, dp)
+        problems = parallelism_problems(found_model, parallel, weights)
+        problems += parallelism_problems(draft, parallel) if draft else []
+        problems += _hardware_problems(found_gpu, profile, weights, kv_dtype)
         if problems:
-            raise DeploymentError(problems)
+            raise DeploymentError(list(dict.fromkeys(problems)))
+        seqs = max_num_seqs or profile.seqs_on(found_gpu)
+        batched = max_num_batched_tokens or profile.batched_tokens_on(found_gpu)
+        share = gpu_memory_utilization or profile.gpu_memory_utilization
         deployment = cls(
-            found_model,
-            found_gpu,
-            tp,
-            ep,
-            weights,
-            kv_cache_dtype,
-            gpu_memory_utilization,
-            max_num_batched_tokens,
-            max_num_seqs,
+            model=found_model,
+            gpu=found_gpu,
+            engine=profile,
+            parallel=parallel,
+            weight_dtype=weights,
+            kv_dtype=kv_dtype,
+            gpu_memory_utilization=share or sglang_static_share(found_gpu.memory_bytes, batched, seqs, parallel),
+            max_num_batched_tokens=batched,
+            max_num_seqs=seqs,
+            block_size=block_size or profile.block_size,
+            num_gpu_blocks_override=num_gpu_blocks_override,
+            least_tokens=max_model_len or MIN_KV_TOKENS,
+            speculative=speculative,
+            draft=draft,
+            perf_model=perf_model,
         )
         deployment._check_memory()
         return deployment
 
     def _check_memory(self) -> None:
-        """Refuse an instance without room for a KV cache."""
+        """Refuse an instance without room for one sequence."""
         if self._fits():
             return
-        memory = self.memory
-        window = f" + sliding-window KV {memory.window_bytes / GIB:.1f} GiB" if memory.window_bytes else ""
+        m, least = self.memory, self.least_tokens
+        sequence = m.bytes_per_sequence + least * m.kv_bytes_per_token
+        needed = m.weights_bytes + m.activation_bytes + m.reserve_bytes + sequence
         raise DeploymentError(
             [
-                f"{self.describe()} does not fit: weights {memory.weights_bytes / GIB:.1f} GiB + activations "
-                f"{memory.activation_bytes / GIB:.1f} GiB + reserve {memory.reserve_bytes / GIB:.1f} GiB{window} "
-                f"{'>' if memory.kv_bytes < 0 else 'leave no room for KV cache in'} "
-                f"{self.gpu_memory_utilization:.2f} x {self.gpu.memory_bytes / GIB:.1f} GiB = "
-                f"{memory.usable_bytes / GIB:.1f} GiB per GPU; {self._what_would_fit()}"
+                f"{self.describe()} does not fit: weights {m.weights_bytes / GIB:.1f} GiB + activations "
+                f"{m.activation_bytes / GIB:.1f} GiB + reserve {m.reserve_bytes / GIB:.1f} GiB + KV cache of one sequence "
+                f"({least:,} tokens) {sequence / GIB:.1f} GiB = {needed / GIB:.1f} GiB > {m.usable_bytes / GIB:.1f} GiB "
+                f"that {self.engine.title} may use of {m.gpu_bytes / GIB:.1f} GiB per GPU; {self._what_would_fit()}"
             ]
         )
 
     def _fits(self) -> bool:
-        return self.memory.kv_tokens >= MIN_KV_TOKENS
+        return self.memory.kv_tokens >= self.least_tokens and self.memory.pool_bytes > 0
 
     def _what_would_fit(self) -> str:
-        """The smallest tensor-parallel size that fits, as the end of a sentence."""
-        for tp in range(self.tp + 1, self.gpu.link_gpus + 1):
-            if not parallelism_problems(self.model, self.gpu, tp, self.ep) and replace(self, tp=tp)._fits():
+        """The smallest tensor-parallel size that fits, then pipeline size, as the end of a sentence."""
+        most = max(self.gpu.link_gpus, self.parallel.tp)
+        for tp in range(self.parallel.tp + 1, most + 1):
+            if self._with(replace(self.parallel, tp=tp)):
                 return f"it needs tp {tp}"
-        return f"no tp up to {self.gpu.link_gpus} fits: use a smaller weight format or a GPU with more memory"
+        for pp in (2, 4, 8):
+            for tp in (self.parallel.tp, most):
+                if pp > self.parallel.pp and self._with(replace(self.parallel, tp=tp, pp=pp)):
+                    return f"it needs tp {tp} pp {pp}"
+        return f"no tp up to {most} fits: use a smaller weight format or a GPU with more memory"
+
+    def _with(self, parallel: Parallelism) -> bool:
+        """Whether another split works and fits."""
+        other = replace(self, parallel=parallel)
+        return not parallelism_problems(self.model, parallel, self.weight_dtype) and other._fits()
 
     @property
     def gpus(self) -> int:
         """GPUs of one instance."""
-        return self.tp
+        return self.parallel.gpus
+
+    @property
+    def tp(self) -> int:
+        """Tensor-parallel ranks."""
+        return self.parallel.tp
 
     @property
     def max_model_len(self) -> int:
@@ -127,46 +193,103 @@ class Deployment:
         return self.model.max_model_len
 
     @property
+    def confidence(self) -> str:
+        """How far to trust the times: whether this GPU's kernels were measured."""
+        return self.gpu.confidence
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """KV cache bytes of one token in the whole instance, each head counted once: what a transfer has to move."""
+        return self.model.kv_bytes_per_token(KV_DTYPE_BYTES[self.kv_dtype])
+
+    @property
+    def kv_bytes_per_sequence(self) -> int:
+        """Bytes that a long sequence has besides, in the whole instance: sliding windows and recurrent states."""
+        windows = self.model.window_bytes_per_sequence(KV_DTYPE_BYTES[self.kv_dtype])
+        return windows + self.model.state_bytes_per_sequence()
+
+    @property
     def _weights(self) -> WeightDtype:
-        return WEIGHT_DTYPES[self.weight_dtype].on(self.gpu.rates)
+        return WEIGHT_DTYPES[WEIGHT_ALIASES.get(self.weight_dtype, self.weight_dtype)].on(self.gpu.rates)
 
     @cached_property
     def memory(self) -> MemoryBudget:
-        """Where the memory of each GPU goes."""
-        kv = KV_DTYPE_BYTES[self.kv_dtype]
-        return MemoryBudget(
+        """Where the memory of each GPU goes, in the pipeline stage with the least room; kv_tokens are those of one scheduler
+        (each attention data-parallel rank has as many)."""
+        stages = split_layers(self.model, self.parallel.pp)
+        budgets = [self._stage_memory(i, replace(self.model, groups=groups)) for i, groups in enumerate(stages)]
+        return min(budgets, key=lambda b: (b.kv_tokens, b.pool_bytes))
+
+    def _stage_memory(self, i: int, stage: ModelSpec) -> MemoryBudget:
+        kv, parallel, last = KV_DTYPE_BYTES[self.kv_dtype], self.parallel, i == self.parallel.pp - 1
+        weights = weights_bytes_per_rank(stage, self._weights, parallel, first=i == 0, last=last)
+        per_token, windows = stage.kv_bytes_per_token(kv, parallel.tp), stage.window_bytes_per_sequence(kv, parallel.tp)
+        if last and self.speculative is not None:
+            weights += draft_bytes_per_rank(self.model, self.draft, self._weights, parallel)
+            of = self.draft or self.model.draft
+            per_token += of.kv_bytes_per_token(kv, parallel.tp)
+        override = self.num_gpu_blocks_override
+        return budget(
             gpu_bytes=self.gpu.memory_bytes,
+            engine=self.engine,
             utilization=self.gpu_memory_utilization,
-            weights_bytes=weights_bytes_per_rank(self.model, self._weights, self.tp),
-            activation_bytes=activation_bytes_per_rank(
-                self.model, self.tp, self.ep, self.max_num_batched_tokens, self.max_num_seqs
-            ),
-            reserve_bytes=RESERVE_BYTES,
-            window_bytes=self.model.window_bytes_per_sequence(kv, self.tp) * self.max_num_seqs,
-            kv_bytes_per_token=self.model.kv_bytes_per_token(kv, self.tp),
+            weights_bytes=weights,
+            activation_bytes=activation_bytes_per_rank(stage, parallel, self.max_num_batched_tokens, self.max_num_seqs),
+            kv_bytes_per_token=per_token,
+            bytes_per_sequence=windows + stage.state_bytes_per_sequence(parallel.tp),
+            max_num_seqs=self.max_num_seqs,
+            tokens_override=override * self.block_size if override else None,
         )
 
-    def step_model(self) -> RooflineStep:
-        """How long a step of this instance takes."""
+    def step_model(self) -> GroupStepModel:
+        """How long a step of this instance takes, by the performance model that was asked for."""
+        if self.perf_model == "silicon":
+            from llmirage_server.perf.silicon import silicon_step_model
+
+            return silicon_step_model(self)
+        return self.roofline
+
+    @cached_property
+    def roofline(self) -> RooflineStep:
+        """The roofline of this instance, which can also explain a step."""
         return RooflineStep(
-            self.model, self.gpu, tp=self.tp, ep=self.ep, weights=self._weights, kv_bytes=KV_DTYPE_BYTES[self.kv_dtype]
+            self.model,
+            self.gpu,
+            engine=self.engine,
+            weights=self._weights,
+            kv_dtype=self.kv_dtype,
+            parallel=self.parallel,
+            draft=self.draft,
+            draft_tokens=self.speculative.num_speculative_tokens if self.speculative else 0,
         )
 
     def ttft_s(self, prompt_tokens: int) -> float:
-        """Seconds until the first token of one user's prompt on an idle instance, in chunks of max_num_batched_tokens."""
+        """Seconds until the first token of one user's prompt on an idle instance, in chunks of max_num_batched_tokens.
+
+        Without the engine's front end (`engine.front_end_ttft_s`).
+        """
         step, chunk = self.step_model(), self.max_num_batched_tokens
         return sum(step.step_s([(min(chunk, prompt_tokens - done), done)], []) for done in range(0, prompt_tokens, chunk))
 
     def tpot_s(self, context_tokens: int) -> float:
         """Seconds between the tokens of one user on an otherwise idle instance."""
-        return self.step_model().step_s([], [context_tokens])
+        gained = self.speculative.tokens_per_step if self.speculative else 1.0
+        return self.step_model().step_s([], [context_tokens]) / gained
 
     def describe(self) -> str:
         """One line for a banner."""
-        parallel = f", ep {self.ep}" if self.ep > 1 else ""
-        widened = " (weight-only)" if self._weights.compute != WEIGHT_DTYPES[self.weight_dtype].compute else ""
+        plain = self.parallel.pp * self.parallel.dp == 1  # the number of GPUs says the rest
+        sizes = (replace(self.parallel, tp=1) if plain else self.parallel).describe()
+        split = f", {sizes}" if sizes else ""
+        nodes = -(-self.gpus // self.gpu.link_gpus)
+        across = f" on {nodes} nodes" if nodes > 1 else ""
+        widened = " (weight-only)" if self._weights.compute != self._asked_compute else ""
         formats = f"{self.weight_dtype} weights{widened}, {self.kv_dtype} KV"
-        return f"{self.model.name} on {self.gpus}x {self.gpu.name}{parallel}, {formats}"
+        return f"{self.model.name} on {self.gpus}x {self.gpu.name}{across}{split}, {formats}"
+
+    @property
+    def _asked_compute(self) -> str:
+        return WEIGHT_DTYPES[WEIGHT_ALIASES.get(self.weight_dtype, self.weight_dtype)].compute
 
 
 def _try(find: Callable[[str], _Spec], name: str, problems: list[str]) -> _Spec | None:
@@ -175,3 +298,34 @@ def _try(find: Callable[[str], _Spec], name: str, problems: list[str]) -> _Spec 
     except DeploymentError as error:
         problems.extend(error.problems)
         return None
+
+
+def _draft(speculative: Speculative | None, model: ModelSpec | None, problems: list[str]) -> ModelSpec | None:
+    """The draft model; None where the model drafts for itself, or nobody does."""
+    if speculative is None:
+        return None
+    if speculative.method == "draft_model":
+        if speculative.draft_model is None:
+            problems.append("speculation with a draft model needs its name")
+            return None
+        return _try(find_model, speculative.draft_model, problems)
+    if model is not None and not model.mtp_layers:
+        problems.append(f"{model.name} has no multi-token prediction layer to draft with; name a draft model")
+    return None
+
+
+def _number_problems(**numbers: int | None) -> Iterator[str]:
+    for name, value in numbers.items():
+        if value is not None and value < 1:
+            yield f"{name} is {value}, but must be at least 1"
+
+
+def _hardware_problems(gpu: GpuSpec, engine: EngineProfile, weights: str, kv_dtype: str) -> Iterator[str]:
+    """What the GPU cannot run, as far as it is known."""
+    vendor = {"infinity-fabric": "AMD", "ici": "Google"}.get(gpu.link_kind, "NVIDIA")
+    if vendor != "NVIDIA" and engine.base == "trtllm":
+        yield f"{engine.title} runs on NVIDIA GPUs only, not on {gpu.name}; choices: vllm, sglang"
+    if vendor != "NVIDIA" and weights == "nvfp4":
+        yield f"{gpu.name} has no kernels for nvfp4 weights, a format of NVIDIA's; choices: mxfp4, fp8, int4, bf16"
+    if kv_dtype == "fp8" and "fp8" not in gpu.rates:
+        yield f"{gpu.name} has no fp8 arithmetic for an fp8 KV cache; choices: bf16"

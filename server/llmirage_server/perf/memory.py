@@ -5,104 +5,205 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from llmirage_server.perf.dtypes import WeightDtype
-from llmirage_server.perf.gpus import GIB
+from llmirage_server.perf.engines import EngineProfile
+from llmirage_server.perf.gpus import GIB, MIB
 from llmirage_server.perf.layers import Dense, Gqa, LayerGroup, Mla, Moe
 from llmirage_server.perf.models import ModelSpec
+from llmirage_server.perf.parallelism import Parallelism
 
-# CUDA context, the driver's own share, captured graphs and communicators: what is missing after the weights and the
-# activations below where it was measured. vLLM 0.19 with Llama 3.1 8B in bf16 on an RTX 4090 (24,564 MiB, utilization 0.9,
-# 2,048 batched tokens, 256 sequences) had room for 41,408 tokens of KV cache.
-RESERVE_BYTES = int(1.4 * GIB)
+# Sequences bring a part of fixed size (windows, recurrent states). It is set apart for as many sequences as fill the pool
+# when each has so many tokens, or for max_num_seqs if those are fewer.
+_TOKENS_PER_SEQUENCE = 4096
+_MOE_CHUNK = 16384  # tokens gathered from data-parallel ranks that experts take at once (vLLM's VLLM_FUSED_MOE_CHUNK_SIZE)
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryBudget:
-    """Bytes are those of one GPU; `kv_tokens` is what the whole instance can hold."""
+    """Bytes are those of one GPU, in the pipeline stage that can hold the fewest tokens.
+
+    gpu_bytes = unused + weights + activations + reserve + KV pool; `unused_bytes` is what the engine leaves alone.
+    """
 
     gpu_bytes: int
-    utilization: float
+    unused_bytes: int
     weights_bytes: int
     activation_bytes: int
     reserve_bytes: int
-    window_bytes: int  # KV of the sliding-window layers for every sequence that may run; they forget what is older
     kv_bytes_per_token: int  # of the layers that keep the whole context
+    bytes_per_sequence: int  # windows and recurrent states
+    sequences: int  # that may run at once: max_num_seqs, or fewer where their fixed parts would fill the pool
+    tokens_override: int | None = None
+    utilization: float = 1.0
 
     @property
     def usable_bytes(self) -> int:
         """What the engine may use."""
-        return int(self.gpu_bytes * self.utilization)
+        return self.gpu_bytes - self.unused_bytes
+
+    @property
+    def pool_bytes(self) -> int:
+        """Memory for everything that belongs to sequences; negative when the weights do not fit."""
+        return self.usable_bytes - self.weights_bytes - self.activation_bytes - self.reserve_bytes
+
+    @property
+    def fixed_bytes(self) -> int:
+        """Windows and recurrent states of all sequences."""
+        return self.bytes_per_sequence * self.sequences
 
     @property
     def kv_bytes(self) -> int:
-        """What is left for the KV cache; negative when the weights do not fit."""
-        return self.usable_bytes - self.weights_bytes - self.activation_bytes - self.reserve_bytes - self.window_bytes
+        """What is left for keys and values of whole contexts; negative when there is no room."""
+        if self.tokens_override is not None:
+            return self.tokens_override * self.kv_bytes_per_token
+        return self.pool_bytes - self.fixed_bytes
 
     @property
     def kv_tokens(self) -> int:
-        """Tokens of KV cache: every rank holds its share of each token, so one rank's room is the instance's."""
-        return max(0, self.kv_bytes // self.kv_bytes_per_token)
+        """Tokens of KV cache of one scheduler: a tensor-parallel rank holds its share of each token, so one rank's room is
+        that of all; attention data-parallel ranks have as much each."""
+        if self.tokens_override is not None:
+            return self.tokens_override
+        return max(0, self.kv_bytes // self.kv_bytes_per_token) if self.kv_bytes_per_token else 0
 
     def describe(self) -> str:
         """The sum, a line each, in GiB."""
+        pool = "KV cache" if self.tokens_override is None else "KV cache as given"
         lines = [
-            (self.usable_bytes, f"usable: {self.utilization:.2f} x {self.gpu_bytes / GIB:.1f} GiB"),
+            (self.gpu_bytes, "memory of the GPU"),
+            (-self.unused_bytes, "left alone by the engine"),
             (-self.weights_bytes, "weights"),
             (-self.activation_bytes, "activations at their peak"),
             (-self.reserve_bytes, "CUDA context, graphs, communicators"),
-            (-self.window_bytes, "KV of sliding-window layers"),
-            (self.kv_bytes, f"KV cache: {self.kv_tokens:,} tokens of {self.kv_bytes_per_token / 1024:g} KiB"),
+            (-self.fixed_bytes, f"sliding windows and recurrent states of {self.sequences:,} sequences"),
+            (self.kv_bytes, f"{pool}: {self.kv_tokens:,} tokens of {self.kv_bytes_per_token / 1024:g} KiB"),
         ]
         return "\n".join(f"{size / GIB:8.1f} GiB  {what}" for size, what in lines if size)
 
 
-def weights_bytes_per_rank(model: ModelSpec, weights: WeightDtype, tp: int) -> int:
-    """Bytes of weights on one of `tp` ranks.
+def budget(
+    *,
+    gpu_bytes: int,
+    engine: EngineProfile,
+    utilization: float,
+    weights_bytes: int,
+    activation_bytes: int,
+    kv_bytes_per_token: int,
+    bytes_per_sequence: int,
+    max_num_seqs: int,
+    tokens_override: int | None,
+) -> MemoryBudget:
+    """Share one GPU's memory as the engine does; see EngineProfile for the three rules."""
+    reserve = int(engine.reserve_gib * GIB)
+    if engine.kv_pool == "share_of_all":
+        unused = gpu_bytes - int(gpu_bytes * utilization)
+    elif engine.kv_pool == "share_of_free_at_start":
+        # activations live in what the share leaves; where they need more, the pool shrinks as a careful user would shrink it
+        unused = max(0, gpu_bytes - reserve - int((gpu_bytes - reserve) * utilization) - activation_bytes)
+    else:
+        free = max(0, gpu_bytes - reserve - weights_bytes - activation_bytes)
+        unused = free - int(free * utilization)
+    pool = gpu_bytes - unused - weights_bytes - activation_bytes - reserve
+    sequences = max_num_seqs
+    if bytes_per_sequence:
+        each = bytes_per_sequence + kv_bytes_per_token * _TOKENS_PER_SEQUENCE
+        sequences = max(1, min(max_num_seqs, pool // each))
+    return MemoryBudget(
+        gpu_bytes,
+        unused,
+        weights_bytes,
+        activation_bytes,
+        reserve,
+        kv_bytes_per_token,
+        bytes_per_sequence,
+        sequences,
+        tokens_override,
+        utilization,
+    )
 
-    Matrices are sharded (whole experts over ep ranks, slices over the others: the same bytes), a KV head is copied when
-    there are more ranks than heads, embedding and lm_head are sharded by vocabulary and stay bf16, the router and the norms
-    are copied in bf16.
+
+def sglang_static_share(gpu_bytes: int, chunk_tokens: int, max_num_seqs: int, parallel: Parallelism) -> float:
+    """SGLang's own mem_fraction_static (ServerArgs, 0.5): what is left after metadata, activations and CUDA graphs.
+
+    MiB set apart: 512 + 1.5 a token of the chunk + 2 a sequence of the largest graph + 128 a GPU, 3 more a sequence and rank
+    under attention data parallelism; at least 10 GiB on GPUs of more than 60.
+    """
+    mib, graph = gpu_bytes / MIB, min(max_num_seqs, 512 if parallel.tp >= 4 or gpu_bytes > 60 * GIB else 160)
+    apart = 512 + 1.5 * max(chunk_tokens, 2048) + 2 * graph + 128 * parallel.tp * parallel.pp
+    if parallel.dp > 1:
+        apart += 3 * graph * parallel.dp
+    if mib > 60 * 1024:
+        apart = max(apart, 10 * 1024)
+    return round(max(0.1, (mib - apart) / mib), 3)
+
+
+def weights_bytes_per_rank(
+    model: ModelSpec,
+    weights: WeightDtype,
+    parallel: Parallelism,
+    *,
+    first: bool = True,
+    last: bool = True,
+) -> int:
+    """Bytes of weights on one GPU of a pipeline stage with the layers of `model`, the first or last stage or both.
+
+    Matrices are sharded over tp ranks, a KV head is copied when there are more ranks than heads, experts are sharded over
+    all GPUs of the stage (whole or in slices: the same bytes). Embedding and lm_head are sharded by vocabulary and stay
+    bf16, the router and the norms are copied in bf16. A tied table is held by both ends.
     """
     linear = 2.0 if weights.experts_only and model.experts else weights.weight_bytes
-    total = 2.0 * (model.embedding_weights * (1 if model.tied_embeddings else 2) / tp + model.hidden)
+    tables = int(first) + int(last)
+    if model.tied_embeddings and first and last:
+        tables = 1
+    total = 2.0 * (model.embedding_weights * tables / parallel.tp + (model.hidden if last else 0))
     for group in model.groups:
-        total += group.count * _layer_bytes(group, model.hidden, linear, weights.weight_bytes, tp)
+        total += group.count * _layer_bytes(group, model.hidden, linear, weights.weight_bytes, parallel)
     return int(total)
 
 
-def _layer_bytes(group: LayerGroup, hidden: int, linear: float, expert: float, tp: int) -> float:
-    """Bytes of one layer's weights on one rank, given those of one matrix weight and of one expert weight."""
-    total = 0.0
+def draft_bytes_per_rank(model: ModelSpec, draft: ModelSpec | None, weights: WeightDtype, parallel: Parallelism) -> int:
+    """Bytes of a draft model on one GPU, or (None) of the model's own prediction layer: the tables are the model's."""
+    if draft is not None:
+        return weights_bytes_per_rank(draft, weights, parallel)
+    joining = 2 * model.hidden * model.hidden * weights.weight_bytes
+    return int(joining) + weights_bytes_per_rank(model.draft, weights, parallel, first=False, last=False)
+
+
+def _layer_bytes(group: LayerGroup, hidden: int, linear: float, expert: float, parallel: Parallelism) -> float:
+    """Bytes of one layer's weights on one GPU, given those of one matrix weight and of one expert weight."""
+    tp, total = parallel.tp, 0.0
     if group.attention is not None:
         total += group.attention.weights(hidden, tp) * linear + 2 * (group.attention.small_weights(hidden) + hidden)
     if isinstance(group.mlp, Dense):
         total += group.mlp.weights(hidden) / tp * linear + 2 * hidden
     elif isinstance(group.mlp, Moe):
         total += group.mlp.shared_weights(hidden) / tp * linear + 2 * (group.mlp.router_weights(hidden) + hidden)
-        total += group.mlp.experts * group.mlp.expert_weights(hidden) / tp * expert
+        total += group.mlp.experts * group.mlp.expert_weights(hidden) / parallel.stage_gpus * expert
     return total
 
 
-def activation_bytes_per_rank(model: ModelSpec, tp: int, ep: int, max_num_batched_tokens: int, max_num_seqs: int) -> int:
+def activation_bytes_per_rank(
+    model: ModelSpec, parallel: Parallelism, max_num_batched_tokens: int, max_num_seqs: int
+) -> int:
     """Largest set of activations alive at once in a full step, in bf16: what the engine's profiling run finds.
 
     Residual and hidden states live through the step; beside them, one at a time, the attention block's (q, k, v, output),
     an MLP's (gate, up, product), the experts' (per token and chosen expert: gate and up or output, and the product) or the
     logits of every sequence (bf16 and the sampler's float32 copy).
     """
-    t, hidden = max_num_batched_tokens, model.hidden
+    tp, t, hidden = parallel.tp, max_num_batched_tokens, model.hidden
     phases = [0]
     for group in model.groups:
         attention, mlp = group.attention, group.mlp
         if isinstance(attention, Gqa):
             phases.append(t * (attention.qkv_width(tp) + attention.heads // tp * attention.v_dim))
         elif isinstance(attention, Mla):
-            phases.append(t * (attention.heads // tp * (2 * attention.qk_dim + 2 * attention.v_dim) + attention.latent))
+            phases.append(t * (attention.heads // tp * 2 * (attention.qk_dim + attention.v_dim) + attention.latent))
         elif attention is not None:
             phases.append(t * 2 * attention.in_width(tp))
         if isinstance(mlp, Dense):
             phases.append(t * 3 * mlp.width // tp)
         elif isinstance(mlp, Moe):
-            width = mlp.width * ep // tp
-            phases.append(t * mlp.per_token * (max(2 * width, hidden) + width) + t * 3 * mlp.shared_width // tp)
+            width, pairs = mlp.width // parallel.moe_tp, min(t * parallel.dp, max(t, _MOE_CHUNK)) * mlp.per_token
+            phases.append(pairs * (max(2 * width, hidden) + width) + t * 3 * mlp.shared_width // tp)
     logits = min(max_num_seqs, t) * model.vocab * (2 + 4)
     return max(2 * t * 2 * hidden + 2 * max(phases), logits)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from llmirage_server.perf.layers import Attention, Dense, GatedDelta, Gqa, LayerGroup, Mamba2, Mla, Mlp, Moe, SparseIndex
@@ -117,6 +117,12 @@ class ModelSpec:
         return layers + self.embedding_weights * (1 if self.tied_embeddings else 2) + self.hidden
 
     @property
+    def draft(self) -> ModelSpec:
+        """The model's own multi-token prediction layer as a model: like its last kind of layer."""
+        last = next(group for group in reversed(self.groups) if not group.leading or len(self.groups) == 1)
+        return replace(self, groups=(LayerGroup(1, last.attention, last.mlp),), mtp_layers=0)
+
+    @property
     def forgetful(self) -> tuple[LayerGroup, ...]:
         """Groups that keep a window of the context. Where every group slides none counts: what an instance holds is told in
         tokens, which would mean nothing."""
@@ -172,8 +178,8 @@ def model_from_yaml(name: str, entry: dict[str, Any]) -> ModelSpec:
     """Build a spec from its catalogue entry, whose keys are the fields of ModelSpec.
 
     `groups` is a list of {count, leading (optional), at most one of gqa, mla, gated_delta, mamba2, at most one of
-    dense, moe}, each of these with the fields of its class in perf/layers.py; an mla may hold an `index`. A model whose layers are all
-    alike, or dense first and then MoE, may give the fields of `_flat_groups` instead.
+    dense, moe}, each of these with the fields of its class in perf/layers.py; an mla may hold an `index`. A model whose
+    layers are all alike, or dense first and then MoE, may give the fields of `_flat_groups` instead.
     """
     values = dict(entry)
     values["aliases"] = tuple(values.get("aliases", ()))

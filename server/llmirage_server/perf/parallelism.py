@@ -1,34 +1,140 @@
-"""Which splits of a model over GPUs work, and a sentence for each that does not."""
+"""How a model is split over the GPUs of an instance, which splits work, and a sentence for each that does not."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
 from llmirage_server.perf.gpus import GpuSpec
+from llmirage_server.perf.layers import Dense, GatedDelta, Gqa, LayerGroup, Mamba2, Moe
 from llmirage_server.perf.models import ModelSpec
 
+_SCALE_BLOCK = 128  # weights that share a scale in fp8_block checkpoints, in each direction
 
-def parallelism_problems(model: ModelSpec, gpu: GpuSpec, tp: int, ep: int) -> list[str]:
-    """Return what is wrong with running `model` on `tp` GPUs, experts over `ep` of them; empty when it works."""
-    problems = []
-    if model.heads % tp:
-        problems.append(f"tp {tp} does not divide the {model.heads} attention heads of {model.name}")
-    elif model.kv_heads % tp and tp % model.kv_heads:
-        problems.append(f"tp {tp} and the {model.kv_heads} KV heads of {model.name} do not divide each other")
-    if model.dense and model.dense.width % tp:
-        problems.append(f"tp {tp} does not divide the MLP width {model.dense.width} of {model.name}")
-    if tp > gpu.link_gpus:
-        problems.append(
-            f"tp {tp} is more than the {gpu.link_gpus} {gpu.name} that one {gpu.link_kind} domain joins; "
-            "run more instances instead"
+
+@dataclass(frozen=True, slots=True)
+class Parallelism:
+    """An instance of tp * pp * dp GPUs: pp pipeline stages, each of dp attention data-parallel ranks of tp GPUs.
+
+    The experts of a stage are spread over its tp * dp GPUs: over ep groups whole, and each expert sliced over the rest.
+    """
+
+    tp: int = 1
+    pp: int = 1
+    ep: int = 1
+    dp: int = 1
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the instance."""
+        return self.tp * self.pp * self.dp
+
+    @property
+    def stage_gpus(self) -> int:
+        """GPUs of one pipeline stage: the group that shares the experts."""
+        return self.tp * self.dp
+
+    @property
+    def moe_tp(self) -> int:
+        """Slices of one expert."""
+        return self.stage_gpus // self.ep
+
+    def crosses_nodes(self, stage: int, gpu: GpuSpec) -> bool:
+        """Whether the hand-over from this stage to the next leaves a domain of GPUs joined by the fast link."""
+        first, last = stage * self.stage_gpus, (stage + 2) * self.stage_gpus - 1
+        return first // gpu.link_gpus != last // gpu.link_gpus
+
+    def describe(self) -> str:
+        """The sizes above 1, as in "tp 4, ep 4"; "" on one GPU."""
+        return ", ".join(f"{name} {size}" for name in ("tp", "pp", "dp", "ep") if (size := getattr(self, name)) > 1)
+
+
+ONE_GPU = Parallelism()
+
+
+def split_layers(model: ModelSpec, stages: int) -> list[tuple[LayerGroup, ...]]:
+    """The layers of each pipeline stage, as groups.
+
+    Counts are those of vLLM's `get_pp_indices`: equal, and what is left over goes to the stages before the last, one each
+    from the back, since the last has lm_head. Groups that lead the model come first, the others are mixed evenly.
+    """
+    order = _layer_order(model.groups)
+    counts = [len(order) // stages] * stages
+    for i in range(len(order) % stages):
+        counts[-2 - i] += 1
+    result, start = [], 0
+    for count in counts:
+        layers = order[start : start + count]
+        result.append(tuple(replace(model.groups[g], count=layers.count(g)) for g in sorted(set(layers))))
+        start += count
+    return result
+
+
+def _layer_order(groups: tuple[LayerGroup, ...]) -> list[int]:
+    """For each layer from the first to the last, the index of its group."""
+    leading = [g for g, group in enumerate(groups) if group.leading for _ in range(group.count)]
+    mixed = [((i + 0.5) / group.count, g) for g, group in enumerate(groups) if not group.leading for i in range(group.count)]
+    return leading + [g for _, g in sorted(mixed)]
+
+
+def parallelism_problems(model: ModelSpec, parallel: Parallelism, weights: str = "") -> list[str]:
+    """Return what is wrong with splitting `model` so, its experts' weights in that format; empty when it works."""
+    return list(_problems(model, parallel, weights))
+
+
+def _problems(model: ModelSpec, parallel: Parallelism, weights: str) -> Iterator[str]:
+    for group in model.groups:
+        yield from _attention_problems(model, group, parallel.tp)
+    for width in sorted({group.mlp.width for group in model.groups if isinstance(group.mlp, Dense)}):
+        if width % parallel.tp:
+            yield f"tp {parallel.tp} does not divide the MLP width {width} of {model.name}"
+    if parallel.pp > model.layers:
+        yield f"pp {parallel.pp} is more than the {model.layers} layers of {model.name}"
+    if model.moe:
+        yield from _expert_problems(model, model.moe, parallel, weights)
+    elif parallel.ep > 1:
+        yield f"ep {parallel.ep} needs a mixture of experts, but {model.name} is dense; use ep 1"
+    if parallel.dp > 1 and not model.moe:
+        yield (
+            f"dp {parallel.dp} needs a mixture of experts: attention data parallelism shares experts, and {model.name} is "
+            f"dense; run {parallel.dp} instances instead"
         )
-    if ep > 1 and not model.experts:
-        problems.append(f"ep {ep} needs a mixture of experts, but {model.name} is dense; use ep 1")
-    elif ep > 1 and model.experts % ep:
-        problems.append(f"ep {ep} does not divide the {model.experts} experts of {model.name}")
-    elif ep > 1 and tp % ep:
-        problems.append(
-            f"ep {ep} does not divide tp {tp}: experts are spread over the tensor-parallel GPUs of an instance; "
-            f"use tp {ep} ep {ep}"
+
+
+def _attention_problems(model: ModelSpec, group: LayerGroup, tp: int) -> Iterator[str]:
+    attention = group.attention
+    if attention is None:
+        return
+    heads = attention.value_heads if isinstance(attention, GatedDelta) else attention.heads
+    kind = {GatedDelta: "value", Mamba2: "state-space"}.get(type(attention), "attention")
+    if heads % tp:
+        yield f"tp {tp} does not divide the {heads} {kind} heads of {model.name}"
+        return
+    shared, name = 1, ""
+    if isinstance(attention, Gqa):
+        shared, name = attention.kv_heads, "KV heads"
+    elif isinstance(attention, GatedDelta):
+        shared, name = attention.key_heads, "key heads"
+    elif isinstance(attention, Mamba2):
+        shared, name = attention.groups, "state groups"
+    if shared % tp and tp % shared:
+        yield f"tp {tp} and the {shared} {name} of {model.name} do not divide each other"
+
+
+def _expert_problems(model: ModelSpec, moe: Moe, parallel: Parallelism, weights: str) -> Iterator[str]:
+    ep, gpus = parallel.ep, parallel.stage_gpus
+    over = f"tp {parallel.tp}" if parallel.dp == 1 else f"tp {parallel.tp} x dp {parallel.dp} = {gpus}"
+    if ep > 1 and moe.experts % ep:
+        yield f"ep {ep} does not divide the {moe.experts} experts of {model.name}"
+    elif gpus % ep:
+        more = f"; use tp {ep} ep {ep}" if parallel.dp == 1 else ""
+        yield f"ep {ep} does not divide {over}: experts are spread over the GPUs of a pipeline stage{more}"
+    elif moe.width % parallel.moe_tp:
+        yield f"{over} with ep {ep} does not divide the expert width {moe.width} of {model.name}"
+    elif weights == "fp8_block" and moe.width // parallel.moe_tp % _SCALE_BLOCK:
+        yield (
+            f"{over} with ep {ep} leaves {moe.width // parallel.moe_tp} columns of an expert of {model.name}, but fp8_block "
+            f"scales come in blocks of {_SCALE_BLOCK}; raise ep"
         )
-    elif model.moe and model.moe.width * ep % tp:
-        problems.append(f"tp {tp} with ep {ep} does not divide the expert width {model.moe.width} of {model.name}")
-    return problems
+    if moe.shared_width % parallel.tp:
+        yield f"tp {parallel.tp} does not divide the shared expert's width {moe.shared_width} of {model.name}"

@@ -1,160 +1,187 @@
 """One forward pass of a real architecture, as the sum of its kernels.
 
 Every token of a step, prompt or generated, goes through the same GEMMs; prompt chunks share one attention kernel and
-decoding sequences another; one row for each decode and each chunk goes through lm_head and the sampler. With tensor
-parallelism every GPU does 1 / tp of each layer and two all-reduces join the parts. With expert parallelism each GPU holds
-experts / ep whole experts and the busiest one sets the pace.
+decoding sequences another; one row for each decode and each chunk goes through lm_head and the sampler. perf/steps says
+which operations a layer has, perf/kernels how long each takes.
 
-Not modelled: rotary embedding, KV cache writes and the norms of queries and keys (fused or below 1 %); communication that
-overlaps with compute; experts that tokens favour (routing is uniform); attention kernels that slow down when chunks and
-decodes share one launch (seen on RTX cards: 1.4 to 2 times); GPUs that lower their clock under load.
+Not modelled: communication that overlaps with compute, and experts that run beside the shared expert; CUDA graphs that pad a
+batch to the next captured size; GPUs that lower their clock under load; quantising activations (fused into norms).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
-from llmirage_server.perf import kernels_v1 as kernels
-from llmirage_server.perf.dtypes import WEIGHT_DTYPES, WeightDtype
+from llmirage_server.perf.constants import Constants, constants_for
+from llmirage_server.perf.dtypes import WeightDtype
+from llmirage_server.perf.engines import EngineProfile
 from llmirage_server.perf.gpus import GpuSpec
-from llmirage_server.perf.layers import Gqa, heads_per_rank
 from llmirage_server.perf.models import ModelSpec
-
-# What scheduling and input preparation add that the engine does not hide behind the GPU. Published vLLM 0.15 runs on H100
-# ask for 0.3 ms a step on top of kernel times, closed-loop vLLM runs for 4 us a sequence; engines differ by a millisecond.
-HOST_STEP_S = 0.3e-3
-HOST_SEQUENCE_S = 4e-6
-
-
-# name, calls in a step, seconds of one call as a function of the step's tokens
-_TokenOperation = tuple[str, int, Callable[[float], float]]
+from llmirage_server.perf.parallelism import ONE_GPU, Parallelism, split_layers
+from llmirage_server.perf.step_model import StepBatch
+from llmirage_server.perf.steps.load import Load
+from llmirage_server.perf.steps.model_ops import embedding_ops, hand_over_ops, layer_ops, mtp_ops, output_ops
+from llmirage_server.perf.steps.operations import BF16, Op, Setting
+from llmirage_server.perf.steps.stage import OperationTime, Stage, merged
 
 
-@dataclass(frozen=True, slots=True)
-class OperationTime:
-    """One line of a step's explanation."""
+class _UsedConstants(Constants):
+    """Constants that remember what was asked for."""
 
-    name: str
-    calls: int  # times per step, e.g. once a layer
-    seconds: float  # all calls together
+    def __init__(self, constants: Constants) -> None:
+        self._inner = constants
+        self.used: dict[tuple[str, str], None] = {}
+
+    def of(self, op: str, dtype: str) -> Mapping[str, float]:
+        self.used[op, dtype] = None
+        return self._inner.of(op, dtype)
+
+    def provenance(self, op: str, dtype: str) -> str:
+        return self._inner.provenance(op, dtype)
 
 
 class RooflineStep:
-    """StepModel of one instance of a model on `tp` GPUs, its experts spread over `ep` groups of them.
+    """StepModel and GroupStepModel of one instance of a model.
 
-    `weights` must already be in the form the GPU runs it (WeightDtype.on). Thread-safe: nothing changes after construction.
+    `weights` must already be in the form the GPU runs it (WeightDtype.on). draft: the draft model and how many tokens it
+    (or, where it is the model itself, its multi-token prediction layer) drafts for each sequence. Thread-safe.
     """
 
-    def __init__(self, model: ModelSpec, gpu: GpuSpec, *, tp: int, ep: int, weights: WeightDtype, kv_bytes: int) -> None:
-        attention = model.main_attention
-        assert isinstance(attention, Gqa)
-        heads, kv_heads, d, hidden = model.heads // tp, heads_per_rank(model.kv_heads, tp), attention.head_dim, model.hidden
-        window_layers = model.window_layers
-        full_layers = model.layers - window_layers
-        bf16 = WEIGHT_DTYPES["bf16"]
-        linear = bf16 if weights.experts_only and model.experts else weights
-        layers = model.layers
-        by_token: list[_TokenOperation] = [
-            ("qkv projection", layers, kernels.gemm(gpu, linear, (heads + 2 * kv_heads) * d, hidden)),
-            ("output projection", layers, kernels.gemm(gpu, linear, hidden, heads * d)),
-            # read and write of the activations and of the residual, bf16
-            ("norms", 2 * layers + 1, kernels.elementwise(gpu, 8.0 * hidden)),
-        ]
-        if model.dense:
-            by_token += self._mlp("mlp", model.dense_layers, gpu, linear, hidden, model.dense.width // tp)
-        if model.moe:
-            moe = model.moe_layers
-            by_token += [
-                ("router", moe, kernels.gemm(gpu, bf16, model.experts, hidden)),
-                (
-                    "experts",
-                    moe,
-                    kernels.mixture_of_experts(
-                        gpu, weights, hidden, model.moe.width * ep // tp, model.experts, model.experts_per_token, ep
-                    ),
-                ),
-            ]
-            if model.moe.shared_width:
-                by_token += self._mlp("shared expert", moe, gpu, linear, hidden, model.moe.shared_width // tp)
-        if tp > 1:
-            by_token.append(("all-reduce", 2 * layers, kernels.all_reduce(gpu, tp, 2.0 * hidden)))
-        self._by_token = [(calls, time) for _, calls, time in by_token]
-        self._operations = [
-            *((name, calls) for name, calls, _ in by_token),
-            ("lm_head", 1),
-            ("sampling", 1),
-            ("host", 1),
-            ("prefill attention", full_layers),
-            ("prefill attention, sliding window", window_layers),
-            ("decode attention", full_layers),
-            ("decode attention, sliding window", window_layers),
-        ]
-        self._full_layers = full_layers
-        windows = [g.attention.window for g in model.groups if isinstance(g.attention, Gqa)]
-        self._window_layers, self._window = window_layers, max(windows)
-        self._prefill = kernels.prefill_attention(gpu, heads, kv_heads, d, kv_bytes)
-        self._decode = kernels.decode_attention(gpu, heads, kv_heads, d, kv_bytes)
-        # bf16 logits in, a float32 copy out and in again
-        self._sampling = kernels.elementwise(gpu, 10.0 * model.vocab)
-        self._lm_head = kernels.gemm(gpu, bf16, -(-model.vocab // tp), hidden)
+    def __init__(
+        self,
+        model: ModelSpec,
+        gpu: GpuSpec,
+        *,
+        engine: EngineProfile,
+        weights: WeightDtype,
+        kv_dtype: str = "bf16",
+        parallel: Parallelism = ONE_GPU,
+        draft: ModelSpec | None = None,
+        draft_tokens: int = 0,
+    ) -> None:
+        self._engine, self._parallel = engine, parallel
+        self._constants = _UsedConstants(constants_for(gpu, engine.base))
+        self._queries = 1 + draft_tokens
 
-    @staticmethod
-    def _mlp(
-        name: str, layers: int, gpu: GpuSpec, dtype: WeightDtype, hidden: int, intermediate: int
-    ) -> list[_TokenOperation]:
-        return [
-            (f"{name} gate and up", layers, kernels.gemm(gpu, dtype, 2 * intermediate, hidden)),
-            (f"{name} activation", layers, kernels.elementwise(gpu, 6.0 * intermediate)),
-            (f"{name} down", layers, kernels.gemm(gpu, dtype, hidden, intermediate)),
-        ]
+        def setting(of: ModelSpec, queries: int) -> Setting:
+            linear = BF16 if weights.experts_only and of.experts else weights
+            return Setting(gpu, self._constants, engine, parallel, linear, weights, kv_dtype, of.hidden, queries)
+
+        main = setting(model, self._queries)
+        self._stages = _stages(main, model)
+        self._drafts: list[Stage] = []  # the first of them sees the whole step, the others one token a sequence
+        if draft_tokens:
+            of = draft or model
+            first, later = setting(of, self._queries), setting(of, 1)
+            ops = (_draft_ops(s, model, draft) for s in (first, *[later] * (draft_tokens - 1)))
+            self._drafts = [Stage(_renamed(o)) for o in ops]
+        self._scaled = engine.decode_scale != 1.0 or engine.prefill_scale != 1.0
+
+    @property
+    def ranks(self) -> int:
+        """Attention data-parallel ranks."""
+        return self._parallel.dp
+
+    @property
+    def stages(self) -> int:
+        """Pipeline stages."""
+        return self._parallel.pp
 
     def step_s(self, prefill: Sequence[tuple[int, int]], decode_contexts: Sequence[int]) -> float:
-        """Seconds of one forward pass; see StepModel."""
-        return sum(self._seconds(prefill, decode_contexts))
+        """Seconds of one forward pass; see StepModel. Other attention data-parallel ranks have nothing to do."""
+        load = Load(prefill, decode_contexts, self._queries)
+        return sum(self._seconds([load], load.tokens)) if load.tokens else 0.0
+
+    def stages_s(self, batches: Sequence[StepBatch]) -> Sequence[float]:
+        """Seconds of each stage; see GroupStepModel. Ranks run in lockstep: the slowest sets the pace of each stage."""
+        loads = [Load(batch.prefill, batch.decode_contexts, self._queries) for batch in batches]
+        tokens = sum([load.tokens for load in loads])
+        return self._seconds(loads, tokens) if tokens else [0.0] * len(self._stages)
 
     def breakdown(self, prefill: Sequence[tuple[int, int]], decode_contexts: Sequence[int]) -> list[OperationTime]:
-        """The same step, operation by operation, longest first; the seconds add up to `step_s`."""
-        seconds = self._seconds(prefill, decode_contexts)
-        times = [OperationTime(*operation, s) for operation, s in zip(self._operations, seconds, strict=False) if s]
-        return sorted(times, key=lambda time: -time.seconds)
+        """The step of `step_s`, operation by operation, longest first; the seconds add up to it."""
+        return self.explain([StepBatch(prefill, decode_contexts)])
 
-    def _seconds(self, prefill: Sequence[tuple[int, int]], decode_contexts: Sequence[int]) -> list[float]:
-        """Seconds of each of `_operations`, in their order; empty for an empty step."""
-        decodes = len(decode_contexts)
-        new = sum([chunk[0] for chunk in prefill]) if prefill else 0
-        tokens = new + decodes
+    def explain(self, batches: Sequence[StepBatch]) -> list[OperationTime]:
+        """The step of these batches, operation by operation, longest first; seconds add up to the sum of `stages_s`.
+
+        Amounts are those of one GPU, in each stage one of the slowest rank.
+        """
+        loads = [Load(batch.prefill, batch.decode_contexts, self._queries) for batch in batches]
+        tokens = sum(load.tokens for load in loads)
         if not tokens:
             return []
-        rows = decodes + len(prefill)  # every chunk's last token goes through lm_head too, as in vLLM
-        seconds = [calls * time(tokens) for calls, time in self._by_token]
-        seconds.append(self._lm_head(rows))
-        seconds.append(self._sampling(rows))
-        seconds.append(HOST_STEP_S + HOST_SEQUENCE_S * rows)
-        seconds += self._prefill_seconds(prefill, new) if new else (0.0, 0.0)
-        seconds += self._decode_seconds(decode_contexts, decodes) if decodes else (0.0, 0.0)
-        return seconds
+        scale, times, first_s = self._scale(loads), list[OperationTime](), 0.0
+        for i, (stage, on, group) in enumerate(self._passes(loads, tokens)):
+            slowest = max(on, key=stage.local_s)
+            lines = stage.explain(slowest, group, scale)
+            if i == 0 or (i >= len(self._stages) and len(self._stages) == 1):
+                first_s += sum(line.seconds for line in lines)
+            times += lines
+        return merged([*times, OperationTime("host", 1, self._host_s(loads, first_s))])
 
-    def _prefill_seconds(self, prefill: Sequence[tuple[int, int]], new: int) -> tuple[float, float]:
-        pairs = context = longest = 0
-        for n, c in prefill:
-            pairs += kernels.causal_pairs(n, c)
-            context += c
-            longest = max(longest, n + c)
-        full = self._full_layers * self._prefill(pairs, new, context, longest)
-        if not self._window_layers:
-            return full, 0.0
-        window = self._window
-        pairs = sum(kernels.causal_pairs(n, c, window) for n, c in prefill)
-        context = sum(min(c, window) for _, c in prefill)
-        # a block of queries sees the window of its first query and the diagonal
-        return full, self._window_layers * self._prefill(pairs, new, context, min(longest, window + 128))
+    def provenance(self) -> list[str]:
+        """Where the constants of each kind of kernel come from, a line each: "fitted: ..." or "transferred: ..."."""
+        return [self._constants.provenance(op, dtype) for op, dtype in sorted(self._constants.used)]
 
-    def _decode_seconds(self, contexts: Sequence[int], decodes: int) -> tuple[float, float]:
-        longest = max(contexts)
-        full = self._full_layers * self._decode(decodes, sum(contexts), longest)
-        if not self._window_layers:
-            return full, 0.0
-        window = self._window
-        seen = window * decodes if min(contexts) >= window else sum([min(window, c) for c in contexts])
-        return full, self._window_layers * self._decode(decodes, seen, min(longest, window))
+    def _seconds(self, loads: list[Load], tokens: int) -> list[float]:
+        """Seconds of each stage for loads that have some tokens."""
+        times = []
+        for stage in self._stages:
+            local = stage.local_s(loads[0]) if len(loads) == 1 else max([stage.local_s(load) for load in loads])
+            times.append(local + stage.shared_s(tokens))
+        if self._drafts:
+            for stage, on, group in self._draft_passes(loads, tokens):
+                times[-1] += max([stage.local_s(load) for load in on]) + stage.shared_s(group)
+        if self._scaled:
+            scale = self._scale(loads)
+            times = [scale * time for time in times]
+        times[0] += self._host_s(loads, times[0])
+        return times
+
+    def _passes(self, loads: list[Load], tokens: int) -> Iterable[tuple[Stage, list[Load], int]]:
+        yield from ((stage, loads, tokens) for stage in self._stages)
+        yield from self._draft_passes(loads, tokens)
+
+    def _draft_passes(self, loads: list[Load], tokens: int) -> Iterable[tuple[Stage, list[Load], int]]:
+        """Each pass of the draft with the loads it sees and the tokens of all ranks."""
+        again = [Load((), load.contexts) for load in loads]
+        decodes = sum([load.decodes for load in loads])
+        for i, stage in enumerate(self._drafts):
+            if i == 0:
+                yield stage, loads, tokens
+            elif decodes:
+                yield stage, again, decodes
+
+    def _host_s(self, loads: list[Load], gpu_s: float) -> float:
+        """What the host adds to the first stage, on the rank with the most sequences."""
+        host_s = self._engine.host_s(gpu_s, max([load.sequences for load in loads]))
+        return host_s + self._engine.dp_sync_ms * 1e-3 if self._parallel.dp > 1 else host_s
+
+    def _scale(self, loads: list[Load]) -> float:
+        """Correction of GPU times that the engine's profile asks for, by the tokens of either kind."""
+        if not self._scaled:
+            return 1.0
+        new, decodes = sum([load.new for load in loads]), sum([load.decode_tokens for load in loads])
+        return (self._engine.prefill_scale * new + self._engine.decode_scale * decodes) / (new + decodes)
+
+
+def _stages(s: Setting, model: ModelSpec) -> list[Stage]:
+    stages = []
+    pp = s.parallel.pp
+    for i, groups in enumerate(split_layers(model, pp)):
+        ops = [*(embedding_ops(s) if i == 0 else ()), *layer_ops(s, groups)]
+        ops += hand_over_ops(s, i) if i < pp - 1 else output_ops(s, model)
+        stages.append(Stage(ops))
+    return stages
+
+
+def _draft_ops(s: Setting, model: ModelSpec, draft: ModelSpec | None) -> list[Op]:
+    if draft is None:
+        return mtp_ops(s, model)
+    return [*embedding_ops(s), *layer_ops(s, draft.groups), *output_ops(s, draft, "sequences")]
+
+
+def _renamed(ops: list[Op]) -> list[Op]:
+    return [replace(op, name=op.name if op.name.startswith("draft") else f"draft {op.name}") for op in ops]

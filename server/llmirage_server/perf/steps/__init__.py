@@ -1,0 +1,1 @@
+"""One forward pass as the sum of its kernels."""

@@ -1,0 +1,74 @@
+"""The operations of one layer's MLP or mixture of experts, and the messages that join the ranks."""
+
+from __future__ import annotations
+
+from llmirage_server.perf.kernels import collectives, moe
+from llmirage_server.perf.layers import Dense, Mlp, Moe
+from llmirage_server.perf.steps.operations import BF16, Op, Setting, TokenOp
+
+
+def mlp_ops(setting: Setting, block: Mlp, calls: int) -> list[Op]:
+    """Everything from the norm before the MLP to its output, summed over the ranks."""
+    if isinstance(block, Dense):
+        return [*dense_ops(setting, "mlp", block, calls), *all_reduce(setting, calls)]
+    ops: list[Op] = [setting.gemm("router", calls, block.experts, setting.hidden, dtype=BF16)]
+    if block.shared_width:
+        ops += dense_ops(setting, "shared expert", Dense(block.shared_width, block.gated), calls)
+    into, out = _exchange(setting, block, calls)
+    if block.latent:  # the projections come before tokens leave for the experts' ranks, and after they are back
+        into.insert(0, setting.gemm("latent projection", calls, block.latent, setting.hidden))
+        out.append(setting.gemm("latent projection", calls, setting.hidden, block.latent))
+    return [*ops, *into, _experts(setting, block, calls), *out]
+
+
+def dense_ops(s: Setting, name: str, block: Dense, calls: int) -> list[Op]:
+    """Projections and activation of an MLP whose width is sharded over the tensor-parallel ranks."""
+    width = block.width // s.parallel.tp
+    columns = 2 * width if block.gated else width
+    return [
+        s.gemm(f"{name} gate and up" if block.gated else f"{name} up", calls, columns, s.hidden),
+        s.elementwise(f"{name} activation", calls, 2.0 * (columns + width)),
+        s.gemm(f"{name} down", calls, s.hidden, width),
+    ]
+
+
+def all_reduce(s: Setting, calls: int, width: int = 0) -> list[Op]:
+    """The sum of the partial outputs of tensor-parallel ranks, in bf16; width 0: that of the model."""
+    tp = s.parallel.tp
+    if tp == 1:
+        return []
+    return [TokenOp("all-reduce", calls, collectives.all_reduce(s.gpu, s.constants, tp, 2.0 * (width or s.hidden)))]
+
+
+def _experts(s: Setting, block: Moe, calls: int) -> Op:
+    ep, width = s.parallel.ep, block.width // s.parallel.moe_tp
+    kernel = moe.experts(
+        s.gpu, s.constants, s.experts, block.latent or s.hidden, width, block.experts, block.per_token, ep, gated=block.gated
+    )
+    return TokenOp("experts", calls, kernel, "group")
+
+
+def _exchange(s: Setting, block: Moe, calls: int) -> tuple[list[Op], list[Op]]:
+    """How tokens get to the experts' ranks, and the sums back.
+
+    Under tensor parallelism every rank has every token already, and one all-reduce joins what the ranks' experts (or slices)
+    made. Attention data-parallel ranks have their own tokens: either all of them are gathered and the results reduced and
+    scattered, or each token is sent to the ranks of its experts and back, which needs whole experts (ep = all GPUs of the
+    stage); ranks that share tokens through tensor parallelism each send their part, and gather the sums.
+    """
+    parallel, hidden = s.parallel, block.latent or s.hidden
+    if parallel.dp == 1:
+        return [], all_reduce(s, calls, hidden)
+    ranks, link = parallel.stage_gpus, (s.gpu, s.constants)
+    after: list[Op] = []
+    if parallel.tp > 1:
+        after.append(TokenOp("all-gather", calls, collectives.all_gather(*link, parallel.tp, 2.0 * hidden)))
+    if s.engine.moe_dispatch == "all_to_all" and parallel.ep == ranks:
+        reached = ranks * (1.0 - (1.0 - 1.0 / ranks) ** block.per_token)  # different ranks among a token's experts
+        sent = reached * hidden / parallel.tp
+        dispatch = collectives.all_to_all(*link, ranks, sent * s.experts.activation_bytes)
+        combine = collectives.all_to_all(*link, ranks, sent * 2.0)
+        return [TokenOp("dispatch", calls, dispatch)], [TokenOp("combine", calls, combine), *after]
+    gather = collectives.all_gather(*link, ranks, 2.0 * hidden)
+    scatter = collectives.reduce_scatter(*link, ranks, 2.0 * hidden)
+    return [TokenOp("all-gather", calls, gather, "group")], [TokenOp("reduce-scatter", calls, scatter, "group"), *after]

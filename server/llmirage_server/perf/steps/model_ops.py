@@ -1,0 +1,75 @@
+"""The operations of a model's layers, and of its two ends."""
+
+from __future__ import annotations
+
+from llmirage_server.perf.kernels import collectives
+from llmirage_server.perf.layers import Attention, LayerGroup, Mlp
+from llmirage_server.perf.models import ModelSpec
+from llmirage_server.perf.steps.attention import attention_ops
+from llmirage_server.perf.steps.mlp import all_reduce, mlp_ops
+from llmirage_server.perf.steps.operations import BF16, Count, Op, Setting, TokenOp
+
+
+def layer_ops(s: Setting, groups: tuple[LayerGroup, ...]) -> list[Op]:
+    """All layers of these groups: attention, MLP, a norm before each, and what joins the ranks after each."""
+    attention: dict[Attention, int] = {}
+    mlp: dict[Mlp, int] = {}
+    for group in groups:
+        if group.attention is not None:
+            attention[group.attention] = attention.get(group.attention, 0) + group.count
+        if group.mlp is not None:
+            mlp[group.mlp] = mlp.get(group.mlp, 0) + group.count
+    blocks = sum(attention.values()) + sum(mlp.values())
+    ops: list[Op] = []
+    if not (s.engine.fused_all_reduce_norm and s.parallel.tp > 1 and s.parallel.dp == 1 and s.gpu.link_kind == "nvlink"):
+        # the output of a block and the residual are read, both sums written, bf16
+        ops.append(s.elementwise("norms", blocks, 8.0 * s.hidden))
+    for block, calls in attention.items():
+        ops += [*attention_ops(s, block, calls), *all_reduce(s, calls)]
+    for block_, calls in mlp.items():
+        ops += mlp_ops(s, block_, calls)
+    return ops
+
+
+def embedding_ops(s: Setting) -> list[Op]:
+    """The table's rows of all tokens; its vocabulary is sharded over the tensor-parallel ranks, so they are summed."""
+    return [s.elementwise("embedding", 1, 4.0 * s.hidden), *all_reduce(s, 1)]
+
+
+def output_ops(s: Setting, model: ModelSpec, rows: Count = "rows") -> list[Op]:
+    """From hidden states to chosen tokens: final norm, lm_head (bf16, vocabulary sharded), logits to all, sampling."""
+    ops: list[Op] = [
+        s.elementwise("norms", 1, 8.0 * s.hidden),
+        s.gemm("lm_head", 1, -(-model.vocab // s.parallel.tp), s.hidden, rows, BF16),
+    ]
+    if s.parallel.tp > 1:
+        gather = collectives.all_gather(s.gpu, s.constants, s.parallel.tp, 2.0 * model.vocab)
+        ops.append(TokenOp("logits all-gather", 1, gather, rows))
+    # bf16 logits in, a float32 copy out and in again
+    ops.append(s.elementwise("sampling", 1, 10.0 * model.vocab, rows))
+    return ops
+
+
+def hand_over_ops(s: Setting, stage: int) -> list[Op]:
+    """Hidden states and residual of all tokens to the next pipeline stage; tensor-parallel ranks each send their part."""
+    across = s.parallel.crosses_nodes(stage, s.gpu)
+    kernel = collectives.point_to_point(s.gpu, s.constants, 4.0 * s.hidden / s.parallel.tp, across)
+    ops: list[Op] = [TokenOp("pipeline hand-over", 1, kernel)]
+    if s.parallel.tp > 1:
+        gather = collectives.all_gather(s.gpu, s.constants, s.parallel.tp, 4.0 * s.hidden)
+        ops.append(TokenOp("hand-over all-gather", 1, gather))
+    return ops
+
+
+def mtp_ops(s: Setting, model: ModelSpec) -> list[Op]:
+    """One multi-token prediction pass (DeepSeek-V3): the embedding and the hidden state joined, one layer, lm_head.
+
+    All tokens go through it, for its own cache; sequences are sampled.
+    """
+    return [
+        *embedding_ops(s),
+        s.elementwise("norms", 2, 4.0 * s.hidden),
+        s.gemm("draft joining projection", 1, s.hidden, 2 * s.hidden),
+        *layer_ops(s, model.draft.groups),
+        *output_ops(s, model, "sequences"),
+    ]

@@ -1,0 +1,80 @@
+"""The operations a stage is made of, and what all of them need to know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from llmirage_server.perf.constants import Constants
+from llmirage_server.perf.dtypes import WEIGHT_DTYPES, WeightDtype
+from llmirage_server.perf.engines import EngineProfile
+from llmirage_server.perf.gpus import GpuSpec
+from llmirage_server.perf.kernels import elementwise, gemm
+from llmirage_server.perf.kernels.kernel import DecodeKernel, PrefillKernel, TokenKernel
+from llmirage_server.perf.parallelism import Parallelism
+
+# What a TokenOp counts: all tokens of the rank; tokens of all ranks that share the experts; tokens of the prompt chunks;
+# these and the cached ones before them; tokens of the decoding sequences; all sequences; rows whose logits are wanted.
+Count = Literal["tokens", "group", "new", "expanded", "decode_tokens", "sequences", "rows"]
+COUNTS: tuple[Count, ...] = ("tokens", "group", "new", "expanded", "decode_tokens", "sequences", "rows")
+
+BF16 = WEIGHT_DTYPES["bf16"]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenOp:
+    """`calls` launches of a kernel whose time follows from one count."""
+
+    name: str
+    calls: int
+    kernel: TokenKernel
+    count: Count = "tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillOp:
+    """`calls` launches of attention over the prompt chunks; every query sees `window` keys at most (0: all)."""
+
+    name: str
+    calls: int
+    kernel: PrefillKernel
+    window: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeOp:
+    """`calls` launches of attention of the decoding sequences, `mixed` times slower in a step that has prompt chunks too."""
+
+    name: str
+    calls: int
+    kernel: DecodeKernel
+    window: int = 0
+    mixed: float = 1.0
+
+
+Op = TokenOp | PrefillOp | DecodeOp
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Where and how the layers of one model run."""
+
+    gpu: GpuSpec
+    constants: Constants
+    engine: EngineProfile
+    parallel: Parallelism
+    linear: WeightDtype  # of all matrices but the routed experts
+    experts: WeightDtype
+    kv_dtype: str
+    hidden: int
+    queries: int = 1  # tokens of each decoding sequence
+
+    def gemm(
+        self, name: str, calls: int, n: int, k: int, count: Count = "tokens", dtype: WeightDtype | None = None
+    ) -> TokenOp:
+        """A projection of `k` values to `n`."""
+        return TokenOp(name, calls, gemm.gemm(self.gpu, self.constants, dtype or self.linear, n, k), count)
+
+    def elementwise(self, name: str, calls: int, bytes_per_token: float, count: Count = "tokens") -> TokenOp:
+        """A kernel that reads and writes so many bytes for each token."""
+        return TokenOp(name, calls, elementwise.elementwise(self.gpu, bytes_per_token), count)
