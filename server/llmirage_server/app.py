@@ -18,7 +18,7 @@ from llmirage_server.api.generation import Service
 from llmirage_server.api.models import ServedModel, ServedModels
 from llmirage_server.api.routes import routes
 from llmirage_server.api.text import TextLoader, TextTools
-from llmirage_server.assembly import ServedPool, build, plan
+from llmirage_server.assembly import ServedPool, build, kv_link, plan
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.config import ClusterConfig, ConfigError
 from llmirage_server.driver import Driver, FreeDriver, PacedDriver
@@ -33,7 +33,8 @@ class LlmirageApp(Starlette):
         """Raises ConfigError when the configuration cannot work; the message shows the arithmetic."""
         self.config = config
         self.pools = plan(config)
-        cluster = build(config, self.pools)
+        self.kv_link = kv_link(config, self.pools)
+        cluster = build(config, self.pools, self.kv_link)
         self.driver: Driver = FreeDriver(cluster) if config.speed == math.inf else PacedDriver(cluster, config.speed)
         served = served_models(self.pools)
         self.model_names = tuple(served)
@@ -89,7 +90,8 @@ def served_models(pools: Sequence[ServedPool]) -> dict[str, ServedModel]:
         together = [other for other in pools if other.model == pool.model]
         limit_tokens = min(other.max_model_len for other in together)
         speculates = any(other.config.num_speculative_tokens for other in together)
-        served |= {name: ServedModel(pool.model, limit_tokens, speculates) for name in pool.names}
+        priorities = all(other.limits.schedule_policy == "priority" for other in together)
+        served |= {name: ServedModel(pool.model, limit_tokens, speculates, priorities) for name in pool.names}
     return served
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llmirage_server.cluster.cluster import Cluster
@@ -13,12 +13,20 @@ from llmirage_server.cluster.instance_base import InstanceBase
 from llmirage_server.cluster.kv_transfer import KVLink
 from llmirage_server.cluster.lifecycle import LifecycleEvent
 from llmirage_server.cluster.limits import EngineLimits
+from llmirage_server.cluster.offload import TierSpec
 from llmirage_server.cluster.pools import Pool
 from llmirage_server.cluster.router import Router, make_router
 from llmirage_server.config import ClusterConfig, ConfigError, EventConfig, KvTransferConfig, PoolConfig
 from llmirage_server.perf.deployment import Deployment
 from llmirage_server.perf.errors import DeploymentError
+from llmirage_server.perf.gpus import GIB
+from llmirage_server.perf.speculation import Speculative
 from llmirage_server.perf.step_model import StepModel
+
+PCIE_GB_PER_S = 50.0  # of PCIe 5.0 x16's 63 in one direction, what large copies reach; each GPU has a link of its own
+PCIE_LATENCY_S = 20e-6
+DISK_GB_PER_S = 5.0  # sequential reads of one PCIe 4.0 NVMe drive
+DISK_LATENCY_S = 100e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +37,11 @@ class ServedPool:
     deployment: Deployment
     limits: EngineLimits
     step_model: StepModel
-    max_model_len: int  # tokens of the longest request
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens of the longest request."""
+        return self.limits.max_request_tokens
 
     @property
     def model(self) -> str:
@@ -40,6 +52,18 @@ class ServedPool:
         """What clients may call it."""
         return self.config.served_model_name or (self.model,)
 
+    @property
+    def tiers(self) -> list[TierSpec]:
+        """Where KV goes that leaves the GPUs of an instance, the nearest first."""
+        config, tiers = self.config, []
+        if config.host_kv_gib:
+            rate = (config.host_kv_gb_per_s or PCIE_GB_PER_S * self.deployment.gpus) * 1e9
+            tiers.append(TierSpec("host", config.host_kv_gib * GIB, rate, rate, PCIE_LATENCY_S))
+        if config.disk_kv_gib:
+            rate = (config.disk_kv_gb_per_s or DISK_GB_PER_S) * 1e9
+            tiers.append(TierSpec("disk", config.disk_kv_gib * GIB, rate, rate, DISK_LATENCY_S))
+        return tiers
+
 
 def plan(config: ClusterConfig) -> list[ServedPool]:
     """Work out every pool. Raises ConfigError with the problems of all of them."""
@@ -48,7 +72,7 @@ def plan(config: ClusterConfig) -> list[ServedPool]:
     known: dict[tuple[Any, ...], tuple[Deployment, StepModel]] = {}  # equal pools share one
     for pool in config.all_pools:
         try:
-            pools.append(_plan(pool, known))
+            pools.append(_plan(pool, config.seed, known))
         except ConfigError as error:
             before = f"pool {pool.name}: " if config.pools else ""
             problems += [before + problem for problem in error.problems]
@@ -59,9 +83,8 @@ def plan(config: ClusterConfig) -> list[ServedPool]:
     return pools
 
 
-def build(config: ClusterConfig, pools: Iterable[ServedPool]) -> Cluster:
+def build(config: ClusterConfig, pools: Iterable[ServedPool], link: KVLink | None) -> Cluster:
     """The cluster of the planned pools. Raises ConfigError."""
-    pools = list(pools)
     built = []
     number = 0
     # Pools that do the same part of the same work are one choice for one router.
@@ -78,16 +101,16 @@ def build(config: ClusterConfig, pools: Iterable[ServedPool]) -> Cluster:
                     router,
                     pool.config.role,
                     pool.model,
-                    kv_bytes_per_token=pool.deployment.memory.kv_bytes_per_token * pool.deployment.gpus,
+                    kv_bytes_per_token=pool.deployment.kv_bytes_per_token,
+                    kv_bytes_per_sequence=pool.deployment.kv_bytes_per_sequence,
                 )
             )
-        link = kv_link(config.kv_transfer or KvTransferConfig(), pools)
         return Cluster(pools=built, kv_link=link, events=list(_events(config)), on_crash=config.on_crash)
     except ValueError as error:
         raise ConfigError([str(error)]) from None
 
 
-def _plan(config: PoolConfig, known: dict[tuple[Any, ...], tuple[Deployment, StepModel]]) -> ServedPool:
+def _plan(config: PoolConfig, seed: int, known: dict[tuple[Any, ...], tuple[Deployment, StepModel]]) -> ServedPool:
     wanted = _deployment_settings(config)
     key = tuple(wanted.items())
     try:
@@ -95,38 +118,75 @@ def _plan(config: PoolConfig, known: dict[tuple[Any, ...], tuple[Deployment, Ste
             deployment = Deployment.create(**wanted)
             known[key] = deployment, deployment.step_model()
         deployment, step_model = known[key]
-        limits = _limits(config, deployment)
+        limits = _limits(config, deployment, seed)
+    except ConfigError:
+        raise
     except DeploymentError as error:
         raise ConfigError(error.problems) from None
     except ValueError as error:
         raise ConfigError([str(error)]) from None
-    return ServedPool(config, deployment, limits, step_model, _max_model_len(config, deployment, limits))
+    return ServedPool(config, deployment, limits, step_model)
 
 
 def _deployment_settings(config: PoolConfig) -> dict[str, Any]:
-    settings = {
+    return {
         "model": config.model,
         "gpu": config.gpu,
+        "engine": config.engine_name,
         "tp": config.tensor_parallel_size,
+        "pp": config.pipeline_parallel_size,
+        "dp": config.data_parallel_size,
         "ep": config.expert_parallel_size,
         "weights": config.weights,
         "kv_cache_dtype": config.kv_cache_dtype,
         "gpu_memory_utilization": config.gpu_memory_utilization,
         "max_num_batched_tokens": config.max_num_batched_tokens,
         "max_num_seqs": config.max_num_seqs,
+        "num_gpu_blocks_override": config.num_gpu_blocks_override,
+        "block_size": config.kv_block_size,
+        "speculative": _speculative(config),
+        "perf_model": config.perf_model,
     }
-    return {name: value for name, value in settings.items() if value not in (None, "auto")}
 
 
-def _limits(config: PoolConfig, deployment: Deployment) -> EngineLimits:
-    return EngineLimits(
+def _speculative(config: PoolConfig) -> Speculative | None:
+    if not config.num_speculative_tokens:
+        return None
+    speculative = Speculative(config.num_speculative_tokens, config.speculative_method, config.draft_model)
+    return speculative if config.acceptance_rate is None else replace(speculative, acceptance_rate=config.acceptance_rate)
+
+
+def _limits(config: PoolConfig, deployment: Deployment, seed: int) -> EngineLimits:
+    """Raises ValueError for what the engine's scheduler does not know."""
+    speculative = deployment.speculative
+    seqs = min(deployment.max_num_seqs, deployment.memory.sequences)
+    if config.max_num_seqs is None:  # engines fit their own default to a smaller step
+        seqs = min(seqs, deployment.max_num_batched_tokens)
+    limits = EngineLimits(
         kv_tokens=deployment.memory.kv_tokens,
-        max_num_seqs=deployment.max_num_seqs,
+        max_num_seqs=seqs,
         max_num_batched_tokens=deployment.max_num_batched_tokens,
-        page_size=config.kv_block_size or 1,
-        enable_prefix_caching=config.enable_prefix_caching,
-        enable_chunked_prefill=config.enable_chunked_prefill,
+        page_size=deployment.block_size,
+        scheduler=deployment.engine.scheduler,
+        num_speculative_tokens=speculative.num_speculative_tokens if speculative else 0,
+        acceptance_rate=speculative.acceptance_rate if speculative else 0.0,
+        speculation_seed=seed,
+        **{name: value for name in _SCHEDULING if (value := getattr(config, name)) is not None},
     )
+    return replace(limits, max_model_len=_max_model_len(config, deployment, limits))
+
+
+_SCHEDULING = (
+    "enable_prefix_caching",
+    "enable_chunked_prefill",
+    "schedule_policy",
+    "long_prefill_token_threshold",
+    "max_prefill_tokens",
+    "enable_mixed_chunk",
+    "schedule_conservativeness",
+    "capacity_scheduler_policy",
+    "data_parallel_balance",
+)
 
 
 def _max_model_len(config: PoolConfig, deployment: Deployment, limits: EngineLimits) -> int:
@@ -160,10 +220,18 @@ def _instance(pool: ServedPool, index: int) -> InstanceBase:
     config = pool.config
     if config.fixed_times:
         return FixedInstance(index, (config.ttft_ms or 0.0) / 1000, (config.itl_ms or 0.0) / 1000, pool.limits)
-    return Instance(index, pool.step_model, pool.limits, config.role)
+    return Instance(
+        index,
+        pool.step_model,
+        pool.limits,
+        config.role,
+        tiers=pool.tiers,
+        kv_bytes_per_token=pool.deployment.kv_bytes_per_token,
+        front_end_s=pool.deployment.engine.front_end_ttft_s,
+    )
 
 
-def kv_link(config: KvTransferConfig, pools: Iterable[ServedPool]) -> KVLink | None:
+def kv_link(config: ClusterConfig, pools: Iterable[ServedPool]) -> KVLink | None:
     """The link from prefill to decode pools; None where there are none.
 
     Its rate is what the GPUs of an instance reach together, of the smaller of two instances; with several kinds of pools
@@ -172,17 +240,18 @@ def kv_link(config: KvTransferConfig, pools: Iterable[ServedPool]) -> KVLink | N
     ends = [pool for pool in pools if pool.config.role != "both"]
     if not ends:
         return None
-    network = config.link == "network"
+    transfer = config.kv_transfer or KvTransferConfig()
+    network = transfer.link == "network"
     rates, latencies = [], []
     for pool in ends:
         gpu = pool.deployment.gpu
         rates.append(pool.deployment.gpus * (gpu.node_link_bytes_per_s if network else gpu.link_bytes_per_s))
         latencies.append(gpu.node_link_latency_s if network else 0.0)
-    given = config.bandwidth_gb_per_s
+    given = transfer.bandwidth_gb_per_s
     return KVLink(
         min(rates) if given is None else given * 1e9,
-        max(latencies) if config.latency_us is None else config.latency_us * 1e-6,
-        layers=min(pool.deployment.model.layers for pool in ends) if config.overlap else 1,
+        max(latencies) if transfer.latency_us is None else transfer.latency_us / 1e6,
+        layers=min(pool.deployment.model.layers for pool in ends) if transfer.overlap else 1,
     )
 
 

@@ -5,29 +5,24 @@ from __future__ import annotations
 import math
 
 from llmirage_server.app import LlmirageApp
+from llmirage_server.assembly import ServedPool
+from llmirage_server.capacity import EXAMPLE_PROMPT_TOKENS, EXAMPLE_REPLY_TOKENS, saturation_requests_per_s
+from llmirage_server.config import ClusterConfig
 from llmirage_server.pacing import PacingSummary
-
-EXAMPLE_PROMPT_TOKENS = 1000
 
 
 def banner(app: LlmirageApp, url: str) -> str:
     """The start-up text: what is simulated, how fast it will be, and a command that works as pasted."""
-    config, deployment, limits = app.config, app.deployment, app.limits
-    gpus = config.instances * deployment.gpus
-    replicas = "1 instance" if config.instances == 1 else f"{config.instances} instances"
-    rows = [
-        ("cluster", f"{replicas} of {deployment.describe()}"),
-        ("GPUs", f"{gpus} x {deployment.gpu.name}, none of them real"),
-        (
-            "KV cache",
-            f"{limits.kv_capacity_tokens:,} tokens on each instance; a request may have {app.max_model_len:,} tokens",
-        ),
-        ("one user", _one_user(app)),
-        ("router", config.router if config.instances > 1 else f"{config.router} (with one instance there is no choice)"),
-        ("speed", _speed(config.speed)),
-        ("API", f"{url}/v1"),
-    ]
-    lines = [f"llmirage serves {', '.join(app.model_names)}", *(f"  {name:<9} {text}" for name, text in rows)]
+    config = app.config
+    lines = [f"llmirage serves {', '.join(app.model_names)}"]
+    for pool in app.pools:
+        if config.pools:
+            role = "" if pool.config.role == "both" else f", {pool.config.role} only"
+            lines += ["", f"  pool {pool.config.name}{role}: {', '.join(pool.names)}"]
+        lines += _rows(_pool_rows(pool))
+    if config.pools:
+        lines.append("")
+    lines += _rows(_cluster_rows(app, url))
     body = (
         f'{{"model": "{app.model_names[0]}", "messages": [{{"role": "user", "content": "Hello"}}], '
         '"max_tokens": 60, "stream": true}'
@@ -36,14 +31,73 @@ def banner(app: LlmirageApp, url: str) -> str:
     return "\n".join(lines)
 
 
-def _one_user(app: LlmirageApp) -> str:
+def _rows(rows: list[tuple[str, str]]) -> list[str]:
+    return [f"  {name:<9} {text}" for name, text in rows]
+
+
+def _pool_rows(pool: ServedPool) -> list[tuple[str, str]]:
+    deployment, instances = pool.deployment, pool.config.instances
+    replicas = "1 instance" if instances == 1 else f"{instances} instances"
+    ranks = deployment.parallel.dp
+    each = "on each instance" if ranks == 1 else f"on each of {ranks} ranks of an instance"
+    rows = [
+        ("cluster", f"{replicas} of {deployment.describe()}"),
+        ("GPUs", f"{instances * deployment.gpus} x {deployment.gpu.name}, none of them real"),
+        (
+            "KV cache",
+            f"{pool.limits.kv_capacity_tokens:,} tokens {each}; a request may have {pool.max_model_len:,} tokens",
+        ),
+        ("one user", _one_user(pool)),
+    ]
+    if not pool.config.fixed_times:
+        rate = saturation_requests_per_s(pool)
+        rows += [
+            (
+                "full at",
+                f"about {rate:.{1 if rate < 10 else 0}f} requests/s of {EXAMPLE_PROMPT_TOKENS:,} tokens in, "
+                f"{EXAMPLE_REPLY_TOKENS} out, nothing cached",
+            ),
+            ("constants", deployment.gpu.confidence),
+        ]
+    return rows
+
+
+def _cluster_rows(app: LlmirageApp, url: str) -> list[tuple[str, str]]:
     config = app.config
+    choice = any(pool.config.instances > 1 for pool in app.pools) or len(app.pools) > len(app.model_names)
+    rows = [("router", config.router if choice else f"{config.router} (with one instance there is no choice)")]
+    if any(pool.config.role == "prefill" for pool in app.pools):
+        rows.append(("transfer", _transfer(app)))
+    if config.events:
+        rows.append(("events", _events(config)))
+    return [*rows, ("speed", _speed(config.speed)), ("API", f"{url}/v1")]
+
+
+def _one_user(pool: ServedPool) -> str:
+    config, deployment = pool.config, pool.deployment
     if config.fixed_times:
         return f"TTFT {config.ttft_ms or 0:g} ms, ITL {config.itl_ms or 0:g} ms, whatever the load (fixed times, no physics)"
-    ttft_ms = app.deployment.ttft_s(EXAMPLE_PROMPT_TOKENS) * 1000
-    tpot_ms = app.deployment.tpot_s(EXAMPLE_PROMPT_TOKENS) * 1000
-    rate = f"{1000 / tpot_ms:.0f} tokens/s"
-    return f"TTFT {ttft_ms:.1f} ms for {EXAMPLE_PROMPT_TOKENS:,} prompt tokens, TPOT {tpot_ms:.2f} ms ({rate})"
+    ttft_ms = (deployment.engine.front_end_ttft_s + deployment.ttft_s(EXAMPLE_PROMPT_TOKENS)) * 1000
+    tpot_ms = deployment.tpot_s(EXAMPLE_PROMPT_TOKENS) * 1000
+    ttft = f"TTFT {ttft_ms:.1f} ms for {EXAMPLE_PROMPT_TOKENS:,} prompt tokens"
+    tpot = f"TPOT {tpot_ms:.2f} ms ({1000 / tpot_ms:.0f} tokens/s)"
+    return {"prefill": ttft, "decode": tpot}.get(config.role, f"{ttft}, {tpot}")
+
+
+def _transfer(app: LlmirageApp) -> str:
+    link = app.kv_link
+    assert link is not None
+    kv = next(pool.deployment.kv_bytes_per_token for pool in app.pools if pool.config.role == "prefill")
+    ms = (EXAMPLE_PROMPT_TOKENS * kv / link.bytes_per_s + link.latency_s) * 1000
+    overlap = ", most of it while the prefill still computes" if link.layers > 1 else ""
+    return f"{link.bytes_per_s / 1e9:g} GB/s between instances: {ms:.1f} ms for {EXAMPLE_PROMPT_TOKENS:,} tokens{overlap}"
+
+
+def _events(config: ClusterConfig) -> str:
+    told = [f"{event.action} at {event.at_s:g} s" for event in sorted(config.events, key=lambda event: event.at_s)]
+    lost = {"reroute": "lost requests start again elsewhere", "fail": "lost requests fail"}[config.on_crash]
+    crashes = any(event.action == "crash" for event in config.events)
+    return ", ".join(told) + f" of cluster time{'; ' + lost if crashes else ''}"
 
 
 def _speed(speed: float) -> str:

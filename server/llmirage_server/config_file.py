@@ -218,10 +218,16 @@ _SYNONYMS = {
 def _look_up(field: str, value: Any) -> None:
     """Raise ValueError for a name that no catalogue has."""
     from llmirage_server.perf.catalogue import find_gpu, find_model
+    from llmirage_server.perf.engines import find_engine
     from llmirage_server.perf.errors import DeploymentError
 
-    find: dict[str, Callable[[str], Any]] = {"model": find_model, "gpu": find_gpu}
-    if field in find:
+    find: dict[str, Callable[[str], Any]] = {
+        "model": find_model,
+        "draft_model": find_model,
+        "gpu": find_gpu,
+        "engine": find_engine,
+    }
+    if field in find and value is not None:
         try:
             find[field](value)
         except DeploymentError as error:

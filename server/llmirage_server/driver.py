@@ -19,6 +19,7 @@ from llmirage_server.alarm import Alarm, make_alarm
 from llmirage_server.cluster.cluster import Cluster
 from llmirage_server.cluster.request import Request, StepEnd
 from llmirage_server.pacing import Pacing
+from llmirage_server.saturation import Queue, Saturation
 from llmirage_shared.virtual_time import precise_clock
 
 logger = logging.getLogger("llmirage")
@@ -40,6 +41,7 @@ class Driver(abc.ABC):
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.pacing = Pacing()
+        self.saturation = Saturation(lambda: self.cluster.snapshot())
         self._loop: asyncio.AbstractEventLoop | None = None
         self._clock: Callable[[], float] = lambda: 0.0
 
@@ -51,6 +53,8 @@ class Driver(abc.ABC):
         now = self._reach_now()
         for request in requests:
             self.cluster.submit(request, now)
+            self.saturation.submitted(request)
+        self.saturation.look(now, self._clock())
         self._wake()
 
     def cancel(self, requests: Iterable[Request]) -> None:
@@ -59,6 +63,12 @@ class Driver(abc.ABC):
         for request in requests:
             self.cluster.cancel(request, now)
         self._wake()
+
+    def saturated(self) -> list[Queue]:
+        """The queues of the models for which more comes in than the cluster serves."""
+        if self._loop is not None:
+            self.saturation.look(self._reach_now(), self._clock())
+        return self.saturation.queues()
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
         """The first request on a loop starts the clock, or carries it on if the app moved to another loop."""
@@ -103,6 +113,12 @@ class PacedDriver(Driver):
         self._start_s = 0.0  # wall time at which the cluster's clock was 0
         self._alarm: Alarm | None = None
         self._event_s = math.inf  # cluster time the alarm is set for
+
+    def saturated(self) -> list[Queue]:
+        """The queues of the models for which more comes in than the cluster serves."""
+        if self._loop is not None:
+            self.saturation.look(self._reach_now(), self._clock())
+        return self.saturation.queues()
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
         reached = 0.0 if self._loop is None else self._now()
@@ -160,6 +176,12 @@ class FreeDriver(Driver):
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster)
         self._scheduled = False
+
+    def saturated(self) -> list[Queue]:
+        """The queues of the models for which more comes in than the cluster serves."""
+        if self._loop is not None:
+            self.saturation.look(self._reach_now(), self._clock())
+        return self.saturation.queues()
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
         super()._begin(loop)

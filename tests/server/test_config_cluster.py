@@ -71,7 +71,7 @@ def test_all_problems_of_a_file_are_told_at_once_with_their_lines(tmp_path: Path
     assert problems[0] == f"{path}:1: modle: unknown key (did you mean 'model'?)"
     assert problems[1] == f"{path}:2: instances: must be a whole number, not 'two'"
     assert problems[2].startswith(
-        f"{path}:4: router: router must be one of round_robin, random, least_loaded, session, prefix"
+        f"{path}:4: router: router must be one of round_robin, random, least_loaded, power_of_two, session, prefix, kv_aware, "
     )
     assert problems[2].endswith("(did you mean 'round_robin'?)")
     assert problems[3] == f"{path}:5: max_num_seqs: max_num_seqs must be at least 1, not 0"
@@ -143,7 +143,7 @@ def test_values_out_of_range_are_refused(settings: dict[str, Any], part: str) ->
         ({"weights": "int3"}, ["int3", "bf16"]),
         ({"max_model_len": 1_000_000}, ["1000000", "40960"]),
         ({"max_model_len": 40_000, "gpu_memory_utilization": 0.42}, ["room for", "KV cache"]),
-        ({"max_num_batched_tokens": 16}, ["max_num_batched_tokens 16", "max_num_seqs 256"]),
+        ({"max_num_batched_tokens": 16, "max_num_seqs": 256}, ["max_num_batched_tokens 16", "max_num_seqs 256"]),
     ],
 )
 def test_a_cluster_that_cannot_work_is_refused_with_the_arithmetic(settings: dict[str, Any], parts: list[str]) -> None:

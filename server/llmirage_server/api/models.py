@@ -23,11 +23,12 @@ _REMEMBERED_NAMES = 1000
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """What answers for a name. model: as the cluster calls it; speculates: a step may bring several tokens."""
+    """What answers for a name."""
 
-    model: str
+    model: str  # as the cluster calls it
     max_model_len: int  # prompt and output tokens of the longest request
-    speculates: bool = False
+    speculates: bool = False  # a step may bring several tokens
+    priorities: bool = False  # requests may have them
 
 
 class ServedModels:

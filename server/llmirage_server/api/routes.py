@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -13,13 +15,14 @@ from llmirage_server.api.generation import Service
 _READ = ("GET", "HEAD")
 
 
-async def health(exchange: Exchange) -> Response:
-    """The server is up; an empty object, as cheap as an answer can be."""
-    return exchange.json({})
-
-
 def routes(service: Service) -> list[Route]:
     """All endpoints, the busiest first."""
+
+    async def health(exchange: Exchange) -> Response:
+        """The server is up: an empty object, unless the simulated cluster is saturated."""
+        queues = service.driver.saturated()
+        return exchange.json({"saturated": [dataclasses.asdict(queue) for queue in queues]} if queues else {})
+
     return [
         Route("/v1/chat/completions", Endpoint(ChatEndpoint(service).create, ("POST",))),
         Route("/v1/completions", Endpoint(CompletionsEndpoint(service).create, ("POST",))),

@@ -158,8 +158,8 @@ class ClusterConfig(InstanceSettings):
                 yield f"events: there is no instance {event.instance}: the last of {there} is {there - 1}"
             if not 0 <= event.at_s < math.inf:
                 yield f"events: at_s must be a number of seconds from 0 up, not {event.at_s:g}"
-            if event.restart_after_s is not None and event.action == "start":
-                yield "events: restart_after_s belongs to crash and stop"
+            if event.restart_after_s is not None and event.action != "crash":
+                yield "events: restart_after_s belongs to crash; after a stop, give a start of its own"
 
 
 DEFAULT_POOL = "default"

@@ -71,6 +71,13 @@ class InstanceSettings:
     expert_parallel_size: int = setting(
         1, PARALLEL, "Ranks that whole experts are spread over.", metavar="N", aliases=("ep", "ep_size"), least=1
     )
+    data_parallel_balance: str | None = setting(
+        None,
+        PARALLEL,
+        "Which attention rank gets a request: the least load, in turn, or the longest cached prefix.",
+        choices=("load", "round_robin", "prefix"),
+        unset="the engine's",
+    )
 
     engine: str | None = setting(
         None,
@@ -126,9 +133,15 @@ class InstanceSettings:
         unset="1",
         above=0,
     )
-    enable_mixed_chunk: bool | None = setting(
-        None, ENGINE, "Let prompt chunks share a step with decoding (sglang).", unset="off"
+    max_prefill_tokens: int | None = setting(
+        None,
+        ENGINE,
+        "Prompt tokens of one step beyond which no further prompt joins (sglang).",
+        metavar="N",
+        unset="16384",
+        least=1,
     )
+    enable_mixed_chunk: bool = setting(False, ENGINE, "Let prompt chunks share a step with decoding (sglang).")
     capacity_scheduler_policy: str | None = setting(
         None,
         ENGINE,
