@@ -12,6 +12,7 @@ COMMANDS = {
     "check": ("llmirage_client.commands.check:check", "Validate a workload file without sending anything."),
     "generate": ("llmirage_client.commands.generate:generate", "Write a synthetic coding-agent workload."),
     "demo": ("llmirage_client.commands.demo:demo", "Start a server, run two workloads against it, print the reports."),
+    "step": ("llmirage_server.step_command:step", "Explain one forward pass of a model on a GPU, operation by operation."),
     "catalog": ("llmirage_client.commands.catalog:catalog", "List what is built in: workloads, GPUs, models, routers."),
 }
 

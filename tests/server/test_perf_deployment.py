@@ -110,7 +110,7 @@ def test_auto_takes_the_checkpoints_own_format() -> None:
     formats = {
         m: Deployment.create(m, "b300", weights="auto").weight_dtype for m in ("gpt-oss-120b", "MiniMax-M2.5", "Qwen3-8B")
     }
-    assert formats == {"gpt-oss-120b": "mxfp4", "MiniMax-M2.5": "fp8", "Qwen3-8B": "bf16"}
+    assert formats == {"gpt-oss-120b": "mxfp4", "MiniMax-M2.5": "fp8_block", "Qwen3-8B": "bf16"}
 
 
 def test_one_users_times_are_in_the_range_of_real_ones() -> None:

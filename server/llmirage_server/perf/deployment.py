@@ -102,7 +102,8 @@ class Deployment:
             problems.append(f"gpu_memory_utilization is {gpu_memory_utilization}, but must be above 0 and at most 1")
         if weights == "auto" and found_model is not None:
             weights = found_model.native_weights
-        if WEIGHT_ALIASES.get(weights, weights) not in WEIGHT_DTYPES and weights != "auto":
+        weights = WEIGHT_ALIASES.get(weights, weights)
+        if weights not in WEIGHT_DTYPES and weights != "auto":
             choices = ", ".join(("auto", *WEIGHT_DTYPES, *WEIGHT_ALIASES))
             problems.append(f"unknown weight format {weights!r}; choices: {choices}")
         kv_dtype = "bf16" if kv_cache_dtype == "auto" else kv_cache_dtype
@@ -210,7 +211,7 @@ class Deployment:
 
     @property
     def _weights(self) -> WeightDtype:
-        return WEIGHT_DTYPES[WEIGHT_ALIASES.get(self.weight_dtype, self.weight_dtype)].on(self.gpu.rates)
+        return WEIGHT_DTYPES[self.weight_dtype].on(self.gpu.rates)
 
     @cached_property
     def memory(self) -> MemoryBudget:
@@ -283,13 +284,9 @@ class Deployment:
         split = f", {sizes}" if sizes else ""
         nodes = -(-self.gpus // self.gpu.link_gpus)
         across = f" on {nodes} nodes" if nodes > 1 else ""
-        widened = " (weight-only)" if self._weights.compute != self._asked_compute else ""
+        widened = " (weight-only)" if self._weights.compute != WEIGHT_DTYPES[self.weight_dtype].compute else ""
         formats = f"{self.weight_dtype} weights{widened}, {self.kv_dtype} KV"
         return f"{self.model.name} on {self.gpus}x {self.gpu.name}{across}{split}, {formats}"
-
-    @property
-    def _asked_compute(self) -> str:
-        return WEIGHT_DTYPES[WEIGHT_ALIASES.get(self.weight_dtype, self.weight_dtype)].compute
 
 
 def _try(find: Callable[[str], _Spec], name: str, problems: list[str]) -> _Spec | None:

@@ -29,13 +29,15 @@ def _gqa(s: Setting, block: Gqa, calls: int) -> list[Op]:
     share = s.constants.of("mixed_attention", "bf16")["per_group_head"] if s.engine.mixed_attention else 0.0
     mixed = 1.0 + share * (heads / kv_heads - 1.0)
     cached = kv_heads * (block.head_dim + block.v_dim)
+    prefill = attention.prefill(*shape, window=block.window)
+    decode = attention.decode(*shape, queries=s.queries, window=block.window)
     ops: list[Op] = [
         s.gemm("qkv projection", calls, block.qkv_width(tp), s.hidden),
         # queries and keys are read and written, keys and values go to the cache
         s.elementwise("rotary embedding, cache write", calls, 4.0 * (heads * block.head_dim + cached)),
         *_index(s, block.index, s.hidden, calls),
-        PrefillOp(f"prefill attention{suffix}", calls, attention.prefill(*shape, window=seen), seen),
-        DecodeOp(f"decode attention{suffix}", calls, attention.decode(*shape, queries=s.queries), seen, mixed),
+        PrefillOp(f"prefill attention{suffix}", calls, prefill, seen),
+        DecodeOp(f"decode attention{suffix}", calls, decode, seen, mixed),
     ]
     if block.output_gate:
         ops.append(s.elementwise("attention gate", calls, 6.0 * heads * block.v_dim))

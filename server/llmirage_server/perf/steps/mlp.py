@@ -43,7 +43,16 @@ def all_reduce(s: Setting, calls: int, width: int = 0) -> list[Op]:
 def _experts(s: Setting, block: Moe, calls: int) -> Op:
     ep, width = s.parallel.ep, block.width // s.parallel.moe_tp
     kernel = moe.experts(
-        s.gpu, s.constants, s.experts, block.latent or s.hidden, width, block.experts, block.per_token, ep, gated=block.gated
+        s.gpu,
+        s.constants,
+        s.experts,
+        block.latent or s.hidden,
+        width,
+        block.experts,
+        block.per_token,
+        ep,
+        gated=block.gated,
+        skew=s.skew,
     )
     return TokenOp("experts", calls, kernel, "group")
 
@@ -65,9 +74,8 @@ def _exchange(s: Setting, block: Moe, calls: int) -> tuple[list[Op], list[Op]]:
         after.append(TokenOp("all-gather", calls, collectives.all_gather(*link, parallel.tp, 2.0 * hidden)))
     if s.engine.moe_dispatch == "all_to_all" and parallel.ep == ranks:
         reached = ranks * (1.0 - (1.0 - 1.0 / ranks) ** block.per_token)  # different ranks among a token's experts
-        sent = reached * hidden / parallel.tp
-        dispatch = collectives.all_to_all(*link, ranks, sent * s.experts.activation_bytes)
-        combine = collectives.all_to_all(*link, ranks, sent * 2.0)
+        sent = 2.0 * reached * hidden / parallel.tp
+        dispatch, combine = collectives.dispatch(*link, ranks, sent), collectives.combine(*link, ranks, sent)
         return [TokenOp("dispatch", calls, dispatch)], [TokenOp("combine", calls, combine), *after]
     gather = collectives.all_gather(*link, ranks, 2.0 * hidden)
     scatter = collectives.reduce_scatter(*link, ranks, 2.0 * hidden)

@@ -21,7 +21,7 @@ def layer_ops(s: Setting, groups: tuple[LayerGroup, ...]) -> list[Op]:
             mlp[group.mlp] = mlp.get(group.mlp, 0) + group.count
     blocks = sum(attention.values()) + sum(mlp.values())
     ops: list[Op] = []
-    if not (s.engine.fused_all_reduce_norm and s.parallel.tp > 1 and s.parallel.dp == 1 and s.gpu.link_kind == "nvlink"):
+    if not _fused_norms(s):
         # the output of a block and the residual are read, both sums written, bf16
         ops.append(s.elementwise("norms", blocks, 8.0 * s.hidden))
     for block, calls in attention.items():
@@ -29,6 +29,12 @@ def layer_ops(s: Setting, groups: tuple[LayerGroup, ...]) -> list[Op]:
     for block_, calls in mlp.items():
         ops += mlp_ops(s, block_, calls)
     return ops
+
+
+def _fused_norms(s: Setting) -> bool:
+    """Whether norms are part of the all-reduce before them: kernels for NVLink from Hopper on (flashinfer, TensorRT-LLM)."""
+    hopper = s.gpu.link_kind == "nvlink" and "fp8" in s.gpu.rates
+    return s.engine.fused_all_reduce_norm and hopper and s.parallel.tp > 1 and s.parallel.dp == 1
 
 
 def embedding_ops(s: Setting) -> list[Op]:

@@ -67,6 +67,7 @@ class Setting:
     experts: WeightDtype
     kv_dtype: str
     hidden: int
+    skew: float  # of the routing of tokens to experts: power of the law (kernels/moe.py)
     queries: int = 1  # tokens of each decoding sequence
 
     def gemm(
