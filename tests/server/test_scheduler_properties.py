@@ -132,7 +132,7 @@ class World:
 
     def audit(self) -> None:
         """All KV memory that is taken is held by someone, and every sequence is in one place."""
-        flights = [step for flight in self.instance._flights for step in flight.steps]
+        flights = [step for _, steps in self.instance._flights for step in steps]
         flying = [sequence for step in flights for sequence in step.sequences if sequence.computed]
         assert len(set(flying)) == len(flying)
         for scheduler in self.instance.schedulers:

@@ -6,7 +6,6 @@ import math
 from bisect import insort
 from collections import deque
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
 from typing import cast
 
 from llmirage_server.cluster.instance_base import InstanceBase, InstanceSnapshot, Role, TierSnapshot
@@ -16,14 +15,6 @@ from llmirage_server.cluster.offload import TierSpec
 from llmirage_server.cluster.request import Request, StepEnd
 from llmirage_server.cluster.schedulers import Scheduler, Step, make_scheduler
 from llmirage_server.perf.step_model import GroupStepModel, StepBatch, StepModel
-
-
-@dataclass(slots=True)
-class _Flight:
-    """A step on its way through the pipeline: one batch a rank."""
-
-    steps: list[Step]
-    end_s: float
 
 
 class Instance(InstanceBase):
@@ -72,7 +63,7 @@ class Instance(InstanceBase):
         self._sequences: dict[Request, tuple[Scheduler, Sequence]] = {}  # in order of arrival
         self._front_end_s = front_end_s
         self._arriving: list[tuple[float, Scheduler, Sequence]] = []  # in the front end until then, the first one first
-        self._flights: deque[_Flight] = deque()  # the oldest first
+        self._flights: deque[tuple[float, list[Step]]] = deque()  # steps in the pipeline and their ends; the oldest first
         self._free_s = [-math.inf] * self._stages  # when each stage has finished with the last step
         self._start_s = -math.inf  # when the next step may start
         self._stalled = False  # nobody can be scheduled until something happens
@@ -135,12 +126,18 @@ class Instance(InstanceBase):
         return lost
 
     def next_event_time(self) -> float:
-        end_s = self._flights[0].end_s if self._flights else math.inf
+        flights = self._flights
+        if len(flights) == self._stages and not self._arriving:
+            return flights[0][0]
+        end_s = flights[0][0] if flights else math.inf
         arrival_s = self._arriving[0][0] if self._arriving else math.inf
         return min(end_s, arrival_s, math.nextafter(self._next_start_s(), math.inf))
 
     def advance(self) -> StepEnd | None:
-        end_s = self._flights[0].end_s if self._flights else math.inf
+        flights = self._flights
+        if len(flights) == self._stages and not self._arriving:
+            return self._end(*flights.popleft())
+        end_s = flights[0][0] if flights else math.inf
         start_s = self._next_start_s()
         formed_s = math.nextafter(start_s, math.inf)
         if self._arriving and self._arriving[0][0] <= min(end_s, formed_s):
@@ -149,7 +146,7 @@ class Instance(InstanceBase):
             scheduler.add(sequence)
             return None
         if end_s <= formed_s:
-            return self._end(self._flights.popleft())
+            return self._end(*flights.popleft())
         self._begin(start_s)
         return None
 
@@ -181,43 +178,44 @@ class Instance(InstanceBase):
             return math.inf
         if self._stalled:
             return max(self._start_s, min(scheduler.kv.next_load_s for scheduler in self.schedulers))
-        return self._start_s if any(scheduler.has_work for scheduler in self.schedulers) else math.inf
+        for scheduler in self.schedulers:
+            if scheduler.has_work:
+                return self._start_s
+        return math.inf
 
     def _begin(self, start_s: float) -> None:
         """Form a step and put it on its way, or stall."""
         self._start_s = start_s
-        steps = [scheduler.schedule(start_s) for scheduler in self.schedulers]
-        self._stalled = not any(step.prefill or step.decode_contexts for step in steps)
-        if self._stalled:
-            return
-        end_s = start_s
+        self._stalled = True
+        free_s = self._free_s
         if self._group is None:
-            end_s += self._step_model.step_s(steps[0].prefill, steps[0].decode_contexts)
-            self._free_s[0] = end_s
+            step = self.schedulers[0].schedule(start_s)
+            steps = [step]
+            if not step.decode_contexts and not step.prefill:
+                return
+            free_s[0] = end_s = start_s + self._step_model.step_s(step.prefill, step.decode_contexts)
         else:
+            steps = [scheduler.schedule(start_s) for scheduler in self.schedulers]
             batches = [StepBatch(step.prefill, step.decode_contexts) for step in steps]
+            if not any(batch.decode_contexts or batch.prefill for batch in batches):
+                return
+            end_s = start_s
             for stage, seconds in enumerate(self._group.stages_s(batches)):
-                end_s = self._free_s[stage] = max(end_s, self._free_s[stage]) + seconds
-        self._start_s = self._free_s[0]
-        self._flights.append(_Flight(steps, end_s))
-
-    def _end(self, flight: _Flight) -> StepEnd | None:
-        now = flight.end_s
-        emitted: list[Request] = []
-        handed_over: list[Request] = []
-        tokens = 0
-        for scheduler, step in zip(self.schedulers, flight.steps, strict=True):
-            producers, produced = scheduler.complete(step, now, handed_over)
-            emitted += producers
-            tokens += produced
-        for request in emitted:
-            if request.produced == len(request.output):
-                del self._sequences[request]
-        self._start_s = max(now, self._free_s[0])
+                free_s[stage] = end_s = max(end_s, free_s[stage]) + seconds
+        self._start_s = free_s[0]
         self._stalled = False
-        if not emitted:
-            return None
-        return StepEnd(now, self.index, emitted, handed_over, 0 if tokens == len(emitted) else tokens)
+        self._flights.append((end_s, steps))
+
+    def _end(self, end_s: float, steps: list[Step]) -> StepEnd | None:
+        end = StepEnd(end_s, self.index, [], [])
+        for scheduler, step in zip(self.schedulers, steps, strict=True):
+            for request in scheduler.complete(step, end):
+                del self._sequences[request]
+        self._start_s = max(end_s, self._free_s[0])
+        self._stalled = False
+        if end.tokens:  # so far those of accepted drafts
+            end.tokens += len(end.emitted)
+        return end if end.emitted else None
 
     # --- ranks ---
 

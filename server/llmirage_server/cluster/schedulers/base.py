@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from llmirage_server.cluster.instance_base import Role
 from llmirage_server.cluster.kv_cache import KVCache, Sequence
 from llmirage_server.cluster.limits import EngineLimits
-from llmirage_server.cluster.request import Request
+from llmirage_server.cluster.request import Request, StepEnd
 from llmirage_server.cluster.speculation import Acceptance
 
 
@@ -104,57 +104,67 @@ class Scheduler(ABC):
             self._in_flight.update(step.sequences)
         return step
 
-    def complete(self, step: Step, now: float, handed_over: list[Request]) -> tuple[list[Request], int]:
-        """End a step at `now`; return who produced tokens, in the order in which they run, and how many tokens together.
+    def complete(self, step: Step, end: StepEnd) -> list[Request]:
+        """End a step at `end.time_s` and add to `end` what it brought; return who has finished.
 
-        An instance of role "prefill" hands over those who have more to produce: they are added to `handed_over`.
+        An instance of role "prefill" hands over those who have more to produce.
         """
-        self.kv.now_s = now
+        now = self.kv.now_s = end.time_s
         if self._pipelined:
             self._in_flight.difference_update(step.sequences)
         for sequence in step.prefill_sequences:  # a cancelled one has nothing computed any more
             self.kv.commit(sequence)
             if sequence.computed == sequence.tokens and sequence in step.sequences:
                 self._prefilling.discard(sequence)
-        emitted = []
+                if not sequence.request.produced:
+                    sequence.request.first_token_s = now
+        accepted = self._accept(step) if self._drafts else 0
+        emitted, hands_over = end.emitted, self._hands_over
         leaving = []
-        accepted = 0
-        for sequence in step.sequences:
-            ahead = sequence.computed - sequence.tokens
-            if ahead:  # cancelled, or with draft tokens
-                if ahead < 0:
-                    continue
-                gained = self._acceptance.accepted(sequence.request.id, sequence.request.produced, ahead)
-                self.kv.retreat(sequence, ahead - gained)
-                sequence.tokens += gained
-                sequence.request.produced += gained
-                accepted += gained
+        for sequence in step.sequences:  # hot: once a token
+            if sequence.computed != sequence.tokens:
+                continue  # cancelled
             sequence.tokens += 1
             request = sequence.request
-            if not request.produced:
-                request.first_token_s = now
             request.produced += 1
             emitted.append(request)
-            if sequence.tokens == sequence.max_tokens or self._hands_over:
+            if hands_over or sequence.tokens == sequence.max_tokens:
                 leaving.append(sequence)
-        if leaving:
-            self._leave(leaving, now, handed_over)
-        return emitted, len(emitted) + accepted
+        if accepted:
+            end.tokens += accepted
+        return self._leave(leaving, end) if leaving else []
+
+    def _accept(self, step: Step) -> int:
+        """Settle which of the draft tokens are accepted, give the others' KV back; return how many are."""
+        total = 0
+        for sequence in step.sequences:
+            drafts = sequence.computed - sequence.tokens
+            if drafts > 0:
+                request = sequence.request
+                accepted = self._acceptance.accepted(request.id, request.produced, drafts)
+                self.kv.retreat(sequence, drafts - accepted)
+                sequence.tokens += accepted
+                request.produced += accepted
+                total += accepted
+        return total
 
     @abstractmethod
     def _form(self, now: float) -> Step: ...
 
-    def _leave(self, leaving: list[Sequence], now: float, handed_over: list[Request]) -> None:
-        """Take those out of the batch who have finished, or whose prefill has."""
+    def _leave(self, leaving: list[Sequence], end: StepEnd) -> list[Request]:
+        """Take those out of the batch who have finished, or whose prefill has; return those who have finished."""
+        finished = []
         gone = set(leaving)
         self.running = [sequence for sequence in self.running if sequence not in gone]
         for sequence in leaving:
             if sequence.tokens < sequence.max_tokens:
                 self._handed_over.add(sequence)
-                handed_over.append(sequence.request)
+                end.handed_over.append(sequence.request)
             else:
-                sequence.request.finished_s = now
+                finished.append(sequence.request)
+                sequence.request.finished_s = end.time_s
                 self.kv.finish(sequence)
+        return finished
 
     def _enqueue(self, sequence: Sequence) -> None:
         """Put a new sequence where its turn is."""

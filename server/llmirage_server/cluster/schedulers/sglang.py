@@ -27,7 +27,7 @@ from llmirage_server.cluster.instance_base import Role
 from llmirage_server.cluster.kv_cache import KVCache, Sequence
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.cluster.radix_tree import TOKEN_BYTES
-from llmirage_server.cluster.request import Request
+from llmirage_server.cluster.request import Request, StepEnd
 from llmirage_server.cluster.schedulers.base import Scheduler, Step
 
 _INIT_NEW_TOKEN_RATIO = 0.7  # SGLANG_INIT_NEW_TOKEN_RATIO
@@ -57,9 +57,9 @@ class SglangScheduler(Scheduler):
             self.new_token_ratio = self._init_ratio
         self.waiting.append(sequence)
 
-    def _leave(self, leaving: list[Sequence], now: float, handed_over: list[Request]) -> None:
-        super()._leave(leaving, now, handed_over)
+    def _leave(self, leaving: list[Sequence], end: StepEnd) -> list[Request]:
         self._batch_is_full = False
+        return super()._leave(leaving, end)
 
     def _drop(self, sequence: Sequence) -> None:
         super()._drop(sequence)
