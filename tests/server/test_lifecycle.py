@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -15,7 +16,7 @@ from llmirage_server.cluster.kv_transfer import KVLink
 from llmirage_server.cluster.lifecycle import Lifecycle, LifecycleEvent
 from llmirage_server.cluster.pools import Pool
 from llmirage_server.cluster.request import Request
-from llmirage_server.cluster.router import make_router
+from llmirage_server.cluster.router import Router, RouterError, make_router
 
 TTFT_S, ITL_S = 1.0, 0.25
 LIMITS = EngineLimits(kv_tokens=1000)
@@ -284,6 +285,44 @@ def test_without_any_decode_instance_to_come_the_request_fails_and_frees_its_kv(
     assert [(end.time_s, end.instance, end.emitted) for end in cluster.advance(math.inf)] == [(1.0, 0, [one])] * 2
     assert one.failed
     assert cluster.snapshot()[0].kv_used_tokens == 0
+
+
+class Broken(Router):
+    """Works so many times."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+
+    def choose(self, request: Request, instances: Sequence[InstanceBase]) -> int:
+        self.times -= 1
+        if self.times < 0:
+            raise RouterError("it broke")
+        return 0
+
+
+def test_a_router_that_breaks_makes_fail_what_is_routed_again() -> None:
+    made = [FixedInstance(i, TTFT_S, ITL_S, LIMITS) for i in range(2)]
+    cluster = Cluster(made, Broken(1), events=[Event(1.3, 0, "crash")])
+    one, two = request(1), request(2)
+    cluster.submit(one, 0.0)
+    with pytest.raises(RouterError):
+        cluster.submit(two, 0.5)
+    assert [end.emitted for end in cluster.advance(math.inf)] == [[one]] * 3
+    assert (one.failed, one.produced, two.failed, two.instance) == (True, 2, False, -1)
+    assert cluster.router_errors == ["it broke"]
+    assert cluster.next_event_time() == math.inf
+
+
+def test_a_router_that_breaks_at_the_hand_over_makes_the_request_fail_and_frees_its_kv() -> None:
+    pools = [
+        Pool("front", [FixedInstance(0, TTFT_S, ITL_S, LIMITS, "prefill")], Broken(9), "prefill", None, 4.0),
+        Pool("back", [FixedInstance(1, TTFT_S, ITL_S, LIMITS, "decode")], Broken(0), "decode"),
+    ]
+    cluster = Cluster(pools=pools, kv_link=KVLink(20.0))
+    one = request(1)
+    cluster.submit(one, 0.0)
+    assert [end.emitted for end in cluster.advance(math.inf)] == [[one]] * 2
+    assert (one.failed, cluster.router_errors, cluster.snapshot()[0].kv_used_tokens) == (True, ["it broke"], 0)
 
 
 # --- order and refusals ------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.cluster.pools import Front, Pool, Pools, accepting_front
 from llmirage_server.cluster.radix_tree import token_bytes
 from llmirage_server.cluster.request import Request, StepEnd
-from llmirage_server.cluster.router import Router
+from llmirage_server.cluster.router import Router, RouterError
 
 __all__ = ["Cluster", "EngineLimits", "InstanceBase", "InstanceSnapshot"]
 
@@ -67,6 +67,7 @@ class Cluster:
         self._now = -math.inf
         # By instance; then, after all of them, the next arrival of KV and the next event of an instance's life.
         self._events = [instance.next_event_time() for instance in self._instances] + [math.inf, self._lifecycle.next_s]
+        self.router_errors: list[str] = []  # of users' own routers, for requests that failed when they were routed again
         self._held: list[StepEnd] = []  # happened before a submit or cancel, not yet returned by advance
 
     @property
@@ -81,7 +82,8 @@ class Cluster:
     def submit(self, request: Request, now: float) -> None:
         """Route a request and queue it.
 
-        Raises ValueError for an empty one, one that could never finish, and one for a model that no pool serves.
+        Raises ValueError for an empty one, one that could never finish, and one for a model that no pool serves. Raises
+        RouterError if a router of the user's own does not work. Nothing of the request is kept then.
         """
         prompt_tokens, output_tokens = len(request.prompt), len(request.output)
         if not prompt_tokens or not output_tokens:
@@ -211,12 +213,12 @@ class Cluster:
         fronts = self._pools.serving(request.model).decode
         front = accepting_front(fronts)
         if front is None:
-            if self._wait(request, fronts, self._undelivered):
-                return True
-            self._instances[source].cancel(request, self._now)
-            self._look_again(source)
-            return False
-        target = front.choose(request)
+            return self._wait(request, fronts, self._undelivered) or self._abandon(source, request)
+        try:
+            target = front.choose(request)
+        except RouterError as error:
+            self.router_errors.append(str(error))
+            return self._abandon(source, request)
         tokens = len(request.prompt) + request.produced - 1
         if self._transfers.link.skip_cached:
             tokens -= target.match(token_bytes(request.prompt) + token_bytes(request.output[: request.produced - 1]))
@@ -226,6 +228,22 @@ class Cluster:
         self._transfers.send(request, source, target.index, tokens, bytes_, began_s, self._now)
         self._events[-2] = self._transfers.next_s
         return True
+
+    def _abandon(self, source: int, request: Request) -> bool:
+        """A request that was handed over fails, and its KV is free."""
+        request.failed = True
+        self._instances[source].cancel(request, self._now)
+        self._look_again(source)
+        return False
+
+    def _place_again(self, request: Request) -> bool:
+        """`_place` for a request that the caller has long handed in: a router that does not work makes it fail."""
+        try:
+            return self._place(request)
+        except RouterError as error:
+            self.router_errors.append(str(error))
+            request.failed = True
+            return False
 
     def _wait(self, request: Request, fronts: Sequence[Front], queue: dict[Request, None]) -> bool:
         if any(self._lifecycle.will_start(instance.index) for front in fronts for instance in front.instances):
@@ -262,7 +280,7 @@ class Cluster:
             self._undelivered.clear()
             self._waiting.clear()
             failed = [request for request in undelivered if not self._deliver(request)]
-            failed += [request for request in waiting if not self._place(request)]
+            failed += [request for request in waiting if not self._place_again(request)]
             return [StepEnd(self._now, -1, failed)] if failed else []
         return []
 
@@ -282,7 +300,7 @@ class Cluster:
             if self._on_crash == "fail":
                 request.failed = True
                 failed.append(request)
-            elif not self._place(request):
+            elif not self._place_again(request):
                 failed.append(request)
         return [StepEnd(self._now, index, failed)] if failed else []
 
