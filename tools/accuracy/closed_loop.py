@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import random
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -12,13 +11,11 @@ from typing import Any
 
 import numpy as np
 from llmirage_server.cluster.cluster import Cluster
-from llmirage_server.cluster.instance import Instance
-from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.cluster.request import Request
-from llmirage_server.cluster.router import make_router
 from llmirage_server.perf.deployment import Deployment
 from llmirage_server.perf.errors import DeploymentError
 
+from accuracy import engine
 from accuracy.runs import MeasuredRun, request_latency_ms
 
 LONG_ANSWER_TOKENS = 2048
@@ -49,8 +46,7 @@ def predict(run: MeasuredRun, perf_model: str = "roofline", defaults: bool = Fal
     """Run it. `defaults`: with the engine's default limits, not with the settings the run is known to have had."""
     try:
         deployment = _deployment(run, perf_model, defaults)
-        limits = _limits(run, deployment, defaults)
-        return _serve(run, deployment, limits)
+        return _serve(run, engine.cluster_of(deployment, prefix_caching=False))
     except (DeploymentError, ValueError) as error:
         return Prediction(run, problem=str(error))
 
@@ -82,31 +78,12 @@ def _deployment(run: MeasuredRun, perf_model: str, defaults: bool) -> Deployment
             "max_num_seqs": run.max_num_seqs,
             "gpu_memory_utilization": run.gpu_memory_utilization,
         }
-    known = inspect.signature(Deployment.create).parameters
-    if "dp" not in known:
-        if run.dp > 1 or run.pp > 1:
-            raise DeploymentError(["dp"])
-        options["weights"] = {"fp8_block": "fp8"}.get(run.weights, run.weights)
-        if run.kv_cache_dtype == "auto":
-            options["kv_cache_dtype"] = "bf16"
-        options["tp"] = run.tp
-    options = {k: v for k, v in options.items() if k in known and v is not None}
     return _create(run.model, run.gpu, tuple(options.items()))
 
 
 @lru_cache(maxsize=64)
 def _create(model: str, gpu: str, options: tuple[tuple[str, Any], ...]) -> Deployment:
     return Deployment.create(model, gpu, **dict(options))
-
-
-def _limits(run: MeasuredRun, deployment: Deployment, defaults: bool) -> EngineLimits:
-    return EngineLimits(
-        kv_tokens=deployment.memory.kv_tokens,
-        max_num_seqs=deployment.max_num_seqs,
-        max_num_batched_tokens=max(deployment.max_num_batched_tokens, deployment.max_num_seqs),
-        page_size=16,
-        enable_prefix_caching=False,
-    )
 
 
 def lengths(run: MeasuredRun, requests: int) -> list[tuple[int, int]]:
@@ -119,7 +96,7 @@ def lengths(run: MeasuredRun, requests: int) -> list[tuple[int, int]]:
     ]
 
 
-def _serve(run: MeasuredRun, deployment: Deployment, limits: EngineLimits) -> Prediction:
+def _serve(run: MeasuredRun, cluster: Cluster) -> Prediction:
     """Serve the first rounds of the run, all clients starting at once, and weigh them as the whole run has them.
 
     A run of ten requests a client begins with a burst that nine others follow. Answers of thousands of tokens are served
@@ -131,7 +108,6 @@ def _serve(run: MeasuredRun, deployment: Deployment, limits: EngineLimits) -> Pr
     served = min(total, rounds * clients)
     prompt, output = np.zeros(run.isl, np.int32), np.zeros(max(2, run.osl), np.int32)
     requests = [Request(i, prompt[:n], output[:m]) for i, (n, m) in enumerate(lengths(run, served))]
-    cluster = Cluster([Instance(0, deployment.step_model(), limits)], make_router("round_robin", 0))
     waiting = iter(requests[clients:])
     for request in requests[:clients]:
         cluster.submit(request, 0.0)

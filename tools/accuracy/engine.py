@@ -1,0 +1,24 @@
+"""A cluster of one deployment, as the harness needs it: the whole engine, no HTTP."""
+
+from __future__ import annotations
+
+from llmirage_server.cluster.cluster import Cluster
+from llmirage_server.cluster.instance import Instance
+from llmirage_server.cluster.limits import EngineLimits
+from llmirage_server.cluster.router import make_router
+from llmirage_server.perf.deployment import Deployment
+
+
+def cluster_of(deployment: Deployment, *, prefix_caching: bool) -> Cluster:
+    """Return a cluster with one instance of the deployment, with its engine's scheduler and limits."""
+    limits = EngineLimits(
+        kv_tokens=deployment.memory.kv_tokens,
+        max_num_seqs=min(deployment.max_num_seqs, deployment.memory.sequences),
+        max_num_batched_tokens=max(deployment.max_num_batched_tokens, deployment.max_num_seqs),
+        page_size=deployment.block_size,
+        enable_prefix_caching=prefix_caching,
+        scheduler=deployment.engine.scheduler,
+        max_prefill_tokens=max(16384, deployment.max_num_batched_tokens),
+    )
+    instance = Instance(0, deployment.step_model(), limits, front_end_s=deployment.engine.front_end_ttft_s)
+    return Cluster([instance], make_router("round_robin", 0))

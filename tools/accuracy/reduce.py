@@ -1,0 +1,117 @@
+"""Reduces a folder of measurements to what the repository carries, enough to make every table of docs/accuracy.md again."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+from accuracy.kernels import TABLES, reduce_table
+from accuracy.runs import save_runs
+from accuracy.truth import read_truth
+
+ROWS_EACH = 60  # kernels kept of each GPU, engine, format and kernel source
+
+# Settings of the two vLLM runs, from their meta.json.
+DEPLOYMENTS: dict[str, dict[str, Any]] = {
+    "rtx4090_llama31-8b_tp1": {
+        "model": "meta-llama/Llama-3.1-8B-Instruct",
+        "gpu": "rtx_4090",
+        "engine": "vllm",
+        "weights": "bf16",
+        "kv_cache_dtype": "bf16",
+        "max_num_seqs": 256,
+        "max_num_batched_tokens": 2048,
+        "gpu_memory_utilization": 0.9,
+        "num_gpu_blocks_override": 2588,
+    },
+    "rtxpro6000_qwen3-30b-a3b_dp2ep2": {
+        "model": "Qwen/Qwen3-30B-A3B",
+        "gpu": "rtx_pro_6000_server",
+        "engine": "vllm",
+        "dp": 2,
+        "ep": 2,
+        "weights": "bf16",
+        "kv_cache_dtype": "bf16",
+        "max_num_seqs": 128,
+        "max_num_batched_tokens": 2048,
+        "gpu_memory_utilization": 0.9,
+    },
+}
+
+
+def reduce_truth(source: Path, target: Path) -> None:
+    """Write target/runs.csv.gz, target/dropped.csv, samples of the op tables in target/ops and a folder for each vLLM run."""
+    runs, dropped = read_truth(source / "silicon_dev.csv")
+    save_runs(target / "runs.csv.gz", runs)
+    _write(target / "dropped.csv", ["id", "why"], [[d.id, d.why] for d in dropped])
+    (target / "ops").mkdir(exist_ok=True)
+    for table in TABLES:
+        reduce_table(source / "ops", table, target / "ops", ROWS_EACH)
+    for name, deployment in DEPLOYMENTS.items():
+        _reduce_recorded(source / "vllm_runs", name, deployment, target / name)
+
+
+def _reduce_recorded(source: Path, name: str, deployment: dict[str, Any], target: Path) -> None:
+    target.mkdir(exist_ok=True)
+    summary = json.loads((source / name / "summary.json").read_text())
+    workload = (source.parent / summary["workload"]).read_text().splitlines()
+    keys = [bytes_of(json.loads(line)) for line in workload]
+    with (source / name / "requests.csv").open(newline="") as file:
+        stamps = list(csv.DictReader(file))
+    rows = []
+    for i, stamp in enumerate(stamps):
+        prefix_of, prefix_tokens = longest_prefix(keys, i)
+        rows.append(
+            [
+                stamp["input_toks"],
+                stamp["output_toks"],
+                stamp["client_arrival_s"],
+                prefix_of,
+                prefix_tokens,
+                stamp["first_token_s"],
+                stamp["last_token_s"],
+            ]
+        )
+    header = ["prompt_tokens", "output_tokens", "arrival_s", "prefix_of", "prefix_tokens", "first_token_s", "last_token_s"]
+    _write(target / "requests.csv", header, rows)
+    with (source / name / "timeseries.csv").open(newline="") as file:
+        series = list(csv.DictReader(file))
+    columns = ["t", "running", "waiting", "kv_cache_pct"]
+    _write(target / "timeseries.csv", columns, [[row[c] for c in columns] for row in series])
+    about = {
+        "source": "github.com/casys-kaist/LLMServingSim bench/examples, commit 5daddb2 (MIT)",
+        "engine": summary["engine"],
+        "deployment": deployment,
+    }
+    (target / "run.json").write_text(json.dumps(about, indent=1) + "\n")
+
+
+def bytes_of(entry: dict[str, Any]) -> list[int]:
+    """Return prompt and answer of a workload line."""
+    return [*entry["input_tok_ids"], *entry["output_tok_ids"]]
+
+
+def longest_prefix(keys: list[list[int]], i: int) -> tuple[int, int]:
+    """Return which earlier key shares the longest prefix with key `i`, and its length; (-1, 0) when none shares a token."""
+    best, length = -1, 0
+    for j in range(i):
+        n = _common(keys[i], keys[j])
+        if n > length:
+            best, length = j, n
+    return best, length
+
+
+def _common(a: list[int], b: list[int]) -> int:
+    for n, (x, y) in enumerate(zip(a, b, strict=False)):
+        if x != y:
+            return n
+    return min(len(a), len(b))
+
+
+def _write(path: Path, header: list[str], rows: list[list[Any]]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(rows)
