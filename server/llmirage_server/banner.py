@@ -9,6 +9,8 @@ from llmirage_server.assembly import ServedPool
 from llmirage_server.capacity import EXAMPLE_PROMPT_TOKENS, EXAMPLE_REPLY_TOKENS, saturation_requests_per_s
 from llmirage_server.config import ClusterConfig
 from llmirage_server.pacing import PacingSummary
+from llmirage_server.perf.gpus import GIB
+from llmirage_server.perf.speculation import Speculative
 
 
 def banner(app: LlmirageApp, url: str) -> str:
@@ -57,9 +59,29 @@ def _pool_rows(pool: ServedPool) -> list[tuple[str, str]]:
                 f"about {rate:.{1 if rate < 10 else 0}f} requests/s of {EXAMPLE_PROMPT_TOKENS:,} tokens in, "
                 f"{EXAMPLE_REPLY_TOKENS} out, nothing cached",
             ),
-            ("constants", deployment.gpu.confidence),
+            ("engine", _engine(pool)),
         ]
+        if deployment.speculative is not None:
+            rows.append(("drafts", _drafts(deployment.speculative)))
+        if pool.tiers:
+            tiers = [f"{t.capacity_bytes / GIB:g} GiB of {t.name} at {t.read_bytes_per_s / 1e9:g} GB/s" for t in pool.tiers]
+            rows.append(("offload", f"{', '.join(tiers)}, for each instance"))
     return rows
+
+
+def _engine(pool: ServedPool) -> str:
+    blocks = "KV blocks of 1 token" if pool.limits.page_size == 1 else f"KV blocks of {pool.limits.page_size} tokens"
+    if pool.deployment.perf_model != "roofline":
+        return f"{pool.deployment.engine.title}, {blocks}; step times of the {pool.deployment.perf_model} model"
+    return f"{pool.deployment.engine.title}, {blocks}; constants {pool.deployment.gpu.confidence}"
+
+
+def _drafts(speculative: Speculative) -> str:
+    who = speculative.draft_model if speculative.method == "draft_model" else "the model's own layer"
+    return (
+        f"{speculative.num_speculative_tokens} a step by {who}, accepted with {speculative.acceptance_rate:g}: "
+        f"{speculative.tokens_per_step:.2f} tokens a step"
+    )
 
 
 def _cluster_rows(app: LlmirageApp, url: str) -> list[tuple[str, str]]:

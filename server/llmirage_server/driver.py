@@ -89,6 +89,9 @@ class Driver(abc.ABC):
         events = self.cluster.advance(to, _STEPS)
         while (next_s := self.cluster.next_event_time()) <= to and next_s < math.inf and self._clock() < stop_s:
             events += self.cluster.advance(to, _STEPS)
+        for error in self.cluster.router_errors:
+            logger.error("%s", error)
+        self.cluster.router_errors.clear()
         return events
 
     def _deliver(self, events: list[StepEnd]) -> None:

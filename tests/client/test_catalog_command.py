@@ -13,7 +13,7 @@ from llmirage_client.commands.catalog import LISTS, catalog
 from llmirage_client.workload import registry
 from llmirage_server.cluster.router import ROUTERS
 from llmirage_server.config import ClusterConfig
-from llmirage_server.config_file import read_cluster_file
+from llmirage_server.config_file import make_config
 from llmirage_server.perf.catalogue import list_gpus, list_models
 
 
@@ -50,15 +50,16 @@ def test_every_entry_explains_itself() -> None:
 
 def test_every_cluster_file_is_one_that_the_server_accepts() -> None:
     rows = listed("clusters")
-    assert {row["name"] for row in rows} == {"dense-8b", "four-instances", "moe-30b"}
+    assert {"bundled:dense-8b", "bundled:disaggregated", "bundled:moe-30b"} < {row["name"] for row in rows}
     for row in rows:
-        config = ClusterConfig(**read_cluster_file(row["file"]))
-        assert (config.model, config.instances, config.router) == (row["model"], row["instances"], row["router"])
+        config = make_config(row["name"], {})
+        assert config == make_config(row["file"], {})
+        assert config.router == row["router"]
+        assert all(pool.model in row["models"] and pool.gpu in row["pools"] for pool in config.all_pools)
 
 
 def test_the_default_cluster_file_is_the_default() -> None:
-    (path,) = [row["file"] for row in listed("clusters") if row["name"] == "moe-30b"]
-    assert ClusterConfig(**read_cluster_file(path)) == ClusterConfig()
+    assert make_config("bundled:moe-30b", {}) == ClusterConfig()
 
 
 def test_each_bundled_file_has_its_paragraph_in_the_readme() -> None:

@@ -147,6 +147,7 @@ class SlowCluster(Cluster):
         self._inner = cluster
         self._clock = clock
         self._cost_s = cost_s
+        self.router_errors = []
 
     def submit(self, request: Request, now: float) -> None:
         self._inner.submit(request, now)

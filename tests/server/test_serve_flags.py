@@ -17,7 +17,7 @@ from llmirage_server.replies.reply import ReplyRequest
 Observe = Callable[[LlmirageApp], Any]
 
 SGLANG, TRTLLM = ["--engine", "sglang"], ["--engine", "trtllm"]
-MTP = ["--model", "deepseek-ai/DeepSeek-V3", "--gpu", "h200_sxm", "--weights", "auto", "--tp", "8", "--ep", "8"]
+MTP = ["--model", "deepseek-ai/DeepSeek-V3", "--gpu", "h200_sxm", "--weights", "auto", "--tp", "8"]
 DRAFT = ["--speculative-method", "draft_model", "--draft-model", "Qwen/Qwen3-0.6B", "--num-speculative-tokens", "2"]
 
 

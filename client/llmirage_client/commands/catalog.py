@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from llmirage_server.config import PoolConfig
 
 Row = dict[str, Any]
 
 _GIB = 1024**3
-_ONLY_IN_JSON = ("source",)  # too wide for a table
+_ONLY_IN_JSON = ("source", "file")  # too wide for a table
 
 
 def workloads() -> list[Row]:
@@ -48,16 +51,28 @@ def _about(name: str) -> str:
 
 
 def clusters() -> list[Row]:
-    import yaml
-
-    from llmirage_client.workload.registry import BUNDLED_DIRECTORY
+    from llmirage_server.config_file import BUNDLED, BUNDLED_DIRECTORY, make_config
 
     rows = []
-    for path in sorted((BUNDLED_DIRECTORY / "clusters").glob("*.yaml")):
-        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
-        keys = ("model", "gpu", "instances", "weights", "router")
-        rows.append({"name": path.stem, **{key: settings.get(key) for key in keys}, "file": str(path)})
+    for path in sorted(BUNDLED_DIRECTORY.glob("*.yaml")):
+        config = make_config(str(path), {})
+        pools = config.all_pools
+        rows.append(
+            {
+                "name": f"{BUNDLED}{path.stem}",
+                "models": ", ".join(dict.fromkeys(pool.model for pool in pools)),
+                "pools": ", ".join(_pool(pool) for pool in pools),
+                "router": config.router,
+                "file": str(path),
+            }
+        )
     return rows
+
+
+def _pool(pool: PoolConfig) -> str:
+    gpus = pool.tensor_parallel_size * pool.pipeline_parallel_size * pool.data_parallel_size
+    role = "" if pool.role == "both" else f"{pool.role} "
+    return f"{role}{pool.instances} x {gpus} {pool.gpu}"
 
 
 def gpus() -> list[Row]:
