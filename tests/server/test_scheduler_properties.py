@@ -70,7 +70,7 @@ def limits(draw: st.DrawFn) -> EngineLimits:
         kv_tokens=draw(st.integers(8, 40)) * page_size,
         page_size=page_size,
         max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max(max_num_seqs, page_size) + draw(st.integers(0, 30)),
+        max_num_batched_tokens=max(max_num_seqs, page_size, 1 + drafts) + draw(st.integers(0, 30)),
         enable_prefix_caching=draw(st.booleans()),
         enable_chunked_prefill=draw(st.booleans()),
         scheduler=scheduler,
@@ -172,7 +172,8 @@ def play(
         )
         request.arrival_s = now
         received = produced > 0 and fitting > 1
-        request.produced = 1 if received else 0
+        if received:
+            request.produced, request.admitted_s = 1, 0.0
         world.requests.append(request)
         actions.append((now, len(actions), "receive" if received else "submit", request))
         if cancel_after is not None:

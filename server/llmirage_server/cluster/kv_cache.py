@@ -157,6 +157,22 @@ class KVCache:
             sequence.computed += 1
         return True
 
+    def allocate_each(self, sequences: list[Sequence], new_tokens: list[int]) -> bool:
+        """`allocate(sequence, tokens)` for all of them at once, or for none."""
+        page = self.page_size
+        if page == 1:
+            needed = sum(new_tokens)
+        else:
+            needed = sum(
+                (-(-(sequence.computed + tokens) // page) - -(-sequence.computed // page)) * page
+                for sequence, tokens in zip(sequences, new_tokens, strict=True)
+            )
+        if not self._take(needed):
+            return False
+        for sequence, tokens in zip(sequences, new_tokens, strict=True):
+            sequence.computed += tokens
+        return True
+
     def retreat(self, sequence: Sequence, tokens: int) -> None:
         """Give back the KV of the last `tokens` computed ones, which are not in the tree: draft tokens that were refused."""
         computed = sequence.computed - tokens

@@ -146,6 +146,13 @@ class EngineLimits:
                 f"max_num_batched_tokens {self.max_num_batched_tokens} is smaller than max_num_seqs "
                 f"{self.max_num_seqs}: every running sequence needs one token of each step"
             )
+        if self.scheduler != "sglang" and self.max_num_batched_tokens <= self.num_speculative_tokens:
+            problems.append(
+                f"max_num_batched_tokens {self.max_num_batched_tokens} leaves no room for num_speculative_tokens "
+                f"{self.num_speculative_tokens} and the token that they follow"
+            )
+        if self.enable_mixed_chunk and self.num_speculative_tokens:
+            problems.append("enable_mixed_chunk and num_speculative_tokens exclude each other, as they do in SGLang")
         if self.scheduler != "vllm" and self.enable_chunked_prefill and self.max_num_batched_tokens < self.page_size:
             problems.append(
                 f"max_num_batched_tokens {self.max_num_batched_tokens} is smaller than page_size {self.page_size}: "

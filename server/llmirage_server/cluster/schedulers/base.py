@@ -10,6 +10,7 @@ prompt and what it had produced, except for what the prefix cache still remember
 from __future__ import annotations
 
 import math
+import sys
 from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass, field
@@ -192,13 +193,21 @@ class Scheduler(ABC):
 
     # --- parts of a step, for `_form` ---
 
-    def _decode_together(self, step: Step) -> bool:
-        """Let all who run decode, if that is all they do and memory allows: the usual step, made quickly."""
-        if self._prefilling or self._in_flight or self._drafts or not self.kv.allocate_one_each(self.running):
-            return False
-        step.decode_contexts = [sequence.computed - 1 for sequence in self.running]
-        step.sequences = self.running.copy()
-        return True
+    def _decode_together(self, step: Step, decoding: list[Sequence], budget: int = sys.maxsize) -> int:
+        """Let them all decode, if memory and `budget` allow; return how many tokens that takes, 0 if nobody decodes."""
+        kv = self.kv
+        if self._drafts:
+            new_tokens = [1 + self._draft_tokens(sequence) for sequence in decoding]
+            total = sum(new_tokens)
+            if total > budget or not kv.allocate_each(decoding, new_tokens):
+                return 0
+        else:
+            total = len(decoding)
+            if not kv.allocate_one_each(decoding):
+                return 0
+        step.decode_contexts += [sequence.tokens - 1 for sequence in decoding]
+        step.sequences += decoding
+        return total
 
     def _draft_tokens(self, sequence: Sequence) -> int:
         """Draft tokens in the next step of a decoding sequence: never more than its output has room for."""

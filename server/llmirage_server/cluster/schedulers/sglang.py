@@ -75,9 +75,8 @@ class SglangScheduler(Scheduler):
         self._prefill(step, len(mixed), now)
         if not step.prefill:
             self._decode(step)
-        elif self.kv.allocate_one_each(mixed):
-            for sequence in mixed:
-                self._add_decode(step, sequence)
+        else:
+            self._decode_together(step, mixed)
         return step
 
     def _decoding(self) -> list[Sequence]:
@@ -172,11 +171,10 @@ class SglangScheduler(Scheduler):
 
     def _decode(self, step: Step) -> None:
         """Everybody decodes, after as many were retracted as memory demands."""
-        if self._decode_together(step):
-            if self.running:
-                self._fall()
-            return
         decoding = self._decoding()
+        if self._decode_together(step, decoding):
+            self._fall()
+            return
         by_progress = sorted(decoding, key=lambda each: (each.request.produced, -each.prompt_tokens), reverse=True)
         retracted = set()
         while by_progress and not self._all_fit(by_progress):
@@ -188,12 +186,7 @@ class SglangScheduler(Scheduler):
         if retracted:
             expected = sum(each.request.produced + _RETRACT_DECODE_STEPS for each in by_progress)
             self.new_token_ratio = min(1.0, expected / (sum(map(self._allowed, by_progress)) + 1))
-        elif decoding:
-            self._fall()
-        for sequence in decoding:
-            if sequence not in retracted:
-                self.kv.allocate(sequence, 1 + self._draft_tokens(sequence))
-                self._add_decode(step, sequence)
+        self._decode_together(step, [sequence for sequence in decoding if sequence not in retracted])
 
     def _fall(self) -> None:
         self.new_token_ratio = max(self.new_token_ratio - self._decay, self._min_ratio)

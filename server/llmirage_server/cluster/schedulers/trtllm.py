@@ -26,10 +26,12 @@ class TrtllmScheduler(Scheduler):
         step = Step()
         preemptions = self.preemptions
         budget = self.limits.max_num_batched_tokens
-        if self._decode_together(step):
-            budget -= len(self.running)
-        else:
+        busy = self._prefilling | self._in_flight
+        decoding = [sequence for sequence in self.running if sequence not in busy] if busy else self.running
+        budget -= self._decode_together(step, decoding, budget)
+        if not step.sequences:
             budget = self._generate(step, budget)
+        if self._prefilling:
             budget = self._continue_prompts(step, budget)
         if self.preemptions == preemptions:
             self._start_prompts(step, budget, now)

@@ -30,9 +30,15 @@ class VllmScheduler(Scheduler):
     def _schedule_running(self, step: Step) -> int:
         """Continue the running sequences; return what is left of the token budget."""
         budget = self.limits.max_num_batched_tokens
-        if self._decode_together(step):
-            return budget - len(self.running)
-        i = 0
+        i = len(self.running) - len(self._prefilling)
+        decoding = self.running[:i]
+        if self._in_flight:
+            decoding = [sequence for sequence in decoding if sequence not in self._in_flight]
+        ahead = self._prefilling.issuperset(self.running[i:])  # those who decode come first: the usual case, made quickly
+        tokens = self._decode_together(step, decoding, budget) if ahead else 0
+        budget -= tokens
+        if not tokens:
+            i = 0
         while budget and i < len(self.running):
             sequence = self.running[i]
             i += 1
