@@ -13,6 +13,9 @@ USER = {"role": "user", "content": "Hello"}
 CHAT = {"model": "Qwen/Qwen3-30B-A3B", "messages": [USER], "max_tokens": 2}
 TEXT = {"model": "Qwen/Qwen3-30B-A3B", "prompt": "Hello", "max_tokens": 2}
 
+F = {"type": "function", "function": {"name": "f"}}
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
 # (changes to a good chat body, param, code, part of the message)
 CHAT_CASES: list[tuple[dict[str, Any], str, str, str]] = [
     ({"model": 5}, "model", "invalid_type", "expected a string, but got an integer instead"),
@@ -92,20 +95,43 @@ CHAT_CASES: list[tuple[dict[str, Any], str, str, str]] = [
     ({"tools": [{"function": {"name": "f"}}]}, "tools[0].type", "missing_required_parameter", "tools[0].type"),
     ({"tools": [{"type": "function"}]}, "tools[0].function", "missing_required_parameter", "tools[0].function"),
     ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name", "missing_required_parameter", "name"),
-    ({"logprobs": True}, "logprobs", "unsupported_parameter", "no probabilities"),
+    ({"top_logprobs": 2}, "top_logprobs", "invalid_value", "only allowed when 'logprobs' is enabled"),
     ({"top_logprobs": 21}, "top_logprobs", "integer_above_max_value", "<= 20"),
-    ({"response_format": {"type": "json_object"}}, "response_format", "unsupported_parameter", "json_object"),
+    ({"response_format": {"type": "json_object"}}, "messages", "invalid_value", "must contain the word 'json'"),
     ({"response_format": {"type": "yaml"}}, "response_format.type", "invalid_value", "'yaml'"),
     ({"response_format": {}}, "response_format.type", "missing_required_parameter", "type"),
     ({"tool_choice": "required"}, "tool_choice", "invalid_value", "only allowed when 'tools' are specified"),
     ({"tool_choice": "maybe"}, "tool_choice", "invalid_value", "'maybe'"),
     ({"tool_choice": 5}, "tool_choice", "invalid_type", "a string or an object"),
     (
-        {"tool_choice": "required", "tools": [{"type": "function", "function": {"name": "f"}}]},
+        {"tool_choice": {"type": "function", "function": {"name": "g"}}, "tools": [F]},
         "tool_choice",
-        "unsupported_parameter",
-        "forced tool call",
+        "invalid_value",
+        "'g' not found",
     ),
+    ({"messages": [USER, {"role": "tool", "content": "x", "tool_call_id": "c"}]}, "messages.[1].role", None, "preceeding"),
+    ({"messages": [USER, {"role": "assistant", "tool_calls": [CALL]}, USER]}, "messages.[1].role", None, "did not have"),
+    ({"parallel_tool_calls": True}, "parallel_tool_calls", "invalid_value", "only allowed when 'tools'"),
+    (
+        {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "objec"}}}]},
+        "tools[0].function.parameters",
+        "invalid_function_parameters",
+        "Invalid schema for function 'f'",
+    ),
+    (
+        {"tools": [{"type": "function", "function": {"name": "f", "strict": True, "parameters": {"type": "object"}}}]},
+        "tools[0].function.parameters",
+        "invalid_function_parameters",
+        "'additionalProperties' is required to be supplied and to be false",
+    ),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": {"$ref": "#/x"}}}},
+        "response_format",
+        None,
+        "points to nothing",
+    ),
+    ({"structured_outputs": {"regex": "["}}, "structured_outputs", None, "not a regular expression"),
+    ({"guided_grammar": "start: start"}, "structured_outputs", None, "never comes to an end"),
 ]
 
 TEXT_CASES: list[tuple[dict[str, Any], str, str, str]] = [
@@ -120,9 +146,11 @@ TEXT_CASES: list[tuple[dict[str, Any], str, str, str]] = [
     ({"prompt": [[1], [2, None]]}, "prompt[1][1]", "invalid_type", "null"),
     ({"prompt": [1, -5]}, "prompt[1]", "integer_below_min_value", ">= 0"),
     ({"prompt": [1, 10**30]}, "prompt[1]", "integer_above_max_value", "<="),
-    ({"logprobs": 1}, "logprobs", "unsupported_parameter", "no probabilities"),
-    ({"suffix": "x"}, "suffix", "unsupported_parameter", "suffix"),
-    ({"best_of": 3}, "best_of", "unsupported_parameter", "best_of (3)"),
+    ({"logprobs": 6}, "logprobs", "integer_above_max_value", "<= 5"),
+    ({"suffix": 1}, "suffix", "invalid_type", "a string"),
+    ({"best_of": 2, "n": 3}, "best_of", "invalid_value", "at least n (3)"),
+    ({"best_of": 3, "stream": True}, "best_of", "invalid_value", "'stream' is true"),
+    ({"max_tokens": 0}, "max_tokens", "integer_below_min_value", ">= 1"),
     ({"echo": "yes"}, "echo", "invalid_type", "a boolean"),
 ]
 

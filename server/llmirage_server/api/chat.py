@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from starlette.responses import Response
 
 from llmirage_server.api.exchange import Exchange
-from llmirage_server.api.generation import Prompt, Service
+from llmirage_server.api.generation import Choice, Generation, Prompt, Service
+from llmirage_server.api.logprobs import ReplyLogprobs
+from llmirage_server.api.shape import Shape, chat_shape, check_names, check_schemas
 from llmirage_server.api.stream import TokenStream
-from llmirage_shared.wire.chat import parse_chat
-from llmirage_shared.wire.chunks import chat_stream
+from llmirage_server.api.writers import ChatWriter, ChoiceWriter, PlainWriter
+from llmirage_shared.tokens import Tokenizer
+from llmirage_shared.wire.chat import ChatRequest, parse_chat
+from llmirage_shared.wire.chunks import DONE, chat_frame, chat_stream, usage_event
 from llmirage_shared.wire.json_body import parse_object
-from llmirage_shared.wire.responses import Head, chat_completion, new_id
+from llmirage_shared.wire.responses import ChoiceText, Head, chat_completion, new_call_id, new_id
 
 
 class ChatEndpoint:
@@ -25,11 +30,94 @@ class ChatEndpoint:
         request = parse_chat(parse_object(await exchange.body()))
         service, sampling = self._service, request.sampling
         served = service.models.find(request.model)
+        check_schemas(request)
+        shape = chat_shape(request)
+        check_names(shape)
         ids = await service.text.encode_chat(request.messages, request.tools)
-        generation = await service.generate([Prompt(ids, request.last_user_text)], sampling, served, exchange, "messages")
+        prompts = [Prompt(ids, request.last_user_text)]
+        generation = await service.generate(prompts, sampling, served, exchange, "messages", shape)
+        tokenizer = (await service.text.get()).encoder.tokenizer
         head = Head(new_id("chatcmpl-"), int(time.time()), request.model, service.system_fingerprint)
         if sampling.stream:
-            usage_kind = "chat.completion.chunk" if sampling.include_usage else None
-            return TokenStream(generation, exchange, head, chat_stream(head, sampling.include_usage), usage_kind)
+            return self._stream(request, shape, generation, exchange, head, tokenizer)
         await generation.finish(exchange)
-        return exchange.json(chat_completion(head, generation.texts(), generation.usage()))
+        choices = [_finished(choice, request, shape, tokenizer) for choice in generation.choices]
+        return exchange.json(chat_completion(head, choices, generation.usage()))
+
+    def _stream(
+        self,
+        request: ChatRequest,
+        shape: Shape,
+        generation: Generation,
+        exchange: Exchange,
+        head: Head,
+        tokenizer: Tokenizer,
+    ) -> TokenStream:
+        sampling = request.sampling
+        with_usage = sampling.include_usage
+        template = chat_stream(head, with_usage)
+        writers: list[ChoiceWriter] = []
+        for index, choice in enumerate(generation.choices):
+            if (
+                not choice.reply.parts
+                and sampling.logprobs is None
+                and not (sampling.usage_in_every_chunk or sampling.return_token_ids)
+            ):
+                writers.append(PlainWriter(choice, template.choice(index)))
+                continue
+            writers.append(
+                ChatWriter(
+                    choice,
+                    chat_frame(head, index, with_usage),
+                    finish_reason=finish_reason(choice, shape),
+                    legacy_functions=shape.legacy_functions,
+                    show_reasoning=shape.show_reasoning,
+                    logprobs=None
+                    if sampling.logprobs is None
+                    else ReplyLogprobs(choice.reply, tokenizer, sampling.logprobs).entry,
+                    usage=generation.usage if sampling.usage_in_every_chunk else None,
+                    token_ids=sampling.return_token_ids,
+                )
+            )
+
+        def closing() -> bytes:
+            return (usage_event(head, "chat.completion.chunk", generation.usage()) if with_usage else b"") + DONE
+
+        return TokenStream(generation, exchange, writers, closing)
+
+
+def finish_reason(choice: Choice, shape: Shape) -> str:
+    """Why a choice ended, in chat's words."""
+    reason = choice.reply.finish_reason
+    if reason != "tool_calls":
+        return reason
+    if shape.legacy_functions:
+        return "stop" if shape.forced else "function_call"
+    return "stop" if shape.forced else "tool_calls"
+
+
+def _finished(choice: Choice, request: ChatRequest, shape: Shape, tokenizer: Tokenizer) -> ChoiceText:
+    reply = choice.reply
+    message: dict[str, Any] = {}
+    calls = [part for part in reply.parts if part.kind.endswith("_call")]
+    if calls:
+        message["content"] = reply.text or None
+        if shape.legacy_functions:
+            message["function_call"] = {"name": calls[0].name, "arguments": reply.said(calls[0])}
+        else:
+            message["tool_calls"] = [_call(part.kind, part.name, reply.said(part)) for part in calls]
+    thoughts = "".join([reply.said(part) for part in reply.parts if part.kind == "reasoning"])
+    if thoughts and shape.show_reasoning:
+        message["reasoning_content"] = message["reasoning"] = thoughts
+    sampling = request.sampling
+    logprobs = None
+    if sampling.logprobs is not None:
+        logprobs = {"content": ReplyLogprobs(reply, tokenizer, sampling.logprobs).content(), "refusal": None}
+    token_ids = reply.ids.tolist() if sampling.return_token_ids else None
+    return ChoiceText(reply.text, finish_reason(choice, shape), reply.stop_reason, message, logprobs, token_ids)
+
+
+def _call(kind: str, name: str, written: str) -> dict[str, Any]:
+    if kind == "custom_call":
+        return {"id": new_call_id(), "type": "custom", "custom": {"name": name, "input": written}}
+    return {"id": new_call_id(), "type": "function", "function": {"name": name, "arguments": written}}

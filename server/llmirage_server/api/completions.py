@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from typing import Any
 
 from starlette.responses import Response
 
 from llmirage_server.api.exchange import Exchange
-from llmirage_server.api.generation import Prompt, Service
+from llmirage_server.api.generation import Choice, Generation, Prompt, Service
+from llmirage_server.api.logprobs import ReplyLogprobs
+from llmirage_server.api.shape import completion_shape
 from llmirage_server.api.stream import TokenStream
-from llmirage_shared.wire.chunks import text_stream
+from llmirage_server.api.writers import ChoiceWriter, PlainWriter, TextWriter
+from llmirage_server.replies.reply import Reply
+from llmirage_shared.tokens import Tokenizer
+from llmirage_shared.wire.chunks import DONE, text_frame, text_stream, usage_event
 from llmirage_shared.wire.completions import CompletionRequest, parse_completion
 from llmirage_shared.wire.json_body import parse_object
-from llmirage_shared.wire.responses import Head, new_id, text_completion
+from llmirage_shared.wire.responses import ChoiceText, Head, new_id, text_completion
 
 
 class CompletionsEndpoint:
@@ -26,13 +33,46 @@ class CompletionsEndpoint:
         service, sampling = self._service, request.sampling
         served = service.models.find(request.model)
         prompts = await self._prompts(request)
-        generation = await service.generate(prompts, sampling, served, exchange, "prompt")
+        n, best_of = sampling.n, request.body.best_of or sampling.n
+        shape = completion_shape(request)
+        generation = await service.generate(prompts, replace(sampling, n=best_of), served, exchange, "prompt", shape)
+        tokenizer = (await service.text.get()).encoder.tokenizer
         head = Head(new_id("cmpl-"), int(time.time()), request.model, service.system_fingerprint)
         if sampling.stream:
-            usage_kind = "text_completion" if sampling.include_usage else None
-            return TokenStream(generation, exchange, head, text_stream(head, sampling.include_usage), usage_kind)
+            return self._stream(request, generation, exchange, head, tokenizer)
         await generation.finish(exchange)
-        return exchange.json(text_completion(head, generation.texts(), generation.usage()))
+        kept = [choice for index, choice in enumerate(generation.choices) if index % best_of < n]
+        choices = [_finished(choice, request, tokenizer) for choice in kept]
+        return exchange.json(text_completion(head, choices, _usage(request, generation)))
+
+    def _stream(
+        self, request: CompletionRequest, generation: Generation, exchange: Exchange, head: Head, tokenizer: Tokenizer
+    ) -> TokenStream:
+        sampling = request.sampling
+        template = text_stream(head, sampling.include_usage)
+        plain = sampling.logprobs is None and not sampling.usage_in_every_chunk and not request.silent
+        writers: list[ChoiceWriter] = []
+        for index, choice in enumerate(generation.choices):
+            if plain:
+                writers.append(PlainWriter(choice, template.choice(index)))
+                continue
+            logprobs = None if sampling.logprobs is None else ReplyLogprobs(choice.reply, tokenizer, sampling.logprobs)
+            writers.append(
+                TextWriter(
+                    choice,
+                    text_frame(head, index, sampling.include_usage),
+                    logprobs,
+                    silent=request.silent,
+                    usage=generation.usage if sampling.usage_in_every_chunk else None,
+                    prompt_pieces=_prompt_pieces(choice, tokenizer),
+                )
+            )
+
+        def closing() -> bytes:
+            usage = usage_event(head, "text_completion", _usage(request, generation)) if sampling.include_usage else b""
+            return usage + DONE
+
+        return TokenStream(generation, exchange, writers, closing)
 
     async def _prompts(self, request: CompletionRequest) -> list[Prompt]:
         text = self._service.text
@@ -45,3 +85,31 @@ class CompletionsEndpoint:
                 shown = (await text.get()).encoder.tokenizer.decode(prompt) if request.echo else ""
                 prompts.append(Prompt(prompt, shown, shown))
         return prompts
+
+
+def _usage(request: CompletionRequest, generation: Generation) -> dict[str, Any]:
+    usage = generation.usage()
+    if request.silent:
+        usage |= {"completion_tokens": 0, "total_tokens": usage["prompt_tokens"]}
+    return usage
+
+
+def _prompt_pieces(choice: Choice, tokenizer: Tokenizer) -> list[str] | None:
+    """The texts of an echoed prompt's tokens."""
+    return tokenizer.pieces(choice.request.prompt) if choice.echo else None
+
+
+def _finished(choice: Choice, request: CompletionRequest, tokenizer: Tokenizer) -> ChoiceText:
+    reply, sampling = choice.reply, request.sampling
+    logprobs = None
+    if sampling.logprobs is not None:
+        logprobs = ReplyLogprobs(reply, tokenizer, sampling.logprobs).text(_prompt_pieces(choice, tokenizer))
+        if request.silent:
+            logprobs = {name: values[: len(logprobs["tokens"]) - _shown(reply)] for name, values in logprobs.items()}
+    text = choice.echo + ("" if request.silent else reply.text)
+    token_ids = reply.ids.tolist() if sampling.return_token_ids else None
+    return ChoiceText(text, reply.finish_reason, reply.stop_reason, None, logprobs, token_ids)
+
+
+def _shown(reply: Reply) -> int:
+    return sum(1 for piece in reply.pieces if piece)

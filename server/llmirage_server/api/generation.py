@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -13,14 +14,21 @@ import numpy.typing as npt
 
 from llmirage_server.api.exchange import ClientGoneError, Exchange
 from llmirage_server.api.models import ServedModel, ServedModels
+from llmirage_server.api.shape import TEXT, Shape
 from llmirage_server.api.text import TextLoader
 from llmirage_server.cluster.request import Request
+from llmirage_server.cluster.router import RouterError
 from llmirage_server.driver import Driver
-from llmirage_server.replies.reply import Reply, ReplyRequest
+from llmirage_server.replies.reply import Reply, ReplyRequest, ReplySource
+from llmirage_server.replies.structured.grammar import GrammarError
+from llmirage_server.replies.structured.pattern import PatternError
+from llmirage_server.replies.structured.schema import SchemaError
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
-from llmirage_shared.wire.responses import ChoiceText, usage
+from llmirage_shared.wire.responses import usage
 from llmirage_shared.wire.sampling import Sampling
+
+logger = logging.getLogger("llmirage")
 
 
 @dataclass(slots=True, frozen=True)
@@ -57,11 +65,22 @@ class Service:
             response.abort(errors.shutting_down())
 
     async def generate(
-        self, prompts: Sequence[Prompt], sampling: Sampling, served: ServedModel, exchange: Exchange, param: str
+        self,
+        prompts: Sequence[Prompt],
+        sampling: Sampling,
+        served: ServedModel,
+        exchange: Exchange,
+        param: str,
+        shape: Shape = TEXT,
     ) -> Generation:
-        """Plan all choices of all prompts. Raises ApiError when one does not fit the context window."""
+        """Plan all choices of all prompts.
+
+        Raises ApiError when one does not fit the context window, or when nothing has the shape that was asked for.
+        """
         if self._closed:
             raise errors.shutting_down()
+        if sampling.priority and not served.priorities:
+            raise errors.unsupported("priority", "Priorities need a cluster with schedule_policy priority.")
         limit_tokens = served.max_model_len
         for prompt in prompts:
             wanted_tokens = 1 if sampling.max_tokens is None else sampling.max_tokens
@@ -73,7 +92,8 @@ class Service:
         choices = []
         for prompt in prompts:
             for choice in range(sampling.n):
-                reply = replies.reply(
+                reply = _planned(
+                    replies,
                     ReplyRequest(
                         prompt_ids=prompt.ids,
                         last_user_text=prompt.user_text,
@@ -86,7 +106,14 @@ class Service:
                         seed=sampling.seed,
                         conversation=correlation or affinity,
                         choice=choice,
-                    )
+                        reasoning_tokens=shape.reasoning_tokens,
+                        tools=shape.tools,
+                        tool_choice=shape.tool_choice,
+                        parallel_tool_calls=shape.parallel_tool_calls,
+                        called=shape.called,
+                        json_schema=shape.json_schema,
+                        grammar=shape.grammar,
+                    ),
                 )
                 request = Request(
                     next(self._request_ids),
@@ -94,10 +121,23 @@ class Service:
                     reply.ids,
                     session_key,
                     served.model,
+                    priority=sampling.priority,
                     max_tokens=sampling.max_tokens or limit_tokens - len(prompt.ids),
                 )
                 choices.append(Choice(reply, request, prompt.echo, served.speculates))
         return Generation(self, choices, sampling.n)
+
+
+def _planned(replies: ReplySource, request: ReplyRequest) -> Reply:
+    """The reply; ApiError where the form that was asked for is impossible. (Schemas were looked at when they were read.)"""
+    try:
+        return replies.reply(request)
+    except SchemaError as error:
+        raise errors.ApiError(f"Invalid schema: {error}", param="tools" if request.tools else "response_format") from None
+    except PatternError as error:
+        raise errors.ApiError(f"Invalid pattern: {error}", param="structured_outputs") from None
+    except GrammarError as error:
+        raise errors.ApiError(f"Invalid grammar: {error}", param="structured_outputs") from None
 
 
 @dataclass(slots=True, frozen=True)
@@ -126,9 +166,14 @@ class Generation:
     def start(self) -> None:
         """Send all choices to the cluster. Their requests' tags must be set.
 
-        Raises ApiError when no instance is there for them, now or later.
+        Raises ApiError when no instance is there for them, now or later, or a router of the user's own fails.
         """
-        self.service.driver.submit([choice.request for choice in self.choices])
+        try:
+            self.service.driver.submit([choice.request for choice in self.choices])
+        except RouterError as error:
+            self.stop()
+            logger.error("%s", error)
+            raise errors.internal_error(str(error)) from None
         if any(choice.request.failed for choice in self.choices):
             self.stop()
             raise errors.no_instance()
@@ -146,13 +191,8 @@ class Generation:
             sum(len(choice.request.prompt) for choice in prompts),
             sum(choice.request.produced for choice in self.choices),
             sum(choice.request.cached_tokens for choice in prompts),
+            sum(min(choice.request.produced, choice.reply.reasoning_tokens) for choice in self.choices),
         )
-
-    def texts(self) -> list[ChoiceText]:
-        return [
-            ChoiceText(choice.echo + choice.reply.text, choice.reply.finish_reason, choice.reply.stop_reason)
-            for choice in self.choices
-        ]
 
     async def finish(self, exchange: Exchange) -> None:
         """Start, and wait until the last token is due.

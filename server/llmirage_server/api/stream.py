@@ -8,7 +8,7 @@ buffer is full; then, and under any `send` that is not uvicorn's own, the respon
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Generator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Sequence
 from typing import Any
 
 from sse_starlette.sse import EventSourceResponse
@@ -16,11 +16,11 @@ from starlette.types import Message, Receive, Scope, Send
 
 from llmirage_server.api.exchange import Exchange
 from llmirage_server.api.generation import Choice, Generation
+from llmirage_server.api.writers import ChoiceWriter
 from llmirage_server.cluster.request import Request
 from llmirage_shared.wire import errors
-from llmirage_shared.wire.chunks import DONE, ChunkTemplate, StreamTemplate, escape, event, usage_event
+from llmirage_shared.wire.chunks import event
 from llmirage_shared.wire.errors import ApiError
-from llmirage_shared.wire.responses import Head
 
 PING_S = 15
 
@@ -29,15 +29,20 @@ class TokenStream(EventSourceResponse):
     """Streams the choices of one generation."""
 
     def __init__(
-        self, generation: Generation, exchange: Exchange, head: Head, template: StreamTemplate, usage_kind: str | None
+        self,
+        generation: Generation,
+        exchange: Exchange,
+        writers: Sequence[ChoiceWriter],
+        closing: Callable[[], bytes],
+        failed: Callable[[ApiError], bytes] = lambda error: event(error.body()),
     ) -> None:
-        """usage_kind: the `object` of the usage chunk before [DONE], None for no such chunk."""
+        """writers: one for each choice; closing: what ends the response; failed: what ends it when it cannot go on."""
         super().__init__(_NO_CONTENT, ping=PING_S, sep="\n")
         self.raw_headers = exchange.response_headers(b"text/event-stream; charset=utf-8")
         self.raw_headers += _STREAM_HEADERS
         self._generation = generation
-        self._head = head
-        self._usage_kind = usage_kind
+        self._closing = closing
+        self._failed = failed
         self._unfinished = len(generation.choices)
         self._send: Send | None = None
         self._direct = False  # the tick may step `send` itself
@@ -45,19 +50,15 @@ class TokenStream(EventSourceResponse):
         self._last = False  # the end of the response is pending or sent
         self._suspended: _Suspended | None = None
         self._wake_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        for index, choice in enumerate(generation.choices):
-            choice.request.tag = _ChoiceStream(self, choice, template.choice(index))
+        for choice, writer in zip(generation.choices, writers, strict=True):
+            choice.request.tag = _ChoiceStream(self, choice, writer)
         generation.start()
         generation.service.open_responses.add(self)
 
     def end_of_choice(self) -> bytes:
         """One more choice is complete: what must follow its last chunk in the response."""
         self._unfinished -= 1
-        if self._unfinished:
-            return b""
-        if self._usage_kind is None:
-            return DONE
-        return usage_event(self._head, self._usage_kind, self._generation.usage()) + DONE
+        return b"" if self._unfinished else self._closing()
 
     def write(self, data: bytes) -> None:
         """Send bytes now if the connection takes them, else as soon as it does."""
@@ -90,7 +91,7 @@ class TokenStream(EventSourceResponse):
         self._generation.stop()  # tokens that are due by now leave before the error, and may be the last
         if self._unfinished:
             self._unfinished = 0
-            self.write(event(error.body()))
+            self.write(self._failed(error))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -144,13 +145,11 @@ class TokenStream(EventSourceResponse):
 class _ChoiceStream:
     """Receives the tokens of one choice."""
 
-    __slots__ = ("_choice", "_pieces", "_sent", "_stream", "_template", "_total")
+    __slots__ = ("_sent", "_stream", "_total", "_writer")
 
-    def __init__(self, stream: TokenStream, choice: Choice, template: ChunkTemplate) -> None:
+    def __init__(self, stream: TokenStream, choice: Choice, writer: ChoiceWriter) -> None:
         self._stream = stream
-        self._choice = choice
-        self._template = template
-        self._pieces = choice.reply.pieces
+        self._writer = writer
         self._total = len(choice.reply.ids)
         self._sent = 0
 
@@ -164,19 +163,9 @@ class _ChoiceStream:
             asyncio.get_running_loop().call_soon(self._stream.abort, errors.instance_lost())
             return
         self._sent = produced
-        template = self._template
-        if produced - sent == 1:
-            piece = self._pieces[sent]
-            data = template.head + escape(piece) + template.tail if piece else b""
-        elif self._choice.joined:  # as engines do with the tokens that one step's speculation brought
-            data = template.joined(self._pieces[sent:produced])
-        else:
-            data = template.chunks(self._pieces[sent:produced])
-        if sent == 0:
-            data = template.opening + template.chunks([self._choice.echo]) + data
+        data = self._writer.tokens(sent, produced)
         if produced >= self._total:
-            reply = self._choice.reply
-            data += template.ending(reply.finish_reason, reply.stop_reason) + self._stream.end_of_choice()
+            data += self._writer.ending() + self._stream.end_of_choice()
         if data:
             self._stream.write(data)
 

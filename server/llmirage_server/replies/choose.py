@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from llmirage_server.replies.compose import ComposedReplies
 from llmirage_server.replies.echo import EchoReplies
 from llmirage_server.replies.lengths import ReplyLengths
 from llmirage_server.replies.prose import ProseReplies
@@ -19,7 +20,7 @@ def make_reply_source(
 ) -> ReplySource:
     """The source of that name. Raises ValueError listing the choices for any other; natural_stop and lengths are prose's."""
     if kind == "prose":
-        return ProseReplies(tokenizer, seed, natural_stop=natural_stop, lengths=lengths)
+        return ComposedReplies(tokenizer, ProseReplies(tokenizer, seed, natural_stop=natural_stop, lengths=lengths), seed)
     if kind == "echo":
-        return EchoReplies(tokenizer)
+        return ComposedReplies(tokenizer, EchoReplies(tokenizer), seed)
     raise ValueError(f"unknown reply source {kind!r}; choose from {', '.join(REPLY_KINDS)}")

@@ -89,6 +89,9 @@ class ToolChoice:
     names: tuple[str, ...] | None = None
 
 
+AUTO = ToolChoice()
+
+
 @dataclass(slots=True, frozen=True)
 class ReplyRequest:
     """What a reply source may know of a request.
@@ -110,7 +113,7 @@ class ReplyRequest:
     choice: int = 0  # index among n choices
     reasoning_tokens: int = 0  # to think before the answer; they count towards max_tokens
     tools: tuple[Tool, ...] = ()
-    tool_choice: ToolChoice = ToolChoice()
+    tool_choice: ToolChoice = AUTO
     parallel_tool_calls: bool = True
     called: tuple[str, ...] = ()  # names of the tools called since the last user message, each time they were
     json_schema: Any = None  # the answer is a JSON value valid against it; {"type": "object"} for any object

@@ -13,6 +13,7 @@ from typing import Any
 
 from llmirage_shared.wire.responses import Head
 
+_SERVICE_TIER = '"service_tier":"default",'
 DONE = b"data: [DONE]\n\n"
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -28,6 +29,11 @@ def escape(text: str) -> bytes:
             _escaped.clear()
         known = _escaped[text] = _encode(text).encode()
     return known
+
+
+def encoded(value: dict[str, Any]) -> bytes:
+    """A value as JSON in UTF-8."""
+    return _encode(value).encode()
 
 
 def event(value: dict[str, Any]) -> bytes:
@@ -101,9 +107,34 @@ def _frame(head: Head, kind: str, extra: str, include_usage: bool) -> tuple[byte
     return start.encode(), b'],"usage":null}\n\n' if include_usage else b"]}\n\n"
 
 
+@dataclass(slots=True, frozen=True)
+class ChoiceFrame:
+    """What surrounds the object of one choice in its chunks."""
+
+    start: bytes  # up to and including "index": and the index
+    end: bytes  # after the choice
+
+    def chunk(self, choice: bytes, usage: bytes | None = None) -> bytes:
+        """A chunk around the JSON object of a choice without its index; with `usage` as the usage of this chunk."""
+        end = self.end if usage is None else b'],"usage":' + usage + b"}\n\n"
+        return self.start + b"," + choice[1:] + end
+
+
+def chat_frame(head: Head, index: int, include_usage: bool) -> ChoiceFrame:
+    """The frame of the chunks of one choice of a streamed chat completion."""
+    start, end = _frame(head, "chat.completion.chunk", _SERVICE_TIER, include_usage)
+    return ChoiceFrame(start + str(index).encode(), end)
+
+
+def text_frame(head: Head, index: int, include_usage: bool) -> ChoiceFrame:
+    """The frame of the chunks of one choice of a streamed text completion."""
+    start, end = _frame(head, "text_completion", "", include_usage)
+    return ChoiceFrame(start + str(index).encode(), end)
+
+
 def chat_stream(head: Head, include_usage: bool) -> StreamTemplate:
     """Chunks of a streamed chat completion."""
-    start, end = _frame(head, "chat.completion.chunk", '"service_tier":"default",', include_usage)
+    start, end = _frame(head, "chat.completion.chunk", _SERVICE_TIER, include_usage)
     return StreamTemplate(
         start=start,
         end=end,

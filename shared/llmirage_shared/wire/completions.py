@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from llmirage_shared.wire import errors
-from llmirage_shared.wire.fields import Fields
 from llmirage_shared.wire.sampling import Sampling, read_sampling
+
+if TYPE_CHECKING:
+    from llmirage_shared.wire.schema import completions as schema
 
 DEFAULT_MAX_TOKENS = 16
 _MAX_TOKEN_ID = 2**31 - 1
@@ -21,33 +23,42 @@ Prompt = str | npt.NDArray[np.int32]
 
 @dataclass(slots=True, frozen=True)
 class CompletionRequest:
-    """A checked completion request. prompts: text, or int32 token ids of any vocabulary, shape (prompt_tokens,)."""
+    """A checked completion request. prompts: text, or int32 token ids of any vocabulary, shape (prompt_tokens,).
 
-    model: str
+    silent: no tokens were asked for (with echo, to score the prompt).
+    """
+
+    body: schema.CompletionRequest
     prompts: list[Prompt]
-    echo: bool
     sampling: Sampling
+    silent: bool
+
+    @property
+    def model(self) -> str:
+        return self.body.model
+
+    @property
+    def echo(self) -> bool:
+        return bool(self.body.echo)
 
 
 def parse_completion(body: Mapping[str, Any]) -> CompletionRequest:
     """Check a completion body. Raises ApiError naming the first field that is wrong."""
-    fields = Fields(body)
-    model = fields.required_string("model")
-    if "prompt" not in body:
-        raise errors.missing("prompt")
-    prompts = _read_prompts(body["prompt"])
-    if fields.integer("logprobs", 0, 5) is not None:
-        raise errors.unsupported(
-            "logprobs", "Log probabilities are not supported: this server has no probabilities to report."
-        )
-    if fields.string("suffix"):
-        raise errors.unsupported("suffix", "A suffix is not supported.")
-    max_tokens = fields.integer("max_tokens", 1)
-    sampling = read_sampling(fields, DEFAULT_MAX_TOKENS if max_tokens is None else max_tokens)
-    best_of = fields.integer("best_of", 1, 20)
-    if best_of is not None and best_of != sampling.n:
-        raise errors.unsupported("best_of", f"best_of ({best_of}) other than n ({sampling.n}) is not supported.")
-    return CompletionRequest(model, prompts, fields.boolean("echo"), sampling)
+    from llmirage_shared.wire.schema import completions as schema
+    from llmirage_shared.wire.schema.validation import check
+
+    request = check(schema.CompletionRequest, body)
+    prompts = _read_prompts(request.prompt)
+    silent = request.max_tokens == 0
+    if silent and not request.echo:
+        raise errors.below_minimum("max_tokens", "integer", 1, 0)
+    wanted = DEFAULT_MAX_TOKENS if request.max_tokens is None else max(1, request.max_tokens)
+    sampling = read_sampling(request, wanted, request.logprobs)
+    if request.best_of is not None and request.best_of < sampling.n:
+        raise errors.invalid_value("best_of", f"best_of must be at least n ({sampling.n}), but is {request.best_of}.")
+    if request.best_of is not None and request.best_of > sampling.n and sampling.stream:
+        raise errors.invalid_value("best_of", "best_of greater than n is not possible when 'stream' is true.")
+    return CompletionRequest(request, prompts, sampling, silent)
 
 
 def _read_prompts(prompt: Any) -> list[Prompt]:

@@ -95,6 +95,19 @@ def array_too_long(param: str, maximum: int, length: int) -> ApiError:
     )
 
 
+def string_too_long(param: str, maximum: int, length: int) -> ApiError:
+    return ApiError(
+        f"Invalid '{param}': string too long. Expected a string with maximum length {maximum}, but got a string with length "
+        f"{length} instead.",
+        param=param,
+        code="string_above_max_length",
+    )
+
+
+def invalid_schema(what: str, problem: str, param: str, code: str | None) -> ApiError:
+    return ApiError(f"Invalid schema for {what}: {problem}", param=param, code=code)
+
+
 def unsupported(param: str, message: str) -> ApiError:
     """Something the real API does and this server does not imitate: refused, as ignoring it would mislead the client."""
     return ApiError(message, param=param, code="unsupported_parameter")

@@ -19,11 +19,14 @@ class Head:
 
 @dataclass(slots=True)
 class ChoiceText:
-    """One finished choice."""
+    """One finished choice. message: of chat, without role; text: of completions."""
 
     text: str
     finish_reason: str
     stop_reason: str | None = None  # the stop string that ended it, as vLLM reports it
+    message: dict[str, Any] | None = None
+    logprobs: dict[str, Any] | None = None
+    token_ids: list[int] | None = None
 
 
 def new_id(prefix: str) -> str:
@@ -31,7 +34,12 @@ def new_id(prefix: str) -> str:
     return prefix + os.urandom(12).hex()
 
 
-def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> dict[str, Any]:
+def new_call_id() -> str:
+    """A fresh id of a tool call."""
+    return "call_" + os.urandom(12).hex()
+
+
+def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int, reasoning_tokens: int = 0) -> dict[str, Any]:
     """The usage object. cached_tokens: prompt tokens that came from the prefix cache."""
     return {
         "prompt_tokens": prompt_tokens,
@@ -39,7 +47,7 @@ def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> dic
         "total_tokens": prompt_tokens + completion_tokens,
         "prompt_tokens_details": {"cached_tokens": cached_tokens, "audio_tokens": 0},
         "completion_tokens_details": {
-            "reasoning_tokens": 0,
+            "reasoning_tokens": reasoning_tokens,
             "audio_tokens": 0,
             "accepted_prediction_tokens": 0,
             "rejected_prediction_tokens": 0,
@@ -57,10 +65,17 @@ def chat_completion(head: Head, choices: list[ChoiceText], usage: dict[str, Any]
         "choices": [
             {
                 "index": index,
-                "message": {"role": "assistant", "content": choice.text, "refusal": None, "annotations": []},
-                "logprobs": None,
+                "message": {
+                    "role": "assistant",
+                    "content": choice.text,
+                    "refusal": None,
+                    "annotations": [],
+                    **(choice.message or {}),
+                },
+                "logprobs": choice.logprobs,
                 "finish_reason": choice.finish_reason,
                 "stop_reason": choice.stop_reason,
+                **({} if choice.token_ids is None else {"token_ids": choice.token_ids}),
             }
             for index, choice in enumerate(choices)
         ],
@@ -81,9 +96,10 @@ def text_completion(head: Head, choices: list[ChoiceText], usage: dict[str, Any]
             {
                 "text": choice.text,
                 "index": index,
-                "logprobs": None,
+                "logprobs": choice.logprobs,
                 "finish_reason": choice.finish_reason,
                 "stop_reason": choice.stop_reason,
+                **({} if choice.token_ids is None else {"token_ids": choice.token_ids}),
             }
             for index, choice in enumerate(choices)
         ],

@@ -1,0 +1,22 @@
+"""The base of every wire model, and numbers as JSON has them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+
+
+class WireModel(BaseModel):
+    """An object of a request. Unknown fields are kept: servers of other makers have their own."""
+
+    model_config = ConfigDict(extra="allow", strict=True, hide_input_in_errors=True, protected_namespaces=())
+
+
+def _whole(value: Any) -> Any:
+    """16.0 is an integer in JSON."""
+    return int(value) if type(value) is float and value.is_integer() else value
+
+
+Integer = Annotated[int, BeforeValidator(_whole)]
+Number = float  # strict mode takes integers too

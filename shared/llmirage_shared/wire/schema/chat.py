@@ -1,0 +1,209 @@
+"""The body of POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from llmirage_shared.wire.schema.base import Integer, Number, WireModel
+from llmirage_shared.wire.schema.tools import ChatTool, ResponseFormat, ToolChoice
+
+INT64_MAX = 2**63 - 1
+
+
+class TextPart(WireModel):
+    type: Literal["text"]
+    text: str
+
+
+class InputTextPart(WireModel):
+    """The Responses API's word for a text part, which agents mix in."""
+
+    type: Literal["input_text", "output_text"]
+    text: str
+
+
+class RefusalPart(WireModel):
+    type: Literal["refusal"]
+    refusal: str
+
+
+class ImageUrl(WireModel):
+    url: str
+    detail: Literal["auto", "low", "high"] | None = None
+
+
+class ImagePart(WireModel):
+    type: Literal["image_url"]
+    image_url: ImageUrl
+
+
+class InputAudio(WireModel):
+    data: str
+    format: str
+
+
+class AudioPart(WireModel):
+    type: Literal["input_audio"]
+    input_audio: InputAudio
+
+
+class FilePart(WireModel):
+    type: Literal["file"]
+    file: dict[str, Any]
+
+
+ContentPart = Annotated[
+    TextPart | InputTextPart | RefusalPart | ImagePart | AudioPart | FilePart, Field(discriminator="type")
+]
+Content = str | list[ContentPart]
+
+
+class SystemMessage(WireModel):
+    role: Literal["system"]
+    content: Content
+    name: str | None = None
+
+
+class DeveloperMessage(WireModel):
+    role: Literal["developer"]
+    content: Content
+    name: str | None = None
+
+
+class UserMessage(WireModel):
+    role: Literal["user"]
+    content: Content
+    name: str | None = None
+
+
+class CalledFunction(WireModel):
+    name: str
+    arguments: str
+
+
+class CalledCustom(WireModel):
+    name: str
+    input: str
+
+
+class FunctionCall(WireModel):
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
+class CustomCall(WireModel):
+    id: str | None = None
+    type: Literal["custom"]
+    custom: CalledCustom
+
+
+class AssistantMessage(WireModel):
+    role: Literal["assistant"]
+    content: Content | None = None
+    refusal: str | None = None
+    name: str | None = None
+    tool_calls: list[CustomCall | FunctionCall] | None = None
+    function_call: CalledFunction | None = None
+
+
+class ToolMessage(WireModel):
+    role: Literal["tool"]
+    content: Content
+    tool_call_id: str
+
+
+class FunctionMessage(WireModel):
+    role: Literal["function"]
+    content: str | None
+    name: str
+
+
+Message = Annotated[
+    SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage | FunctionMessage,
+    Field(discriminator="role"),
+]
+
+
+class StreamOptions(WireModel):
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class StructuredOutputs(WireModel):
+    """vLLM: one of these says what the text must be."""
+
+    json_: dict[str, Any] | str | None = Field(default=None, alias="json")
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+
+
+class SamplingFields(WireModel):
+    """What chat and text completions share."""
+
+    model: str
+    temperature: Annotated[Number, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[Number, Field(ge=0, le=1)] | None = None
+    presence_penalty: Annotated[Number, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[Number, Field(ge=-2, le=2)] | None = None
+    logit_bias: dict[str, Annotated[Number, Field(ge=-100, le=100)]] | None = None
+    n: Annotated[Integer, Field(ge=1, le=128)] | None = None
+    seed: Annotated[Integer, Field(ge=-INT64_MAX - 1, le=INT64_MAX)] | None = None
+    stop: str | Annotated[list[str], Field(max_length=4)] | None = None
+    max_tokens: Annotated[Integer, Field(ge=1)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: str | None = None
+    # vLLM's and SGLang's own
+    min_tokens: Annotated[Integer, Field(ge=0)] | None = None
+    ignore_eos: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    stop_token_ids: list[Integer] | None = None
+    top_k: Integer | None = None
+    min_p: Annotated[Number, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[Number, Field(gt=0)] | None = None
+    skip_special_tokens: bool | None = None
+    return_token_ids: bool | None = None
+    prompt_logprobs: Annotated[Integer, Field(ge=-1, le=20)] | None = None
+    priority: Integer | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+
+
+class ChatCompletionRequest(SamplingFields):
+    """POST /v1/chat/completions."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_completion_tokens: Annotated[Integer, Field(ge=1)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[Integer, Field(ge=0, le=20)] | None = None
+    tools: list[ChatTool] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    functions: list[dict[str, Any]] | None = None
+    function_call: Literal["none", "auto"] | dict[str, Any] | None = None
+    response_format: ResponseFormat | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+    service_tier: Literal["auto", "default", "flex", "scale", "priority"] | None = None
+    store: bool | None = None
+    metadata: Annotated[dict[str, str], Field(max_length=16)] | None = None
+    modalities: list[Literal["text", "audio"]] | None = None
+    audio: dict[str, Any] | None = None
+    prediction: dict[str, Any] | None = None
+    web_search_options: dict[str, Any] | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    safety_identifier: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    include_reasoning: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None

@@ -1,0 +1,30 @@
+"""The body of POST /v1/completions."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from llmirage_shared.wire.schema.base import Integer
+from llmirage_shared.wire.schema.chat import SamplingFields
+
+PROMPT = {
+    "anyOf": [
+        {"type": "string"},
+        {"type": "array", "items": {"type": "string"}},
+        {"type": "array", "items": {"type": "integer"}},
+        {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}},
+    ]
+}
+
+
+class CompletionRequest(SamplingFields):
+    """POST /v1/completions. `prompt` is read by hand: it may be a million token ids."""
+
+    prompt: Annotated[Any, Field(json_schema_extra=PROMPT)]
+    max_tokens: Annotated[Integer, Field(ge=0)] | None = None
+    logprobs: Annotated[Integer, Field(ge=0, le=5)] | None = None
+    echo: bool | None = None
+    suffix: str | None = None
+    best_of: Annotated[Integer, Field(ge=1, le=20)] | None = None
