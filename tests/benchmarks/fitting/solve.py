@@ -81,9 +81,7 @@ def _family(op: str, dtype: str, gpus: list[str], links: set[str]) -> Family:
             del ranges["quantise"]
         if "pcie" not in links:
             del ranges["cache"]
-    if "pair_link" in ranges and "pcie" not in links:
-        del ranges["pair_link"]
-    defaults = {"quantise": 0.0, "cache": 1.0, "pair_link": 1.0}
+    defaults = {"quantise": 0.0, "cache": 1.0}
     missing = {name: value for name, value in defaults.items() if name in family.ranges and name not in ranges}
     return Family(ranges, family.formula, {**family.fixed, **missing})
 

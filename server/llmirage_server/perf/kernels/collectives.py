@@ -65,7 +65,8 @@ def _two_paths(gpu: GpuSpec, c: Mapping[str, float], ranks: int, low_bytes: floa
     """The path of least latency and that of most bandwidth, with the bytes each sends through a GPU's link."""
     if ranks == 1:
         return _Path(0.0, 0.0), _Path(0.0, 0.0)
-    # two PCIe cards below one switch see more of their link than those that talk through the host
+    # two PCIe cards below one switch see more of their link than cards that talk through the host; over NVLink two GPUs see
+    # less, as reductions in the switch need more
     link = gpu.link_bytes_per_s * (c["pair_link"] if ranks == 2 else 1.0)
     return (
         _Path((c["low_floor_us"] + c["low_peer_us"] * (ranks - 1)) * US, low_bytes / (link * c["low_link"])),
