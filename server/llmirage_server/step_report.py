@@ -95,7 +95,11 @@ def as_table(deployment: Deployment, explained: dict[str, Any]) -> str:
     if len(explained["stages_ms"]) > 1:
         lines.append("pipeline stages: " + " + ".join(f"{ms:.3f}" for ms in explained["stages_ms"]) + " ms")
     lines += [
-        f"{explained['tokens'] / step_ms * 1e3:,.0f} tokens/s if every step were like this one",
+        *(
+            []
+            if deployment.speculative
+            else [f"{explained['tokens'] / step_ms * 1e3:,.0f} tokens/s if every step were like it"]
+        ),
         "ideal: the larger of FLOPs and bytes at the rates of the datasheet, operation by operation (the speed of light)",
         "",
         "Memory of one GPU",

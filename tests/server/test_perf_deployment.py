@@ -11,6 +11,7 @@ from llmirage_server.perf.dtypes import WEIGHT_DTYPES
 from llmirage_server.perf.errors import DeploymentError
 from llmirage_server.perf.memory import weights_bytes_per_rank
 from llmirage_server.perf.parallelism import ONE_GPU
+from llmirage_server.perf.speculation import Speculative
 
 GIB = 2**30
 
@@ -56,7 +57,7 @@ def test_kv_memory_is_what_the_rest_leaves() -> None:
 
 
 def test_activations_of_the_default_are_the_experts_intermediates() -> None:
-    # 8192 tokens (256 sequences): residual and hidden, 2048 each; for 8 experts gate and up or output (2048 > 1536) and product (768); bf16
+    # 8192 tokens: residual and hidden, 2048 each; for 8 experts gate and up or output (2048 > 1536) and product (768); bf16
     expected = 2 * (2 * 8192 * 2048 + 8192 * 8 * (2048 + 768))
     deployment = Deployment.create("Qwen3-30B-A3B", "h100", weights="fp8", max_num_seqs=256)
     assert deployment.memory.activation_bytes == expected
@@ -131,7 +132,8 @@ def test_weights_that_do_not_fit_are_refused_with_the_arithmetic() -> None:
     message = refusal("Llama-3.1-70B", weights="bf16")
     terms = re.search(
         r"weights ([\d.]+) GiB \+ activations ([\d.]+) GiB \+ reserve ([\d.]+) GiB \+ KV cache of one sequence "
-        r"\(1,024 tokens\) ([\d.]+) GiB = ([\d.]+) GiB > ([\d.]+) GiB that vLLM may use of ([\d.]+) GiB per GPU",
+        r"\(1,024 tokens\) ([\d.]+) GiB = ([\d.]+) GiB > ([\d.]+) GiB that vLLM may use "
+        r"\(gpu_memory_utilization 0\.90\) of ([\d.]+) GiB per GPU",
         message,
     )
     assert terms
@@ -167,6 +169,23 @@ def test_weights_that_leave_no_room_for_one_sequence_are_refused() -> None:
         ({"kv_cache_dtype": "int8"}, "unknown KV cache format 'int8'; choices: auto, bf16, fp8"),
         ({"gpu": "a100", "kv_cache_dtype": "fp8"}, "A100 SXM 80GB has no fp8 arithmetic for an fp8 KV cache; choices: bf16"),
         ({"tp": 0}, "tp is 0, but must be at least 1"),
+        ({"pp": 49}, "pp 49 is more than the 48 layers of Qwen/Qwen3-30B-A3B"),
+        (
+            {"gpu": "mi300x", "engine": "trtllm"},
+            "TensorRT-LLM runs on NVIDIA GPUs only, not on MI300X; choices: vllm, sglang",
+        ),
+        ({"gpu": "mi300x", "weights": "nvfp4"}, "MI300X has no kernels for nvfp4 weights"),
+        ({"engine": "vlm"}, "unknown engine 'vlm'; did you mean vllm?"),
+        ({"perf_model": "magic"}, "unknown performance model 'magic'; choices: roofline, silicon"),
+        (
+            {"speculative": Speculative(2)},
+            "Qwen/Qwen3-30B-A3B has no multi-token prediction layer to draft with; name a draft model",
+        ),
+        ({"speculative": Speculative(2, "draft_model", "Qwen9")}, "unknown model 'Qwen9'"),
+        (
+            {"tp": 8, "ep": 8, "speculative": Speculative(2, "draft_model", "Qwen2.5-7B")},
+            "tp 8 does not divide the 28 .* heads",
+        ),
         ({"gpu_memory_utilization": 1.5}, "gpu_memory_utilization is 1.5, but must be above 0 and at most 1"),
     ],
 )

@@ -115,7 +115,7 @@ class Deployment:
             raise DeploymentError(problems)
         parallel = Parallelism(tp, pp, ep, dp)
         problems = parallelism_problems(found_model, parallel, weights)
-        problems += parallelism_problems(draft, parallel) if draft else []
+        problems += parallelism_problems(draft, Parallelism(tp)) if draft else []
         problems += _hardware_problems(found_gpu, profile, weights, kv_dtype)
         if problems:
             raise DeploymentError(list(dict.fromkeys(problems)))
@@ -154,7 +154,8 @@ class Deployment:
                 f"{self.describe()} does not fit: weights {m.weights_bytes / GIB:.1f} GiB + activations "
                 f"{m.activation_bytes / GIB:.1f} GiB + reserve {m.reserve_bytes / GIB:.1f} GiB + KV cache of one sequence "
                 f"({least:,} tokens) {sequence / GIB:.1f} GiB = {needed / GIB:.1f} GiB > {m.usable_bytes / GIB:.1f} GiB "
-                f"that {self.engine.title} may use of {m.gpu_bytes / GIB:.1f} GiB per GPU; {self._what_would_fit()}"
+                f"that {self.engine.title} may use ({self.engine.flags['gpu_memory_utilization']} "
+                f"{self.gpu_memory_utilization:.2f}) of {m.gpu_bytes / GIB:.1f} GiB per GPU; {self._what_would_fit()}"
             ]
         )
 

@@ -63,7 +63,8 @@ class MemoryBudget:
         that of all; attention data-parallel ranks have as much each."""
         if self.tokens_override is not None:
             return self.tokens_override
-        return max(0, self.kv_bytes // self.kv_bytes_per_token) if self.kv_bytes_per_token else 0
+        # where no layer keeps anything per token, memory never runs out of tokens: sequences do
+        return max(0, self.kv_bytes // max(1, self.kv_bytes_per_token))
 
     def describe(self) -> str:
         """The sum, a line each, in GiB."""
@@ -163,7 +164,7 @@ def weights_bytes_per_rank(
 def draft_bytes_per_rank(model: ModelSpec, draft: ModelSpec | None, weights: WeightDtype, parallel: Parallelism) -> int:
     """Bytes of a draft model on one GPU, or (None) of the model's own prediction layer: the tables are the model's."""
     if draft is not None:
-        return weights_bytes_per_rank(draft, weights, parallel)
+        return weights_bytes_per_rank(draft, weights, Parallelism(parallel.tp))
     joining = 2 * model.hidden * model.hidden * weights.weight_bytes
     return int(joining) + weights_bytes_per_rank(model.draft, weights, parallel, first=False, last=False)
 

@@ -68,7 +68,7 @@ class RooflineStep:
         self._constants = _UsedConstants(constants_for(gpu, engine.base))
         self._queries = 1 + draft_tokens
 
-        def setting(of: ModelSpec, queries: int) -> Setting:
+        def setting(of: ModelSpec, queries: int, parallel: Parallelism = parallel) -> Setting:
             linear = BF16 if weights.experts_only and of.experts else weights
             skew = _BALANCED_SKEW if of.has_mla else DEFAULT_SKEW
             return Setting(gpu, self._constants, engine, parallel, linear, weights, kv_dtype, of.hidden, skew, queries)
@@ -78,7 +78,8 @@ class RooflineStep:
         self._drafts: list[Stage] = []  # the first of them sees the whole step, the others one token a sequence
         if draft_tokens:
             of = draft or model
-            first, later = setting(of, self._queries), setting(of, 1)
+            split = Parallelism(parallel.tp) if draft else parallel  # every rank has a draft model of its own
+            first, later = setting(of, self._queries, split), setting(of, 1, split)
             ops = (_draft_ops(s, model, draft) for s in (first, *[later] * (draft_tokens - 1)))
             self._drafts = [Stage(_renamed(o)) for o in ops]
         self._scaled = engine.decode_scale != 1.0 or engine.prefill_scale != 1.0

@@ -77,6 +77,6 @@ def _exchange(s: Setting, block: Moe, calls: int) -> tuple[list[Op], list[Op]]:
         sent = 2.0 * reached * hidden / parallel.tp
         dispatch, combine = collectives.dispatch(*link, ranks, sent), collectives.combine(*link, ranks, sent)
         return [TokenOp("dispatch", calls, dispatch)], [TokenOp("combine", calls, combine), *after]
-    gather = collectives.all_gather(*link, ranks, 2.0 * hidden)
+    gather = collectives.all_gather(*link, ranks, 2.0 * (hidden + block.experts))  # with the router's logits, bf16
     scatter = collectives.reduce_scatter(*link, ranks, 2.0 * hidden)
     return [TokenOp("all-gather", calls, gather, "group")], [TokenOp("reduce-scatter", calls, scatter, "group"), *after]
