@@ -152,7 +152,7 @@ def _deployment_settings(config: PoolConfig) -> dict[str, Any]:
 def _speculative(config: PoolConfig) -> Speculative | None:
     if not config.num_speculative_tokens:
         return None
-    speculative = Speculative(config.num_speculative_tokens, config.speculative_method, config.draft_model)
+    speculative = Speculative(config.num_speculative_tokens, config.drafter, config.draft_model)
     return speculative if config.acceptance_rate is None else replace(speculative, acceptance_rate=config.acceptance_rate)
 
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from llmirage_server.config import ABOUT, ALIASES, DEFAULTS, FIELD_TYPES
+from llmirage_server.config.instance import GROUPS
 from llmirage_server.config.names import plain_types
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -41,16 +42,17 @@ class SettingOption(click.Option):
         self.group = group
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        opts = self.opts
-        self.opts = [
-            opt
-            for opt in opts
-            if ALIASES.get(opt.lstrip("-").replace("-", "_"), "") == "" or opt.lstrip("-") in _SHOWN_ALIASES
-        ]
+        names = self.opts, self.secondary_opts
+        self.opts, self.secondary_opts = [name for name in self.opts if _is_shown(name)], self.secondary_opts[:1]
         try:
             return super().get_help_record(ctx)
         finally:
-            self.opts = opts
+            self.opts, self.secondary_opts = names
+
+
+def _is_shown(flag: str) -> bool:
+    name = flag.lstrip("-")
+    return name.replace("-", "_") not in ALIASES or name in _SHOWN_ALIASES
 
 
 class GroupedCommand(click.Command):
@@ -62,7 +64,8 @@ class GroupedCommand(click.Command):
             record = param.get_help_record(ctx)
             if record is not None:
                 groups.setdefault(getattr(param, "group", "Server"), []).append(record)
-        for group, records in groups.items():
+        order = ("Server", *GROUPS)
+        for group, records in sorted(groups.items(), key=lambda item: order.index(item[0])):
             with formatter.section(group):
                 formatter.write_dl(records, col_max=36)
 
@@ -81,7 +84,7 @@ def _option(name: str) -> Callable[[F], F]:
     aliases = [alias.replace("_", "-") for alias in about.aliases]
     if bool in kinds:
         shown = about.unset or ("on" if default else "off")
-        names = [f"--{main}/--no-{main}"]
+        names = [f"--{flag}/--no-{flag}" for flag in (main, *aliases)]
         return click.option(
             *names, name, cls=SettingOption, group=about.group, default=None, help=f"{about.help}  [default: {shown}]"
         )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from llmirage_server.config import (
+    ABOUT,
     ALIASES,
     DEFAULTS,
     INSTANCE_SETTINGS,
@@ -106,12 +107,14 @@ class _Reader:
             _BLOCKS[field](self, entry, place, values)
             return
         try:
-            value = convert_to(str, entry.node.value) if field in ("name", "role") else convert(field, entry.node.value)
             if field in ("name", "role"):
+                value = convert_to(str, entry.node.value)
                 PoolConfig(**({"name": "pool"} | {field: value}))
             else:
-                ClusterConfig(**{field: value})
-                _look_up(field, value)
+                value = convert(field, entry.node.value)
+                problems = list(ABOUT[field].problems(field, value)) or _unknown_name(field, value)
+                if problems:
+                    raise ConfigError(problems)
             values[field] = value
         except ConfigError as error:
             for problem in error.problems:
@@ -215,8 +218,8 @@ _SYNONYMS = {
 }
 
 
-def _look_up(field: str, value: Any) -> None:
-    """Raise ValueError for a name that no catalogue has."""
+def _unknown_name(field: str, value: Any) -> list[str]:
+    """What is wrong with a name that should be in a catalogue."""
     from llmirage_server.perf.catalogue import find_gpu, find_model
     from llmirage_server.perf.engines import find_engine
     from llmirage_server.perf.errors import DeploymentError
@@ -231,7 +234,8 @@ def _look_up(field: str, value: Any) -> None:
         try:
             find[field](value)
         except DeploymentError as error:
-            raise ConfigError(error.problems) from None
+            return list(error.problems)
+    return []
 
 
 def _check_number(key: str, value: Any) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from llmirage_server.cluster.router import ROUTERS
-from llmirage_server.config.instance import MOST_INSTANCES, TIME, InstanceSettings
+from llmirage_server.config.instance import CLUSTER, MOST_INSTANCES, REPLIES, TIME, InstanceSettings
 from llmirage_server.config.settings import did_you_mean, setting
 
 AcceptModels = Literal["served", "catalogue", "any"]
@@ -20,7 +20,15 @@ Role = Literal["both", "prefill", "decode"]
 OnCrash = Literal["reroute", "fail"]
 Action = Literal["crash", "stop", "start"]
 
-CLUSTER, REPLIES = "Cluster", "Replies and API"
+
+def _router_problem(name: str) -> str | None:
+    if name in ROUTERS or ":" in name:
+        return None
+    return f"must be one of {', '.join(ROUTERS)}, or module:function; not {name!r}{did_you_mean(name, ROUTERS)}"
+
+
+def _speed_problem(speed: float) -> str | None:
+    return None if speed > 0 else f"must be above 0, or max, not {speed:g}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +84,7 @@ class ClusterConfig(InstanceSettings):
         CLUSTER,
         f"Which instance a request goes to: {', '.join(ROUTERS)}, or module:function of your own.",
         metavar="NAME",
+        check=_router_problem,
     )
     on_crash: OnCrash = setting(
         "reroute",
@@ -83,9 +92,13 @@ class ClusterConfig(InstanceSettings):
         "What becomes of a lost instance's requests (a cluster file's `events` lose them).",
         choices=("reroute", "fail"),
     )
-    speed: float = setting(
-        1.0, TIME, "Run the cluster N times faster than life; max never waits.", metavar="N|max"
-    )  # cluster seconds in a second; inf never waits
+    speed: float = setting(  # cluster seconds in a second; inf never waits
+        1.0,
+        TIME,
+        "Run the cluster N times faster than life; max never waits.",
+        metavar="N|max",
+        check=_speed_problem,
+    )
     accept_models: AcceptModels = setting(
         "catalogue",
         REPLIES,
@@ -119,13 +132,6 @@ class ClusterConfig(InstanceSettings):
 
     def _problems(self) -> Iterator[str]:
         yield from super()._problems()
-        if self.router not in ROUTERS and ":" not in self.router:
-            yield (
-                f"router must be one of {', '.join(ROUTERS)}, or module:function; "
-                f"not {self.router!r}{did_you_mean(self.router, ROUTERS)}"
-            )
-        if not self.speed > 0:
-            yield f"speed must be above 0, or max, not {self.speed:g}"
         yield from self._pool_problems()
         yield from self._event_problems()
 

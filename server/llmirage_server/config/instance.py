@@ -10,8 +10,17 @@ from typing import Literal
 
 from llmirage_server.config.settings import About, ConfigError, setting
 
-MODEL, PARALLEL, ENGINE = "Model and hardware", "Parallelism", "Engine"
-KV, SPECULATION, TIME = "KV cache", "Speculative decoding", "Time"
+# The headings of the help, in its order.
+GROUPS = MODEL, PARALLEL, ENGINE, KV, SPECULATION, TIME, CLUSTER, REPLIES = (
+    "Model and hardware",
+    "Parallelism",
+    "Engine",
+    "KV cache",
+    "Speculative decoding",
+    "Time",
+    "Cluster",
+    "Replies and API",
+)
 
 MOST_INSTANCES = 10_000
 
@@ -215,11 +224,12 @@ class InstanceSettings:
         least=0,
         most=1,
     )
-    speculative_method: SpeculativeMethod = setting(
-        "mtp",
+    speculative_method: SpeculativeMethod | None = setting(
+        None,
         SPECULATION,
         "Who drafts: the model's own multi-token layers, or a small model.",
         choices=("mtp", "draft_model"),
+        unset="draft_model if one is named, else mtp",
     )
     draft_model: str | None = setting(
         None,
@@ -245,11 +255,12 @@ class InstanceSettings:
 
     served_model_name: tuple[str, ...] = setting(
         (),
-        "Replies and API",
+        REPLIES,
         "Name shown to clients; may be repeated.",
         metavar="NAME",
         aliases=("served_model_names",),
         unset="the model's",
+        check=lambda names: None if all(names) else "must not be empty",
     )
 
     def __post_init__(self) -> None:
@@ -261,6 +272,11 @@ class InstanceSettings:
     def fixed_times(self) -> bool:
         """Whether fixed times replace the performance model."""
         return self.ttft_ms is not None or self.itl_ms is not None
+
+    @property
+    def drafter(self) -> SpeculativeMethod:
+        """Who drafts, said or not."""
+        return self.speculative_method or ("mtp" if self.draft_model is None else "draft_model")
 
     @property
     def engine_name(self) -> str:
@@ -280,10 +296,8 @@ class InstanceSettings:
             about = field.metadata.get("about")
             if isinstance(about, About):
                 yield from about.problems(field.name, getattr(self, field.name))
-        if any(not name for name in self.served_model_name):
-            yield "served_model_name must not be empty"
-        if self.draft_model is not None and self.speculative_method != "draft_model":
-            yield "draft_model needs speculative_method draft_model"
+        if self.draft_model is not None and self.speculative_method == "mtp":
+            yield "a draft_model and speculative_method mtp exclude each other"
         if self.num_speculative_tokens and self.speculative_method == "draft_model" and self.draft_model is None:
             yield "speculative_method draft_model needs a draft_model"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 
@@ -30,11 +30,14 @@ class About:
     above: float | None = None
     most: float | None = None
     choices: tuple[str, ...] = ()
+    check: Callable[[Any], str | None] | None = None  # what else can be wrong with a value: the end of a sentence
 
     def problems(self, name: str, value: Any) -> Iterable[str]:
         """One sentence for each limit that a value breaks; None is within all of them."""
         if value is None:
             return
+        if self.check is not None and (problem := self.check(value)):
+            yield f"{name} {problem}"
         if self.choices and value not in self.choices:
             yield f"{name} must be one of {', '.join(self.choices)}; not {value!r}{did_you_mean(value, self.choices)}"
         if not self._range() or isinstance(value, bool) or not isinstance(value, int | float):
