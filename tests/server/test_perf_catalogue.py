@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
-from llmirage_server.perf.catalogue import find_gpu, find_model, list_gpus, list_models
+from llmirage_server.perf import data_file as data_file_module
+from llmirage_server.perf.catalogue import find_gpu, find_model, list_gpus, list_models, model_names
+from llmirage_server.perf.data_file import DataFile, data_file
 from llmirage_server.perf.errors import DeploymentError
 from llmirage_server.perf.gpus import FITTED, LINK_KINDS, GpuSpec
-from llmirage_server.perf.models import ModelSpec, model_from_yaml
-
 
 FITTED_KEYS = {"h100_sxm", "h200_sxm", "b200_sxm", "gb200", "a100_sxm", "l40s", "rtx_pro_6000_server"}
 FIGURES = {"memory_mib", "bandwidth_tb_per_s", "tflops", "sm", "tdp_w", "price_usd_per_h", "node_link_gb_per_s"}
@@ -50,71 +54,6 @@ def test_confidence_says_whose_kernels_were_measured() -> None:
             assert re.search(r"^transferred: .* [2-6]0 % band$", gpu.confidence)
 
 
-@pytest.mark.parametrize("model", list_models(), ids=lambda m: m.name)
-def test_every_model_has_a_source_and_consistent_shapes(model: ModelSpec) -> None:
-    assert model.source
-    assert model.heads % model.kv_heads == 0
-    assert 0 < model.experts_per_token <= model.experts or (model.experts == model.experts_per_token == 0)
-    assert all(group.count > 0 for group in model.groups)
-    assert model.dense is None or model.dense.width
-    assert model.moe is None or model.moe.width
-    assert model.max_model_len >= 32_768
-
-
-@pytest.mark.parametrize(
-    ("name", "total_b", "active_b"),
-    [
-        ("Qwen3-30B-A3B", 30.5, 3.3),
-        ("Qwen3-0.6B", 0.596, None),
-        ("Qwen3-8B", 8.19, None),
-        ("Qwen3-32B", 32.8, None),
-        ("Qwen3-235B-A22B", 235.1, 22.2),
-        ("Qwen3-Coder-480B", 480.2, 35.5),
-        ("Llama-3.1-8B", 8.03, None),
-        ("Llama-3.1-70B", 70.6, None),
-        ("Llama-3.1-405B", 405.9, None),
-        ("Mixtral-8x7B", 46.7, 12.9),
-        ("Mixtral-8x22B", 140.6, 39.1),
-        ("gpt-oss-20b", 20.9, None),
-        ("gpt-oss-120b", 116.8, None),
-        ("MiniMax-M2.5", 229.0, None),
-    ],
-)
-def test_parameter_counts_are_the_published_ones(name: str, total_b: float, active_b: float | None) -> None:
-    model = find_model(name)
-    assert model.parameters / 1e9 == pytest.approx(total_b, rel=0.01)
-    if active_b:
-        assert model.active_parameters / 1e9 == pytest.approx(active_b, rel=0.02)
-    else:
-        assert model.active_parameters <= model.parameters
-
-
-def test_dense_and_shared_layers_of_a_mixture_are_counted() -> None:
-    shape = {
-        "layers": 10,
-        "hidden": 64,
-        "heads": 4,
-        "kv_heads": 2,
-        "head_dim": 16,
-        "vocab": 100,
-        "max_model_len": 1,
-        "source": "-",
-    }
-    mixed = {"experts": 8, "experts_per_token": 2, "moe_intermediate": 32, "shared_intermediate": 48}
-    mixture = model_from_yaml("m", {**shape, **mixed, "intermediate": 256, "first_dense_layers": 2, "moe_every": 2})
-    assert (mixture.moe_layers, mixture.dense_layers) == (4, 6)
-    expected = (
-        10 * 64 * 16 * (2 * 4 + 2 * 2)  # q and output, k and v
-        + 6 * 3 * 64 * 256
-        + 4 * (8 * 3 * 64 * 32 + 3 * 64 * 48 + 64 * 8)
-        + 2 * 100 * 64
-        + 10 * 2 * 64
-        + 64
-    )
-    assert mixture.parameters == expected
-    assert expected - mixture.active_parameters == 4 * 6 * 3 * 64 * 32
-
-
 @pytest.mark.parametrize(
     "name", ["h100", "H100 SXM", "h100_sxm", "H100-SXM", "  h100", "NVIDIA H100 80GB HBM3", "nvidia h100"]
 )
@@ -137,14 +76,30 @@ def test_a_gpu_goes_by_what_its_driver_or_cloud_calls_it(driver: str, key: str) 
     assert find_gpu(driver).key == key
 
 
-@pytest.mark.parametrize("name", ["Qwen/Qwen3-30B-A3B", "qwen3-30b-a3b", "Qwen3-30B-A3B", "Qwen/Qwen3-30B-A3B-FP8"])
+@pytest.mark.parametrize("name", ["Qwen/Qwen3-30B-A3B", "qwen3-30b-a3b", "Qwen3-30B-A3B"])
 def test_a_model_goes_by_its_full_or_short_name(name: str) -> None:
     assert find_model(name).name == "Qwen/Qwen3-30B-A3B"
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "name", "weights"),
+    [
+        ("Qwen/Qwen3-30B-A3B-FP8", "Qwen/Qwen3-30B-A3B", "fp8_block"),
+        ("qwen3-32b-awq", "Qwen/Qwen3-32B", "int4"),
+        ("nvidia/DeepSeek-V3.1-NVFP4", "deepseek-ai/DeepSeek-V3.1", "nvfp4"),
+    ],
+)
+def test_a_checkpoint_is_the_model_in_its_own_format(checkpoint: str, name: str, weights: str) -> None:
+    model = find_model(name)
+    assert model.native_weights != weights
+    assert find_model(checkpoint) == replace(model, native_weights=weights)
 
 
 def test_names_are_unique() -> None:
     for model in list_models():
         assert all(find_model(n) is model for n in (model.name, *model.aliases))
+    names = [n.casefold() for model in model_names() for n in model]
+    assert len(set(names)) == len(names)
     for gpu in list_gpus():
         assert all(find_gpu(n) is gpu for n in (gpu.key, gpu.name, *gpu.aliases))
 
@@ -159,7 +114,7 @@ def test_a_near_miss_is_suggested() -> None:
 
 
 def test_a_wild_guess_lists_the_choices() -> None:
-    with pytest.raises(DeploymentError, match=r"choices: h100_sxm, h200_sxm, .*mi355x"):
+    with pytest.raises(DeploymentError, match=r"choices: h100_sxm, h200_sxm, .*mi355x, tpu_v5e"):
         find_gpu("zzz")
     with pytest.raises(DeploymentError, match=r"choices: .*Qwen/Qwen3-30B-A3B, "):
         find_model("zzz")
@@ -168,11 +123,35 @@ def test_a_wild_guess_lists_the_choices() -> None:
 @pytest.mark.parametrize(
     ("name", "feature"),
     [
-        ("DeepSeek-V3", "multi-head latent attention"),
-        ("Qwen/Qwen3.5-27B", "linear attention"),
-        ("llama-4-scout-17b-16e-instruct", "chunked"),
+        ("DeepSeek-V4-Pro", "attention to a compressed context"),
+        ("moonshotai/Kimi-K3", "Kimi delta attention"),
     ],
 )
 def test_a_known_architecture_that_is_not_covered_is_no_typo(name: str, feature: str) -> None:
     with pytest.raises(DeploymentError, match=f"is known but not supported: .*{feature}"):
         find_model(name)
+
+
+@pytest.mark.parametrize(("name", "key"), [("models.yaml", "models"), ("gpus.yaml", "gpus")])
+def test_entries_read_one_by_one_are_those_of_the_whole_file(name: str, key: str) -> None:
+    file = data_file(name, key)
+    whole = yaml.safe_load(Path(data_file_module.__file__).with_name("data").joinpath(name).read_text())
+    assert whole == {**file.head(), key: {entry: file.entry(entry) for entry in file.names}}
+    for entry, values in whole[key].items():
+        title = [values["name"]] if "name" in values else []
+        assert file.aliases(entry) == [*title, *values.get("aliases", [])]
+        assert file.checkpoints(entry) == values.get("checkpoints", {})
+
+
+def test_finding_one_entry_parses_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+    load = yaml.load
+
+    def noting(text: str, Loader: Any) -> Any:
+        parsed.append(text)
+        return load(text, Loader)
+
+    monkeypatch.setattr(yaml, "load", noting)
+    assert DataFile("models.yaml", "models").entry("openai/gpt-oss-20b")["hidden"] == 2880
+    assert len(parsed) == 1
+    assert "gpt-oss-120b" not in parsed[0]

@@ -1,4 +1,4 @@
-"""The GPUs and models of the package, found by name, alias or near miss; read from YAML once, when first asked."""
+"""The GPUs and models of the package and of the user, found by name, alias, near miss or path."""
 
 from __future__ import annotations
 
@@ -6,59 +6,87 @@ import difflib
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
-from typing import Any
 
-import yaml
-
+from llmirage_server.perf.data_file import DataFile, data_file
 from llmirage_server.perf.errors import DeploymentError
-from llmirage_server.perf.gpus import FITTED, Constants, GpuSpec, gpu_from_yaml, median_constants
-from llmirage_server.perf.hf_config import is_config_path, model_from_config
-from llmirage_server.perf.models import ModelSpec, model_from_yaml
-
-# The C parser is ten times faster and start-up time counts; PyYAML is not always built with it.
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+from llmirage_server.perf.gpus import FITTED, GpuSpec, gpu_from_entry
+from llmirage_server.perf.model_entry import model_from_entry
+from llmirage_server.perf.models import ModelSpec
+from llmirage_server.perf.own_yaml import is_yaml_path
 
 _VENDORS = ("nvidia", "amd", "google")  # drivers put them before the name, people do not
 
 
 def list_gpus() -> list[GpuSpec]:
-    """Return every GPU of the catalogue, those with constants of their own first."""
-    return [_gpu(key) for key in _gpu_data()["gpus"]]
+    """Return every GPU of the catalogue, those that were measured first."""
+    return [_gpu(key) for key in _gpus().names]
 
 
 def list_models() -> list[ModelSpec]:
     """Return every model of the catalogue."""
-    return [_model(name) for name in _model_data()["models"]]
+    return [_model(name) for name in _models().names]
+
+
+def model_names() -> list[tuple[str, ...]]:
+    """Return the names of each model of the catalogue, the full one first, then aliases and checkpoints; reads no model."""
+    file = _models()
+    return [(full, *file.aliases(full), *file.checkpoints(full)) for full in file.names]
 
 
 def find_gpu(name: str) -> GpuSpec:
-    """Return the GPU of that name or alias; case, spaces, '-' and '_' do not matter. Raises DeploymentError."""
+    """Return the GPU of that name or alias, as people, drivers (nvidia-smi) or clouds call it, or that of a YAML file.
+
+    Case, spaces, '-' and '_' do not matter. Raises DeploymentError.
+    """
+    if is_yaml_path(name):
+        from llmirage_server.perf.own_gpu import gpu_from_file  # few need it, and start-up time counts
+
+        return gpu_from_file(name, find_gpu)
     keys = _gpu_names()
     plain = _plain(name)
-    key = keys.get(plain) or next(
-        (keys.get(plain.removeprefix(vendor)) for vendor in _VENDORS if plain.startswith(vendor)), None
-    )
+    shorter = (plain.removeprefix(vendor) for vendor in _VENDORS)
+    key = next((keys[n] for n in (plain, *shorter) if n in keys), None)
     if key is None:
-        raise DeploymentError([f"unknown GPU {name!r}; {_near(_plain(name), keys) or _choices(_gpu_data()['gpus'])}"])
+        raise DeploymentError([f"unknown GPU {name!r}; {_near(plain, keys) or _choices(_gpus().names)}"])
     return _gpu(key)
 
 
 def find_model(name: str) -> ModelSpec:
-    """Return the model of that name, with or without its organisation, in any case, or that of a config.json on disk.
+    """Return the model of that name, with or without its organisation, in any case, or that of a config.json or YAML file.
 
-    Raises DeploymentError.
+    A checkpoint in another weight format is the same model with those `native_weights`. Raises DeploymentError.
     """
-    if is_config_path(name):
+    if is_yaml_path(name):
+        from llmirage_server.perf.own_model import model_from_file
+
+        return model_from_file(name)
+    if name.startswith((".", "/", "~")) or name.endswith(".json"):
+        from llmirage_server.perf.hf import model_from_config
+
         return model_from_config(name)
     names = _model_names()
     full = names.get(name.strip().casefold())
     if full is None:
-        hint = _near(name.strip().casefold(), names) or _choices(_model_data()["models"])
+        hint = _near(name.strip().casefold(), names) or _choices(_models().names)
         raise DeploymentError([f"unknown model {name!r}; {hint}"])
-    if full in (missing := _model_data()["unsupported"]):
+    if full in (missing := refused_models()):
         raise DeploymentError([f"{full} is known but not supported: the performance model does not cover {missing[full]}"])
-    return _model(full)
+    return _model(full) if full in _models().names else _checkpoint(full)
+
+
+@cache
+def refused_models() -> dict[str, str]:
+    """Models that are known, and what keeps each of them out of the catalogue."""
+    refused: dict[str, str] = _models().head()["unsupported"]
+    return refused
+
+
+def _gpus() -> DataFile:
+    return data_file("gpus.yaml", "gpus")
+
+
+def _models() -> DataFile:
+    return data_file("models.yaml", "models")
 
 
 def _plain(name: str) -> str:
@@ -76,80 +104,44 @@ def _choices(names: Iterable[str]) -> str:
     return f"choices: {', '.join(names)}"
 
 
-def _read(file: str) -> dict[str, Any]:
-    text = Path(__file__).with_name("data").joinpath(file).read_text(encoding="utf-8")
-    data: dict[str, Any] = yaml.load(text, Loader=_Loader)
-    return data
-
-
-@cache
-def _gpu_data() -> dict[str, Any]:
-    return _read("gpus.yaml")
-
-
-@cache
-def _model_data() -> dict[str, Any]:
-    return _read("models.yaml")
-
-
 @cache
 def _gpu_names() -> dict[str, str]:
     """Every plain name of every GPU -> its key."""
-    return {_plain(n): key for key, e in _gpu_data()["gpus"].items() for n in (key, e["name"], *e.get("aliases", ()))}
+    return {_plain(n): key for key in _gpus().names for n in (key, *_gpus().aliases(key))}
 
 
 @cache
 def _model_names() -> dict[str, str]:
-    """Every lower-case name, full and short, of every model (supported or not) -> its full name."""
-    data = _model_data()
-    entries: Iterable[tuple[str, tuple[str, ...]]] = (
-        *((full, tuple(e.get("aliases", ()))) for full, e in data["models"].items()),
-        *((full, ()) for full in data["unsupported"]),
-    )
+    """Every lower-case name, full and short, of every model (supported or not) and checkpoint -> its full name."""
+    file = _models()
     names: dict[str, str] = {}
-    for full, aliases in entries:
-        for n in (full, *aliases):
-            names.setdefault(n.casefold(), full)
-            names.setdefault(n.casefold().rpartition("/")[2], full)
+    pairs = [(n, full) for full in file.names for n in (full, *file.aliases(full))]
+    pairs += [(checkpoint, checkpoint) for full in file.names for checkpoint in file.checkpoints(full)]
+    pairs += [(full, full) for full in refused_models()]
+    for n, full in pairs:
+        names.setdefault(n.casefold(), full)
+    for n, full in pairs:
+        names.setdefault(n.casefold().rpartition("/")[2], full)
     return names
 
 
 @cache
 def _model(full: str) -> ModelSpec:
-    return model_from_yaml(full, _model_data()["models"][full])
+    file = _models()
+    entry = file.entry(full)
+    return model_from_entry(full, entry, entry["source"], tuple(entry.get("aliases", ())))
+
+
+@cache
+def _checkpoint(name: str) -> ModelSpec:
+    """A model as it was published in another weight format."""
+    file = _models()
+    full, weights = next((full, of[name]) for full in file.names if name in (of := file.checkpoints(full)))
+    return replace(_model(full), native_weights=weights)
 
 
 @cache
 def _gpu(key: str) -> GpuSpec:
-    data = _gpu_data()
-    entry = data["gpus"][key]
-    measured = data["constants_source"].strip()
-    if "constants" in entry:
-        return gpu_from_yaml(key, entry, Constants(*entry["constants"]), FITTED, measured)
-    confidence = f"transferred: {entry['transferred']}"
-    if "constants_of" in entry:
-        twin = _gpu(entry["constants_of"])
-        constants = twin.constants if twin.link_kind == entry["link"] else _with_link(twin.constants, entry["link"])
-        return gpu_from_yaml(key, entry, constants, confidence, f"those of {twin.name}: {measured}")
-    return gpu_from_yaml(
-        key, entry, _transferred(entry["link"]), confidence, f"medians over GPUs whose constants were {measured}"
-    )
-
-
-def _transferred(link: str) -> Constants:
-    """Constants for a GPU without measurements: medians over the fitted GPUs, all of them for a PCIe card, those of data
-    centres (NVLink) for others; what describes the link comes from the GPUs with the same kind of link."""
-    if link == "pcie":
-        return _with_link(median_constants([c for _, c in _fitted()]), link)
-    return median_constants([c for kind, c in _fitted() if kind != "pcie"])
-
-
-def _with_link(constants: Constants, link: str) -> Constants:
-    """The same constants, but those of the link taken from the fitted GPUs with this kind of link."""
-    same = median_constants([c for kind, c in _fitted() if kind == link])
-    return replace(constants, link=same.link, allreduce_floor_us=same.allreduce_floor_us)
-
-
-def _fitted() -> list[tuple[str, Constants]]:
-    """Kind of link and constants of each GPU with measurements."""
-    return [(e["link"], Constants(*e["constants"])) for e in _gpu_data()["gpus"].values() if "constants" in e]
+    entry = _gpus().entry(key)
+    fitted = entry.get("constants_of") == key
+    return gpu_from_entry(key, entry, FITTED if fitted else f"transferred: {entry['transferred']}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 GIB = 1024**3
@@ -13,21 +13,6 @@ FITTED = "fitted on silicon"
 LINK_KINDS = ("nvlink", "pcie", "infinity-fabric", "ici")
 NODE_LINK_GB_PER_S = 50.0  # a 400 Gb/s network card per GPU, as in NVIDIA's HGX H100 reference systems
 NODE_LINK_LATENCY_US = 5.0  # "typical for InfiniBand between racks": aiconfigurator-core 0.12.0 systems/gb200.yaml
-
-
-@dataclass(frozen=True, slots=True)
-class Constants:
-    """Nine efficiencies and floors of one GPU, fitted on measured kernels of three serving frameworks pooled."""
-
-    compute_bf16: float  # share of the dense bf16 rate that a large GEMM reaches
-    compute_fp8: float  # the same for fp8 and fp4
-    compute_attention: float  # the same for attention kernels, of the bf16 rate
-    memory: float  # share of the memory bandwidth that a streaming kernel reaches
-    gemm_floor_us: float  # time of a GEMM that does next to nothing
-    kernel_floor_us: float  # time of an attention kernel that does next to nothing
-    allreduce_floor_us: float  # time of a one-shot all-reduce of nothing
-    link: float  # share of the one-direction link rate that an all-reduce reaches
-    wave: float  # weight of one whole tile wave in a GEMM's compute time
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +29,11 @@ class GpuSpec:
     link_gpus: int  # GPUs that this link joins
     sm_count: int  # streaming multiprocessors, compute units (AMD) or 128 x 128 matrix units (TPU)
     tdp_w: int | None
-    constants: Constants
     confidence: str  # FITTED or "transferred: ", whose constants serve it, and the error band
     source: str  # of the datasheet figures
-    constants_source: str
     aliases: tuple[str, ...] = ()
     node_link_bytes_per_s: float = NODE_LINK_GB_PER_S * 1e9  # from one GPU to those beyond its domain
-    node_link_latency_s: float = NODE_LINK_LATENCY_US * 1e-6
+    node_link_latency_s: float = NODE_LINK_LATENCY_US / 1e6
     price_usd_per_h: tuple[float, float] | None = None  # low and high of on-demand offers
     constants_of: str | None = None  # key of the GPU whose measured kernels serve it; None: pooled fits of its kind
     unverified: tuple[str, ...] = ()  # figures without a page of the vendor behind them
@@ -61,9 +44,7 @@ class GpuSpec:
         return frozenset(self.flops)
 
 
-def gpu_from_yaml(
-    key: str, entry: Mapping[str, Any], constants: Constants, confidence: str, constants_source: str
-) -> GpuSpec:
+def gpu_from_entry(key: str, entry: Mapping[str, Any], confidence: str) -> GpuSpec:
     """Build a spec from its entry (units there: MiB, TB/s, TFLOPS, GB/s, us), whose keys data/gpus.yaml explains."""
     price = entry.get("price_usd_per_h")
     return GpuSpec(
@@ -77,24 +58,12 @@ def gpu_from_yaml(
         link_gpus=entry["link_gpus"],
         sm_count=entry["sm"],
         tdp_w=entry.get("tdp_w"),
-        constants=constants,
         confidence=confidence,
         source=entry["source"],
-        constants_source=constants_source,
         aliases=tuple(entry.get("aliases", ())),
         node_link_bytes_per_s=entry.get("node_link_gb_per_s", NODE_LINK_GB_PER_S) * 1e9,
-        node_link_latency_s=entry.get("node_link_latency_us", NODE_LINK_LATENCY_US) * 1e-6,
+        node_link_latency_s=entry.get("node_link_latency_us", NODE_LINK_LATENCY_US) / 1e6,
         price_usd_per_h=(price[0], price[1]) if price else None,
         constants_of=entry.get("constants_of"),
         unverified=tuple(entry.get("unverified", ())),
     )
-
-
-def median_constants(others: list[Constants]) -> Constants:
-    """Return the median of each constant; a GPU without fp8 rate has NaN there and does not vote."""
-    medians = {}
-    for f in fields(Constants):
-        values = sorted(v for c in others if (v := getattr(c, f.name)) == v)
-        middle = len(values) // 2
-        medians[f.name] = values[middle] if len(values) % 2 else (values[middle - 1] + values[middle]) / 2
-    return Constants(**medians)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from llmirage_server.perf.layers import Attention, Dense, GatedDelta, Gqa, LayerGroup, Mamba2, Mla, Mlp, Moe, SparseIndex
+from llmirage_server.perf.layers import Attention, Dense, GatedDelta, Gqa, LayerGroup, Mamba2, Mla, Moe
 
 _Block = TypeVar("_Block")
 
@@ -168,69 +168,3 @@ def _window(group: LayerGroup) -> int:
 
 def _first(kind: type[_Block], blocks: Iterator[object]) -> _Block | None:
     return next((block for block in blocks if isinstance(block, kind)), None)
-
-
-_ATTENTION: dict[str, type[Attention]] = {"gqa": Gqa, "mla": Mla, "gated_delta": GatedDelta, "mamba2": Mamba2}
-_MLP: dict[str, type[Mlp]] = {"dense": Dense, "moe": Moe}
-
-
-def model_from_yaml(name: str, entry: dict[str, Any]) -> ModelSpec:
-    """Build a spec from its catalogue entry, whose keys are the fields of ModelSpec.
-
-    `groups` is a list of {count, leading (optional), at most one of gqa, mla, gated_delta, mamba2, at most one of
-    dense, moe}, each of these with the fields of its class in perf/layers.py; an mla may hold an `index`. A model whose
-    layers are all alike, or dense first and then MoE, may give the fields of `_flat_groups` instead.
-    """
-    values = dict(entry)
-    values["aliases"] = tuple(values.get("aliases", ()))
-    groups = values.pop("groups", None)
-    values["groups"] = tuple(map(_group, groups)) if groups else _flat_groups(values)
-    return ModelSpec(name=name, **values)
-
-
-def _group(entry: dict[str, Any]) -> LayerGroup:
-    attention: Attention | None = None
-    mlp: Mlp | None = None
-    for key, fields in entry.items():
-        if key == "mla":
-            index = fields.get("index")
-            attention = Mla(**{**fields, "index": SparseIndex(**index) if index else None})
-        elif key in _ATTENTION:
-            attention = _ATTENTION[key](**fields)
-        elif key in _MLP:
-            mlp = _MLP[key](**fields)
-    return LayerGroup(entry["count"], attention, mlp, entry.get("leading", False))
-
-
-def _flat_groups(values: dict[str, Any]) -> tuple[LayerGroup, ...]:
-    """Groups of a model with one kind of attention, taking their fields out of `values`."""
-
-    def take(key: str, default: Any = 0) -> Any:
-        return values.pop(key, default)
-
-    layers, experts, window, sliding = take("layers"), take("experts"), take("sliding_window"), take("sliding_layers")
-    first_dense, moe_every = take("first_dense_layers"), take("moe_every", 1)
-    attention = {
-        "heads": take("heads"),
-        "kv_heads": take("kv_heads"),
-        "head_dim": take("head_dim"),
-        "biases": take("attention_biases", False),
-        "qk_norm": take("qk_norm"),
-    }
-    dense = Dense(take("intermediate"))
-    moe = Moe(experts, take("experts_per_token"), take("moe_intermediate"), take("shared_intermediate"))
-    mixed = (layers - first_dense) // moe_every if experts else 0
-    full, slides = Gqa(**attention), Gqa(**attention, window=window)
-    counts = (
-        LayerGroup(first_dense if experts else 0, full, dense, leading=True),
-        LayerGroup(layers - mixed - (first_dense if experts else 0), full, dense),
-        LayerGroup(mixed, full, moe),
-    )
-    groups = [group for group in counts if group.count]
-    if not sliding:
-        return tuple(groups)
-    if len(groups) > 1:
-        raise ValueError("sliding layers and several kinds of MLP need `groups`")
-    (group,) = groups
-    both = (LayerGroup(sliding, slides, group.mlp), LayerGroup(group.count - sliding, full, group.mlp))
-    return tuple(group for group in both if group.count)

@@ -109,7 +109,7 @@ def is_moe_layer(f: Fields, i: int, layers: int) -> bool:
     if isinstance(frequency, list):
         listed = f.per_layer("moe_layer_freq", layers)
         return bool(listed and listed[i])
-    if i < f.count("first_k_dense_replace") or i in (f.get("mlp_only_layers") or ()):
+    if i < f.count("first_k_dense_replace") or i in (f.indices("mlp_only_layers") or ()):
         return False
     if f.get("decoder_sparse_step") is not None:
         return (i + 1) % f.positive("decoder_sparse_step") == 0

@@ -129,8 +129,8 @@ def llama4_layers(f: Fields) -> list[Layer]:
     interval = f.positive("no_rope_layer_interval", default=4)
     local = [bool(x) for x in listed] if listed else [(i + 1) % interval != 0 for i in range(n)]
     step = f.positive("interleave_moe_layer_step", default=1)
-    chosen = f.get("moe_layers")
-    mixed = [i in chosen if isinstance(chosen, list) else (i + 1) % step == 0 for i in range(n)]
+    chosen = f.indices("moe_layers")
+    mixed = [i in chosen if chosen is not None else (i + 1) % step == 0 for i in range(n)]
     mixture = moe(f, "intermediate_size", f.positive("intermediate_size"))
     return [(gqa(f, chunk if local[i] else 0), mixture if mixed[i] else dense(f, "intermediate_size_mlp")) for i in range(n)]
 

@@ -65,6 +65,16 @@ class Fields:
             return None
         return value[:layers]
 
+    def indices(self, name: str) -> frozenset[int] | None:
+        """Return a list of numbers of layers, None where there is none."""
+        value = self.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, list) or not all(isinstance(i, int) for i in value):
+            self.problem(f"{name} must be a list of numbers of layers")
+            return None
+        return frozenset(value)
+
     @property
     def layers(self) -> int:
         """Number of layers."""

@@ -66,17 +66,21 @@ def nemotron_nas_layers(f: Fields) -> list[Layer]:
     heads = f.positive("num_attention_heads")
     layers: list[Layer] = []
     for i, entry in enumerate(entries):
-        attention, ffn = (part if isinstance(part := entry.get(name), dict) else {} for name in ("attention", "ffn"))
+        parts = entry if isinstance(entry, dict) else {}
+        attention, ffn = (part if isinstance(part := parts.get(name), dict) else {} for name in ("attention", "ffn"))
         if attention.get("replace_with_linear") or ffn.get("replace_with_linear") or attention.get("window_length"):
             f.problem(f"block_configs[{i}]: linear replacements and windows are not supported")
-        group = attention.get("n_heads_in_group") or 1
-        layers.append(
-            (
-                None if attention.get("no_op") else gqa(f, kv_heads=heads // group),
-                None if ffn.get("no_op") else Dense(_ffn_width(f, i, ffn)),
-            )
-        )
+        mlp = None if ffn.get("no_op") else Dense(_ffn_width(f, i, ffn))
+        layers.append((None if attention.get("no_op") else gqa(f, kv_heads=_kv_heads(f, i, attention, heads)), mlp))
     return layers
+
+
+def _kv_heads(f: Fields, i: int, attention: Mapping[str, Any], heads: int) -> int:
+    group = attention.get("n_heads_in_group")
+    if not isinstance(group, int) or group < 1 or heads % group:
+        f.problem(f"block_configs[{i}]: n_heads_in_group must divide the {heads} heads")
+        return 1
+    return heads // group
 
 
 def _ffn_width(f: Fields, i: int, ffn: Mapping[str, Any]) -> int:

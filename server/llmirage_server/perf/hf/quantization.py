@@ -53,9 +53,10 @@ def native_weights(f: Fields, modelopt: Mapping[str, Any] | None = None) -> str:
 
 
 def _bits(f: Fields, bits: Any) -> str:
-    if bits not in _BY_BITS:
+    if not isinstance(bits, int) or bits not in _BY_BITS:
         f.problem(f"quantization_config: bits {bits!r} is not known; choices: 4, 8")
-    return _BY_BITS.get(bits, "bf16")
+        return "bf16"
+    return _BY_BITS[bits]
 
 
 def _compressed_tensors(f: Fields, config: Mapping[str, Any]) -> str:
@@ -78,13 +79,13 @@ def _compressed_tensors(f: Fields, config: Mapping[str, Any]) -> str:
 
 def _modelopt(f: Fields, config: Mapping[str, Any], where: str) -> str:
     """One format for all layers, or (MIXED_PRECISION) that of the routed experts, else of most layers."""
-    name = config.get("quant_algo")
+    name = str(config.get("quant_algo"))
     layers = config.get("quantized_layers")
     if name == "MIXED_PRECISION" and isinstance(layers, dict):
-        names = {layer: entry.get("quant_algo") for layer, entry in layers.items() if isinstance(entry, dict)}
+        names = {layer: str(entry.get("quant_algo")) for layer, entry in layers.items() if isinstance(entry, dict)}
         experts = {layer: algorithm for layer, algorithm in names.items() if ".experts" in layer}
         counted = Counter((experts or names).values()).most_common(1)
-        name = counted[0][0] if counted else None
+        name = counted[0][0] if counted else name
     if name not in _MODELOPT:
         f.problem(f"{where}: quant_algo {name!r} is not known; choices: {', '.join(_MODELOPT)}")
-    return _MODELOPT.get(str(name), "bf16")
+    return _MODELOPT.get(name, "bf16")

@@ -1,0 +1,151 @@
+"""YAML files of the user's own: read, and checked against the keys they may have; every problem is told with its line."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from llmirage_server.perf.errors import DeploymentError
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What may stand behind a key: a value, a mapping of `keys`, or (`items`) a list of such mappings."""
+
+    problem: Callable[[Any], str] = lambda value: ""  # of the value; "" where nothing is wrong with it
+    keys: Mapping[str, Key] | None = None
+    items: Mapping[str, Key] | None = None
+    required: bool = False
+
+
+Line = tuple[str | int, ...]  # the way to a value: keys, and indices of lists
+
+
+def is_yaml_path(name: str) -> bool:
+    """Whether a name is that of a YAML file."""
+    return name.endswith((".yaml", ".yml"))
+
+
+def read_own(path: str, keys: Mapping[str, Key], about: str) -> tuple[dict[str, Any], dict[Line, str]]:
+    """Return the content of a file, and `file:line` of every value in it.
+
+    `about` ends the message for a file that is no mapping. Raises DeploymentError with every problem, each as
+    `file:line: key: problem`.
+    """
+    file = Path(path).expanduser()
+    try:
+        text = file.read_text(encoding="utf-8")
+        root = yaml.compose(text, yaml.SafeLoader)
+        values = yaml.safe_load(text)
+    except OSError as error:
+        raise DeploymentError([f"{file}: cannot be read: {error.strerror}"]) from None
+    except UnicodeDecodeError:
+        raise DeploymentError([f"{file}: cannot be read: it is not UTF-8 text"]) from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{file}:{mark.line + 1}" if mark else str(file)
+        raise DeploymentError([f"{where}: not valid YAML: {getattr(error, 'problem', None) or error}"]) from None
+    except (RecursionError, ValueError) as error:  # an alias inside itself; a date that no calendar has
+        raise DeploymentError([f"{file}: not valid YAML: {error}"]) from None
+    if not isinstance(root, yaml.MappingNode):
+        raise DeploymentError([f"{file}:1: {about}"])
+    problems: list[str] = []
+    lines: dict[Line, str] = {}
+    _check_mapping(str(file), root, values, keys, (), problems, lines)
+    if problems:
+        raise DeploymentError(problems)
+    return values, lines
+
+
+def _check_mapping(
+    file: str,
+    node: yaml.MappingNode,
+    value: Mapping[Any, Any],
+    keys: Mapping[str, Key],
+    way: Line,
+    problems: list[str],
+    lines: dict[Line, str],
+) -> None:
+    seen: dict[str, int] = {}
+    meant: set[str] = set()  # keys that a misspelt one stands for: they are not missing too
+    for key_node, value_node in node.value:
+        name, line = str(key_node.value), key_node.start_mark.line + 1
+        where = f"{file}:{line}: {_dotted((*way, name))}"
+        lines[(*way, name)] = f"{file}:{line}"
+        if name in seen:
+            problems.append(f"{where}: already set in line {seen[name]}")
+        elif name not in keys:
+            near = difflib.get_close_matches(name, keys, n=1, cutoff=0.6)
+            meant.update(near)
+            problems.append(
+                f"{where}: unknown key; " + (f"did you mean {near[0]}?" if near else f"known: {', '.join(keys)}")
+            )
+        else:
+            _check_value(file, where, value_node, value.get(name), keys[name], (*way, name), problems, lines)
+        seen.setdefault(name, line)
+    start = f"{file}:{node.start_mark.line + 1}"
+    missing = [name for name, key in keys.items() if key.required and name not in seen and name not in meant]
+    problems += [f"{start}: {_dotted((*way, name))}: missing" for name in missing]
+
+
+def _check_value(
+    file: str, where: str, node: Any, value: Any, key: Key, way: Line, problems: list[str], lines: dict[Line, str]
+) -> None:
+    if key.keys is not None:
+        if isinstance(node, yaml.MappingNode):
+            _check_mapping(file, node, value, key.keys, way, problems, lines)
+        else:
+            problems.append(f"{where}: must be a mapping of {', '.join(key.keys)}")
+    elif key.items is not None:
+        if not isinstance(node, yaml.SequenceNode) or not node.value:
+            problems.append(f"{where}: must be a list of mappings of {', '.join(key.items)}")
+            return
+        for i, item in enumerate(node.value):
+            lines[(*way, i)] = f"{file}:{item.start_mark.line + 1}"
+            if isinstance(item, yaml.MappingNode):
+                _check_mapping(file, item, value[i], key.items, (*way, i), problems, lines)
+            else:
+                problems.append(f"{lines[(*way, i)]}: {_dotted((*way, i))}: must be a mapping of {', '.join(key.items)}")
+    elif problem := key.problem(value):
+        problems.append(f"{where}: {problem}")
+
+
+def _dotted(way: Line) -> str:
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in way).lstrip(".")
+
+
+def whole(value: Any) -> str:
+    """A positive integer."""
+    return "" if isinstance(value, int) and not isinstance(value, bool) and value > 0 else "must be a positive integer"
+
+
+def natural(value: Any) -> str:
+    """An integer of 0 or more."""
+    good = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return "" if good else "must be an integer of 0 or more"
+
+
+def positive(value: Any) -> str:
+    """A positive number."""
+    good = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
+    return "" if good else "must be a positive number"
+
+
+def truth(value: Any) -> str:
+    """true or false."""
+    return "" if isinstance(value, bool) else "must be true or false"
+
+
+def text(value: Any) -> str:
+    """Some text."""
+    return "" if isinstance(value, str) and value.strip() else "must be text"
+
+
+def one_of(*choices: str) -> Callable[[Any], str]:
+    """One of these words."""
+    return lambda value: "" if value in choices else f"must be one of {', '.join(choices)}"
