@@ -42,6 +42,7 @@ class Sequence:
     node: Node | None = field(default=None, init=False)  # where its part of the tree ends, locked
     in_tree: int = field(default=0, init=False)
     computed: int = field(default=0, init=False)
+    expected: int = field(default=0, init=False)  # tokens that its scheduler counts on at most, for a reservation of memory
     stored: list[int] = field(default_factory=list, init=False)  # how far each offload tier has it, or will have it
 
     @classmethod

@@ -15,11 +15,11 @@ class Acceptance:
 
     def __init__(self, drafts: int, rate: float, seed: int = 0) -> None:
         self._chances = [rate**j for j in range(1, drafts + 1)]
-        self._seed = _mix(seed & _MASK)
+        self._seed = _mix(seed)
 
     def accepted(self, request: int, produced: int, drafts: int) -> int:
         """Of `drafts` draft tokens, how many request number `request` accepts when it has produced so many tokens."""
-        draw = (_mix(self._seed ^ _mix((request << 32 ^ produced) & _MASK)) >> 11) / 2**53
+        draw = (_mix(self._seed ^ (request << 24) + produced) >> 11) / 2**53
         count = 0
         while count < drafts and draw < self._chances[count]:
             count += 1

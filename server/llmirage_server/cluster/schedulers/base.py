@@ -71,12 +71,16 @@ class Scheduler(ABC):
         self._forget()
 
     def add(self, sequence: Sequence) -> None:
+        """Put a sequence into the queue."""
+        request = sequence.request
+        allowed = sequence.prompt_tokens + max(request.max_tokens, len(request.output))
+        sequence.expected = min(allowed, self.limits.max_request_tokens, self.kv.capacity_tokens)
         self._enqueue(sequence)
 
     def receive(self, sequence: Sequence) -> None:
         """Add a sequence whose KV, but for its last token's, was computed elsewhere and has arrived."""
         self._received.add(sequence)
-        self._enqueue(sequence)
+        self.add(sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """Forget a cancelled or transferred sequence at once. What the prefix cache has of it stays there."""
@@ -196,8 +200,8 @@ class Scheduler(ABC):
     def _decode_together(self, step: Step, decoding: list[Sequence], budget: int = sys.maxsize) -> int:
         """Let them all decode, if memory and `budget` allow; return how many tokens that takes, 0 if nobody decodes."""
         kv = self.kv
-        if self._drafts:
-            new_tokens = [1 + self._draft_tokens(sequence) for sequence in decoding]
+        if drafts := self._drafts:
+            new_tokens = [1 + min(drafts, sequence.max_tokens - 1 - sequence.tokens) for sequence in decoding]
             total = sum(new_tokens)
             if total > budget or not kv.allocate_each(decoding, new_tokens):
                 return 0
@@ -270,8 +274,3 @@ class Scheduler(ABC):
         """What a sequence needs, beyond what it holds, to have `tokens` tokens computed."""
         page = self.kv.page_size
         return (-(-tokens // page) - -(-sequence.computed // page)) * page
-
-    def _allowed(self, sequence: Sequence) -> int:
-        """The output tokens that the engine must expect at most."""
-        request = sequence.request
-        return max(min(request.max_tokens, self.limits.max_request_tokens - sequence.prompt_tokens), len(request.output))

@@ -91,6 +91,8 @@ class SglangScheduler(Scheduler):
         limits, kv = self.limits, self.kv
         chunk_left = limits.max_num_batched_tokens - decoding if limits.enable_chunked_prefill else sys.maxsize
         input_left = limits.max_prefill_tokens - decoding
+        if self._chunked is None and (self._batch_is_full or not self.waiting):
+            return
         reserved = decoding + self._reserved()
         if self._chunked is not None:
             sequence = self._chunked
@@ -142,13 +144,13 @@ class SglangScheduler(Scheduler):
 
     def _may_produce(self, sequence: Sequence) -> int:
         """Output tokens that the engine must expect of a request."""
-        return min(self._allowed(sequence) - sequence.request.produced, _CLIP_MAX_NEW_TOKENS)
+        return min(sequence.expected - sequence.tokens, _CLIP_MAX_NEW_TOKENS)
 
     def _reserved(self) -> float:
         """The memory that those who decode are expected to need."""
-        if not self.waiting and self._chunked is None:
-            return 0.0
-        return self.new_token_ratio * sum(self._may_produce(each) for each in self.running if each not in self._prefilling)
+        clip = _CLIP_MAX_NEW_TOKENS
+        tokens = [min(each.expected - each.tokens, clip) for each in self.running if each not in self._prefilling]
+        return self.new_token_ratio * sum(tokens)
 
     def _sort_by_longest_prefix(self) -> None:
         if self.limits.schedule_policy != "lpm" or not self.kv.prefix_caching or not 1 < len(self.waiting) <= _LPM_QUEUE:
@@ -185,7 +187,8 @@ class SglangScheduler(Scheduler):
             retracted.add(victim)
         if retracted:
             expected = sum(each.request.produced + _RETRACT_DECODE_STEPS for each in by_progress)
-            self.new_token_ratio = min(1.0, expected / (sum(map(self._allowed, by_progress)) + 1))
+            allowed = sum(each.expected - each.prompt_tokens for each in by_progress)
+            self.new_token_ratio = min(1.0, expected / (allowed + 1))
         self._decode_together(step, [sequence for sequence in decoding if sequence not in retracted])
 
     def _fall(self) -> None:

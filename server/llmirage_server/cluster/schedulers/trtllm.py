@@ -16,6 +16,8 @@ Not as there: the memory of a prompt is taken chunk by chunk and becomes reusabl
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from llmirage_server.cluster.kv_cache import Sequence
 from llmirage_server.cluster.radix_tree import TOKEN_BYTES
 from llmirage_server.cluster.schedulers.base import Scheduler, Step
@@ -84,7 +86,7 @@ class TrtllmScheduler(Scheduler):
         ):
             return
         coming = {self._next_block(sequence) for sequence in self._prefilling}
-        promised = sum(map(self._promised, self.running))
+        promised = self._promised(self.running)
         started = len(self.running)
         at = 0
         while budget and at < len(self.waiting) and started < self.limits.max_num_seqs:
@@ -109,7 +111,7 @@ class TrtllmScheduler(Scheduler):
             new_tokens = self._cut(missing, budget)
             if new_tokens:
                 self._start(step, sequence, new_tokens, now)
-                promised += self._promised(sequence)
+                promised += self._promised([sequence])
                 budget -= new_tokens
             else:
                 kv.release(sequence)
@@ -127,10 +129,15 @@ class TrtllmScheduler(Scheduler):
 
     def _reach(self, sequence: Sequence) -> int:
         """How many tokens must find room when a sequence starts."""
-        if self._hands_over or self.limits.capacity_scheduler_policy == "max_utilization":
-            return sequence.tokens
-        return min(sequence.prompt_tokens + self._allowed(sequence), self.kv.capacity_tokens)
+        return sequence.expected if self._reserves_output else sequence.tokens
 
-    def _promised(self, sequence: Sequence) -> int:
-        """What a started sequence may still take of the memory."""
-        return max(self._needs(sequence, self._reach(sequence)), 0)
+    def _promised(self, started: Iterable[Sequence]) -> int:
+        """What these may still take of the memory."""
+        page = self.kv.page_size
+        if not self._reserves_output:
+            return sum(self._needs(sequence, sequence.tokens) for sequence in self._prefilling.intersection(started))
+        return page * sum([-(-sequence.expected // page) - -(-sequence.computed // page) for sequence in started])
+
+    @property
+    def _reserves_output(self) -> bool:
+        return not self._hands_over and self.limits.capacity_scheduler_policy == "guaranteed_no_evict"
