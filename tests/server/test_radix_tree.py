@@ -16,14 +16,12 @@ def store(tree: RadixTree, *tokens: int) -> None:
     tree.unlock(tree.extend(tree.root, key(*tokens)))
 
 
-def test_an_edge_is_split_where_two_sequences_part() -> None:
+def test_what_two_sequences_share_is_stored_once() -> None:
     tree = RadixTree()
     store(tree, 1, 2, 3, 4, 5)
     store(tree, 1, 2, 3, 7, 8)
-    assert tree.total_tokens == 7  # 1 2 3 | 4 5 | 7 8
-    (shared,) = tree.root.children.values()
-    assert shared.edge == key(1, 2, 3)
-    assert sorted(child.edge for child in shared.children.values()) == sorted([key(4, 5), key(7, 8)])
+    assert tree.total_tokens == 7
+    assert runs(tree) == [(5, [3, 5]), (2, [2])]  # 1 2 3 4 5, and after 3 of them 7 8
     assert tree.match(key(1, 2, 3, 4, 5, 6)) == 5
     assert tree.match(key(1, 2, 3, 7, 9)) == 4
     assert tree.match(key(1, 2)) == 2
@@ -34,12 +32,11 @@ def test_matching_changes_nothing() -> None:
     tree = RadixTree()
     store(tree, 1, 2, 3, 4)
     assert tree.match(key(1, 2, 9)) == 2
-    (only,) = tree.root.children.values()
-    assert only.edge == key(1, 2, 3, 4)
+    assert runs(tree) == [(4, [4])]
     assert tree.locked_tokens == 0
 
 
-def test_a_split_below_a_lock_keeps_the_whole_locked_path() -> None:
+def test_a_branch_of_a_locked_path_leaves_all_of_it_locked() -> None:
     tree = RadixTree()
     held = tree.extend(tree.root, key(1, 2, 3, 4))
     store(tree, 1, 2, 9)
@@ -117,11 +114,11 @@ def test_pages_are_matched_stored_and_evicted_whole() -> None:
     assert tree.match(key(*range(8))) == 4
 
 
-def test_the_queue_of_leaves_stays_small_when_nothing_is_ever_evicted() -> None:
+def test_the_queue_of_ends_stays_small_when_nothing_is_ever_evicted() -> None:
     tree = RadixTree()
     for _ in range(10_000):
         store(tree, 1, 2, 3)
-    assert len(tree._leaves) < 2000
+    assert len(tree._oldest) < 2000
     assert tree.evict(3) == 3
 
 
@@ -151,66 +148,72 @@ def test_what_is_left_of_a_leaf_can_be_extended_again() -> None:
 def test_a_tail_that_goes_token_by_token_does_not_keep_its_memory() -> None:
     tree = RadixTree()
     store(tree, *range(1000))
-    (leaf,) = tree.root.children.values()
+    (run,) = tree.root.children.values()
     for left in range(999, 0, -1):
         assert tree.evict(1) == 1
-        assert leaf.size == 4 * left
-        assert len(leaf.edge) <= 2 * leaf.size + 4
+        assert runs(tree) == [(left, [left])]
+        assert len(run.tokens) <= 2 * run.size + TOKEN_BYTES
 
 
-def test_two_edges_become_one_when_the_branch_between_them_is_gone() -> None:
+def test_places_where_branches_were_are_forgotten_with_them() -> None:
     tree = RadixTree()
     store(tree, *range(100))
     for i in range(10, 100, 10):
         store(tree, *range(i), 1000)
-    assert len(edges(tree)) == 19
+    assert runs(tree) == [(100, [*range(10, 101, 10)]), *[(1, [1])] * 9]
     node, _ = tree.lock(key(*range(100)))
     assert tree.evict(9) == 9
-    assert edges(tree) == [100]
+    assert runs(tree) == [(100, [100])]
     tree.unlock(node)
-    assert (tree.total_tokens, tree.locked_tokens, tree.evict(30), edges(tree)) == (100, 0, 30, [70])
+    assert (tree.total_tokens, tree.locked_tokens, tree.evict(30), runs(tree)) == (100, 0, 30, [(70, [70])])
 
 
-def test_two_edges_stay_two_where_they_differ_in_age_or_someone_holds_the_upper_one() -> None:
-    for held in (False, True):
-        tree = RadixTree()
-        store(tree, 1, 2, 3)
-        store(tree, 1, 2, 9)
-        node, _ = tree.lock(key(1, 2))
-        if not held:
-            tree.unlock(node)  # 1 2 is the youngest
-        store(tree, 5, 6)
-        assert tree.evict(1) == 1  # 3
-        assert edges(tree) == [2, 2, 1]
-        assert tree.evict(1) == 1  # 9
-        assert edges(tree) == [2, 2]
-
-
-def test_edges_do_not_grow_together_beyond_a_size_that_is_cheap_to_copy() -> None:
+@pytest.mark.parametrize("held", [False, True])
+def test_a_place_is_kept_while_it_is_younger_than_what_is_beyond_it_or_held(held: bool) -> None:
     tree = RadixTree()
-    half = MERGED_BYTES // TOKEN_BYTES // 2
-    for size, lengths in ((half, [2 * half]), (half + 1, [half + 1, half])):
-        tree = RadixTree()
-        store(tree, *range(size + half))
-        store(tree, *range(size), -1)
-        node, _ = tree.lock(key(*range(size + half)))
-        tree.evict(1)
-        tree.unlock(node)
-        assert edges(tree) == lengths
+    store(tree, 1, 2, 3)
+    store(tree, 1, 2, 9)
+    node, _ = tree.lock(key(1, 2))
+    if not held:
+        tree.unlock(node)  # 1 2 is the youngest
+    store(tree, 5, 6)
+    assert tree.evict(2) == 2  # 3 and 9
+    assert runs(tree) == [(2, [2]), (2, [2])]
+    assert tree.evict(2) == 2  # 5 6 if 1 2 is held, and if it is not, as it was let go before: 1 2
+    assert tree.match(key(1, 2)) == (2 if held else 0)
 
 
-def edges(tree: RadixTree) -> list[int]:
-    """The tokens of all edges, each after the one above it."""
-    found, nodes = [], list(tree.root.children.values())
-    while nodes:
-        node = nodes.pop(0)
-        found.append(node.size // TOKEN_BYTES)
-        nodes.extend(node.children.values())
+def test_a_conversation_grows_in_one_run_until_that_is_too_long_to_be_copied() -> None:
+    tree = RadixTree()
+    most = MERGED_BYTES // TOKEN_BYTES
+    for end in (most // 2, most, most + 1, most + 3):
+        store(tree, *range(end))
+    assert runs(tree) == [(most, [most]), (3, [3])]
+
+
+def test_a_sequence_that_grows_leaves_no_places_behind() -> None:
+    tree = RadixTree()
+    store(tree, *range(5))
+    node, _ = tree.lock(key(*range(5)))
+    for i in range(5, 50):
+        node = tree.extend(node, key(i))
+    assert runs(tree) == [(50, [50])]
+    assert tree.locked_tokens == 50
+    tree.unlock(node)
+
+
+def runs(tree: RadixTree) -> list[tuple[int, list[int]]]:
+    """Of every run its tokens and the places of its nodes, each run after the one it branches off."""
+    found, todo = [], list(tree.root.children.values())
+    while todo:
+        run = todo.pop(0)
+        found.append((run.size // TOKEN_BYTES, [end // TOKEN_BYTES for end in run.ends]))
+        todo.extend(child for node in run.nodes for child in node.children.values())
     return found
 
 
 @pytest.mark.parametrize("at", [0, 1, 4999, 9999])
-def test_a_long_edge_is_cut_at_the_first_difference(at: int) -> None:
+def test_the_first_difference_in_a_long_run_is_found(at: int) -> None:
     tree = RadixTree()
     tokens = np.arange(10_000, dtype=np.int32)
     tree.unlock(tree.extend(tree.root, token_bytes(tokens)))

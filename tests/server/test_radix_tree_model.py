@@ -77,28 +77,28 @@ class Workload(RuleBasedStateMachine):
         whole = [token for symbol in symbols for token in (symbol // 2,) * (page - 1) + (symbol % 2,)]
         return (*whole, *([0] * (rest % page)))
 
-    def stored(self, which: int, length: int) -> Tokens:
-        """A part of what is cached."""
-        cached = list(self.pages.last_used)
-        return cached[which % len(cached)][:length] if cached else ()
+    def mostly_known(self, which: int, symbols: list[int], rest: int) -> Tokens:
+        """Tokens that begin with something cached, or with nothing."""
+        cached = [(), *self.pages.last_used]
+        return (*cached[which % len(cached)], *self.tokens(symbols, rest))
 
     SYMBOLS = st.lists(st.integers(0, 3), max_size=8)
     ANY = st.integers(0, 1000)
+    LIMIT = st.none() | st.integers(0, 130)
 
-    @rule(symbols=SYMBOLS, rest=ANY, limit=st.none() | st.integers(0, 40))
-    def begin(self, symbols: list[int], rest: int, limit: int | None) -> None:
-        self._lock(self.tokens(symbols, rest), limit)
-
-    @rule(which=ANY, length=st.integers(0, 200), symbols=SYMBOLS)
-    def begin_from_a_cached_prefix(self, which: int, length: int, symbols: list[int]) -> None:
-        known = self.stored(which, length)
-        self._lock((*known, *self.tokens(symbols, 0)), None)
-
-    def _lock(self, tokens: Tokens, limit: int | None) -> None:
+    @rule(which=ANY, symbols=SYMBOLS, rest=ANY, limit=LIMIT)
+    def begin(self, which: int, symbols: list[int], rest: int, limit: int | None) -> None:
+        tokens = self.mostly_known(which, symbols, rest)
         node, matched = self.tree.lock(key(tokens), limit)
         assert matched == self.pages.match(tokens[:limit])
         self.pages.hold(tokens[:matched], 1)
         self.held.append((node, tokens[:matched]))
+
+    @rule(which=ANY, symbols=SYMBOLS)
+    def serve(self, which: int, symbols: list[int]) -> None:
+        self.begin(which, symbols, 0, None)
+        self.grow(-1, symbols[::-1], 0)
+        self.let_go(-1)
 
     @precondition(lambda self: self.held)
     @rule(which=ANY, symbols=SYMBOLS, rest=ANY)
@@ -117,14 +117,14 @@ class Workload(RuleBasedStateMachine):
         self.tree.unlock(node)
         self.pages.let_go(tokens)
 
-    @rule(pages=st.integers(0, 5), tokens=st.integers(1, 3))
+    @rule(pages=st.integers(0, 3), tokens=st.integers(1, 3))
     def evict(self, pages: int, tokens: int) -> None:
         wanted = pages * self.tree.page_size + tokens
         assert self.tree.evict(wanted) == self.pages.evict(wanted)
 
-    @rule(symbols=SYMBOLS, rest=ANY, limit=st.none() | st.integers(0, 40))
-    def look(self, symbols: list[int], rest: int, limit: int | None) -> None:
-        tokens = self.tokens(symbols, rest)
+    @rule(which=ANY, symbols=SYMBOLS, rest=ANY, limit=LIMIT)
+    def look(self, which: int, symbols: list[int], rest: int, limit: int | None) -> None:
+        tokens = self.mostly_known(which, symbols, rest)
         assert self.tree.match(key(tokens), limit) == self.pages.match(tokens[:limit])
 
     @invariant()
@@ -140,20 +140,24 @@ class Workload(RuleBasedStateMachine):
             assert self.tree.match(key(leaf)) == len(leaf)
 
     @invariant()
-    def the_edges_hold_together(self) -> None:
+    def the_runs_hold_together(self) -> None:
         page_bytes = self.tree.page_size * TOKEN_BYTES
-        nodes, count, stored = [self.tree.root], -1, 0
-        while nodes:
-            node = nodes.pop()
-            count += 1
-            stored += node.size
-            assert len(node.edge) == node.size or not node.children
-            for first, child in node.children.items():
-                assert (child.parent, child.edge[:page_bytes]) == (node, first)
-                assert child.size > 0
-                nodes.append(child)
-        assert (count, stored) == (self.tree._nodes, self.tree.total_tokens * TOKEN_BYTES)
-        assert len(self.tree._leaves) <= 2 * count + radix_tree._HEAP_SLACK + 1
+        runs, nodes, stored = [self.tree.root.run], 0, 0
+        while runs:
+            run = runs.pop()
+            nodes += len(run.nodes)
+            stored += run.size
+            assert run.ends == sorted({node.end for node in run.nodes})
+            assert run.ends[-1] == run.size
+            assert run.locked == [node.end for node in run.nodes if node.locks]
+            for end, node in zip(run.ends, run.nodes, strict=True):
+                assert (node.run, node.end) == (run, end)
+                for first, child in node.children.items():
+                    assert (child.parent, child.tokens[:page_bytes]) == (node, first)
+                    assert 0 < child.size <= len(child.tokens) <= 2 * child.size + page_bytes
+                    runs.append(child)
+        assert (nodes, stored) == (self.tree._nodes, self.tree.total_tokens * TOKEN_BYTES)
+        assert len(self.tree._oldest) <= 2 * nodes + radix_tree._HEAP_SLACK + 1
 
     def teardown(self) -> None:
         for node, tokens in self.held:
@@ -165,6 +169,7 @@ class Workload(RuleBasedStateMachine):
             self.the_same_pages_are_cached()
         assert self.tree.total_tokens == 0
         assert not self.tree.root.children
+        assert self.tree._nodes == 1
 
 
 def key(tokens: Tokens) -> bytes:
@@ -172,5 +177,6 @@ def key(tokens: Tokens) -> bytes:
 
 
 def test_hits_evictions_locks_and_sizes_never_differ_from_those_of_single_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(radix_tree, "_HEAP_SLACK", 4)  # so that the queue of leaves is cleared often
-    run_state_machine_as_test(Workload, settings=settings(max_examples=150, stateful_step_count=40, deadline=None))
+    monkeypatch.setattr(radix_tree, "_HEAP_SLACK", 4)  # so that the queue of ends is cleared often
+    monkeypatch.setattr(radix_tree, "MERGED_BYTES", 96)  # so that runs of all lengths occur
+    run_state_machine_as_test(Workload, settings=settings(max_examples=120, stateful_step_count=40, deadline=None))

@@ -210,8 +210,8 @@ def test_what_goes_wrong_while_choosing_is_never_passed_over(name: str, said: st
         ("own_routers:number", "router 'own_routers:number': it is an int, not something that can be called"),
         (
             "own_routers:one_of_three",
-            "router 'own_routers:one_of_three': it must take two arguments, the request and the instances, or one, the seed; "
-            "it takes 3",
+            "router 'own_routers:one_of_three': it must take two arguments, the request and the instances, or one, the seed"
+            "; it takes 3",
         ),
         (
             "own_routers:no_argument",

@@ -51,11 +51,13 @@ def load(instance: InstanceBase) -> int:
     return 4 * instance.waiting + instance.running
 
 
-def out_of_balance(instances: Sequence[InstanceBase]) -> bool:
-    """Has one instance so many more requests than another that load matters more than what is cached?"""
-    requests = [instance.waiting + instance.running for instance in instances]
-    most, fewest = max(requests), min(requests)
-    return most - fewest > _BALANCE_REQUESTS and most > fewest * _BALANCE_RATIO
+def loads(instances: Sequence[InstanceBase]) -> tuple[list[int], bool]:
+    """The `load` of each, and whether one has so many more requests than another that load must count for more than caches."""
+    requests = [(instance.waiting, instance.running) for instance in instances]
+    counts = [waiting + running for waiting, running in requests]
+    most, fewest = max(counts), min(counts)
+    out_of_balance = most - fewest > _BALANCE_REQUESTS and most > fewest * _BALANCE_RATIO
+    return [4 * waiting + running for waiting, running in requests], out_of_balance
 
 
 def key_of(request: Request) -> bytes:

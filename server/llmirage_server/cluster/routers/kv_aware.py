@@ -7,11 +7,10 @@ from collections.abc import Sequence
 
 from llmirage_server.cluster.instance_base import InstanceBase
 from llmirage_server.cluster.request import Request
-from llmirage_server.cluster.routers.base import key_of, load, out_of_balance
-from llmirage_server.cluster.routers.load import LeastLoaded
+from llmirage_server.cluster.routers.base import Rotation, Router, key_of, loads
 
 
-class KVAware(LeastLoaded):
+class KVAware(Router):
     """Where the least is to be done: prompt tokens not cached there, plus the KV in use and the prefill ahead.
 
     What is cached is asked of the instances themselves, so it is exact, as it is for a router that is told of every block
@@ -23,21 +22,20 @@ class KVAware(LeastLoaded):
     """
 
     def __init__(self, seed: int = 0) -> None:
-        super().__init__(seed)
+        self._rotation = Rotation()
         self._ahead: defaultdict[int, _Prefills] = defaultdict(_Prefills)
 
     def choose(self, request: Request, instances: Sequence[InstanceBase]) -> int:
         key = key_of(request)
         needed = len(request.prompt) + request.produced
         uncached = [needed - instance.match(key) for instance in instances]
-        if out_of_balance(instances):
-            position = super().choose(request, instances)
-        else:
-            costs = [
-                (instance.kv_used_tokens + self._ahead[instance.index].tokens() + 2 * uncached[i], load(instance))
-                for i, instance in enumerate(instances)
-            ]
-            position = min(self._rotation.positions(instances), key=costs.__getitem__)
+        scores, out_of_balance = loads(instances)
+        costs = [
+            (instance.kv_used_tokens + self._ahead[instance.index].tokens() + 2 * tokens, score)
+            for instance, tokens, score in zip(instances, uncached, scores, strict=True)
+        ]
+        chosen_by = scores.__getitem__ if out_of_balance else costs.__getitem__
+        position = min(self._rotation.positions(instances), key=chosen_by)
         self._ahead[instances[position].index].add(request, uncached[position])
         return position
 

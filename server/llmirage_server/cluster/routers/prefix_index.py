@@ -87,7 +87,7 @@ class PrefixIndex:
             if child is None:
                 break
             if child.end > end or not key.startswith(child.edge, at):
-                return node, at, child, common_bytes(child.edge, key, at, end, TOKEN_BYTES)
+                return node, at, child, common_bytes(child.edge, 0, len(child.edge), key, at, end, TOKEN_BYTES)
             node, at = child, child.end
         return node, at, None, 0
 

@@ -1,0 +1,245 @@
+"""What the radix tree and the routers cost: CPU microseconds an operation, and bytes a cached token.
+
+Run it:  python tests/benchmarks/bench_radix.py            (about a minute)
+         python tests/benchmarks/bench_radix.py warm       (one of: warm, scale, evict, memory, router)
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import numpy.typing as npt
+
+from llmirage_server.cluster.instance import Instance
+from llmirage_server.cluster.limits import EngineLimits
+from llmirage_server.cluster.radix_tree import TOKEN_BYTES, RadixTree, token_bytes
+from llmirage_server.cluster.request import Request
+from llmirage_server.cluster.router import ROUTERS, make_router
+
+CONTEXT_TOKENS = 60_000
+VOCABULARY = 128_000
+REPEATS = 40
+
+Tokens = npt.NDArray[np.int32]
+
+
+def tokens(n: int, seed: int) -> Tokens:
+    return np.random.default_rng(seed).integers(0, VOCABULARY, n, dtype=np.int32)
+
+
+def store(tree: RadixTree, key: bytes) -> None:
+    node, matched = tree.lock(key)
+    tree.unlock(tree.extend(node, key[matched * TOKEN_BYTES :]))
+
+
+def us(operation: Callable[[], object], repeats: int = REPEATS) -> tuple[float, float]:
+    """Best and median CPU microseconds."""
+    gc.collect()
+    gc.disable()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        operation()
+        times.append(time.perf_counter() - start)
+    gc.enable()
+    return min(times) * 1e6, sorted(times)[repeats // 2] * 1e6
+
+
+def grown(page_size: int, turns: int) -> RadixTree:
+    """A conversation that reached the whole context in so many turns."""
+    tree, context = RadixTree(page_size), tokens(CONTEXT_TOKENS, 0)
+    for turn in range(1, turns + 1):
+        store(tree, token_bytes(context[: CONTEXT_TOKENS * turn // turns]))
+    return tree
+
+
+def branched(page_size: int, branches: int) -> RadixTree:
+    """The whole context, with others that left it at so many places."""
+    tree, context = RadixTree(page_size), tokens(CONTEXT_TOKENS, 0)
+    store(tree, token_bytes(context))
+    for i, at in enumerate(np.random.default_rng(1).integers(1, CONTEXT_TOKENS, branches)):
+        store(tree, token_bytes(np.append(context[:at], tokens(16, 10 + i))))
+    return tree
+
+
+def trunk_of_dead_branches(page_size: int, branches: int) -> RadixTree:
+    """The same after all the branches were evicted, the context being in use."""
+    tree = branched(page_size, branches)
+    held, _ = tree.lock(token_bytes(tokens(CONTEXT_TOKENS, 0)))
+    tree.evict(tree.evictable_tokens)
+    tree.unlock(held)
+    return tree
+
+
+def crowded(tree: RadixTree, sessions: int = 2000, tokens_each: int = 500) -> RadixTree:
+    """With a million tokens of others beside it, which share its first tokens."""
+    start = tokens(CONTEXT_TOKENS, 0)[:3000]
+    for i in range(sessions):
+        store(tree, token_bytes(np.append(start[: int(tokens(1, 9000 + i)[0]) % 3000 + 1], tokens(tokens_each, 20_000 + i))))
+    return tree
+
+
+def warm() -> None:
+    print(f"\nmatch, and lock + extend by 500 tokens + unlock, of a {CONTEXT_TOKENS:,}-token context, us (best, median)")
+    print(f"{'shape':<44}{'page':>5}{'runs':>8}{'match':>9}{'':>8}{'lock..unlock':>14}{'':>8}")
+    shapes: list[tuple[str, Callable[[int], RadixTree]]] = [
+        ("one turn", lambda page: grown(page, 1)),
+        ("60 turns", lambda page: grown(page, 60)),
+        ("100 turns", lambda page: grown(page, 100)),
+        ("100 turns, 1,000,000 tokens of others", lambda page: crowded(grown(page, 100))),
+        ("1,000 live branches along it", lambda page: branched(page, 1000)),
+        ("3,000 live branches along it", lambda page: branched(page, 3000)),
+        ("3,000 dead branches along it", lambda page: trunk_of_dead_branches(page, 3000)),
+    ]
+    for name, make in shapes:
+        for page in (1, 16):
+            tree = make(page)
+            context = token_bytes(tokens(CONTEXT_TOKENS, 0))
+            runs = path_runs(tree, context)
+            match_best, match_median = us(lambda tree=tree, context=context: tree.match(context))  # type: ignore[misc]
+            replies = iter([context + token_bytes(tokens(500, 70_000 + i)) for i in range(REPEATS)])
+
+            def serve(tree: RadixTree = tree, replies: Iterator[bytes] = replies) -> None:
+                key = next(replies)
+                node, matched = tree.lock(key)
+                tree.unlock(tree.extend(node, key[matched * TOKEN_BYTES :]))
+
+            best, median = us(serve)
+            print(f"{name:<44}{page:>5}{runs:>8}{match_best:>9.1f}{match_median:>8.1f}{best:>14.1f}{median:>8.1f}")
+
+
+def path_runs(tree: RadixTree, key: bytes) -> int:
+    node, _ = tree.lock(key)
+    last, runs = node, 0
+    while node.run.parent is not None:
+        node, runs = node.run.parent, runs + 1
+    tree.unlock(last)
+    return runs
+
+
+def scale() -> None:
+    print("\nserving agent sessions (20 running, a turn of 600 tokens each, new session after 100 turns), us a turn")
+    print(f"{'cached tokens':<20}{'page':>5}{'nodes':>10}{'us a turn':>12}   (lock + extend + unlock + evict; mean)")
+    for page in (1, 16):
+        for capacity in (100_000, 1_000_000, 4_000_000):
+            tree, rng = RadixTree(page), np.random.default_rng(0)
+            sessions = [(i, int(rng.integers(1, 100))) for i in range(20)]
+            contexts = [tokens(60_600, i) for i in range(20)]
+            spent, turns = 0.0, 0
+            while turns < 400 or tree.total_tokens < capacity * 0.95:
+                slot = int(rng.integers(20))
+                seed, turn = sessions[slot]
+                sessions[slot] = (seed, turn + 1) if turn < 100 else (seed + 20, 1)
+                if turn >= 100:
+                    contexts[slot] = tokens(60_600, seed + 20)
+                key = token_bytes(contexts[slot][: sessions[slot][1] * 600])
+                start = time.perf_counter()
+                node, matched = tree.lock(key)
+                if (over := tree.total_tokens + len(key) // TOKEN_BYTES - matched - capacity) > 0:
+                    tree.evict(over)
+                tree.unlock(tree.extend(node, key[matched * TOKEN_BYTES :]))
+                spent, turns = spent + time.perf_counter() - start, turns + 1
+                if tree.total_tokens > capacity * 0.9 and turns % 400 == 0 and turns > 800:
+                    break
+            print(f"{tree.total_tokens:<20,}{page:>5}{tree._nodes:>10,}{spent / turns * 1e6:>12.1f}")
+
+
+def evict() -> None:
+    print("\neviction, us")
+    for leaves in (1_000, 10_000, 100_000):
+        tree, rng = RadixTree(), np.random.default_rng(0)
+        for _ in range(leaves):
+            store(tree, token_bytes(rng.integers(0, VOCABULARY, 20, dtype=np.int32)))
+        start = time.perf_counter()
+        tree.evict(20 * leaves)
+        print(f"  {leaves:>7,} leaves, oldest first: {(time.perf_counter() - start) / leaves * 1e6:.2f} a leaf")
+    for page in (1, 16):
+        tree = RadixTree(page)
+        store(tree, token_bytes(tokens(CONTEXT_TOKENS, 0)))
+        start = time.perf_counter()
+        for _ in range(CONTEXT_TOKENS // page):
+            tree.evict(1)
+        each = (time.perf_counter() - start) / (CONTEXT_TOKENS // page)
+        print(f"  a tail of {CONTEXT_TOKENS:,} tokens, page by page ({page}): {each * 1e6:.2f} a page")
+
+
+@contextmanager
+def allocated(name: str, tree: RadixTree) -> Iterator[None]:
+    gc.collect()
+    tracemalloc.start()
+    yield
+    gc.collect()
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    of_token, of_node = used / tree.total_tokens, used / tree._nodes
+    print(f"  {name:<52}{tree.total_tokens:>12,}{tree._nodes:>10,}{of_token:>9.1f}{of_node:>9.0f}")
+
+
+def memory() -> None:
+    print(f"\n{'memory':<54}{'tokens':>12}{'nodes':>10}{'B/token':>9}{'B/node':>9}")
+    tree = RadixTree()
+    with allocated("17 agent sessions of 100 turns x 600 tokens", tree):
+        for i in range(17):
+            context = token_bytes(tokens(60_000, i))
+            for turn in range(1, 101):
+                store(tree, context[: turn * 600 * TOKEN_BYTES])
+    tree = RadixTree(16)
+    with allocated("10,000 prompts: 2,000 shared and 100 of their own", tree):
+        system = tokens(2000, 0)
+        for i in range(10_000):
+            store(tree, token_bytes(np.append(system, tokens(112, i + 1))))
+    tree = RadixTree(16)
+    with allocated("62,500 leaves of one page of 16", tree):
+        for i in range(62_500):
+            store(tree, token_bytes(tokens(16, i)))
+    tree = RadixTree()
+    with allocated("worst case: 100,000 leaves of one token", tree):
+        for i in range(100_000):
+            store(tree, token_bytes(np.array([i], dtype=np.int32)))
+
+
+class FreeStep:
+    def step_s(self, prefill: object, decode_contexts: object) -> float:
+        return 0.001
+
+
+def router() -> None:
+    print(f"\nchoose() among 64 instances, a prompt of {CONTEXT_TOKENS:,} tokens in 100 turns, us (best, median)")
+    print(f"{'router':<16}{'one has it, all its first 4,000':>34}{'all have all of it':>30}")
+    context = tokens(CONTEXT_TOKENS, 0)
+    lengths = [CONTEXT_TOKENS * turn // 100 for turn in range(1, 101)]
+    reply = tokens(1, 5)
+    clusters = {}
+    for name, everyone_has in (("one", 4000), ("all", CONTEXT_TOKENS)):
+        instances = [Instance(i, FreeStep(), EngineLimits(kv_tokens=1_000_000)) for i in range(64)]  # type: ignore[arg-type]
+        for i, instance in enumerate(instances):
+            for length in lengths:
+                if length <= everyone_has or i == 7:
+                    store(instance.schedulers[0].kv.tree, token_bytes(context[:length]))
+        clusters[name] = instances
+    for policy in ROUTERS:
+        row = f"{policy:<16}"
+        for name, everyone_has in (("one", 4000), ("all", CONTEXT_TOKENS)):
+            chooser, instances = make_router(policy), clusters[name]
+            if policy == "prefix":
+                for i, instance in enumerate(instances):
+                    for length in lengths:
+                        if length <= everyone_has or i == 7:
+                            chooser.choose(Request(0, context[:length], reply), [instance])
+            request = Request(1, context, reply, session_key="s")
+            best, median = us(lambda c=chooser, r=request, i=instances: c.choose(r, i))  # type: ignore[misc]
+            row += f"{best:>24.0f}{median:>8.0f}"
+        print(row)
+
+
+PARTS = {"warm": warm, "scale": scale, "evict": evict, "memory": memory, "router": router}
+
+if __name__ == "__main__":
+    for part in sys.argv[1:] or PARTS:
+        PARTS[part]()

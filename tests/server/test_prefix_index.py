@@ -1,0 +1,105 @@
+"""What the prefix router remembers of what it has sent where: by hand, and against a model of single tokens."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llmirage_server.cluster.radix_tree import TOKEN_BYTES, token_bytes
+from llmirage_server.cluster.routers.prefix_index import PrefixIndex
+
+Tokens = tuple[int, ...]
+
+
+def key(*tokens: int) -> bytes:
+    return token_bytes(np.array(tokens, dtype=np.int32))
+
+
+def longest(index: PrefixIndex, tokens: Tokens, *instances: int) -> tuple[int, list[int]]:
+    size, found = index.longest(key(*tokens), instances)
+    return size // TOKEN_BYTES, sorted(found)
+
+
+def test_the_longest_match_and_all_who_have_it_are_found() -> None:
+    index = PrefixIndex()
+    index.insert(key(1, 2, 3, 4), 0, 100)
+    index.insert(key(1, 2, 3, 9), 1, 100)
+    index.insert(key(1, 2), 2, 100)
+    assert longest(index, (1, 2, 3, 4, 5), 0, 1, 2) == (4, [0])
+    assert longest(index, (1, 2, 3, 4, 5), 1, 2) == (3, [1])
+    assert longest(index, (1, 2, 3), 0, 1, 2) == (3, [0, 1])
+    assert longest(index, (1, 2, 7), 0, 1, 2) == (2, [0, 1, 2])
+    assert longest(index, (1, 2, 3, 4), 2) == (2, [2])
+    assert longest(index, (1,), 2) == (1, [2])
+    assert longest(index, (2, 2), 0, 1, 2) == (0, [])
+    assert longest(index, (1, 2), 3) == (0, [])
+    assert dict(index.tokens) == {0: 4, 1: 4, 2: 2}
+
+
+def test_no_more_is_remembered_than_the_instance_holds_and_the_oldest_goes_from_its_tail() -> None:
+    index = PrefixIndex()
+    index.insert(key(1, 2, 3, 4), 0, 6)
+    index.insert(key(1, 2, 5, 6), 0, 6)
+    assert index.tokens[0] == 6
+    index.insert(key(8), 0, 6)
+    assert longest(index, (1, 2, 3, 4), 0) == (3, [0])
+    assert longest(index, (1, 2, 5, 6), 0) == (4, [0])
+    index.insert(key(8, 9), 1, 6)
+    index.insert(key(7, 7, 7, 7, 7, 7, 7, 7), 0, 6)
+    assert longest(index, (7,) * 8, 0) == (6, [0])
+    assert longest(index, (1, 2), 0) == (0, [])
+    assert longest(index, (8, 9), 0, 1) == (2, [1])
+    assert dict(index.tokens) == {0: 6, 1: 2}
+
+
+def test_an_instance_is_forgotten_without_the_others() -> None:
+    index = PrefixIndex()
+    index.insert(key(1, 2, 3), 0, 100)
+    index.insert(key(1, 2, 4), 1, 100)
+    index.forget(0)
+    index.forget(0)
+    assert longest(index, (1, 2, 3), 0, 1) == (2, [1])
+    assert dict(index.tokens) == {1: 3}
+    index.forget(1)
+    assert (longest(index, (1, 2, 3), 0, 1), index._nodes) == ((0, []), 0)
+
+
+def test_edges_grow_together_again_when_a_branch_is_forgotten() -> None:
+    index = PrefixIndex()
+    for branch in range(100, 1, -1):
+        index.insert(key(*range(branch), 1000 + branch), 0, 200)
+    for _ in range(3):
+        index.insert(key(*range(100)), 0, 100)
+    assert (index.tokens[0], index._nodes) == (100, 1)
+
+
+TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=10).map(tuple)
+SENT = st.lists(st.tuples(TOKENS, st.integers(0, 3), st.booleans()), max_size=40)
+
+
+@settings(max_examples=80, deadline=None)
+@given(capacity=st.integers(1, 25), sent=SENT, probes=st.lists(TOKENS, max_size=4))
+def test_it_remembers_what_a_model_of_single_tokens_remembers(
+    capacity: int, sent: list[tuple[Tokens, int, bool]], probes: list[Tokens]
+) -> None:
+    index = PrefixIndex()
+    times: list[dict[Tokens, int]] = [{} for _ in range(4)]  # of every prefix sent to an instance, when last
+    for time, (tokens, instance, lost) in enumerate(sent):
+        index.insert(key(*tokens), instance, capacity)
+        known = times[instance]
+        for n in range(1, len(tokens) + 1):
+            known[tokens[:n]] = time
+        while len(known) > capacity:
+            del known[min(known, key=lambda prefix: (known[prefix], -len(prefix)))]
+        if lost and time % 5 == 4:
+            index.forget(instance)
+            known.clear()
+        for i in range(4):
+            assert index.tokens.get(i, 0) == len(times[i])
+        for probe in (*probes, tokens):
+            by_instance = [max((n for n in range(len(probe) + 1) if probe[:n] in known), default=0) for known in times]
+            best = max(by_instance)
+            expected = [i for i in range(4) if by_instance[i] == best] if best else []
+            assert longest(index, probe, 0, 1, 2, 3) == (best, expected)
+            assert longest(index, probe, 2)[0] == by_instance[2]
