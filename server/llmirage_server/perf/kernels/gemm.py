@@ -61,6 +61,7 @@ def gemm(
     batches: int = 1,
     op: str = "gemm",
     repeated: bool = False,
+    fused_cast: bool = False,
 ) -> TokenKernel:
     """Time of C[m, n] = A[m, k] x W[k, n] as a function of m, or of `batches` such products in one launch.
 
@@ -69,6 +70,10 @@ def gemm(
     multiprocessors, for a half-filled last wave costs as much as a full one. memory = (n k weight bytes + m k activation
     bytes + 2 m n) / (BW memory) + stream S 128 k weight bytes / BW. Smooth maximum of `power`, plus 3 m k quantise / BW
     where activations are quantised before (formats below 16 bits), plus the floor.
+
+    fused_cast: the kernel before (norm, activation, attention) writes the 8-bit activations, since their scales are known from
+    the checkpoint. Then nothing quantises, and the launch costs what that of a bf16 GEMM does: the measured tables hold GEMMs
+    with dynamic scales, one or two kernels more (TensorRT-LLM 12 us instead of 3).
 
     repeated: as a benchmark that repeats one call finds it, with weights of up to `cache_mb` served from the L2 cache at
     `cache` times the memory bandwidth. Layers of a model evict each other's weights, so a model never sees that.
@@ -80,14 +85,15 @@ def gemm(
     flops_per_row = 2.0 * batches * n * k
     weights = batches * n * k * dtype.weight_bytes
     cached = c["cache"] if repeated and weights < c["cache_mb"] * 1e6 else 1.0
-    quantised = c["quantise"] if dtype.activation_bytes < 2.0 else 0.0
+    quantised = c["quantise"] if dtype.activation_bytes < 2.0 and not fused_cast else 0.0
+    floor_us = min(c["floor_us"], constants.of(op, "bf16")["floor_us"]) if fused_cast else c["floor_us"]
     return _Gemm(
         compute_slope=flops_per_row * (1.0 + c["prologue"] / k) / (peak * c["compute"]),
         compute_base=c["wave"] * 2.0 * _TILE * _TILE * k * gpu.sm_count / peak,
         memory_slope=bytes_per_row / reached,
         memory_base=weights / reached / cached + c["stream"] * gpu.sm_count * _TILE * k * dtype.weight_bytes / bandwidth,
         quantise_slope=quantised * _QUANTISE_BYTES * k / bandwidth,
-        floor=c["floor_us"] * US,
+        floor=floor_us * US,
         power=c["power"],
         root=1.0 / c["power"],
         flops_per_row=flops_per_row,

@@ -73,8 +73,14 @@ class Setting:
     def gemm(
         self, name: str, calls: int, n: int, k: int, count: Count = "tokens", dtype: WeightDtype | None = None
     ) -> TokenOp:
-        """A projection of `k` values to `n`."""
-        return TokenOp(name, calls, gemm.gemm(self.gpu, self.constants, dtype or self.linear, n, k), count)
+        """A projection of `k` values to `n`.
+
+        fp8 stands for checkpoints with static scales of activations (NVIDIA ModelOpt, llm-compressor), which engines apply in
+        the kernel before: TensorRT-LLM always, vLLM by its fusion passes.
+        """
+        dtype = dtype or self.linear
+        fused_cast = dtype.kernel_dtype == "fp8"
+        return TokenOp(name, calls, gemm.gemm(self.gpu, self.constants, dtype, n, k, fused_cast=fused_cast), count)
 
     def elementwise(self, name: str, calls: int, bytes_per_token: float, count: Count = "tokens") -> TokenOp:
         """A kernel that reads and writes so many bytes for each token."""
