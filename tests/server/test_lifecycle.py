@@ -241,6 +241,15 @@ def test_the_kv_of_a_crashed_prefill_instance_is_computed_again() -> None:
     assert (one.produced, one.failed, cluster.transfers.done, cluster.transfers.tokens) == (5, False, 1, 11)
 
 
+def test_what_streams_during_a_prefill_begins_with_the_one_that_counts() -> None:
+    cluster = apart(Event(0.5, 0, "crash", restart_after_s=0.0), link=KVLink(20.0, layers=4))
+    one = request(1)
+    cluster.submit(one, 0.0)
+    cluster.advance(math.inf)
+    # the second prefill runs from 0.5 to 1.5; 40 bytes take 2 s
+    assert (one.first_token_s, one.finished_s) == (1.5, 2.5 + 4 * ITL_S)
+
+
 def test_kv_on_its_way_to_a_crashed_decode_instance_is_sent_to_another() -> None:
     cluster = apart(Event(2.0, 1, "crash"), on_crash="fail")
     one = request(1)
