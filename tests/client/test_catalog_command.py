@@ -15,6 +15,7 @@ from llmirage_server.cluster.router import ROUTERS
 from llmirage_server.config import ClusterConfig
 from llmirage_server.config_file import make_config
 from llmirage_server.perf.catalogue import list_gpus, list_models
+from llmirage_server.perf.engines import list_engines
 
 
 def listed(what: str) -> list[dict[str, Any]]:
@@ -37,6 +38,7 @@ def test_every_list_is_complete() -> None:
     assert [row["name"] for row in listed("workloads")] == [f"bundled:{name}" for name in registry.bundled()]
     assert [row["name"] for row in listed("gpus")] == [gpu.key for gpu in list_gpus()]
     assert [row["name"] for row in listed("models")] == [model.name for model in list_models()]
+    assert [row["name"] for row in listed("engines")] == [engine.name for engine in list_engines()]
     assert [row["name"] for row in listed("routers")] == list(ROUTERS)
     assert [row["name"] for row in listed("formats")] == list(registry.FORMATS)
 
@@ -45,7 +47,30 @@ def test_every_entry_explains_itself() -> None:
     assert all(row["about"] for row in listed("workloads"))
     assert all(row["chooses"] for row in listed("routers"))
     assert all(row["source"] and row["confidence"] for row in listed("gpus"))
-    assert all(row["source"] for row in listed("models"))
+    assert all(row["source"] and row["confidence"] for row in listed("models"))
+    assert all(row["source"] for row in listed("engines"))
+
+
+def test_a_gpu_shows_whose_kernels_were_measured() -> None:
+    kernels = {row["name"]: row["kernels"] for row in listed("gpus")}
+    assert (kernels["h100_sxm"], kernels["rtx_4090"], kernels["mi300x"]) == ("measured", "of l40s", "of its kind")
+
+
+@pytest.mark.parametrize(
+    ("name", "attention", "experts", "kv_kib"),
+    [
+        ("meta-llama/Llama-3.1-8B-Instruct", "32 GQA", None, 128),
+        ("deepseek-ai/DeepSeek-V3", "61 MLA", "8 of 256 + shared", 68.6),
+        ("deepseek-ai/DeepSeek-V3.2", "61 sparse MLA of 2,048 tokens", "8 of 256 + shared", 76.5),
+        ("openai/gpt-oss-120b", "18 GQA of 128 tokens, 18 GQA", "4 of 128", 36),
+        ("Qwen/Qwen3.5-27B", "48 gated delta, 16 GQA", None, 64),
+        ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "23 Mamba-2, 6 GQA", "6 of 128 + shared", 6),
+        ("MiniMaxAI/MiniMax-M3", "3 GQA, 57 sparse GQA of 2,048 tokens", "4 of 128 + shared", 127.3),
+    ],
+)
+def test_a_model_shows_its_architecture(name: str, attention: str, experts: str | None, kv_kib: float) -> None:
+    (row,) = [row for row in listed("models") if row["name"] == name]
+    assert (row["attention"], row["experts"], row["kv_kib_per_token"]) == (attention, experts, kv_kib)
 
 
 def test_every_cluster_file_is_one_that_the_server_accepts() -> None:

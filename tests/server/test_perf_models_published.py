@@ -145,6 +145,7 @@ def test_confidence_names_what_was_not_measured() -> None:
         ("NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "no state space layer was measured"),
         ("GLM-5", "no sparse attention was measured"),
         ("gemma-3-12b-it", "attention heads of 256 were not measured"),
+        ("gemma-3-27b-it", "windows of 1,024 tokens were not measured"),
         ("GLM-4.5", "experts of this shape were not measured"),
     ):
         assert reason in find_model(name).confidence

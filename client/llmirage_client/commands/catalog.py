@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import click
 
+from llmirage_client.commands.table import Row, print_table
+
 if TYPE_CHECKING:
     from llmirage_server.config import PoolConfig
-
-Row = dict[str, Any]
+    from llmirage_server.perf.models import ModelSpec
 
 _GIB = 1024**3
-_ONLY_IN_JSON = ("source", "file")  # too wide for a table
+# too wide for a table, or of interest to few
+_ONLY_IN_JSON = frozenset(
+    (
+        *(
+            "source",
+            "file",
+            "confidence",
+            "unverified",
+            "notes",
+            "sm",
+            "tdp_w",
+            "node_gb_per_s",
+            "node_latency_us",
+            "mtp_layers",
+        ),
+        *("aliases", "window_mib_per_sequence", "state_mib_per_sequence", "kv_pool", "host_ms_per_step"),
+    )
+)
 
 
 def workloads() -> list[Row]:
@@ -81,32 +99,106 @@ def gpus() -> list[Row]:
     return [
         {
             "name": gpu.key,
-            "aliases": ", ".join(gpu.aliases),
+            "also": list(gpu.aliases),
             "memory_gib": round(gpu.memory_bytes / _GIB, 1),
-            "tb_per_s": gpu.bandwidth_bytes_per_s / 1e12,
-            **{f"{rate}_tflops": gpu.flops[rate] / 1e12 if rate in gpu.flops else None for rate in ("bf16", "fp8", "fp4")},
+            "tb_per_s": _tera(gpu.bandwidth_bytes_per_s),
+            **{f"{rate}_tflops": _tera(gpu.flops.get(rate)) for rate in ("bf16", "fp8", "fp4", "int8")},
+            "link": f"{gpu.link_gpus} x {gpu.link_kind}",
+            "link_gb_per_s": round(gpu.link_bytes_per_s / 1e9, 3),
+            "node_gb_per_s": round(gpu.node_link_bytes_per_s / 1e9, 3),
+            "node_latency_us": round(gpu.node_link_latency_s * 1e6, 3),
+            "sm": gpu.sm_count,
+            "tdp_w": gpu.tdp_w,
+            "usd_per_h": " - ".join(f"{price:g}" for price in dict.fromkeys(gpu.price_usd_per_h or ())),
+            "kernels": "measured" if gpu.constants_of == gpu.key else f"of {gpu.constants_of or 'its kind'}",
             "confidence": gpu.confidence,
+            "unverified": list(gpu.unverified),
             "source": gpu.source,
         }
         for gpu in list_gpus()
     ]
 
 
+def _tera(value: float | None) -> float | None:
+    return None if value is None else round(value / 1e12, 4)
+
+
 def models() -> list[Row]:
     from llmirage_server.perf.catalogue import list_models
+    from llmirage_server.perf.layers import Moe
+
+    rows = []
+    for model in list_models():
+        moe = next((group.mlp for group in model.groups if isinstance(group.mlp, Moe)), None)
+        rows.append(
+            {
+                "name": model.name,
+                "parameters_b": round(model.parameters / 1e9, 1),
+                "active_b": round(model.active_parameters / 1e9, 1),
+                "layers": model.layers,
+                "attention": _attention(model),
+                "experts": f"{moe.per_token} of {moe.experts}{' + shared' if moe.shared_width else ''}" if moe else None,
+                "kv_kib_per_token": round(model.kv_bytes_per_token(2) / 1024, 1),
+                "window_mib_per_sequence": round(model.window_bytes_per_sequence(2) / 1024**2, 1),
+                "state_mib_per_sequence": round(model.state_bytes_per_sequence() / 1024**2, 1),
+                "context": model.max_model_len,
+                "weights": model.native_weights,
+                "mtp_layers": model.mtp_layers,
+                "kernels": "measured" if model.confidence.startswith("fitted") else "transferred",
+                "confidence": model.confidence,
+                "aliases": list(model.aliases),
+                "notes": model.notes,
+                "source": model.source,
+            }
+        )
+    return rows
+
+
+def _attention(model: ModelSpec) -> str:
+    """What stands for attention in how many layers, such as "12 GQA, 12 GQA of 128 tokens"."""
+    from llmirage_server.perf.layers import GatedDelta, Gqa, Mla
+
+    counts: dict[str, int] = {}
+    for group in model.groups:
+        block = group.attention
+        if block is None:
+            continue
+        if isinstance(block, Gqa | Mla):
+            kind = "MLA" if isinstance(block, Mla) else "MHA" if block.heads == block.kv_heads else "GQA"
+            seen = block.window if isinstance(block, Gqa) else 0
+            if block.index:
+                kind, seen = f"sparse {kind}", block.index.top_k
+            kind += f" of {seen:,} tokens" if seen else ""
+        else:
+            kind = "gated delta" if isinstance(block, GatedDelta) else "Mamba-2"
+        counts[kind] = counts.get(kind, 0) + group.count
+    return ", ".join(f"{count} {kind}" for kind, count in counts.items())
+
+
+def engines() -> list[Row]:
+    from llmirage_server.perf.engines import list_engines
 
     return [
         {
-            "name": model.name,
-            "kind": f"MoE, {model.experts_per_token} of {model.experts} experts" if model.experts else "dense",
-            "layers": model.layers,
-            "hidden": model.hidden,
-            "context": model.max_model_len,
-            "weights": model.native_weights,
-            "source": model.source,
+            "name": engine.name,
+            "title": engine.title,
+            "kernels_of_version": engine.version,
+            "scheduler": engine.scheduler,
+            "block_size": engine.block_size,
+            "max_num_seqs": _by_memory(engine.max_num_seqs),
+            "max_num_batched_tokens": _by_memory(engine.max_num_batched_tokens),
+            "gpu_memory_utilization": engine.gpu_memory_utilization,
+            "kv_pool": engine.kv_pool.replace("_", " "),
+            "host_ms_per_step": engine.host_step_ms,
+            "source": engine.source.strip(),
         }
-        for model in list_models()
+        for engine in list_engines()
     ]
+
+
+def _by_memory(tiers: Mapping[float, int]) -> str:
+    """Such as "256, from 70 GiB 1,024": the default on a GPU of little memory, and those of larger ones."""
+    return ", ".join(f"from {gib:g} GiB {value:,}" if gib else f"{value:,}" for gib, value in sorted(tiers.items()))
 
 
 def routers() -> list[Row]:
@@ -118,9 +210,7 @@ def routers() -> list[Row]:
 def formats() -> list[Row]:
     from llmirage_client.workload.registry import FORMATS
 
-    return [
-        {"name": f.name, "aliases": ", ".join(f.aliases), "holds": f.summary, "needs": f.needs} for f in FORMATS.values()
-    ]
+    return [{"name": f.name, "also": list(f.aliases), "holds": f.summary, "needs": f.needs} for f in FORMATS.values()]
 
 
 LISTS: dict[str, Callable[[], list[Row]]] = {
@@ -128,6 +218,7 @@ LISTS: dict[str, Callable[[], list[Row]]] = {
     "clusters": clusters,
     "gpus": gpus,
     "models": models,
+    "engines": engines,
     "routers": routers,
     "formats": formats,
 }
@@ -137,31 +228,9 @@ LISTS: dict[str, Callable[[], list[Row]]] = {
 @click.argument("what", type=click.Choice(list(LISTS)))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one object an entry, with the source of every figure.")
 def catalog(what: str, as_json: bool) -> None:
-    """List what is built in: workloads, cluster files, GPUs, models, routers or workload formats."""
+    """List what is built in: workloads, cluster files, GPUs, models, engines, routers or workload formats."""
     rows = LISTS[what]()
     if as_json:
         click.echo(json.dumps(rows, indent=2))
         return
-    _print_table(rows)
-
-
-def _print_table(rows: list[Row]) -> None:
-    rows = [{key: value for key, value in row.items() if key not in _ONLY_IN_JSON} for row in rows]
-    import shutil
-    import sys
-
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for key in rows[0]:
-        numeric = all(isinstance(row[key], int | float | None) for row in rows)
-        table.add_column(key.replace("_", " "), justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*("-" if value is None or value == "" else _text(value) for value in row.values()))
-    width = shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else 200
-    Console(width=width, highlight=False).print(table)
-
-
-def _text(value: Any) -> str:
-    return f"{value:,.10g}" if isinstance(value, int | float) else str(value)
+    print_table(rows, _ONLY_IN_JSON)

@@ -23,6 +23,7 @@ _MEASURED_MOE = frozenset(
     }
 )
 _MEASURED_HEADS = (64, 128)
+_MEASURED_WINDOWS = (0, 128)  # tokens
 
 
 def model_confidence(groups: tuple[LayerGroup, ...], hidden: int) -> str:
@@ -38,6 +39,8 @@ def model_confidence(groups: tuple[LayerGroup, ...], hidden: int) -> str:
             reasons["no sparse attention was measured"] = None
         if isinstance(attention, Gqa) and attention.head_dim not in _MEASURED_HEADS:
             reasons[f"attention heads of {attention.head_dim} were not measured"] = None
+        if isinstance(attention, Gqa) and attention.window not in _MEASURED_WINDOWS:
+            reasons[f"windows of {attention.window:,} tokens were not measured"] = None
         if isinstance(mlp, Moe) and (mlp.latent or hidden, mlp.width, mlp.per_token, mlp.experts) not in _MEASURED_MOE:
             reasons["experts of this shape were not measured (20 to 40 % on held-out shapes)"] = None
     return f"transferred: {'; '.join(reasons)}" if reasons else FITTED
