@@ -168,8 +168,8 @@ def test_prefix_follows_a_match_of_more_than_three_tenths_of_the_prompt() -> Non
 def test_prefix_follows_the_longest_match_however_loaded_within_bounds() -> None:
     routed = Routed("prefix", 2)
     root = routed.put(1000, output=100)
-    places = [routed.put(np.append(root.prompt, np.int32(i)), output=100).instance for i in range(60)]
-    assert places == [0] * 60
+    places = [routed.put(np.append(root.prompt, np.int32(i)), output=100).instance for i in range(8)]
+    assert places == [0] * 8
 
 
 def test_prefix_takes_the_least_loaded_of_those_that_match_alike() -> None:
@@ -189,8 +189,18 @@ def test_prefix_takes_the_least_loaded_of_those_that_match_alike() -> None:
 def test_prefix_gives_up_affinity_when_the_instances_are_out_of_balance() -> None:
     routed = Routed("prefix", 2)
     root = routed.put(5000, output=1)
-    places = [routed.put(np.append(root.prompt, np.int32(i)), now=10.0).instance for i in range(67)]
-    assert places == [0] * 65 + [1] + [1]  # from then on both have it, and 1 has less to do
+    places = [routed.put(np.append(root.prompt, np.int32(i)), now=10.0).instance for i in range(12)]
+    assert places == [0] * 9 + [1] * 3  # from then on both have it, and 1 has less to do
+
+
+def test_prefix_spreads_sessions_that_share_a_system_prompt_and_keeps_each_where_it_is() -> None:
+    routed = Routed("prefix", 4)
+    system = np.arange(4000, dtype=np.int32)
+    first = [np.append(system, np.arange(i * 1000, i * 1000 + 500, dtype=np.int32)) for i in range(10, 74)]
+    places = [routed.put(prompt, output=2000).instance for prompt in first]
+    assert all(12 <= places.count(i) <= 20 for i in range(4))
+    again = [routed.put(np.append(prompt, np.int32(1)), now=1.0).instance for prompt in first]
+    assert again == places
 
 
 @pytest.mark.parametrize("policy", ["prefix", "kv_aware"])

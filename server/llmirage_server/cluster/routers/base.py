@@ -9,9 +9,9 @@ from llmirage_server.cluster.instance_base import InstanceBase
 from llmirage_server.cluster.radix_tree import token_bytes
 from llmirage_server.cluster.request import Request
 
-# SGLang's router gives up cache affinity at this imbalance: its balance_abs_threshold and balance_rel_threshold
-# (sgl-project/sglang, sgl-model-gateway/src/policies/cache_aware.rs; defaults of its command line).
-_BALANCE_REQUESTS = 64
+# SGLang's cache-aware router gives up affinity when one worker has more than balance_abs_threshold requests more and over
+# balance_rel_threshold times as many as another: 64 and 1.5 by its command line (sgl-project/sglang, sgl-model-gateway).
+BALANCE_REQUESTS = 64
 _BALANCE_RATIO = 1.5
 
 
@@ -51,12 +51,12 @@ def load(instance: InstanceBase) -> int:
     return 4 * instance.waiting + instance.running
 
 
-def loads(instances: Sequence[InstanceBase]) -> tuple[list[int], bool]:
-    """The `load` of each, and whether one has so many more requests than another that load must count for more than caches."""
+def loads(instances: Sequence[InstanceBase], gap: int = BALANCE_REQUESTS) -> tuple[list[int], bool]:
+    """The `load` of each, and whether one has over `gap` requests more, and 1.5 times as many, as another."""
     requests = [(instance.waiting, instance.running) for instance in instances]
     counts = [waiting + running for waiting, running in requests]
     most, fewest = max(counts), min(counts)
-    out_of_balance = most - fewest > _BALANCE_REQUESTS and most > fewest * _BALANCE_RATIO
+    out_of_balance = most - fewest > gap and most > fewest * _BALANCE_RATIO
     return [4 * waiting + running for waiting, running in requests], out_of_balance
 
 

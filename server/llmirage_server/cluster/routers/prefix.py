@@ -12,6 +12,7 @@ from llmirage_server.cluster.routers.prefix_index import PrefixIndex
 
 # SGLang's cache_threshold (sgl-project/sglang, sgl-model-gateway; default of its command line).
 _MATCHED_SHARE = 0.3
+_BALANCE_REQUESTS = 8
 
 
 class Prefix(Router):
@@ -19,8 +20,9 @@ class Prefix(Router):
 
     The rule of SGLang's cache-aware router (sgl-project/sglang, sgl-model-gateway/src/policies/cache_aware.rs): it asks no
     instance what is cached but keeps a tree of its own of what it has sent where, within what the memory of each can hold.
-    Of several instances with an equally long match, the least loaded is taken. When one instance has more than 64 requests
-    more and over 1.5 times as many as another, the least load decides alone.
+    Of several instances with an equally long match, the least loaded is taken. When one instance has more than 8 requests
+    more and over 1.5 times as many as another, the least load decides alone. SGLang says 64 here, meant for hundreds of
+    requests a worker: up to that many sessions that share a system prompt would stay on one instance while others idle.
 
     Replies are learnt with their prompts, when the request is sent: nobody can ask to go on from a reply before it exists.
     """
@@ -32,7 +34,7 @@ class Prefix(Router):
     def choose(self, request: Request, instances: Sequence[InstanceBase]) -> int:
         prompt = token_bytes(request.prompt)
         positions = {instance.index: i for i, instance in enumerate(instances)}
-        scores, out_of_balance = loads(instances)
+        scores, out_of_balance = loads(instances, _BALANCE_REQUESTS)
         matched_bytes, found = self._sent.longest(prompt, positions)
         if matched_bytes > _MATCHED_SHARE * len(prompt) and not out_of_balance:
             position = min((positions[index] for index in found), key=lambda i: (scores[i], i))
