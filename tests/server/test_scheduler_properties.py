@@ -201,7 +201,7 @@ RANKS_AND_STAGES = st.sampled_from([(1, 1), (1, 1), (1, 2), (1, 3), (2, 1), (2, 
 CRASHES = st.none() | st.sampled_from([0.01, 0.05, 0.2])
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(bounds=limits(), shape=RANKS_AND_STAGES, arrivals=ARRIVALS, crash_s=CRASHES)
 def test_every_request_finishes_with_all_its_tokens_or_was_cancelled(
     bounds: EngineLimits, shape: tuple[int, int], arrivals: Arrivals, crash_s: float | None

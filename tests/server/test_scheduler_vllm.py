@@ -92,3 +92,14 @@ def test_step_ends_say_how_many_tokens_they_brought_if_not_one_each(lab: Any) ->
         if (end := engine.instance.advance()) is not None:
             found.append((end.tokens, end.emitted[0].produced))
     assert found == [(0, 1), (4, 5), (0, 6)]
+
+
+def test_what_was_taken_back_is_not_remembered_as_computed(lab: Any) -> None:
+    engine = lab(schedule_policy="priority", kv_tokens=25, num_speculative_tokens=3)
+    engine.submit(8, 16, priority=5)
+    engine.submit(8, 16, now=0.5)
+    while not engine.instance.snapshot().preemptions:
+        engine.instance.advance()
+    # Fourth step: 10 + 4 and 9 + 4 tokens do not fit. The first one leaves its 10, the second one has 8 in the cache.
+    assert engine.instance.snapshot().cached_tokens == 18
+    assert engine.batches[2] == ([], [9, 8])

@@ -25,6 +25,8 @@ class VllmScheduler(Scheduler):
         budget = self._schedule_running(step)
         if self.preemptions == preemptions:
             self._admit(step, budget, now)
+        elif not step.sequences and not step.prefill:
+            return self._form(now)  # who came first gave way to those behind: they have not been asked yet
         return step
 
     def _schedule_running(self, step: Step) -> int:
