@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from llmirage_server.perf.constants import constants_for
 from llmirage_server.perf.deployment import Deployment
 from llmirage_server.perf.errors import DeploymentError
 from llmirage_server.perf.layers import Dense, Gqa, LayerGroup, Mla, Moe, SparseIndex
+from llmirage_server.perf.own_gpu import GPU_KEYS
+from llmirage_server.perf.own_model import GROUP_KEYS
 
 GPU = """\
 name: H100 SXM at 500 W
@@ -170,3 +173,15 @@ def test_what_is_no_mapping_is_refused(tmp_path: Path, what: str) -> None:
     assert ": not valid YAML: " in problem
     (problem,) = refusal(write(tmp_path, "a: 2026-13-45\n"), what)
     assert ": not valid YAML: " in problem
+
+
+def test_the_files_of_the_documentation_are_good(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "own-gpu-or-model.md").read_text()
+    gpu_text, model_text = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    gpu, model = find_gpu(write(tmp_path, gpu_text)), find_model(write(tmp_path, model_text))
+    assert {key.split(":")[0] for key in gpu_text.splitlines()[1:]} == set(GPU_KEYS)
+    assert gpu.constants_of == "h100_sxm"
+    assert (model.name, model.layers, model.mtp_layers) == ("acme/mixture-100b", 48, 1)
+    for kind, key in GROUP_KEYS.items():
+        for field in key.keys or {}:
+            assert f"`{field}`" in page, (kind, field)
