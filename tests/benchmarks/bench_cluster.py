@@ -17,6 +17,7 @@ from llmirage_server.cluster.instance_base import InstanceBase
 from llmirage_server.cluster.radix_tree import RadixTree, token_bytes
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.router import make_router
+from llmirage_server.perf.step_model import StepBatch
 
 PROMPT_TOKENS = 1000
 OUTPUT_TOKENS = 400
@@ -60,6 +61,26 @@ def match_cost(turns: int, tokens_per_turn: int) -> float:
     return (time.process_time() - start) / 50
 
 
+def serving_cost(limits: EngineLimits, ranks: int = 1, stages: int = 1) -> tuple[float, float]:
+    """CPU microseconds a token and requests a CPU second, of 900 prompts of 600 tokens that arrive all the time."""
+
+    class FreeGroup(FreeStep):
+        def stages_s(self, batches: Sequence[StepBatch]) -> Sequence[float]:
+            return [0.01 / stages] * stages
+
+    model = FreeGroup()
+    model.ranks, model.stages = ranks, stages  # type: ignore[attr-defined]
+    rng = np.random.default_rng(0)
+    prompts = [rng.integers(0, 32000, 600, dtype=np.int32) for _ in range(900)]
+    cluster = Cluster([Instance(0, model, limits)], make_router("round_robin"))
+    start = time.process_time()
+    for i, prompt in enumerate(prompts):
+        cluster.submit(Request(i, prompt, np.arange(300, dtype=np.int32)), 0.012 * i)
+    cluster.advance(float("inf"))
+    cpu_s = time.process_time() - start
+    return cpu_s / (900 * 300) * 1e6, 900 / cpu_s
+
+
 def main() -> None:
     limits = EngineLimits(kv_tokens=10_000_000)
     paged = EngineLimits(kv_tokens=10_000_000, page_size=16)
@@ -72,6 +93,19 @@ def main() -> None:
         ):
             steps, tokens, cpu_s = min((decode_cost(make(), sequences) for _ in range(REPEATS)), key=lambda cost: cost[2])
             print(f"{name:<24}{sequences:>10}{cpu_s / steps * 1e6:>10.1f}{cpu_s / tokens * 1e6:>10.3f}")
+    print(f"{'arriving all the time':<34}{'us/token':>10}{'requests/CPU s':>16}")
+    for name, options, shape in (
+        ("vllm, page 1", {}, (1, 1)),
+        ("vllm, page 16", {"page_size": 16}, (1, 1)),
+        ("vllm, 3 draft tokens", {"num_speculative_tokens": 3, "acceptance_rate": 0.7}, (1, 1)),
+        ("vllm, 4 ranks", {}, (4, 1)),
+        ("vllm, 4 stages", {}, (1, 4)),
+        ("sglang", {"scheduler": "sglang"}, (1, 1)),
+        ("trtllm, page 32", {"scheduler": "trtllm", "page_size": 32}, (1, 1)),
+    ):
+        bounds = EngineLimits(kv_tokens=10_000_000, max_num_batched_tokens=2048, **options)
+        us, requests = min(serving_cost(bounds, *shape) for _ in range(REPEATS))
+        print(f"{name:<34}{us:>10.3f}{requests:>16,.0f}")
     for turns in (1, 60, 120):
         cpu_s = min(match_cost(turns, 60_000 // turns) for _ in range(REPEATS))
         print(f"match of 60,000 tokens over {turns} edges: {cpu_s * 1e6:.0f} us")
