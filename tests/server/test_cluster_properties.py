@@ -31,6 +31,7 @@ from llmirage_server.cluster.offload import TierSpec
 from llmirage_server.cluster.pools import Pool
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.router import ROUTERS, make_router
+from llmirage_server.cluster.tiered_cache import TieredKVCache
 from llmirage_server.perf.deployment import Deployment
 from llmirage_server.perf.step_model import StepBatch, StepModel
 
@@ -288,7 +289,9 @@ def check(plan: Plan, arrivals: Arrivals) -> None:
         assert isinstance(instance, Instance)
         for kv in [scheduler.kv for scheduler in instance.schedulers]:
             assert (kv.own_tokens, kv.tree.locked_tokens, kv.loading) == (0, 0, {})
-            assert [tier.tree.locked_tokens for tier in kv._tiers] == [0] * len(plan.tiers)
+            assert isinstance(kv, TieredKVCache) == bool(plan.tiers)
+            if isinstance(kv, TieredKVCache):
+                assert [tier.tree.locked_tokens for tier in kv._tiers] == [0] * len(plan.tiers)
 
 
 @settings(max_examples=150, deadline=None)

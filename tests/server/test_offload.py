@@ -9,19 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmirage_server.cluster.kv_cache import KVCache, Sequence
+from llmirage_server.cluster.kv_cache import Sequence
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.cluster.offload import Tier, TierSpec
 from llmirage_server.cluster.radix_tree import token_bytes
 from llmirage_server.cluster.request import Request
+from llmirage_server.cluster.tiered_cache import TieredKVCache
 
 BYTES = 2.0  # a token
 HOST = TierSpec("host", capacity_bytes=400.0, read_bytes_per_s=20.0, write_bytes_per_s=40.0)  # 200 tokens
 DISK = TierSpec("disk", capacity_bytes=4000.0, read_bytes_per_s=4.0, write_bytes_per_s=4.0, latency_s=0.5)
 
 
-def cache(*tiers: TierSpec, kv_tokens: int = 100, page_size: int = 1) -> KVCache:
-    return KVCache(EngineLimits(kv_tokens=kv_tokens, page_size=page_size), tiers, BYTES)
+def cache(*tiers: TierSpec, kv_tokens: int = 100, page_size: int = 1) -> TieredKVCache:
+    return TieredKVCache(EngineLimits(kv_tokens=kv_tokens, page_size=page_size), tiers, BYTES)
 
 
 def sequence(first: int, prompt: int, output: int = 1) -> Sequence:
@@ -29,7 +30,7 @@ def sequence(first: int, prompt: int, output: int = 1) -> Sequence:
     return Sequence.of(Request(first, ids, np.arange(first + 500, first + 500 + output, dtype=np.int32)))
 
 
-def serve(kv: KVCache, one: Sequence) -> None:
+def serve(kv: TieredKVCache, one: Sequence) -> None:
     """Compute a whole prompt and let it go, at `kv.now_s`."""
     kv.acquire(one)
     assert kv.allocate(one, one.tokens - one.computed)
@@ -37,7 +38,7 @@ def serve(kv: KVCache, one: Sequence) -> None:
     kv.release(one)
 
 
-def tier(kv: KVCache, index: int = 0) -> tuple[int, int, int, int, int]:
+def tier(kv: TieredKVCache, index: int = 0) -> tuple[int, int, int, int, int]:
     """Used, hit, loaded, stored and dropped tokens."""
     state = kv.tier_snapshots()[index]
     return state.used_tokens, state.hit_tokens, state.loaded_tokens, state.stored_tokens, state.dropped_tokens
@@ -276,9 +277,9 @@ def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(ValueError, match="hold no page of 16 tokens at 2 bytes a token"):
         cache(TierSpec("host", 31.0, 1.0, 1.0), page_size=16)
     with pytest.raises(ValueError, match="needs prefix caching"):
-        KVCache(EngineLimits(kv_tokens=10, enable_prefix_caching=False), [HOST], BYTES)
+        TieredKVCache(EngineLimits(kv_tokens=10, enable_prefix_caching=False), [HOST], BYTES)
     with pytest.raises(ValueError, match="kv_bytes_per_token"):
-        KVCache(EngineLimits(kv_tokens=10), [HOST])
+        TieredKVCache(EngineLimits(kv_tokens=10), [HOST], 0.0)
 
 
 # --- whatever is asked -------------------------------------------------------------------------------------------------

@@ -9,11 +9,12 @@ from collections.abc import Sequence as Seq
 from typing import cast
 
 from llmirage_server.cluster.instance_base import InstanceBase, InstanceSnapshot, Role, TierSnapshot
-from llmirage_server.cluster.kv_cache import KVCache, Sequence
+from llmirage_server.cluster.kv_cache import Sequence
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.cluster.offload import TierSpec
 from llmirage_server.cluster.request import Request, StepEnd
 from llmirage_server.cluster.schedulers import Scheduler, Step, make_scheduler
+from llmirage_server.cluster.tiered_cache import make_kv_cache
 from llmirage_server.perf.step_model import GroupStepModel, StepBatch, StepModel
 
 
@@ -56,7 +57,7 @@ class Instance(InstanceBase):
         self._group = cast(GroupStepModel, step_model) if ranks > 1 or self._stages > 1 else None
         shares = [tier.share(ranks) for tier in tiers]
         self.schedulers = [
-            make_scheduler(limits, KVCache(limits, shares, kv_bytes_per_token), role, pipelined=self._stages > 1)
+            make_scheduler(limits, make_kv_cache(limits, shares, kv_bytes_per_token), role, pipelined=self._stages > 1)
             for _ in range(ranks)
         ]
         self._turn = 0  # which rank is next when they take turns

@@ -6,25 +6,18 @@ prefix; the rest are its own pages. So the memory in use is exactly `tree.total_
 A prompt becomes visible to others chunk by chunk, at the end of the step that computes the chunk. Generated tokens
 follow when the sequence finishes or is preempted. The last token of a reply is remembered with the others, if there is
 room: engines compute its KV with the next turn, which makes that turn's prefill one token longer than ours.
-
-With offload tiers, a prompt that has more there than here is loaded before it is admitted, as vLLM does it
-(WAITING_FOR_REMOTE_KVS): the sequence leaves the queue for the time of the load and holds pages for what comes, while
-others go on. What has come is in the radix tree like everything else; the sequence returns to the head of the queue.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
 from llmirage_server.cluster.instance_base import TierSnapshot
 from llmirage_server.cluster.limits import EngineLimits
-from llmirage_server.cluster.offload import Tier, TierSpec, make_tiers
+from llmirage_server.cluster.offload import Part
 from llmirage_server.cluster.radix_tree import TOKEN_BYTES, Node, RadixTree, token_bytes
 from llmirage_server.cluster.request import Request
-
-_LEAST_LOAD_TOKENS = 10  # a shorter gain is not loaded: SGLang's load_back_threshold
 
 
 @dataclass(slots=True, eq=False)
@@ -58,24 +51,22 @@ class Sequence:
 
 
 @dataclass(slots=True, eq=False)
-class _Load:
-    """KV on its way from the tiers. One that only waits for that of another sequence has no parts and no pages."""
+class Load:
+    """KV on its way from the offload tiers. One that only waits for that of another sequence has no parts and no pages."""
 
     ready_s: float
     end: int  # in tokens of the key
-    parts: list[tuple[Tier, Node, int, int]]  # what each tier gives: its locked end there, and the tokens from and to
+    parts: list[Part]
 
 
 class KVCache:
     """Accounts for KV memory in tokens, in whole pages. Nothing here raises: what does not fit is answered with False.
 
-    `now_s` is the time of the present step's start or end; whoever calls sets it, for the links of the offload tiers.
+    `tiered_cache.py` adds offload tiers: KV can then be on its way to the GPU. `now_s` is the time of the present step's
+    start or end, for their links; whoever calls sets it.
     """
 
-    def __init__(self, limits: EngineLimits, tiers: Seq[TierSpec] = (), kv_bytes_per_token: float = 0.0) -> None:
-        """tiers: host first, then disk. Raises ValueError if they cannot work."""
-        if tiers and not limits.enable_prefix_caching:
-            raise ValueError("KV offload needs prefix caching: it remembers prefixes")
+    def __init__(self, limits: EngineLimits) -> None:
         self.page_size = limits.page_size
         self.capacity_tokens = limits.kv_capacity_tokens
         self.prefix_caching = limits.enable_prefix_caching
@@ -83,8 +74,7 @@ class KVCache:
         self.own_tokens = 0  # pages of sequences that are not in the tree
         self.changes = 0  # grows whenever what did not fit before might fit now
         self.now_s = 0.0
-        self.loading: dict[Sequence, _Load] = {}  # in the order in which they left the queue
-        self._tiers = make_tiers(tiers, kv_bytes_per_token, limits.page_size, self.capacity_tokens)
+        self.loading: dict[Sequence, Load] = {}  # in the order in which they left the queue
 
     @property
     def free_tokens(self) -> int:
@@ -102,38 +92,8 @@ class KVCache:
     def acquire(self, sequence: Sequence) -> None:
         """Start a sequence from its longest remembered prefix. At least one token is always left to compute."""
         if self.prefix_caching:
-            sequence.node, sequence.in_tree = self.tree.lock(sequence.key[: (sequence.tokens - 1) * TOKEN_BYTES])
+            sequence.node, sequence.in_tree = self.tree.lock(sequence.key, sequence.tokens - 1)
         sequence.computed = sequence.in_tree
-
-    def take_loaded(self) -> list[Sequence]:
-        """The sequences whose loads have ended by now, in the order in which they left the queue."""
-        loaded = [sequence for sequence, load in self.loading.items() if load.ready_s <= self.now_s]
-        for sequence in loaded:
-            load = self.loading.pop(sequence)
-            for tier, node, start, end in load.parts:
-                tier.unlock(node)
-                tier.loaded_tokens += end - start
-                for above in self._tiers[: self._tiers.index(tier)]:  # it has passed through there
-                    above.insert(sequence.key, start, end)
-            if load.parts:
-                self.commit(sequence)
-                self.release(sequence)
-        return loaded
-
-    def stop_load(self, sequence: Sequence) -> bool:
-        """Forget the load of a cancelled sequence; False if it has none. The link keeps its time."""
-        load = self.loading.pop(sequence, None)
-        if load is None:
-            return False
-        for tier, node, _, _ in load.parts:
-            tier.unlock(node)
-        if load.parts:
-            self.release(sequence)
-        return True
-
-    def tier_snapshots(self) -> tuple[TierSnapshot, ...]:
-        """The offload tiers, the nearest first."""
-        return tuple(tier.snapshot() for tier in self._tiers)
 
     def fits(self, sequence: Sequence, tokens: int) -> bool:
         """Could the sequence hold `tokens` tokens now, if everything unlocked were evicted?"""
@@ -193,8 +153,6 @@ class KVCache:
         self.own_tokens -= computed - sequence.in_tree
         sequence.in_tree = computed
         self.changes += 1
-        if self._tiers:
-            self._store(sequence)
 
     def finish(self, sequence: Sequence) -> None:
         """Remember all of a sequence that has produced its last token, and release it. Nothing is evicted for that token."""
@@ -213,13 +171,13 @@ class KVCache:
         self.changes += 1
 
     def clear(self) -> None:
-        """Everything is lost, here and in the tiers: their index lives in the engine's process."""
+        """Everything is lost."""
         self.tree = RadixTree(self.page_size)
         self.own_tokens = 0
         self.loading.clear()
-        for tier in self._tiers:
-            tier.clear()
         self.changes += 1
+
+    # --- offload tiers, of which there are none here ---
 
     @property
     def next_load_s(self) -> float:
@@ -231,49 +189,21 @@ class KVCache:
 
         False if there is too little to load, or no room for the whole prompt.
         """
-        if not self._tiers:
-            return False
-        key, most = sequence.key, sequence.tokens - 1
-        here = self.tree.match(key, most)
-        if most - here < max(_LEAST_LOAD_TOKENS, self.page_size):
-            return False
-        next_page = (here + self.page_size) * TOKEN_BYTES
-        for other, load in self.loading.items():
-            if load.end > here and other.key[:next_page] == key[:next_page]:
-                self.loading[sequence] = _Load(load.ready_s, 0, [])
-                return True
-        self.acquire(sequence)
-        parts = self._find(key, most, sequence.in_tree)
-        end = parts[-1][3] if parts else here
-        if end - here < _LEAST_LOAD_TOKENS or not self.fits(sequence, sequence.tokens):
-            for tier, node, _, _ in parts:
-                tier.unlock(node)
-            self.release(sequence)
-            return False
-        self.allocate(sequence, end - here)
-        ready_s = max(tier.read_s(to - start, self.now_s) for tier, _, start, to in parts)
-        self.loading[sequence] = _Load(ready_s, end, parts)
-        return True
+        return False
 
-    def _find(self, key: bytes, tokens: int, here: int) -> list[tuple[Tier, Node, int, int]]:
-        """The parts of the first `tokens` of `key` that the tiers have beyond `here`, the nearest tier first."""
-        parts = []
-        for tier in self._tiers:
-            node, found = tier.lock(key, tokens, self.now_s)
-            if found > here:
-                parts.append((tier, node, here, found))
-                here = found
-            else:
-                tier.unlock(node)
-        return parts
+    def take_loaded(self) -> list[Sequence]:
+        """The sequences whose loads have ended by now, in the order in which they left the queue."""
+        return []
 
-    def _store(self, sequence: Sequence) -> None:
-        """Send the tiers what they do not have of a sequence's part of the tree."""
-        starts = sequence.stored or [0] * len(self._tiers)
-        sequence.stored = [
-            tier.write(sequence.key, start, sequence.in_tree, self.now_s)
-            for tier, start in zip(self._tiers, starts, strict=True)
-        ]
+    def stop_load(self, sequence: Sequence) -> bool:
+        """Forget the load of a cancelled sequence; False if it has none. The link keeps its time."""
+        return False
+
+    def tier_snapshots(self) -> tuple[TierSnapshot, ...]:
+        """The offload tiers, the nearest first."""
+        return ()
+
+    # --- pages ---
 
     def _pages(self, tokens: int) -> int:
         """`tokens` rounded up to whole pages."""

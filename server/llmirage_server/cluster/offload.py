@@ -157,6 +157,9 @@ class Tier:
             self.insert(key, start, end)
 
 
+Part = tuple[Tier, Node, int, int]  # what one tier gives of a prefix: its locked end there, and the tokens from and to
+
+
 def make_tiers(specs: Sequence[TierSpec], kv_bytes_per_token: float, page_size: int, kv_tokens: int) -> list[Tier]:
     """The tiers below a GPU that holds `kv_tokens`, the nearest first. Raises ValueError."""
     if specs and not kv_bytes_per_token > 0:
