@@ -113,10 +113,22 @@ def test_a_near_miss_is_suggested() -> None:
         find_gpu("h1000")
 
 
-def test_a_wild_guess_lists_the_choices() -> None:
-    with pytest.raises(DeploymentError, match=r"choices: h100_sxm, h200_sxm, .*mi355x, tpu_v5e"):
+def test_a_name_in_other_words_is_recognised() -> None:
+    for name, meant in (
+        ("deepseek", "deepseek-ai/DeepSeek-V2-Lite-Chat or deepseek-ai/DeepSeek-V2.5 or deepseek-ai/DeepSeek-V3"),
+        ("kimi k2", "moonshotai/Kimi-K2-Instruct or moonshotai/Kimi-K2-Instruct-0905 or moonshotai/Kimi-K2-Thinking"),
+        ("R1 Distill Qwen 14B", "Qwen/Qwen2.5-14B-Instruct"),
+    ):
+        with pytest.raises(DeploymentError, match=re.escape(f"unknown model {name!r}; did you mean {meant}")):
+            find_model(name)
+    with pytest.raises(DeploymentError, match=r"unknown GPU 'a100 40'; did you mean a100_40gb_sxm or"):
+        find_gpu("a100 40")
+
+
+def test_a_wild_guess_says_what_there_is() -> None:
+    with pytest.raises(DeploymentError, match=r"choices: h100_sxm, h200_sxm, .*mi355x, tpu_v5e, .*, or a YAML file"):
         find_gpu("zzz")
-    with pytest.raises(DeploymentError, match=r"choices: .*Qwen/Qwen3-30B-A3B, "):
+    with pytest.raises(DeploymentError, match=r"unknown model 'zzz'; `llmirage catalog models` lists"):
         find_model("zzz")
 
 

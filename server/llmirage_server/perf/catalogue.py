@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 
@@ -47,7 +47,8 @@ def find_gpu(name: str) -> GpuSpec:
     shorter = (plain.removeprefix(vendor) for vendor in _VENDORS)
     key = next((keys[n] for n in (plain, *shorter) if n in keys), None)
     if key is None:
-        raise DeploymentError([f"unknown GPU {name!r}; {_near(plain, keys) or _choices(_gpus().names)}"])
+        hint = _near(name, keys) or f"choices: {', '.join(_gpus().names)}, or a YAML file"
+        raise DeploymentError([f"unknown GPU {name!r}; {hint}"])
     return _gpu(key)
 
 
@@ -67,7 +68,9 @@ def find_model(name: str) -> ModelSpec:
     names = _model_names()
     full = names.get(name.strip().casefold())
     if full is None:
-        hint = _near(name.strip().casefold(), names) or _choices(_models().names)
+        hint = (
+            _near(name, names) or "`llmirage catalog models` lists those that are; a config.json or a YAML file is one, too"
+        )
         raise DeploymentError([f"unknown model {name!r}; {hint}"])
     if full in (missing := refused_models()):
         raise DeploymentError([f"{full} is known but not supported: the performance model does not cover {missing[full]}"])
@@ -93,15 +96,19 @@ def _plain(name: str) -> str:
     return "".join(c for c in name.casefold() if c.isalnum())
 
 
-def _near(name: str, names: dict[str, str]) -> str:
-    """ "did you mean ..." with up to three entries that contain `name` or are spelled like it; "" when there is none."""
-    near = [n for n in names if len(name) > 2 and name in n] + difflib.get_close_matches(name, names, n=6, cutoff=0.6)
-    choices = list(dict.fromkeys(names[n] for n in near))[:3]
+def _near(name: str, names: Mapping[str, str]) -> str:
+    """ "did you mean ..." with up to three entries; "" when none is near.
+
+    Near are, in this order: entries whose own name holds `name`, those with another name that does, and those with a name
+    that is spelled like it.
+    """
+    wanted = _plain(name)
+    plain = {_plain(n): entry for n, entry in names.items()}
+    near = [entry for entry in dict.fromkeys(names.values()) if wanted in _plain(entry)] if len(wanted) > 2 else []
+    near += [entry for n, entry in plain.items() if len(wanted) > 2 and wanted in n]
+    near += [plain[n] for n in difflib.get_close_matches(wanted, plain, n=6, cutoff=0.6)]
+    choices = list(dict.fromkeys(near))[:3]
     return f"did you mean {' or '.join(choices)}?" if choices else ""
-
-
-def _choices(names: Iterable[str]) -> str:
-    return f"choices: {', '.join(names)}"
 
 
 @cache
