@@ -13,6 +13,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
+from urllib.parse import parse_qs
 
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
@@ -62,6 +63,11 @@ class Exchange:
         """A header's value, None when it is absent or empty. The name is in lower case."""
         return self.headers.get(name, b"").decode("latin-1") or None
 
+    def query(self, name: str) -> str | None:
+        """A parameter of the URL, None when it is absent."""
+        values = parse_qs(self.scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True).get(name)
+        return values[-1] if values else None
+
     def response_headers(self, content_type: bytes) -> list[tuple[bytes, bytes]]:
         """The headers that every response has."""
         elapsed_ms = int((time.monotonic() - self._started_s) * 1000)
@@ -91,7 +97,7 @@ class Exchange:
             [
                 (b"x-request-id", self.request_id),
                 (b"access-control-allow-origin", b"*"),
-                (b"access-control-allow-methods", b"GET, POST, OPTIONS"),
+                (b"access-control-allow-methods", b"GET, POST, DELETE, OPTIONS"),
                 (b"access-control-allow-headers", self.headers.get(b"access-control-request-headers", b"*")),
                 (b"access-control-max-age", b"86400"),
             ]

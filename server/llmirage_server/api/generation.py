@@ -15,6 +15,7 @@ import numpy.typing as npt
 from llmirage_server.api.exchange import ClientGoneError, Exchange
 from llmirage_server.api.models import ServedModel, ServedModels
 from llmirage_server.api.shape import TEXT, Shape
+from llmirage_server.api.state import MemoryState, State
 from llmirage_server.api.text import TextLoader
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.router import RouterError
@@ -49,11 +50,14 @@ class OpenResponse(Protocol):
 class Service:
     """What the endpoints share."""
 
-    def __init__(self, driver: Driver, text: TextLoader, models: ServedModels, system_fingerprint: str) -> None:
+    def __init__(
+        self, driver: Driver, text: TextLoader, models: ServedModels, system_fingerprint: str, state: State | None = None
+    ) -> None:
         self.driver = driver
         self.text = text
         self.models = models
         self.system_fingerprint = system_fingerprint
+        self.state = state or MemoryState()
         self.open_responses: set[OpenResponse] = set()
         self._closed = False
         self._request_ids = itertools.count()

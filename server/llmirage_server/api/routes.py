@@ -9,8 +9,9 @@ from starlette.routing import Route
 
 from llmirage_server.api.chat import ChatEndpoint
 from llmirage_server.api.completions import CompletionsEndpoint
-from llmirage_server.api.exchange import Endpoint, Exchange
+from llmirage_server.api.exchange import Endpoint, Exchange, Handler
 from llmirage_server.api.generation import Service
+from llmirage_server.api.responses.endpoint import ResponsesEndpoint
 
 _READ = ("GET", "HEAD")
 
@@ -23,10 +24,28 @@ def routes(service: Service) -> list[Route]:
         queues = service.driver.saturated()
         return exchange.json({"saturated": [dataclasses.asdict(queue) for queue in queues]} if queues else {})
 
+    responses = ResponsesEndpoint(service)
     return [
         Route("/v1/chat/completions", Endpoint(ChatEndpoint(service).create, ("POST",))),
         Route("/v1/completions", Endpoint(CompletionsEndpoint(service).create, ("POST",))),
+        Route("/v1/responses", Endpoint(responses.create, ("POST",))),
+        Route("/v1/responses/input_tokens", Endpoint(responses.input_tokens, ("POST",))),
+        Route("/v1/responses/compact", Endpoint(responses.compact, ("POST",))),
+        *_by_method("/v1/responses/{id}", GET=responses.retrieve, DELETE=responses.delete),
+        Route("/v1/responses/{id}/cancel", Endpoint(responses.cancel, ("POST",))),
+        Route("/v1/responses/{id}/input_items", Endpoint(responses.input_items, _READ)),
         Route("/v1/models", Endpoint(service.models.list, _READ)),
         Route("/v1/models/{model:path}", Endpoint(service.models.retrieve, _READ)),
         Route("/health", Endpoint(health, _READ)),
     ]
+
+
+def _by_method(path: str, **handlers: Handler) -> list[Route]:
+    """One path with a handler for each method."""
+
+    async def dispatch(exchange: Exchange) -> Response:
+        method = exchange.scope["method"]
+        return await handlers["GET" if method == "HEAD" else method](exchange)
+
+    methods = [*handlers, *(["HEAD"] if "GET" in handlers else [])]
+    return [Route(path, Endpoint(dispatch, methods))]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from llmirage_shared.wire.chat import ChatRequest
     from llmirage_shared.wire.completions import CompletionRequest
     from llmirage_shared.wire.schema.chat import SamplingFields
+    from llmirage_shared.wire.schema.responses import ResponseRequest
 
 # Tokens of thought by reasoning effort: each level about four times the one before.
 _THOUGHT = {"none": 0, "minimal": 32, "low": 128, "medium": 512, "high": 2048, "xhigh": 4096}
@@ -62,6 +63,52 @@ def chat_shape(request: ChatRequest) -> Shape:
         legacy_functions=legacy,
         show_reasoning=body.include_reasoning is not False,
     )
+
+
+def response_shape(request: ResponseRequest, called: tuple[str, ...]) -> Shape:
+    """The shape of a response. called: tools called since the user spoke. Raises ApiError."""
+    tools = []
+    for index, tool in enumerate(request.tools or ()):
+        plain = tool.model_dump(by_alias=True, exclude_unset=True)
+        if plain["type"] == "function":
+            strict = plain.get("strict") is True
+            if (parameters := plain.get("parameters")) and (problem := schema_problem(parameters, strict)):
+                where = f"tools[{index}].parameters"
+                raise errors.invalid_schema(f"function '{plain['name']}'", problem, where, "invalid_function_parameters")
+            tools.append(Tool("function", plain["name"], plain.get("description") or "", plain.get("parameters")))
+        elif plain["type"] == "custom":
+            tools.append(custom_tool(plain))
+    schema: Any = None
+    form: dict[str, Any]
+    form = request.text.format.model_dump(by_alias=True) if request.text and request.text.format else {"type": "text"}
+    if form["type"] == "json_object":
+        schema = ANY_OBJECT
+    elif form["type"] == "json_schema":
+        schema = form["schema"]
+        if problem := schema_problem(schema, bool(form.get("strict"))):
+            raise errors.invalid_schema(
+                f"response_format '{form['name']}'", problem, "text.format.schema", "invalid_json_schema"
+            )
+    choice, forced = _response_choice(request.tool_choice)
+    return Shape(
+        tools=tuple(tools),
+        tool_choice=choice,
+        parallel_tool_calls=request.parallel_tool_calls is not False,
+        called=called,
+        json_schema=schema,
+        reasoning_tokens=thought_tokens(request.reasoning.effort if request.reasoning else None, request.max_output_tokens),
+        forced=forced,
+    )
+
+
+def _response_choice(choice: Any) -> tuple[ToolChoice, bool]:
+    if isinstance(choice, dict):
+        if choice.get("type") == "allowed_tools":
+            names = tuple(str(tool.get("name", "")) for tool in choice.get("tools") or ())
+            return ToolChoice(choice.get("mode", "auto"), names), False
+        if choice.get("type") not in ("function", "custom"):
+            return ToolChoice("auto"), False  # a hosted tool: declared, never called by itself
+    return _tool_choice(choice)
 
 
 def completion_shape(request: CompletionRequest) -> Shape:

@@ -35,8 +35,12 @@ class TokenStream(EventSourceResponse):
         writers: Sequence[ChoiceWriter],
         closing: Callable[[], bytes],
         failed: Callable[[ApiError], bytes] = lambda error: event(error.body()),
+        opening: bytes = b"",
     ) -> None:
-        """writers: one for each choice; closing: what ends the response; failed: what ends it when it cannot go on."""
+        """writers: one for each choice; closing: what ends the response; failed: what ends it when it cannot go on.
+
+        opening: what leaves before the first token is due.
+        """
         super().__init__(_NO_CONTENT, ping=PING_S, sep="\n")
         self.raw_headers = exchange.response_headers(b"text/event-stream; charset=utf-8")
         self.raw_headers += _STREAM_HEADERS
@@ -46,7 +50,7 @@ class TokenStream(EventSourceResponse):
         self._unfinished = len(generation.choices)
         self._send: Send | None = None
         self._direct = False  # the tick may step `send` itself
-        self._pending: list[bytes] = []
+        self._pending: list[bytes] = [opening] if opening else []
         self._last = False  # the end of the response is pending or sent
         self._suspended: _Suspended | None = None
         self._wake_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.schema.base import WireModel
+from llmirage_shared.wire.schema.item_types import ITEMS, OTHER_ITEMS
 
 Model = TypeVar("Model", bound=WireModel)
 
@@ -86,7 +87,9 @@ class _Finding:
         if kind == "missing":
             return errors.missing(name)
         if kind in ("union_tag_invalid", "union_tag_not_found"):
-            return self._tag_error()
+            return self._tag_error(context["discriminator"].strip("'"), _choices(context.get("expected_tags", "")))
+        if kind == "unknown_item":
+            return self._tag_error("type", [*ITEMS, *OTHER_ITEMS])
         if kind == "literal_error":
             return self._choice_error(_choices(context["expected"]))
         if kind in ("greater_than_equal", "less_than_equal", "greater_than", "less_than"):
@@ -107,17 +110,16 @@ class _Finding:
             return errors.invalid_value(name, str(context.get("error", self.message)))
         return errors.invalid_value(name, self.message)
 
-    def _tag_error(self) -> ApiError:
-        key = self.context["discriminator"].strip("'")
+    def _tag_error(self, key: str, choices: list[str]) -> ApiError:
         name = f"{self.name}.{key}" if self.path else key
-        value = self.value.get(key) if isinstance(self.value, dict) else None
         if not isinstance(self.value, dict):
             return errors.wrong_type(self.name, "an object", self.value)
         if key not in self.value:
             return errors.missing(name)
+        value = self.value[key]
         if not isinstance(value, str):
             return errors.wrong_type(name, "a string", value)
-        return errors.not_a_choice(name, value, _choices(self.context.get("expected_tags", "")))
+        return errors.not_a_choice(name, value, choices)
 
     def _choice_error(self, choices: list[str]) -> ApiError:
         if not isinstance(self.value, str):

@@ -1,0 +1,168 @@
+"""Responses that go on without a connection, and streams that are taken up again."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from starlette.responses import Response, StreamingResponse
+
+from llmirage_server.api.exchange import Exchange
+from llmirage_server.api.generation import Generation
+from llmirage_server.api.responses.items import Item
+from llmirage_server.api.responses.writer import ResponseWriter
+from llmirage_server.cluster.request import Request
+from llmirage_shared.wire import errors
+from llmirage_shared.wire.chunks import encoded
+from llmirage_shared.wire.errors import ApiError
+
+_WORDS = re.compile(r"\s*\S+\s*$|\s*\S+")
+
+
+class BackgroundRun:
+    """One response under way. Its events are kept until it has ended, for whoever follows it."""
+
+    def __init__(
+        self, generation: Generation, writer: ResponseWriter, finished: Callable[[], Item], store: Callable[[], None]
+    ) -> None:
+        self.events: list[bytes] = []
+        self.over = False
+        self.ended: Callable[[], Any] = lambda: None
+        self._generation = generation
+        self._writer = writer
+        self._finished = finished
+        self._store = store
+        self._sent = 0
+        self._more = asyncio.Event()
+
+    def start(self) -> None:
+        self._add(self._writer.opening())
+        [choice] = self._generation.choices
+        choice.request.tag = self
+        self._writer.response["status"] = "in_progress"
+        self._store()
+        self._generation.start()
+        self._generation.service.open_responses.add(self)
+
+    def tokens_due(self, request: Request) -> None:
+        if self.over:
+            return
+        if request.failed:
+            asyncio.get_running_loop().call_soon(self.abort, errors.instance_lost())
+            return
+        sent, self._sent = self._sent, request.produced
+        data = self._writer.tokens(sent, request.produced)
+        if request.produced >= len(request.output):
+            data += self._writer.ending()
+            response = self._finished()
+            data += self._writer.event(f"response.{response['status']}", response=response)
+            self._end()
+        self._add(data)
+
+    def cancel(self) -> None:
+        """Stop; a run that has ended stays as it is."""
+        if not self.over:
+            self._stop("cancelled", None)
+
+    def abort(self, error: ApiError) -> None:
+        if not self.over:
+            self._stop("failed", {"code": error.code or "server_error", "message": error.message})
+
+    def _stop(self, status: str, error: Item | None) -> None:
+        self._generation.stop()
+        response = self._writer.response
+        response["status"], response["error"] = status, error
+        self._store()
+        self._end()
+        self._add(self._writer.event(f"response.{status}", response=response))
+
+    def _end(self) -> None:
+        self.over = True
+        self._generation.service.open_responses.discard(self)
+        self.ended()
+
+    def _add(self, data: bytes) -> None:
+        self.events += [event + b"\n\n" for event in data.split(b"\n\n") if event]
+        self._more.set()
+
+    async def following(self, first: int) -> AsyncIterator[bytes]:
+        """The events from number `first` on, as they come."""
+        at = max(0, first)
+        while True:
+            while at < len(self.events):
+                yield self.events[at]
+                at += 1
+            if self.over:
+                return
+            self._more.clear()
+            await self._more.wait()
+
+
+def follow(run: BackgroundRun, exchange: Exchange, first: int) -> Response:
+    """A stream of a run's events."""
+    return _streamed(run.following(first), exchange)
+
+
+def replayed(response: Item, exchange: Exchange, first: int) -> Response:
+    """A stream of the events that a finished response had, as far as the object tells."""
+
+    async def events() -> AsyncIterator[bytes]:
+        for event in _events_of(response)[max(0, first) :]:
+            yield event
+
+    return _streamed(events(), exchange)
+
+
+def _streamed(events: AsyncIterator[bytes], exchange: Exchange) -> Response:
+    response = StreamingResponse(events)
+    response.raw_headers = exchange.response_headers(b"text/event-stream; charset=utf-8")
+    response.raw_headers.append((b"cache-control", b"no-cache"))
+    return response
+
+
+def _events_of(response: Item) -> list[bytes]:
+    events: list[bytes] = []
+
+    def add(kind: str, **fields: Any) -> None:
+        data = encoded({"type": kind, "sequence_number": len(events), **fields})
+        events.append(b"event: " + kind.encode() + b"\ndata: " + data + b"\n\n")
+
+    begun = {**response, "status": "in_progress", "output": [], "usage": None, "completed_at": None}
+    add("response.created", response=begun)
+    add("response.in_progress", response=begun)
+    for index, item in enumerate(response["output"]):
+        _item_events(add, index, item)
+    if response["status"] not in ("queued", "in_progress"):
+        add(f"response.{response['status']}", response=response)
+    return events
+
+
+def _item_events(add: Callable[..., None], index: int, item: Item) -> None:
+    place = {"item_id": item["id"], "output_index": index}
+    kind = item["type"]
+    opened = {key: value for key, value in item.items() if key != "encrypted_content"}
+    if kind == "message":
+        opened |= {"content": [], "status": "in_progress"}
+    elif kind == "reasoning":
+        opened |= {"summary": []}
+        opened.pop("content", None)
+    elif kind in ("function_call", "custom_tool_call"):
+        opened |= {"arguments" if kind == "function_call" else "input": "", "status": "in_progress"}
+    add("response.output_item.added", output_index=index, item=opened)
+    if kind == "message":
+        for inner, part in enumerate(item["content"]):
+            at = {**place, "content_index": inner}
+            add("response.content_part.added", **at, part={**part, "text": "", "logprobs": []})
+            for word in _WORDS.findall(part["text"]):
+                add("response.output_text.delta", **at, delta=word, logprobs=[])
+            add("response.output_text.done", **at, text=part["text"], logprobs=part.get("logprobs", []))
+            add("response.content_part.done", **at, part=part)
+    elif kind == "function_call":
+        add("response.function_call_arguments.delta", **place, delta=item["arguments"])
+        add("response.function_call_arguments.done", **place, name=item["name"], arguments=item["arguments"])
+    elif kind == "custom_tool_call":
+        add("response.custom_tool_call_input.delta", **place, delta=item["input"])
+        add("response.custom_tool_call_input.done", **place, input=item["input"])
+    add("response.output_item.done", output_index=index, item=item)

@@ -1,0 +1,146 @@
+"""Items: what came in as chat messages, and what is kept, with ids."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from llmirage_shared.wire.errors import ApiError
+
+Item = dict[str, Any]
+
+_ID_PREFIX = {
+    "message": "msg_",
+    "function_call": "fc_",
+    "function_call_output": "fco_",
+    "custom_tool_call": "ctc_",
+    "custom_tool_call_output": "ctco_",
+    "reasoning": "rs_",
+    "compaction": "cmp_",
+}
+
+
+def new_item_id(kind: str) -> str:
+    return _ID_PREFIX.get(kind, "item_") + os.urandom(24).hex()
+
+
+def stored(items: Sequence[Mapping[str, Any]]) -> list[Item]:
+    """Input items as they are listed later: each with type, id and status, content as parts."""
+    return [_stored(item) for item in items]
+
+
+def _stored(item: Mapping[str, Any]) -> Item:
+    kind = item.get("type") or "message"
+    kept: Item = {"id": item.get("id") or new_item_id(kind), "type": kind, **{k: v for k, v in item.items() if k != "id"}}
+    if kind == "message":
+        kept["type"] = "message"
+        kept.setdefault("status", "completed")
+        if isinstance(kept["content"], str):
+            part: Item = {"type": "input_text", "text": kept["content"]}
+            if kept["role"] == "assistant":
+                part = {"type": "output_text", "text": kept["content"], "annotations": [], "logprobs": []}
+            kept["content"] = [part]
+    elif kind in ("function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"):
+        kept.setdefault("status", "completed")
+    elif kind == "reasoning":
+        kept["summary"] = kept.get("summary") or []
+    return kept
+
+
+def resolved(items: Sequence[Mapping[str, Any]], find: Callable[[str], Item | None]) -> list[Mapping[str, Any]]:
+    """The items with references replaced by what they point to. Raises ApiError (404) for one that points to nothing."""
+    found: list[Mapping[str, Any]] = []
+    for item in items:
+        if item.get("type") != "item_reference":
+            found.append(item)
+            continue
+        target = find(item["id"])
+        if target is None:
+            raise ApiError(f"Item with id '{item['id']}' not found.", status=404, param="input")
+        found.append(target)
+    return found
+
+
+def messages(items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The items as chat messages. Thoughts are left out, as models drop them; calls in a row are one message."""
+    chat: list[dict[str, Any]] = []
+    for item in items:
+        kind = item.get("type") or "message"
+        if kind == "message":
+            chat.append({"role": item["role"], "content": _content(item["content"])})
+        elif kind in ("function_call", "custom_tool_call"):
+            call = _call(item, kind)
+            if chat and chat[-1]["role"] == "assistant":
+                chat[-1].setdefault("tool_calls", []).append(call)
+            else:
+                chat.append({"role": "assistant", "content": None, "tool_calls": [call]})
+        elif kind in ("function_call_output", "custom_tool_call_output"):
+            chat.append({"role": "tool", "tool_call_id": item["call_id"], "content": _content(item["output"])})
+        elif kind == "compaction":
+            chat.append({"role": "system", "content": unsealed(str(item.get("encrypted_content") or ""))})
+        elif kind not in ("reasoning", "compaction_trigger"):  # what a hosted tool did: shown as it is
+            chat.append({"role": "assistant", "content": json.dumps(dict(item), ensure_ascii=False)})
+    return chat
+
+
+def check_outputs(items: Sequence[Mapping[str, Any]]) -> None:
+    """Every tool output answers a call among the items before it, every call is answered. Raises ApiError."""
+    calls: dict[str, str] = {}
+    answered: set[str] = set()
+    for item in items:
+        kind = item.get("type")
+        if kind in ("function_call", "custom_tool_call"):
+            calls[item["call_id"]] = "function" if kind == "function_call" else "custom tool"
+        elif kind in ("function_call_output", "custom_tool_call_output"):
+            what = "function" if kind == "function_call_output" else "custom tool"
+            if item["call_id"] not in calls:
+                raise ApiError(f"No tool call found for {what} call output with call_id {item['call_id']}.", param="input")
+            answered.add(item["call_id"])
+    for call_id, what in calls.items():
+        if call_id not in answered:
+            raise ApiError(f"No tool output found for {what} call {call_id}.", param="input")
+
+
+def _call(item: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    if kind == "function_call":
+        function = {"name": item["name"], "arguments": item["arguments"]}
+        return {"id": item["call_id"], "type": "function", "function": function}
+    return {"id": item["call_id"], "type": "custom", "custom": {"name": item["name"], "input": item["input"]}}
+
+
+def _content(content: Any) -> Any:
+    """Content parts in chat's form; text alone as one string."""
+    if isinstance(content, str):
+        return content
+    parts = [_part(part) for part in content or ()]
+    if all(part["type"] == "text" for part in parts):
+        return "\n".join(part["text"] for part in parts)
+    return parts
+
+
+def _part(part: Mapping[str, Any]) -> dict[str, Any]:
+    kind = part["type"]
+    if kind == "input_image":
+        url = part.get("image_url") or f"file:{part.get('file_id')}"
+        return {"type": "image_url", "image_url": {"url": url, "detail": part.get("detail") or "auto"}}
+    if kind == "input_file":
+        return {"type": "file", "file": {key: value for key, value in part.items() if key != "type"}}
+    if kind == "input_audio":
+        return {"type": "input_audio", "input_audio": part["input_audio"]}
+    return {"type": "text", "text": part.get("text") or part.get("refusal") or ""}
+
+
+def sealed(text: str) -> str:
+    """What only this server can read again, as `encrypted_content`: not secret, but opaque to clients as the real one is."""
+    return "gAAAA" + base64.urlsafe_b64encode(text.encode()).decode()
+
+
+def unsealed(content: str) -> str:
+    """The text that `sealed` made opaque; "" for what it did not make."""
+    try:
+        return base64.urlsafe_b64decode(content.removeprefix("gAAAA")).decode()
+    except ValueError:
+        return ""

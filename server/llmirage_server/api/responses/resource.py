@@ -1,0 +1,153 @@
+"""The response object: every setting echoed with its default filled in, and the output items made of a reply."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from llmirage_server.api.responses.items import Item, new_item_id, sealed
+from llmirage_server.replies.reply import Part, Reply
+from llmirage_shared.wire.responses import new_call_id
+
+if TYPE_CHECKING:
+    from llmirage_shared.wire.schema.responses import ResponseRequest
+
+ENCRYPTED = "reasoning.encrypted_content"
+
+
+def new_response(response_id: str, created_at: int, request: ResponseRequest, model: str, conversation: str | None) -> Item:
+    """The object of a response that has not begun. Its keys are those of OpenAI's and of the Open Responses document."""
+    reasoning, text = request.reasoning, request.text
+    return {
+        "id": response_id,
+        "object": "response",
+        "created_at": created_at,
+        "completed_at": None,
+        "status": "queued" if request.background else "in_progress",
+        "background": bool(request.background),
+        "billing": {"payer": "developer"},
+        "error": None,
+        "frequency_penalty": request.frequency_penalty or 0.0,
+        "incomplete_details": None,
+        "instructions": _plain(request.instructions),
+        "max_output_tokens": request.max_output_tokens,
+        "max_tool_calls": request.max_tool_calls,
+        "model": model,
+        "output": [],
+        "parallel_tool_calls": request.parallel_tool_calls is not False,
+        "presence_penalty": request.presence_penalty or 0.0,
+        "previous_response_id": request.previous_response_id,
+        "prompt_cache_key": request.prompt_cache_key,
+        "prompt_cache_retention": request.prompt_cache_retention,
+        "reasoning": {
+            "effort": reasoning.effort if reasoning else None,
+            "summary": (reasoning.summary or reasoning.generate_summary) if reasoning else None,
+        },
+        "safety_identifier": request.safety_identifier,
+        "service_tier": "default" if request.service_tier in (None, "auto") else request.service_tier,
+        "store": request.store is not False,
+        "temperature": 1.0 if request.temperature is None else request.temperature,
+        "text": {
+            "format": _format(text),
+            "verbosity": (text.verbosity if text else None) or "medium",
+        },
+        "tool_choice": request.tool_choice or "auto",
+        "tools": [_tool(tool.model_dump(by_alias=True, exclude_unset=True)) for tool in request.tools or ()],
+        "top_logprobs": request.top_logprobs or 0,
+        "top_p": 1.0 if request.top_p is None else request.top_p,
+        "truncation": request.truncation or "disabled",
+        "usage": None,
+        "user": request.user,
+        "metadata": request.metadata or {},
+        **({} if conversation is None else {"conversation": {"id": conversation}}),
+    }
+
+
+def _plain(value: Any) -> Any:
+    return [item.model_dump(by_alias=True, exclude_unset=True) for item in value] if isinstance(value, list) else value
+
+
+def _format(text: Any) -> dict[str, Any]:
+    if text is None or text.format is None:
+        return {"type": "text"}
+    form: dict[str, Any] = text.format.model_dump(by_alias=True, exclude_unset=True)
+    if form["type"] == "json_schema":
+        form = {"description": None, "strict": False, **form}
+    return form
+
+
+def _tool(tool: Item) -> Item:
+    """A tool as it is echoed: function tools with every field there is."""
+    if tool.get("type") == "function":
+        return {"description": None, "parameters": {}, **tool, "strict": tool.get("strict") is not False}
+    if tool.get("type") == "custom":
+        return {"format": {"type": "text"}, **tool}
+    return tool
+
+
+class OutputItem:
+    """One item of the output that a part of a reply becomes: as it begins, and as it ends."""
+
+    def __init__(self, part: Part, reply: Reply, request: ResponseRequest, cut: bool) -> None:
+        """cut: the reply ended inside this part."""
+        self.part = part
+        self.text = reply.said(part)
+        self.cut = cut
+        self.kind = {"text": "message", "reasoning": "reasoning", "function_call": "function_call"}.get(
+            part.kind, "custom_tool_call"
+        )
+        self.id = new_item_id(self.kind)
+        self.summarised = request.reasoning is not None and bool(
+            request.reasoning.summary or request.reasoning.generate_summary
+        )
+        self._encrypted = ENCRYPTED in (request.include or ())
+        self._call_id = new_call_id()
+
+    @property
+    def status(self) -> str:
+        return "incomplete" if self.cut else "completed"
+
+    def opening(self) -> Item:
+        """The item as `output_item.added` shows it."""
+        if self.kind == "message":
+            return {"id": self.id, "type": "message", "status": "in_progress", "content": [], "role": "assistant"}
+        if self.kind == "reasoning":
+            return {"id": self.id, "type": "reasoning", "summary": []}
+        return self._call("in_progress", "")
+
+    def finished(self, logprobs: list[Item]) -> Item:
+        """The item as `output_item.done` and the response show it."""
+        if self.kind == "message":
+            content = [self.text_part(self.text, logprobs)]
+            return {"id": self.id, "type": "message", "status": self.status, "content": content, "role": "assistant"}
+        if self.kind == "reasoning":
+            item: Item = {"id": self.id, "type": "reasoning", "summary": []}
+            if self.summarised:
+                item["summary"] = [{"type": "summary_text", "text": self.text}]
+            else:
+                item["content"] = [{"type": "reasoning_text", "text": self.text}]
+            if self._encrypted:
+                item["encrypted_content"] = sealed(self.text)
+            return item
+        return self._call(self.status, self.text)
+
+    @staticmethod
+    def text_part(text: str, logprobs: list[Item]) -> Item:
+        return {"type": "output_text", "annotations": [], "logprobs": logprobs, "text": text}
+
+    def _call(self, status: str, written: str) -> Item:
+        name, field = self.part.name, "arguments" if self.kind == "function_call" else "input"
+        return {"id": self.id, "type": self.kind, "status": status, field: written, "call_id": self._call_id, "name": name}
+
+
+def response_usage(usage: Item) -> Item:
+    """Chat's usage object in the words of the Responses API."""
+    return {
+        "input_tokens": usage["prompt_tokens"],
+        "input_tokens_details": {
+            "cached_tokens": usage["prompt_tokens_details"]["cached_tokens"],
+            "cache_write_tokens": 0,
+        },
+        "output_tokens": usage["completion_tokens"],
+        "output_tokens_details": {"reasoning_tokens": usage["completion_tokens_details"]["reasoning_tokens"]},
+        "total_tokens": usage["total_tokens"],
+    }

@@ -1,0 +1,157 @@
+"""The events of a streamed response."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from llmirage_server.api.generation import Choice
+from llmirage_server.api.responses.items import Item
+from llmirage_server.api.responses.resource import OutputItem
+from llmirage_shared.wire.chunks import encoded, escape
+
+if TYPE_CHECKING:
+    from llmirage_shared.wire.schema.responses import ResponseRequest
+
+Logprobs = Callable[[int], dict[str, Any]]
+
+_DELTA = {
+    "message": "response.output_text",
+    "function_call": "response.function_call_arguments",
+    "custom_tool_call": "response.custom_tool_call_input",
+}
+
+
+class ResponseWriter:
+    """A ChoiceWriter of events. `output` grows by each item that is finished."""
+
+    def __init__(self, choice: Choice, request: ResponseRequest, response: Item, logprobs: Logprobs | None) -> None:
+        reply = choice.reply
+        self.response = response
+        self.sequence = 0  # of the next event
+        self._pieces = reply.pieces
+        self._logprobs = logprobs
+        parts = reply.all_parts
+        cut = reply.finish_reason == "length"
+        self.items = [OutputItem(part, reply, request, cut and part is parts[-1]) for part in parts]
+        self._index = -1  # of the item that is open
+        self._next = 0  # item that the next token belongs to, or comes before
+        self._spoken: list[Item] = []  # log probabilities of the open item
+        self._delta: tuple[bytes, bytes, bytes] | None = None
+
+    def opening(self) -> bytes:
+        """What leaves before any token."""
+        response = {**self.response, "output": []}
+        events = []
+        if response["background"]:
+            events.append(self.event("response.created", response={**response, "status": "queued"}))
+            events.append(self.event("response.queued", response={**response, "status": "queued"}))
+        else:
+            events.append(self.event("response.created", response={**response, "status": "in_progress"}))
+        events.append(self.event("response.in_progress", response={**response, "status": "in_progress"}))
+        return b"".join(events)
+
+    def tokens(self, start: int, end: int) -> bytes:
+        written = []
+        for place in range(start, end):
+            while self._next < len(self.items) and place >= self.items[self._next].part.end:
+                written.append(self._close_up_to(self._next))
+                self._next += 1
+            if self._next == len(self.items) or place < self.items[self._next].part.start:
+                continue
+            if self._index < self._next:
+                written.append(self._open(self._next))
+            if piece := self._pieces[place]:
+                written.append(self._say(piece, place))
+        return b"".join(written)
+
+    def ending(self) -> bytes:
+        written = []
+        while self._next < len(self.items):
+            written.append(self._close_up_to(self._next))
+            self._next += 1
+        return b"".join(written)
+
+    def event(self, kind: str, **fields: Any) -> bytes:
+        """One event, numbered."""
+        data = encoded({"type": kind, "sequence_number": self.sequence, **fields})
+        self.sequence += 1
+        return b"event: " + kind.encode() + b"\ndata: " + data + b"\n\n"
+
+    def finished_items(self) -> list[Item]:
+        """All output items as they are when the reply is complete."""
+        return [item.finished(self._all_logprobs(item)) for item in self.items]
+
+    def _all_logprobs(self, item: OutputItem) -> list[Item]:
+        if self._logprobs is None or item.kind != "message":
+            return []
+        return [self._logprobs(place) for place in range(item.part.start, item.part.end) if self._pieces[place]]
+
+    def _open(self, index: int) -> bytes:
+        item = self.items[index]
+        self._index = index
+        self._spoken = []
+        events = [self.event("response.output_item.added", output_index=index, item=item.opening())]
+        place = {"item_id": item.id, "output_index": index}
+        if item.kind == "message":
+            part = item.text_part("", [])
+            events.append(self.event("response.content_part.added", **place, content_index=0, part=part))
+        elif item.kind == "reasoning" and item.summarised:
+            part = {"type": "summary_text", "text": ""}
+            events.append(self.event("response.reasoning_summary_part.added", **place, summary_index=0, part=part))
+        kind = self._delta_kind(item) + ".delta"
+        head = b"event: " + kind.encode() + b'\ndata: {"type":"' + kind.encode() + b'","sequence_number":'
+        middle = b"," + encoded({**place, **self._inner_index(item)})[1:-1] + b',"delta":'
+        self._delta = (head, middle, b',"logprobs":' if item.kind == "message" else b"")
+        return b"".join(events)
+
+    def _say(self, piece: str, place: int) -> bytes:
+        assert self._delta is not None
+        head, middle, logprobs = self._delta
+        data = head + str(self.sequence).encode() + middle + escape(piece)
+        self.sequence += 1
+        if logprobs:
+            entries = [] if self._logprobs is None else [self._logprobs(place)]
+            self._spoken += entries
+            data += logprobs + (encoded_list(entries) if entries else b"[]")
+        return data + b"}\n\n"
+
+    def _close_up_to(self, index: int) -> bytes:
+        """End item `index`; an item that never showed anything is opened first."""
+        data = self._open(index) if self._index < index else b""
+        item = self.items[index]
+        place = {"item_id": item.id, "output_index": index}
+        kind = self._delta_kind(item)
+        inner = self._inner_index(item)
+        events = [data]
+        if item.kind == "message":
+            events.append(self.event(f"{kind}.done", **place, **inner, text=item.text, logprobs=self._spoken))
+            part = item.text_part(item.text, self._spoken)
+            events.append(self.event("response.content_part.done", **place, **inner, part=part))
+        elif item.kind == "reasoning":
+            events.append(self.event(f"{kind}.done", **place, **inner, text=item.text))
+            if item.summarised:
+                part = {"type": "summary_text", "text": item.text}
+                events.append(self.event("response.reasoning_summary_part.done", **place, **inner, part=part))
+        elif item.kind == "function_call":
+            events.append(self.event(f"{kind}.done", **place, name=item.part.name, arguments=item.text))
+        else:
+            events.append(self.event(f"{kind}.done", **place, input=item.text))
+        events.append(self.event("response.output_item.done", output_index=index, item=item.finished(self._spoken)))
+        return b"".join(events)
+
+    @staticmethod
+    def _delta_kind(item: OutputItem) -> str:
+        if item.kind == "reasoning":
+            return "response.reasoning_summary_text" if item.summarised else "response.reasoning_text"
+        return _DELTA[item.kind]
+
+    @staticmethod
+    def _inner_index(item: OutputItem) -> dict[str, int]:
+        if item.kind == "reasoning" and item.summarised:
+            return {"summary_index": 0}
+        return {"content_index": 0} if item.kind in ("message", "reasoning") else {}
+
+
+def encoded_list(entries: list[Item]) -> bytes:
+    return b"[" + b",".join([encoded(entry) for entry in entries]) + b"]"

@@ -1,0 +1,41 @@
+"""Lists with cursors, as the OpenAI API pages them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from llmirage_shared.wire import errors
+
+MOST = 100
+
+
+def page(items: Sequence[dict[str, Any]], query: Callable[[str], str | None], order: str = "desc") -> dict[str, Any]:
+    """A list object of items given oldest first; `limit` (20), `order`, `after` and `before` come from the query.
+
+    Raises ApiError for values that are none.
+    """
+    limit, wanted = query("limit"), query("order") or order
+    if wanted not in ("asc", "desc"):
+        raise errors.not_a_choice("order", wanted, ("asc", "desc"))
+    if limit is not None and not limit.lstrip("-").isdigit():
+        raise errors.wrong_type("limit", "an integer", limit)
+    count = 20 if limit is None else int(limit)
+    if count < 1:
+        raise errors.below_minimum("limit", "integer", 1, count)
+    if count > MOST:
+        raise errors.above_maximum("limit", "integer", MOST, count)
+    listed = list(items) if wanted == "asc" else list(reversed(items))
+    ids = [item["id"] for item in listed]
+    if after := query("after"):
+        listed = listed[ids.index(after) + 1 :] if after in ids else []
+    if (before := query("before")) and before in (ids := [item["id"] for item in listed]):
+        listed = listed[: ids.index(before)]
+    data = listed[:count]
+    return {
+        "object": "list",
+        "data": data,
+        "first_id": data[0]["id"] if data else None,
+        "last_id": data[-1]["id"] if data else None,
+        "has_more": len(listed) > count,
+    }

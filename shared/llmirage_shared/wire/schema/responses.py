@@ -1,0 +1,269 @@
+"""The bodies of the Responses API and of conversations."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from llmirage_shared.wire.schema.base import Integer, Number, WireModel
+from llmirage_shared.wire.schema.item_types import OTHER_ITEMS
+from llmirage_shared.wire.schema.tools import ToolName
+
+
+class InputText(WireModel):
+    type: Literal["input_text", "text"]
+    text: str
+
+
+class InputImage(WireModel):
+    type: Literal["input_image"]
+    image_url: str | None = None
+    file_id: str | None = None
+    detail: Literal["auto", "low", "high", "original"] | None = None
+
+
+class InputFile(WireModel):
+    type: Literal["input_file"]
+
+
+class InputAudioPart(WireModel):
+    type: Literal["input_audio"]
+    input_audio: dict[str, Any]
+
+
+class OutputText(WireModel):
+    type: Literal["output_text"]
+    text: str
+
+
+class RefusalText(WireModel):
+    type: Literal["refusal"]
+    refusal: str
+
+
+class SummaryText(WireModel):
+    type: Literal["summary_text", "reasoning_text"]
+    text: str
+
+
+ItemPart = Annotated[
+    InputText | InputImage | InputFile | InputAudioPart | OutputText | RefusalText | SummaryText, Field(discriminator="type")
+]
+ItemContent = str | list[ItemPart]
+
+
+class MessageItem(WireModel):
+    """A message; its `type` may be left out."""
+
+    type: Literal["message"] = "message"
+    role: Literal["user", "assistant", "system", "developer"]
+    content: ItemContent
+
+
+class FunctionCallItem(WireModel):
+    type: Literal["function_call"]
+    call_id: str
+    name: str
+    arguments: str
+
+
+class FunctionCallOutputItem(WireModel):
+    type: Literal["function_call_output"]
+    call_id: str
+    output: ItemContent
+
+
+class CustomToolCallItem(WireModel):
+    type: Literal["custom_tool_call"]
+    call_id: str
+    name: str
+    input: str
+
+
+class CustomToolCallOutputItem(WireModel):
+    type: Literal["custom_tool_call_output"]
+    call_id: str
+    output: ItemContent
+
+
+class ReasoningItem(WireModel):
+    type: Literal["reasoning"]
+    summary: list[dict[str, Any]] | None = None
+    content: list[dict[str, Any]] | None = None
+    encrypted_content: str | None = None
+
+
+class ItemReference(WireModel):
+    type: Literal["item_reference"]
+    id: str
+
+
+class OtherItem(WireModel):
+    """Items of hosted tools, which are kept and shown to the model as they are."""
+
+    type: str
+
+
+def _item_tag(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return "message"
+    kind = value.get("type")
+    if kind is None and "role" in value:
+        return "message"
+    return "other" if kind in OTHER_ITEMS else kind
+
+
+InputItem = Annotated[
+    Annotated[MessageItem, Tag("message")]
+    | Annotated[FunctionCallItem, Tag("function_call")]
+    | Annotated[FunctionCallOutputItem, Tag("function_call_output")]
+    | Annotated[CustomToolCallItem, Tag("custom_tool_call")]
+    | Annotated[CustomToolCallOutputItem, Tag("custom_tool_call_output")]
+    | Annotated[ReasoningItem, Tag("reasoning")]
+    | Annotated[ItemReference, Tag("item_reference")]
+    | Annotated[OtherItem, Tag("other")],
+    Discriminator(
+        _item_tag,
+        custom_error_type="unknown_item",
+        custom_error_message="unknown item type",
+    ),
+]
+
+
+class ResponseFunctionTool(WireModel):
+    type: Literal["function"]
+    name: ToolName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ResponseCustomTool(WireModel):
+    type: Literal["custom"]
+    name: ToolName
+    description: str | None = None
+    format: dict[str, Any] | None = None
+
+
+class HostedTool(WireModel):
+    """Declared and accepted; never called by itself."""
+
+    type: str
+
+
+def _tool_tag(value: Any) -> str:
+    kind = value.get("type") if isinstance(value, dict) else None
+    return kind if kind in ("function", "custom") else "hosted"
+
+
+ResponseTool = Annotated[
+    Annotated[ResponseFunctionTool, Tag("function")]
+    | Annotated[ResponseCustomTool, Tag("custom")]
+    | Annotated[HostedTool, Tag("hosted")],
+    Discriminator(_tool_tag),
+]
+
+
+class Reasoning(WireModel):
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+    generate_summary: Literal["auto", "concise", "detailed"] | None = None
+
+
+class PlainFormat(WireModel):
+    type: Literal["text"]
+
+
+class ObjectFormat(WireModel):
+    type: Literal["json_object"]
+
+
+class SchemaFormat(WireModel):
+    type: Literal["json_schema"]
+    name: ToolName
+    schema_: dict[str, Any] = Field(alias="schema")
+    strict: bool | None = None
+    description: str | None = None
+
+
+class TextOptions(WireModel):
+    format: Annotated[PlainFormat | ObjectFormat | SchemaFormat, Field(discriminator="type")] | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+
+class ConversationReference(WireModel):
+    id: str
+
+
+class ResponseStreamOptions(WireModel):
+    include_obfuscation: bool | None = None
+
+
+Metadata = Annotated[dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)]
+
+
+class InputFields(WireModel):
+    """What says which prompt the model sees."""
+
+    model: str | None = None
+    input: str | list[InputItem] | None = None
+    instructions: str | list[InputItem] | None = None
+    previous_response_id: str | None = None
+    conversation: str | ConversationReference | None = None
+    tools: list[ResponseTool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning: Reasoning | None = None
+    text: TextOptions | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+
+
+class ResponseRequest(InputFields):
+    """POST /v1/responses."""
+
+    background: bool | None = None
+    include: list[str] | None = None
+    max_output_tokens: Annotated[Integer, Field(ge=1)] | None = None
+    max_tool_calls: Annotated[Integer, Field(ge=1)] | None = None
+    metadata: Metadata | None = None
+    prompt: dict[str, Any] | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    safety_identifier: str | None = None
+    service_tier: Literal["auto", "default", "flex", "scale", "priority"] | None = None
+    store: bool | None = None
+    stream: bool | None = None
+    stream_options: ResponseStreamOptions | None = None
+    temperature: Annotated[Number, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[Number, Field(ge=0, le=1)] | None = None
+    top_logprobs: Annotated[Integer, Field(ge=0, le=20)] | None = None
+    presence_penalty: Annotated[Number, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[Number, Field(ge=-2, le=2)] | None = None
+    user: str | None = None
+    seed: Integer | None = None  # not OpenAI's; vLLM's
+    ignore_eos: bool | None = None
+    min_tokens: Annotated[Integer, Field(ge=0)] | None = None
+
+
+class CompactRequest(InputFields):
+    """POST /v1/responses/compact."""
+
+
+class ConversationCreate(WireModel):
+    """POST /v1/conversations."""
+
+    items: Annotated[list[InputItem], Field(max_length=20)] | None = None
+    metadata: Metadata | None = None
+
+
+class ConversationUpdate(WireModel):
+    """POST /v1/conversations/{id}."""
+
+    metadata: Metadata
+
+
+class ItemsCreate(WireModel):
+    """POST /v1/conversations/{id}/items."""
+
+    items: Annotated[list[InputItem], Field(max_length=20)]
