@@ -21,7 +21,7 @@ def most_cached(request, instances):
     return max(range(len(instances)), key=lambda i: instances[i].cached_tokens)
 
 def by_facts(request, instances):
-    seen.append((request.prompt.tolist(), request.session_key, request.model, request.max_tokens))
+    seen.append((request.prompt.tolist(), request.session_key, request.model, request.max_tokens, request.priority))
     seen.append([(i.index, i.running, i.waiting, i.kv_used_tokens, i.kv_total_tokens, i.cached_tokens) for i in instances])
     return request.prompt[0] % 2  # a numpy integer
 
@@ -106,11 +106,11 @@ def test_a_function_sees_the_request_and_the_instances_as_they_are() -> None:
     all_instances = instances(2)
     all_instances[1].submit(request(4, 5, 6, 7), 0.0)
     asking = request(5, 6)
-    asking.session_key, asking.model, asking.max_tokens = "s", "m", 80
+    asking.session_key, asking.model, asking.max_tokens, asking.priority = "s", "m", 80, 3
     assert router.choose(asking, all_instances) == 1
     import own_routers  # type: ignore[import-not-found]
 
-    assert own_routers.seen == [([5, 6], "s", "m", 80), [(0, 0, 0, 0, 1000, 0), (1, 0, 1, 0, 1000, 0)]]
+    assert own_routers.seen == [([5, 6], "s", "m", 80, 3), [(0, 0, 0, 0, 1000, 0), (1, 0, 1, 0, 1000, 0)]]
 
 
 @pytest.mark.usefixtures("folder")
@@ -240,6 +240,22 @@ def test_what_does_not_fit_is_refused_at_once_in_one_line(name: str, said: str) 
 def test_a_module_with_a_syntax_error_is_refused_with_its_line() -> None:
     with pytest.raises(ValueError, match=r"cannot import 'broken_router': SyntaxError: .*\(broken_router.py, line 1\)"):
         make_router("broken_router:f")
+
+
+def test_the_routers_in_the_documentation_work_as_they_are(folder: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "routers.md").read_text(encoding="utf-8")
+    blocks = [block.split("```")[0] for block in page.split("```python\n")[1:]]
+    assert len(blocks) == 2
+    (folder / "documented_routers.py").write_text("\n".join(blocks), encoding="utf-8")
+    all_instances = instances()
+    for i in range(5):
+        all_instances[0].submit(request(i, output=9), 0.0)
+    pick = make_router("documented_routers:pick")
+    assert pick.choose(request(), all_instances) == 1
+    canary = make_router("documented_routers:Canary", 7)
+    places = [canary.choose(request(), all_instances) for _ in range(300)]
+    assert 10 <= places.count(2) <= 60
+    assert set(places) == {0, 1, 2}
 
 
 def test_a_file_in_the_working_directory_hides_no_installed_module(folder: Path) -> None:

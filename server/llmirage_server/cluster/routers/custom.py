@@ -36,13 +36,14 @@ class RequestView:
     session_key: str | None
     model: str | None
     max_tokens: int  # what the caller allowed; 0 if not stated
+    priority: int  # lower is served first, by engines that schedule by priority
     _request: Request
 
     @classmethod
     def of(cls, request: Request) -> RequestView:
         prompt = request.prompt.view()
         prompt.flags.writeable = False
-        return cls(prompt, request.session_key, request.model, request.max_tokens, request)
+        return cls(prompt, request.session_key, request.model, request.max_tokens, request.priority, request)
 
     @cached_property
     def _key(self) -> bytes:
