@@ -97,10 +97,8 @@ def lengths(run: MeasuredRun, requests: int) -> list[tuple[int, int]]:
 
 
 def _serve(run: MeasuredRun, cluster: Cluster) -> Prediction:
-    """Serve the first rounds of the run, all clients starting at once, and weigh them as the whole run has them.
-
-    A run of ten requests a client begins with a burst that nine others follow. Answers of thousands of tokens are served
-    for fewer rounds; the burst then still counts as one of ten.
+    """Serve the run, all clients starting at once; or, where answers are long, a shorter one of which all phases count as
+    they do in the whole run: the burst at the start, the requests between, and those of the end, when the batch shrinks.
     """
     clients = run.concurrency
     total = run.requests or ROUNDS * clients
@@ -116,10 +114,11 @@ def _serve(run: MeasuredRun, cluster: Cluster) -> Prediction:
             for request in end.emitted:
                 if request.produced == len(request.output) and (following := next(waiting, None)) is not None:
                     cluster.submit(following, end.time_s)
-    burst, later = requests[:clients], requests[clients:]
-    share = len(burst) / total if later else 1.0
-    ttft = _mix([r.first_token_s - r.arrival_s for r in burst], [r.first_token_s - r.arrival_s for r in later], share)
-    tpot = _mix([_tpot_s(r) for r in burst], [_tpot_s(r) for r in later], share)
+    first, last = requests[:clients], requests[clients:][-clients:]
+    between = requests[clients : len(requests) - len(last)]
+    phases = [(first, len(first)), (between, total - len(first) - len(last)), (last, len(last))]
+    ttft = _weighted([([r.first_token_s - r.arrival_s for r in phase], weight) for phase, weight in phases if phase])
+    tpot = _weighted([([_tpot_s(r) for r in phase], weight) for phase, weight in phases if phase])
     return Prediction(run, ttft * 1e3, tpot * 1e3, sum(r.preemptions for r in requests))
 
 
@@ -127,7 +126,6 @@ def _tpot_s(request: Request) -> float:
     return (request.finished_s - request.first_token_s) / (len(request.output) - 1)
 
 
-def _mix(burst: list[float], later: list[float], share: float) -> float:
-    """Mean over the burst, `share` of the run, and what follows."""
-    mean = sum(burst) / len(burst)
-    return share * mean + (1 - share) * sum(later) / len(later) if later else mean
+def _weighted(phases: list[tuple[list[float], int]]) -> float:
+    """Mean over phases of a run, each with the number of requests it stands for."""
+    return sum(weight * sum(values) / len(values) for values, weight in phases) / sum(weight for _, weight in phases)

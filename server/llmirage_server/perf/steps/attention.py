@@ -6,7 +6,7 @@ causal attention kernel, decodes through another that reads the cache.
 
 from __future__ import annotations
 
-from llmirage_server.perf.kernels import attention, linear, mla, sparse
+from llmirage_server.perf.kernels import attention, collectives, elementwise, linear, mla, sparse
 from llmirage_server.perf.layers import Attention, GatedDelta, Gqa, Mamba2, Mla, SparseIndex, heads_per_rank
 from llmirage_server.perf.steps.operations import BF16, DecodeOp, Op, PrefillOp, Setting, TokenOp
 
@@ -33,6 +33,7 @@ def _gqa(s: Setting, block: Gqa, calls: int) -> list[Op]:
     decode = attention.decode(*shape, queries=s.queries, window=block.window)
     ops: list[Op] = [
         s.gemm("qkv projection", calls, block.qkv_width(tp), s.hidden),
+        *_qk_norms(s, block, calls),
         # queries and keys are read and written, keys and values go to the cache
         s.elementwise("rotary embedding, cache write", calls, 4.0 * (heads * block.head_dim + cached)),
         *_index(s, block.index, s.hidden, calls),
@@ -42,6 +43,24 @@ def _gqa(s: Setting, block: Gqa, calls: int) -> list[Op]:
     if block.output_gate:
         ops.append(s.elementwise("attention gate", calls, 6.0 * heads * block.v_dim))
     ops.append(s.gemm("output projection", calls, s.hidden, heads * block.v_dim))
+    return ops
+
+
+def _qk_norms(s: Setting, block: Gqa, calls: int) -> list[Op]:
+    """Norms of queries and keys. One over all heads (MiniMax-M2) needs the sums of squares of every rank.
+
+    Four launches then, as vLLM compiles MiniMaxText01RMSNormTP: squares of queries and of keys, and the scaling of both.
+    """
+    tp = s.parallel.tp
+    width = (block.heads // tp + heads_per_rank(block.kv_heads, tp)) * block.head_dim
+    if not block.qk_norm:
+        return []
+    if block.qk_norm < (block.heads + block.kv_heads) * block.head_dim:
+        return [s.elementwise("query and key norms", calls, 4.0 * width)]
+    ops: list[Op] = [TokenOp("query and key norms", calls, elementwise.elementwise(s.gpu, 6.0 * width, launches=4))]
+    if tp > 1:
+        two_floats = collectives.all_reduce(s.gpu, s.constants, tp, 8.0)
+        ops.append(TokenOp("all-reduce of query and key norms", calls, two_floats))
     return ops
 
 
