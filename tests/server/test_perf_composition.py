@@ -35,7 +35,8 @@ class Sum:
         self.constants, self.total = constants_for(H100, engine), 0.0
 
     def gemm(self, calls: int, n: int, k: int, tokens: int = TOKENS, dtype: str = "fp8") -> None:
-        self.total += calls * gemm.gemm(H100, self.constants, WEIGHT_DTYPES[dtype], n, k).seconds(tokens)
+        kernel = gemm.gemm(H100, self.constants, WEIGHT_DTYPES[dtype], n, k, fused_cast=dtype == "fp8")
+        self.total += calls * kernel.seconds(tokens)
 
     def move(self, calls: int, bytes_per_token: float, tokens: int = TOKENS) -> None:
         self.total += calls * elementwise.elementwise(H100, bytes_per_token).seconds(tokens)
@@ -123,6 +124,16 @@ def test_a_window_clips_what_attention_sees() -> None:
     assert operations["decode attention, sliding window"] == pytest.approx(
         2 * mixed * decode.seconds(3, 50 + 128 + 128, 128)
     )
+
+
+def test_norms_over_all_heads_are_summed_over_the_ranks() -> None:
+    plain, narrow, wide = (model(LayerGroup(2, Gqa(8, 2, 64, qk_norm=width), None)) for width in (0, 2 * 64, 10 * 64))
+    s, found = Sum(), {o.name: o.seconds for o in step(wide, parallel=Parallelism(tp=2)).breakdown([], CONTEXTS)}
+    norms = elementwise.elementwise(H100, 6 * 5 * 64, launches=4).seconds(3)
+    sums = collectives.all_reduce(H100, s.constants, 2, 8).seconds(3)
+    assert (found["query and key norms"], found["all-reduce of query and key norms"]) == (2 * norms, 2 * sums)
+    each_head = gpu_s(narrow, [], CONTEXTS) - gpu_s(plain, [], CONTEXTS)
+    assert each_head == pytest.approx(2 * elementwise.elementwise(H100, 4 * 10 * 64).seconds(3))
 
 
 def test_latent_attention_expands_prompts_and_absorbs_decodes() -> None:

@@ -140,3 +140,22 @@ def test_more_ranks_never_hold_more_weights_each(model: ModelSpec, weights: str,
     sizes = [p for tp in (1, 2, 4, 8) if not parallelism_problems(model, p := Parallelism(tp, ep=ep if model.moe else 1))]
     held = [weights_bytes_per_rank(model, WEIGHT_DTYPES[weights], p) for p in sizes]
     assert held == sorted(held, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "weights", "gb"),
+    [
+        ("DeepSeek-R1", "fp8_block", 671),  # 671 billion parameters, one byte each
+        ("DeepSeek-R1", "nvfp4", 397),  # nvidia/DeepSeek-R1-FP4: 394 GB
+        (
+            "Kimi-K2-Thinking",
+            "int4",
+            563,
+        ),  # moonshotai/Kimi-K2-Thinking: 594 GB, its scales being finer than AWQ's (32, not 128)
+        ("gpt-oss-120b", "mxfp4", 65),  # openai/gpt-oss-120b: 65 GB
+        ("gpt-oss-20b", "mxfp4", 13.8),  # openai/gpt-oss-20b: 13.8 GB
+    ],
+)
+def test_published_checkpoints_have_their_size(name: str, weights: str, gb: float) -> None:
+    held = weights_bytes_per_rank(find_model(name), WEIGHT_DTYPES[weights], Parallelism())
+    assert held / 1e9 == pytest.approx(gb, rel=0.02)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from llmirage_server.perf.dtypes import WeightDtype
 from llmirage_server.perf.engines import EngineProfile
+from llmirage_server.perf.formats import Formats, formats_of
 from llmirage_server.perf.gpus import GIB, MIB
 from llmirage_server.perf.layers import Dense, Gqa, LayerGroup, Mla, Moe
 from llmirage_server.perf.models import ModelSpec
@@ -151,13 +152,13 @@ def weights_bytes_per_rank(
     all GPUs of the stage (whole or in slices: the same bytes). Embedding and lm_head are sharded by vocabulary and stay
     bf16, the router and the norms are copied in bf16. A tied table is held by both ends.
     """
-    linear = 2.0 if weights.experts_only and model.experts else weights.weight_bytes
+    formats = formats_of(model, weights)
     tables = int(first) + int(last)
     if model.tied_embeddings and first and last:
         tables = 1
     total = 2.0 * (model.embedding_weights * tables / parallel.tp + (model.hidden if last else 0))
     for group in model.groups:
-        total += group.count * _layer_bytes(group, model.hidden, linear, weights.weight_bytes, parallel)
+        total += group.count * _layer_bytes(group, model.hidden, formats, parallel)
     return int(total)
 
 
@@ -169,15 +170,16 @@ def draft_bytes_per_rank(model: ModelSpec, draft: ModelSpec | None, weights: Wei
     return int(joining) + weights_bytes_per_rank(model.draft, weights, parallel, first=False, last=False)
 
 
-def _layer_bytes(group: LayerGroup, hidden: int, linear: float, expert: float, parallel: Parallelism) -> float:
-    """Bytes of one layer's weights on one GPU, given those of one matrix weight and of one expert weight."""
+def _layer_bytes(group: LayerGroup, hidden: int, formats: Formats, parallel: Parallelism) -> float:
+    """Bytes of one layer's weights on one GPU."""
     tp, total = parallel.tp, 0.0
+    attention, mlp, expert = (dtype.weight_bytes for dtype in formats)
     if group.attention is not None:
-        total += group.attention.weights(hidden, tp) * linear + 2 * (group.attention.small_weights(hidden) + hidden)
+        total += group.attention.weights(hidden, tp) * attention + 2 * (group.attention.small_weights(hidden) + hidden)
     if isinstance(group.mlp, Dense):
-        total += group.mlp.weights(hidden) / tp * linear + 2 * hidden
+        total += group.mlp.weights(hidden) / tp * mlp + 2 * hidden
     elif isinstance(group.mlp, Moe):
-        total += group.mlp.shared_weights(hidden) / tp * linear + 2 * (group.mlp.router_weights(hidden) + hidden)
+        total += group.mlp.shared_weights(hidden) / tp * mlp + 2 * (group.mlp.router_weights(hidden) + hidden)
         total += group.mlp.experts * group.mlp.expert_weights(hidden) / parallel.stage_gpus * expert
     return total
 

@@ -16,6 +16,7 @@ from dataclasses import replace
 from llmirage_server.perf.constants import Constants, constants_for
 from llmirage_server.perf.dtypes import WeightDtype
 from llmirage_server.perf.engines import EngineProfile
+from llmirage_server.perf.formats import formats_of
 from llmirage_server.perf.gpus import GpuSpec
 from llmirage_server.perf.kernels.routing import DEFAULT_SKEW
 from llmirage_server.perf.models import ModelSpec
@@ -23,7 +24,7 @@ from llmirage_server.perf.parallelism import ONE_GPU, Parallelism, split_layers
 from llmirage_server.perf.step_model import StepBatch
 from llmirage_server.perf.steps.load import Load
 from llmirage_server.perf.steps.model_ops import embedding_ops, hand_over_ops, layer_ops, mtp_ops, output_ops
-from llmirage_server.perf.steps.operations import BF16, Op, Setting
+from llmirage_server.perf.steps.operations import Op, Setting
 from llmirage_server.perf.steps.stage import OperationTime, Stage, merged
 
 # Routing of models that are trained for balance (DeepSeek and its kin); aiconfigurator-core 0.12.0 assumes the same.
@@ -65,13 +66,13 @@ class RooflineStep:
         draft_tokens: int = 0,
     ) -> None:
         self._engine, self._parallel = engine, parallel
-        self._constants = _UsedConstants(constants_for(gpu, engine.base))
+        self._constants = used = _UsedConstants(constants_for(gpu, engine.base))
         self._queries = 1 + draft_tokens
 
         def setting(of: ModelSpec, queries: int, parallel: Parallelism = parallel) -> Setting:
-            linear = BF16 if weights.experts_only and of.experts else weights
             skew = _BALANCED_SKEW if of.has_mla else DEFAULT_SKEW
-            return Setting(gpu, self._constants, engine, parallel, linear, weights, kv_dtype, of.hidden, skew, queries)
+            formats = formats_of(of, weights)
+            return Setting(gpu, used, engine, parallel, formats, formats.mlp, kv_dtype, of.hidden, skew, queries)
 
         main = setting(model, self._queries)
         self._stages = _stages(main, model)

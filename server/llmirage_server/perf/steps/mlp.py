@@ -45,7 +45,7 @@ def _experts(s: Setting, block: Moe, calls: int) -> Op:
     kernel = moe.experts(
         s.gpu,
         s.constants,
-        s.experts,
+        s.formats.experts,
         block.latent or s.hidden,
         width,
         block.experts,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from llmirage_server.perf.kernels import collectives
 from llmirage_server.perf.layers import Attention, LayerGroup, Mlp
 from llmirage_server.perf.models import ModelSpec
@@ -25,7 +27,7 @@ def layer_ops(s: Setting, groups: tuple[LayerGroup, ...]) -> list[Op]:
         # the output of a block and the residual are read, both sums written, bf16
         ops.append(s.elementwise("norms", blocks, 8.0 * s.hidden))
     for block, calls in attention.items():
-        ops += [*attention_ops(s, block, calls), *all_reduce(s, calls)]
+        ops += [*attention_ops(replace(s, matrices=s.formats.attention), block, calls), *all_reduce(s, calls)]
     for block_, calls in mlp.items():
         ops += mlp_ops(s, block_, calls)
     return ops

@@ -8,6 +8,7 @@ from typing import Literal
 from llmirage_server.perf.constants import Constants
 from llmirage_server.perf.dtypes import WEIGHT_DTYPES, WeightDtype
 from llmirage_server.perf.engines import EngineProfile
+from llmirage_server.perf.formats import Formats
 from llmirage_server.perf.gpus import GpuSpec
 from llmirage_server.perf.kernels import elementwise, gemm
 from llmirage_server.perf.kernels.kernel import DecodeKernel, PrefillKernel, TokenKernel
@@ -63,8 +64,8 @@ class Setting:
     constants: Constants
     engine: EngineProfile
     parallel: Parallelism
-    linear: WeightDtype  # of all matrices but the routed experts
-    experts: WeightDtype
+    formats: Formats
+    matrices: WeightDtype  # the format of projections that name none
     kv_dtype: str
     hidden: int
     skew: float  # of the routing of tokens to experts: power of the law (kernels/moe.py)
@@ -75,10 +76,10 @@ class Setting:
     ) -> TokenOp:
         """A projection of `k` values to `n`.
 
-        fp8 stands for checkpoints with static scales of activations (NVIDIA ModelOpt, llm-compressor), which engines apply in
-        the kernel before: TensorRT-LLM always, vLLM by its fusion passes.
+        fp8 stands for checkpoints with static scales of activations (NVIDIA ModelOpt, llm-compressor), which engines apply
+        in the kernel before: TensorRT-LLM always, vLLM by its fusion passes.
         """
-        dtype = dtype or self.linear
+        dtype = dtype or self.matrices
         fused_cast = dtype.kernel_dtype == "fp8"
         return TokenOp(name, calls, gemm.gemm(self.gpu, self.constants, dtype, n, k, fused_cast=fused_cast), count)
 
