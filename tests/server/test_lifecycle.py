@@ -241,6 +241,14 @@ def test_the_kv_of_a_crashed_prefill_instance_is_computed_again() -> None:
     assert (one.produced, one.failed, cluster.transfers.done, cluster.transfers.tokens) == (5, False, 1, 11)
 
 
+def test_a_crash_frees_the_link() -> None:
+    cluster = apart(Event(2.0, 0, "crash", restart_after_s=0.0), link=KVLink(4.0))
+    one = request(1)
+    cluster.submit(one, 0.0)
+    # of a transfer from 1 to 11 nothing is left; the second prefill ends at 3, 11 tokens of 4 bytes at 4 bytes/s
+    assert tokens(cluster)[2] == (3.0 + 11.0 + 0.25, 2, 1)
+
+
 def test_what_streams_during_a_prefill_begins_with_the_one_that_counts() -> None:
     cluster = apart(Event(0.5, 0, "crash", restart_after_s=0.0), link=KVLink(20.0, layers=4))
     one = request(1)

@@ -307,6 +307,7 @@ class Cluster:
     def _lose(self, index: int) -> list[Request]:
         lost = self._instances[index].evacuate()
         self._pools.pool_of[index].router.forget(index)
+        self._transfers.lose(index)
         self._look_again(index)
         return lost
 

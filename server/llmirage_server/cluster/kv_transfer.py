@@ -120,6 +120,11 @@ class KVTransfers:
         if self._under_way.pop(request, None) is not None:
             self._drop_heads()
 
+    def lose(self, source: int) -> None:
+        """An instance has crashed: nothing of what it was sending, which the caller drops, keeps its own link busy."""
+        if self.link.scope == "sender":
+            self._free_s.pop(source, None)
+
     def sent_by(self, source: int) -> list[Transfer]:
         return [transfer for transfer in self._under_way.values() if transfer.source == source]
 
