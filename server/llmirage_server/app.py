@@ -18,12 +18,13 @@ from llmirage_server.api.generation import Service
 from llmirage_server.api.models import ServedModel, ServedModels
 from llmirage_server.api.routes import routes
 from llmirage_server.api.text import TextLoader, TextTools
-from llmirage_server.assembly import ServedPool, build, kv_link, plan
+from llmirage_server.assembly import build, kv_link
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.config import ClusterConfig, ConfigError
 from llmirage_server.driver import Driver, FreeDriver, PacedDriver
 from llmirage_server.perf.catalogue import list_models
 from llmirage_server.perf.deployment import Deployment
+from llmirage_server.planning import ServedPool, plan
 
 
 class LlmirageApp(Starlette):

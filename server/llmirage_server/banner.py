@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 from llmirage_server.app import LlmirageApp
-from llmirage_server.assembly import ServedPool
 from llmirage_server.capacity import EXAMPLE_PROMPT_TOKENS, EXAMPLE_REPLY_TOKENS, saturation_requests_per_s
 from llmirage_server.config import ClusterConfig
 from llmirage_server.pacing import PacingSummary
 from llmirage_server.perf.gpus import GIB
 from llmirage_server.perf.speculation import Speculative
+from llmirage_server.planning import ServedPool
 
 
 def banner(app: LlmirageApp, url: str) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmirage_server.assembly import ServedPool
 from llmirage_server.perf.step_model import StepBatch
+from llmirage_server.planning import ServedPool
 
 EXAMPLE_PROMPT_TOKENS = 1000
 EXAMPLE_REPLY_TOKENS = 200

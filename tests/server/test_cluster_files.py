@@ -75,6 +75,28 @@ def test_the_link_between_pools_is_that_of_the_gpus_of_the_smaller_instance(tmp_
         assert create_app(make_config(write(tmp_path, text), {})).kv_link == link
 
 
+@pytest.mark.parametrize(
+    ("pools", "problem"),
+    [
+        (("tp: 8", "tp: 8"), "joins 8 GPUs, a prefill and a decode instance have 16 together"),
+        (("gpu: h100_sxm", "gpu: h200_sxm"), "joins equal GPUs of one node, not H100 SXM and H200 SXM"),
+    ],
+)
+def test_a_link_between_gpus_that_nothing_joins_is_refused(tmp_path: Path, pools: tuple[str, str], problem: str) -> None:
+    prefill, decode = pools
+    text = (
+        "model: Qwen/Qwen3-32B\nkv_transfer: {link: gpu_link}\npools:\n"
+        f"  - {{name: in, role: prefill, {prefill}}}\n  - {{name: out, role: decode, {decode}}}\n"
+    )
+    [found] = refused(tmp_path, text)
+    assert problem in found
+
+
+def test_who_counts_blocks_counts_those_of_the_engine() -> None:
+    counted, exact = (create_app(ClusterConfig(**settings)).limits for settings in ({"num_gpu_blocks_override": 3000}, {}))  # type: ignore[arg-type]
+    assert (counted.page_size, counted.kv_tokens, exact.page_size) == (16, 48_000, 1)
+
+
 def test_events_happen_to_instances_of_pools_by_their_numbers_there(tmp_path: Path) -> None:
     text = DISAGGREGATED + (
         "on_crash: fail\n"

@@ -287,9 +287,11 @@ class InstanceSettings:
     def kv_block_size(self) -> int | None:
         """Tokens of a KV block; None: the engine's own.
 
-        Without a named engine it is 1: whoever asks for no particular engine is told cached tokens to the token.
+        Without a named engine it is 1: whoever asks for no particular engine is told cached tokens to the token. Who counts
+        blocks means the engine's.
         """
-        return 1 if self.block_size is None and self.engine is None else self.block_size
+        unnamed = self.engine is None and self.num_gpu_blocks_override is None
+        return 1 if self.block_size is None and unnamed else self.block_size
 
     def _problems(self) -> Iterator[str]:
         for field in fields(self):
