@@ -46,7 +46,11 @@ def test_every_list_is_complete() -> None:
 def test_every_entry_explains_itself() -> None:
     assert all(row["about"] for row in listed("workloads"))
     assert all(row["chooses"] for row in listed("routers"))
-    assert all(row["source"] and row["confidence"] for row in listed("gpus"))
+    for row in listed("gpus"):
+        assert row["source"]
+        assert row["confidence"]
+        assert row["price_source"]
+        assert row["node_link_source"]
     assert all(row["source"] and row["confidence"] for row in listed("models"))
     assert all(row["source"] for row in listed("engines"))
 

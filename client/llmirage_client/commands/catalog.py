@@ -94,7 +94,7 @@ def _pool(pool: PoolConfig) -> str:
 
 
 def gpus() -> list[Row]:
-    from llmirage_server.perf.catalogue import list_gpus
+    from llmirage_server.perf.catalogue import common_gpu_sources, list_gpus
 
     return [
         {
@@ -114,6 +114,7 @@ def gpus() -> list[Row]:
             "confidence": gpu.confidence,
             "unverified": list(gpu.unverified),
             "source": gpu.source,
+            **common_gpu_sources(),
         }
         for gpu in list_gpus()
     ]

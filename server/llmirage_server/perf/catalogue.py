@@ -22,6 +22,12 @@ def list_gpus() -> list[GpuSpec]:
     return [_gpu(key) for key in _gpus().names]
 
 
+def common_gpu_sources() -> dict[str, str]:
+    """Return the sources of figures that come from one place for all GPUs: `price_source` and `node_link_source`."""
+    sources: dict[str, str] = _gpus().head()
+    return sources
+
+
 def list_models() -> list[ModelSpec]:
     """Return every model of the catalogue."""
     return [_model(name) for name in _models().names]
