@@ -1,4 +1,4 @@
-"""What the radix tree and the routers cost: CPU microseconds an operation, and bytes a cached token.
+"""What the radix tree and the routers cost: microseconds an operation, and bytes a cached token.
 
 Run it:  python tests/benchmarks/bench_radix.py            (about a minute)
          python tests/benchmarks/bench_radix.py warm       (one of: warm, scale, evict, memory, router)
@@ -39,7 +39,7 @@ def store(tree: RadixTree, key: bytes) -> None:
 
 
 def us(operation: Callable[[], object], repeats: int = REPEATS) -> tuple[float, float]:
-    """Best and median CPU microseconds."""
+    """Best and median microseconds."""
     gc.collect()
     gc.disable()
     times = []
@@ -210,8 +210,8 @@ class FreeStep:
 
 
 def router() -> None:
-    print(f"\nchoose() among 64 instances, a prompt of {CONTEXT_TOKENS:,} tokens in 100 turns, us (best, median)")
-    print(f"{'router':<16}{'one has it, all its first 4,000':>34}{'all have all of it':>30}")
+    print(f"\nchoose() among 64 instances, 100 turns of {CONTEXT_TOKENS:,} tokens and 500 new ones, us (best, median)")
+    print(f"{'router':<16}{'one has it, all its first 4,000':>34}{'all have all the turns':>30}")
     context = tokens(CONTEXT_TOKENS, 0)
     lengths = [CONTEXT_TOKENS * turn // 100 for turn in range(1, 101)]
     reply = tokens(1, 5)
@@ -232,7 +232,7 @@ def router() -> None:
                     for length in lengths:
                         if length <= everyone_has or i == 7:
                             chooser.choose(Request(0, context[:length], reply), [instance])
-            request = Request(1, context, reply, session_key="s")
+            request = Request(1, np.append(context, tokens(500, 3)), reply, session_key="s")
             best, median = us(lambda c=chooser, r=request, i=instances: c.choose(r, i))  # type: ignore[misc]
             row += f"{best:>24.0f}{median:>8.0f}"
         print(row)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from llmirage_server.cluster.cluster import Cluster, EngineLimits
 from llmirage_server.cluster.instance import Instance
@@ -261,6 +263,41 @@ def test_kv_aware_gives_up_affinity_when_the_instances_are_out_of_balance() -> N
     root = routed.put(5000, output=1)
     places = [routed.put(np.append(root.prompt, np.int32(i)), now=10.0).instance for i in range(67)]
     assert places == [0] * 65 + [1] + [0]
+
+
+class Holding(Instance):
+    """An instance that says what it is told to say."""
+
+    def __init__(self, index: int, waiting: int, running: int, used: int, cached: int) -> None:
+        super().__init__(index, OneSecondSteps(), EngineLimits(kv_tokens=1000))
+        self.facts = (waiting, running, used, cached)
+
+    waiting = property(lambda self: self.facts[0])
+    running = property(lambda self: self.facts[1])
+    kv_used_tokens = property(lambda self: self.facts[2])
+
+    def match(self, key: bytes) -> int:
+        return self.facts[3]
+
+
+FEW = st.integers(0, 3)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    facts=st.lists(st.tuples(FEW, FEW, st.integers(0, 12), st.integers(0, 10)), min_size=1, max_size=6),
+    turn=st.integers(0, 5),
+)
+def test_kv_aware_takes_the_lowest_cost_then_load_then_turn(facts: list[tuple[int, int, int, int]], turn: int) -> None:
+    instances = [Holding(i, *each) for i, each in enumerate(facts)]
+    router = make_router("kv_aware")
+    router._rotation._turn = turn  # type: ignore[attr-defined]
+    first = turn if turn < len(facts) else 0
+    order = [*range(first, len(facts)), *range(first)]
+    ids = np.arange(10, dtype=np.int32)
+    expected = min(order, key=lambda i: (facts[i][2] + 2 * (10 - facts[i][3]), 4 * facts[i][0] + facts[i][1]))
+    assert router.choose(Request(0, ids, ids), instances) == expected
+    assert router._ahead[expected].tokens() == 10 - facts[expected][3]  # type: ignore[attr-defined]
 
 
 def test_kv_aware_counts_what_a_request_has_produced_elsewhere_as_work() -> None:
