@@ -17,8 +17,22 @@ if TYPE_CHECKING:
 _GIB = 1024**3
 # too wide for a table, or of interest to few
 _ONLY_IN_JSON = frozenset(
-    "source price_source node_link_source file confidence unverified notes aliases sm tdp_w node_gb_per_s node_latency_us "
-    "mtp_layers window_mib_per_sequence state_mib_per_sequence kv_pool host_ms_per_step".split()
+    {
+        *(
+            "source",
+            "price_source",
+            "node_link_source",
+            "file",
+            "confidence",
+            "unverified",
+            "notes",
+            "aliases",
+            "sm",
+            "tdp_w",
+        ),
+        *("node_gb_per_s", "node_latency_us", "mtp_layers", "window_mib_per_sequence", "state_mib_per_sequence"),
+        *("kv_pool", "host_ms_per_step"),
+    }
 )
 
 
