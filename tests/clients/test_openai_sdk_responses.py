@@ -164,3 +164,41 @@ def test_wrong_input_is_named(sdk: Any) -> None:
         with pytest.raises(openai.BadRequestError) as caught:
             create(sdk, said)
         assert caught.value.param == param
+
+
+def test_conversations_keep_what_was_said(sdk: Any) -> None:
+    talk = sdk.conversations.create(
+        items=[{"type": "message", "role": "user", "content": "My name is Ada."}], metadata={"a": "b"}
+    )
+    assert sdk.conversations.retrieve(talk.id).metadata == {"a": "b"}
+    first = create(sdk, "What is my name?", conversation=talk.id, max_output_tokens=8)
+    assert first.conversation.id == talk.id
+    items = list(sdk.conversations.items.list(talk.id, order="asc"))
+    assert [item.role for item in items] == ["user", "user", "assistant"]
+    second = create(sdk, "And again?", conversation=talk.id, max_output_tokens=8)
+    assert second.usage.input_tokens > first.usage.input_tokens + 8
+    assert len(list(sdk.conversations.items.list(talk.id, limit=2))) == 5
+    sdk.conversations.items.delete(items[0].id, conversation_id=talk.id)
+    assert sdk.conversations.items.retrieve(items[1].id, conversation_id=talk.id).id == items[1].id
+    added = sdk.conversations.items.create(talk.id, items=[{"type": "message", "role": "user", "content": "x"}])
+    assert added.data[0].content[0].text == "x"
+    sdk.conversations.update(talk.id, metadata={"c": "d"})
+    with pytest.raises(openai.BadRequestError, match="Mutually exclusive"):
+        create(sdk, conversation=talk.id, previous_response_id=first.id)
+    assert sdk.conversations.delete(talk.id).deleted
+    with pytest.raises(openai.NotFoundError):
+        create(sdk, conversation=talk.id)
+
+
+def test_stored_chat_completions(sdk: Any) -> None:
+    options: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5}
+    kept = sdk.chat.completions.create(**options, store=True, metadata={"k": "v"})
+    list(sdk.chat.completions.create(**options, store=True, metadata={"k": "w"}, stream=True))
+    assert sdk.chat.completions.retrieve(kept.id).choices[0].message.content == kept.choices[0].message.content
+    assert [c.id for c in sdk.chat.completions.list(metadata={"k": "v"})] == [kept.id]
+    assert len(list(sdk.chat.completions.list(limit=1))) == 2
+    assert sdk.chat.completions.messages.list(kept.id).data[0].content == "Hi"
+    assert sdk.chat.completions.update(kept.id, metadata={"k": "z"}).metadata == {"k": "z"}
+    assert sdk.chat.completions.delete(kept.id).deleted
+    with pytest.raises(openai.NotFoundError):
+        sdk.chat.completions.retrieve(kept.id)

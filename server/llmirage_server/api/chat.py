@@ -11,6 +11,7 @@ from llmirage_server.api.exchange import Exchange
 from llmirage_server.api.generation import Choice, Generation, Prompt, Service
 from llmirage_server.api.logprobs import ReplyLogprobs
 from llmirage_server.api.shape import Shape, chat_shape, check_names, check_schemas
+from llmirage_server.api.stored_chat import store_completion
 from llmirage_server.api.stream import TokenStream
 from llmirage_server.api.writers import ChatWriter, ChoiceWriter, PlainWriter
 from llmirage_shared.tokens import Tokenizer
@@ -41,8 +42,16 @@ class ChatEndpoint:
         if sampling.stream:
             return self._stream(request, shape, generation, exchange, head, tokenizer)
         await generation.finish(exchange)
+        return exchange.json(self._complete(request, shape, generation, head, tokenizer))
+
+    def _complete(
+        self, request: ChatRequest, shape: Shape, generation: Generation, head: Head, tokenizer: Tokenizer
+    ) -> dict[str, Any]:
+        """The whole completion; stored, where that was asked for."""
         choices = [_finished(choice, request, shape, tokenizer) for choice in generation.choices]
-        return exchange.json(chat_completion(head, choices, generation.usage()))
+        completion = chat_completion(head, choices, generation.usage())
+        store_completion(self._service.state, request, completion)
+        return completion
 
     def _stream(
         self,
@@ -81,6 +90,8 @@ class ChatEndpoint:
             )
 
         def closing() -> bytes:
+            if request.body.store:
+                self._complete(request, shape, generation, head, tokenizer)
             return (usage_event(head, "chat.completion.chunk", generation.usage()) if with_usage else b"") + DONE
 
         return TokenStream(generation, exchange, writers, closing)

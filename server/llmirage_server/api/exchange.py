@@ -65,8 +65,15 @@ class Exchange:
 
     def query(self, name: str) -> str | None:
         """A parameter of the URL, None when it is absent."""
-        values = parse_qs(self.scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True).get(name)
+        values = self._query().get(name)
         return values[-1] if values else None
+
+    def query_names(self) -> list[str]:
+        """The names of the URL's parameters."""
+        return list(self._query())
+
+    def _query(self) -> dict[str, list[str]]:
+        return parse_qs(self.scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
 
     def response_headers(self, content_type: bytes) -> list[tuple[bytes, bytes]]:
         """The headers that every response has."""

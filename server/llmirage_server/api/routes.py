@@ -9,9 +9,11 @@ from starlette.routing import Route
 
 from llmirage_server.api.chat import ChatEndpoint
 from llmirage_server.api.completions import CompletionsEndpoint
+from llmirage_server.api.conversations import ConversationsEndpoint
 from llmirage_server.api.exchange import Endpoint, Exchange, Handler
 from llmirage_server.api.generation import Service
 from llmirage_server.api.responses.endpoint import ResponsesEndpoint
+from llmirage_server.api.stored_chat import StoredChatEndpoint
 
 _READ = ("GET", "HEAD")
 
@@ -24,9 +26,11 @@ def routes(service: Service) -> list[Route]:
         queues = service.driver.saturated()
         return exchange.json({"saturated": [dataclasses.asdict(queue) for queue in queues]} if queues else {})
 
-    responses = ResponsesEndpoint(service)
+    responses, talks, stored = ResponsesEndpoint(service), ConversationsEndpoint(service), StoredChatEndpoint(service.state)
     return [
-        Route("/v1/chat/completions", Endpoint(ChatEndpoint(service).create, ("POST",))),
+        *_by_method("/v1/chat/completions", POST=ChatEndpoint(service).create, GET=stored.list),
+        *_by_method("/v1/chat/completions/{id}", GET=stored.retrieve, POST=stored.update, DELETE=stored.delete),
+        Route("/v1/chat/completions/{id}/messages", Endpoint(stored.messages, _READ)),
         Route("/v1/completions", Endpoint(CompletionsEndpoint(service).create, ("POST",))),
         Route("/v1/responses", Endpoint(responses.create, ("POST",))),
         Route("/v1/responses/input_tokens", Endpoint(responses.input_tokens, ("POST",))),
@@ -34,6 +38,10 @@ def routes(service: Service) -> list[Route]:
         *_by_method("/v1/responses/{id}", GET=responses.retrieve, DELETE=responses.delete),
         Route("/v1/responses/{id}/cancel", Endpoint(responses.cancel, ("POST",))),
         Route("/v1/responses/{id}/input_items", Endpoint(responses.input_items, _READ)),
+        Route("/v1/conversations", Endpoint(talks.create, ("POST",))),
+        *_by_method("/v1/conversations/{id}", GET=talks.retrieve, POST=talks.update, DELETE=talks.delete),
+        *_by_method("/v1/conversations/{id}/items", GET=talks.list_items, POST=talks.add_items),
+        *_by_method("/v1/conversations/{id}/items/{item}", GET=talks.retrieve_item, DELETE=talks.delete_item),
         Route("/v1/models", Endpoint(service.models.list, _READ)),
         Route("/v1/models/{model:path}", Endpoint(service.models.retrieve, _READ)),
         Route("/health", Endpoint(health, _READ)),
