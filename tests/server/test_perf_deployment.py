@@ -168,6 +168,10 @@ def test_weights_that_leave_no_room_for_one_sequence_are_refused() -> None:
         ({"weights": "fp7"}, "unknown weight format 'fp7'; choices: auto, bf16, fp8, .*nvfp4"),
         ({"kv_cache_dtype": "int8"}, "unknown KV cache format 'int8'; choices: auto, bf16, fp8"),
         ({"gpu": "a100", "kv_cache_dtype": "fp8"}, "A100 SXM 80GB has no fp8 arithmetic for an fp8 KV cache; choices: bf16"),
+        (
+            {"num_gpu_blocks_override": 10},
+            "num_gpu_blocks_override 10: so many blocks of 16 tokens hold 160 tokens, fewer than the 1,024 of one sequence",
+        ),
         ({"tp": 0}, "tp is 0, but must be at least 1"),
         ({"pp": 49}, "pp 49 is more than the 48 layers of Qwen/Qwen3-30B-A3B"),
         (

@@ -147,6 +147,13 @@ class Deployment:
         if self._fits():
             return
         m, least = self.memory, self.least_tokens
+        if m.tokens_override is not None and m.tokens_override < least:
+            raise DeploymentError(
+                [
+                    f"num_gpu_blocks_override {self.num_gpu_blocks_override}: so many blocks of {self.block_size} tokens hold "
+                    f"{m.tokens_override:,} tokens, fewer than the {least:,} of one sequence"
+                ]
+            )
         sequence = m.bytes_per_sequence + least * m.kv_bytes_per_token
         needed = m.weights_bytes + m.activation_bytes + m.reserve_bytes + sequence
         raise DeploymentError(
