@@ -150,8 +150,8 @@ class Deployment:
         if m.tokens_override is not None and m.tokens_override < least:
             raise DeploymentError(
                 [
-                    f"num_gpu_blocks_override {self.num_gpu_blocks_override}: so many blocks of {self.block_size} tokens hold "
-                    f"{m.tokens_override:,} tokens, fewer than the {least:,} of one sequence"
+                    f"num_gpu_blocks_override {self.num_gpu_blocks_override}: so many blocks of {self.block_size} tokens "
+                    f"hold {m.tokens_override:,} tokens, fewer than the {least:,} of one sequence"
                 ]
             )
         sequence = m.bytes_per_sequence + least * m.kv_bytes_per_token
