@@ -183,6 +183,26 @@ def test_a_place_is_kept_while_it_is_younger_than_what_is_beyond_it_or_held(held
     assert tree.match(key(1, 2)) == (2 if held else 0)
 
 
+@pytest.mark.parametrize("held", [False, True])
+def test_a_place_outlives_its_branch_while_it_is_younger_than_what_is_beyond_it_or_held(held: bool) -> None:
+    tree = RadixTree()
+    store(tree, 1, 2, 3)
+    store(tree, 1, 2, 9)
+    store(tree, 1, 2, 3)
+    node, _ = tree.lock(key(1, 2))
+    store(tree, 5, 6)
+    if not held:
+        tree.unlock(node)
+    assert tree.evict(1) == 1  # 9
+    assert runs(tree) == [(3, [2, 3]), (2, [2])]
+    assert tree.locked_tokens == (2 if held else 0)
+    assert tree.evict(3) == 3  # 3, 6 and 5, but not 2
+    assert runs(tree) == [(2, [2])]
+    if held:
+        tree.unlock(node)
+    assert (tree.locked_tokens, tree.evict(2)) == (0, 2)
+
+
 def test_a_conversation_grows_in_one_run_until_that_is_too_long_to_be_copied() -> None:
     tree = RadixTree()
     most = MERGED_BYTES // TOKEN_BYTES

@@ -174,10 +174,10 @@ class RadixTree:
         return node
 
     def _append(self, run: _Run, end: int, tokens: bytes) -> Node:
-        """Store new tokens beyond this place: in the same run at its open end while it is short, else in a new one."""
+        """Store new tokens beyond this place: in the same run at its end while it is short, else in a new one."""
         self.total_tokens += len(tokens) // TOKEN_BYTES
         place = self._node(run, end)
-        if end == run.size and not place.children and run.parent is not None and end + len(tokens) <= MERGED_BYTES:
+        if end == run.size and run.parent is not None and end + len(tokens) <= MERGED_BYTES:
             run.tokens = run.tokens[:end] + tokens
             run.size = len(run.tokens)
             last = self._node(run, run.size)
