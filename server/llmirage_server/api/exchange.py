@@ -125,9 +125,13 @@ Handler = Callable[[Exchange], Awaitable[Response]]
 class Endpoint:
     """An ASGI application around one handler. Whatever happens, the client gets an answer in the API's own shape."""
 
-    def __init__(self, handler: Handler, methods: Sequence[str]) -> None:
+    def __init__(
+        self, handler: Handler, methods: Sequence[str], error_body: Callable[[ApiError], dict[str, Any]] = ApiError.body
+    ) -> None:
+        """error_body: the shape of the API's errors."""
         self._handler = handler
         self._methods = methods
+        self._error_body = error_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(scope, receive)
@@ -138,16 +142,19 @@ class Endpoint:
                 response = exchange.preflight()
             else:
                 error = errors.method_not_supported(scope["method"], scope["path"], self._methods)
-                response = exchange.error(error)
+                response = self._refuse(exchange, error)
                 response.raw_headers.append((b"allow", ", ".join(self._methods).encode()))
         except ApiError as error:
-            response = exchange.error(error)
+            response = self._refuse(exchange, error)
         except ClientGoneError:
             return
         except Exception:
             logger.exception("A request failed inside the server; please report this")
-            response = exchange.error(errors.internal_error())
+            response = self._refuse(exchange, errors.internal_error())
         await response(scope, receive, send)
+
+    def _refuse(self, exchange: Exchange, error: ApiError) -> Response:
+        return exchange.json(self._error_body(error), error.status)
 
 
 async def unknown_url(exchange: Exchange) -> Response:

@@ -105,6 +105,7 @@ class Service:
                         limit_tokens=limit_tokens - len(prompt.ids),
                         min_tokens=sampling.min_tokens,
                         ignore_eos=sampling.ignore_eos,
+                        natural_stop=sampling.natural_stop,
                         stop=sampling.stop,
                         include_stop_str=sampling.include_stop_str,
                         seed=sampling.seed,

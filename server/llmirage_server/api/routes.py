@@ -12,6 +12,7 @@ from llmirage_server.api.completions import CompletionsEndpoint
 from llmirage_server.api.conversations import ConversationsEndpoint
 from llmirage_server.api.exchange import Endpoint, Exchange, Handler
 from llmirage_server.api.generation import Service
+from llmirage_server.api.messages.endpoint import MessagesEndpoint, error_body
 from llmirage_server.api.responses.endpoint import ResponsesEndpoint
 from llmirage_server.api.stored_chat import StoredChatEndpoint
 
@@ -26,6 +27,7 @@ def routes(service: Service) -> list[Route]:
         queues = service.driver.saturated()
         return exchange.json({"saturated": [dataclasses.asdict(queue) for queue in queues]} if queues else {})
 
+    messages = MessagesEndpoint(service)
     responses, talks, stored = ResponsesEndpoint(service), ConversationsEndpoint(service), StoredChatEndpoint(service.state)
     return [
         *_by_method("/v1/chat/completions", POST=ChatEndpoint(service).create, GET=stored.list),
@@ -42,6 +44,8 @@ def routes(service: Service) -> list[Route]:
         *_by_method("/v1/conversations/{id}", GET=talks.retrieve, POST=talks.update, DELETE=talks.delete),
         *_by_method("/v1/conversations/{id}/items", GET=talks.list_items, POST=talks.add_items),
         *_by_method("/v1/conversations/{id}/items/{item}", GET=talks.retrieve_item, DELETE=talks.delete_item),
+        Route("/v1/messages", Endpoint(messages.create, ("POST",), error_body)),
+        Route("/v1/messages/count_tokens", Endpoint(messages.count_tokens, ("POST",), error_body)),
         Route("/v1/models", Endpoint(service.models.list, _READ)),
         Route("/v1/models/{model:path}", Endpoint(service.models.retrieve, _READ)),
         Route("/health", Endpoint(health, _READ)),

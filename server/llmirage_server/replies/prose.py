@@ -35,7 +35,8 @@ class ProseReplies:
     def reply(self, request: ReplyRequest) -> Reply:
         key = conversation_key(request)
         most = max(1, request.limit_tokens if request.max_tokens is None else min(request.max_tokens, request.limit_tokens))
-        if request.ignore_eos or (request.max_tokens is not None and not self._natural_stop):
+        natural = self._natural_stop or request.natural_stop
+        if request.ignore_eos or (request.max_tokens is not None and not natural):
             ids, pieces = self._text.ids_and_pieces(key, most)
             ends = False
         else:

@@ -106,6 +106,7 @@ class ReplyRequest:
     limit_tokens: int  # never more than this many tokens: what is left of the context window
     min_tokens: int = 0
     ignore_eos: bool = False
+    natural_stop: bool = False  # max_tokens is a limit, not a wish
     stop: tuple[str, ...] = ()
     include_stop_str: bool = False
     seed: int | None = None

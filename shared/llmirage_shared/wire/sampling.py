@@ -22,6 +22,7 @@ class Sampling:
     max_tokens: int | None = None
     min_tokens: int = 0
     ignore_eos: bool = False
+    natural_stop: bool = False  # max_tokens is a limit, not a wish
     stop: tuple[str, ...] = ()
     include_stop_str: bool = False
     seed: int | None = None

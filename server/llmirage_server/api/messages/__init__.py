@@ -1,0 +1,1 @@
+"""The Anthropic Messages API: a translation onto the path that chat completions take."""

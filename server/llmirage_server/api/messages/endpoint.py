@@ -1,0 +1,185 @@
+"""POST /v1/messages and /v1/messages/count_tokens."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+from starlette.responses import Response
+
+from llmirage_server.api.exchange import Exchange
+from llmirage_server.api.generation import Choice, Generation, Prompt, Service
+from llmirage_server.api.messages.translate import chat_messages, chat_tools, messages_shape
+from llmirage_server.api.responses.items import sealed
+from llmirage_server.api.stream import TokenStream
+from llmirage_server.replies.reply import Part, Reply
+from llmirage_shared.wire.chat import last_user_text
+from llmirage_shared.wire.chunks import encoded, escape
+from llmirage_shared.wire.errors import ApiError
+from llmirage_shared.wire.json_body import parse_object
+from llmirage_shared.wire.sampling import Sampling
+
+if TYPE_CHECKING:
+    from llmirage_shared.wire.schema.messages import MessagesRequest
+
+_ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
+                429: "rate_limit_error", 500: "api_error", 503: "overloaded_error", 529: "overloaded_error"}  # fmt: skip
+
+
+def error_body(error: ApiError) -> dict[str, Any]:
+    """An error in this API's shape."""
+    kind = _ERROR_TYPES.get(error.status, "invalid_request_error")
+    message = error.message if error.param is None or error.param in error.message else f"{error.param}: {error.message}"
+    return {"type": "error", "error": {"type": kind, "message": message}}
+
+
+class MessagesEndpoint:
+    """Answers as the Anthropic API does, streamed or in one piece."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def create(self, exchange: Exchange) -> Response:
+        from llmirage_shared.wire.schema.messages import MessagesRequest
+        from llmirage_shared.wire.schema.validation import check
+
+        request = check(MessagesRequest, parse_object(await exchange.body()))
+        service = self._service
+        served = service.models.find(request.model)
+        chat = chat_messages(request)
+        shape = messages_shape(request, chat, request.max_tokens)
+        user = (request.metadata or {}).get("user_id")
+        sampling = Sampling(
+            max_tokens=request.max_tokens,
+            stop=tuple(sequence for sequence in request.stop_sequences or () if sequence),
+            stream=bool(request.stream),
+            session_key=user if isinstance(user, str) else None,
+            natural_stop=True,
+        )
+        ids = await service.text.encode_chat(chat, chat_tools(request))
+        prompts = [Prompt(ids, last_user_text(chat))]
+        generation = await service.generate(prompts, sampling, served, exchange, "messages", shape)
+        [choice] = generation.choices
+        message = _Message(request, choice, generation)
+        if request.stream:
+            return TokenStream(generation, exchange, [message], message.closing, _failed)
+        await generation.finish(exchange)
+        return exchange.json(message.whole())
+
+    async def count_tokens(self, exchange: Exchange) -> Response:
+        from llmirage_shared.wire.schema.messages import CountRequest
+        from llmirage_shared.wire.schema.validation import check
+
+        request = check(CountRequest, parse_object(await exchange.body()))
+        self._service.models.find(request.model)
+        ids = await self._service.text.encode_chat(chat_messages(request), chat_tools(request))
+        return exchange.json({"input_tokens": len(ids)})
+
+
+class _Message:
+    """The message that a reply becomes, whole or as the writer of its events."""
+
+    def __init__(self, request: MessagesRequest, choice: Choice, generation: Generation) -> None:
+        self._model = request.model
+        self._reply: Reply = choice.reply
+        self._generation = generation
+        self._id = "msg_" + os.urandom(12).hex()
+        self._parts = self._reply.all_parts
+        self._call_ids = {part.start: "toolu_" + os.urandom(12).hex() for part in self._parts}
+        self._next = 0  # part that the next token belongs to, or comes before
+        self._open = -1
+        self._delta = (b"", b"")
+
+    def whole(self) -> dict[str, Any]:
+        content = [self._block(part, self._reply.said(part)) for part in self._parts]
+        return {**self._head(), "content": content, **self._stop(), "usage": self._usage()}
+
+    def tokens(self, start: int, end: int) -> bytes:
+        written = []
+        if start == 0:
+            usage = {**self._usage(), "output_tokens": 1}
+            message = {**self._head(), "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
+            written.append(_event({"type": "message_start", "message": message}))
+            written.append(_event({"type": "ping"}))
+        for place in range(start, end):
+            while self._next < len(self._parts) and place >= self._parts[self._next].end:
+                written.append(self._end_block())
+            if self._next == len(self._parts) or place < self._parts[self._next].start:
+                continue
+            if self._open < self._next:
+                written.append(self._begin_block())
+            if piece := self._reply.pieces[place]:
+                written.append(self._delta[0] + escape(piece) + self._delta[1])
+        return b"".join(written)
+
+    def ending(self) -> bytes:
+        written = []
+        while self._next < len(self._parts):
+            written.append(self._end_block())
+        return b"".join(written)
+
+    def closing(self) -> bytes:
+        delta = {"type": "message_delta", "delta": self._stop(), "usage": self._usage()}
+        return _event(delta) + _event({"type": "message_stop"})
+
+    def _head(self) -> dict[str, Any]:
+        return {"id": self._id, "type": "message", "role": "assistant", "model": self._model}
+
+    def _stop(self) -> dict[str, Any]:
+        reply = self._reply
+        reason = {"length": "max_tokens", "tool_calls": "tool_use"}.get(reply.finish_reason, "end_turn")
+        if reply.stop_reason is not None:
+            reason = "stop_sequence"
+        return {"stop_reason": reason, "stop_sequence": reply.stop_reason}
+
+    def _usage(self) -> dict[str, Any]:
+        usage = self._generation.usage()
+        cached = usage["prompt_tokens_details"]["cached_tokens"]
+        return {
+            "input_tokens": usage["prompt_tokens"] - cached,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": cached,
+            "output_tokens": usage["completion_tokens"],
+            "service_tier": "standard",
+        }
+
+    def _block(self, part: Part, said: str) -> dict[str, Any]:
+        if part.kind == "text":
+            return {"type": "text", "text": said}
+        if part.kind == "reasoning":
+            return {"type": "thinking", "thinking": said, "signature": sealed(said[:32]) if said else ""}
+        try:
+            written = json.loads(said) if said else {}
+        except ValueError:  # cut by max_tokens
+            written = {}
+        return {"type": "tool_use", "id": self._call_ids[part.start], "name": part.name, "input": written}
+
+    def _begin_block(self) -> bytes:
+        self._open = index = self._next
+        part = self._parts[index]
+        kind, field = {"text": ("text_delta", "text"), "reasoning": ("thinking_delta", "thinking")}.get(
+            part.kind, ("input_json_delta", "partial_json")
+        )
+        head = f'event: content_block_delta\ndata: {{"type":"content_block_delta","index":{index},"delta":{{"type":"{kind}",'
+        self._delta = (head.encode() + f'"{field}":'.encode(), b"}}\n\n")
+        return _event({"type": "content_block_start", "index": index, "content_block": self._block(part, "")})
+
+    def _end_block(self) -> bytes:
+        written = [self._begin_block()] if self._open < self._next else []
+        part, index = self._parts[self._next], self._next
+        if part.kind == "reasoning":
+            delta = {"type": "signature_delta", "signature": sealed(self._reply.said(part)[:32])}
+            written.append(_event({"type": "content_block_delta", "index": index, "delta": delta}))
+        written.append(_event({"type": "content_block_stop", "index": index}))
+        self._next += 1
+        return b"".join(written)
+
+
+def _event(value: dict[str, Any]) -> bytes:
+    kind: str = value["type"]
+    return b"event: " + kind.encode() + b"\ndata: " + encoded(value) + b"\n\n"
+
+
+def _failed(error: ApiError) -> bytes:
+    return _event(error_body(error))

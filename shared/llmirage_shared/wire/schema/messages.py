@@ -1,0 +1,105 @@
+"""The bodies of the Anthropic Messages API."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from llmirage_shared.wire.schema.base import Integer, Number, WireModel
+from llmirage_shared.wire.schema.tools import ToolName
+
+
+class TextBlock(WireModel):
+    type: Literal["text"]
+    text: str
+
+
+class ImageBlock(WireModel):
+    type: Literal["image"]
+    source: dict[str, Any]
+
+
+class DocumentBlock(WireModel):
+    type: Literal["document"]
+    source: dict[str, Any]
+
+
+class ToolUseBlock(WireModel):
+    type: Literal["tool_use"]
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+class ToolResultBlock(WireModel):
+    type: Literal["tool_result"]
+    tool_use_id: str
+    content: str | list[dict[str, Any]] | None = None
+    is_error: bool | None = None
+
+
+class ThinkingBlock(WireModel):
+    type: Literal["thinking"]
+    thinking: str
+    signature: str | None = None
+
+
+class RedactedThinkingBlock(WireModel):
+    type: Literal["redacted_thinking"]
+    data: str
+
+
+Block = Annotated[
+    TextBlock | ImageBlock | DocumentBlock | ToolUseBlock | ToolResultBlock | ThinkingBlock | RedactedThinkingBlock,
+    Field(discriminator="type"),
+]
+
+
+class TurnMessage(WireModel):
+    role: Literal["user", "assistant", "system"]
+    content: str | list[Block]
+
+
+class MessagesTool(WireModel):
+    """A client tool has a name and a schema; the provider's own tools only a type and a name."""
+
+    type: str | None = None
+    name: ToolName
+    description: str | None = None
+    input_schema: dict[str, Any] | None = None
+
+
+class MessagesToolChoice(WireModel):
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class Thinking(WireModel):
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: Annotated[Integer, Field(ge=1024)] | None = None
+
+
+class CountRequest(WireModel):
+    """POST /v1/messages/count_tokens."""
+
+    model: str
+    messages: Annotated[list[TurnMessage], Field(min_length=1)]
+    system: str | list[TextBlock] | None = None
+    tools: list[MessagesTool] | None = None
+    tool_choice: MessagesToolChoice | None = None
+    thinking: Thinking | None = None
+
+
+class MessagesRequest(CountRequest):
+    """POST /v1/messages."""
+
+    max_tokens: Annotated[Integer, Field(ge=1)]
+    stop_sequences: list[str] | None = None
+    stream: bool | None = None
+    temperature: Annotated[Number, Field(ge=0, le=1)] | None = None
+    top_p: Annotated[Number, Field(ge=0, le=1)] | None = None
+    top_k: Annotated[Integer, Field(ge=0)] | None = None
+    metadata: dict[str, Any] | None = None
+    service_tier: Literal["auto", "standard_only"] | None = None

@@ -1,0 +1,102 @@
+"""The official anthropic package against the server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import anthropic
+import pytest
+
+MODEL = "Qwen/Qwen3-30B-A3B"
+WEATHER = {
+    "name": "get_weather",
+    "description": "Get the current weather for a location",
+    "input_schema": {"type": "object", "properties": {"location": {"type": "string"}}, "required": ["location"]},
+}
+ASK: list[dict[str, Any]] = [{"role": "user", "content": "What is the weather in Paris?"}]
+
+
+@pytest.fixture(scope="module")
+def sdk(base_url: str) -> Iterator[Any]:
+    with anthropic.Anthropic(base_url=base_url.removesuffix("/v1"), api_key="none", max_retries=0) as client:
+        yield client
+
+
+def create(sdk: Any, messages: Any = None, **options: Any) -> Any:
+    defaults: dict[str, Any] = {
+        "model": MODEL,
+        "max_tokens": 1500,
+        "messages": messages or [{"role": "user", "content": "Hi"}],
+    }
+    return sdk.messages.create(**(defaults | options))
+
+
+def test_text_ends_by_itself_or_at_its_limit(sdk: Any) -> None:
+    message = create(sdk, system="Be brief.")
+    assert message.stop_reason == "end_turn"
+    assert message.content[0].text
+    cut = create(sdk, max_tokens=5)
+    assert (cut.stop_reason, cut.usage.output_tokens) == ("max_tokens", 5)
+    word = message.content[0].text.split()[3]
+    stopped = create(sdk, system="Be brief.", stop_sequences=[word])
+    assert (stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", word)
+
+
+def test_a_stream_is_the_same_message(sdk: Any) -> None:
+    whole = create(sdk)
+    with sdk.messages.stream(model=MODEL, max_tokens=1500, messages=[{"role": "user", "content": "Hi"}]) as stream:
+        kinds = [event.type for event in stream]
+        final = stream.get_final_message()
+    assert final.content[0].text == whole.content[0].text
+    assert final.stop_reason == "end_turn"
+    assert final.usage.output_tokens == whole.usage.output_tokens
+    assert kinds[0] == "message_start"
+    assert kinds[-1] == "message_stop"
+
+
+def test_a_tool_loop_ends(sdk: Any) -> None:
+    first = create(sdk, ASK, tools=[WEATHER])
+    assert first.stop_reason == "tool_use"
+    [use] = [block for block in first.content if block.type == "tool_use"]
+    assert use.input == {"location": "Paris"}
+    result = {"type": "tool_result", "tool_use_id": use.id, "content": "18 degrees"}
+    last = create(sdk, [*ASK, {"role": "assistant", "content": first.content}, {"role": "user", "content": [result]}],
+                  tools=[WEATHER])  # fmt: skip
+    assert last.stop_reason == "end_turn"
+    assert last.usage.cache_read_input_tokens > 0
+    with sdk.messages.stream(model=MODEL, max_tokens=1500, messages=ASK, tools=[WEATHER]) as stream:
+        assert stream.get_final_message().content[0].input == {"location": "Paris"}
+    forced = create(sdk, tools=[WEATHER], tool_choice={"type": "any"})
+    assert forced.stop_reason == "tool_use"
+
+
+def test_thinking(sdk: Any) -> None:
+    thinking = {"type": "enabled", "budget_tokens": 1024}
+    message = create(sdk, thinking=thinking)
+    assert [block.type for block in message.content] == ["thinking", "text"]
+    assert message.content[0].signature
+    with sdk.messages.stream(
+        model=MODEL, max_tokens=1500, messages=[{"role": "user", "content": "Hi"}], thinking=thinking
+    ) as s:
+        final = s.get_final_message()
+    assert final.content[0].thinking == message.content[0].thinking
+    assert final.content[0].signature == message.content[0].signature
+
+
+def test_tokens_are_counted_as_they_are_used(sdk: Any) -> None:
+    counted = sdk.messages.count_tokens(model=MODEL, messages=ASK, tools=[WEATHER])
+    usage = create(sdk, ASK, tools=[WEATHER]).usage
+    assert counted.input_tokens == usage.input_tokens + usage.cache_read_input_tokens
+
+
+def test_errors_have_the_apis_shape(sdk: Any) -> None:
+    with pytest.raises(anthropic.NotFoundError) as missing:
+        create(sdk, model="claude-none")
+    assert missing.value.body["error"]["type"] == "not_found_error"
+    with pytest.raises(anthropic.BadRequestError) as wrong:
+        create(sdk, extra_body={"temperature": 7})
+    assert "temperature" in wrong.value.body["error"]["message"]
+    use = {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {}}
+    with pytest.raises(anthropic.BadRequestError, match="tool_result"):
+        create(sdk, [*ASK, {"role": "assistant", "content": [use]}, {"role": "user", "content": "so?"}], tools=[WEATHER])
