@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from llmirage_server.cluster.instance import Instance
 from llmirage_server.cluster.limits import EngineLimits
+from llmirage_server.cluster.offload import TierSpec
 from llmirage_server.cluster.request import Request
 from llmirage_server.perf.step_model import StepBatch
 
@@ -52,7 +53,7 @@ class CheckingModel:
 @st.composite
 def limits(draw: st.DrawFn) -> EngineLimits:
     page_size = draw(st.sampled_from([1, 2, 4]))
-    max_num_seqs = draw(st.integers(1, 6))
+    max_num_seqs = draw(st.integers(1, 6) | st.just(6))
     scheduler = draw(st.sampled_from(["vllm", "sglang", "trtllm"]))
     drafts = draw(st.sampled_from([0, 0, 1, 3]))
     own: dict[str, Any] = {}
@@ -62,12 +63,12 @@ def limits(draw: st.DrawFn) -> EngineLimits:
     elif scheduler == "sglang":
         own["schedule_policy"] = draw(st.sampled_from(["fcfs", "lpm"]))
         own["enable_mixed_chunk"] = not drafts and draw(st.booleans())
-        own["schedule_conservativeness"] = draw(st.sampled_from([1.0, 0.01]))
+        own["schedule_conservativeness"] = draw(st.sampled_from([1.0, 0.01, 0.01]))
         own["max_prefill_tokens"] = draw(st.sampled_from([16384, 10]))
     else:
         own["capacity_scheduler_policy"] = draw(st.sampled_from(["guaranteed_no_evict", "max_utilization"]))
     return EngineLimits(
-        kv_tokens=draw(st.integers(8, 40)) * page_size,
+        kv_tokens=draw(st.integers(20, 40)) * page_size,
         page_size=page_size,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max(max_num_seqs, page_size, 1 + drafts) + draw(st.integers(0, 30)),
@@ -86,16 +87,17 @@ def limits(draw: st.DrawFn) -> EngineLimits:
 ARRIVALS = st.lists(
     st.tuples(
         st.sampled_from([0.0, 0.0, 0.005, 0.02, 0.1]),
-        st.lists(st.integers(0, 1), min_size=1, max_size=20),
-        st.integers(1, 12),
+        st.lists(st.integers(0, 1), min_size=1, max_size=12) | st.integers(13, 40).map(lambda n: [n % 3] * n),
+        st.integers(1, 25),
         st.sampled_from([0, 0, 5]),
         st.integers(0, 2),
         st.sampled_from([-1, -1, -1, 1]),
-        st.none() | st.sampled_from([0.0, 0.01, 0.03, 0.08]),
+        st.none() | st.none() | st.sampled_from([0.0, 0.01, 0.03, 0.08]),
     ),
-    min_size=1,
+    min_size=4,
     max_size=14,
 )
+TIERS = [TierSpec("host", 400.0, 3000.0, 5000.0, 0.001), TierSpec("disk", 4000.0, 1000.0, 2000.0, 0.002)]
 Arrivals = list[tuple[float, list[int], int, int, int, int, float | None]]
 Tokens = list[tuple[float, int, int]]
 
@@ -103,8 +105,9 @@ Tokens = list[tuple[float, int, int]]
 class World:
     """An instance under a driver that checks the books after every event."""
 
-    def __init__(self, bounds: EngineLimits, ranks: int, stages: int) -> None:
-        self.instance = Instance(0, CheckingModel(bounds, ranks, stages), bounds)
+    def __init__(self, bounds: EngineLimits, ranks: int, stages: int, offload: bool) -> None:
+        tiers = TIERS if offload and bounds.enable_prefix_caching else []
+        self.instance = Instance(0, CheckingModel(bounds, ranks, stages), bounds, tiers=tiers, kv_bytes_per_token=1.0)
         self.requests: list[Request] = []
         self.tokens: Tokens = []  # (time, request, tokens produced by then)
         self.crashes = 0
@@ -137,7 +140,7 @@ class World:
         assert len(set(flying)) == len(flying)
         for scheduler in self.instance.schedulers:
             kv, page = scheduler.kv, scheduler.kv.page_size
-            holders = [*scheduler.running, *scheduler._handed_over]
+            holders = [*scheduler.running, *scheduler._handed_over, *kv.loading]
             assert kv.own_tokens == sum(-(-each.computed // page) * page - each.in_tree for each in holders)
             assert kv.free_tokens >= 0
             assert 0 <= kv.tree.locked_tokens <= kv.tree.total_tokens
@@ -153,9 +156,15 @@ class World:
 
 
 def play(
-    bounds: EngineLimits, ranks: int, stages: int, arrivals: Arrivals, crash_s: float | None, stops: Sequence[float] = ()
+    bounds: EngineLimits,
+    ranks: int,
+    stages: int,
+    offload: bool,
+    arrivals: Arrivals,
+    crash_s: float | None,
+    stops: Sequence[float] = (),
 ) -> World:
-    world = World(bounds, ranks, stages)
+    world = World(bounds, ranks, stages, offload)
     actions: list[tuple[float, int, str, Request | None]] = []
     now = 0.0
     for gap, prompt, output, more, priority, produced, cancel_after in arrivals:
@@ -197,14 +206,17 @@ def play(
     return world
 
 
-RANKS_AND_STAGES = st.sampled_from([(1, 1), (1, 1), (1, 2), (1, 3), (2, 1), (2, 2)])
+# (ranks, stages, KV offload)
+SHAPES = st.sampled_from(
+    [(1, 1, False), (1, 1, False), (1, 1, True), (1, 2, False), (1, 3, True), (2, 1, True), (2, 2, False)]
+)
 CRASHES = st.none() | st.sampled_from([0.01, 0.05, 0.2])
 
 
-@settings(max_examples=250, deadline=None)
-@given(bounds=limits(), shape=RANKS_AND_STAGES, arrivals=ARRIVALS, crash_s=CRASHES)
+@settings(max_examples=200, deadline=None)
+@given(bounds=limits(), shape=SHAPES, arrivals=ARRIVALS, crash_s=CRASHES)
 def test_every_request_finishes_with_all_its_tokens_or_was_cancelled(
-    bounds: EngineLimits, shape: tuple[int, int], arrivals: Arrivals, crash_s: float | None
+    bounds: EngineLimits, shape: tuple[int, int, bool], arrivals: Arrivals, crash_s: float | None
 ) -> None:
     world = play(bounds, *shape, arrivals, crash_s)
     instance = world.instance
@@ -220,7 +232,7 @@ def test_every_request_finishes_with_all_its_tokens_or_was_cancelled(
         assert 0 <= request.cached_tokens < len(request.prompt)
     assert (instance.running, instance.waiting, instance.kv_used_tokens, instance.next_event_time()) == (0, 0, 0, math.inf)
     assert not instance._sequences
-    if bounds.scheduler == "trtllm" and bounds.capacity_scheduler_policy == "guaranteed_no_evict":
+    if bounds.scheduler == "trtllm" and bounds.capacity_scheduler_policy == "guaranteed_no_evict" and not shape[2]:
         assert instance.snapshot().preemptions == 0
     for scheduler in instance.schedulers:
         left = scheduler._prefilling | scheduler._in_flight | scheduler._received | scheduler._handed_over
@@ -229,16 +241,16 @@ def test_every_request_finishes_with_all_its_tokens_or_was_cancelled(
         assert scheduler.kv.tree.evict(total) == total
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     bounds=limits(),
-    shape=RANKS_AND_STAGES,
+    shape=SHAPES,
     arrivals=ARRIVALS,
     crash_s=CRASHES,
     stops=st.lists(st.floats(0, 1), max_size=30) | st.just([0.005 * i for i in range(30)]),
 )
 def test_the_same_requests_get_the_same_times_however_often_the_caller_advances(
-    bounds: EngineLimits, shape: tuple[int, int], arrivals: Arrivals, crash_s: float | None, stops: list[float]
+    bounds: EngineLimits, shape: tuple[int, int, bool], arrivals: Arrivals, crash_s: float | None, stops: list[float]
 ) -> None:
     once = play(bounds, *shape, arrivals, crash_s)
     again = play(bounds, *shape, arrivals, crash_s, stops)
@@ -246,12 +258,12 @@ def test_the_same_requests_get_the_same_times_however_often_the_caller_advances(
     assert once.instance.snapshot() == again.instance.snapshot()
 
 
-@settings(max_examples=100, deadline=None)
-@given(bounds=limits(), shape=RANKS_AND_STAGES, arrivals=ARRIVALS, delay_s=st.sampled_from([0.0, 0.003, 0.05]))
+@settings(max_examples=80, deadline=None)
+@given(bounds=limits(), shape=SHAPES, arrivals=ARRIVALS, delay_s=st.sampled_from([0.0, 0.003, 0.05]))
 def test_a_prefill_instance_hands_everything_over_and_goes_on_as_memory_is_freed(
-    bounds: EngineLimits, shape: tuple[int, int], arrivals: Arrivals, delay_s: float
+    bounds: EngineLimits, shape: tuple[int, int, bool], arrivals: Arrivals, delay_s: float
 ) -> None:
-    instance = Instance(0, CheckingModel(bounds, *shape), bounds, "prefill")
+    instance = Instance(0, CheckingModel(bounds, *shape[:2]), bounds, "prefill")
     requests = []
     for number, (_, prompt, output, _, _, _, _) in enumerate(arrivals):
         if len(prompt) + output <= bounds.max_request_tokens:
@@ -290,6 +302,6 @@ def test_a_stream_of_work_beyond_the_memory_starves_nobody() -> None:
                 **({"schedule_conservativeness": 0.05} if scheduler == "sglang" else {}),
             )
             arrivals: Arrivals = [(0.001, [i % 2, i % 3, *range(i, i + 30)], 40, 0, 0, -1, None) for i in range(60)]
-            world = play(bounds, 2, 1, arrivals, None)
+            world = play(bounds, 2, 1, False, arrivals, None)
             assert {request.produced for request in world.requests} == {40}
             assert world.instance.snapshot().preemptions > (10 if scheduler != "sglang" else 0)
