@@ -73,7 +73,9 @@ def _engine(pool: ServedPool) -> str:
     blocks = "KV blocks of 1 token" if pool.limits.page_size == 1 else f"KV blocks of {pool.limits.page_size} tokens"
     if pool.deployment.perf_model != "roofline":
         return f"{pool.deployment.engine.title}, {blocks}; step times of the {pool.deployment.perf_model} model"
-    return f"{pool.deployment.engine.title}, {blocks}; constants {pool.deployment.gpu.confidence}"
+    model = pool.deployment.model.confidence
+    shapes = f"; shapes {model}" if model.startswith("transferred") else ""
+    return f"{pool.deployment.engine.title}, {blocks}; constants {pool.deployment.gpu.confidence}{shapes}"
 
 
 def _drafts(speculative: Speculative) -> str:
@@ -139,5 +141,5 @@ def farewell(pacing: PacingSummary) -> str:
     return (
         f"{pacing.tokens:,} tokens sent. Late by {pacing.mean_s * 1000:.2f} ms on average, "
         f"p50 <= {pacing.p50_s * 1000:.2g} ms, p99 <= {pacing.p99_s * 1000:.2g} ms; "
-        f"{late:.1%} more than {pacing.late_s * 1000:g} ms."
+        f"{late:.1%} more than {pacing.late_s * 1000:.3g} ms."
     )

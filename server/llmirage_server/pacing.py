@@ -72,7 +72,7 @@ class Pacing:
             self._next_warning_s = now_s + WARN_EVERY_S
             logger.warning(
                 "The server cannot keep up with the cluster it imitates: %d of the last %d tokens left more than "
-                "%g ms late%s. Client-side latencies now measure this machine. Lower --speed or the load, or free some CPU.",
+                "%.3g ms late%s. Client-side latencies now measure this machine. Lower --speed or the load, or free some CPU.",
                 self._window_late,
                 self._window_tokens,
                 self.late_s * 1000,

@@ -196,3 +196,36 @@ def test_a_receiver_that_fails_does_not_stop_the_others(caplog: pytest.LogCaptur
 
     assert virtual_time.run(main()) == 2
     assert "could not be delivered" in caplog.text
+
+
+def test_what_a_router_of_the_users_own_got_wrong_on_the_way_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        cluster = fixed_cluster(0.1, 0.1)
+        recorder = Recorder(3)
+        PacedDriver(cluster).submit([recorder.request])
+        cluster.router_errors.append("router 'mine:pick' returned 7")
+        await recorder.done.wait()
+
+    virtual_time.run(main())
+    assert [record.getMessage() for record in caplog.records] == ["router 'mine:pick' returned 7"]
+
+
+def test_tokens_are_counted_by_steps_that_bring_several() -> None:
+    class Twice(Cluster):
+        """Every step end says that its requests gained two tokens each."""
+
+        def advance(self, to: float, max_steps: int | None = None) -> list[StepEnd]:
+            ends = super().advance(to, max_steps)
+            for end in ends:
+                end.tokens = 2 * len(end.emitted)
+            return ends
+
+    async def main() -> int:
+        recorder = Recorder(5)
+        driver = PacedDriver(Twice([FixedInstance(0, 0.1, 0.1, LIMITS)], make_router("round_robin")))
+        driver.submit([recorder.request])
+        await recorder.done.wait()
+        await asyncio.sleep(0)
+        return driver.pacing.summary().tokens
+
+    assert virtual_time.run(main()) == 10
