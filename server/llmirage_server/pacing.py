@@ -71,8 +71,8 @@ class Pacing:
         if self._window_late > LATE_SHARE * self._window_tokens and now_s >= self._next_warning_s:
             self._next_warning_s = now_s + WARN_EVERY_S
             logger.warning(
-                "The server cannot keep up with the cluster it imitates: %d of the last %d tokens left more than "
-                "%.3g ms late%s. Client-side latencies now measure this machine. Lower --speed or the load, or free some CPU.",
+                "The server cannot keep up with the cluster it imitates: %d of the last %d tokens left more than %.3g ms "
+                "late%s. Client-side latencies now measure this machine. Lower --speed or the load, or free some CPU.",
                 self._window_late,
                 self._window_tokens,
                 self.late_s * 1000,
