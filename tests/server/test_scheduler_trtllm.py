@@ -123,3 +123,22 @@ def test_on_a_prefill_instance_only_the_prompt_is_reserved(trtllm: Any) -> None:
         engine.submit(20, 20)
         engine.submit(20, 20)
         assert [ids for _, ids in engine.run()] == ends
+
+
+def test_a_cut_prompt_that_finds_no_memory_gives_way_itself_to_those_in_the_step(trtllm: Any) -> None:
+    options = {"page_size": 1, "capacity_scheduler_policy": "max_utilization", "enable_prefix_caching": False}
+    engine = trtllm(kv_tokens=26, max_num_batched_tokens=10, **options)
+    engine.submit(8, 9)
+    long = engine.submit(14, 1)
+    engine.run()
+    # Chunks of 2, 9 and 3 tokens; before the last one 10 + 11 tokens are held, and 24 after it: it fits.
+    assert engine.batches[:3] == [([(8, 0), (2, 0)], []), ([(9, 2)], [8]), ([(3, 11)], [9])]
+    assert long.preemptions == 0
+    engine = trtllm(kv_tokens=23, max_num_batched_tokens=10, **options)
+    first = engine.submit(8, 9)
+    long = engine.submit(14, 1)
+    engine.run()
+    # One token less than that: it is paused, and starts again when the first one has left its 16 tokens.
+    assert engine.batches[2] == ([], [9])
+    assert (long.preemptions, first.preemptions, long.admitted_s) == (1, 0, 0.0)
+    assert engine.batches[9:] == [([(10, 0)], []), ([(4, 10)], [])]

@@ -49,7 +49,7 @@ class TrtllmScheduler(Scheduler):
             if sequence in busy:
                 continue
             new_tokens = 1 + self._draft_tokens(sequence)
-            if new_tokens > budget or not self._make_room(sequence, new_tokens):
+            if new_tokens > budget or not self._make_room(step, sequence, new_tokens):
                 break
             self._add_decode(step, sequence)
             budget -= new_tokens
@@ -60,16 +60,17 @@ class TrtllmScheduler(Scheduler):
         for sequence in [each for each in self.running if each in self._prefilling and each not in self._in_flight]:
             new_tokens = self._cut(sequence.tokens - sequence.computed, budget)
             if new_tokens and sequence in self._prefilling:
-                if not self._make_room(sequence, new_tokens):
+                if not self._make_room(step, sequence, new_tokens):
                     break
                 self._add_chunk(step, sequence, new_tokens)
                 budget -= new_tokens
         return budget
 
-    def _make_room(self, sequence: Sequence, new_tokens: int) -> bool:
-        """Allocate, pausing from the tail; False if in the end the sequence itself had to go."""
+    def _make_room(self, step: Step, sequence: Sequence, new_tokens: int) -> bool:
+        """Allocate, pausing from the tail who is not in a step; False if in the end the sequence itself had to go."""
         while not self.kv.allocate(sequence, new_tokens):
-            victim = next(each for each in reversed(self.running) if each not in self._in_flight)
+            busy = self._in_flight.union(step.sequences)
+            victim = next(each for each in reversed(self.running) if each not in busy)
             self.running.remove(victim)
             self.kv.commit(victim)
             self._preempt(victim)
@@ -78,6 +79,7 @@ class TrtllmScheduler(Scheduler):
         return True
 
     def _start_prompts(self, step: Step, budget: int, now: float) -> None:
+        """Start waiting ones in order, until one does not fit in beside what was promised to others."""
         kv = self.kv
         if (
             not self.waiting
