@@ -18,9 +18,10 @@ def explain(deployment: Deployment, batch: StepBatch) -> dict[str, Any]:
     """
     batches = [batch] * deployment.parallel.dp
     stages_s = deployment.step_model().stages_s(batches)
-    ops = deployment.roofline.explain(batches)
+    ops, constants = deployment.roofline.explain(batches), deployment.roofline.provenance()
     if deployment.perf_model == "silicon":
         ops = _measured(deployment, batch, ops, sum(stages_s))
+        constants = ["measured tables of aiconfigurator-core instead of constants"]
     step_s, memory = sum(op.seconds for op in ops), deployment.memory
     new = sum(tokens for tokens, _ in batch.prefill)
     return {
@@ -60,7 +61,7 @@ def explain(deployment: Deployment, batch: StepBatch) -> dict[str, Any]:
             "kv_bytes_per_token": memory.kv_bytes_per_token,
         },
         "confidence": {"gpu": deployment.confidence, "model": deployment.model.confidence},
-        "constants": deployment.roofline.provenance(),
+        "constants": constants,
     }
 
 
@@ -94,12 +95,9 @@ def as_table(deployment: Deployment, explained: dict[str, Any]) -> str:
     ]
     if len(explained["stages_ms"]) > 1:
         lines.append("pipeline stages: " + " + ".join(f"{ms:.3f}" for ms in explained["stages_ms"]) + " ms")
+    if deployment.speculative is None:
+        lines.append(f"{explained['tokens'] / step_ms * 1e3:,.0f} tokens/s if every step were like it")
     lines += [
-        *(
-            []
-            if deployment.speculative
-            else [f"{explained['tokens'] / step_ms * 1e3:,.0f} tokens/s if every step were like it"]
-        ),
         "ideal: the larger of FLOPs and bytes at the rates of the datasheet, operation by operation (the speed of light)",
         "",
         "Memory of one GPU",
@@ -115,7 +113,10 @@ def as_table(deployment: Deployment, explained: dict[str, Any]) -> str:
 
 
 def _work(explained: dict[str, Any]) -> str:
-    parts = [f"{d['sequences']:,} sequences decoding at {d['context']:,} tokens" for d in explained["decode"]]
+    parts = [
+        f"{d['sequences']:,} sequence{'s' * (d['sequences'] > 1)} decoding at {d['context']:,} tokens"
+        for d in explained["decode"]
+    ]
     parts += [
         f"a chunk of {p['tokens']:,} prompt tokens" + (f" after {p['context']:,}" if p["context"] else "")
         for p in explained["prefill"]

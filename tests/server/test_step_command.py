@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from llmirage_server.perf.deployment import Deployment
+from llmirage_server.perf.engines import find_engine
 from llmirage_server.perf.step_model import StepBatch
 from llmirage_server.step_command import step
 
@@ -96,6 +98,28 @@ def test_speculation_shows_who_drafts() -> None:
     assert any(op["name"] == "draft joining projection" for op in mtp["ops"])
     small = explained("--model Llama-3.1-70B --gpu h100 --tp 4 --decode 8@1000 --speculate 3 --draft-model Llama-3.1-8B")
     assert next(op["calls"] for op in small["ops"] if op["name"] == "draft mlp down") == 3 * 32
+
+
+def test_measured_tables_give_one_sum_beside_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Measured:
+        ranks, stages = 1, 1
+
+        def step_s(self, prefill: Any, decode_contexts: Any) -> float:
+            return 0.020
+
+        def stages_s(self, batches: Any) -> list[float]:
+            return [0.020]
+
+    monkeypatch.setattr("llmirage_server.perf.silicon.silicon_step_model", lambda deployment: Measured())
+    found = explained("--model Qwen3-8B --gpu h100 --decode 10@1000 --perf-model silicon")
+    host_ms = 1e3 * find_engine("vllm").host_s(math.inf, 10)
+    assert found["step_ms"] == pytest.approx(20)
+    assert {op["name"]: op["ms"] for op in found["ops"]} == {
+        "kernels, from measured tables": pytest.approx(20 - host_ms),
+        "host": pytest.approx(host_ms),
+    }
+    roofline = explained("--model Qwen3-8B --gpu h100 --decode 10@1000")
+    assert found["ideal_ms"] == pytest.approx(roofline["ideal_ms"])
 
 
 @pytest.mark.parametrize(
