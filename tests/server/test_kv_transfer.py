@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
 from llmirage_server.cluster.cluster import Cluster, EngineLimits
 from llmirage_server.cluster.fixed import FixedInstance
+from llmirage_server.cluster.instance import Instance
 from llmirage_server.cluster.instance_base import InstanceBase
 from llmirage_server.cluster.kv_transfer import KVLink, KVTransfers, TransferSnapshot
+from llmirage_server.cluster.lifecycle import LifecycleEvent
 from llmirage_server.cluster.pools import Pool
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.router import make_router
@@ -155,6 +158,72 @@ def test_cancelling_frees_both_sides_at_any_moment(cancel_s: float) -> None:
     assert cluster.transfers.in_flight == 0
     assert cluster.transfers.done == (2 if cancel_s >= 3.0 else 1)
     assert cluster.next_event_time() == math.inf
+
+
+# --- room on the decode side -------------------------------------------------------------------------------------------
+
+
+class OneSecondStep:
+    def step_s(self, prefill: Sequence[tuple[int, int]], decode_contexts: Sequence[int]) -> float:
+        return 1.0
+
+
+def crowded(*events: LifecycleEvent) -> tuple[Cluster, Request, Request]:
+    """Two prompts of 60 tokens, prefilled at 1 s, for a decode instance with room for 100."""
+    front = [FixedInstance(0, TTFT_S, ITL_S, EngineLimits(kv_tokens=1000), "prefill")]
+    back = [Instance(1, OneSecondStep(), EngineLimits(kv_tokens=100), "decode")]
+    pools = [
+        Pool("front", front, make_router("round_robin"), "prefill", None, BYTES),
+        Pool("back", back, make_router("round_robin"), "decode"),
+    ]
+    cluster = Cluster(pools=pools, kv_link=KVLink(240.0), events=events)  # a prompt a second
+    one, two = request(1, 60), request(2, 60)
+    cluster.submit(one, 0.0)
+    cluster.submit(two, 0.0)
+    return cluster, one, two
+
+
+def test_kv_stays_on_the_prefill_side_until_the_decode_side_has_room() -> None:
+    cluster, one, two = crowded()
+    for at, used, in_flight in ((1.5, 120, 1), (2.0, 60, 0), (3.5, 60, 0), (4.0, 60, 1), (5.0, 0, 0)):
+        cluster.advance(at)
+        assert (cluster.snapshot()[0].kv_used_tokens, cluster.transfers.in_flight) == (used, in_flight)
+    cluster.advance(math.inf)
+    assert (one.placed_s, one.finished_s) == (2.0, 4.0)
+    assert (two.placed_s, two.finished_s) == (5.0, 7.0)
+
+
+def test_cancelling_makes_room() -> None:
+    cluster, one, two = crowded()
+    cluster.cancel(one, 2.5)
+    cluster.advance(math.inf)
+    assert two.placed_s == 3.5
+
+
+def test_cancelling_what_travels_makes_room() -> None:
+    cluster, one, two = crowded()
+    cluster.cancel(one, 1.5)
+    cluster.advance(math.inf)
+    assert two.placed_s == 3.0  # behind what is on the link
+
+
+def test_what_waits_for_room_can_be_cancelled() -> None:
+    cluster, one, two = crowded()
+    cluster.cancel(two, 2.5)
+    assert cluster.snapshot()[0].kv_used_tokens == 0
+    cluster.advance(math.inf)
+    assert (one.finished_s, two.produced, cluster.transfers.done) == (4.0, 1, 1)
+
+
+def test_what_waits_for_room_on_an_instance_that_crashes_waits_for_another() -> None:
+    cluster, one, two = crowded(LifecycleEvent(2.5, 1, "crash", restart_after_s=10.0))
+    cluster.advance(2.5)
+    assert cluster.waiting == 1  # two; one begins again with a prefill
+    cluster.advance(math.inf)
+    # two goes first, at 12.5; one, with two tokens since its second prefill, when that has finished
+    assert (two.placed_s, two.finished_s) == (13.5, 15.5)
+    assert (one.placed_s, one.finished_s) == (15.5 + 61 / 60, 16.5 + 61 / 60)
+    assert (one.failed, two.failed, cluster.transfers.done) == (False, False, 3)
 
 
 def test_a_dropped_transfer_never_arrives() -> None:

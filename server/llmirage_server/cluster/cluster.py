@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Literal
 
 from llmirage_server.cluster.instance_base import InstanceBase, InstanceSnapshot
+from llmirage_server.cluster.kv_admission import KVAdmission, travelling_tokens
 from llmirage_server.cluster.kv_transfer import KVLink, KVTransfers, TransferSnapshot
 from llmirage_server.cluster.lifecycle import Lifecycle, LifecycleEvent
 from llmirage_server.cluster.limits import EngineLimits
@@ -29,9 +30,9 @@ class Cluster:
     `advance` is called in between. A time earlier than one already reached counts as that one. What falls on one instant
     happens in this order: steps end, by instance number; KV arrives; instances come and go; the caller submits and cancels.
 
-    A request begins in a pool of its model. From a prefill pool its KV travels to a decode pool of the same model, which is
-    chosen when the prefill ends; until it arrives, the prefill instance keeps it. Requests that no instance accepts wait
-    here, in order; one that no instance ever will accept fails.
+    A request begins in a pool of its model. From a prefill pool its KV travels to a decode pool of the same model: to an
+    instance that is chosen when the prefill ends, as soon as there is room for it; until it arrives, the prefill instance
+    keeps it. Requests that no instance accepts wait here, in order; one that no instance ever will accept fails.
     """
 
     def __init__(
@@ -59,9 +60,11 @@ class Cluster:
             raise ValueError("prefill and decode pools need a KV link between them")
         self.max_request_tokens = min(serving.max_request_tokens for serving in self._pools.by_model.values())
         self._transfers = KVTransfers(kv_link or KVLink(math.inf))
+        self._admission = KVAdmission(self._instances)
         self._lifecycle = Lifecycle(len(self._instances), events)
         self._pools.refresh(self._lifecycle.accepts)
         self._on_crash = on_crash
+        self._decodes = [pool.role == "decode" for pool in self._pools.pool_of]
         self._waiting: dict[Request, None] = {}  # for any instance that accepts them
         self._undelivered: dict[Request, None] = {}  # handed over, for any decode instance that accepts them
         self._now = -math.inf
@@ -115,8 +118,10 @@ class Cluster:
             self._transfers.drop(request)
             self._events[-2] = self._transfers.next_s
             self._undelivered.pop(request, None)
+            self._admission.drop(request)
             self._instances[request.instance].cancel(request, self._now)
             self._look_again(request.instance)
+            self._send_all()
 
     def next_event_time(self) -> float:
         """When `advance` should be called next; inf when idle.
@@ -176,7 +181,10 @@ class Cluster:
                 events[index] = instances[index].next_event_time()
                 if end is not None:
                     ends.append(end)
-                    if end.handed_over:
+                    if self._decodes[index]:
+                        self._now = max(self._now, now)
+                        self._send(index)
+                    elif end.handed_over:
                         self._now = max(self._now, now)
                         failed = [request for request in end.handed_over if not self._deliver(request)]
                         if failed:
@@ -208,7 +216,7 @@ class Cluster:
         return True
 
     def _deliver(self, request: Request) -> bool:
-        """Send the KV of a request that was handed over to a decode instance, or let it wait; False if it fails."""
+        """Choose a decode instance for a request that was handed over, or let it wait; False if it fails."""
         source = request.instance
         fronts = self._pools.serving(request.model).decode
         front = accepting_front(fronts)
@@ -219,15 +227,28 @@ class Cluster:
         except RouterError as error:
             self.router_errors.append(str(error))
             return self._abandon(source, request)
-        tokens = len(request.prompt) + request.produced - 1
-        if self._transfers.link.skip_cached:
-            tokens -= target.match(token_bytes(request.prompt) + token_bytes(request.output[: request.produced - 1]))
-        sender = self._pools.pool_of[source]
-        bytes_ = tokens * sender.kv_bytes_per_token + sender.kv_bytes_per_sequence
-        began_s = max(request.admitted_s, request.placed_s)
-        self._transfers.send(request, source, target.index, tokens, bytes_, began_s, self._now)
-        self._events[-2] = self._transfers.next_s
+        self._admission.wait(request, target.index)
+        self._send(target.index)
         return True
+
+    def _send(self, target: int) -> None:
+        """Let the KV travel for which an instance has room now."""
+        while request := self._admission.admit(target):
+            tokens = travelling_tokens(request)
+            if self._transfers.link.skip_cached:
+                key = token_bytes(request.prompt) + token_bytes(request.output[: request.produced - 1])
+                tokens -= self._instances[target].match(key)
+            sender = self._pools.pool_of[request.instance]
+            bytes_ = tokens * sender.kv_bytes_per_token + sender.kv_bytes_per_sequence
+            began_s = max(request.admitted_s, request.placed_s)
+            self._transfers.send(request, request.instance, target, tokens, bytes_, began_s, self._now)
+            self._events[-2] = self._transfers.next_s
+
+    def _send_all(self) -> None:
+        """The same for all, after what may have made room anywhere."""
+        for target, decodes in enumerate(self._decodes):
+            if decodes:
+                self._send(target)
 
     def _abandon(self, source: int, request: Request) -> bool:
         """A request that was handed over fails, and its KV is free."""
@@ -289,13 +310,14 @@ class Cluster:
         for request in lost:
             self._transfers.drop(request)
             self._undelivered.pop(request, None)
+            self._admission.drop(request)
             request.instance = -1
-        failed = []
-        for transfer in self._transfers.sent_to(index):  # its source still has the KV
-            self._transfers.drop(transfer.request)
-            if not self._deliver(transfer.request):
-                failed.append(transfer.request)
+        again = [transfer.request for transfer in self._transfers.sent_to(index)] + self._admission.lose(index)
+        for request in again:  # the prefill side still has the KV
+            self._transfers.drop(request)
         self._events[-2] = self._transfers.next_s
+        failed = [request for request in again if not self._deliver(request)]
+        self._send_all()
         for request in lost:
             if self._on_crash == "fail":
                 request.failed = True
@@ -322,6 +344,7 @@ class Cluster:
             or instance.waiting
             or transfers.sent_by(index)
             or transfers.sent_to(index)
+            or self._admission.waits(index)
             or any(request.instance == index for request in self._undelivered)
         )
 

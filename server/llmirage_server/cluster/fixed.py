@@ -20,6 +20,8 @@ class FixedInstance(InstanceBase):
     simply not remembered. Prompts enter the cache with their first token, generated tokens when the request finishes.
     """
 
+    memory_limits = False
+
     def __init__(self, index: int, ttft_s: float, itl_s: float, limits: EngineLimits, role: Role = "both") -> None:
         for name, value in (("ttft_s", ttft_s), ("itl_s", itl_s)):
             if not 0 <= value < math.inf:

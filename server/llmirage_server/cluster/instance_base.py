@@ -54,6 +54,8 @@ class InstanceBase(ABC):
     Routers look at `running`, `waiting`, `match`, `kv_used_tokens`, `kv_total_tokens` and `limits`, at nothing else.
     """
 
+    memory_limits = True  # can a request have to wait for KV memory?
+
     def __init__(self, index: int, limits: EngineLimits, role: Role = "both") -> None:
         self.index = index
         self.limits = limits
