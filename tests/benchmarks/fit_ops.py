@@ -1,12 +1,11 @@
 """Fits the constants of the kernels to op tables, and says how far off the kernels then are.
 
-Run it:  python tests/benchmarks/fit_ops.py FOLDER [--gpu h100_sxm ...] [--op gemm ...] [--leave-one-out] [--write]
+Run it:  python tests/benchmarks/fit_ops.py FOLDER... [--gpu h100_sxm ...] [--op gemm ...] [--leave-one-out] [--write]
 
-FOLDER holds the tables (tests/benchmarks/fitting/tables.py says which columns they have). For each GPU, engine, operation
+Each FOLDER holds tables (tests/benchmarks/fitting/tables.py says which columns they have). For each GPU, engine, operation
 and format it prints absolute errors in percent (median / 90th percentile) and the bias, through the product's kernels, on
 all rows and on shapes that were held back from a fit of the other half. --leave-one-out adds what a GPU that nobody has
-measured can expect: the error under constants fitted on the other GPUs of its kind. --write replaces the data files, except
-that of the RTX 4090, which is written by hand.
+measured can expect: the error under constants fitted on the other GPUs of its kind. --write replaces the data files.
 """
 
 from __future__ import annotations
@@ -26,20 +25,21 @@ from fitting.solve import Error, error, fit, predict
 from fitting.tables import ENGINES, Rows, read_rows
 
 from llmirage_server.perf.catalogue import find_gpu
-from llmirage_server.perf.constants import POOLED, Constants
+from llmirage_server.perf.constants import POOLED, Constants, constants_for
 
 # Written beside what is fitted. The size of the mixed launch's penalty: measured kernels of RTX 4090 and RTX PRO 6000 under
 # vLLM (LLMServingSim's attention grid, MIT): chunks and decodes in one FlashAttention 2 launch lose the packing of query
 # heads, 1.4 to 2.3 times the sum of the two alone. Not seen on Hopper and Blackwell kernels.
-_FLASH_2 = {
-    "constants": {"per_group_head": 0.25},
-    "origin": "LLMServingSim's attention grids of RTX 4090 and RTX PRO 6000 (MIT)",
+_GRIDS = "LLMServingSim's attention grids of RTX 4090 and RTX PRO 6000 (MIT)"
+_FLASH_2 = {"constants": {"per_group_head": 0.25}, "origin": _GRIDS}
+_MIXED = {
+    **dict.fromkeys(("class_pcie", "l40s", "rtx_pro_6000_server", "a100_sxm"), _FLASH_2),
+    "rtx_4090": {
+        "constants": {"per_group_head": 0.33},
+        "origin": f"{_GRIDS}: 2.0 times with 4 heads a group",
+    },
 }
 _NO_PENALTY = {"constants": {"per_group_head": 0.0}, "origin": "assumed: kernels other than FlashAttention 2"}
-_LINEAR = {
-    "constants": {"compute": 0.3, "memory": 0.75, "floor_us": 8.0},
-    "origin": "assumed: attention's share of the compute rate, a streaming kernel's of the bandwidth",
-}
 KINDS = {"pcie": "class_pcie", "nvlink": "class_nvlink"}
 
 
@@ -65,7 +65,7 @@ class Result:
 def main() -> None:
     """Fit, print, and with --write replace the data files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER")
     parser.add_argument("--gpu", nargs="*", help="only these")
     parser.add_argument("--op", nargs="*", help="only these; not with --write")
     parser.add_argument("--leave-one-out", action="store_true")
@@ -74,9 +74,10 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.write and arguments.op:
         parser.error("--write needs every operation; leave --op away")
-    tables = [rows for rows in read_rows(arguments.folder) if not arguments.op or rows.op in arguments.op]
+    tables = [rows for folder in arguments.folders for rows in read_rows(folder)]
+    tables = [rows for rows in tables if not arguments.op or rows.op in arguments.op]
     if not tables:
-        parser.error(f"no op tables in {arguments.folder}")
+        parser.error(f"no op tables in {', '.join(map(str, arguments.folders))}")
     chosen = [rows for rows in tables if not arguments.gpu or rows.gpu in arguments.gpu]
     by_gpu: dict[str, list[Result]] = defaultdict(list)
     with ProcessPoolExecutor() as pool:
@@ -98,14 +99,19 @@ def main() -> None:
 
 def _fit_rows(rows: Rows) -> Result:
     gpu = find_gpu(rows.gpu)
+    prior = None
+    few = len(rows) < 100 and rows.op in ("gemm", "attention_prefill", "attention_decode")
+    if few and gpu.constants_of not in (None, gpu.key):  # shapes of one model: lean on the twin
+        twin = constants_for(find_gpu(str(gpu.constants_of)), "vllm" if rows.engine == POOLED else rows.engine)
+        prior = twin.of(rows.op, rows.dtype)
     train = rows.shapes % 2 == 0
     held_out = Error(float("nan"), float("nan"), 0.0, 0)
     start = None
     if 0 < train.sum() < len(rows):
-        start = fit([(rows.subset(train), gpu)])
+        start = fit([(rows.subset(train), gpu)], None, prior)
         rest = rows.subset(~train)
         held_out = error(predict(rest, gpu, start), rest.seconds)
-    constants = fit([(rows, gpu)], start)
+    constants = fit([(rows, gpu)], start, prior)
     predicted = predict(rows, gpu, constants)
     if rows.engine != POOLED:  # rows of several engines differ in how they pack heads, which only the formula can mix
         asked = kernel_seconds(rows, gpu, _alone(rows, constants))
@@ -195,9 +201,7 @@ def _write(name: str, results: list[Result], source: str) -> None:
     engines: dict[str, dict[str, object]] = {engine: {} for engine in (*ENGINES, POOLED)}
     for result in results:
         engines[result.rows.engine][result.key] = result.line()
-    flash_2 = name in ("class_pcie", "l40s", "rtx_pro_6000_server", "a100_sxm")
-    engines[POOLED]["mixed_attention bf16"] = _FLASH_2 if flash_2 else _NO_PENALTY
-    engines[POOLED]["linear_attention bf16"] = _LINEAR
+    engines[POOLED]["mixed_attention bf16"] = _MIXED.get(name, _NO_PENALTY)
     blocks = []
     for engine, lines in engines.items():
         body = ",\n".join(f"  {json.dumps(key)}: {json.dumps(line)}" for key, line in sorted(lines.items()))

@@ -91,7 +91,7 @@ LINK = {
     "bulk_link": 0.5,
     "pair_link": 2,
 }
-LINEAR = {"compute": 0.5, "memory": 0.5, "floor_us": 8}
+LINEAR = {"compute": 0.5, "memory": 0.5, "floor_us": 8, "serial_ns": 100}
 _OPS = {
     "gemm": GEMM,
     "mla_bmm": GEMM,
@@ -101,7 +101,8 @@ _OPS = {
     "attention_decode_window": {**DECODE, "unpacked": 1},
     "mla_decode": DECODE,
     "moe": MOE,
-    "linear_attention": LINEAR,
+    "gated_delta_prefill": LINEAR,
+    "gated_delta_decode": LINEAR,
     **dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "dispatch", "combine"), LINK),
 }
 _TABLE = {
@@ -276,6 +277,12 @@ def test_linear_attention_streams_its_state_on_decode() -> None:
     assert work.seconds == pytest.approx(work.bytes / 0.5e12 + 8e-6)
     scan = linear.mamba2_decode(GPU, BY_HAND, 64, 64, 8, 128).work(10)
     assert scan.bytes == 10 * (2 * 4 * 64 * 64 * 128 + 4 * 64 * 64 + 4 * 8 * 128)
+
+
+def test_linear_attention_of_prompts_goes_block_after_block() -> None:
+    few, many = (linear.gated_delta_prefill(GPU, BY_HAND, heads, 2 * heads, 128, 128) for heads in (1, 16))
+    assert few.seconds(1000) == pytest.approx(100e-6 + 8e-6)
+    assert many.seconds(1000) == pytest.approx(many.work(1000).bytes / 0.5e12 + 8e-6)
 
 
 def test_indexer_reads_one_small_key_per_token() -> None:

@@ -13,12 +13,13 @@ from functools import lru_cache
 from importlib import resources
 from typing import TypedDict, cast
 
+from llmirage_server.perf.catalogue import find_gpu
 from llmirage_server.perf.gpus import GpuSpec
 
 ENGINES = ("vllm", "sglang", "trtllm")
 POOLED = "pooled"  # rows of all the engines together
 
-LINK_OPS = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "dispatch", "combine", "p2p"})
+LINK_OPS = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "dispatch", "combine"})
 
 # Formats whose kernels are most alike, nearest first: same bytes and rate, then same rate, then same kind of kernel.
 _NEAREST: dict[str, tuple[str, ...]] = {
@@ -31,9 +32,6 @@ _NEAREST: dict[str, tuple[str, ...]] = {
     "mxfp4": ("int4", "int8_weight_only", "bf16"),
     "nvfp4": ("fp8", "fp8_block", "bf16"),
 }
-
-
-_PCIE_CARDS = ("l40s", "rtx_pro_6000_server", "rtx_4090")  # of the GPUs with data files
 
 
 class Fit(TypedDict):
@@ -97,17 +95,18 @@ def constants_for(gpu: GpuSpec, engine: str) -> Constants:
     """Return what kernels of this GPU reach under this engine; ValueError for one that is not in ENGINES."""
     if engine not in ENGINES:
         raise ValueError(f"no constants for engine {engine!r}; known engines: {', '.join(ENGINES)}")
-    return _constants(gpu.key, gpu.constants_of, gpu.link_kind == "pcie", engine)
+    twin = gpu.constants_of if gpu.constants_of != gpu.key else None
+    return _constants(gpu.key, twin, gpu.link_kind, engine)
 
 
 @lru_cache(maxsize=256)
-def _constants(key: str, twin: str | None, pcie: bool, engine: str) -> Constants:
+def _constants(key: str, twin: str | None, link_kind: str, engine: str) -> Constants:
     own = [("", table)] if (table := _table(key)) else []
-    twins = [(twin, table)] if twin and twin != key and (table := _table(twin)) else []
-    kinds = [("class_pcie", "PCIe cards"), ("class_nvlink", "NVLink GPUs")]
-    if not pcie:
+    twins = [(twin, table)] if twin and (table := _table(twin)) else []
+    kinds = [("class_nvlink", "NVLink GPUs"), ("class_pcie", "PCIe cards")]
+    if link_kind == "pcie":
         kinds.reverse()
     classes = [(f"all measured {words}", table) for name, words in kinds if (table := _table(name))]
-    # A PCIe card of an NVLink chip (or the reverse) has another kind of link: its collectives are those of its kind.
-    same_link = [(name, table) for name, table in twins if pcie == (name in _PCIE_CARDS)]
+    # A PCIe card of an NVLink chip has another kind of link: its collectives are those of PCIe cards.
+    same_link = twins if twin and find_gpu(twin).link_kind == link_kind else []
     return Constants(engine, own + twins + classes, own + same_link + classes)

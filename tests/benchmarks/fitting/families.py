@@ -11,22 +11,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from fitting.tables import Column, Columns, Rows
+from fitting.tables import Column, Columns, Rows, l2_mb
 
 from llmirage_server.perf.constants import Constants
 from llmirage_server.perf.dtypes import KV_DTYPE_BYTES, WEIGHT_DTYPES, WeightDtype
 from llmirage_server.perf.gpus import GpuSpec
-from llmirage_server.perf.kernels import attention, collectives, gemm, mla, moe
-
-# L2 caches, MiB, from NVIDIA's data sheets and architecture papers: what a repeated call finds there.
-L2_MIB = {"a100_sxm": 40, "h100_sxm": 50, "h200_sxm": 50, "b200_sxm": 126, "gb200": 126, "l40s": 96}
-L2_MIB |= {"rtx_pro_6000_server": 128}
-
-
-def l2_mb(gpu: str) -> float:
-    """The L2 cache in megabytes, a hair above so that what fills it exactly counts as held; 0 where unknown."""
-    mib = L2_MIB.get(gpu, 0)
-    return round(mib * 1024**2 / 1e6 + 0.1, 1) if mib else 0.0
+from llmirage_server.perf.kernels import attention, collectives, gemm, linear, mla, moe
 
 
 class Range(NamedTuple):
@@ -132,6 +122,12 @@ def _bulk(x: Columns, c: Constant) -> Column:
     return _two_paths(x, c, share, share)
 
 
+def _gated_delta(x: Columns, c: Constant) -> Column:
+    compute = x["flops_per_token"] / (x["flops"] * c["compute"])
+    memory = x["bytes_per_token"] / (x["bandwidth"] * c["memory"])
+    return np.maximum(np.maximum(compute, memory), c["serial_ns"] * 1e-9) * x["tokens"] + c["floor_us"] * 1e-6
+
+
 _GEMM_RANGES = {
     "compute": Range(0.8, 0.05, 1.05),
     "memory": _MEMORY,
@@ -186,7 +182,11 @@ FAMILIES: dict[str, Family] = {
     ),
     "mla_prefill": Family(_PREFILL_RANGES, _prefill, {"softmax_dims": 0.0, "window_diagonal": 0.0}),
     "attention_decode": Family(_DECODE_RANGES, _decode, {}),
-    "attention_decode_window": Family(_DECODE_RANGES, _decode, {}),
+    "attention_decode_window": Family(  # measured at one window, so nothing that depends on the context's length shows
+        {name: _DECODE_RANGES[name] for name in ("memory", "compute", "power", "floor_us", "schedule_ns", "cache")},
+        _decode,
+        {"split_us": 0.0, "combine_us": 0.0, "combine_tokens": 100.0, "serial_ns": 0.0, "ramp_us": 0.0, "ramp_mb": 30.0},
+    ),
     "mla_decode": Family(_DECODE_RANGES, _decode, {"unpacked": 0.0}),
     "moe": Family(
         {
@@ -203,9 +203,32 @@ FAMILIES: dict[str, Family] = {
         _moe,
         {},
     ),
+    "gated_delta_prefill": Family(
+        {
+            "compute": Range(0.2, 0.005, 1.0),
+            "floor_us": Range(15.0, 1.0, 100.0),
+            "serial_ns": Range(30.0, 0.0, 500.0),
+        },
+        _gated_delta,
+        {"memory": 1.0},
+    ),
+    "gated_delta_decode": Family(
+        {"memory": Range(0.8, 0.05, 2.0), "floor_us": Range(4.0, 0.5, 60.0)},
+        _gated_delta,
+        {"compute": 1.0, "serial_ns": 0.0},
+    ),
     "all_reduce": Family(_LINK_RANGES, _all_reduce, {}),
     **{op: Family(_LINK_RANGES, _bulk, {}) for op in ("all_gather", "reduce_scatter", "all_to_all", "dispatch", "combine")},
 }
+
+
+_DELTA = ("key_heads", "value_heads", "key_dim", "value_dim")
+_ONES = {"constants": {"compute": 1.0, "memory": 1.0, "floor_us": 0.0, "serial_ns": 0.0}, "origin": "none"}
+_UNIT = Constants(
+    "vllm",
+    [("", {"vllm": {f"gated_delta_{phase} bf16": _ONES for phase in ("prefill", "decode")}})],
+    [],  # type: ignore[dict-item]
+)
 
 
 def weight_dtype(name: str) -> WeightDtype:
@@ -236,6 +259,11 @@ def with_gpu(rows: Rows, gpu: GpuSpec) -> Columns:
         x["bytes_context"] = np.full(size, 576.0 * kv_bytes)
         x["bytes_sequence"] = 2.0 * x["heads"] * 1088
         x["packed_flops"] = 2.0 * np.ceil(x["heads"] / 16) * 16 * 1088
+    elif rows.op.startswith("gated_delta"):
+        make = linear.gated_delta_prefill if rows.op == "gated_delta_prefill" else linear.gated_delta_decode
+        works = [make(gpu, _UNIT, *map(int, sizes)).work(1.0) for sizes in zip(*(x[name] for name in _DELTA), strict=True)]
+        x["flops_per_token"] = np.array([work.flops for work in works])
+        x["bytes_per_token"] = np.array([work.bytes for work in works])
     elif rows.op.startswith("attention_decode"):
         x["context"] = np.where(x["window"] > 0, np.minimum(x["window"], x["length"]), x["length"])
         x["dims"] = 2 * x["head_dim"]
@@ -290,6 +318,15 @@ def _ask_mla_decode(gpu: GpuSpec, c: Constants, dtype: str, r: dict[str, float])
     return kernel.seconds(int(r["sequences"]), r["sequences"] * r["length"], r["length"])
 
 
+def _ask_gated_delta(op: str) -> Callable[[GpuSpec, Constants, str, dict[str, float]], float]:
+    make = linear.gated_delta_prefill if op == "prefill" else linear.gated_delta_decode
+
+    def ask(gpu: GpuSpec, c: Constants, dtype: str, r: dict[str, float]) -> float:
+        return make(gpu, c, *(int(r[name]) for name in _DELTA)).seconds(r["tokens"])
+
+    return ask
+
+
 def _ask_moe(gpu: GpuSpec, c: Constants, dtype: str, r: dict[str, float]) -> float:
     sizes = int(r["hidden"]), int(r["width"] / r["tp"]), int(r["experts"]), int(r["per_token"]), int(r["ep"])
     return moe.experts(gpu, c, weight_dtype(dtype), *sizes, skew=r["skew"], repeated=True).seconds(r["tokens"])
@@ -311,6 +348,8 @@ _ASK: dict[str, Callable[[GpuSpec, Constants, str, dict[str, float]], float]] = 
     "attention_decode_window": _ask_decode,
     "mla_decode": _ask_mla_decode,
     "moe": _ask_moe,
+    "gated_delta_prefill": _ask_gated_delta("prefill"),
+    "gated_delta_decode": _ask_gated_delta("decode"),
     "all_reduce": _ask_collective(collectives.all_reduce),
     "all_gather": _ask_collective(collectives.all_gather),
     "reduce_scatter": _ask_collective(collectives.reduce_scatter),

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from fitting.families import FAMILIES, Columns, Constant, Family, l2_mb, with_gpu
-from fitting.tables import Column, Rows
+from fitting.families import FAMILIES, Columns, Constant, Family, with_gpu
+from fitting.tables import Column, Rows, l2_mb
 from scipy.optimize import least_squares
 
 from llmirage_server.perf.gpus import GpuSpec
@@ -15,6 +15,7 @@ from llmirage_server.perf.gpus import GpuSpec
 _SOFT = 0.1  # errors beyond 10 % count less and less
 _PULL = 0.5  # of a constant towards its start, over its whole range: settles those that the rows say nothing about
 _GEMM_CACHE_MB = (10.0, 17.0, 25.0, 35.0)  # benchmarks rotate a few tensors, so the share of the L2 that one gets varies
+_PULL_TO_PRIOR = 1.0
 _ROWS_PER_GPU = 1500  # in pooled fits, so that no GPU outweighs the others
 
 
@@ -43,8 +44,12 @@ def predict(rows: Rows, gpu: GpuSpec, constants: Constant) -> Column:
     return FAMILIES[rows.op].formula(with_gpu(rows, gpu), constants)
 
 
-def fit(parts: Sequence[tuple[Rows, GpuSpec]], start: Constant | None = None) -> dict[str, float]:
+def fit(
+    parts: Sequence[tuple[Rows, GpuSpec]], start: Constant | None = None, prior: Constant | None = None
+) -> dict[str, float]:
     """Fit one set of constants to rows of one operation and format, of one GPU or of several.
+
+    start: where to begin. prior: constants of a like GPU, to which what few rows do not settle is pulled.
 
     The loss is a soft L1 of log(predicted / measured), so that a factor too slow weighs as much as one too fast.
     """
@@ -63,7 +68,7 @@ def fit(parts: Sequence[tuple[Rows, GpuSpec]], start: Constant | None = None) ->
     family = _family(rows.op, rows.dtype, list({g.key for _, g in parts}), {g.link_kind for _, g in parts})
     best: tuple[float, dict[str, float]] | None = None
     for fixed in _choices(rows, [g.key for _, g in parts]):
-        cost, constants = _solve(family, joined, seconds, {**family.fixed, **fixed}, start)
+        cost, constants = _solve(family, joined, seconds, {**family.fixed, **fixed}, start, prior)
         if best is None or cost < best[0]:
             best = cost, constants
     assert best is not None
@@ -92,7 +97,7 @@ def _choices(rows: Rows, gpus: list[str]) -> list[dict[str, float]]:
     if rows.op == "gemm":
         return (
             [{"cache_mb": mb} for mb in _GEMM_CACHE_MB]
-            if gpus[0] in ("l40s", "rtx_pro_6000_server")
+            if gpus[0] in ("l40s", "rtx_pro_6000_server", "rtx_4090")
             else [{"cache_mb": 0.0}]
         )
     if rows.op in ("mla_bmm", "moe", "mla_decode"):
@@ -104,19 +109,22 @@ def _choices(rows: Rows, gpus: list[str]) -> list[dict[str, float]]:
 
 
 def _solve(
-    family: Family, x: Columns, seconds: Column, fixed: dict[str, float], start: Constant | None
+    family: Family, x: Columns, seconds: Column, fixed: dict[str, float], start: Constant | None, prior: Constant | None
 ) -> tuple[float, dict[str, float]]:
     names = list(family.ranges)
     low = np.array([family.ranges[name].low for name in names])
     high = np.array([family.ranges[name].high for name in names])
     initial = np.array([family.ranges[name].start for name in names])
+    if prior is not None:
+        initial = np.clip(np.array([prior[name] for name in names]), low, high)
     first = initial if start is None else np.array([start[name] for name in names])
+    pull = _PULL if prior is None else _PULL_TO_PRIOR
     margin = 1e-6 * (high - low)
 
     def residuals(values: Column) -> Column:
         constants = {**dict(zip(names, values, strict=True)), **fixed}
         off = np.log(family.formula(x, constants) / seconds)
-        return np.concatenate([off, _PULL * (values - initial) / (high - low)])
+        return np.concatenate([off, pull * (values - initial) / (high - low)])
 
     found = least_squares(
         residuals,

@@ -9,7 +9,8 @@ Left out, and why:
 - attention with more than 32 query heads per KV head: kernels fall back to one pass per head, and no model has it;
 - `eager` all-reduce: engines capture theirs in CUDA graphs;
 - older versions of a collective where there are several;
-- balanced routing of experts: real routers are skewed.
+- balanced routing of experts: real routers are skewed;
+- linear attention of more than one prompt at a time: an engine's chunks are mostly of one.
 Where a table has several kernels for one shape, the fastest counts (engines tune themselves); where SGLang has several
 attention or expert kernels for different shapes, the one of most rows, which is its default.
 """
@@ -34,6 +35,18 @@ Columns = dict[str, Column]
 Raw = dict[str, NDArray[np.str_]]
 
 ENGINES = ("vllm", "sglang", "trtllm")
+
+# L2 caches, MiB, from NVIDIA's data sheets and architecture papers: what a repeated call finds there.
+_L2_MIB = {"a100_sxm": 40, "h100_sxm": 50, "h200_sxm": 50, "b200_sxm": 126, "gb200": 126, "b300_sxm": 126, "gb300": 126}
+_L2_MIB |= {"l40s": 96, "rtx_4090": 72, "rtx_pro_6000_server": 128}
+
+
+def l2_mb(gpu: str) -> float:
+    """The L2 cache in megabytes, a hair above so that what fills it exactly counts as held; 0 where unknown."""
+    mib = _L2_MIB.get(gpu, 0)
+    return round(mib * 1024**2 / 1e6 + 0.1, 1) if mib else 0.0
+
+
 _GEMM_DTYPES = {
     "bfloat16": "bf16",
     "fp8": "fp8",
@@ -73,7 +86,7 @@ class Rows:
 def read_rows(folder: Path) -> list[Rows]:
     """Read every table of the folder into rows per GPU, engine, operation and format."""
     found: list[Rows] = []
-    for reader in (_gemm, _prefill, _decode, _mla, _mla_bmm, _moe, _all_reduce, _nccl, _all_to_all):
+    for reader in (_gemm, _prefill, _decode, _mla, _mla_bmm, _moe, _all_reduce, _nccl, _all_to_all, _gated_delta):
         found += reader(folder)
     return [rows for rows in found if len(rows) >= 30]
 
@@ -294,3 +307,22 @@ def _all_to_all(folder: Path) -> Iterator[Rows]:
         reached = ranks * (1.0 - (1.0 - 1.0 / ranks) ** per_token)  # different ranks among a token's experts
         columns = {"ranks": ranks, "bytes": _number(part, "num_tokens") * _number(part, "hidden_size") * reached * 2.0}
         yield _rows(part, gpu, engine, phase, "bf16", columns, ["bytes"])
+
+
+def _gated_delta(folder: Path) -> Iterator[Rows]:
+    if (raw := _read(folder, "gdn")) is None:
+        return
+    raw = _where(raw, np.char.find(raw["kernel_source"], "delta_rule") >= 0)
+    for (gpu, engine, phase), part in _groups(raw, "system", "backend", "phase"):
+        if phase == "context":
+            part = _where(part, _number(part, "batch_size") == 1)
+        else:  # states that a repeated call finds in the L2 cache say nothing but the floor
+            sizes = ("num_v_heads", "head_k_dim", "head_v_dim", "batch_size")
+            state_mb = np.prod([_number(part, name) for name in sizes], axis=0) * 4 / 1e6
+            part = _where(part, (state_mb > l2_mb(gpu)) | (state_mb < 4))
+        names = {"num_k_heads": "key_heads", "head_k_dim": "key_dim"}
+        names |= {"num_v_heads": "value_heads", "head_v_dim": "value_dim"}
+        columns = {new: _number(part, old) for old, new in names.items()}
+        columns["tokens"] = _number(part, "num_tokens" if phase == "context" else "batch_size")
+        op = "gated_delta_prefill" if phase == "context" else "gated_delta_decode"
+        yield _rows(part, gpu, engine, op, "bf16", columns, ["key_heads", "value_heads"])

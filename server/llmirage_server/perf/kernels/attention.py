@@ -10,6 +10,8 @@ from llmirage_server.perf.kernels.kernel import DecodeKernel, PrefillKernel
 from llmirage_server.perf.kernels.prefill import prefill_attention
 from llmirage_server.perf.kernels.roofline import MMA_ROWS, round_up
 
+_SMALL_WINDOW = 256  # tokens; windowed decode was measured at 128, where the length of the context no longer shows
+
 
 def prefill(
     gpu: GpuSpec,
@@ -57,11 +59,13 @@ def decode(
     The query heads of a group share one pass over their keys, in tensor-core tiles of 16 rows: compute counts 2 kvh
     ceil16(queries h / kvh) (dqk + dv) flop per token of context; each (sequence, KV head) is scheduled for itself. Kernels
     with `unpacked` constants (FlashAttention 2 with a window) schedule and compute each query head apart instead. The
-    caller clips contexts to `window` (0: none).
+    caller clips contexts to `window` (0: none). Small windows have constants of their own.
     """
     c = constants.of("attention_decode_window" if window else "attention_decode", kv_dtype)
-    dims = qk_dim + v_dim
     groups = heads if c["unpacked"] else kv_heads
+    if window > _SMALL_WINDOW:
+        c = constants.of("attention_decode", kv_dtype)
+    dims = qk_dim + v_dim
     return decode_attention(
         gpu,
         c,

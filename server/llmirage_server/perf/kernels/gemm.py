@@ -71,8 +71,8 @@ def gemm(
     bytes + 2 m n) / (BW memory) + stream S 128 k weight bytes / BW. Smooth maximum of `power`, plus 3 m k quantise / BW
     where activations are quantised before (formats below 16 bits), plus the floor.
 
-    fused_cast: the kernel before (norm, activation, attention) writes the 8-bit activations, since their scales are known from
-    the checkpoint. Then nothing quantises, and the launch costs what that of a bf16 GEMM does: the measured tables hold GEMMs
+    fused_cast: the kernel before (norm, activation, attention) writes the 8-bit activations, since their scales are known
+    from the checkpoint. Then nothing quantises, and the launch costs what that of a bf16 GEMM does: the tables hold GEMMs
     with dynamic scales, one or two kernels more (TensorRT-LLM 12 us instead of 3).
 
     repeated: as a benchmark that repeats one call finds it, with weights of up to `cache_mb` served from the L2 cache at

@@ -1,7 +1,6 @@
 """Linear attention: layers that carry a state of fixed size per sequence instead of a KV cache.
 
-No table of measured kernels exists for these; each is a roofline with the efficiencies of a like kernel (provenance
-"transferred"): a streaming one for decode, attention on prompts for prefill.
+Constants are fitted on gated delta nets; state-space layers, of which no kernel was measured, take the same.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from llmirage_server.perf.constants import Constants
 from llmirage_server.perf.gpus import GpuSpec
 from llmirage_server.perf.kernels.kernel import TokenKernel, Work
-from llmirage_server.perf.kernels.roofline import US, explain
+from llmirage_server.perf.kernels.roofline import NS, US, explain
 
 _CHUNK = 64  # tokens of one block of the chunked prefill algorithms (flash-linear-attention, mamba-ssm)
 _STATE_BYTES = 4.0  # states are kept in float32
@@ -21,6 +20,7 @@ _STATE_BYTES = 4.0  # states are kept in float32
 class _Linear:
     compute_slope: float
     memory_slope: float
+    slope: float
     floor: float
     flops_per_token: float
     peak_flops: float
@@ -28,7 +28,7 @@ class _Linear:
     bandwidth: float
 
     def seconds(self, tokens: float) -> float:
-        return max(self.compute_slope, self.memory_slope) * tokens + self.floor
+        return self.slope * tokens + self.floor
 
     def work(self, tokens: float) -> Work:
         flops, moved = self.flops_per_token * tokens, self.bytes_per_token * tokens
@@ -43,12 +43,16 @@ class _Linear:
         )
 
 
-def _linear(gpu: GpuSpec, constants: Constants, flops_per_token: float, bytes_per_token: float) -> TokenKernel:
-    c = constants.of("linear_attention", "bf16")
+def _linear(gpu: GpuSpec, constants: Constants, op: str, flops_per_token: float, bytes_per_token: float) -> TokenKernel:
+    """Time floor + tokens x the largest of flop / (F compute), bytes / (BW memory) and serial_ns."""
+    c = constants.of(op, "bf16")
     peak, bandwidth = gpu.flops["bf16"], gpu.bandwidth_bytes_per_s
+    compute = max(flops_per_token / (peak * c["compute"]), c["serial_ns"] * NS)
+    memory = bytes_per_token / (bandwidth * c["memory"])
     return _Linear(
-        compute_slope=flops_per_token / (peak * c["compute"]),
-        memory_slope=bytes_per_token / (bandwidth * c["memory"]),
+        compute_slope=compute,
+        memory_slope=memory,
+        slope=max(compute, memory),
         floor=c["floor_us"] * US,
         flops_per_token=flops_per_token,
         peak_flops=peak,
@@ -64,12 +68,13 @@ def gated_delta_prefill(
 
     In blocks of C = 64 tokens, per token and value head: 2 C (2 dk + 2 dv) flop within the block (two Gram matrices, their
     products with keys and values) and 6 dk dv against the state (read, correct, update). Queries, keys, values and outputs
-    are read and written in bf16; the state stays on chip but for one pass in C.
+    are read and written in bf16; the state stays on chip but for one pass in C. Blocks of one sequence follow each other, so
+    that few heads leave a GPU idle: no token takes less than serial_ns, as if all tokens were of one sequence.
     """
     flops = value_heads * (4.0 * _CHUNK * (key_dim + value_dim) + 6.0 * key_dim * value_dim)
     moved = 4.0 * key_heads * key_dim + 4.0 * value_heads * value_dim
     moved += 2.0 * value_heads * key_dim * value_dim * _STATE_BYTES / _CHUNK
-    return _linear(gpu, constants, flops, moved)
+    return _linear(gpu, constants, "gated_delta_prefill", flops, moved)
 
 
 def gated_delta_decode(
@@ -78,7 +83,7 @@ def gated_delta_decode(
     """Time of one step of the recurrence for each decoding sequence: the state of every value head is read and written."""
     state = float(value_heads * key_dim * value_dim)
     moved = 2.0 * state * _STATE_BYTES + 4.0 * key_heads * key_dim + 4.0 * value_heads * value_dim
-    return _linear(gpu, constants, 6.0 * state, moved)
+    return _linear(gpu, constants, "gated_delta_decode", 6.0 * state, moved)
 
 
 def mamba2_prefill(gpu: GpuSpec, constants: Constants, heads: int, head_dim: int, groups: int, state: int) -> TokenKernel:
@@ -90,11 +95,11 @@ def mamba2_prefill(gpu: GpuSpec, constants: Constants, heads: int, head_dim: int
     inner = heads * head_dim
     flops = 2.0 * _CHUNK * groups * state + 2.0 * _CHUNK * inner + 4.0 * inner * state
     moved = 4.0 * inner + 4.0 * groups * state + 2.0 * inner * state * _STATE_BYTES / _CHUNK
-    return _linear(gpu, constants, flops, moved)
+    return _linear(gpu, constants, "gated_delta_prefill", flops, moved)
 
 
 def mamba2_decode(gpu: GpuSpec, constants: Constants, heads: int, head_dim: int, groups: int, state: int) -> TokenKernel:
     """Time of one step of the recurrence for each decoding sequence: the state of every head is read and written."""
     inner = heads * head_dim
     moved = 2.0 * inner * state * _STATE_BYTES + 4.0 * inner + 4.0 * groups * state
-    return _linear(gpu, constants, 6.0 * inner * state, moved)
+    return _linear(gpu, constants, "gated_delta_decode", 6.0 * inner * state, moved)
