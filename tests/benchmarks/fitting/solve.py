@@ -97,7 +97,7 @@ def _choices(rows: Rows, gpus: list[str]) -> list[dict[str, float]]:
     if rows.op == "gemm":
         return (
             [{"cache_mb": mb} for mb in _GEMM_CACHE_MB]
-            if gpus[0] in ("l40s", "rtx_pro_6000_server", "rtx_4090")
+            if gpus[0] in ("l40s", "rtx_pro_6000_server")
             else [{"cache_mb": 0.0}]
         )
     if rows.op in ("mla_bmm", "moe", "mla_decode"):

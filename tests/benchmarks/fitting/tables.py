@@ -36,9 +36,10 @@ Raw = dict[str, NDArray[np.str_]]
 
 ENGINES = ("vllm", "sglang", "trtllm")
 
-# L2 caches, MiB, from NVIDIA's data sheets and architecture papers: what a repeated call finds there.
+# L2 caches, MiB, from NVIDIA's data sheets and architecture papers: what a repeated call finds there. The RTX 4090 was
+# measured within whole layers, whose kernels evict each other's data.
 _L2_MIB = {"a100_sxm": 40, "h100_sxm": 50, "h200_sxm": 50, "b200_sxm": 126, "gb200": 126, "b300_sxm": 126, "gb300": 126}
-_L2_MIB |= {"l40s": 96, "rtx_4090": 72, "rtx_pro_6000_server": 128}
+_L2_MIB |= {"l40s": 96, "rtx_pro_6000_server": 128}
 
 
 def l2_mb(gpu: str) -> float:
