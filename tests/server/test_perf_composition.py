@@ -38,6 +38,11 @@ class Sum:
         kernel = gemm.gemm(H100, self.constants, WEIGHT_DTYPES[dtype], n, k, fused_cast=dtype == "fp8")
         self.total += calls * kernel.seconds(tokens)
 
+    def experts(self, *shape: int, tokens: int) -> float:
+        """Seconds of fp8 experts: the faster of scales per tensor and per block, as at 64 tokens."""
+        kernels = [moe.experts(H100, self.constants, WEIGHT_DTYPES[d], *shape) for d in ("fp8", "fp8_block")]
+        return min(kernels, key=lambda kernel: kernel.seconds(64)).seconds(tokens)
+
     def move(self, calls: int, bytes_per_token: float, tokens: int = TOKENS) -> None:
         self.total += calls * elementwise.elementwise(H100, bytes_per_token).seconds(tokens)
 
@@ -202,11 +207,24 @@ def test_a_mixture_with_a_shared_expert_and_a_latent_space() -> None:
     s.move(2, 2 * 3 * 512)
     s.gemm(2, HIDDEN, 512)
     s.gemm(2, 256, HIDDEN)
-    s.add(2, moe.experts(H100, s.constants, FP8, 256, 256, 16, 4, 1).seconds(TOKENS))
+    s.add(2, s.experts(256, 256, 16, 4, 1, tokens=TOKENS))
     s.gemm(2, HIDDEN, 256)
     s.move(2, 8 * HIDDEN)
     s.ends()
     assert gpu_s(model(LayerGroup(2, None, block))) == pytest.approx(s.total, rel=1e-12)
+
+
+def test_fp8_experts_run_the_faster_of_two_kernels() -> None:
+    for gpu, faster in ((H100, "fp8_block"), (find_gpu("b200"), "fp8")):
+        constants = constants_for(gpu, "vllm")
+        spec = model(LayerGroup(2, None, Moe(16, 4, 256)))
+        found = RooflineStep(spec, gpu, engine=find_engine("vllm"), weights=FP8).breakdown([], [100] * 64)
+        seconds = {
+            name: 2 * moe.experts(gpu, constants, WEIGHT_DTYPES[name], HIDDEN, 256, 16, 4, 1).seconds(64)
+            for name in ("fp8", "fp8_block")
+        }
+        assert min(seconds, key=lambda name: seconds[name]) == faster
+        assert next(o.seconds for o in found if o.name == "experts") == seconds[faster]
 
 
 @pytest.mark.parametrize("engine", ["vllm", "trtllm"])
@@ -217,7 +235,7 @@ def test_attention_ranks_run_in_lockstep_and_share_experts(engine: str) -> None:
     found = {o.name: o.seconds for o in step(spec, engine, parallel).explain(batches)}
     s = Sum(engine)
     together = 3 + NEW
-    experts = moe.experts(H100, s.constants, FP8, HIDDEN, 256, 16, 4, 2).seconds(together)
+    experts = s.experts(HIDDEN, 256, 16, 4, 2, tokens=together)
     assert found["experts"] == pytest.approx(2 * experts)
     # the rank with the prompts is the slower one: its attention counts, the other's does not
     prefill = attention.prefill(H100, s.constants, 8, 2, 64, 64, "bf16")
@@ -244,8 +262,7 @@ def test_a_mixture_sliced_over_tensor_parallel_ranks_is_summed_like_an_mlp() -> 
     spec = model(LayerGroup(2, None, Moe(16, 4, 256)))
     found = {o.name: o for o in step(spec, "sglang", Parallelism(tp=4, ep=2)).breakdown([], CONTEXTS)}
     s = Sum("sglang")
-    experts = moe.experts(H100, s.constants, FP8, HIDDEN, 128, 16, 4, 2)
-    assert found["experts"].seconds == pytest.approx(2 * experts.seconds(3))
+    assert found["experts"].seconds == pytest.approx(2 * s.experts(HIDDEN, 128, 16, 4, 2, tokens=3))
     assert found["all-reduce"].calls == 2 + 1  # and the embedding's
     assert found["all-reduce"].seconds == pytest.approx(3 * s.all_reduce(4, 3))
 
