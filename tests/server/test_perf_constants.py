@@ -79,7 +79,7 @@ def test_rtx_4090_has_its_own_gemm_and_the_rest_of_its_architecture() -> None:
     found = constants_for(find_gpu("rtx_4090"), "vllm")
     assert 0.85 < found.of("gemm", "bf16")["memory"] < 0.96
     assert 0.95 < found.of("gemm", "bf16")["compute"] < 1.06
-    assert "l40s" in found.provenance("attention_prefill", "bf16")
+    assert "l40s" in found.provenance("moe", "bf16")
 
 
 def test_chunks_and_decodes_in_one_launch_cost_more_where_flash_attention_2_runs_them() -> None:

@@ -68,12 +68,14 @@ def _prefill(x: Columns, c: Constant) -> Column:
     b, s, heads, window = x["sequences"], x["length"], x["heads"], x["window"]
     inside = (window > 0) & (window < s)
     pairs = b * np.where(inside, s * window - window * (window - 1) / 2, s * (s + 1) / 2)
-    longest = np.where(window > 0, np.minimum(s, window + 128), s)
+    context = x.get("context", np.zeros_like(s))
+    pairs = pairs + b * s * context
+    longest = np.where(window > 0, np.minimum(s, window + 128), s + context)
     dims = 2.0 * np.hypot(x["dims"] / 2.0, c["softmax_dims"])
     diagonal = np.where(window > 0, c["window_diagonal"], c["diagonal"])
     compute = 2.0 * heads * dims * (pairs + diagonal * 128.0 * b * s) / (flops * c["compute"])
     compute = compute + c["wave"] * 2.0 * 128 * dims * longest * x["sm"] / flops
-    memory = b * s * x["bytes_new"] / (bandwidth * c["memory"])
+    memory = b * (s * x["bytes_new"] + context * x["bytes_context"]) / (bandwidth * c["memory"])
     return _smooth_max(compute, memory, c["power"]) + c["floor_us"] * 1e-6
 
 
@@ -251,9 +253,11 @@ def with_gpu(rows: Rows, gpu: GpuSpec) -> Columns:
     elif rows.op == "attention_prefill":
         x["dims"] = 2 * x["head_dim"]
         x["bytes_new"] = 2.0 * (x["heads"] + x["kv_heads"]) * x["dims"]
+        x["bytes_context"] = x["kv_heads"] * x["dims"] * kv_bytes
     elif rows.op == "mla_prefill":
         x["dims"], x["window"] = np.full(size, 320.0), np.zeros(size)
         x["bytes_new"] = 4.0 * x["heads"] * 320
+        x["bytes_context"] = 2.0 * x["heads"] * 320
     elif rows.op == "mla_decode":
         x["context"], x["dims"], x["schedules"] = x["length"], np.full(size, 1088.0), x["heads"]
         x["bytes_context"] = np.full(size, 576.0 * kv_bytes)
@@ -291,9 +295,9 @@ def _ask_bmm(gpu: GpuSpec, c: Constants, dtype: str, r: dict[str, float]) -> flo
 
 
 def _chunks(r: dict[str, float], window: int) -> tuple[float, float, float, float]:
-    length, b = int(r["length"]), r["sequences"]
-    longest = min(length, window + 128) if window else length
-    return b * attention.causal_pairs(length, 0, window), b * length, 0.0, longest
+    length, context, b = int(r["length"]), int(r.get("context", 0)), r["sequences"]
+    longest = min(length, window + 128) if window else length + context
+    return b * attention.causal_pairs(length, context, window), b * length, b * context, longest
 
 
 def _ask_prefill(gpu: GpuSpec, c: Constants, dtype: str, r: dict[str, float]) -> float:

@@ -57,6 +57,7 @@ _GEMM_DTYPES = {
     "int4_wo": "int4",
     "nvfp4": "nvfp4",
 }
+_FEWEST = 8  # rows that make a table
 _MOE_DTYPES = {**_GEMM_DTYPES, "w4a16_mxfp4": "mxfp4"}
 
 
@@ -87,9 +88,9 @@ class Rows:
 def read_rows(folder: Path) -> list[Rows]:
     """Read every table of the folder into rows per GPU, engine, operation and format."""
     found: list[Rows] = []
-    for reader in (_gemm, _prefill, _decode, _mla, _mla_bmm, _moe, _all_reduce, _nccl, _all_to_all, _gated_delta):
+    for reader in (_gemm, _prefill, _chunks, _decode, _mla, _mla_bmm, _moe, _all_reduce, _nccl, _all_to_all, _gated_delta):
         found += reader(folder)
-    return [rows for rows in found if len(rows) >= 30]
+    return [rows for rows in found if len(rows) >= _FEWEST]
 
 
 def _read(folder: Path, name: str) -> Raw | None:
@@ -180,6 +181,21 @@ def _prefill(folder: Path) -> Iterator[Rows]:
             rows = _main_source(rows) if engine == "sglang" else rows
             columns = _attention_columns(rows, "isl")
             yield _rows(rows, gpu, engine, "attention_prefill", dtype, columns, _ATTENTION_SHAPE)
+
+
+def _chunks(folder: Path) -> Iterator[Rows]:
+    """Chunks with context before them, of the grid of mixed launches: the times of the chunk alone."""
+    if (raw := _read(folder, "mixed_attention")) is None:
+        return
+    raw = _where(raw, raw["prefill_alone_us"] != "")
+    raw["latency_us"] = raw["prefill_alone_us"]
+    raw = _fastest(raw, ["system", "backend", "prefill_chunk", "prefill_context"])
+    for (gpu, engine), part in _groups(raw, "system", "backend"):
+        names = {"prefill_chunk": "length", "prefill_context": "context", "num_heads": "heads"}
+        names |= {"num_key_value_heads": "kv_heads", "head_dim": "head_dim"}
+        columns = {new: _number(part, old) for old, new in names.items()}
+        columns |= {"sequences": np.ones(len(part["latency_us"])), "window": np.zeros(len(part["latency_us"]))}
+        yield _rows(part, gpu, engine, "attention_prefill", "bf16", columns, _ATTENTION_SHAPE)
 
 
 def _decode(folder: Path) -> Iterator[Rows]:
