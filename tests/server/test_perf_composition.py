@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -20,6 +21,7 @@ from llmirage_server.perf.step_model import StepBatch
 H100 = find_gpu("h100")
 HIDDEN, VOCAB = 1024, 5000
 FP8, BF16 = WEIGHT_DTYPES["fp8"], WEIGHT_DTYPES["bf16"]
+FP8_BLOCK = replace(FP8, name="fp8_block")  # the same bytes, other kernels
 CHUNKS, CONTEXTS = [(300, 100), (20, 0)], [50, 900, 200]
 NEW, TOKENS, ROWS = 320, 323, 5
 
@@ -40,7 +42,7 @@ class Sum:
 
     def experts(self, *shape: int, tokens: int) -> float:
         """Seconds of fp8 experts: the faster of scales per tensor and per block, as at 64 tokens."""
-        kernels = [moe.experts(H100, self.constants, WEIGHT_DTYPES[d], *shape) for d in ("fp8", "fp8_block")]
+        kernels = [moe.experts(H100, self.constants, d, *shape) for d in (FP8, FP8_BLOCK)]
         return min(kernels, key=lambda kernel: kernel.seconds(64)).seconds(tokens)
 
     def move(self, calls: int, bytes_per_token: float, tokens: int = TOKENS) -> None:
@@ -220,8 +222,8 @@ def test_fp8_experts_run_the_faster_of_two_kernels() -> None:
         spec = model(LayerGroup(2, None, Moe(16, 4, 256)))
         found = RooflineStep(spec, gpu, engine=find_engine("vllm"), weights=FP8).breakdown([], [100] * 64)
         seconds = {
-            name: 2 * moe.experts(gpu, constants, WEIGHT_DTYPES[name], HIDDEN, 256, 16, 4, 1).seconds(64)
-            for name in ("fp8", "fp8_block")
+            dtype.name: 2 * moe.experts(gpu, constants, dtype, HIDDEN, 256, 16, 4, 1).seconds(64)
+            for dtype in (FP8, FP8_BLOCK)
         }
         assert min(seconds, key=lambda name: seconds[name]) == faster
         assert next(o.seconds for o in found if o.name == "experts") == seconds[faster]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from llmirage_server.perf.dtypes import WEIGHT_DTYPES
+from dataclasses import replace
+
 from llmirage_server.perf.kernels import collectives, moe
 from llmirage_server.perf.layers import Dense, Mlp, Moe
 from llmirage_server.perf.steps.operations import BF16, Op, Setting, TokenOp
@@ -45,14 +46,14 @@ _DECODE_TOKENS = 64  # where the kernels of two formats are compared
 
 
 def _experts(s: Setting, block: Moe, calls: int) -> Op:
-    """The routed experts. In fp8 they run with scales per tensor or per block of weights, whichever is the faster kernel.
+    """The routed experts. In 8 bits they run with scales per tensor or per block of weights, whichever is the faster kernel.
 
     Most fp8 checkpoints of mixtures (Qwen3, MiniMax-M2, GLM, DeepSeek) come with block scales. Kernels of vLLM 0.24 for
     scales per tensor were measured at a tenth of the bandwidth on Hopper, 2 to 2.5 times slower than bf16: nobody serves so.
     """
     ep, width = s.parallel.ep, block.width // s.parallel.moe_tp
     dtype = s.formats.experts
-    dtypes = [dtype, WEIGHT_DTYPES["fp8_block"]] if dtype.kernel_dtype == "fp8" else [dtype]
+    dtypes = [dtype, replace(dtype, name="fp8_block")] if dtype.kernel_dtype in ("fp8", "int8") else [dtype]
     shape = block.latent or s.hidden, width, block.experts, block.per_token, ep, block.gated
     kernels = [moe.experts(s.gpu, s.constants, d, *shape, skew=s.skew) for d in dtypes]
     return TokenOp("experts", calls, min(kernels, key=lambda kernel: kernel.seconds(_DECODE_TOKENS)), "group")
