@@ -280,6 +280,7 @@ class Cluster:
         request = transfer.request
         self._instances[transfer.source].release_transferred(request, self._now)
         self._look_again(transfer.source)
+        self._admission.arrive(request, transfer.target)
         request.instance = transfer.target
         request.placed_s = self._now
         self._instances[transfer.target].receive(request, self._now)

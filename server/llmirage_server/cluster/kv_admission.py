@@ -18,46 +18,63 @@ def travelling_tokens(request: Request) -> int:
 
 
 class KVAdmission:
-    """Requests that wait for room on a decode instance, in order, and those for whom there is room."""
+    """Who waits for room on each decode instance, in order, and for whom there is room."""
 
     def __init__(self, instances: Sequence[InstanceBase]) -> None:
         self._instances = instances
-        self._waiting: list[dict[Request, None]] = [{} for _ in instances]  # by decode instance
-        # From when there is room until the first token there, when the instance itself counts it; and the tokens before.
-        self._coming: list[dict[Request, int]] = [{} for _ in instances]
+        self._rooms = [_Room() for _ in instances]
 
     def wait(self, request: Request, target: int) -> None:
-        self._waiting[target][request] = None
+        self._rooms[target].waiting[request] = None
 
     def admit(self, target: int) -> Request | None:
         """The next request whose KV may travel to an instance; None if nobody waits or there is no room for the first."""
-        waiting, coming = self._waiting[target], self._coming[target]
-        for request in [each for each, produced in coming.items() if each.produced > produced or each.cancelled]:
-            del coming[request]
-        if not waiting:
+        room, instance = self._rooms[target], self._instances[target]
+        if not room.waiting:
             return None
-        instance = self._instances[target]
-        request = next(iter(waiting))
-        if instance.memory_limits:
-            page = instance.limits.page_size
-            needed = sum(-(-travelling_tokens(each) // page) * page for each in (request, *coming))
-            if instance.kv_used_tokens + needed > instance.kv_total_tokens:
-                return None
-        del waiting[request]
-        coming[request] = request.produced
+        request = next(iter(room.waiting))
+        page = instance.limits.page_size
+        tokens = -(-travelling_tokens(request) // page) * page
+        if instance.memory_limits and instance.kv_used_tokens + room.reserved() + tokens > instance.kv_total_tokens:
+            return None
+        del room.waiting[request]
+        room.travelling[request] = tokens
+        room.travelling_tokens += tokens
         return request
 
+    def arrive(self, request: Request, target: int) -> None:
+        """The KV is there; the instance counts it when it has admitted the request, at the latest with its first token."""
+        room = self._rooms[target]
+        tokens = room.travelling.pop(request)
+        room.travelling_tokens -= tokens
+        room.arrived[request] = request.produced, tokens
+
     def drop(self, request: Request) -> None:
-        for waiting, coming in zip(self._waiting, self._coming, strict=True):
-            waiting.pop(request, None)
-            coming.pop(request, None)
+        for room in self._rooms:
+            room.waiting.pop(request, None)
+            room.travelling_tokens -= room.travelling.pop(request, 0)
+            room.arrived.pop(request, None)
 
     def lose(self, target: int) -> list[Request]:
         """Forget an instance; return who waited for room there."""
-        waiting = list(self._waiting[target])
-        self._waiting[target].clear()
-        self._coming[target].clear()
-        return waiting
+        room, self._rooms[target] = self._rooms[target], _Room()
+        return list(room.waiting)
 
     def waits(self, target: int) -> bool:
-        return bool(self._waiting[target])
+        return bool(self._rooms[target].waiting)
+
+
+class _Room:
+    """Of one decode instance. Tokens are in whole pages."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[Request, None] = {}
+        self.travelling: dict[Request, int] = {}  # and the tokens of each
+        self.travelling_tokens = 0
+        self.arrived: dict[Request, tuple[int, int]] = {}  # what each had produced, and its tokens
+
+    def reserved(self) -> int:
+        """What will be held that is not yet."""
+        for request in [each for each, (produced, _) in self.arrived.items() if each.produced > produced or each.cancelled]:
+            del self.arrived[request]
+        return self.travelling_tokens + sum(tokens for _, tokens in self.arrived.values())
