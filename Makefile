@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types format bench docs build clean
+.PHONY: help setup demo test lint types format bench accuracy docs build clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -45,6 +45,9 @@ format: .venv/.dev  ## rewrite the sources in the house format
 
 bench: .venv/.dev  ## the measurements behind the performance figures (minutes)
 	@for b in tests/benchmarks/bench_*.py; do echo "== $$b"; $(BIN)/python $$b || exit 1; done
+
+accuracy: .venv/.dev  ## error against measured silicon, into docs/accuracy.md; DATA=folder, RUNS=my.csv
+	@PYTHONPATH=tools:tests/benchmarks $(BIN)/python -m accuracy $(if $(DATA),--data $(DATA)) $(if $(RUNS),--runs $(RUNS)) $(ARGS)
 
 docs: .venv/.dev  ## rewrite docs/commands.md from the commands' own help texts
 	@$(BIN)/python tools/command_docs.py docs/commands.md

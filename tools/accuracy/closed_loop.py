@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+
+from accuracy import engine
+from accuracy.runs import MeasuredRun, request_latency_ms
+from accuracy.transfer import without_own_constants
 from llmirage_server.cluster.cluster import Cluster
 from llmirage_server.cluster.request import Request
 from llmirage_server.perf.deployment import Deployment
 from llmirage_server.perf.errors import DeploymentError
 
-from accuracy import engine
-from accuracy.runs import MeasuredRun, request_latency_ms
+Variant = Literal["known settings", "default settings", "silicon", "transferred"]
 
-LONG_ANSWER_TOKENS = 2048
-ROUNDS, ROUNDS_OF_LONG_ANSWERS = 10, 4
+ROUNDS = 10  # requests of one client in a run that does not say how many it had
+LONG_ANSWER_TOKENS = 1000  # from here on a run is served in part
+ROUNDS_OF_LONG_ANSWERS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,26 +46,26 @@ class Prediction:
         return float(predicted / measured - 1)
 
 
-def predict(run: MeasuredRun, perf_model: str = "roofline", defaults: bool = False) -> Prediction:
-    """Run it. `defaults`: with the engine's default limits, not with the settings the run is known to have had."""
+def predict(run: MeasuredRun, variant: Variant = "known settings") -> Prediction:
+    """Serve the run by our engine: with the settings it is known to have had or the engine's defaults.
+
+    silicon: with kernel times from measured tables; transferred: as if nobody had measured its GPU.
+    """
     try:
-        deployment = _deployment(run, perf_model, defaults)
+        deployment = _deployment(run, variant)
         return _serve(run, engine.cluster_of(deployment, prefix_caching=False))
     except (DeploymentError, ValueError) as error:
         return Prediction(run, problem=str(error))
 
 
-def predict_all(
-    runs: Iterable[MeasuredRun], perf_model: str = "roofline", defaults: bool = False, processes: int = 2
-) -> Iterator[Prediction]:
+def predict_all(runs: Iterable[MeasuredRun], variant: Variant = "known settings", processes: int = 2) -> list[Prediction]:
     """Predict many runs, in their order, on several cores."""
     runs = list(runs)
     with ProcessPoolExecutor(processes) as pool:
-        n = len(runs)
-        yield from pool.map(predict, runs, [perf_model] * n, [defaults] * n, chunksize=4)
+        return list(pool.map(predict, runs, [variant] * len(runs), chunksize=4))
 
 
-def _deployment(run: MeasuredRun, perf_model: str, defaults: bool) -> Deployment:
+def _deployment(run: MeasuredRun, variant: Variant) -> Deployment:
     options: dict[str, Any] = {
         "engine": run.engine,
         "tp": run.tp,
@@ -70,15 +74,16 @@ def _deployment(run: MeasuredRun, perf_model: str, defaults: bool) -> Deployment
         "ep": run.ep,
         "weights": run.weights,
         "kv_cache_dtype": run.kv_cache_dtype,
-        "perf_model": perf_model,
+        "perf_model": "silicon" if variant == "silicon" else "roofline",
     }
-    if not defaults:
+    if variant != "default settings":
         options |= {
             "max_num_batched_tokens": run.max_num_batched_tokens,
             "max_num_seqs": run.max_num_seqs,
             "gpu_memory_utilization": run.gpu_memory_utilization,
         }
-    return _create(run.model, run.gpu, tuple(options.items()))
+    deployment = _create(run.model, run.gpu, tuple(options.items()))
+    return without_own_constants(deployment) if variant == "transferred" else deployment
 
 
 @lru_cache(maxsize=64)
@@ -102,7 +107,7 @@ def _serve(run: MeasuredRun, cluster: Cluster) -> Prediction:
     """
     clients = run.concurrency
     total = run.requests or ROUNDS * clients
-    rounds = ROUNDS_OF_LONG_ANSWERS if run.osl > LONG_ANSWER_TOKENS else ROUNDS
+    rounds = ROUNDS_OF_LONG_ANSWERS if run.osl >= LONG_ANSWER_TOKENS else ROUNDS
     served = min(total, rounds * clients)
     prompt, output = np.zeros(run.isl, np.int32), np.zeros(max(2, run.osl), np.int32)
     requests = [Request(i, prompt[:n], output[:m]) for i, (n, m) in enumerate(lengths(run, served))]

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from fitting.families import kernel_seconds
 from fitting.tables import Rows, read_rows
-from llmirage_server.perf.catalogue import find_gpu
-from llmirage_server.perf.constants import POOLED, constants_for
 
 from accuracy.errors import Spread
+from llmirage_server.perf.catalogue import find_gpu
+from llmirage_server.perf.constants import POOLED, constants_for
 
 TABLES = (
     "gemm",
@@ -60,7 +60,7 @@ def _compare(rows: Rows) -> KernelErrors:
 
 
 def reduce_table(source: Path, table: str, target: Path, rows_each: int) -> None:
-    """Write at most `rows_each` rows of each GPU, engine, format and kernel, picked at random by a fixed seed, in their order."""
+    """Write at most `rows_each` rows of each GPU, engine, format and kernel, picked by a fixed seed, in their order."""
     rows = _read(source, table)
     groups: dict[tuple[str, ...], list[int]] = {}
     for i, row in enumerate(rows):

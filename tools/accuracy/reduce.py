@@ -42,7 +42,7 @@ DEPLOYMENTS: dict[str, dict[str, Any]] = {
 
 
 def reduce_truth(source: Path, target: Path) -> None:
-    """Write target/runs.csv.gz, target/dropped.csv, samples of the op tables in target/ops and a folder for each vLLM run."""
+    """Write runs.csv.gz, dropped.csv, samples of the op tables in ops/ and a folder for each vLLM run, all in `target`."""
     runs, dropped = read_truth(source / "silicon_dev.csv")
     save_runs(target / "runs.csv.gz", runs)
     _write(target / "dropped.csv", ["id", "why"], [[d.id, d.why] for d in dropped])
@@ -70,11 +70,21 @@ def _reduce_recorded(source: Path, name: str, deployment: dict[str, Any], target
                 stamp["client_arrival_s"],
                 prefix_of,
                 prefix_tokens,
+                stamp["scheduled_s"],
                 stamp["first_token_s"],
                 stamp["last_token_s"],
             ]
         )
-    header = ["prompt_tokens", "output_tokens", "arrival_s", "prefix_of", "prefix_tokens", "first_token_s", "last_token_s"]
+    header = [
+        "prompt_tokens",
+        "output_tokens",
+        "arrival_s",
+        "prefix_of",
+        "prefix_tokens",
+        "admitted_s",
+        "first_token_s",
+        "last_token_s",
+    ]
     _write(target / "requests.csv", header, rows)
     with (source / name / "timeseries.csv").open(newline="") as file:
         series = list(csv.DictReader(file))

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from llmirage_server.cluster.request import Request
-from llmirage_server.perf.deployment import Deployment
 
 from accuracy import engine
+from llmirage_server.cluster.request import Request
+from llmirage_server.perf.deployment import Deployment
 
 TICK_S = 1.0  # how often the measured run wrote down its state
 
@@ -29,6 +29,7 @@ class Recorded:
     arrival_s: float  # when the client sent it
     prefix_of: int  # the earlier request with the longest common prefix (of prompt and answer); -1: none
     prefix_tokens: int
+    admitted_s: float  # when the scheduler first took it
     first_token_s: float
     last_token_s: float
 
@@ -78,6 +79,7 @@ def load_recorded(folder: Path) -> RecordedRun:
                 float(r["arrival_s"]),
                 int(r["prefix_of"]),
                 int(r["prefix_tokens"]),
+                float(r["admitted_s"]),
                 float(r["first_token_s"]),
                 float(r["last_token_s"]),
             )
@@ -110,7 +112,7 @@ def tokens_of(requests: list[Recorded]) -> list[npt.NDArray[np.int32]]:
 
 def measured(run: RecordedRun) -> Metrics:
     """Return the metrics of the recorded run itself."""
-    times = [(r.arrival_s, r.first_token_s, r.last_token_s, r.output_tokens) for r in run.requests]
+    times = [(r.arrival_s, r.admitted_s, r.first_token_s, r.last_token_s, r.output_tokens) for r in run.requests]
     return _metrics(times, run.running, run.kv_share)
 
 
@@ -140,7 +142,7 @@ def replay(run: RecordedRun, **changes: Any) -> Metrics:
         if now == arrival:
             cluster.submit(requests[order[coming]], now)
             coming += 1
-    times = [(r.arrival_s, r.first_token_s, r.finished_s, len(r.output)) for r in requests]
+    times = [(r.arrival_s, r.admitted_s, r.first_token_s, r.finished_s, len(r.output)) for r in requests]
     metrics = _metrics(times, np.array(running, float), np.array(kv))
     metrics.preemptions = sum(request.preemptions for request in requests)
     metrics.cpu_s = time.process_time() - started
@@ -148,9 +150,9 @@ def replay(run: RecordedRun, **changes: Any) -> Metrics:
 
 
 def _metrics(
-    times: list[tuple[float, float, float, int]], running: npt.NDArray[np.float64], kv: npt.NDArray[np.float64]
+    times: list[tuple[float, float, float, float, int]], running: npt.NDArray[np.float64], kv: npt.NDArray[np.float64]
 ) -> Metrics:
-    arrivals, firsts, lasts, outputs = (np.array(column) for column in zip(*times, strict=True))
+    arrivals, admitted, firsts, lasts, outputs = (np.array(column) for column in zip(*times, strict=True))
     ttft, latency, tpot = firsts - arrivals, lasts - arrivals, (lasts - firsts) / np.maximum(1, outputs - 1)
     return Metrics(
         ttft_s=float(ttft.mean()),
@@ -160,14 +162,14 @@ def _metrics(
         ttft_p90_s=float(np.percentile(ttft, 90)),
         tpot_p90_s=float(np.percentile(tpot[outputs > 1], 90)),
         latency_p90_s=float(np.percentile(latency, 90)),
-        preempted=_left_unfinished(running, firsts, lasts),
+        preempted=_left_unfinished(running, admitted, lasts),
         kv_mean=float(kv.mean()),
         kv=kv,
         running=running,
     )
 
 
-def _left_unfinished(running: npt.NDArray[np.float64], firsts: Any, lasts: Any) -> int:
+def _left_unfinished(running: npt.NDArray[np.float64], admitted: Any, lasts: Any) -> int:
     """Sequences by which the batch shrank from sample to sample beyond those that finished and despite those that began.
 
     A lower bound of preemptions, and the only one that a run without their counter gives; taken of both runs alike.
@@ -176,6 +178,6 @@ def _left_unfinished(running: npt.NDArray[np.float64], firsts: Any, lasts: Any) 
     for i, (before, after) in enumerate(pairwise(running)):
         start, end = (i + 1) * TICK_S, (i + 2) * TICK_S
         finished = int(((lasts > start) & (lasts <= end)).sum())
-        began = int(((firsts > start) & (firsts <= end)).sum())
+        began = int(((admitted > start) & (admitted <= end)).sum())
         lost += max(0, int(before) + began - finished - int(after))
     return lost

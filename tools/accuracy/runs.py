@@ -73,8 +73,10 @@ def load_runs(path: Path) -> list[MeasuredRun]:
     try:
         raw = path.read_bytes()
         text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RunsError([f"{path}: cannot be read: {error}"]) from error
+    except OSError as error:
+        raise RunsError([f"{path}: cannot be read: {error.strerror or error}"]) from error
+    except UnicodeDecodeError as error:
+        raise RunsError([f"{path}: cannot be read: it is not UTF-8 text"]) from error
     reader = csv.DictReader(io.StringIO(text))
     columns = reader.fieldnames or []
     known = [f.name for f in fields(MeasuredRun)]
@@ -132,8 +134,10 @@ def _problems(row: dict[str, str | None]) -> Iterable[str]:
         except ValueError:
             yield f"{name}: {cell!r} is not a number"
             continue
-        if kind == "int" and number != int(number) if math.isfinite(number) else True:
-            yield f"{name}: {cell!r} is not a whole number" if math.isfinite(number) else f"{name}: {cell!r} is not finite"
+        if not math.isfinite(number):
+            yield f"{name}: {cell!r} is not finite"
+        elif kind == "int" and number != int(number):
+            yield f"{name}: {cell!r} is not a whole number"
         elif number < 0 or (number == 0 and name != "requests"):
             yield f"{name}: must be above 0, not {cell}"
         elif name in ("shortest", "gpu_memory_utilization") and number > 1:

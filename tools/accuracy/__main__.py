@@ -1,0 +1,76 @@
+"""How far off is the model? Writes docs/accuracy.md, or judges measured runs of your own.
+
+Run it:  make accuracy                      from the measurements in tests/data/silicon
+         make accuracy DATA=folder          from the full tables (silicon_dev.csv, ops/, vllm_runs/)
+         make accuracy RUNS=my.csv          your own runs: prints what the engine says of each, and the errors
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from accuracy.closed_loop import Prediction, predict_all
+from accuracy.document import write_document
+from accuracy.reduce import reduce_truth
+from accuracy.report import group_of, run_table, summary, table
+from accuracy.runs import REQUIRED, RunsError, load_runs
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = ROOT / "tests" / "data" / "silicon"
+
+
+def main() -> int:
+    """Return 0; 2 for files that cannot be used."""
+    parser = argparse.ArgumentParser(
+        prog="accuracy", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, help="folder of full tables; default: the reduced ones of the repository")
+    parser.add_argument("--runs", type=Path, help=f"CSV of measured runs; columns at least {', '.join(REQUIRED)}")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "accuracy.md")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 2)
+    parser.add_argument("--sample", type=int, default=3, help="comparisons beside the main one use every so many-th run")
+    arguments = parser.parse_args()
+    try:
+        if arguments.runs:
+            _judge(predict_all(load_runs(arguments.runs), processes=arguments.processes))
+        elif arguments.data:
+            with tempfile.TemporaryDirectory() as folder:
+                reduce_truth(arguments.data, Path(folder))
+                write_document(arguments.out, Path(folder), arguments.data / "ops", arguments.processes, arguments.sample)
+        else:
+            write_document(arguments.out, DATA, DATA / "ops", arguments.processes, arguments.sample)
+    except RunsError as error:
+        for problem in error.problems:
+            print(f"error: {problem}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _judge(predictions: list[Prediction]) -> None:
+    """Print what the engine says of each run, and the errors by group."""
+    rows = []
+    for i, p in enumerate(predictions, 1):
+        run, name = p.run, p.run.id or f"run {i}"
+        if p.problem:
+            print(f"{name}: no prediction: {p.problem}", file=sys.stderr)
+            continue
+        figures = [f"{getattr(run, m):.1f} / {getattr(p, m):.1f}" for m in ("ttft_ms", "tpot_ms", "latency_ms")]
+        rows.append([name, *figures, f"{p.error('latency') * 100:+.1f} %"])
+    print(table(["run", "TTFT, measured / ours (ms)", "TPOT (ms)", "latency (ms)", "latency error"], rows))
+    usable = [p for p in predictions if not p.problem]
+    if usable:
+        print(
+            f"\nErrors in percent, median / p90 of the absolute error; bias above 0: we are too slow.\n\n{summary(usable)}\n"
+        )
+        print(run_table(usable, "group", group_of))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

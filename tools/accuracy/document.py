@@ -1,0 +1,167 @@
+"""Puts docs/accuracy.md together."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from accuracy.closed_loop import Prediction, predict_all
+from accuracy.errors import Spread
+from accuracy.kernels import kernel_errors
+from accuracy.replay import load_recorded, measured, replay
+from accuracy.report import (
+    group_of,
+    kernel_summary,
+    kernel_table,
+    occupancy_table,
+    replay_table,
+    run_table,
+    summary,
+    table,
+    worst,
+)
+from accuracy.runs import MeasuredRun, load_runs
+from accuracy.transfer import STAND_INS
+from accuracy.truth import find_suspects
+
+TEXT = Path(__file__).with_name("text")
+
+
+def write_document(out: Path, data: Path, ops: Path, processes: int, sample: int) -> None:
+    """Run everything on the measurements in `data` and the op tables in `ops`, and write the page."""
+    runs = load_runs(data / "runs.csv.gz")
+    sections = [
+        _text("intro"),
+        _text("not-modelled"),
+        _text("fitted"),
+        _whole_runs(runs, processes),
+        _replays(data),
+        _kernels(ops, data),
+        _transferred(runs[::sample], processes),
+        _silicon(runs[::sample], processes),
+        _defaults(runs[::sample], processes),
+        _text("own-runs"),
+        _dropped(data),
+    ]
+    out.write_text("\n\n".join(section.strip() for section in sections) + "\n")
+
+
+def _text(name: str) -> str:
+    return (TEXT / f"{name}.md").read_text()
+
+
+def _usable(predictions: Sequence[Prediction]) -> list[Prediction]:
+    return [p for p in predictions if not p.problem]
+
+
+def _whole_runs(runs: list[MeasuredRun], processes: int) -> str:
+    predictions = predict_all(runs, processes=processes)
+    usable = _usable(predictions)
+    suspects = find_suspects(runs)
+    refused = [p for p in predictions if p.problem]
+    lines = [
+        _text("whole-runs"),
+        summary(usable),
+        "Without the runs that probably drafted tokens (see the rows at the end of this page):",
+        summary([p for p in usable if p.run.id not in suspects]),
+        "### By engine",
+        run_table(usable, "engine", lambda p: (p.run.engine,)),
+        "### By GPU",
+        run_table(usable, "GPU", lambda p: (p.run.gpu,)),
+        "### By model",
+        run_table(usable, "model", lambda p: (p.run.family,)),
+        "### By deployment",
+        run_table(usable, "deployment", group_of),
+        "### Worst groups",
+        worst(usable),
+        _text("worst"),
+    ]
+    if refused:
+        lines.append("Refused by the engine:\n\n" + "\n".join(f"- {p.run.id}: {p.problem}" for p in refused))
+    return "\n\n".join(lines)
+
+
+def _replays(data: Path) -> str:
+    lines = [_text("replays")]
+    for folder in sorted(path.parent for path in data.glob("*/run.json")):
+        run = load_recorded(folder)
+        reality, replays = measured(run), {"ours": replay(run)}
+        if "num_gpu_blocks_override" in run.settings:
+            replays["ours, KV cache by our own estimate"] = replay(run, num_gpu_blocks_override=None)
+        lines += [f"### {run.name}", replay_table(run, reality, replays)]
+        cpu = max(metrics.cpu_s for metrics in replays.values())
+        preempted = "" if not run.kv_share.any() else f" Our engine counts {replays['ours'].preemptions} preemptions in all."
+        lines.append(f"One replay took {cpu:.1f} CPU seconds.{preempted}")
+        if run.kv_share.any():
+            lines.append(occupancy_table(reality, replays["ours"]))
+    return "\n\n".join(lines)
+
+
+def _kernels(ops: Path, data: Path) -> str:
+    errors = kernel_errors(ops, data / "rtx4090_kernels") if (data / "rtx4090_kernels").exists() else kernel_errors(ops)
+    compute = [e for e in errors if e.gpu and not e.op.startswith(("all_", "reduce", "dispatch", "combine"))]
+    messages = [e for e in errors if e not in compute]
+    return "\n\n".join(
+        [
+            _text("kernels"),
+            kernel_summary(errors),
+            "### Kernels by GPU and engine",
+            kernel_table(compute),
+            "### Collectives by GPU and engine",
+            kernel_table(messages),
+        ]
+    )
+
+
+def _transferred(runs: list[MeasuredRun], processes: int) -> str:
+    chosen = [run for run in runs if run.gpu in STAND_INS]
+    own = {p.run.id: p for p in _usable(predict_all(chosen, processes=processes))}
+    other = [p for p in _usable(predict_all(chosen, "transferred", processes)) if p.run.id in own]
+    return "\n\n".join(
+        [_text("transferred"), _beside([own[p.run.id] for p in other], other, "own constants", "another GPU's")]
+    )
+
+
+def _silicon(runs: list[MeasuredRun], processes: int) -> str:
+    if importlib.util.find_spec("aiconfigurator_core") is None:
+        return _text("silicon") + "\n\nThe extra `silicon` was not installed when this page was made."
+    theirs = _usable(predict_all(runs, "silicon", processes))
+    ids = {p.run.id for p in theirs}
+    ours = _usable(predict_all([run for run in runs if run.id in ids], processes=processes))
+    return "\n\n".join([_text("silicon"), _beside(ours, theirs, "roofline", "aiconfigurator-core's tables")])
+
+
+def _defaults(runs: list[MeasuredRun], processes: int) -> str:
+    known = [run for run in runs if run.settings]
+    ours = _usable(predict_all(known, processes=processes))
+    ids = {p.run.id for p in ours}
+    plain = [p for p in _usable(predict_all(known, "default settings", processes)) if p.run.id in ids]
+    return "\n\n".join([_text("defaults"), _beside(ours, plain, "known settings", "defaults")])
+
+
+def _beside(ours: Sequence[Prediction], others: Sequence[Prediction], name: str, other_name: str) -> str:
+    """Request latency of two predictions of the same runs, by model and GPU."""
+    pairs: dict[str, tuple[list[float], list[float]]] = {}
+    by_id = {p.run.id: p for p in others}
+    for p in ours:
+        if (other := by_id.get(p.run.id)) is None:
+            continue
+        for group in (f"{p.run.family} {p.run.weights}, {p.run.gpu}, {p.run.engine}", "**all**"):
+            a, b = pairs.setdefault(group, ([], []))
+            a.append(p.error("latency"))
+            b.append(other.error("latency"))
+    rows = []
+    for group, (a, b) in sorted(pairs.items()):
+        x, y = Spread.of(a), Spread.of(b)
+        rows.append([group, x.n, str(x), f"{x.bias:+.1f}", str(y), f"{y.bias:+.1f}"])
+    return table(["runs", "n", name, "bias", other_name, "bias"], rows)
+
+
+def _dropped(data: Path) -> str:
+    with (data / "dropped.csv").open(newline="") as file:
+        reasons = Counter(row["why"] for row in csv.DictReader(file))
+    rows = [[why, count] for why, count in reasons.most_common()]
+    return "\n\n".join([_text("dropped"), table(["why", "rows"], rows)])
