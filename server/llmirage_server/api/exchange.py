@@ -90,8 +90,12 @@ class Exchange:
         return headers
 
     def json(self, value: Any, status: int = 200) -> Response:
-        response = Response(_encode(value).encode("utf-8", "replace"), status)
-        response.raw_headers.extend(self.response_headers(b"application/json"))
+        return self.content(_encode(value).encode("utf-8", "replace"), b"application/json", status)
+
+    def content(self, body: bytes, content_type: bytes, status: int = 200) -> Response:
+        """A response of bytes."""
+        response = Response(body, status)
+        response.raw_headers.extend(self.response_headers(content_type))
         return response
 
     def error(self, error: ApiError) -> Response:

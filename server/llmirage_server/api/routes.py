@@ -10,6 +10,7 @@ from starlette.routing import Route
 from llmirage_server.api.chat import ChatEndpoint
 from llmirage_server.api.completions import CompletionsEndpoint
 from llmirage_server.api.conversations import ConversationsEndpoint
+from llmirage_server.api.embeddings import EmbeddingsEndpoint
 from llmirage_server.api.exchange import Endpoint, Exchange, Handler
 from llmirage_server.api.generation import Service
 from llmirage_server.api.messages.endpoint import MessagesEndpoint, error_body
@@ -46,6 +47,7 @@ def routes(service: Service) -> list[Route]:
         *_by_method("/v1/conversations/{id}/items/{item}", GET=talks.retrieve_item, DELETE=talks.delete_item),
         Route("/v1/messages", Endpoint(messages.create, ("POST",), error_body)),
         Route("/v1/messages/count_tokens", Endpoint(messages.count_tokens, ("POST",), error_body)),
+        Route("/v1/embeddings", Endpoint(EmbeddingsEndpoint(service).create, ("POST",))),
         Route("/v1/models", Endpoint(service.models.list, _READ)),
         Route("/v1/models/{model:path}", Endpoint(service.models.retrieve, _READ)),
         Route("/health", Endpoint(health, _READ)),

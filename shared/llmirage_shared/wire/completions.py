@@ -48,7 +48,7 @@ def parse_completion(body: Mapping[str, Any]) -> CompletionRequest:
     from llmirage_shared.wire.schema.validation import check
 
     request = check(schema.CompletionRequest, body)
-    prompts = _read_prompts(request.prompt)
+    prompts = read_prompts(request.prompt)
     silent = request.max_tokens == 0
     if silent and not request.echo:
         raise errors.below_minimum("max_tokens", "integer", 1, 0)
@@ -61,35 +61,37 @@ def parse_completion(body: Mapping[str, Any]) -> CompletionRequest:
     return CompletionRequest(request, prompts, sampling, silent)
 
 
-def _read_prompts(prompt: Any) -> list[Prompt]:
+def read_prompts(prompt: Any, param: str = "prompt") -> list[Prompt]:
+    """Texts and token ids, from one of them or a list. Raises ApiError naming `param`."""
     if isinstance(prompt, str):
-        return [_checked_text(prompt, "prompt")]
+        return [_checked_text(prompt, param)]
     if not isinstance(prompt, list):
-        raise errors.wrong_type("prompt", "a string, an array of strings or an array of token ids", prompt)
+        raise errors.wrong_type(param, "a string, an array of strings or an array of token ids", prompt)
     if not prompt:
-        raise errors.empty_array("prompt")
+        raise errors.empty_array(param)
     if isinstance(prompt[0], str | list):
-        return [_read_one(item, f"prompt[{index}]") for index, item in enumerate(prompt)]
-    return [_read_ids(prompt, "prompt")]
+        return [_read_one(item, f"{param}[{index}]") for index, item in enumerate(prompt)]
+    return [read_ids(prompt, param)]
 
 
 def _read_one(prompt: Any, path: str) -> Prompt:
     if isinstance(prompt, str):
         return _checked_text(prompt, path)
     if isinstance(prompt, list):
-        if not prompt:
-            raise errors.empty_array(path)
-        return _read_ids(prompt, path)
+        return read_ids(prompt, path)
     raise errors.wrong_type(path, "a string or an array of token ids", prompt)
 
 
 def _checked_text(text: str, path: str) -> str:
     if not text:
-        raise errors.invalid_value(path, "the prompt is empty; a model needs at least one token.")
+        raise errors.invalid_value(path, f"the {path.partition('[')[0]} is empty; a model needs at least one token.")
     return text
 
 
-def _read_ids(ids: list[Any], path: str) -> npt.NDArray[np.int32]:
+def read_ids(ids: list[Any], path: str) -> npt.NDArray[np.int32]:
+    """Token ids of any vocabulary. Raises ApiError for what is none."""
+    if not ids:
+        raise errors.empty_array(path)
     if set(map(type, ids)) != {int}:  # in C: bool, float, None and strings all show as another type
         index, item = next((index, item) for index, item in enumerate(ids) if type(item) is not int)
         raise errors.wrong_type(f"{path}[{index}]", "a token id", item)

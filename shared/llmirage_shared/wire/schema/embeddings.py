@@ -1,0 +1,46 @@
+"""The bodies of POST /v1/embeddings, /rerank and /score."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from llmirage_shared.wire.schema.base import Integer, WireModel
+from llmirage_shared.wire.schema.completions import PROMPT
+
+
+class EmbeddingRequest(WireModel):
+    """POST /v1/embeddings. `input` is read by hand: it may be many thousand token ids."""
+
+    model: str
+    input: Annotated[Any, Field(json_schema_extra=PROMPT)]
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[Integer, Field(ge=1)] | None = None
+    user: str | None = None
+
+
+class RerankDocument(WireModel):
+    text: str
+
+
+class RerankRequest(WireModel):
+    """POST /rerank, as Jina, Cohere and vLLM have it."""
+
+    model: str
+    query: str
+    documents: Annotated[list[str | RerankDocument], Field(min_length=1)]
+    top_n: Annotated[Integer, Field(ge=0)] | None = None
+    return_documents: bool | None = None
+    max_tokens_per_doc: Annotated[Integer, Field(ge=0)] | None = None
+
+
+class ScoreRequest(WireModel):
+    """POST /score, as vLLM has it: one text with one or many, or as many with as many."""
+
+    model: str
+    text_1: str | Annotated[list[str], Field(min_length=1)] | None = None
+    text_2: str | Annotated[list[str], Field(min_length=1)] | None = None
+    # The names that newer releases have for the same.
+    queries: str | Annotated[list[str], Field(min_length=1)] | None = None
+    documents: str | Annotated[list[str], Field(min_length=1)] | None = None

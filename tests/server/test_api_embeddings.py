@@ -1,0 +1,154 @@
+"""Embeddings: unit vectors that are the same everywhere, close for texts that share words."""
+
+from __future__ import annotations
+
+import base64
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llmirage_server.replies.embedding import embed, shortened
+from llmirage_shared.tokens import embedded
+
+SMALL = "text-embedding-3-small"
+MODEL = "Qwen/Qwen3-30B-A3B"
+
+
+def create(api: Any, input: Any, **fields: Any) -> Any:
+    return api.post("/v1/embeddings", {"model": SMALL, "input": input} | fields)
+
+
+def vectors(response: Any) -> list[np.ndarray]:
+    assert response.status_code == 200, response.text
+    return [np.array(entry["embedding"]) for entry in response.json()["data"]]
+
+
+def test_the_object_is_the_apis_and_tokens_are_counted_by_the_tokenizer(api: Any) -> None:
+    body = create(api, ["Hello there", "General Kenobi!"]).json()
+    tokens = len(embedded().encode("Hello there")) + len(embedded().encode("General Kenobi!"))
+    assert body["object"] == "list"
+    assert body["model"] == SMALL
+    assert body["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
+    assert [(entry["object"], entry["index"]) for entry in body["data"]] == [("embedding", 0), ("embedding", 1)]
+
+
+@pytest.mark.parametrize(
+    ("model", "dimensions"),
+    [(SMALL, 1536), ("text-embedding-3-large", 3072), ("text-embedding-ada-002", 1536), (MODEL, 1536)],
+)
+def test_vectors_are_of_unit_length_and_have_the_models_dimensions(api: Any, model: str, dimensions: int) -> None:
+    [vector] = vectors(create(api, "A text of some length.", model=model))
+    assert vector.shape == (dimensions,)
+    assert np.linalg.norm(vector) == pytest.approx(1, abs=1e-6)
+
+
+def test_base64_is_the_same_numbers_as_little_endian_float32(api: Any) -> None:
+    [floats] = vectors(create(api, "Hello", encoding_format="float"))
+    [entry] = create(api, "Hello", encoding_format="base64").json()["data"]
+    packed = np.frombuffer(base64.b64decode(entry["embedding"]), dtype="<f4")
+    assert (packed == floats.astype(np.float32)).all()
+
+
+def test_token_ids_and_the_text_they_stand_for_have_one_vector(api: Any) -> None:
+    texts = ["How do I sort a list?", "Paris"]
+    ids = [embedded().encode(text).tolist() for text in texts]
+    assert all((a == b).all() for a, b in zip(vectors(create(api, texts)), vectors(create(api, ids)), strict=True))
+    assert (vectors(create(api, ids[0]))[0] == vectors(create(api, texts[0]))[0]).all()
+
+
+def test_ids_of_a_larger_vocabulary_still_tell_texts_apart(api: Any) -> None:
+    a, b, c = vectors(create(api, [[900_001, 900_002, 900_003], [900_001, 900_002, 900_004], [900_007, 900_008, 900_009]]))
+    assert a @ b > a @ c + 0.2
+
+
+def test_fewer_dimensions_are_the_first_ones_at_unit_length(api: Any) -> None:
+    [whole], [short] = vectors(create(api, "Hello")), vectors(create(api, "Hello", dimensions=256))
+    assert short.shape == (256,)
+    assert short == pytest.approx(whole[:256] / np.linalg.norm(whole[:256]), abs=1e-7)
+
+
+def test_texts_about_the_same_are_close_and_others_are_not() -> None:
+    sort, sorting, france, capital, fruit = (
+        embed(text, 1536)
+        for text in (
+            "How do I sort a list in Python?",
+            "What is the way to sort lists in python",
+            "Paris is the capital of France.",
+            "The capital city of France is Paris",
+            "Bananas are yellow fruit",
+        )
+    )
+    assert sort @ sorting > 0.4
+    assert france @ capital > 0.7
+    assert all(abs(a @ b) < 0.2 for a in (sort, sorting) for b in (france, capital, fruit))
+    short = [shortened(vector, 256) for vector in (france, capital, fruit)]
+    assert short[0] @ short[1] > 0.6 > 0.25 > abs(short[0] @ short[2])
+
+
+def test_case_and_spaces_tell_nothing_and_models_have_spaces_of_their_own() -> None:
+    assert (embed("Hello  World\n", 64) == embed("hello world", 64)).all()
+    assert abs(embed("Hello World", 1536, seed=1) @ embed("Hello World", 1536, seed=2)) < 0.2
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(max_size=60), st.integers(1, 40))
+def test_every_text_has_a_unit_vector_of_finite_numbers(text: str, dimensions: int) -> None:
+    vector = embed(text, 64)
+    assert np.linalg.norm(vector) == pytest.approx(1, abs=1e-6)
+    assert np.linalg.norm(shortened(vector, dimensions)) == pytest.approx(1, abs=1e-6)
+
+
+def test_another_process_makes_the_same_vector() -> None:
+    code = "from llmirage_server.replies.embedding import embed; print(embed('The same everywhere, 日本語', 48).tolist())"
+    told = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": "7"}
+    )
+    assert told.stdout.strip() == str(embed("The same everywhere, 日本語", 48).tolist())
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "code", "message"),
+    [
+        ({"input": ""}, "input", "invalid_value", "the input is empty"),
+        ({"input": []}, "input", "empty_array", "minimum length 1"),
+        ({"input": ["a", ""]}, "input[1]", "invalid_value", "empty"),
+        ({"input": [[]]}, "input[0]", "empty_array", "minimum length 1"),
+        ({"input": None}, "input", "invalid_type", "a string, an array of strings or an array of token ids"),
+        ({"input": {"a": 1}}, "input", "invalid_type", "an object"),
+        ({"input": [1, "a"]}, "input[1]", "invalid_type", "a token id"),
+        ({"input": [-1]}, "input[0]", "integer_below_min_value", ">= 0"),
+        ({"input": ["a"] * 2049}, "input", "array_above_max_length", "2049"),
+        ({"input": [5] * 8193}, "input", "context_length_exceeded", "This model's maximum context length is 8192 tokens"),
+        ({"input": [[5] * 8192] * 37}, None, "max_tokens_per_request", "max 300000 tokens per request"),
+        ({"encoding_format": "binary"}, "encoding_format", "invalid_value", "'float', 'base64'"),
+        ({"dimensions": 0}, "dimensions", "integer_below_min_value", ">= 1"),
+        ({"dimensions": 1537}, "dimensions", "invalid_value", "less than or equal to 1536"),
+        ({"dimensions": 5, "model": "text-embedding-ada-002"}, "dimensions", None, "does not support specifying dimensions"),
+        ({"model": None}, "model", "invalid_type", "a string"),
+    ],
+)
+def test_refusals(api: Any, fields: dict[str, Any], param: str | None, code: str | None, message: str) -> None:
+    response = create(api, **({"input": "Hello"} | fields))
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert (error["param"], error["code"]) == (param, code)
+    assert message in error["message"]
+
+
+def test_missing_fields_and_unknown_models(api: Any) -> None:
+    assert api.post("/v1/embeddings", {"model": SMALL}).json()["error"]["message"] == "Missing required parameter: 'input'."
+    assert api.post("/v1/embeddings", {"input": "x"}).json()["error"]["param"] == "model"
+    assert create(api, "x", model="no-such-model").status_code == 404
+    assert create(api, "x", model=f"openai/{SMALL}").status_code == 200
+
+
+def test_many_long_inputs_are_answered_in_order(api: Any) -> None:
+    texts = [f"Text number {index} " + "with many words " * 40 for index in range(40)]
+    found = vectors(create(api, texts))
+    assert (found[7] == vectors(create(api, texts[7]))[0]).all()
+    assert len(found) == 40
