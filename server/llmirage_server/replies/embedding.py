@@ -32,11 +32,11 @@ _COMMON_WORD, _LONG_WORD, _TRIGRAM, _PAIR = (
 _CLASSES = len(_WEIGHTS)
 
 _COMMON_WORDS = """
-a about after again all also am an and any are as at be because been before being but by can could did do does doing done
-down each for from get got had has have having he her here him his how i if in into is it its just know let like make me more
-most much my no nor not now of off on one only or other our out over own please s said same say she should so some such t
-than that the their them then there these they this those through to too under until up us very was we were what when where which
-while who why will with would you your
+a about after again all also am an and any are as at be because been before being but by can could did do does doing
+done down each for from get got had has have having he her here him his how i if in into is it its just know let like
+make me more most much my no nor not now of off on one only or other our out over own please s said same say she should
+so some such t than that the their them then there these they this those through to too under until up us very was we
+were what when where which while who why will with would you your
 """
 
 
