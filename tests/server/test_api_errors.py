@@ -240,7 +240,7 @@ def test_a_request_that_just_fits_is_answered(make_api: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "path"), [("GET", "/"), ("POST", "/v1/embeddings"), ("DELETE", "/v1"), ("GET", "/v1/models/")]
+    ("method", "path"), [("GET", "/"), ("POST", "/v1/images/generations"), ("DELETE", "/v1"), ("GET", "/v1/models/")]
 )
 def test_an_unknown_url_is_a_404_in_the_same_shape(api: Any, method: str, path: str) -> None:
     if path == "/v1/models/":
