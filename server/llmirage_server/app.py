@@ -17,6 +17,8 @@ from llmirage_server.api.exchange import NotFound
 from llmirage_server.api.generation import Service
 from llmirage_server.api.models import ServedModel, ServedModels
 from llmirage_server.api.routes import routes
+from llmirage_server.api.shape import warm_up_schemas
+from llmirage_server.api.state import State, open_state
 from llmirage_server.api.text import TextLoader, TextTools
 from llmirage_server.assembly import build, kv_link
 from llmirage_server.cluster.limits import EngineLimits
@@ -42,7 +44,7 @@ class LlmirageApp(Starlette):
         models = ServedModels(served, config.accept_models, _catalogue, int(time.time()))
         text = TextLoader(lambda: load_text_tools(config))
         fingerprint = "fp_" + hashlib.sha256(repr(config).encode()).hexdigest()[:10]
-        self.service = Service(self.driver, text, models, fingerprint)
+        self.service = Service(self.driver, text, models, fingerprint, _state(config.state))
         super().__init__(routes=routes(self.service), lifespan=_lifespan)
         self.router.redirect_slashes = False
         self.router.default = NotFound()
@@ -73,7 +75,8 @@ class LlmirageApp(Starlette):
 @contextlib.asynccontextmanager
 async def _lifespan(app: LlmirageApp) -> AsyncIterator[None]:
     app.service.text.start()
-    warming = asyncio.ensure_future(stream.warm_up())  # after the server listens, before anybody is likely to stream
+    # After the server listens, before anybody is likely to stream or to send a schema.
+    warming = asyncio.gather(stream.warm_up(), asyncio.to_thread(warm_up_schemas))
     yield
     await warming
     app.service.close()
@@ -82,6 +85,13 @@ async def _lifespan(app: LlmirageApp) -> AsyncIterator[None]:
 def create_app(config: ClusterConfig | None = None) -> LlmirageApp:
     """Return the application for a configuration, by default the default cluster. Raises ConfigError."""
     return LlmirageApp(config or ClusterConfig())
+
+
+def _state(path: str | None) -> State:
+    try:
+        return open_state(path)
+    except OSError as error:
+        raise ConfigError([f"state: {error}"]) from None
 
 
 def served_models(pools: Sequence[ServedPool]) -> dict[str, ServedModel]:

@@ -67,6 +67,7 @@ class Service:
         self._closed = True
         for response in list(self.open_responses):
             response.abort(errors.shutting_down())
+        self.state.close()
 
     async def generate(
         self,

@@ -142,6 +142,13 @@ def check_schemas(request: ChatRequest) -> None:
         raise errors.invalid_schema(f"response_format '{form.json_schema.name}'", problem, "response_format", None)
 
 
+def warm_up_schemas() -> None:
+    """Import what the first request would wait for: pydantic's models, and the validator of JSON Schemas."""
+    from llmirage_shared.wire.schema import chat  # noqa: F401
+
+    schema_problem(ANY_OBJECT, strict=False)
+
+
 def schema_problem(schema: Any, strict: bool) -> str | None:
     """What is wrong with a JSON Schema, None when nothing is."""
     return _schema_problem(json.dumps(schema), strict)

@@ -119,6 +119,13 @@ class ClusterConfig(InstanceSettings):
     reply_tokens: int = setting(
         156, REPLIES, "Median length of a reply that ends by itself, in tokens.", metavar="N", least=1
     )
+    state: str | None = setting(
+        None,
+        REPLIES,
+        "SQLite file that keeps responses, conversations and stored completions over a restart.",
+        metavar="FILE",
+        unset="in memory",
+    )
     seed: int = setting(0, REPLIES, "The same seed gives the same replies and the same routing.", metavar="N")
 
     pools: tuple[PoolConfig, ...] = ()
