@@ -17,6 +17,7 @@ from typing import Protocol
 
 from llmirage_server.alarm import Alarm, make_alarm
 from llmirage_server.cluster.cluster import Cluster
+from llmirage_server.cluster.instance_base import InstanceSnapshot
 from llmirage_server.cluster.request import Request, StepEnd
 from llmirage_server.pacing import Pacing
 from llmirage_server.saturation import Queue, Saturation
@@ -63,6 +64,18 @@ class Driver(abc.ABC):
         for request in requests:
             self.cluster.cancel(request, now)
         self._wake()
+
+    def clear_cache(self) -> None:
+        """Let the cluster forget the KV that no request uses."""
+        if self._loop is not None:
+            self.cluster.clear_cache(self._reach_now())
+            self._wake()
+
+    def snapshot(self) -> list[InstanceSnapshot]:
+        """The state of every instance, now."""
+        if self._loop is not None:
+            self._reach_now()
+        return self.cluster.snapshot()
 
     def saturated(self) -> list[Queue]:
         """The queues of the models for which more comes in than the cluster serves."""

@@ -145,3 +145,20 @@ def test_clearing_forgets_everything() -> None:
     kv.commit(one)
     kv.clear()
     assert (kv.used_tokens, kv.free_tokens, kv.match(one.key)) == (0, 96, 0)
+
+
+def test_forgetting_what_is_idle_keeps_what_is_in_use() -> None:
+    kv = cache(1000)
+    first, second = sequence(0, 40), sequence(1000, 40)
+    for one in (first, second):
+        kv.acquire(one)
+        assert kv.allocate(one, 40)
+        kv.commit(one)
+    kv.release(first)
+    assert (kv.match(first.key), kv.match(second.key)) == (40, 40)
+    kv.forget_idle()
+    assert (kv.match(first.key), kv.match(second.key)) == (0, 40)
+    assert (kv.used_tokens, kv.free_tokens) == (40, 960)
+    kv.release(second)
+    kv.forget_idle()
+    assert kv.free_tokens == 1000

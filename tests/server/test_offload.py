@@ -269,6 +269,19 @@ def test_clearing_forgets_the_tiers_too() -> None:
     assert (kv.loading, kv.used_tokens, kv.start_load(sequence(0, 61))) == ({}, 0, False)
 
 
+def test_forgetting_what_is_idle_forgets_it_in_the_tiers_and_on_the_way_there() -> None:
+    kv = cache(TierSpec("host", 1000, 10.0, 10.0))
+    serve(kv, sequence(0, 50))
+    kv.now_s = 100.0
+    serve(kv, sequence(1000, 50))  # on its way
+    kv.forget_idle()
+    kv.now_s = 200.0
+    assert kv.free_tokens == 100
+    assert not kv.start_load(sequence(0, 60))
+    assert not kv.start_load(sequence(1000, 60))
+    assert tier(kv)[0] == 0
+
+
 def test_ranks_share_a_tier_in_equal_parts() -> None:
     assert HOST.share(4) == TierSpec("host", 100.0, 5.0, 10.0)
 

@@ -123,6 +123,12 @@ class Cluster:
             self._look_again(request.instance)
             self._send_all()
 
+    def clear_cache(self, now: float) -> None:
+        """Let all instances forget the KV that no request uses. Nobody tells the routers, as in life."""
+        self._held.extend(self._run(now, sys.maxsize))
+        for instance in self._instances:
+            instance.clear_cache()
+
     def next_event_time(self) -> float:
         """When `advance` should be called next; inf when idle.
 

@@ -90,6 +90,9 @@ class FixedInstance(InstanceBase):
         self._due = []
         return lost
 
+    def clear_cache(self) -> None:
+        self.kv.forget_idle()
+
     def next_event_time(self) -> float:
         return self._due[0][0] if self._due else math.inf
 

@@ -126,6 +126,10 @@ class Instance(InstanceBase):
         self._stalled = False
         return lost
 
+    def clear_cache(self) -> None:
+        for scheduler in self.schedulers:
+            scheduler.kv.forget_idle()
+
     def next_event_time(self) -> float:
         flights = self._flights
         if len(flights) == self._stages and not self._arriving:

@@ -113,6 +113,10 @@ class InstanceBase(ABC):
         """
 
     @abstractmethod
+    def clear_cache(self) -> None:
+        """Forget all KV that no request uses; those under way keep theirs."""
+
+    @abstractmethod
     def next_event_time(self) -> float:
         """When something happens next; inf when idle."""
 

@@ -177,6 +177,11 @@ class KVCache:
         self.loading.clear()
         self.changes += 1
 
+    def forget_idle(self) -> None:
+        """Forget all that no sequence uses."""
+        self.tree.evict(self.tree.evictable_tokens)
+        self.changes += 1
+
     # --- offload tiers, of which there are none here ---
 
     @property

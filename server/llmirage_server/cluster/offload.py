@@ -137,6 +137,12 @@ class Tier:
         self._writing.clear()
         self._writing_tokens = 0
 
+    def forget_idle(self) -> None:
+        """Forget what is not being read; what is on its way is not kept when it arrives."""
+        self.tree.evict(self.tree.evictable_tokens)
+        self._writing.clear()
+        self._writing_tokens = 0
+
     def snapshot(self) -> TierSnapshot:
         return TierSnapshot(
             self.spec.name,

@@ -49,6 +49,11 @@ class TieredKVCache(KVCache):
         for tier in self._tiers:
             tier.clear()
 
+    def forget_idle(self) -> None:
+        super().forget_idle()
+        for tier in self._tiers:
+            tier.forget_idle()
+
     def start_load(self, sequence: Sequence) -> bool:
         key, most = sequence.key, sequence.tokens - 1
         here = self.tree.match(key, most)
