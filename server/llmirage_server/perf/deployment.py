@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, TypeVar
+from typing import Literal
 
 from llmirage_server.perf.catalogue import find_gpu, find_model
+from llmirage_server.perf.deployment_checks import find_draft, hardware_problems, look_up, number_problems
 from llmirage_server.perf.dtypes import KV_DTYPE_BYTES, WEIGHT_DTYPES, WeightDtype
 from llmirage_server.perf.engines import EngineProfile, find_engine
 from llmirage_server.perf.errors import DeploymentError
@@ -25,8 +25,6 @@ from llmirage_server.perf.parallelism import Parallelism, parallelism_problems, 
 from llmirage_server.perf.speculation import Speculative
 from llmirage_server.perf.step import RooflineStep
 from llmirage_server.perf.step_model import GroupStepModel
-
-_Spec = TypeVar("_Spec")
 
 MIN_KV_TOKENS = 1024  # an instance with less than this much KV cache is not worth starting
 
@@ -83,11 +81,11 @@ class Deployment:
         (mem_fraction_static, free_gpu_memory_fraction). max_model_len: tokens that one sequence must find room for.
         """
         problems: list[str] = []
-        found_model = _try(find_model, model, problems)
-        found_gpu = _try(find_gpu, gpu, problems)
-        profile = _try(find_engine, engine, problems)
-        draft = _draft(speculative, found_model, problems)
-        problems += _number_problems(
+        found_model = look_up(find_model, model, problems)
+        found_gpu = look_up(find_gpu, gpu, problems)
+        profile = look_up(find_engine, engine, problems)
+        draft = find_draft(speculative, found_model, problems)
+        problems += number_problems(
             tp=tp,
             pp=pp,
             ep=ep,
@@ -116,7 +114,7 @@ class Deployment:
         parallel = Parallelism(tp, pp, ep, dp)
         problems = parallelism_problems(found_model, parallel, weights)
         problems += parallelism_problems(draft, Parallelism(tp)) if draft else []
-        problems += _hardware_problems(found_gpu, profile, weights, kv_dtype)
+        problems += hardware_problems(found_gpu, profile, weights, kv_dtype)
         if problems:
             raise DeploymentError(list(dict.fromkeys(problems)))
         seqs = max_num_seqs or profile.seqs_on(found_gpu)
@@ -295,42 +293,3 @@ class Deployment:
         widened = " (weight-only)" if self._weights.compute != WEIGHT_DTYPES[self.weight_dtype].compute else ""
         formats = f"{self.weight_dtype} weights{widened}, {self.kv_dtype} KV"
         return f"{self.model.name} on {self.gpus}x {self.gpu.name}{across}{split}, {formats}"
-
-
-def _try(find: Callable[[str], _Spec], name: str, problems: list[str]) -> _Spec | None:
-    try:
-        return find(name)
-    except DeploymentError as error:
-        problems.extend(error.problems)
-        return None
-
-
-def _draft(speculative: Speculative | None, model: ModelSpec | None, problems: list[str]) -> ModelSpec | None:
-    """The draft model; None where the model drafts for itself, or nobody does."""
-    if speculative is None:
-        return None
-    if speculative.method == "draft_model":
-        if speculative.draft_model is None:
-            problems.append("speculation with a draft model needs its name")
-            return None
-        return _try(find_model, speculative.draft_model, problems)
-    if model is not None and not model.mtp_layers:
-        problems.append(f"{model.name} has no multi-token prediction layer to draft with; name a draft model")
-    return None
-
-
-def _number_problems(**numbers: int | None) -> Iterator[str]:
-    for name, value in numbers.items():
-        if value is not None and value < 1:
-            yield f"{name} is {value}, but must be at least 1"
-
-
-def _hardware_problems(gpu: GpuSpec, engine: EngineProfile, weights: str, kv_dtype: str) -> Iterator[str]:
-    """What the GPU cannot run, as far as it is known."""
-    vendor = {"infinity-fabric": "AMD", "ici": "Google"}.get(gpu.link_kind, "NVIDIA")
-    if vendor != "NVIDIA" and engine.base == "trtllm":
-        yield f"{engine.title} runs on NVIDIA GPUs only, not on {gpu.name}; choices: vllm, sglang"
-    if vendor != "NVIDIA" and weights == "nvfp4":
-        yield f"{gpu.name} has no kernels for nvfp4 weights, a format of NVIDIA's; choices: mxfp4, fp8, int4, bf16"
-    if kv_dtype == "fp8" and "fp8" not in gpu.rates:
-        yield f"{gpu.name} has no fp8 arithmetic for an fp8 KV cache; choices: bf16"

@@ -1,0 +1,56 @@
+"""What can be wrong with a deployment before any arithmetic: names, numbers, formats that the hardware lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from llmirage_server.perf.catalogue import find_model
+from llmirage_server.perf.engines import EngineProfile
+from llmirage_server.perf.errors import DeploymentError
+from llmirage_server.perf.gpus import GpuSpec
+from llmirage_server.perf.models import ModelSpec
+from llmirage_server.perf.speculation import Speculative
+
+_Spec = TypeVar("_Spec")
+
+
+def look_up(find: Callable[[str], _Spec], name: str, problems: list[str]) -> _Spec | None:
+    """What `find` finds, or None with its problems added to the list."""
+    try:
+        return find(name)
+    except DeploymentError as error:
+        problems.extend(error.problems)
+        return None
+
+
+def find_draft(speculative: Speculative | None, model: ModelSpec | None, problems: list[str]) -> ModelSpec | None:
+    """The draft model; None where the model drafts for itself, or nobody does."""
+    if speculative is None:
+        return None
+    if speculative.method == "draft_model":
+        if speculative.draft_model is None:
+            problems.append("speculation with a draft model needs its name")
+            return None
+        return look_up(find_model, speculative.draft_model, problems)
+    if model is not None and not model.mtp_layers:
+        problems.append(f"{model.name} has no multi-token prediction layer to draft with; name a draft model")
+    return None
+
+
+def number_problems(**numbers: int | None) -> Iterator[str]:
+    """A sentence for each that is given and below 1."""
+    for name, value in numbers.items():
+        if value is not None and value < 1:
+            yield f"{name} is {value}, but must be at least 1"
+
+
+def hardware_problems(gpu: GpuSpec, engine: EngineProfile, weights: str, kv_dtype: str) -> Iterator[str]:
+    """What the GPU cannot run, as far as it is known."""
+    vendor = {"infinity-fabric": "AMD", "ici": "Google"}.get(gpu.link_kind, "NVIDIA")
+    if vendor != "NVIDIA" and engine.base == "trtllm":
+        yield f"{engine.title} runs on NVIDIA GPUs only, not on {gpu.name}; choices: vllm, sglang"
+    if vendor != "NVIDIA" and weights == "nvfp4":
+        yield f"{gpu.name} has no kernels for nvfp4 weights, a format of NVIDIA's; choices: mxfp4, fp8, int4, bf16"
+    if kv_dtype == "fp8" and "fp8" not in gpu.rates:
+        yield f"{gpu.name} has no fp8 arithmetic for an fp8 KV cache; choices: bf16"
