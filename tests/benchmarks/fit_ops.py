@@ -2,7 +2,8 @@
 
 Run it:  python tests/benchmarks/fit_ops.py FOLDER... [--gpu h100_sxm ...] [--op gemm ...] [--leave-one-out] [--write]
 
-Each FOLDER holds tables (tests/benchmarks/fitting/tables.py says which columns they have). For each GPU, engine, operation
+Each FOLDER holds tables (tests/benchmarks/fitting/tables.py says which columns they have; tests/benchmarks/op_tables.py
+writes them from an installed aiconfigurator-core). For each GPU, engine, operation
 and format it prints absolute errors in percent (median / 90th percentile) and the bias, through the product's kernels, on
 all rows and on shapes that were held back from a fit of the other half. --leave-one-out adds what a GPU that nobody has
 measured can expect: the error under constants fitted on the other GPUs of its kind. --write replaces the data files.

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from fitting.tables import Column, Columns, Rows, l2_mb
 
-from llmirage_server.perf.constants import Constants
+from llmirage_server.perf.constants import Constants, Fit
 from llmirage_server.perf.dtypes import KV_DTYPE_BYTES, WEIGHT_DTYPES, WeightDtype
 from llmirage_server.perf.gpus import GpuSpec
 from llmirage_server.perf.kernels import attention, collectives, gemm, linear, mla, moe
@@ -134,7 +134,7 @@ _GEMM_RANGES = {
     "compute": Range(0.8, 0.05, 1.05),
     "memory": _MEMORY,
     "floor_us": Range(4.0, 0.3, 120.0),
-    "wave": Range(0.2, 0.0, 3.0),
+    "wave": Range(0.2, 0.0, 1.5),
     "stream": Range(0.1, 0.0, 5.0),
     "power": _POWER,
     "quantise": Range(1.0, 0.0, 20.0),
@@ -185,9 +185,12 @@ FAMILIES: dict[str, Family] = {
     "mla_prefill": Family(_PREFILL_RANGES, _prefill, {"softmax_dims": 0.0, "window_diagonal": 0.0}),
     "attention_decode": Family(_DECODE_RANGES, _decode, {}),
     "attention_decode_window": Family(  # measured at one window, so nothing that depends on the context's length shows
-        {name: _DECODE_RANGES[name] for name in ("memory", "compute", "power", "floor_us", "schedule_ns", "cache")},
+        {
+            name: _DECODE_RANGES[name]
+            for name in ("memory", "compute", "power", "floor_us", "schedule_ns", "ramp_us", "ramp_mb", "cache")
+        },
         _decode,
-        {"split_us": 0.0, "combine_us": 0.0, "combine_tokens": 100.0, "serial_ns": 0.0, "ramp_us": 0.0, "ramp_mb": 30.0},
+        {"split_us": 0.0, "combine_us": 0.0, "combine_tokens": 100.0, "serial_ns": 0.0},
     ),
     "mla_decode": Family(_DECODE_RANGES, _decode, {"unpacked": 0.0}),
     "moe": Family(
@@ -196,7 +199,7 @@ FAMILIES: dict[str, Family] = {
             "memory": Range(0.8, 0.1, 1.0),
             "power": _POWER,
             "floor_us": Range(25.0, 1.0, 150.0),
-            "padding": Range(0.5, 0.0, 4.0),
+            "padding": Range(0.5, 0.0, 1.0),  # more than a whole block would be no compute, and not scale with its rate
             "activation": Range(1.0, 0.0, 12.0),
             "spread": Range(0.3, 0.0, 12.0),
             "hot": Range(0.8, 0.0, 1.0),
@@ -225,12 +228,8 @@ FAMILIES: dict[str, Family] = {
 
 
 _DELTA = ("key_heads", "value_heads", "key_dim", "value_dim")
-_ONES = {"constants": {"compute": 1.0, "memory": 1.0, "floor_us": 0.0, "serial_ns": 0.0}, "origin": "none"}
-_UNIT = Constants(
-    "vllm",
-    [("", {"vllm": {f"gated_delta_{phase} bf16": _ONES for phase in ("prefill", "decode")}})],
-    [],  # type: ignore[dict-item]
-)
+_ONES: Fit = {"constants": {"compute": 1.0, "memory": 1.0, "floor_us": 0.0, "serial_ns": 0.0}, "origin": "none"}
+_UNIT = Constants("vllm", [("", {"vllm": {f"gated_delta_{phase} bf16": _ONES for phase in ("prefill", "decode")}})], [])
 
 
 def weight_dtype(name: str) -> WeightDtype:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from fitting.families import FAMILIES, Columns, Constant, Family, with_gpu
-from fitting.tables import Column, Rows, l2_mb
+from fitting.families import FAMILIES, Constant, Family, with_gpu
+from fitting.tables import Column, Columns, Rows, l2_mb
 from scipy.optimize import least_squares
 
 from llmirage_server.perf.gpus import GpuSpec
