@@ -4,8 +4,9 @@ Every token of a step, prompt or generated, goes through the same GEMMs; prompt 
 decoding sequences another; one row for each decode and each chunk goes through lm_head and the sampler. perf/steps says
 which operations a layer has, perf/kernels how long each takes.
 
-Not modelled: communication that overlaps with compute, and experts that run beside the shared expert; CUDA graphs that pad a
-batch to the next captured size; GPUs that lower their clock under load; quantising activations (fused into norms).
+Not modelled: communication that overlaps with compute, experts that run beside the shared expert, two batches overlapped;
+CUDA graphs that pad a batch to the next captured size, and launches without graphs that the host cannot keep up with; GPUs
+that lower their clock under load; replicas of hot experts (EPLB); what drafting costs the host.
 """
 
 from __future__ import annotations
