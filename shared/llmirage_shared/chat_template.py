@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from llmirage_shared import embedded_tokenizer as vocabulary
+from llmirage_shared.media import part_digest, part_tokens
 
 Message = Mapping[str, Any]
 
@@ -19,7 +20,7 @@ _ROLE_TOKENS = {
     "function": vocabulary.TOOL,  # deprecated name of a tool result
 }
 
-# Content parts that are not text take one placeholder token each. Keyed by the part's type.
+# Content parts that are not text take placeholder tokens. Keyed by the part's type.
 _PLACEHOLDERS = {
     "image_url": vocabulary.IMAGE,
     "input_image": vocabulary.IMAGE,
@@ -64,7 +65,7 @@ class EmbeddedTemplate:
 def text_of(content: Any, placeholders: Mapping[str, str] = _PLACEHOLDERS) -> str:
     """A message's content as text: a string, null, or a list of parts.
 
-    Neighbouring texts are joined by a line end; an image, sound or file becomes its placeholder token.
+    Neighbouring texts are joined by a line end; an image, sound or file becomes placeholders, one for each of its tokens.
     """
     if content is None:
         return ""
@@ -79,9 +80,19 @@ def text_of(content: Any, placeholders: Mapping[str, str] = _PLACEHOLDERS) -> st
         if placeholder is None:
             out.append(("\n" if after_text else "") + _part_text(part))
         else:
-            out.append(placeholder)
+            out.append(_medium(part, placeholder))
         after_text = placeholder is None
     return "".join(out)
+
+
+def _medium(part: Mapping[str, Any], placeholder: str) -> str:
+    """An image or a sound in as many tokens as it counts: two kinds of placeholder spell which one it is."""
+    tokens = part_tokens(part)
+    if tokens < 2:
+        return placeholder
+    digest = part_digest(part)
+    spelled = [vocabulary.FILE if digest >> bit & 1 else placeholder for bit in range(min(32, tokens - 1))]
+    return placeholder + "".join(spelled) + placeholder * (tokens - 1 - len(spelled))
 
 
 def compact_json(value: Any) -> str:

@@ -43,14 +43,18 @@ def sdk(base_url: str) -> Iterator[Any]:
 
 def test_a_tool_loop_ends(sdk: Any) -> None:
     messages: list[Any] = list(ASK)
-    first = sdk.chat.completions.create(model=MODEL, messages=messages, tools=[WEATHER]).choices[0]
+    asked = sdk.chat.completions.create(model=MODEL, messages=messages, tools=[WEATHER])
+    first = asked.choices[0]
     assert first.finish_reason == "tool_calls"
     assert first.message.content is None
     [call] = first.message.tool_calls
     assert call.function.name == "get_weather"
     assert json.loads(call.function.arguments) == {"location": "Paris"}
     messages += [first.message, {"role": "tool", "tool_call_id": call.id, "content": "18 degrees, sunny"}]
-    last = sdk.chat.completions.create(model=MODEL, messages=messages, tools=[WEATHER]).choices[0]
+    answer = sdk.chat.completions.create(model=MODEL, messages=messages, tools=[WEATHER])
+    last = answer.choices[0]
+    # The call itself was generated a moment ago, so all of it is in the prefix cache.
+    assert answer.usage.prompt_tokens_details.cached_tokens >= asked.usage.total_tokens
     assert last.finish_reason == "stop"
     assert last.message.content
     assert last.message.tool_calls is None

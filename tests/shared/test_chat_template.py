@@ -62,7 +62,7 @@ def test_parts_names_refusals_and_unknown_roles() -> None:
         {"role": "user"},
     ]
     assert template.render(messages) == (
-        "<|user|>ann<|name|>one\ntwo<|image|>three<|end_of_turn|>"
+        "<|user|>ann<|name|>one\ntwo<|file|>three<|end_of_turn|>"
         "<|assistant|>No.<|end_of_turn|><|assistant|>Not this.<|end_of_turn|><|user|>critic<|name|>Hm.<|end_of_turn|>"
         "<|assistant|><|tool_call|>f<|tool_arguments|>{}<|end_of_tool_call|><|end_of_turn|>"
         "<|tool|>f<|name|>1<|end_of_turn|><|user|><|end_of_turn|><|assistant|>"

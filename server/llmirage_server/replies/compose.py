@@ -16,15 +16,15 @@ from llmirage_server.replies.stops import find_stop
 from llmirage_server.replies.structured import grammar, pattern
 from llmirage_server.replies.structured.values import value_for
 from llmirage_server.replies.tool_choice import MOST_CALLS, choose_tools
+from llmirage_shared import embedded_tokenizer as vocabulary
 from llmirage_shared.prose_book import mix
 from llmirage_shared.synthetic_text import SyntheticText
 from llmirage_shared.tokens import TokenIds, Tokenizer
 
 _THINKING = 0x7E11_0000_0000_0000  # so that thoughts are not the words of the answer
-# Tokens around a call that show nothing, as chat templates write calls: `<tool_call>\n{"name": "f", "arguments":` before the
-# arguments and `}\n</tool_call>` after them.
-_CALL_OPENS = '\n{{"name": {}, "arguments": '
-_CALL_CLOSES = "}\n"
+# Tokens around thoughts and calls show nothing. They are those of the embedded tokenizer's chat template, so that the next
+# turn finds the call in the prefix cache, token for token; for other vocabularies those of the Hermes style of tool calls.
+_CALL_OPENS, _CALL_CLOSES = '<tool_call>\n{{"name": "{}", "arguments": ', "}\n</tool_call>"
 
 
 ANY_OBJECT: dict[str, Any] = {"type": "object"}  # what `response_format: json_object` asks for
@@ -38,6 +38,7 @@ class ComposedReplies:
         self._tokenizer = tokenizer
         self._texts = texts
         self._thoughts = SyntheticText(tokenizer, seed)
+        self._own_marks = tokenizer.token_id(vocabulary.TOOL_CALL) is not None
 
     def reply(self, request: ReplyRequest) -> Reply:
         """The plan for one choice. Raises SchemaError, PatternError or GrammarError when what was asked for cannot be."""
@@ -52,12 +53,12 @@ class ComposedReplies:
             draft.add(
                 "reasoning", *self._thoughts.ids_and_pieces(key ^ _THINKING, request.reasoning_tokens, whole_sentences=True)
             )
-            draft.mark("\n\n")
+            draft.mark(vocabulary.END_OF_THINK if self._own_marks else "\n\n")
         if calls:
             for turn, (tool, index) in enumerate(_one_by_one(calls, request)):
                 said = request.last_user_text
                 self._call(draft, tool, self._input(tool, said, mix(key + turn), index))
-            return draft.reply("tool_calls")
+            return draft.reply("tool_calls", ends=self._tokenizer.end_id)
         if shaped:
             return self._shaped(draft, request, key)
         rest = most - len(draft)
@@ -75,9 +76,12 @@ class ComposedReplies:
         return draft.reply(answer.finish_reason, answer.stop_reason)
 
     def _call(self, draft: _Draft, tool: Tool, written: str) -> None:
-        draft.mark(_CALL_OPENS.format(json.dumps(tool.name)))
+        name = tool.name
+        draft.mark(
+            f"{vocabulary.TOOL_CALL}{name}{vocabulary.TOOL_ARGUMENTS}" if self._own_marks else _CALL_OPENS.format(name)
+        )
         draft.say("function_call" if tool.kind == "function" else "custom_call", written, tool.name)
-        draft.mark(_CALL_CLOSES)
+        draft.mark(vocabulary.END_OF_TOOL_CALL if self._own_marks else _CALL_CLOSES)
 
     def _input(self, tool: Tool, said: str, seed: int, index: int) -> str:
         if tool.kind == "function":
@@ -153,7 +157,7 @@ class _Draft:
 
     def mark(self, text: str) -> None:
         """Tokens that cost time and memory but show nothing."""
-        ids = self._tokenizer.encode_ordinary(text)
+        ids = self._tokenizer.encode(text)
         self._ids.append(ids)
         self._pieces += [""] * len(ids)
 

@@ -1,0 +1,112 @@
+"""How many prompt tokens an image or a sound is, by the rules OpenAI documents for its models of the GPT-4o family.
+
+Source: platform.openai.com/docs/guides/images-vision ("Calculating costs"): detail low is 85 tokens; else the image is
+scaled to fit into 2048 x 2048, then its shortest side down to 768, and each tile of 512 x 512 is 170 tokens on top of 85.
+Sounds: 10 tokens a second.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import math
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+BASE_TOKENS = 85
+TILE_TOKENS = 170
+_UNKNOWN_SIZE = (1024, 1024)  # of images that are not in the request itself: nothing is fetched
+_HEADER_CHARACTERS = 400_000  # of base64: the size of a JPEG may come after its thumbnails
+_SOUND_BYTES_PER_S = {"wav": 48_000.0, "pcm16": 48_000.0, "mp3": 16_000.0}
+_SOUND_TOKENS_PER_S = 10.0
+
+
+def image_tokens(width: int, height: int, detail: str = "auto") -> int:
+    """Tokens of an image of that many pixels."""
+    if detail == "low":
+        return BASE_TOKENS
+    scale = min(1.0, 2048 / max(width, height, 1))
+    scale *= min(1.0, 768 / max(1.0, min(width, height) * scale))
+    tiles = math.ceil(width * scale / 512) * math.ceil(height * scale / 512)
+    return BASE_TOKENS + TILE_TOKENS * max(1, tiles)
+
+
+def part_tokens(part: Mapping[str, Any]) -> int:
+    """Tokens of a content part that is an image, a sound or a file (which counts one: its text is not read)."""
+    kind = part.get("type")
+    if kind in ("image_url", "input_image"):
+        image = part.get("image_url")
+        url, detail = image, part.get("detail")
+        if isinstance(image, Mapping):
+            url, detail = image.get("url"), image.get("detail")
+        width, height = image_size(url if isinstance(url, str) else "") or _UNKNOWN_SIZE
+        return image_tokens(width, height, str(detail or "auto"))
+    sound = part.get("input_audio")
+    if isinstance(sound, Mapping):
+        size = len(str(sound.get("data") or "")) * 3 / 4
+        seconds = size / _SOUND_BYTES_PER_S.get(str(sound.get("format")), 16_000.0)
+        return max(1, math.ceil(seconds * _SOUND_TOKENS_PER_S))
+    return 1
+
+
+def part_digest(part: Mapping[str, Any]) -> int:
+    """32 bits that tell one image or sound from another."""
+    return int.from_bytes(
+        hashlib.blake2b(repr(sorted(part.items(), key=str)).encode("utf-8", "replace"), digest_size=4).digest()
+    )
+
+
+def image_size(url: str) -> tuple[int, int] | None:
+    """Width and height of an image in a data URL (PNG, JPEG, GIF, WebP); None when it is not there or not known."""
+    head, _, data = url.partition(",")
+    if not head.startswith("data:") or not head.endswith(";base64"):
+        return None
+    data = data[:_HEADER_CHARACTERS]
+    try:
+        header = base64.b64decode(data[: len(data) - len(data) % 4])
+        return _png(header) or _gif(header) or _webp(header) or _jpeg(header)
+    except (binascii.Error, ValueError, struct.error):
+        return None
+
+
+def _png(header: bytes) -> tuple[int, int] | None:
+    if header[:8] != b"\x89PNG\r\n\x1a\n":
+        return None
+    width, height = struct.unpack(">II", header[16:24])
+    return width, height
+
+
+def _gif(header: bytes) -> tuple[int, int] | None:
+    if header[:6] not in (b"GIF87a", b"GIF89a"):
+        return None
+    width, height = struct.unpack("<HH", header[6:10])
+    return width, height
+
+
+def _webp(header: bytes) -> tuple[int, int] | None:
+    if header[:4] != b"RIFF" or header[8:12] != b"WEBP":
+        return None
+    if header[12:16] == b"VP8X":
+        return int.from_bytes(header[24:27], "little") + 1, int.from_bytes(header[27:30], "little") + 1
+    if header[12:16] == b"VP8L":
+        bits = int.from_bytes(header[21:25], "little")
+        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    width, height = struct.unpack("<HH", header[26:30])
+    return width & 0x3FFF, height & 0x3FFF
+
+
+def _jpeg(header: bytes) -> tuple[int, int] | None:
+    if header[:2] != b"\xff\xd8":
+        return None
+    at = 2
+    while at + 9 < len(header):
+        if header[at] != 0xFF:
+            return None
+        marker, size = header[at + 1], int.from_bytes(header[at + 2 : at + 4])
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            height, width = struct.unpack(">HH", header[at + 5 : at + 9])
+            return width, height
+        at += 2 + size
+    return None
