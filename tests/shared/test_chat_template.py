@@ -49,7 +49,7 @@ def test_parts_names_refusals_and_unknown_roles() -> None:
     parts = [
         {"type": "text", "text": "one"},
         {"type": "text", "text": "two"},
-        {"type": "image_url", "image_url": {"url": "http://x/y.png"}},
+        {"type": "file", "file": {"file_id": "f"}},
         {"type": "text", "text": "three"},
     ]
     messages = [
