@@ -1,0 +1,155 @@
+"""Files of measured runs: what is read, what is refused, and how the labels of the table of real runs are put right."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests" / "benchmarks")]
+
+from accuracy.reduce import longest_prefix  # noqa: E402
+from accuracy.runs import MeasuredRun, RunsError, load_runs, save_runs  # noqa: E402
+from accuracy.truth import find_outliers, find_suspects, read_truth  # noqa: E402
+
+GOOD = "engine,model,gpu,isl,osl,concurrency,ttft_ms,tpot_ms\nvllm,m,h100,1024,128,8,50,10\n"
+TRUTH_COLUMNS = (
+    "id,origin,backend,backend_version,model_path,system,precision,isl,osl,concurrency,tp_size,pp_size,attention_dp_size,"
+    "moe_tp_size,moe_ep_size,silicon_ttft_ms,silicon_tpot_ms"
+)
+
+
+def run(**changes: object) -> MeasuredRun:
+    values: dict[str, object] = {
+        "engine": "vllm",
+        "model": "org/m",
+        "gpu": "h100_sxm",
+        "isl": 1000,
+        "osl": 101,
+        "concurrency": 8,
+        "ttft_ms": 50.0,
+        "tpot_ms": 10.0,
+    }
+    return MeasuredRun(**(values | changes))  # type: ignore[arg-type]
+
+
+def problems_of(tmp_path: Path, text: str) -> list[str]:
+    file = tmp_path / "my.csv"
+    file.write_text(text)
+    with pytest.raises(RunsError) as caught:
+        load_runs(file)
+    return [problem.removeprefix(f"{file}") for problem in caught.value.problems]
+
+
+def test_latency_is_the_first_token_and_a_tpot_for_each_other() -> None:
+    assert run().latency_ms == 50 + 100 * 10
+
+
+def test_columns_that_are_not_there_have_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "my.csv"
+    file.write_text(GOOD)
+    (only,) = load_runs(file)
+    assert (only.tp, only.weights, only.shortest, only.max_num_seqs) == (1, "auto", 1.0, None)
+
+
+def test_runs_come_back_as_they_were_written(tmp_path: Path) -> None:
+    runs = [run(id="a", tp=4, max_num_seqs=64), run(id="b", shortest=0.8, kv_cache_dtype="fp8")]
+    save_runs(tmp_path / "runs.csv.gz", runs)
+    assert load_runs(tmp_path / "runs.csv.gz") == runs
+
+
+def test_every_problem_is_named_with_its_line_and_field(tmp_path: Path) -> None:
+    text = GOOD + "vllmm,m,h100,x,128.5,8,-50,\nvllm,m,h100,1024,128\n"
+    assert problems_of(tmp_path, text) == [
+        ":3: engine: unknown engine 'vllmm'; choices: vllm, sglang, trtllm",
+        ":3: isl: 'x' is not a number",
+        ":3: osl: '128.5' is not a whole number",
+        ":3: ttft_ms: must be above 0, not -50",
+        ":3: tpot_ms: must not be empty",
+        ":4: the row has more or fewer cells than the header",
+    ]
+
+
+def test_missing_and_unknown_columns_are_named(tmp_path: Path) -> None:
+    first, second = problems_of(tmp_path, "engine,model,gpu,isl,osl,concurrency,ttft_ms,tpot\n")
+    assert first == ":1: tpot_ms: the column is missing"
+    assert second.startswith(":1: tpot: unknown column; columns: engine, model, gpu")
+
+
+def test_a_file_without_rows_is_refused(tmp_path: Path) -> None:
+    assert problems_of(tmp_path, GOOD.splitlines()[0] + "\n") == [": has no rows"]
+
+
+def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(RunsError, match="cannot be read: No such file or directory"):
+        load_runs(tmp_path / "none.csv")
+
+
+def truth(tmp_path: Path, *rows: str) -> Path:
+    file = tmp_path / "silicon_dev.csv"
+    file.write_text("\n".join([TRUTH_COLUMNS, *rows]) + "\n")
+    return file
+
+
+R1 = "trtllm,1.0,deepseek-ai/DeepSeek-R1,h200_sxm,fp8,1024,1024"
+
+
+def test_products_of_tensor_and_expert_parallelism_are_undone(tmp_path: Path) -> None:
+    file = truth(
+        tmp_path,
+        f"2026_a,x,{R1},16,64,1,1,8,8,300,10",
+        f"2026_b,x,{R1},32,1,1,64,8,8,300,20",
+        "2026_c,x,vllm,1,MiniMaxAI/MiniMax-M2.5,b300_sxm,fp4,1024,1024,8,2,1,2,1,4,90,8",
+        "2026_d,x,vllm,1,MiniMaxAI/MiniMax-M2.5,h100_sxm,fp8,1024,1024,8,4,1,4,1,16,95,9",
+    )
+    runs, dropped = read_truth(file)
+    assert not dropped
+    assert {r.id: (r.tp, r.dp, r.ep) for r in runs} == {
+        "2026_a": (8, 1, 8),
+        "2026_b": (1, 8, 8),
+        "2026_c": (1, 2, 2),
+        "2026_d": (4, 1, 4),
+    }
+
+
+def test_of_two_copies_the_one_with_a_plausible_label_stays(tmp_path: Path) -> None:
+    file = truth(tmp_path, f"2026_a,x,{R1},16,64,1,1,8,8,300,10", f"2026_b,x,{R1},16,8,1,1,1,8,300,10")
+    runs, dropped = read_truth(file)
+    assert [r.id for r in runs] == ["2026_b"]
+    assert [d.id for d in dropped] == ["2026_a"]
+
+
+def test_settings_of_the_public_scripts_are_added(tmp_path: Path) -> None:
+    row = "2026_a,x,vllm,0.19,MiniMaxAI/MiniMax-M2.5,b300_sxm,fp8,8192,1024,8,4,1,1,4,1,90,8"
+    ((only,), _) = read_truth(truth(tmp_path, row))
+    assert (only.kv_cache_dtype, only.max_num_batched_tokens, only.weights, only.shortest) == (
+        "fp8",
+        16384,
+        "fp8_block",
+        0.8,
+    )
+
+
+def test_lengths_of_sweeps_that_are_not_inference_max_are_fixed(tmp_path: Path) -> None:
+    row = "meta_a,internal sweep,trtllm,1.0,meta-llama/Llama-3.1-8B-Instruct,h100_sxm,,1024,128,8,1,1,,1,1,90,8"
+    ((only,), _) = read_truth(truth(tmp_path, row))
+    assert (only.shortest, only.weights) == (1.0, "bf16")
+
+
+def test_a_run_slower_than_a_busier_one_is_an_outlier() -> None:
+    slow, busy = run(id="slow", tpot_ms=16.0), run(id="busy", concurrency=16, tpot_ms=12.0)
+    assert find_outliers([slow, busy]) == {"slow"}
+    assert find_outliers([run(id="a", tpot_ms=14.0), busy]) == set()
+
+
+def test_the_faster_of_two_equal_deepseek_runs_is_suspect() -> None:
+    same = {"model": "deepseek-ai/DeepSeek-R1", "gpu": "b200_sxm"}
+    assert find_suspects([run(id="a", tpot_ms=8.8, **same), run(id="b", tpot_ms=6.7, **same)]) == {"b"}
+    assert find_suspects([run(id="a"), run(id="b", tpot_ms=5.0)]) == set()
+
+
+def test_the_longest_prefix_is_found_among_all_earlier_requests() -> None:
+    keys = [[1, 2, 3], [1, 9], [1, 2, 7], [5]]
+    assert [longest_prefix(keys, i) for i in range(4)] == [(-1, 0), (0, 1), (0, 2), (-1, 0)]
