@@ -127,7 +127,7 @@ def test_the_data_parallel_run_is_replayed_within_ten_percent() -> None:
     assert ours.tokens_per_s == pytest.approx(real.tokens_per_s, rel=0.1)
 
 
-# A few runs of each kind that are quick to serve, and how far off their median may be; today's figures are in docs/accuracy.md.
+# A few quick runs of each kind, and how far off their median may be; the figures of today are in docs/accuracy.md.
 GUARDS = [
     ("Llama-3.1-70B", "h200_sxm", "fp8", 8.0),
     ("Llama-3.1-70B", "b200_sxm", "fp8", 12.0),

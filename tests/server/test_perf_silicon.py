@@ -1,4 +1,4 @@
-"""Step times from aiconfigurator-core's tables: a stand-in for the package always, the package itself where it is installed."""
+"""Step times from aiconfigurator-core's tables: a stand-in for the package always, the package where it is installed."""
 
 from __future__ import annotations
 
