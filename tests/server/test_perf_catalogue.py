@@ -17,7 +17,7 @@ from llmirage_server.perf.data_file import DataFile, data_file
 from llmirage_server.perf.errors import DeploymentError
 from llmirage_server.perf.gpus import FITTED, LINK_KINDS, GpuSpec
 
-FITTED_KEYS = {"h100_sxm", "h200_sxm", "b200_sxm", "gb200", "a100_sxm", "l40s", "rtx_pro_6000_server"}
+FITTED_KEYS = {"b300_sxm", "gb300", "h100_sxm", "h200_sxm", "b200_sxm", "gb200", "a100_sxm", "l40s", "rtx_pro_6000_server"}
 FIGURES = {"memory_mib", "bandwidth_tb_per_s", "tflops", "sm", "tdp_w", "price_usd_per_h", "node_link_gb_per_s"}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmirage_server.perf.layers import GatedDelta, Gqa, LayerGroup, Mamba2, Mla, Moe
+from llmirage_server.perf.layers import Gqa, LayerGroup, Mamba2, Mla, Moe
 
 FITTED = "fitted: all of its kernels were measured, in these shapes or between them"
 
@@ -31,8 +31,6 @@ def model_confidence(groups: tuple[LayerGroup, ...], hidden: int) -> str:
     reasons: dict[str, None] = {}
     for group in groups:
         attention, mlp = group.attention, group.mlp
-        if isinstance(attention, GatedDelta):
-            reasons["no gated delta net was measured"] = None
         if isinstance(attention, Mamba2):
             reasons["no state space layer was measured"] = None
         if isinstance(attention, Gqa | Mla) and attention.index:
