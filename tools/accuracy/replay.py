@@ -61,6 +61,8 @@ class Metrics:
     ttft_p90_s: float
     tpot_p90_s: float
     latency_p90_s: float
+    tpot_p99_s: float
+    held_up: int  # requests 1.2 times slower per token than the median one: only preemption does that to a sequence
     preempted: int  # net: sequences that left the batch unfinished, counted between the samples
     kv_mean: float
     kv: npt.NDArray[np.float64] = field(repr=False)
@@ -162,6 +164,8 @@ def _metrics(
         ttft_p90_s=float(np.percentile(ttft, 90)),
         tpot_p90_s=float(np.percentile(tpot[outputs > 1], 90)),
         latency_p90_s=float(np.percentile(latency, 90)),
+        tpot_p99_s=float(np.percentile(tpot[outputs > 1], 99)),
+        held_up=int((tpot > 1.2 * np.median(tpot)).sum()),
         preempted=_left_unfinished(running, admitted, lasts),
         kv_mean=float(kv.mean()),
         kv=kv,

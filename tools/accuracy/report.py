@@ -117,12 +117,14 @@ def replay_table(run: RecordedRun, measured: Metrics, replays: dict[str, Metrics
         ("output tokens/s", lambda m: m.tokens_per_s, ".0f"),
         ("TTFT, mean (s)", lambda m: m.ttft_s, ".2f"),
         ("TPOT, p90 (ms)", lambda m: m.tpot_p90_s * 1e3, ".1f"),
+        ("TPOT, p99 (ms)", lambda m: m.tpot_p99_s * 1e3, ".1f"),
         ("request latency, p90 (s)", lambda m: m.latency_p90_s, ".2f"),
         ("sequences running, mean", lambda m: float(m.running.mean()), ".1f"),
     ]
     if kv:
         lines.append(("KV cache in use, mean (%)", lambda m: m.kv_mean * 100, ".1f"))
-        lines.append(("preempted (net, from the samples)", lambda m: float(m.preempted), ".0f"))
+        lines.append(("requests held up by preemption", lambda m: float(m.held_up), ".0f"))
+        lines.append(("left the batch unfinished (lower bound)", lambda m: float(m.preempted), ".0f"))
     rows = []
     for name, value, form in lines:
         row = [name, format(value(measured), form)]
