@@ -62,7 +62,7 @@ class Metrics:
     tpot_p90_s: float
     latency_p90_s: float
     tpot_p99_s: float
-    held_up: int  # requests 1.2 times slower per token than the median one: only preemption does that to a sequence
+    held_up: int  # requests that took 1.3 times as long per token as the median one: only preemption does that to a sequence
     preempted: int  # net: sequences that left the batch unfinished, counted between the samples
     kv_mean: float
     kv: npt.NDArray[np.float64] = field(repr=False)
@@ -165,7 +165,7 @@ def _metrics(
         tpot_p90_s=float(np.percentile(tpot[outputs > 1], 90)),
         latency_p90_s=float(np.percentile(latency, 90)),
         tpot_p99_s=float(np.percentile(tpot[outputs > 1], 99)),
-        held_up=int((tpot > 1.2 * np.median(tpot)).sum()),
+        held_up=int((tpot > 1.3 * np.median(tpot)).sum()),
         preempted=_left_unfinished(running, admitted, lasts),
         kv_mean=float(kv.mean()),
         kv=kv,
