@@ -105,6 +105,10 @@ class Tokenizer:
             return self._byte_pieces(_as_list(ids), final)
         return self._text_pieces(_as_list(ids), final)
 
+    def spelled(self, ids: TokenIds | Sequence[int]) -> list[str]:
+        """Each id as the vocabulary spells it; "" where it has none such."""
+        return [self._backend.id_to_token(i) or "" for i in _as_list(ids)]
+
     def split_special(self, text: str) -> list[str]:
         """The text cut before and after each special token written in it; "".join gives the text back."""
         return [part for part in self._split.split(text) if part]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -59,15 +59,22 @@ class Service:
         self.system_fingerprint = system_fingerprint
         self.state = state or MemoryState()
         self.open_responses: set[OpenResponse] = set()
-        self._closed = False
+        self._refusal: Callable[[], ApiError] | None = None  # of all new requests
         self._request_ids = itertools.count()
 
     def close(self) -> None:
         """End every response under way with an error the client understands, and refuse new ones."""
-        self._closed = True
-        for response in list(self.open_responses):
-            response.abort(errors.shutting_down())
+        self.pause(errors.shutting_down)
         self.state.close()
+
+    def pause(self, refusal: Callable[[], ApiError]) -> None:
+        """End every response under way with this error, and refuse new ones with it, until `resume`."""
+        self._refusal = refusal
+        for response in list(self.open_responses):
+            response.abort(refusal())
+
+    def resume(self) -> None:
+        self._refusal = None
 
     async def generate(
         self,
@@ -82,8 +89,8 @@ class Service:
 
         Raises ApiError when one does not fit the context window, or when nothing has the shape that was asked for.
         """
-        if self._closed:
-            raise errors.shutting_down()
+        if self._refusal is not None:
+            raise self._refusal()
         if sampling.priority and not served.priorities:
             raise errors.unsupported("priority", "Priorities need a cluster with schedule_policy priority.")
         limit_tokens = served.max_model_len

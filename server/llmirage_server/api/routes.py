@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from starlette.responses import Response
 from starlette.routing import Route
@@ -11,11 +12,15 @@ from llmirage_server.api.chat import ChatEndpoint
 from llmirage_server.api.completions import CompletionsEndpoint
 from llmirage_server.api.conversations import ConversationsEndpoint
 from llmirage_server.api.embeddings import EmbeddingsEndpoint
+from llmirage_server.api.engine_info import EngineEndpoint
 from llmirage_server.api.exchange import Endpoint, Exchange, Handler
 from llmirage_server.api.generation import Service
 from llmirage_server.api.messages.endpoint import MessagesEndpoint, error_body
+from llmirage_server.api.rerank import RerankEndpoint
 from llmirage_server.api.responses.endpoint import ResponsesEndpoint
+from llmirage_server.api.sglang import SglangEndpoint
 from llmirage_server.api.stored_chat import StoredChatEndpoint
+from llmirage_server.api.tokenization import TokenizationEndpoint
 
 _READ = ("GET", "HEAD")
 
@@ -51,7 +56,45 @@ def routes(service: Service) -> list[Route]:
         Route("/v1/models", Endpoint(service.models.list, _READ)),
         Route("/v1/models/{model:path}", Endpoint(service.models.retrieve, _READ)),
         Route("/health", Endpoint(health, _READ)),
+        *_engine_routes(service),
     ]
+
+
+def _engine_routes(service: Service) -> list[Route]:
+    """What vLLM and SGLang have beside the API."""
+    engine, sglang, tokens, rerank = (
+        EngineEndpoint(service),
+        SglangEndpoint(service),
+        TokenizationEndpoint(service),
+        RerankEndpoint(service),
+    )
+    post, any_ = ("POST",), ("GET", "HEAD", "POST")
+    table: list[tuple[str, Handler, Sequence[str]]] = [
+        ("/tokenize", tokens.tokenize, post),
+        ("/detokenize", tokens.detokenize, post),
+        ("/rerank", rerank.rerank, post),
+        ("/v1/rerank", rerank.rerank, post),
+        ("/v2/rerank", rerank.rerank, post),
+        ("/score", rerank.score, post),
+        ("/v1/score", rerank.score, post),
+        ("/ping", engine.ping, any_),
+        ("/version", engine.version, _READ),
+        ("/load", engine.load, _READ),
+        ("/server_info", engine.server_info, _READ),
+        ("/reset_prefix_cache", engine.reset_prefix_cache, post),
+        ("/sleep", engine.sleep, post),
+        ("/wake_up", engine.wake_up, post),
+        ("/is_sleeping", engine.is_sleeping, _READ),
+        ("/generate", sglang.generate, ("POST", "PUT")),
+        ("/abort_request", sglang.abort_request, post),
+        ("/health_generate", sglang.health_generate, _READ),
+        ("/get_model_info", engine.model_info, _READ),
+        ("/model_info", engine.model_info, _READ),
+        ("/get_server_info", engine.get_server_info, _READ),
+        ("/get_load", engine.get_load, _READ),
+        ("/flush_cache", engine.flush_cache, any_),
+    ]
+    return [Route(path, Endpoint(handler, methods)) for path, handler, methods in table]
 
 
 def _by_method(path: str, **handlers: Handler) -> list[Route]:

@@ -175,6 +175,12 @@ def shutting_down() -> ApiError:
     return ApiError("The server is shutting down.", status=503, type="server_error", code="server_shutdown")
 
 
+def asleep() -> ApiError:
+    return ApiError(
+        "The server sleeps: POST /wake_up wakes it.", status=503, type="server_error", code="service_unavailable"
+    )
+
+
 def describe_type(value: object) -> str:
     """The JSON name of a value's type, with its article."""
     if value is None:

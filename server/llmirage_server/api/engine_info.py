@@ -1,0 +1,137 @@
+"""What engines tell of themselves, and what can be done to them: vLLM's endpoints beside the API, and SGLang's."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import math
+from typing import Any
+
+from starlette.responses import Response
+
+from llmirage_server.api.exchange import Exchange
+from llmirage_server.api.generation import Service
+from llmirage_server.cluster.instance_base import InstanceSnapshot
+from llmirage_shared.wire import errors
+
+_TEXT = b"text/plain; charset=utf-8"
+_NOT_FLUSHED = "There are running or waiting requests: nothing was flushed.\n"
+
+
+class EngineEndpoint:
+    """Asleep (vLLM's /sleep), the server has ended what was under way and refuses new work, with all caches empty."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._asleep = False
+
+    # --- vLLM ---
+
+    async def ping(self, exchange: Exchange) -> Response:
+        return exchange.content(b"", _TEXT)
+
+    async def version(self, exchange: Exchange) -> Response:
+        return exchange.json({"version": _version()})
+
+    async def load(self, exchange: Exchange) -> Response:
+        """How many requests are under way."""
+        return exchange.json({"server_load": sum(_under_way(instance) for instance in self._service.driver.snapshot())})
+
+    async def server_info(self, exchange: Exchange) -> Response:
+        return exchange.json({"vllm_config": _config(exchange), "version": _version(), "instances": self._instances()})
+
+    async def reset_prefix_cache(self, exchange: Exchange) -> Response:
+        """All instances forget the KV that no request uses."""
+        self._service.driver.clear_cache()
+        return exchange.content(b"", _TEXT)
+
+    async def sleep(self, exchange: Exchange) -> Response:
+        level = exchange.query("level") or "1"
+        if level not in ("0", "1", "2"):
+            raise errors.not_a_choice("level", level, ("0", "1", "2"))
+        self._asleep = True
+        self._service.pause(errors.asleep)
+        self._service.driver.clear_cache()
+        return exchange.content(b"", _TEXT)
+
+    async def wake_up(self, exchange: Exchange) -> Response:
+        if self._asleep:
+            self._asleep = False
+            self._service.resume()
+        return exchange.content(b"", _TEXT)
+
+    async def is_sleeping(self, exchange: Exchange) -> Response:
+        return exchange.json({"is_sleeping": self._asleep})
+
+    # --- SGLang ---
+
+    async def model_info(self, exchange: Exchange) -> Response:
+        name = self._service.models.served[0]
+        return exchange.json(
+            {
+                "model_path": name,
+                "tokenizer_path": _config(exchange)["tokenizer"] or name,
+                "is_generation": True,
+                "preferred_sampling_params": None,
+                "weight_version": "default",
+                "has_image_understanding": False,
+                "has_audio_understanding": False,
+            }
+        )
+
+    async def get_server_info(self, exchange: Exchange) -> Response:
+        config = _config(exchange)
+        names = self._service.models.served
+        return exchange.json(
+            {
+                **config,
+                "model_path": names[0],
+                "tokenizer_path": config["tokenizer"] or names[0],
+                "served_model_name": names[0],
+                "tp_size": config["tensor_parallel_size"],
+                "dp_size": config["data_parallel_size"],
+                "pp_size": config["pipeline_parallel_size"],
+                "internal_states": self._instances(),
+                "version": _version(),
+            }
+        )
+
+    async def get_load(self, exchange: Exchange) -> Response:
+        """One entry an instance: the simulated replicas behind this server are its ranks."""
+        instances = self._service.driver.snapshot()
+        return exchange.json(
+            [
+                {
+                    "dp_rank": instance.index,
+                    "num_reqs": _under_way(instance),
+                    "num_waiting_reqs": instance.waiting,
+                    "num_tokens": instance.kv_used_tokens,
+                }
+                for instance in instances
+            ]
+        )
+
+    async def flush_cache(self, exchange: Exchange) -> Response:
+        """Like /reset_prefix_cache, but nothing is done while anything is under way."""
+        if any(_under_way(instance) for instance in self._service.driver.snapshot()):
+            return exchange.content(_NOT_FLUSHED.encode(), _TEXT, 400)
+        self._service.driver.clear_cache()
+        return exchange.content(b"Cache flushed.\n", _TEXT)
+
+    def _instances(self) -> list[dict[str, Any]]:
+        return [dataclasses.asdict(instance) for instance in self._service.driver.snapshot()]
+
+
+def _version() -> str:
+    return importlib.metadata.version("llmirage")
+
+
+def _under_way(instance: InstanceSnapshot) -> int:
+    return instance.running + instance.waiting
+
+
+def _config(exchange: Exchange) -> dict[str, Any]:
+    """The server's settings; not its keys."""
+    settings = dataclasses.asdict(exchange.scope["app"].config)
+    settings.pop("api_key", None)
+    return {name: "max" if value == math.inf else value for name, value in settings.items()}

@@ -1,0 +1,98 @@
+"""Jina's, Cohere's and vLLM's /rerank, and vLLM's /score: how much texts have to do with each other."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.responses import Response
+
+from llmirage_server.api.embeddings import aside, embedding_model, texts_and_tokens, vectors_of
+from llmirage_server.api.exchange import Exchange
+from llmirage_server.api.generation import Service
+from llmirage_shared.wire import errors
+from llmirage_shared.wire.json_body import parse_object
+from llmirage_shared.wire.responses import new_id
+
+_HALF_AT, _STEEPNESS = 0.3, 12.0  # of the logistic curve from the cosine of two embeddings to their score
+
+
+class RerankEndpoint:
+    """Scores are between 0 and 1, from the embeddings of this server."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def rerank(self, exchange: Exchange) -> Response:
+        from llmirage_shared.wire.schema.embeddings import RerankRequest
+        from llmirage_shared.wire.schema.validation import check
+
+        request = check(RerankRequest, parse_object(await exchange.body()))
+        documents = [document if isinstance(document, str) else document.text for document in request.documents]
+        scores, tokens = await self._scores(request.model, [request.query] * len(documents), documents)
+        order = sorted(range(len(documents)), key=lambda index: (-scores[index], index))
+        shown = request.return_documents is not False
+        return exchange.json(
+            {
+                "id": new_id("rerank-"),
+                "model": request.model,
+                "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+                "results": [
+                    {
+                        "index": index,
+                        **({"document": {"text": documents[index]}} if shown else {}),
+                        "relevance_score": scores[index],
+                    }
+                    for index in order[: request.top_n or None]
+                ],
+            }
+        )
+
+    async def score(self, exchange: Exchange) -> Response:
+        from llmirage_shared.wire.schema.embeddings import ScoreRequest
+        from llmirage_shared.wire.schema.validation import check
+
+        request = check(ScoreRequest, parse_object(await exchange.body()))
+        first, second = request.text_1 or request.queries, request.text_2 or request.documents
+        if first is None or second is None:
+            raise errors.missing("text_1" if first is None else "text_2")
+        firsts = [first] if isinstance(first, str) else first
+        seconds = [second] if isinstance(second, str) else second
+        if len(firsts) == 1:
+            firsts = firsts * len(seconds)
+        if len(firsts) != len(seconds):
+            raise errors.invalid_value("text_2", f"{len(firsts)} texts cannot be compared with {len(seconds)} one by one.")
+        scores, tokens = await self._scores(request.model, firsts, seconds)
+        data = [{"index": index, "object": "score", "score": score} for index, score in enumerate(scores)]
+        usage: dict[str, Any] = {"prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0}
+        return exchange.json(
+            {
+                "id": new_id("score-"),
+                "object": "list",
+                "created": int(time.time()),
+                "model": request.model,
+                "data": data,
+                "usage": {**usage, "prompt_tokens_details": None},
+            }
+        )
+
+    async def _scores(self, name: str, firsts: Sequence[str], seconds: Sequence[str]) -> tuple[list[float], int]:
+        """The score of each pair, and the tokens of all pairs. Raises ApiError."""
+        model = embedding_model(self._service, name)
+        tokenizer = (await self._service.text.get()).encoder.tokenizer
+        texts = list(dict.fromkeys([*firsts, *seconds]))
+
+        def work() -> tuple[list[float], int]:
+            _, counts = texts_and_tokens(texts, model, tokenizer)
+            tokens = dict(zip(texts, counts, strict=True))
+            vectors = dict(zip(texts, vectors_of(name, model, texts), strict=True))
+            scores = [_score(float(vectors[a] @ vectors[b])) for a, b in zip(firsts, seconds, strict=True)]
+            return scores, sum(tokens[a] + tokens[b] for a, b in zip(firsts, seconds, strict=True))
+
+        return await aside(texts, work)
+
+
+def _score(cosine: float) -> float:
+    return round(1.0 / (1.0 + math.exp(-_STEEPNESS * (cosine - _HALF_AT))), 6)

@@ -1,0 +1,285 @@
+"""SGLang's own POST /generate, /abort_request and /health_generate."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from starlette.responses import Response
+
+from llmirage_server.api.exchange import Exchange
+from llmirage_server.api.generation import Choice, Generation, Prompt, Service
+from llmirage_server.api.shape import TEXT, Shape, schema_problem
+from llmirage_server.api.stream import TokenStream
+from llmirage_server.replies.logprobs import token_logprob
+from llmirage_server.replies.reply import Grammar
+from llmirage_shared.tokens import Tokenizer
+from llmirage_shared.wire import errors
+from llmirage_shared.wire.chunks import DONE, event
+from llmirage_shared.wire.completions import read_prompts
+from llmirage_shared.wire.errors import ApiError
+from llmirage_shared.wire.json_body import parse_object
+from llmirage_shared.wire.sampling import Sampling
+
+if TYPE_CHECKING:
+    from llmirage_shared.wire.schema.sglang import GenerateRequest, SglangSampling
+
+DEFAULT_NEW_TOKENS = 128  # sglang: SamplingParams.max_new_tokens
+_MOST_FRAMES = 64  # of tokens that are due at once: each frame repeats all text before it
+
+
+class SglangEndpoint:
+    """Answers as SGLang does: frames of a stream carry the whole text so far."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._aborts: dict[str, Callable[[], object]] = {}  # of the requests under way, by their rid
+
+    async def generate(self, exchange: Exchange) -> Response:
+        from llmirage_shared.wire.schema.sglang import GenerateRequest, SglangSampling
+        from llmirage_shared.wire.schema.validation import check
+
+        started_s = time.monotonic()
+        request = check(GenerateRequest, parse_object(await exchange.body()))
+        params = request.sampling_params or SglangSampling()
+        prompts, batched = await self._prompts(request)
+        sampling = _sampling(request, params)
+        served = self._service.models.find(self._service.models.served[0])
+        param = "text" if request.text is not None else "input_ids"
+        generation = await self._service.generate(prompts, sampling, served, exchange, param, _shape(params))
+        tokenizer = (await self._service.text.get()).encoder.tokenizer
+        rids = _rids(request.rid, len(generation.choices))
+        answers = [
+            _Answer(choice, rid, request, tokenizer, params.max_new_tokens == 0, started_s)
+            for choice, rid in zip(generation.choices, rids, strict=True)
+        ]
+        one = not batched and sampling.n == 1
+        if sampling.stream:
+            return self._stream(generation, exchange, answers, one)
+        finishing = asyncio.ensure_future(generation.finish(exchange))
+        self._aborts |= dict.fromkeys(rids, finishing.cancel)
+        try:
+            await finishing
+        except asyncio.CancelledError:
+            if not finishing.cancelled():  # it is this handler that shall end
+                finishing.cancel()
+                raise
+        finally:
+            self._forget(rids)
+        bodies = [answer.body() for answer in answers]
+        return exchange.json(bodies[0] if one else bodies)
+
+    async def abort_request(self, exchange: Exchange) -> Response:
+        from llmirage_shared.wire.schema.sglang import AbortRequest
+        from llmirage_shared.wire.schema.validation import check
+
+        request = check(AbortRequest, parse_object(await exchange.body()))
+        rids = list(self._aborts) if request.abort_all else [request.rid or ""]
+        for rid in rids:
+            if abort := self._aborts.get(rid):
+                abort()
+        return exchange.content(b"", b"text/plain; charset=utf-8")
+
+    async def health_generate(self, exchange: Exchange) -> Response:
+        """One token through the whole cluster: comes when a request would be served."""
+        served = self._service.models.find(self._service.models.served[0])
+        prompts = [Prompt(np.zeros(1, dtype=np.int32), "")]
+        generation = await self._service.generate(prompts, Sampling(max_tokens=1, ignore_eos=True), served, exchange, "text")
+        await generation.finish(exchange)
+        return exchange.content(b"", b"text/plain; charset=utf-8")
+
+    async def _prompts(self, request: GenerateRequest) -> tuple[list[Prompt], bool]:
+        """The prompts, and whether there may be several."""
+        if request.text is not None:
+            texts = [request.text] if isinstance(request.text, str) else request.text
+            read_prompts(request.text, "text")
+            prompts = [Prompt(await self._service.text.encode_text(text), text) for text in texts]
+            return prompts, isinstance(request.text, list)
+        if request.input_ids is None:
+            raise errors.missing("text")
+        given = read_prompts(request.input_ids, "input_ids")
+        if any(isinstance(prompt, str) for prompt in given):
+            raise errors.wrong_type("input_ids", "an array of token ids", request.input_ids)
+        batched = isinstance(request.input_ids[0], list)
+        return [Prompt(ids, "") for ids in given if not isinstance(ids, str)], batched
+
+    def _stream(self, generation: Generation, exchange: Exchange, answers: list[_Answer], one: bool) -> TokenStream:
+        rids = [answer.rid for answer in answers]
+        for index, answer in enumerate(answers):
+            answer.index = None if one else index
+
+        def closing() -> bytes:
+            self._forget(rids)
+            return DONE
+
+        def failed(error: ApiError) -> bytes:
+            self._forget(rids)
+            if error.code != _ABORTED:
+                return event(error.body()) + DONE
+            return b"".join([event(answer.body()) for answer in answers]) + DONE
+
+        stream = _Stream(generation, exchange, answers, closing, failed)
+        stream.left = lambda: self._forget(rids)
+        aborted = ApiError("The request was aborted.", code=_ABORTED)
+        self._aborts |= dict.fromkeys(rids, lambda: stream.abort(aborted))
+        return stream
+
+    def _forget(self, rids: Sequence[str]) -> None:
+        for rid in rids:
+            self._aborts.pop(rid, None)
+
+
+_ABORTED = "aborted"
+
+
+class _Stream(TokenStream):
+    """Tells when it is over, however it ended."""
+
+    left: Callable[[], None]
+
+    async def __call__(self, *connection: Any) -> None:
+        try:
+            await super().__call__(*connection)
+        finally:
+            self.left()
+
+
+class _Answer:
+    """One choice as SGLang tells it, whole or as the writer of its frames."""
+
+    def __init__(
+        self, choice: Choice, rid: str, request: GenerateRequest, tokenizer: Tokenizer, silent: bool, started_s: float
+    ) -> None:
+        """silent: no new tokens were asked for."""
+        self.rid = rid
+        self.index: int | None = None  # among several
+        self._choice = choice
+        self._request = request
+        self._tokenizer = tokenizer
+        self._silent = silent
+        self._started_s = started_s
+
+    def tokens(self, start: int, end: int) -> bytes:
+        total = len(self._choice.reply.ids)
+        stride = max(1, (end - start) // _MOST_FRAMES)
+        places = [place for place in range(start + stride, end, stride) if place < total]
+        places += [end] if end < total else []
+        return b"".join([event(self._frame(place)) for place in places])
+
+    def ending(self) -> bytes:
+        return event(self.body())
+
+    def body(self) -> dict[str, Any]:
+        """With everything that has been produced, and why that is all."""
+        choice = self._choice
+        reply, produced = choice.reply, choice.request.produced
+        frame = self._frame(produced)
+        reason: dict[str, Any] = {"type": "length", "length": frame["meta_info"]["completion_tokens"]}
+        if produced < len(reply.ids):
+            reason = {"type": "abort", "message": "Aborted"}
+        elif reply.finish_reason == "stop":
+            matched = self._tokenizer.end_id if reply.stop_reason is None else reply.stop_reason
+            reason = {"type": "stop", "matched": matched}
+        frame["meta_info"]["finish_reason"] = reason
+        frame["meta_info"]["e2e_latency"] = time.monotonic() - self._started_s
+        return frame
+
+    def _frame(self, place: int) -> dict[str, Any]:
+        """As if the reply had come as far as `place`."""
+        choice, request = self._choice, self._request
+        reply = choice.reply
+        shown = 0 if self._silent else place
+        meta: dict[str, Any] = {
+            "id": self.rid,
+            "finish_reason": None,
+            "prompt_tokens": len(choice.request.prompt),
+            "weight_version": "default",
+            "total_retractions": choice.request.preemptions,
+            "completion_tokens": shown,
+            "cached_tokens": choice.request.cached_tokens,
+        }
+        if request.return_logprob:
+            meta |= self._logprobs(shown)
+        frame = {"text": "".join(reply.pieces[:shown]), "output_ids": reply.ids[:shown].tolist(), "meta_info": meta}
+        return frame if self.index is None else {"index": self.index, **frame}
+
+    def _logprobs(self, shown: int) -> dict[str, Any]:
+        request, prompt = self._request, self._choice.request.prompt
+        start = request.logprob_start_len
+        first = len(prompt) if start is None or start < 0 else min(start, len(prompt))
+        top = request.top_logprobs_num or 0
+        inputs = [(int(prompt[place]), place) for place in range(first, len(prompt))]
+        outputs = [(int(token), place) for place, token in enumerate(self._choice.reply.ids[:shown])]
+        found: dict[str, Any] = {
+            "input_token_logprobs": [self._entry(token, place, place > 0) for token, place in inputs],
+            "output_token_logprobs": [self._entry(token, place) for token, place in outputs],
+        }
+        if top:
+            found["input_top_logprobs"] = [self._top(token, place, top) if place else None for token, place in inputs]
+            found["output_top_logprobs"] = [self._top(token, place, top) for token, place in outputs]
+        return found
+
+    def _entry(self, token: int, place: int, known: bool = True) -> list[Any]:
+        logprob = token_logprob(token, place, self._tokenizer.vocab_size).logprob if known else None
+        return [logprob, token, self._text(token)]
+
+    def _top(self, token: int, place: int, top: int) -> list[list[Any]]:
+        found = token_logprob(token, place, self._tokenizer.vocab_size, top)
+        return [[logprob, other, self._text(other)] for other, logprob in found.top]
+
+    def _text(self, token: int) -> str | None:
+        return self._tokenizer.decode([token]) if self._request.return_text_in_logprobs else None
+
+
+def _rids(given: str | list[str] | None, count: int) -> list[str]:
+    """One name for each choice; raises ApiError when a list has another number of them."""
+    if isinstance(given, list):
+        if len(given) != count:
+            raise errors.invalid_value("rid", f"expected {count} of them, but got {len(given)} instead.")
+        return given
+    if given is not None:
+        return [given] if count == 1 else [f"{given}_{index}" for index in range(count)]
+    return [os.urandom(16).hex() for _ in range(count)]
+
+
+def _sampling(request: GenerateRequest, params: SglangSampling) -> Sampling:
+    limit = DEFAULT_NEW_TOKENS if params.max_new_tokens is None else max(1, params.max_new_tokens)
+    if (params.min_new_tokens or 0) > limit:
+        raise errors.invalid_value(
+            "sampling_params.min_new_tokens",
+            f"expected a value <= max_new_tokens ({limit}), but got {params.min_new_tokens}.",
+        )
+    stop = [params.stop] if isinstance(params.stop, str) else params.stop or []
+    return Sampling(
+        n=params.n or 1,
+        max_tokens=limit,
+        min_tokens=params.min_new_tokens or 0,
+        ignore_eos=bool(params.ignore_eos),
+        stop=tuple(string for string in stop if string),
+        include_stop_str=bool(params.no_stop_trim),
+        seed=params.sampling_seed,
+        stream=bool(request.stream),
+        priority=request.priority or 0,
+    )
+
+
+def _shape(params: SglangSampling) -> Shape:
+    """Raises ApiError for a schema that is none."""
+    if params.json_schema is not None:
+        try:
+            schema = json.loads(params.json_schema)
+        except (ValueError, RecursionError):
+            raise errors.invalid_value("sampling_params.json_schema", "it is not valid JSON.") from None
+        if problem := schema_problem(schema, False):
+            raise errors.invalid_schema("sampling_params.json_schema", problem, "sampling_params.json_schema", None)
+        return Shape(json_schema=schema)
+    if params.regex is not None:
+        return Shape(grammar=Grammar("regex", params.regex))
+    if params.ebnf is not None:
+        return Shape(grammar=Grammar("lark", params.ebnf))
+    return TEXT

@@ -1,0 +1,66 @@
+"""The bodies of SGLang's own endpoints."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from llmirage_shared.wire.schema.base import Integer, Number, WireModel
+
+
+class SglangSampling(WireModel):
+    """`sampling_params` of POST /generate."""
+
+    max_new_tokens: Annotated[Integer, Field(ge=0)] | None = None
+    min_new_tokens: Annotated[Integer, Field(ge=0)] | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[Integer] | None = None
+    no_stop_trim: bool | None = None
+    ignore_eos: bool | None = None
+    n: Annotated[Integer, Field(ge=1, le=128)] | None = None
+    sampling_seed: Integer | None = None
+    temperature: Annotated[Number, Field(ge=0)] | None = None
+    top_p: Annotated[Number, Field(gt=0, le=1)] | None = None
+    top_k: Integer | None = None
+    min_p: Annotated[Number, Field(ge=0, le=1)] | None = None
+    frequency_penalty: Annotated[Number, Field(ge=-2, le=2)] | None = None
+    presence_penalty: Annotated[Number, Field(ge=-2, le=2)] | None = None
+    repetition_penalty: Annotated[Number, Field(ge=0, le=2)] | None = None
+    skip_special_tokens: bool | None = None
+    json_schema: str | None = None
+    regex: str | None = None
+    ebnf: str | None = None
+
+
+class GenerateRequest(WireModel):
+    """POST /generate. `input_ids` is read by hand: there may be very many."""
+
+    text: str | Annotated[list[str], Field(min_length=1)] | None = None
+    input_ids: Annotated[
+        Any,
+        Field(
+            json_schema_extra={
+                "anyOf": [
+                    {"type": "array", "items": {"type": "integer"}},
+                    {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}},
+                    {"type": "null"},
+                ]
+            }
+        ),
+    ] = None
+    sampling_params: SglangSampling | None = None
+    rid: str | list[str] | None = None
+    stream: bool | None = None
+    return_logprob: bool | None = None
+    logprob_start_len: Annotated[Integer, Field(ge=-1)] | None = None
+    top_logprobs_num: Annotated[Integer, Field(ge=0, le=20)] | None = None
+    return_text_in_logprobs: bool | None = None
+    priority: Integer | None = None
+
+
+class AbortRequest(WireModel):
+    """POST /abort_request."""
+
+    rid: str | None = None
+    abort_all: bool | None = None
