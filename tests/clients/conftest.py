@@ -1,4 +1,4 @@
-"""A server process for real client libraries."""
+"""A server process for real client libraries, and a proxy before it that holds every answer against the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from openapi_law import OpenApiLaw
+from recorder import Recorder
 
 
 @pytest.fixture(scope="session")
-def base_url() -> Iterator[str]:
+def server_url() -> Iterator[str]:
     """The /v1 URL of a server whose tokens are due at once."""
     command = "from llmirage_server.cli import serve; serve()"
     process = subprocess.Popen(
@@ -28,3 +30,41 @@ def base_url() -> Iterator[str]:
     finally:
         process.terminate()
         process.communicate(timeout=10)
+
+
+@pytest.fixture(scope="session")
+def recorder(server_url: str) -> Iterator[Recorder]:
+    recorder = Recorder(server_url)
+    yield recorder
+    recorder.close()
+
+
+@pytest.fixture(scope="session")
+def base_url(recorder: Recorder) -> str:
+    """The same server through the recording proxy."""
+    return recorder.url
+
+
+@pytest.fixture(scope="session")
+def law() -> OpenApiLaw:
+    return OpenApiLaw()
+
+
+@pytest.fixture(autouse=True)
+def _every_answer_is_lawful(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After each test through the proxy: every JSON body and every event it received fits the OpenAPI document."""
+    if "base_url" not in request.fixturenames:
+        yield
+        return
+    law: OpenApiLaw = request.getfixturevalue("law")
+    recorder: Recorder = request.getfixturevalue("recorder")
+    yield
+    problems = [
+        problem
+        for answer in recorder.take()
+        if answer.status and answer.method not in ("HEAD", "OPTIONS")
+        for problem in law.problems(
+            answer.method, answer.path, answer.status, answer.headers.get("content-type", ""), answer.body, answer.whole
+        )
+    ]
+    assert not problems, "\n".join(problems)
