@@ -108,7 +108,7 @@ def silicon_step_model(deployment: Deployment) -> GroupStepModel:
         raise DeploymentError(
             [f"perf_model silicon needs the package aiconfigurator-core: pip install 'llmirage[silicon]' ({error})"]
         ) from error
-    logging.getLogger(PACKAGE).setLevel(logging.ERROR)  # it warns of each table that it completes from another one
+    logging.getLogger(PACKAGE).setLevel(logging.CRITICAL)  # it warns of tables it completes; errors are raised as well
     parallel = deployment.parallel
     try:
         handle = sdk.EngineHandle.compile(
