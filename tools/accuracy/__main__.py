@@ -32,7 +32,7 @@ def main() -> int:
     parser.add_argument("--runs", type=Path, help=f"CSV of measured runs; columns at least {', '.join(REQUIRED)}")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "accuracy.md")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 2)
-    parser.add_argument("--sample", type=int, default=3, help="comparisons beside the main one use every so many-th run")
+    parser.add_argument("--sample", type=int, default=6, help="comparisons beside the main one use every so many-th run")
     arguments = parser.parse_args()
     try:
         if arguments.runs:
