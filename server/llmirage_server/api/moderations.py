@@ -1,0 +1,68 @@
+"""POST /v1/moderations. Images are accepted and never flagged: nobody looks at them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from starlette.responses import Response
+
+from llmirage_server.api.exchange import Exchange
+from llmirage_server.api.text import LONG_CHARACTERS
+from llmirage_shared.wire import errors
+from llmirage_shared.wire.json_body import parse_object
+from llmirage_shared.wire.responses import new_id
+
+MODELS = (
+    "omni-moderation-latest",
+    "omni-moderation-2024-09-26",
+    "text-moderation-latest",
+    "text-moderation-stable",
+    "text-moderation-007",
+)
+
+
+async def moderate(exchange: Exchange) -> Response:
+    """Answers as the OpenAI API does: one result for each text of a list, one for all parts of a message."""
+    from llmirage_shared.wire.schema.moderations import ModerationRequest
+    from llmirage_shared.wire.schema.validation import check
+
+    request = check(ModerationRequest, parse_object(await exchange.body()))
+    model = MODELS[0] if request.model is None else request.model
+    if model not in MODELS:
+        raise errors.model_not_found(model, MODELS)
+    if isinstance(request.input, str):
+        judged = [(request.input, True, False)]
+    else:
+        texts = [item for item in request.input if isinstance(item, str)]
+        parts = [item for item in request.input if not isinstance(item, str)]
+        if texts and parts:
+            raise errors.wrong_type("input", "strings alone or objects alone", request.input)
+        judged = [(text, True, False) for text in texts]
+        if parts:
+            said = [part.text for part in parts if part.type == "text"]
+            judged = [("\n".join(said), bool(said), len(said) < len(parts))]
+
+    def work() -> list[dict[str, Any]]:
+        return [_result(*each) for each in judged]
+
+    long = sum(len(text) for text, _, _ in judged) > LONG_CHARACTERS
+    results = await asyncio.to_thread(work) if long else work()
+    return exchange.json({"id": new_id("modr-"), "model": model, "results": results})
+
+
+def _result(text: str, has_text: bool, has_image: bool) -> dict[str, Any]:
+    from llmirage_server.replies.moderation import CATEGORIES, FLAGGED_FROM, IMAGE_CATEGORIES, category_scores
+
+    scores = category_scores(text)
+    flags = {category: score >= FLAGGED_FROM for category, score in scores.items()}
+    applied = {
+        category: (["text"] if has_text else []) + (["image"] if has_image and category in IMAGE_CATEGORIES else [])
+        for category in CATEGORIES
+    }
+    return {
+        "flagged": any(flags.values()),
+        "categories": flags,
+        "category_scores": scores,
+        "category_applied_input_types": applied,
+    }
