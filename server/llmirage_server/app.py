@@ -75,8 +75,8 @@ class LlmirageApp(Starlette):
 @contextlib.asynccontextmanager
 async def _lifespan(app: LlmirageApp) -> AsyncIterator[None]:
     app.service.text.start()
-    # After the server listens, before anybody is likely to stream or to send a schema.
-    warming = asyncio.gather(stream.warm_up(), asyncio.to_thread(warm_up_schemas))
+    app.service.text.later(warm_up_schemas)
+    warming = asyncio.ensure_future(stream.warm_up())  # after the server listens, before anybody is likely to stream
     yield
     await warming
     app.service.close()

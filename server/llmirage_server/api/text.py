@@ -44,6 +44,10 @@ class TextLoader:
         """Begin to load, without waiting for it."""
         asyncio.get_running_loop().run_in_executor(self._threads, self.load)
 
+    def later(self, work: Callable[[], object]) -> None:
+        """Do something in the same thread, when the loading is done."""
+        asyncio.get_running_loop().run_in_executor(self._threads, work)
+
     async def get(self) -> TextTools:
         if self._tools is None:
             return await asyncio.get_running_loop().run_in_executor(self._threads, self.load)
