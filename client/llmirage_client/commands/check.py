@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from llmirage_client.commands.format_flags import format_options, given_options
 
 if TYPE_CHECKING:
     from llmirage_client.workload.session import Workload
@@ -21,7 +23,9 @@ if TYPE_CHECKING:
     metavar="FORMAT",
     help="Format of the file ('llmirage catalog formats' lists them).  [default: detected]",
 )
-def check(file: str, format_name: str | None) -> None:
+@format_options
+@click.option("--tokenizer", metavar="NAME", help="Folder or hub name, for formats that count tokens.")
+def check(file: str, format_name: str | None, tokenizer: str | None, **settings: Any) -> None:
     """Validate FILE, or bundled:NAME, without sending anything.
 
     Exit status 0 and a summary when it is valid, 2 and every problem with its line when it is not.
@@ -31,7 +35,7 @@ def check(file: str, format_name: str | None) -> None:
     from llmirage_client.workload.summary import summarise
 
     try:
-        workload = load(file, format_name)
+        workload = load(file, format_name, *given_options(settings, {"tokenizer": tokenizer}))
     except WorkloadError as error:
         click.echo(error, err=True)
         if len(error.problems) > 1:

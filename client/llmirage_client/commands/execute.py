@@ -232,7 +232,8 @@ def _expected_requests(workload: Workload, options: RunOptions) -> int | None:
     if count is None and options.request_count is None and options.benchmark_duration_s is not None:
         return None
     by_root = list(requests_by_root(workload).values())
-    expected = sum(by_root) if count is None else sum(itertools.islice(itertools.cycle(by_root), count))
+    once = by_root[: len(by_root) - workload.skipped]
+    expected = sum(once) if count is None else sum(itertools.islice(itertools.cycle(by_root), count))
     if options.request_count is not None:
         return options.request_count if count is None else min(options.request_count, expected)
     return expected

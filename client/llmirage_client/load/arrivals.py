@@ -136,7 +136,7 @@ def plan(workload: Workload, options: RunOptions) -> Iterator[Session]:
         return iter(roots[: options.num_conversations])
     count = options.num_conversations
     if count is None and options.request_count is None and options.benchmark_duration_s is None:
-        count = len(roots)
+        count = len(roots) - workload.skipped
     return itertools.islice(itertools.cycle(roots), count)
 
 

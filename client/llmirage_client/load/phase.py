@@ -141,6 +141,8 @@ class Phase:
             conversation.last_failed = exchange.error is not None
             if conversation.last_failed and self._options.fail_fast and conversation.depth > 0:
                 self._fail_fast(conversation)
+            if conversation.last_failed and conversation.session.ends_on_failure:
+                return True
             ready_s = self._stop.clock() if exchange.end_s is None else exchange.end_s
             if self._with_children and turn.branches:
                 self._start_branches(conversation, turn, children)

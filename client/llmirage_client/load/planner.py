@@ -7,6 +7,7 @@ from functools import cached_property
 from llmirage_client.load.conversation import Conversation, message_call, verbatim_call
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.recorder import Planned
+from llmirage_client.load.synthetic_turns import SyntheticTurns
 from llmirage_client.load.token_calls import TokenCalls
 
 
@@ -24,7 +25,13 @@ class Planner:
             case "tokens":
                 return self._token_calls.plan(conversation, turn)
             case _:
+                if turn.synthetic is not None:
+                    turn = self._synthetic_turns.written(turn, turn.synthetic)
                 return Planned(message_call(conversation, turn, self._options))
+
+    @cached_property
+    def _synthetic_turns(self) -> SyntheticTurns:
+        return SyntheticTurns(self._options)
 
     @cached_property
     def _token_calls(self) -> TokenCalls:

@@ -11,11 +11,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from llmirage_client.workload import formats
 from llmirage_client.workload.checking import kind_of
 from llmirage_client.workload.files import JsonFault, fault, parse, read_bytes
 from llmirage_client.workload.format import Format
+from llmirage_client.workload.format_options import DATASET_OFFSET, read_options, skip
 from llmirage_client.workload.session import Workload
 
 BUNDLED_PREFIX = "bundled:"
@@ -38,16 +40,35 @@ FORMATS: Mapping[str, Format] = _find_formats()
 ALIASES: Mapping[str, str] = {alias: name for name, declared in FORMATS.items() for alias in declared.aliases}
 
 
-def load(path: str, format: str | None = None) -> Workload:
+def load(
+    path: str,
+    format: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    offered: Mapping[str, Any] | None = None,
+) -> Workload:
     """Reads and validates a workload file, or a bundled one by `bundled:NAME`; format: detected when not given.
 
+    path may also be the name of a format that needs no file. options: the format must know them. offered: settings of the
+    run (tokenizer, seed and the like) for formats that have an option of that name.
     Raises WorkloadError with every problem of the file.
     """
+    name = _generator(path) if format is None else ALIASES.get(format, format)
     file = resolve_bundled(path) if path.startswith(BUNDLED_PREFIX) else path
-    name = detect(file) if format is None else ALIASES.get(format, format)
+    if name is None:
+        name = detect(file)
     if name not in FORMATS:
         raise fault(path, f"unknown format '{name}'; choose one of {', '.join([*FORMATS, *ALIASES])}")
-    return replace(FORMATS[name].load(file), path=path)
+    declared = FORMATS[name].options
+    itself = any(option.name == DATASET_OFFSET.name for option in declared)
+    values = read_options(path, name, declared if itself else (*declared, DATASET_OFFSET), options or {}, offered or {})
+    offset = 0 if itself else values.pop(DATASET_OFFSET.name)
+    return skip(replace(FORMATS[name].load(file, **values), path=path), offset)
+
+
+def _generator(path: str) -> str | None:
+    """The format that `path` names, when it is one that needs no file and there is no such file."""
+    name = ALIASES.get(path, path)
+    return name if name in FORMATS and FORMATS[name].generates and not Path(path).exists() else None
 
 
 def detect(path: str) -> str:
@@ -57,7 +78,7 @@ def detect(path: str) -> str:
     data = read_bytes(path)
     lines = [(number, line) for number, line in enumerate(data.split(b"\n"), start=1) if line.strip()]
     for _, line in lines[:_LINES_TO_LOOK_AT]:
-        name = _format_with(_keys_of(line))
+        name = _format_of(line)
         if name is not None:
             return name
     keys = _keys_of(data)  # a document over several lines
@@ -66,6 +87,17 @@ def detect(path: str) -> str:
         return name
     number, first_line = lines[0]
     raise fault(path, f"{_describe(first_line, keys)}. Known formats: {_needs()}", None if keys else number)
+
+
+def _format_of(line: bytes) -> str | None:
+    name = _format_with(_keys_of(line))
+    if name is not None or not line.lstrip().startswith(b"["):
+        return name
+    try:
+        value = parse(line)
+    except JsonFault:
+        return None
+    return next((name for name, declared in FORMATS.items() if declared.recognises_array(value)), None)
 
 
 def _format_with(keys: list[str]) -> str | None:

@@ -49,8 +49,23 @@ class TokenSpec:
 
 
 @dataclass(slots=True, frozen=True)
+class SyntheticUser:
+    """A user message known by its length: written when its turn goes out, in the tokenizer of the run.
+
+    The same key and tokens give the same text. prefix_tokens: so many more come first, the same in every message with
+    a prefix. Counts are of the content alone, without the chat template.
+    """
+
+    tokens: int
+    key: int
+    prefix_tokens: int = 0
+
+
+@dataclass(slots=True, frozen=True)
 class Turn:
     """One request of a session. Exactly one of messages, payload and tokens is set, as the session's mode says.
+
+    synthetic: one more user message after `messages`, in the modes that have messages.
 
     delay_s: seconds to wait after the previous reply of the session before this turn goes out (think time, tool wait).
     model, max_tokens, extra hold for this turn only; tools hold on for later turns and for fork children (None: unchanged).
@@ -65,6 +80,7 @@ class Turn:
     extra: Mapping[str, Any] = field(default_factory=dict)
     delay_s: float = 0.0
     branches: tuple[Branch, ...] = ()
+    synthetic: SyntheticUser | None = None
 
 
 @dataclass(slots=True, frozen=True)
@@ -99,6 +115,7 @@ class Session:
     arrival_s: when the session starts, seconds from the start of the run; None: when the load strategy says.
     pre_session_spawns: sessions started just before turn 0, fire and forget.
     rounds: only for an orchestrator session, which has no turns and sends nothing itself.
+    ends_on_failure: after a failed request its later turns are not sent.
     """
 
     id: str
@@ -109,6 +126,7 @@ class Session:
     rounds: tuple[Round, ...] = ()
     think_time: ThinkTime | None = None
     line: int | None = None  # where the session stands in its file, for messages
+    ends_on_failure: bool = False
 
 
 @dataclass(slots=True, frozen=True)
@@ -117,6 +135,7 @@ class Workload:
 
     roots: ids of the sessions nothing refers to; these are what a run starts. In file order, or by arrival time where
     the file gives one. notes: what a user should know though the file is valid (keys that are not used, and the like).
+    skipped: so many roots at the end of `roots` a run takes only when it wants more than there are before them.
     """
 
     format: str
@@ -124,6 +143,7 @@ class Workload:
     sessions: Mapping[str, Session]
     roots: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    skipped: int = 0
 
     @property
     def timed(self) -> bool:
