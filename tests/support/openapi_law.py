@@ -41,6 +41,13 @@ class OpenApiLaw:
             if "properties" in schema:
                 schema["properties"]["token_logprobs"]["items"] = {"type": ["number", "null"]}
                 schema["properties"]["top_logprobs"]["items"] = {"type": ["object", "null"]}
+        # A response that is not finished has no usage yet.
+        usage = self._schemas["Response"]["allOf"][-1]["properties"]
+        usage["usage"] = {"anyOf": [usage["usage"], *_NULLABLE]}
+        # The messages of a stored completion are those of its prompt, whoever said them.
+        message = self._schemas["ChatCompletionMessageList"]["properties"]["data"]["items"]["allOf"]
+        message[0] = {**self._schemas["ChatCompletionResponseMessage"]}
+        message[0]["properties"] = {**message[0]["properties"], "role": {"type": "string"}, "content": {}}
 
     def problems(self, method: str, path: str, status: int, content_type: str, body: bytes, whole: bool = True) -> list[str]:
         """One line for each thing that is wrong. whole: the answer was read to its end."""

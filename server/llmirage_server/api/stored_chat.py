@@ -33,7 +33,10 @@ def store_completion(state: State, request: ChatRequest, completion: dict[str, A
         "tools": request.tools,
         "response_format": _plain(body.response_format),
     }
-    messages = [{"id": f"{completion['id']}-{place}", **message} for place, message in enumerate(request.messages)]
+    messages = [
+        {"id": f"{completion['id']}-{place}", "content": None, "refusal": None, **message}
+        for place, message in enumerate(request.messages)
+    ]
     state.put("completion", completion["id"], {"completion": kept, "messages": messages})
 
 

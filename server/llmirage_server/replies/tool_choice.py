@@ -23,7 +23,7 @@ def _set(words: str) -> frozenset[str]:
 _EMPTY = _set(
     "a an and any are as at be by can current currently do does for from get give given has have how i if in into is it its "
     "just let list make me more my new now of on or our out please provide return returns run set show some tell that the "
-    "their them then there this to tool tools up use used user using value want was we what when where which who will with "
+    "their them then there this to tool tools up use used using value want was we what when where which who will with "
     "would you your function call based one two s"
 )  # fmt: skip
 # What people say when they want what a tool's name or description speaks of.
@@ -59,7 +59,8 @@ _SAID_AS: Mapping[str, frozenset[str]] = {
         "remind": "reminder remember",
     }.items()
 }
-_OPERATORS = re.compile(r"\d\s*[-+*/x×÷^]\s*\d")
+_OPERATORS = re.compile(r"\d\s*([-+*/x×÷^])\s*\(?-?\d")
+_OPERATIONS = {"+": "plus", "-": "minus", "*": "times", "x": "times", "×": "times", "/": "divided", "÷": "divided"}
 
 
 def choose_tools(request: ReplyRequest) -> list[Tool]:
@@ -90,8 +91,8 @@ def score(tool: Tool, text: str) -> float:
     if re.search(rf"\b{re.escape(tool.name)}\b", text):
         return _SPELLED_OUT
     said = _words([text])
-    if _OPERATORS.search(text):
-        said |= {"calculate", "math", "plus"}
+    if signs := _OPERATORS.findall(text):
+        said |= {_stem(word) for word in ("calculate", "math", *(_OPERATIONS.get(sign, "power") for sign in signs))}
     found = _NAME * len(_meant(_words([tool.name])) & said)
     found += _DESCRIPTION * len(_meant(_words([tool.description])) & said)
     properties = tool.parameters.get("properties") if isinstance(tool.parameters, Mapping) else None
@@ -101,7 +102,7 @@ def score(tool: Tool, text: str) -> float:
 
 
 def _meant(words: set[str]) -> set[str]:
-    return words.union(*(_SAID_AS.get(word, ()) for word in words))
+    return words.union(*(_STEMS_SAID_AS.get(word, ()) for word in words))
 
 
 def _words(texts: Iterable[str]) -> set[str]:
@@ -111,7 +112,10 @@ def _words(texts: Iterable[str]) -> set[str]:
 
 
 def _stem(word: str) -> str:
-    for ending in ("ing", "ed", "es", "s"):
+    for ending in ("ing", "ed", "es", "s", "e"):
         if word.endswith(ending) and len(word) - len(ending) >= 4:
             return word[: -len(ending)]
     return word
+
+
+_STEMS_SAID_AS = {_stem(key): {_stem(word) for word in words} for key, words in _SAID_AS.items()}

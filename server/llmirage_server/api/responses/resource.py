@@ -56,7 +56,7 @@ def new_response(response_id: str, created_at: int, request: ResponseRequest, mo
         "top_p": 1.0 if request.top_p is None else request.top_p,
         "truncation": request.truncation or "disabled",
         "usage": None,
-        "user": request.user,
+        "user": request.user or "",  # null is what Open Responses knows and OpenAI's document does not: both know a string
         "metadata": request.metadata or {},
         **({} if conversation is None else {"conversation": {"id": conversation}}),
     }
@@ -71,7 +71,7 @@ def _format(text: Any) -> dict[str, Any]:
         return {"type": "text"}
     form: dict[str, Any] = text.format.model_dump(by_alias=True, exclude_unset=True)
     if form["type"] == "json_schema":
-        form = {"description": None, "strict": False, **form}
+        form = {"strict": False, **{key: value for key, value in form.items() if value is not None}}
     return form
 
 
