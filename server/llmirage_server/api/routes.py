@@ -17,6 +17,7 @@ from llmirage_server.api.exchange import Endpoint, Exchange, Handler
 from llmirage_server.api.generation import Service
 from llmirage_server.api.messages.endpoint import MessagesEndpoint, error_body
 from llmirage_server.api.moderations import moderate
+from llmirage_server.api.openapi.endpoint import OpenApiEndpoint
 from llmirage_server.api.rerank import RerankEndpoint
 from llmirage_server.api.responses.endpoint import ResponsesEndpoint
 from llmirage_server.api.sglang import SglangEndpoint
@@ -58,6 +59,7 @@ def routes(service: Service) -> list[Route]:
         Route("/v1/models", Endpoint(service.models.list, _READ)),
         Route("/v1/models/{model:path}", Endpoint(service.models.retrieve, _READ)),
         Route("/health", Endpoint(health, _READ)),
+        Route("/openapi.json", Endpoint(OpenApiEndpoint().document, _READ)),
         *_engine_routes(service),
     ]
 

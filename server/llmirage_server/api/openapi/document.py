@@ -1,0 +1,109 @@
+"""From the table of operations to an OpenAPI 3.1 document."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib.metadata import version
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from llmirage_server.api.openapi.operations import OPERATIONS, Operation
+from llmirage_shared.wire.schema.answers.base import ErrorAnswer, MessagesErrorAnswer
+
+_WORDS = {
+    400: "The request is wrong: the error names the field",
+    404: "There is no such thing",
+    413: "The request is too large",
+    503: "The server sleeps, ends, or has no instance",
+}
+
+
+def openapi_document() -> dict[str, Any]:
+    """The document as a JSON object."""
+    models = list(dict.fromkeys(_models()))
+    names, definitions = models_json_schema(
+        [(model, "validation") for model in models], ref_template="#/components/schemas/{model}"
+    )
+    refs = {model: names[model, "validation"] for model in models}
+    paths: dict[str, dict[str, Any]] = {}
+    for operation in OPERATIONS:
+        paths.setdefault(operation.path, {})[operation.method] = _described(operation, refs)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "llmirage",
+            "version": version("llmirage"),
+            "description": "A mirage of an LLM cluster behind the OpenAI API.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": _with_any_of(definitions["$defs"]),
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{}, {"key": []}],
+    }
+
+
+def _models() -> Iterator[type[BaseModel]]:
+    yield ErrorAnswer
+    yield MessagesErrorAnswer
+    for operation in OPERATIONS:
+        if operation.body is not None:
+            yield operation.body
+        if operation.answer is not None:
+            yield operation.answer
+
+
+def _described(operation: Operation, refs: dict[type[BaseModel], Any]) -> dict[str, Any]:
+    in_path = re.findall(r"{(\w+)}", operation.path)
+    told: dict[str, Any] = {
+        "operationId": operation.id,
+        "summary": operation.summary,
+        "parameters": [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}} for name in in_path
+        ]
+        + [{"name": name, "in": "query", "schema": schema} for name, schema in operation.query.items()],
+        "responses": {"200": _success(operation, refs)},
+    }
+    if operation.body is not None:
+        told["requestBody"] = {
+            "required": operation.body_required,
+            "content": {"application/json": {"schema": refs[operation.body]}},
+        }
+    shape = refs[MessagesErrorAnswer if operation.messages_api else ErrorAnswer]
+    statuses = sorted({*operation.errors, *((413,) if operation.body is not None else ())})
+    for status in statuses:
+        told["responses"][str(status)] = {
+            "description": _WORDS[status],
+            "content": {"application/json": {"schema": shape}},
+        }
+    told["responses"]["default"] = {"description": "An error", "content": {"application/json": {"schema": shape}}}
+    if operation.style == "text":
+        told["responses"]["400"] = {"description": "Not now", "content": {"text/plain": {"schema": {"type": "string"}}}}
+    return told
+
+
+def _success(operation: Operation, refs: dict[type[BaseModel], Any]) -> dict[str, Any]:
+    if operation.answer is None:
+        return {"description": "Done", "content": {"text/plain": {"schema": {"type": "string"}}}}
+    schema = refs[operation.answer]
+    several = {"type": "array", "items": schema}
+    schema = {"json": schema, "list": several, "one_or_list": {"anyOf": [schema, several]}}[operation.style]
+    content: dict[str, Any] = {"application/json": {"schema": schema}}
+    if operation.streams:
+        content["text/event-stream"] = {"schema": {"type": "string"}}
+    return {
+        "description": "The answer; with `stream`, its events" if operation.streams else "The answer",
+        "content": content,
+    }
+
+
+def _with_any_of(schema: Any) -> Any:
+    """Where a function of ours tells alternatives apart, one may contain another: then several may match."""
+    if isinstance(schema, dict):
+        loose = "oneOf" in schema and "discriminator" not in schema
+        return {("anyOf" if loose and key == "oneOf" else key): _with_any_of(value) for key, value in schema.items()}
+    return [_with_any_of(value) for value in schema] if isinstance(schema, list) else schema

@@ -1,0 +1,146 @@
+"""Every operation there is: its body, its answer, its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from llmirage_shared.wire.schema import chat, completions, embeddings, messages, moderations, responses, sglang, tokenization
+from llmirage_shared.wire.schema.answers import base, others
+from llmirage_shared.wire.schema.answers import chat as chat_answers
+from llmirage_shared.wire.schema.answers import responses as response_answers
+
+Style = Literal["json", "text", "list", "one_or_list"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """One method of one path. answer None: a body that is empty or plain text."""
+
+    method: str
+    path: str
+    id: str
+    summary: str
+    body: type[BaseModel] | None = None
+    body_required: bool = True
+    answer: type[BaseModel] | None = None
+    style: Style = "json"
+    streams: bool = False
+    query: Mapping[str, Any] = field(default_factory=dict)  # JSON Schema by name
+    errors: tuple[int, ...] = ()
+    messages_api: bool = False  # errors have Anthropic's shape
+
+
+_TEXT: dict[str, Any] = {"type": "string"}
+_PAGE: dict[str, Any] = {
+    "limit": {"type": "integer", "minimum": 1, "maximum": 100, "default": 20},
+    "order": {"type": "string", "enum": ["asc", "desc"]},
+    "after": _TEXT,
+}
+_INCLUDE: dict[str, Any] = {"include": _TEXT}
+_GENERATES = (400, 404, 503)
+
+
+def _get(path: str, id: str, summary: str, answer: type[BaseModel] | None, **more: Any) -> Operation:
+    return Operation(method="get", path=path, id=id, summary=summary, answer=answer, **more)
+
+
+def _post(
+    path: str, id: str, summary: str, body: type[BaseModel] | None, answer: type[BaseModel] | None, **more: Any
+) -> Operation:
+    return Operation(method="post", path=path, id=id, summary=summary, body=body, answer=answer, **more)
+
+
+def _delete(path: str, id: str, summary: str, answer: type[BaseModel]) -> Operation:
+    return Operation(method="delete", path=path, id=id, summary=summary, answer=answer, errors=(404,))
+
+
+_CHAT, _RESPONSES, _TALKS = "/v1/chat/completions", "/v1/responses", "/v1/conversations"
+_ITEMS = _TALKS + "/{conversation_id}/items"
+
+# Not /sleep and what belongs to it: whoever tries all operations would find the others refused from then on.
+OPERATIONS: tuple[Operation, ...] = (
+    _post(_CHAT, "createChatCompletion", "Answer a conversation", chat.ChatCompletionRequest, chat_answers.ChatCompletion,
+          streams=True, errors=_GENERATES),
+    _get(_CHAT, "listChatCompletions", "Completions made with store", base.Page, errors=(400,),
+         query={**_PAGE, "model": _TEXT}),
+    _get(_CHAT + "/{completion_id}", "getChatCompletion", "A stored completion", chat_answers.StoredCompletion,
+         errors=(404,)),
+    _post(_CHAT + "/{completion_id}", "updateChatCompletion", "Change the metadata of a stored completion",
+          responses.ConversationUpdate, chat_answers.StoredCompletion, errors=(400, 404)),
+    _delete(_CHAT + "/{completion_id}", "deleteChatCompletion", "Forget a stored completion", base.Deleted),
+    _get(_CHAT + "/{completion_id}/messages", "getChatCompletionMessages", "What a stored completion answers", base.Page,
+         errors=(400, 404), query=_PAGE),
+    _post("/v1/completions", "createCompletion", "Continue a text", completions.CompletionRequest,
+          chat_answers.TextCompletion, streams=True, errors=_GENERATES),
+    _post(_RESPONSES, "createResponse", "Answer items", responses.ResponseRequest, response_answers.ResponseAnswer,
+          streams=True, errors=_GENERATES),
+    _post(_RESPONSES + "/input_tokens", "getInputTokens", "Tokens that a response's prompt would have",
+          responses.InputFields, response_answers.InputTokens, errors=(400, 404)),
+    _post(_RESPONSES + "/compact", "compactResponse", "A conversation in short", responses.ResponseRequest,
+          response_answers.CompactedResponse, errors=_GENERATES),
+    _get(_RESPONSES + "/{response_id}", "getResponse", "A stored response", response_answers.ResponseAnswer, streams=True,
+         errors=(400, 404), query={"stream": {"type": "boolean"}, "starting_after": {"type": "integer"}, **_INCLUDE}),
+    _delete(_RESPONSES + "/{response_id}", "deleteResponse", "Forget a stored response", base.Deleted),
+    _post(_RESPONSES + "/{response_id}/cancel", "cancelResponse", "End a background response", None,
+          response_answers.ResponseAnswer, errors=(400, 404)),
+    _get(_RESPONSES + "/{response_id}/input_items", "listInputItems", "What a response was made from", base.Page,
+         errors=(400, 404), query={**_PAGE, **_INCLUDE}),
+    _post(_TALKS, "createConversation", "Begin a conversation", responses.ConversationCreate,
+          response_answers.ConversationAnswer, body_required=False, errors=(400,)),
+    _get(_TALKS + "/{conversation_id}", "getConversation", "A conversation", response_answers.ConversationAnswer,
+         errors=(404,)),
+    _post(_TALKS + "/{conversation_id}", "updateConversation", "Change a conversation's metadata",
+          responses.ConversationUpdate, response_answers.ConversationAnswer, errors=(400, 404)),
+    _delete(_TALKS + "/{conversation_id}", "deleteConversation", "Forget a conversation", base.Deleted),
+    _get(_ITEMS, "listConversationItems", "Items of a conversation", base.Page, errors=(400, 404),
+         query={**_PAGE, **_INCLUDE}),
+    _post(_ITEMS, "createConversationItems", "Add items", responses.ItemsCreate, base.Page, errors=(400, 404)),
+    _get(_ITEMS + "/{item_id}", "getConversationItem", "One item", response_answers.ItemAnswer, errors=(404,)),
+    _delete(_ITEMS + "/{item_id}", "deleteConversationItem", "Forget one item", response_answers.ConversationAnswer),
+    _post("/v1/messages", "createMessage", "Answer a conversation, as Anthropic's API does", messages.MessagesRequest,
+          response_answers.MessageAnswer, streams=True, errors=_GENERATES, messages_api=True),
+    _post("/v1/messages/count_tokens", "countMessageTokens", "Tokens of a message's prompt", messages.CountRequest,
+          response_answers.MessagesTokenCount, errors=(400, 404), messages_api=True),
+    _post("/v1/embeddings", "createEmbedding", "Vectors of texts", embeddings.EmbeddingRequest, others.EmbeddingList,
+          errors=(400, 404)),
+    _post("/v1/moderations", "createModeration", "Whether texts are harmful", moderations.ModerationRequest,
+          others.Moderation, errors=(400, 404)),
+    _get("/v1/models", "listModels", "Names that are served", others.ModelList),
+    _get("/v1/models/{model}", "retrieveModel", "One name", others.ModelCard, errors=(404,)),
+    _get("/health", "health", "The server is up", others.Health),
+    _post("/tokenize", "tokenize", "vLLM: tokens of a prompt", tokenization.TokenizeRequest, others.Tokenized,
+          errors=(400, 404)),
+    _post("/detokenize", "detokenize", "vLLM: the text of tokens", tokenization.DetokenizeRequest, others.Detokenized,
+          errors=(400, 404)),
+    *(
+        _post(path, name, "Documents by relevance", embeddings.RerankRequest, others.RerankAnswer, errors=(400, 404))
+        for path, name in (("/rerank", "rerank"), ("/v1/rerank", "rerankV1"), ("/v2/rerank", "rerankV2"))
+    ),
+    *(
+        _post(path, name, "vLLM: how much texts have in common", embeddings.ScoreRequest, others.ScoreAnswer,
+              errors=(400, 404))
+        for path, name in (("/score", "score"), ("/v1/score", "scoreV1"))
+    ),
+    _get("/ping", "ping", "vLLM: the server is up", None),
+    _post("/ping", "pingPost", "vLLM: the server is up", None, None),
+    _get("/version", "version", "vLLM: of this server", others.Version),
+    _get("/load", "load", "vLLM: requests under way", others.Load),
+    _get("/server_info", "serverInfo", "vLLM: settings and instances", others.ServerInfo),
+    _post("/reset_prefix_cache", "resetPrefixCache", "vLLM: forget the KV that no request uses", None, None),
+    _post("/generate", "generate", "SGLang: continue texts", sglang.GenerateRequest, others.Generated, streams=True,
+          style="one_or_list", errors=_GENERATES),
+    Operation(method="put", path="/generate", id="generatePut", summary="SGLang: continue texts", streams=True,
+              body=sglang.GenerateRequest, answer=others.Generated, style="one_or_list", errors=_GENERATES),
+    _post("/abort_request", "abortRequest", "SGLang: end a request by its rid", sglang.AbortRequest, None, errors=(400,)),
+    _get("/health_generate", "healthGenerate", "SGLang: one token through the cluster", None, errors=(503,)),
+    _get("/get_model_info", "getModelInfo", "SGLang: what is served", others.SglangModelInfo),
+    _get("/model_info", "modelInfo", "SGLang: what is served", others.SglangModelInfo),
+    _get("/get_server_info", "getServerInfo", "SGLang: settings and instances", others.ServerInfo),
+    _get("/get_load", "getLoad", "SGLang: load of each instance", others.RankLoad, style="list"),
+    _get("/flush_cache", "flushCache", "SGLang: forget all KV, if nothing is under way", None, style="text"),
+    _post("/flush_cache", "flushCachePost", "SGLang: forget all KV, if nothing is under way", None, None, style="text"),
+)  # fmt: skip
