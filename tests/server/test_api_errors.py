@@ -250,7 +250,7 @@ def test_an_unknown_url_is_a_404_in_the_same_shape(api: Any, method: str, path: 
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "allow"), [("GET", "/v1/chat/completions", "POST"), ("POST", "/v1/models", "GET, HEAD")]
+    ("method", "path", "allow"), [("GET", "/v1/completions", "POST"), ("POST", "/v1/models", "GET, HEAD")]
 )
 def test_a_wrong_method_is_a_405_that_says_which_is_right(api: Any, method: str, path: str, allow: str) -> None:
     response = api.request(method, path)

@@ -141,7 +141,7 @@ def test_confidence_names_what_was_not_measured() -> None:
     for name in ("Llama-3.1-70B", "Qwen3-30B-A3B", "DeepSeek-V3", "Kimi-K2-Instruct", "gpt-oss-120b", "Mixtral-8x7B"):
         assert find_model(name).confidence == FITTED
     for name, reason in (
-        ("Qwen3-Next-80B-A3B-Instruct", "no gated delta net was measured"),
+        ("Qwen3-Next-80B-A3B-Instruct", "attention heads of 256 were not measured"),
         ("NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "no state space layer was measured"),
         ("GLM-5", "no sparse attention was measured"),
         ("gemma-3-12b-it", "attention heads of 256 were not measured"),
