@@ -92,6 +92,8 @@ def read_ids(ids: list[Any], path: str) -> npt.NDArray[np.int32]:
     """Token ids of any vocabulary. Raises ApiError for what is none."""
     if not ids:
         raise errors.empty_array(path)
+    if float in set(map(type, ids)):  # 16.0 is an integer in JSON
+        ids = [int(item) if type(item) is float and item.is_integer() else item for item in ids]
     if set(map(type, ids)) != {int}:  # in C: bool, float, None and strings all show as another type
         index, item = next((index, item) for index, item in enumerate(ids) if type(item) is not int)
         raise errors.wrong_type(f"{path}[{index}]", "a token id", item)

@@ -40,7 +40,7 @@ def openapi_document() -> dict[str, Any]:
         },
         "paths": paths,
         "components": {
-            "schemas": _with_any_of(definitions["$defs"]),
+            "schemas": _corrected(definitions["$defs"]),
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{}, {"key": []}],
@@ -94,16 +94,27 @@ def _success(operation: Operation, refs: dict[type[BaseModel], Any]) -> dict[str
     schema = {"json": schema, "list": several, "one_or_list": {"anyOf": [schema, several]}}[operation.style]
     content: dict[str, Any] = {"application/json": {"schema": schema}}
     if operation.streams:
-        content["text/event-stream"] = {"schema": {"type": "string"}}
+        content["text/event-stream"] = {"schema": {"description": "Server-sent events, each with JSON as its data"}}
     return {
         "description": "The answer; with `stream`, its events" if operation.streams else "The answer",
         "content": content,
     }
 
 
-def _with_any_of(schema: Any) -> Any:
-    """Where a function of ours tells alternatives apart, one may contain another: then several may match."""
-    if isinstance(schema, dict):
-        loose = "oneOf" in schema and "discriminator" not in schema
-        return {("anyOf" if loose and key == "oneOf" else key): _with_any_of(value) for key, value in schema.items()}
-    return [_with_any_of(value) for value in schema] if isinstance(schema, list) else schema
+_LIMITS = {"ge": "minimum", "le": "maximum", "gt": "exclusiveMinimum", "lt": "exclusiveMaximum"}
+
+
+def _corrected(schema: Any) -> Any:
+    """The schema in JSON Schema's own words.
+
+    Where a function of ours tells alternatives apart, one may contain another: several may match then. And pydantic leaves
+    the limits of numbers that it looks at twice (16.0 is an integer, too) under its own names.
+    """
+    if isinstance(schema, list):
+        return [_corrected(value) for value in schema]
+    if not isinstance(schema, dict):
+        return schema
+    names = _LIMITS if schema.get("type") in ("integer", "number") else {}
+    if "oneOf" in schema and "discriminator" not in schema:
+        names = {"oneOf": "anyOf"}
+    return {names.get(key, key): _corrected(value) for key, value in schema.items()}

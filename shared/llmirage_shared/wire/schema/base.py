@@ -20,3 +20,8 @@ def _whole(value: Any) -> Any:
 
 Integer = Annotated[int, BeforeValidator(_whole)]
 Number = float  # strict mode takes integers too
+
+
+def either(*names: str) -> dict[str, Any]:
+    """For a model's JSON Schema: one of these fields must be there, and not null."""
+    return {"anyOf": [{"required": [name], "properties": {name: {"not": {"type": "null"}}}} for name in names]}

@@ -9,12 +9,15 @@ from pydantic import Field
 from llmirage_shared.wire.schema.base import Integer
 from llmirage_shared.wire.schema.chat import SamplingFields
 
-PROMPT = {
+_TEXT: dict[str, Any] = {"type": "string", "minLength": 1}
+_TOKEN_ID: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}
+TOKEN_IDS: dict[str, Any] = {"type": "array", "items": _TOKEN_ID, "minItems": 1}
+PROMPT: dict[str, Any] = {
     "anyOf": [
-        {"type": "string"},
-        {"type": "array", "items": {"type": "string"}},
-        {"type": "array", "items": {"type": "integer"}},
-        {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}},
+        _TEXT,
+        {"type": "array", "items": _TEXT, "minItems": 1},
+        TOKEN_IDS,
+        {"type": "array", "items": TOKEN_IDS, "minItems": 1},
     ]
 }
 

@@ -9,12 +9,17 @@ from pydantic import Field
 from llmirage_shared.wire.schema.base import Integer, WireModel
 from llmirage_shared.wire.schema.completions import PROMPT
 
+_TEXT, _TEXTS, _IDS, _LISTS_OF_IDS = PROMPT["anyOf"]
+EMBEDDED: dict[str, Any] = {
+    "anyOf": [_TEXT, {**_TEXTS, "maxItems": 2048}, {**_IDS, "maxItems": 8192}, {**_LISTS_OF_IDS, "maxItems": 2048}]
+}
+
 
 class EmbeddingRequest(WireModel):
     """POST /v1/embeddings. `input` is read by hand: it may be many thousand token ids."""
 
     model: str
-    input: Annotated[Any, Field(json_schema_extra=PROMPT)]
+    input: Annotated[Any, Field(json_schema_extra=EMBEDDED)]
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[Integer, Field(ge=1)] | None = None
     user: str | None = None

@@ -102,7 +102,7 @@ class ItemReference(WireModel):
 class OtherItem(WireModel):
     """Items of hosted tools, which are kept and shown to the model as they are."""
 
-    type: str
+    type: Annotated[str, Field(json_schema_extra={"enum": list(OTHER_ITEMS)})]
 
 
 def _item_tag(value: Any) -> Any:
@@ -149,7 +149,7 @@ class ResponseCustomTool(WireModel):
 class HostedTool(WireModel):
     """Declared and accepted; never called by itself."""
 
-    type: str
+    type: Annotated[str, Field(json_schema_extra={"not": {"enum": ["function", "custom"]}})]
 
 
 def _tool_tag(value: Any) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
-from llmirage_shared.wire.schema.base import Integer, Number, WireModel
+from llmirage_shared.wire.schema.base import Integer, Number, WireModel, either
+from llmirage_shared.wire.schema.completions import PROMPT
 
 
 class SglangSampling(WireModel):
@@ -33,22 +34,17 @@ class SglangSampling(WireModel):
     ebnf: str | None = None
 
 
+_TEXTS: dict[str, Any] = {"anyOf": [*PROMPT["anyOf"][:2], {"type": "null"}]}
+_IDS: dict[str, Any] = {"anyOf": [*PROMPT["anyOf"][2:], {"type": "null"}]}
+
+
 class GenerateRequest(WireModel):
     """POST /generate. `input_ids` is read by hand: there may be very many."""
 
-    text: str | Annotated[list[str], Field(min_length=1)] | None = None
-    input_ids: Annotated[
-        Any,
-        Field(
-            json_schema_extra={
-                "anyOf": [
-                    {"type": "array", "items": {"type": "integer"}},
-                    {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}},
-                    {"type": "null"},
-                ]
-            }
-        ),
-    ] = None
+    model_config = ConfigDict(json_schema_extra=either("text", "input_ids"))
+
+    text: Annotated[str | list[str] | None, Field(json_schema_extra=_TEXTS)] = None
+    input_ids: Annotated[Any, Field(json_schema_extra=_IDS)] = None
     sampling_params: SglangSampling | None = None
     rid: str | list[str] | None = None
     stream: bool | None = None

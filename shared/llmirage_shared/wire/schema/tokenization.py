@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
-from llmirage_shared.wire.schema.base import WireModel
+from llmirage_shared.wire.schema.base import WireModel, either
 from llmirage_shared.wire.schema.chat import Message
+from llmirage_shared.wire.schema.completions import TOKEN_IDS
 from llmirage_shared.wire.schema.tools import ChatTool
 
 
 class TokenizeRequest(WireModel):
     """POST /tokenize: a text, or a conversation as the chat template writes it."""
+
+    model_config = ConfigDict(json_schema_extra=either("prompt", "messages"))
 
     model: str | None = None
     prompt: str | None = None
@@ -28,4 +31,4 @@ class DetokenizeRequest(WireModel):
     """POST /detokenize. `tokens` is read by hand: there may be very many."""
 
     model: str | None = None
-    tokens: Annotated[Any, Field(json_schema_extra={"type": "array", "items": {"type": "integer", "minimum": 0}})]
+    tokens: Annotated[Any, Field(json_schema_extra={**TOKEN_IDS, "minItems": 0})]
