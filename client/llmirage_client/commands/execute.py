@@ -132,7 +132,9 @@ class _Run:
         needs_model = not options.model and any(
             turn.model is None and turn.payload is None for session in sessions for turn in session.turns
         )
-        by_tokens = any(session.mode == "tokens" for session in sessions)
+        by_tokens = any(
+            session.mode == "tokens" or any(turn.min_tokens is not None for turn in session.turns) for session in sessions
+        )
         if not needs_model and not by_tokens:
             return options
         info = await probe(target)

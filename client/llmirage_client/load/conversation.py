@@ -72,6 +72,8 @@ def message_call(conversation: Conversation, turn: Turn, options: RunOptions) ->
         body["tools"] = conversation.tools
     if turn.max_tokens is not None:
         body["max_tokens" if options.use_legacy_max_tokens else "max_completion_tokens"] = turn.max_tokens
+    if turn.min_tokens is not None and options.knows_ignore_eos:
+        body |= {"min_tokens": turn.min_tokens, "ignore_eos": True}
     return finished_call(CHAT_PATH, body, turn, options)
 
 

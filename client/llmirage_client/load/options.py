@@ -59,6 +59,10 @@ class RunOptions:
         return self.endpoint_kind != "other"
 
     @property
+    def knows_ignore_eos(self) -> bool:
+        return self.endpoint_kind != "other"
+
+    @property
     def counts_prompts(self) -> bool:
         """Whether the tokenizer here is, as far as anybody can know, the endpoint's."""
         return self.endpoint_kind == "llmirage" or self.tokenizer is not None

@@ -120,12 +120,16 @@ class Phase:
         if self._with_children and conversation.session.pre_session_spawns:
             self._start_pre_session(conversation)
             await asyncio.sleep(0)  # they go out first
+        schedule_s = ready_s - (conversation.session.arrival_s or 0.0) / self._options.speed  # time 0 of the file
         for index, turn in enumerate(conversation.session.turns):
             gated = index in conversation.gates
             suspended = gated and await self._join(conversation.gates[index])
             if suspended:
                 ready_s = self._stop.clock()
-            ready_s += self._delay_s(turn)
+            if self._options.fixed_schedule and turn.arrival_s is not None:
+                ready_s = max(ready_s, schedule_s + turn.arrival_s / self._options.speed)
+            else:
+                ready_s += self._delay_s(turn)
             await self._stop.wait_until(ready_s)
             if index and conversation.depth == 0 and not gated:
                 await self._arrivals.turn()

@@ -27,7 +27,7 @@ class Planner:
             case _:
                 if turn.synthetic is not None:
                     turn = self._synthetic_turns.written(turn, turn.synthetic)
-                return Planned(message_call(conversation, turn, self._options))
+                return Planned(message_call(conversation, turn, self._options), output_tokens=turn.min_tokens)
 
     @cached_property
     def _synthetic_turns(self) -> SyntheticTurns:

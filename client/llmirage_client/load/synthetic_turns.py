@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from llmirage_client.load.options import RunOptions
+from llmirage_client.workload.hash_blocks import block_content
 from llmirage_client.workload.session import SyntheticUser, Turn
 from llmirage_shared.synthetic_text import SyntheticText
 from llmirage_shared.tokens import load
@@ -25,6 +26,9 @@ class SyntheticTurns:
         return replace(turn, messages=(*turn.messages, {"role": "user", "content": self._content(message)}))
 
     def _content(self, message: SyntheticUser) -> str:
+        if message.block_ids is not None:
+            ids = block_content(message.block_ids, message.block_tokens, message.tokens, message.key)
+            return self._text.text_for_ids(ids)
         if not message.prefix_tokens:
             return self._text.text(message.key, message.tokens)
         prefix = self._text.text(_PREFIX_KEY, message.prefix_tokens)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from pathlib import Path
 
 from llmirage_client.workload.format_options import Option
 from llmirage_client.workload.session import Workload
@@ -17,11 +18,14 @@ def _no(_: object) -> bool:
 class Format:
     """One workload format.
 
-    recognises: says from the top-level keys of one object whether it is of this format. load: reads the file at a
-    path, raises WorkloadError with every problem; the values of `options` come as keyword arguments. needs: what such a
-    file must have, for the message when no format fits. order: formats with a lower one are asked first.
-    recognises_array: the same as recognises for files whose lines are arrays. generates: there is no file, the name of the
-    format stands for one and the options say what it holds.
+    recognises: says from the keys of one object whether it is of this format. Besides the top-level ones it is given
+    "turns.text" for a key of the first object of a list under a top-level key, and "type=name" for a text under `type`.
+    load: reads the file at a path, raises WorkloadError with every problem; the values of `options` come as keyword
+    arguments. needs: what such a file must have, for the message when no format fits. order: formats with a lower one are
+    asked first. recognises_array: the same as recognises for files whose lines are arrays. recognises_header: the same for
+    files of no JSON, from their first line. recognises_directory: whether a directory is of this format. generates: there is
+    no file, the name of the format stands for one and the options say what it holds. fetch: the published file in this
+    format, and where it is.
     """
 
     name: str
@@ -33,4 +37,7 @@ class Format:
     order: int = 100
     options: tuple[Option, ...] = ()
     recognises_array: Callable[[list[object]], bool] = _no
+    recognises_header: Callable[[str], bool] = _no
+    recognises_directory: Callable[[Path], bool] = _no
     generates: bool = False
+    fetch: str = ""

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 from llmirage_client.workload import formats
 from llmirage_client.workload.checking import kind_of
 from llmirage_client.workload.files import JsonFault, fault, parse, read_bytes
+from llmirage_client.workload.first_keys import FirstKeys, first_keys
 from llmirage_client.workload.format import Format
 from llmirage_client.workload.format_options import DATASET_OFFSET, read_options, skip
 from llmirage_client.workload.session import Workload
@@ -23,7 +23,6 @@ from llmirage_client.workload.session import Workload
 BUNDLED_PREFIX = "bundled:"
 BUNDLED_DIRECTORY = Path(__file__).resolve().parents[1] / "bundled"
 _SUFFIXES = (".jsonl", ".jsonl.gz", ".json")
-_JSON_TOKEN = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:)?|[\[{]|[\]}]')
 _LINES_TO_LOOK_AT = 100
 
 
@@ -52,7 +51,7 @@ def load(
     run (tokenizer, seed and the like) for formats that have an option of that name.
     Raises WorkloadError with every problem of the file.
     """
-    name = _generator(path) if format is None else ALIASES.get(format, format)
+    name = _named(path) if format is None else ALIASES.get(format, format)
     file = resolve_bundled(path) if path.startswith(BUNDLED_PREFIX) else path
     if name is None:
         name = detect(file)
@@ -65,32 +64,50 @@ def load(
     return skip(replace(FORMATS[name].load(file, **values), path=path), offset)
 
 
-def _generator(path: str) -> str | None:
-    """The format that `path` names, when it is one that needs no file and there is no such file."""
+def _named(path: str) -> str | None:
+    """The format that `path` names, when there is no such file. Raises WorkloadError when that format needs a file."""
     name = ALIASES.get(path, path)
-    return name if name in FORMATS and FORMATS[name].generates and not Path(path).exists() else None
+    if name not in FORMATS or Path(path).exists():
+        return None
+    if not FORMATS[name].generates:
+        fetch = f": fetch {FORMATS[name].fetch} and give its path" if FORMATS[name].fetch else ", and needs a file"
+        raise fault(path, f"no such file; this is the name of a format{fetch}")
+    return name
 
 
 def detect(path: str) -> str:
     """The name of the format a file is in, judged by its content. Raises WorkloadError when none fits."""
     if path.startswith(BUNDLED_PREFIX):
         path = resolve_bundled(path)
+    if Path(path).is_dir():
+        return _format_of_directory(Path(path))
     data = read_bytes(path)
     lines = [(number, line) for number, line in enumerate(data.split(b"\n"), start=1) if line.strip()]
     for _, line in lines[:_LINES_TO_LOOK_AT]:
         name = _format_of(line)
         if name is not None:
             return name
-    keys = _keys_of(data)  # a document over several lines
-    name = _format_with(keys)
+    seen = first_keys(data)  # a document over several lines
+    name = _format_with(seen)
     if name is not None:
         return name
     number, first_line = lines[0]
-    raise fault(path, f"{_describe(first_line, keys)}. Known formats: {_needs()}", None if keys else number)
+    header = first_line.decode("utf-8", "replace").strip()
+    name = next((name for name, declared in FORMATS.items() if declared.recognises_header(header)), None)
+    if name is not None:
+        return name
+    raise fault(path, f"{_describe(first_line, seen.keys)}. Known formats: {_needs()}", None if seen.keys else number)
+
+
+def _format_of_directory(path: Path) -> str:
+    names = [name for name, declared in FORMATS.items() if declared.recognises_directory(path)]
+    if names:
+        return names[0]
+    raise fault(str(path), "is a directory, and none of its files is of a format that may be one")
 
 
 def _format_of(line: bytes) -> str | None:
-    name = _format_with(_keys_of(line))
+    name = _format_with(first_keys(line))
     if name is not None or not line.lstrip().startswith(b"["):
         return name
     try:
@@ -100,11 +117,11 @@ def _format_of(line: bytes) -> str | None:
     return next((name for name, declared in FORMATS.items() if declared.recognises_array(value)), None)
 
 
-def _format_with(keys: list[str]) -> str | None:
-    return next((name for name, declared in FORMATS.items() if keys and declared.recognises(keys)), None)
+def _format_with(seen: FirstKeys) -> str | None:
+    return next((name for name, declared in FORMATS.items() if seen.keys and declared.recognises(seen.marks)), None)
 
 
-def _describe(first_line: bytes, keys: list[str]) -> str:
+def _describe(first_line: bytes, keys: Sequence[str]) -> str:
     """What was seen, for a file of no known format."""
     if keys:
         return f"the format is not known: the first object has the keys {', '.join(map(repr, keys[:8]))}"
@@ -119,32 +136,6 @@ def _describe(first_line: bytes, keys: list[str]) -> str:
 
 def _needs() -> str:
     return "; ".join(f"{name} needs {declared.needs}" for name, declared in FORMATS.items())
-
-
-def _keys_of(data: bytes) -> list[str]:
-    """The keys of the object that `data` is, or begins with if it is no valid JSON."""
-    try:
-        value = parse(data)
-    except JsonFault:
-        return _keys_of_broken_object(data.decode("utf-8", "replace"))
-    return list(value) if isinstance(value, dict) else []
-
-
-def _keys_of_broken_object(text: str) -> list[str]:
-    """The keys of the first object of `text` as far as they can be read."""
-    keys: dict[str, None] = {}
-    depth = 0
-    for token in _JSON_TOKEN.finditer(text if text.lstrip().startswith("{") else ""):
-        mark = token.group()
-        if mark in "[{":
-            depth += 1
-        elif mark in "]}":
-            depth -= 1
-            if depth == 0:
-                break
-        elif depth == 1 and token.group(2):
-            keys[token.group(1)] = None
-    return list(keys)
 
 
 def bundled() -> dict[str, Path]:

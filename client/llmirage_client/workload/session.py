@@ -54,11 +54,15 @@ class SyntheticUser:
 
     The same key and tokens give the same text. prefix_tokens: so many more come first, the same in every message with
     a prefix. Counts are of the content alone, without the chat template.
+    block_ids: what a trace knows of the content: equal ids stand for equal blocks of block_tokens tokens each, the last
+    of which may be cut; what follows after them is like no other text. An empty array: all of it is like no other.
     """
 
     tokens: int
     key: int
     prefix_tokens: int = 0
+    block_ids: npt.NDArray[np.int64] | None = None  # shape (blocks,)
+    block_tokens: int = 0
 
 
 @dataclass(slots=True, frozen=True)
@@ -68,7 +72,10 @@ class Turn:
     synthetic: one more user message after `messages`, in the modes that have messages.
 
     delay_s: seconds to wait after the previous reply of the session before this turn goes out (think time, tool wait).
+    arrival_s: the turn's own time on the file's schedule, by the clock of the session's arrival_s. A run that keeps to the
+    schedule sends the turn then, or with the previous reply if that comes later, and does not look at delay_s.
     model, max_tokens, extra hold for this turn only; tools hold on for later turns and for fork children (None: unchanged).
+    min_tokens: the reply has at least so many tokens where the endpoint can be told (`ignore_eos`, `min_tokens`).
     """
 
     messages: tuple[Mapping[str, Any], ...] = ()
@@ -81,6 +88,8 @@ class Turn:
     delay_s: float = 0.0
     branches: tuple[Branch, ...] = ()
     synthetic: SyntheticUser | None = None
+    arrival_s: float | None = None
+    min_tokens: int | None = None
 
 
 @dataclass(slots=True, frozen=True)
@@ -157,14 +166,16 @@ class Workload:
 
 @dataclass(slots=True, frozen=True)
 class Problem:
-    """One thing wrong with a workload file."""
+    """One thing wrong with a workload file. file: which one, when the workload is a directory of files."""
 
     message: str
     line: int | None = None
     field: str | None = None
+    file: str | None = None
 
     def __str__(self) -> str:
-        where = f"line {self.line}: " if self.line is not None else ""
+        places = [self.file or "", f"line {self.line}" if self.line is not None else ""]
+        where = "".join(f"{place}: " for place in places if place)
         what = f"{self.field}: " if self.field else ""
         return f"{where}{what}{self.message}"
 

@@ -1,0 +1,63 @@
+"""What the first object of a file shows of its format: its keys, those one level below, and its `type`; broken JSON too."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from llmirage_client.workload.files import JsonFault, parse
+
+_JSON_TOKEN = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:)?|[\[{]|[\]}]')
+
+
+@dataclass(slots=True, frozen=True)
+class FirstKeys:
+    """keys: of the object itself. marks: these, "turns.text" for a key of the first object of a list under a key, and
+    "type=name" for a text under `type`.
+    """
+
+    keys: tuple[str, ...] = ()
+    below: tuple[str, ...] = ()
+
+    @property
+    def marks(self) -> frozenset[str]:
+        return frozenset((*self.keys, *self.below))
+
+
+def first_keys(data: bytes) -> FirstKeys:
+    """Of the object that `data` is, or begins with if it is no valid JSON; empty for anything else."""
+    try:
+        value = parse(data)
+    except JsonFault:
+        return _of_broken_object(data.decode("utf-8", "replace"))
+    if not isinstance(value, dict):
+        return FirstKeys()
+    below = []
+    for key, entry in value.items():
+        if isinstance(entry, list) and entry and isinstance(entry[0], dict):
+            below += [f"{key}.{inner}" for inner in entry[0]]
+    if isinstance(value.get("type"), str):
+        below.append(f"type={value['type']}")
+    return FirstKeys(tuple(value), tuple(below))
+
+
+def _of_broken_object(text: str) -> FirstKeys:
+    """As far as it can be read; without `type`."""
+    keys: dict[str, None] = {}
+    below: dict[str, None] = {}
+    depth = 0
+    key = ""
+    for token in _JSON_TOKEN.finditer(text if text.lstrip().startswith("{") else ""):
+        mark = token.group()
+        if mark in "[{":
+            depth += 1
+        elif mark in "]}":
+            depth -= 1
+            if depth == 0:
+                break
+        elif depth == 1 and token.group(2):
+            key = token.group(1)
+            keys[key] = None
+        elif depth == 3 and token.group(2):
+            below[f"{key}.{token.group(1)}"] = None
+    return FirstKeys(tuple(keys), tuple(below))
