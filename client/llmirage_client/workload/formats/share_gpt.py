@@ -1,0 +1,108 @@
+"""share_gpt: {"conversation": [{"human": ..., "assistant": ...}]}, one a line, as a conversation of several turns.
+
+Documented by evalscope (share_gpt_zh_multi_turn, share_gpt_en_multi_turn). The assistant's texts are never sent. A published
+file has blank questions and empty conversations here and there: they are left out, and noted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from llmirage_client.workload.checking import Checker, kind_of
+from llmirage_client.workload.conversation_lines import (
+    LENGTHS,
+    MAX_TURNS,
+    SKIP_BAD_LINES,
+    Left,
+    LengthFilter,
+    load_lines,
+    required,
+)
+from llmirage_client.workload.format import Format
+from llmirage_client.workload.session import Turn, Workload
+
+
+def load(
+    path: str,
+    *,
+    max_turns: int | None = None,
+    skip_bad_lines: bool = False,
+    min_prompt_length: int = 0,
+    max_prompt_length: int = 131_072,
+    tokenizer: str | None = None,
+) -> Workload:
+    """Every conversation of the file. Raises WorkloadError with all problems, each with its line."""
+    left = Left()
+    lengths = LengthFilter(path, min_prompt_length, max_prompt_length, tokenizer)
+
+    def read(value: Any, check: Checker) -> tuple[Turn, ...]:
+        questions = _questions(value, check, left)
+        if check.problems or not questions:
+            return ()
+        if not lengths.keeps(questions[0]):
+            left.out(lengths.reason)
+            return ()
+        return tuple(Turn(messages=({"role": "user", "content": question},)) for question in questions[:max_turns])
+
+    return load_lines(path, FORMAT.name, read, left, skip_bad_lines)
+
+
+def _questions(value: Any, check: Checker, left: Left) -> list[str]:
+    row = check.mapping(value, None)
+    if row is None:
+        return []
+    if "conversations" in row and "conversation" not in row:
+        check.fail("conversations", "Extra inputs are not permitted: 'conversation' with 'human' and 'assistant' is needed")
+        return []
+    if "conversation" not in row:
+        required(check, row, "conversation")
+        if any("(is it" in problem.message for problem in check.problems):
+            return []
+        check.problems.clear()
+        left.out("lines without 'conversation'")
+        return []
+    entries = check.items(row["conversation"], "conversation")
+    questions = []
+    for i, entry in enumerate(entries or []):
+        at = f"conversation.{i}"
+        exchange = check.mapping(entry, at)
+        if exchange is None:
+            continue
+        question = exchange.get("human")
+        if question is None:
+            _without_human(exchange, at, check, left)
+        elif not isinstance(question, str):
+            check.fail(f"{at}.human", f"Input should be a valid string, got {kind_of(question)}")
+        elif question.strip():
+            questions.append(question.strip())
+        else:
+            left.out("blank questions")
+    if entries is not None and not questions and not check.problems:
+        left.out("conversations without a question")
+    return questions
+
+
+def _without_human(exchange: dict[str, Any], at: str, check: Checker, left: Left) -> None:
+    """An exchange with an answer alone occurs in published files; one with neither is a mistake."""
+    if "human" in exchange or "assistant" in exchange:
+        left.out("exchanges without a question")
+    else:
+        required(check, exchange, "human", f"{at}.")
+
+
+def recognises(keys: Collection[str]) -> bool:
+    return "conversation" in keys
+
+
+FORMAT = Format(
+    name="share_gpt",
+    summary="ShareGPT conversations of several turns, one a line; live replies take the assistant's places",
+    needs='\'conversation\', a list of {"human", "assistant"}, on every line',
+    recognises=recognises,
+    load=load,
+    aliases=("share_gpt_multi_turn", "share_gpt_zh_multi_turn", "share_gpt_en_multi_turn"),
+    order=40,
+    options=(MAX_TURNS, SKIP_BAD_LINES, *LENGTHS),
+    fetch="common_zh_70k.jsonl or common_en_70k.jsonl from modelscope.cn/datasets/swift/sharegpt",
+)

@@ -1,0 +1,218 @@
+"""swe_smith: conversations with an agent that repairs code. Documented by evalscope.
+
+Either a prepared file, {"conversations": [[{"messages": [...]}, ...], ...]}: every turn's messages are added to the history;
+or recorded trajectories, a row with `messages` a line, which are cut into conversations as the options say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from llmirage_client.workload.checking import Checker, kind_of
+from llmirage_client.workload.conversation_lines import MAX_TURNS, SKIP_BAD_LINES, TOKENIZER, conversation
+from llmirage_client.workload.files import JsonFault, fault, parse, read_bytes, read_json_lines
+from llmirage_client.workload.format import Format
+from llmirage_client.workload.format_options import DATASET_OFFSET, Option, skip
+from llmirage_client.workload.json_places import Places
+from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError
+from llmirage_client.workload.trajectories import Range, Recipe, Trajectory, cut_all, read_trajectory
+
+_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+_CONVERSATIONS = 128
+_HEAD_BYTES = 4096
+Where = tuple[str | int, ...]
+
+
+def load(
+    path: str,
+    *,
+    first_turn_length: Range,
+    subsequent_turn_length: Range,
+    min_turns: int,
+    max_turns: int | None,
+    chars_per_token: float,
+    num_workers: int,
+    conversations: int,
+    seed: int,
+    tokenizer: str | None,
+    skip_bad_lines: bool,
+    dataset_offset: int,
+) -> Workload:
+    """The prepared conversations, or those cut from trajectories. Raises WorkloadError with all problems."""
+    data = read_bytes(path)
+    try:
+        document = parse(data)
+    except JsonFault as error:
+        if b'"conversations"' in data[:_HEAD_BYTES]:
+            raise fault(path, f"invalid JSON: {error}", error.line) from None
+    else:
+        if not (isinstance(document, dict) and "messages" in document):  # a single trajectory
+            return skip(_prepared(path, data, document, max_turns), dataset_offset)
+    most = min_turns if max_turns is None else max_turns
+    if most < min_turns:
+        raise fault(path, f"{min_turns} is more than max_turns {most}", field="option min_turns")
+    recipe = Recipe(first_turn_length, subsequent_turn_length, (min_turns, most), chars_per_token, seed)
+    trajectories, notes = _trajectories(path, data, recipe, skip_bad_lines)
+    return _built(path, trajectories, recipe, tokenizer, conversations, dataset_offset, num_workers, notes)
+
+
+class _Faults:
+    """Problems of a document by place; the lines are found when there are any."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[Where, Problem]] = []
+
+    def take(self, check: Checker, where: Where) -> None:
+        self.found += [(where, problem) for problem in check.problems]
+
+    def as_error(self, path: str, data: bytes) -> WorkloadError:
+        places = Places(data.decode("utf-8"))
+        return WorkloadError(path, [Problem(p.message, places.line(where), p.field) for where, p in self.found])
+
+
+def _prepared(path: str, data: bytes, document: Any, max_turns: int | None) -> Workload:
+    faults = _Faults()
+    check = Checker(None)
+    rows: list[Any] = []
+    if not isinstance(document, dict):
+        check.fail(None, f'the file must hold an object {{"conversations": [...]}}, got {kind_of(document)}')
+    elif "conversations" not in document:
+        check.fail("conversations", "Field required")
+    else:
+        rows = check.items(document["conversations"], "conversations", may_be_empty=False) or []
+    faults.take(check, ("conversations",))
+    sessions: dict[str, Session] = {}
+    empty = without_start = 0
+    for i, row in enumerate(rows):
+        turns = _turns(row, i, faults)
+        if turns:
+            session = conversation(f"conversation_{i + 1}", turns[:max_turns])
+            sessions[session.id] = session
+            without_start += not turns[0].messages
+        empty += row == []
+    if faults.found:
+        raise faults.as_error(path, data)
+    if not sessions:
+        raise fault(path, "holds no conversation: every one is empty", field="conversations")
+    notes = [f"left out {empty}: empty conversations"] if empty else []
+    if without_start:
+        notes.append(f"{without_start} begin with a turn without messages, which most endpoints refuse")
+    return Workload(FORMAT.name, path, sessions, tuple(sessions), tuple(notes))
+
+
+def _turns(row: Any, i: int, faults: _Faults) -> tuple[Turn, ...]:
+    check = Checker(None)
+    entries = check.items(row, f"conversations.{i}")
+    faults.take(check, ("conversations", i))
+    turns = []
+    for j, entry in enumerate(entries or []):
+        check = Checker(None)
+        turn = _turn(entry, j, f"conversations.{i}.{j}", check)
+        faults.take(check, ("conversations", i, j))
+        if turn is not None:
+            turns.append(turn)
+    return tuple(turns)
+
+
+def _turn(entry: Any, j: int, at: str, check: Checker) -> Turn | None:
+    turn = check.mapping(entry, at)
+    if turn is None:
+        return None
+    check.unknown_keys(turn, ("messages", "prompt_tokens", "rid"), f"{at}.", " (a turn has messages, prompt_tokens and rid)")
+    messages = check.mappings(check.required(turn, "messages", f"{at}."), f"{at}.messages")
+    for k, message in enumerate(messages or ()):
+        _check_message(message, f"{at}.messages.{k}", check)
+    rid = check.text(turn["rid"], f"{at}.rid") if turn.get("rid") is not None else None
+    return Turn(messages=messages or (), extra={"rid": f"{rid}_t{j + 1}"} if rid else {})
+
+
+def _check_message(message: dict[str, Any], at: str, check: Checker) -> None:
+    role = check.text(check.required(message, "role", f"{at}."), f"{at}.role")
+    if role is not None and role not in _ROLES:
+        check.fail(f"{at}.role", f"Input should be one of {', '.join(_ROLES)}, got '{role}'")
+    if "content" not in message and "tool_calls" not in message:
+        check.required(message, "content", f"{at}.")
+
+
+def _trajectories(path: str, data: bytes, recipe: Recipe, skip_bad_lines: bool) -> tuple[list[Trajectory], list[str]]:
+    """Those long enough by the estimate, and notes on what was left out."""
+    problems: list[Problem] = []
+    trajectories = []
+    count = 0
+    for line, value in read_json_lines(data, problems):
+        check = Checker(line)
+        row = check.mapping(value, None)
+        trajectory = read_trajectory(row, check, recipe.fewest_characters) if row is not None else None
+        count += not check.problems
+        problems += check.problems
+        if trajectory is not None:
+            trajectories.append(trajectory)
+    problems.sort(key=lambda problem: problem.line or 0)
+    if problems and not (skip_bad_lines and trajectories):
+        raise WorkloadError(path, problems)
+    bad = list(dict.fromkeys(problem.line for problem in problems))
+    notes = [f"left out {len(bad):,} bad lines; the first: {problems[0]}"] if bad else []
+    if count > len(trajectories):
+        notes.append(
+            f"left out {count - len(trajectories):,}: trajectories of fewer than {recipe.fewest_characters:,} characters, "
+            f"too short by {recipe.chars_per_token:g} characters a token (option chars_per_token)"
+        )
+    return trajectories, notes
+
+
+def _built(
+    path: str,
+    trajectories: list[Trajectory],
+    recipe: Recipe,
+    tokenizer: str | None,
+    wanted: int,
+    offset: int,
+    workers: int,
+    notes: list[str],
+) -> Workload:
+    from llmirage_shared.tokens import TokenizerError, load
+
+    try:
+        cuts = cut_all(trajectories, recipe, load(tokenizer)[0], wanted, offset, workers) if trajectories else []
+    except TokenizerError as error:
+        raise fault(path, str(error), field="option tokenizer") from None
+    if not cuts:
+        raise fault(path, "; ".join(["gives no conversation of the lengths asked for (option first_turn_length)", *notes]))
+    if len(cuts) < wanted:
+        notes.append(f"{len(cuts):,} conversations instead of {wanted:,}: no other trajectory is long enough")
+    sessions = {}
+    for made in cuts:
+        turns = (Turn(messages=tuple({"role": "user", "content": text} for text in turn)) for turn in made.turns)
+        session = conversation(f"trajectory_{made.line}", tuple(turns), made.line)
+        sessions[session.id] = session
+    return Workload(FORMAT.name, path, sessions, tuple(sessions), tuple(notes))
+
+
+def recognises(keys: Collection[str]) -> bool:
+    known = set(keys)
+    return "conversations" in known or ("messages" in known and bool(known & {"traj_id", "instance_id"}))
+
+
+FORMAT = Format(
+    name="swe_smith",
+    summary="conversations with a code-repairing agent: prepared, or cut from recorded trajectories by length",
+    needs="one object {\"conversations\": [[{\"messages\": [...]}]]}, or 'messages' and 'traj_id' on every line",
+    recognises=recognises,
+    load=load,
+    order=30,
+    options=(
+        Option("first_turn_length", "range", "tokens of the first turn", (65_000, 65_000), minimum=1),
+        Option("subsequent_turn_length", "range", "tokens that each further turn adds", (500, 500), minimum=1),
+        Option("min_turns", "integer", "fewest turns of a conversation cut from a trajectory", 1, minimum=1),
+        MAX_TURNS,
+        Option("chars_per_token", "number", "estimate by which trajectories too short are passed over", 3.0),
+        Option("num_workers", "integer", "threads that cut trajectories", 4, minimum=1),
+        Option("conversations", "integer", "how many to cut, unless --num-conversations says", _CONVERSATIONS, minimum=1),
+        Option("seed", "integer", "of the order of trajectories and of draws", 0),
+        TOKENIZER,
+        SKIP_BAD_LINES,
+        DATASET_OFFSET,
+    ),
+    fetch="tool-*.parquet of huggingface.co/datasets/SWE-bench/SWE-smith-trajectories, write its rows as JSON lines",
+)

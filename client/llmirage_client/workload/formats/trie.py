@@ -1,0 +1,91 @@
+"""trie: agents' traces as token lengths, one a line; the text is written when a request goes out. Documented by evalscope.
+
+A trace of num_turns tool calls is num_turns + 1 requests. The first sends a user message of input_prompt_length tokens, each
+further one the tool's output, as a user message too, after the reply and the tool's latency. max_tokens is the recorded
+length of the reply; a reply is as long as that where the endpoint heeds ignore_eos (--extra-inputs ignore_eos:true).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from llmirage_client.workload.checking import Checker, kind_of
+from llmirage_client.workload.conversation_lines import MAX_TURNS, SKIP_BAD_LINES, Left, load_lines, required
+from llmirage_client.workload.format import Format
+from llmirage_client.workload.session import SyntheticUser, Turn, Workload
+
+_LISTS = ("assistant_response_length", "tool_call_output_length", "tool_call_latency")
+_KEYS = ("input_prompt_length", "num_turns", *_LISTS, "final_assistant_response_length")
+_MOST_TOKENS = 2**31 - 1
+
+
+def load(path: str, *, max_turns: int | None = None, skip_bad_lines: bool = False) -> Workload:
+    """Every trace of the file. Raises WorkloadError with all problems, each with line and field."""
+
+    def read(value: Any, check: Checker) -> tuple[Turn, ...]:
+        row = check.mapping(value, None)
+        return () if row is None else _turns(row, check)[:max_turns]
+
+    return load_lines(path, FORMAT.name, read, Left(), skip_bad_lines)
+
+
+def _turns(row: Mapping[str, Any], check: Checker) -> tuple[Turn, ...]:
+    if [key for key in _KEYS if not required(check, row, key)]:
+        return ()
+    prompt_tokens = _tokens(row["input_prompt_length"], "input_prompt_length", check, 1)
+    num_turns = _tokens(row["num_turns"], "num_turns", check, 0)
+    replies, outputs, waits_s = (_values(row[key], key, num_turns, check) for key in _LISTS)
+    final = _tokens(row["final_assistant_response_length"], "final_assistant_response_length", check, 1)
+    if check.problems:
+        return ()
+    turns = []
+    for i, max_tokens in enumerate([*replies, final]):
+        tokens = max(1, int(outputs[i - 1])) if i else prompt_tokens  # a tool without output still has to answer something
+        message = SyntheticUser(tokens, key_of("trie", check.line, i))
+        turns.append(Turn(synthetic=message, max_tokens=int(max_tokens), delay_s=waits_s[i - 1] if i else 0.0))
+    return tuple(turns)
+
+
+def _values(value: Any, key: str, count: int, check: Checker) -> list[float]:
+    """The list under `key`, of `count` values: whole tokens, or seconds."""
+    if not isinstance(value, list):
+        check.fail(key, f"Input should be a valid list, got {kind_of(value)}")
+        return []
+    if len(value) != count:
+        check.fail(key, f"has {len(value)} values, but num_turns is {count}")
+    if key == "tool_call_latency":
+        return [check.number(entry, f"{key}.{i}") or 0.0 for i, entry in enumerate(value)]
+    minimum = 0 if key == "tool_call_output_length" else 1
+    return [_tokens(entry, f"{key}.{i}", check, minimum) for i, entry in enumerate(value)]
+
+
+def _tokens(value: Any, field: str, check: Checker, minimum: int) -> int:
+    """A count of tokens or turns; a fraction is cut off."""
+    number = check.number(value, field, minimum=minimum, maximum=_MOST_TOKENS)
+    return 0 if number is None else math.floor(number)
+
+
+def key_of(*place: object) -> int:
+    """The key of a synthetic text by its place in a workload; 62 bits."""
+    return int.from_bytes(hashlib.blake2b(repr(place).encode(), digest_size=8).digest()) >> 2
+
+
+def recognises(keys: Collection[str]) -> bool:
+    return "input_prompt_length" in keys or {"tool_call_output_length", "assistant_response_length"} <= set(keys)
+
+
+FORMAT = Format(
+    name="trie",
+    summary="agents' traces as lengths: prompt, replies, tool outputs and tool latencies, one a line",
+    needs="'input_prompt_length', 'num_turns' and the lists of lengths on every line",
+    recognises=recognises,
+    load=load,
+    aliases=("trie_agentic_coding", "trie_code_qa", "trie_office_work"),
+    order=40,
+    options=(MAX_TURNS, SKIP_BAD_LINES),
+    fetch="agentic_coding_8k.jsonl, code_qa_8k.jsonl or office_work_8k.jsonl from "
+    "modelscope.cn/datasets/evalscope/trie-workloads",
+)
