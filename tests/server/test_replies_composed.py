@@ -20,6 +20,7 @@ from llmirage_server.replies.logprobs import token_logprob
 from llmirage_server.replies.reply import Grammar, Reply, ReplyRequest, Tool, ToolChoice
 from llmirage_server.replies.structured.grammar import GrammarError, text_for
 from llmirage_server.replies.structured.schema import SchemaError
+from llmirage_server.replies.structured.values import value_for
 from llmirage_server.replies.tool_choice import choose_tools
 from llmirage_shared.tokens import embedded
 
@@ -233,3 +234,29 @@ def test_log_probabilities_belong_together(token: int, position: int, top: int) 
     assert sum(math.exp(p) for _, p in found.top) <= 1 + 1e-6
     assert not top or (token, found.logprob) in found.top
     assert found.logprob == token_logprob(token, position, 32_000).logprob
+
+
+@pytest.mark.parametrize(
+    ("said", "name", "age"),
+    [
+        ("Extract Jason is 25 years old", "Jason", 25),
+        ("John Doe is 30 years old and lives in Berlin.", "John Doe", 30),
+        ("look up the user Mary, she is 41", "Mary", 41),
+    ],
+)
+def test_what_the_user_names_is_in_the_answer(source: ComposedReplies, said: str, name: str, age: int) -> None:
+    schema = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+              "required": ["name", "age"]}  # fmt: skip
+    assert json.loads(source.reply(ask(said, json_schema=schema)).text) == {"name": name, "age": age}
+
+
+def test_a_value_in_a_code_block(source: ComposedReplies) -> None:
+    text = source.reply(ask("x", json_schema={"const": 1}, fenced=True)).text
+    assert text == "```json\n1\n```"
+
+
+def test_a_decimal_is_a_number_and_an_object_without_required_keys_is_not_empty() -> None:
+    decimal = {"anyOf": [{"type": "number"}, {"type": "string"}]}
+    assert all(isinstance(value_for(decimal, seed), int | float) for seed in range(30))
+    schema = {"type": "object", "properties": {"tasks": {"type": "array", "items": {"type": "integer"}}}}
+    assert all(value_for(schema, seed)["tasks"] for seed in range(30))

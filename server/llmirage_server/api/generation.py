@@ -125,6 +125,7 @@ class Service:
                         parallel_tool_calls=shape.parallel_tool_calls,
                         called=shape.called,
                         json_schema=shape.json_schema,
+                        fenced=shape.fenced,
                         grammar=shape.grammar,
                     ),
                 )

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from llmirage_server.replies.prompted import object_form, prompted_form
 from llmirage_server.replies.reply import AUTO, Grammar, Tool, ToolChoice
 from llmirage_server.replies.structured.schema import SchemaError
 from llmirage_server.replies.structured.values import validator_for
 from llmirage_shared.wire import errors
+from llmirage_shared.wire.chat import called_since_user
 from llmirage_shared.wire.schema.strict import strict_problem
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ class Shape:
     parallel_tool_calls: bool = True
     called: tuple[str, ...] = ()
     json_schema: Any = None
+    fenced: bool = False
     grammar: Grammar | None = None
     reasoning_tokens: int = 0
     forced: bool = False  # one tool was named: the API then ends with "stop"
@@ -51,12 +54,16 @@ def chat_shape(request: ChatRequest) -> Shape:
     schema, grammar = response_form(body.response_format.model_dump(by_alias=True) if body.response_format else None)
     guided_schema, guided_grammar = guided_form(body)
     choice, forced = _tool_choice(body.function_call if legacy else _plain(body.tool_choice))
+    schema, fenced = asked_in_words(
+        schema if schema is not None else guided_schema, grammar or guided_grammar, request.messages
+    )
     return Shape(
         tools=tuple(read_tool(tool) for tool in request.tools or ()),
         tool_choice=choice,
         parallel_tool_calls=body.parallel_tool_calls is not False and not legacy,
         called=request.called,
-        json_schema=schema if schema is not None else guided_schema,
+        json_schema=schema,
+        fenced=fenced,
         grammar=grammar or guided_grammar,
         reasoning_tokens=_reasoning_tokens(body.reasoning_effort, body.chat_template_kwargs, request.sampling.max_tokens),
         forced=forced,
@@ -65,8 +72,30 @@ def chat_shape(request: ChatRequest) -> Shape:
     )
 
 
-def response_shape(request: ResponseRequest, called: tuple[str, ...]) -> Shape:
-    """The shape of a response. called: tools called since the user spoke. Raises ApiError."""
+def asked_in_words(schema: Any, grammar: Grammar | None, messages: Sequence[Mapping[str, Any]]) -> tuple[Any, bool]:
+    """The schema of the answer and whether it is fenced, where the prompt's words say more than the request's fields."""
+    if grammar is not None or not (schema is None or schema == ANY_OBJECT):
+        return schema, False
+    texts = [
+        text
+        for index, message in enumerate(messages)
+        if message.get("role") in ("system", "developer") or (message.get("role") == "user" and index >= len(messages) - 8)
+        for text in _texts(message.get("content"))
+    ]
+    if schema is not None:
+        return object_form(texts), False
+    form = prompted_form(texts)
+    return (None, False) if form is None else (form.schema, form.fenced)
+
+
+def _texts(content: Any) -> list[str]:
+    if isinstance(content, str):
+        return [content]
+    return [part["text"] for part in content or () if isinstance(part.get("text"), str)]
+
+
+def response_shape(request: ResponseRequest, messages: Sequence[Mapping[str, Any]]) -> Shape:
+    """The shape of a response. messages: all that the model sees, in chat form. Raises ApiError."""
     tools = []
     for index, tool in enumerate(request.tools or ()):
         plain = tool.model_dump(by_alias=True, exclude_unset=True)
@@ -90,12 +119,14 @@ def response_shape(request: ResponseRequest, called: tuple[str, ...]) -> Shape:
                 f"response_format '{form['name']}'", problem, "text.format.schema", "invalid_json_schema"
             )
     choice, forced = _response_choice(request.tool_choice)
+    schema, fenced = asked_in_words(schema, None, messages)
     return Shape(
         tools=tuple(tools),
         tool_choice=choice,
         parallel_tool_calls=request.parallel_tool_calls is not False,
-        called=called,
+        called=called_since_user(messages),
         json_schema=schema,
+        fenced=fenced,
         reasoning_tokens=thought_tokens(request.reasoning.effort if request.reasoning else None, request.max_output_tokens),
         forced=forced,
     )

@@ -16,6 +16,7 @@ def _set(words: str) -> frozenset[str]:
 
 _ANYTHING: dict[str, Any] = {"type": "object", "properties": {}}
 _PLACE_NAMES = _set("city location place town country region address destination origin area where")
+_PERSON_NAMES = _set("name fullname person user username player author customer recipient employee patient")
 _TEXT_NAMES = _set("query question prompt text message input content request task topic search keyword q body")
 _FORMULA_NAMES = _set("expression formula equation calculation math expr")
 _QUOTED = re.compile(r"[\"“]([^\"”]+)[\"”]|'([^']{2,})'")
@@ -24,6 +25,13 @@ _PLACE = re.compile(r"\b(?:in|at|from|to|for|near|of)\s+((?:[A-Z][\w'’-]+)(?:[
 _ONE_MORE = re.compile(r"(?:\s*,\s*(?:and\s+)?|\s+and\s+(?:in\s+)?)([A-Z][\w'’-]+(?: [A-Z][\w'’-]+)*)")
 _STATE = re.compile(r"[A-Z]{2,3}")
 _PROPER = re.compile(r"(?<=[a-z,] )([A-Z][\w'’-]+(?: [A-Z][\w'’-]+)*)")
+_SUBJECT = re.compile(
+    r"(?:^|[.!?:]\s+)([A-Z][\w'’-]+(?: [A-Z][\w'’-]+)*)(?=,? (?:is|was|has|aged|lives|works|and [A-Z]|\d)|, )", re.MULTILINE
+)
+_CALENDAR = _set(
+    "Monday Tuesday Wednesday Thursday Friday Saturday Sunday January February March April May June July August September "
+    "October November December I"
+)
 _FORMULA = re.compile(r"[-(]*\d[\d\s.,()+*/^x×÷-]*\d\)*")
 _SHAPES: dict[str, re.Pattern[str]] = {
     "email": re.compile(r"[\w.+-]+@[\w-]+\.[\w.]*\w"),
@@ -44,9 +52,17 @@ def arguments_for(schema: Any, said: str, seed: int, turn: int = 0) -> dict[str,
     value = value_for(schema, seed)
     if not isinstance(value, dict):
         raise SchemaError("a function's parameters must be of type object")
-    flat = Resolver(schema).flat(schema)
+    return with_heard(value, schema, said, turn)
+
+
+def with_heard(value: dict[str, Any], schema: Any, said: str, turn: int = 0, *, quoting: bool = True) -> dict[str, Any]:
+    """The value, with those of its properties that `said` names; still valid.
+
+    quoting: texts may be what the user said, word for word.
+    """
     resolver, valid = Resolver(schema), validator_for(schema)
-    heard = _Heard(said, turn)
+    flat = resolver.flat(schema)
+    heard = _Heard(said, turn, quoting)
     for name, sub in (flat.get("properties") or {}).items():
         if name not in value and name not in (flat.get("required") or ()):
             continue
@@ -83,12 +99,24 @@ def places(said: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def people(said: str) -> list[str]:
+    """Names of persons, or of what may be one: "John Doe is 30", "look up the user John", "Alice and Bob"."""
+    found = [match.group(1) for match in _SUBJECT.finditer(said)]
+    for match in _PROPER.finditer(said):
+        name = match.group(1)
+        if name.isupper() or name.split()[0] in _CALENDAR or any(name in place for place in places(said)):
+            continue
+        found.append(name)
+    return list(dict.fromkeys(found))
+
+
 class _Heard:
     """What a text says, taken piece by piece."""
 
-    def __init__(self, said: str, turn: int) -> None:
+    def __init__(self, said: str, turn: int, quoting: bool) -> None:
         self._said = said
         self._turn = turn
+        self._quoting = quoting
         self._numbers = _NUMBER.findall(said)
         self._quoted: list[str] = [a or b for a, b in _QUOTED.findall(said)]
 
@@ -125,15 +153,17 @@ class _Heard:
         shape = _SHAPES.get(schema.get("format", "")) or next((_SHAPES[w] for w in sorted(words) if w in _SHAPES), None)
         if shape is not None:
             return match.group(0) if (match := shape.search(self._said)) else None
+        if words & _PERSON_NAMES and (named := people(self._said)):
+            return named[self._turn % len(named)]
         if words & _PLACE_NAMES:
             found: list[str] = places(self._said) or _PROPER.findall(self._said)
             return found[self._turn % len(found)] if found else None
         if words & _FORMULA_NAMES and (match := _FORMULA.search(self._said)):
             return match.group(0).strip()
-        if self._quoted:
+        if self._quoted and self._quoting:
             quoted: str = self._quoted.pop(0)
             return quoted
-        if words & (_TEXT_NAMES | _FORMULA_NAMES):
+        if self._quoting and words & (_TEXT_NAMES | _FORMULA_NAMES):
             return self._said.strip()
         return None
 

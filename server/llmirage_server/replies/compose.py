@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from llmirage_server.replies.arguments import arguments_for, calls_wanted
+from llmirage_server.replies.arguments import arguments_for, calls_wanted, with_heard
+from llmirage_server.replies.prompted import object_form
 from llmirage_server.replies.prose import conversation_key
 from llmirage_server.replies.reply import FinishReason, Grammar, Part, PartKind, Reply, ReplyRequest, ReplySource, Tool
 from llmirage_server.replies.stops import find_stop
@@ -28,7 +28,6 @@ _CALL_OPENS, _CALL_CLOSES = '<tool_call>\n{{"name": "{}", "arguments": ', "}\n</
 
 
 ANY_OBJECT: dict[str, Any] = {"type": "object"}  # what `response_format: json_object` asks for
-_KEY = re.compile(r"[\"'`“]([A-Za-z_]\w{0,40})[\"'`”]")
 
 
 class ComposedReplies:
@@ -93,17 +92,19 @@ class ComposedReplies:
             text = grammar_text(request.grammar, key)
         else:
             schema = request.json_schema
-            text = json_text(value_for(any_object(request.last_user_text) if schema == ANY_OBJECT else schema, key))
-        draft.say("text", text)
+            text = json_text(_value(schema, request.last_user_text, key))
+        draft.say("text", f"```json\n{text}\n```" if request.fenced else text)
         if request.stop and (stopped := draft.stopped(request)) is not None:
             return stopped
         return draft.reply("stop", ends=self._tokenizer.end_id)
 
 
-def any_object(said: str) -> dict[str, Any]:
-    """The schema of an object for a request that names none: with the keys that the user puts in quotes, if any."""
-    names = list(dict.fromkeys(_KEY.findall(said))) or ["answer", "explanation"]
-    return {"type": "object", "properties": {name: {"type": "string"} for name in names}, "required": names}
+def _value(schema: Any, said: str, key: int) -> Any:
+    """A value for the schema, with what the user named in it."""
+    if schema == ANY_OBJECT:
+        schema = object_form([said])
+    value = value_for(schema, key)
+    return with_heard(value, schema, said, quoting=False) if isinstance(value, dict) else value
 
 
 def json_text(value: Any) -> str:

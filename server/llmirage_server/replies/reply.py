@@ -118,6 +118,7 @@ class ReplyRequest:
     parallel_tool_calls: bool = True
     called: tuple[str, ...] = ()  # names of the tools called since the last user message, each time they were
     json_schema: Any = None  # the answer is a JSON value valid against it; {"type": "object"} for any object
+    fenced: bool = False  # that value stands in a Markdown code block
     grammar: Grammar | None = None  # the answer matches it
 
 

@@ -21,7 +21,7 @@ from llmirage_server.api.responses.writer import ResponseWriter
 from llmirage_server.api.shape import Shape, check_names, response_shape
 from llmirage_server.api.stream import TokenStream
 from llmirage_shared.wire import errors
-from llmirage_shared.wire.chat import called_since_user, last_user_text
+from llmirage_shared.wire.chat import last_user_text
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.json_body import parse_object
 from llmirage_shared.wire.paging import page
@@ -57,7 +57,7 @@ class ResponsesEndpoint:
             raise errors.missing("model")
         served = service.models.find(request.model)
         context = self._context(request)
-        shape = response_shape(request, called_since_user(item_forms.messages(context.items)))
+        shape = response_shape(request, _messages(request, context.items))
         check_names(shape)
         generation, context = await self._generation(request, context, shape, served, exchange)
         [choice] = generation.choices

@@ -15,6 +15,7 @@ _DEEP = 5  # levels after which everything optional is left out
 _TRIES = 30
 _PLAIN_TRIES = 5  # after which a value may be of any type where the schema names none
 _MOST_OPTIONAL = 24  # optional properties written at most
+_NUMBERS = {"number", "integer"}
 _EVERY_TYPE = ("string", "number", "boolean", "object", "array", "null")
 
 
@@ -99,6 +100,9 @@ class Values:
         if depth >= _DEEP:
             return options[heights.index(min(heights))]
         finite = [option for option, height in zip(options, heights, strict=True) if height < math.inf] or list(options)
+        kinds = [types_of(self._resolver.flat(option)) for option in finite]
+        if any(set(kind) & _NUMBERS for kind in kinds):  # a number that may also be written as a string: a decimal, say
+            finite = [option for option, kind in zip(finite, kinds, strict=True) if kind != ["string"] or "enum" in option]
         filled = [option for option in finite if types_of(self._resolver.flat(option)) != ["null"]]
         return self._rng.choice(filled if filled and self._rng.random() < 0.9 else finite)
 
@@ -198,6 +202,8 @@ class Values:
         properties: Mapping[str, Any] = schema.get("properties") or {}
         required = list(schema.get("required") or ())
         names = [key for key in properties if key in required or self._wants(properties[key], depth)]
+        if not names and not depth:  # nothing is required: an empty answer would say nothing
+            names = [key for key, sub in properties.items() if sub is not False and self._resolver.height(sub) < math.inf]
         optional = [key for key in names if key not in required]
         dropped = set(optional[_MOST_OPTIONAL:])
         names = [key for key in names if key not in dropped]

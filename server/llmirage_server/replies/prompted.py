@@ -1,0 +1,88 @@
+"""Forms of an answer that are asked for in words: a JSON Schema written into the prompt, or the names of keys."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llmirage_server.replies.structured.schema import SchemaError
+from llmirage_server.replies.structured.values import validator_for
+
+_MARK = '"properties"'
+_DECODER = json.JSONDecoder()
+_DEMAND = re.compile(
+    r"(match|compatible|conform|follow|adher|accord|valid|using|output|respon[ds]|return)[^{}]{0,80}"
+    r"(json.?schema|schema|json code ?block)",
+    re.IGNORECASE,
+)
+_FENCE = re.compile(r"(in|within|inside|use|using)\b[^.\n]{0,20}(```json|(json )?(code ?block|fence))", re.IGNORECASE)
+_QUOTED_KEY = re.compile(r"[\"'`“]([A-Za-z_]\w{0,40})[\"'`”]")
+_LISTED_KEYS = re.compile(r"\b(?:keys?|fields?|properties|attributes)\b:?\s+((?:\w+(?:,? and |, ?))*\w+)", re.IGNORECASE)
+_WHOLE = {"age", "year", "count", "number", "quantity", "size", "rank", "days", "hours"}
+_FRACTION = {"price", "cost", "amount", "score", "confidence", "temperature", "rating", "total"}
+
+
+@dataclass(slots=True, frozen=True)
+class PromptedForm:
+    """schema: what the answer must fit; fenced: it is to stand in a Markdown code block."""
+
+    schema: Any
+    fenced: bool
+
+
+def prompted_form(texts: Sequence[str]) -> PromptedForm | None:
+    """The form that instructions in the prompt ask for: the last JSON Schema among them, if they say that it is one."""
+    found = [schema for text in texts if _MARK in text for schema in _schemas(text)]
+    if not found or not any(_DEMAND.search(text) for text in texts):
+        return None
+    try:
+        validator_for(found[-1])
+    except SchemaError:
+        return None
+    return PromptedForm(found[-1], any(_FENCE.search(text) for text in texts))
+
+
+def object_form(texts: Sequence[str]) -> Any:
+    """The schema of an object for a request that gives none: the prompt's own, else one with the keys that it names."""
+    found = [schema for text in texts if _MARK in text for schema in _schemas(text)]
+    if found:
+        try:
+            validator_for(found[-1])
+            return found[-1]
+        except SchemaError:
+            pass
+    for text in reversed(texts):
+        names = _QUOTED_KEY.findall(text)
+        if not names and (listed := _LISTED_KEYS.search(text)) is not None:
+            names = [name for name in re.split(r",? and |, ?", listed.group(1)) if name]
+        if names := [name for name in dict.fromkeys(names) if name.lower() != "json"]:
+            return _object(names)
+    return _object(["answer", "explanation"])
+
+
+def _object(names: list[str]) -> dict[str, Any]:
+    return {"type": "object", "properties": {name: {"type": _type(name)} for name in names}, "required": names}
+
+
+def _type(name: str) -> str:
+    words = set(name.lower().split("_"))
+    if words & {"is", "has"}:
+        return "boolean"
+    return "integer" if words & _WHOLE else "number" if words & _FRACTION else "string"
+
+
+def _schemas(text: str) -> Iterator[dict[str, Any]]:
+    """The JSON objects in a text that describe objects."""
+    at = text.find("{")
+    while at >= 0:
+        try:
+            value, end = _DECODER.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            end = at + 1
+        else:
+            if isinstance(value.get("properties"), dict) or ("$defs" in value and value.keys() & {"$ref", "anyOf", "allOf"}):
+                yield value
+        at = text.find("{", end)
