@@ -106,25 +106,27 @@ def _turns(row: Any, i: int, faults: _Faults) -> tuple[Turn, ...]:
     entries = check.items(row, f"conversations.{i}")
     faults.take(check, ("conversations", i))
     turns = []
+    rid: str | None = None
     for j, entry in enumerate(entries or []):
         check = Checker(None)
-        turn = _turn(entry, j, f"conversations.{i}.{j}", check)
+        messages, own_rid = _delta(entry, f"conversations.{i}.{j}", check)
         faults.take(check, ("conversations", i, j))
-        if turn is not None:
-            turns.append(turn)
+        rid = own_rid or rid  # holds for the turns after it too
+        turns.append(Turn(messages=messages, extra={"rid": f"{rid}_t{j + 1}"} if rid else {}))
     return tuple(turns)
 
 
-def _turn(entry: Any, j: int, at: str, check: Checker) -> Turn | None:
+def _delta(entry: Any, at: str, check: Checker) -> tuple[tuple[dict[str, Any], ...], str | None]:
+    """What a turn adds to the history, and its routing id."""
     turn = check.mapping(entry, at)
     if turn is None:
-        return None
+        return (), None
     check.unknown_keys(turn, ("messages", "prompt_tokens", "rid"), f"{at}.", " (a turn has messages, prompt_tokens and rid)")
     messages = check.mappings(check.required(turn, "messages", f"{at}."), f"{at}.messages")
     for k, message in enumerate(messages or ()):
         _check_message(message, f"{at}.messages.{k}", check)
     rid = check.text(turn["rid"], f"{at}.rid") if turn.get("rid") is not None else None
-    return Turn(messages=messages or (), extra={"rid": f"{rid}_t{j + 1}"} if rid else {})
+    return messages or (), rid
 
 
 def _check_message(message: dict[str, Any], at: str, check: Checker) -> None:
