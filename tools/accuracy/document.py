@@ -50,7 +50,7 @@ def write_document(out: Path, data: Path, ops: Path, processes: int, sample: int
 
 
 def _text(name: str) -> str:
-    return (TEXT / f"{name}.md").read_text()
+    return (TEXT / f"{name}.md").read_text().strip()
 
 
 def _usable(predictions: Sequence[Prediction]) -> list[Prediction]:

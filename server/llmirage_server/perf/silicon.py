@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 PACKAGE = "aiconfigurator_core"
 
-# Our names of weight formats -> theirs, for dense layers and for experts.
+# Our names of weight formats -> theirs, for dense layers and for experts; fp8 has static scales of activations.
 _GEMM = {
     "bf16": "bfloat16",
-    "fp8": "fp8",
+    "fp8": "fp8_static",
     "fp8_block": "fp8_block",
     "nvfp4": "nvfp4",
     "int4": "int4_wo",
     "int8": "sq",
     "mxfp4": "bfloat16",
 }
-_MOE = _GEMM | {"mxfp4": "w4a16_mxfp4"}
+_MOE = _GEMM | {"fp8": "fp8", "mxfp4": "w4a16_mxfp4"}
 
 # Contexts are rounded to so many tokens before a table is asked: a step's answer costs 0.1 ms, one from memory 1 us.
 _CONTEXT_GRAIN = 16
