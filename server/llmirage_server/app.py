@@ -13,6 +13,7 @@ from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
 from llmirage_server.api import stream
+from llmirage_server.api.access import KeyGuard, rate_limits
 from llmirage_server.api.exchange import NotFound
 from llmirage_server.api.generation import Service
 from llmirage_server.api.models import ServedModel, ServedModels
@@ -45,6 +46,7 @@ class LlmirageApp(Starlette):
         text = TextLoader(lambda: load_text_tools(config))
         fingerprint = "fp_" + hashlib.sha256(repr(config).encode()).hexdigest()[:10]
         self.service = Service(self.driver, text, models, fingerprint, _state(config.state))
+        self.service.limits = rate_limits(config.rate_limit, config.token_limit)
         super().__init__(routes=routes(self.service), lifespan=_lifespan)
         self.router.redirect_slashes = False
         self.router.default = NotFound()
@@ -66,7 +68,7 @@ class LlmirageApp(Starlette):
 
     def build_middleware_stack(self) -> ASGIApp:
         """Only the user's middleware: Starlette's own two would each wrap `send`, and the endpoints handle errors."""
-        app: ASGIApp = self.router
+        app: ASGIApp = KeyGuard(self.router, self.config.api_key) if self.config.api_key else self.router
         for cls, args, kwargs in reversed(self.user_middleware):
             app = cls(app, *args, **kwargs)
         return app

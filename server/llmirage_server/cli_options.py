@@ -100,6 +100,6 @@ def _option(name: str) -> Callable[[F], F]:
         default=None,
         type=Speed() if name == "speed" else kind,
         metavar=about.metavar,
-        multiple=name == "served_model_name",
+        multiple=isinstance(default, tuple),
         help=f"{about.help}  [default: {shown}]",
     )

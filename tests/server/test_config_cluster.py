@@ -91,7 +91,7 @@ def test_all_problems_of_a_file_are_told_at_once_with_their_lines(tmp_path: Path
         ("instances: true\n", 1, "must be a whole number, not True"),
         ("seed: 1\nmodel: 2024-99-99\n", 2, "not valid YAML: month must be in 1..12"),
         ("speed: fast\n", 1, "must be a number or max, not 'fast'"),
-        ("served_model_name: [1]\n", 1, "must be a name or a list of names"),
+        ("served_model_name: [1]\n", 1, "must be a name or a list of them"),
         ("model:\n", 1, "must be a text, not None"),
         ("? [1, 2]\n: x\n", 1, "unknown key"),
     ],

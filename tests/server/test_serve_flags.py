@@ -146,6 +146,9 @@ EFFECTS: dict[str, tuple[Sequence[str], Sequence[str], Observe]] = {
     "state": ((), ["--state", ":memory:"], lambda app: type(app.service.state).__name__),
     "reply_tokens": ((), ["--reply-tokens", "400"], reply),
     "seed": ((), ["--seed", "1"], reply),
+    "api_key": ((), ["--api-key", "secret"], lambda app: type(app.build_middleware_stack())),
+    "rate_limit": ((), ["--rate-limit", "5"], lambda app: app.service.limits),
+    "token_limit": ((), ["--token-limit", "5"], lambda app: app.service.limits),
 }
 
 

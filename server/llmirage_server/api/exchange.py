@@ -24,6 +24,16 @@ from llmirage_shared.wire.errors import ApiError
 logger = logging.getLogger("llmirage")
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+MAX_BODY_BYTES = 128 * 1024 * 1024
+# What the API tells of its rate limits where there are none: as if this were the only request.
+_UNLIMITED = (
+    (b"x-ratelimit-limit-requests", b"30000"),
+    (b"x-ratelimit-limit-tokens", b"180000000"),
+    (b"x-ratelimit-remaining-requests", b"29999"),
+    (b"x-ratelimit-remaining-tokens", b"179999999"),
+    (b"x-ratelimit-reset-requests", b"2ms"),
+    (b"x-ratelimit-reset-tokens", b"0s"),
+)
 _REQUEST_ID = re.compile(rb"[!-~]{1,256}")
 
 
@@ -34,13 +44,15 @@ class ClientGoneError(Exception):
 class Exchange:
     """What a handler gets: the request's headers and body, and ways to answer."""
 
-    __slots__ = ("_started_s", "headers", "receive", "request_id", "scope")
+    __slots__ = ("_started_s", "headers", "more_headers", "receive", "request_id", "scope")
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self._started_s = time.monotonic()
         self.scope = scope
         self.receive = receive
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        # Of the response, beside the usual ones.
+        self.more_headers: Sequence[tuple[bytes, bytes]] = _UNLIMITED if scope["method"] == "POST" else ()
         given = self.headers.get(b"x-request-id")
         if given is not None and _REQUEST_ID.fullmatch(given):
             self.request_id = given
@@ -48,15 +60,25 @@ class Exchange:
             self.request_id = b"req_" + os.urandom(12).hex().encode()
 
     async def body(self) -> bytes:
-        """The whole body. Raises ClientGoneError."""
+        """The whole body. Raises ClientGoneError, and ApiError for one that is too large or not said to be JSON."""
+        kind = self.headers.get(b"content-type")
+        if kind is not None and b"json" not in kind.lower():
+            raise errors.unsupported_content_type(kind.decode("latin-1"))
+        length = self.headers.get(b"content-length", b"0")
+        if length.isdigit() and int(length) > MAX_BODY_BYTES:
+            raise errors.body_too_large(MAX_BODY_BYTES)
         message = await self.receive()
         body: bytes = _body_of(message)
         if not message.get("more_body"):
             return body
         parts = [body]
+        size = len(body)
         while message.get("more_body"):
             message = await self.receive()
             parts.append(_body_of(message))
+            size += len(parts[-1])
+            if size > MAX_BODY_BYTES:
+                raise errors.body_too_large(MAX_BODY_BYTES)
         return b"".join(parts)
 
     def header(self, name: bytes) -> str | None:
@@ -83,10 +105,11 @@ class Exchange:
             (b"x-request-id", self.request_id),
             (b"openai-processing-ms", b"%d" % elapsed_ms),
             (b"openai-version", b"2020-10-01"),
+            *self.more_headers,
         ]
         if b"origin" in self.headers:
             headers.append((b"access-control-allow-origin", b"*"))
-            headers.append((b"access-control-expose-headers", b"x-request-id, openai-processing-ms"))
+            headers.append((b"access-control-expose-headers", b"*"))
         return headers
 
     def json(self, value: Any, status: int = 200) -> Response:
@@ -99,7 +122,12 @@ class Exchange:
         return response
 
     def error(self, error: ApiError) -> Response:
-        return self.json(error.body(), error.status)
+        return self.refusal(error.body(), error)
+
+    def refusal(self, body: dict[str, Any], error: ApiError) -> Response:
+        """An error in the shape that an API has for them."""
+        self.more_headers = error.headers
+        return self.json(body, error.status)
 
     def preflight(self) -> Response:
         """The answer to a browser that asks whether it may call."""
@@ -108,7 +136,7 @@ class Exchange:
             [
                 (b"x-request-id", self.request_id),
                 (b"access-control-allow-origin", b"*"),
-                (b"access-control-allow-methods", b"GET, POST, DELETE, OPTIONS"),
+                (b"access-control-allow-methods", b"GET, POST, PUT, DELETE, OPTIONS"),
                 (b"access-control-allow-headers", self.headers.get(b"access-control-request-headers", b"*")),
                 (b"access-control-max-age", b"86400"),
             ]
@@ -158,7 +186,7 @@ class Endpoint:
         await response(scope, receive, send)
 
     def _refuse(self, exchange: Exchange, error: ApiError) -> Response:
-        return exchange.json(self._error_body(error), error.status)
+        return exchange.refusal(self._error_body(error), error)
 
 
 async def unknown_url(exchange: Exchange) -> Response:

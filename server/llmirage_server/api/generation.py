@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from llmirage_server.api.access import RateLimits
 from llmirage_server.api.exchange import ClientGoneError, Exchange
 from llmirage_server.api.models import ServedModel, ServedModels
 from llmirage_server.api.shape import TEXT, Shape
@@ -59,6 +60,7 @@ class Service:
         self.system_fingerprint = system_fingerprint
         self.state = state or MemoryState()
         self.open_responses: set[OpenResponse] = set()
+        self.limits: RateLimits | None = None
         self._refusal: Callable[[], ApiError] | None = None  # of all new requests
         self._request_ids = itertools.count()
 
@@ -98,6 +100,8 @@ class Service:
             wanted_tokens = 1 if sampling.max_tokens is None else sampling.max_tokens
             if len(prompt.ids) + wanted_tokens > limit_tokens:
                 raise errors.context_length_exceeded(limit_tokens, len(prompt.ids), sampling.max_tokens, param)
+        if self.limits is not None:
+            self.limits.admit(exchange, served.model, _tokens(prompts, sampling))
         replies = (await self.text.get()).replies
         affinity, correlation = exchange.header(b"x-session-affinity"), exchange.header(b"x-correlation-id")
         session_key = affinity or correlation or sampling.session_key
@@ -140,6 +144,12 @@ class Service:
                 )
                 choices.append(Choice(reply, request, prompt.echo, served.speculates))
         return Generation(self, choices, sampling.n)
+
+
+def _tokens(prompts: Sequence[Prompt], sampling: Sampling) -> int:
+    """What a request may cost: its prompts, and all that it allows to be generated."""
+    asked = (sampling.max_tokens or 0) * sampling.n * len(prompts)
+    return asked + sum(len(prompt.ids) for prompt in prompts)
 
 
 def _planned(replies: ReplySource, request: ReplyRequest) -> Reply:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from llmirage_server.cluster.router import ROUTERS
-from llmirage_server.config.instance import CLUSTER, MOST_INSTANCES, REPLIES, TIME, InstanceSettings
+from llmirage_server.config.instance import ACCESS, CLUSTER, MOST_INSTANCES, REPLIES, TIME, InstanceSettings
 from llmirage_server.config.settings import did_you_mean, setting
 
 AcceptModels = Literal["served", "catalogue", "any"]
@@ -29,6 +29,11 @@ def _router_problem(name: str) -> str | None:
 
 def _speed_problem(speed: float) -> str | None:
     return None if speed > 0 else f"must be above 0, or max, not {speed:g}"
+
+
+def _key_problem(keys: tuple[str, ...]) -> str | None:
+    odd = [key for key in keys if not key or not key.isascii() or not key.isprintable() or " " in key]
+    return "must be of visible ASCII characters" if odd else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +132,26 @@ class ClusterConfig(InstanceSettings):
         unset="in memory",
     )
     seed: int = setting(0, REPLIES, "The same seed gives the same replies and the same routing.", metavar="N")
+    api_key: tuple[str, ...] = setting(
+        (),
+        ACCESS,
+        "Refuse requests without this key (401); may be given several times.",
+        metavar="KEY",
+        aliases=("api_keys",),
+        unset="all requests are served",
+        check=_key_problem,
+    )
+    rate_limit: int | None = setting(
+        None, ACCESS, "Requests a minute, of each key; more are refused (429).", metavar="N", least=1, unset="no limit"
+    )
+    token_limit: int | None = setting(
+        None,
+        ACCESS,
+        "Tokens a minute, of each key: prompts and what they ask for; more are refused (429).",
+        metavar="N",
+        least=1,
+        unset="no limit",
+    )
 
     pools: tuple[PoolConfig, ...] = ()
     kv_transfer: KvTransferConfig | None = None

@@ -11,7 +11,7 @@ from typing import Literal
 from llmirage_server.config.settings import About, ConfigError, setting
 
 # The headings of the help, in its order.
-GROUPS = MODEL, PARALLEL, ENGINE, KV, SPECULATION, TIME, CLUSTER, REPLIES = (
+GROUPS = MODEL, PARALLEL, ENGINE, KV, SPECULATION, TIME, CLUSTER, REPLIES, ACCESS = (
     "Model and hardware",
     "Parallelism",
     "Engine",
@@ -20,6 +20,7 @@ GROUPS = MODEL, PARALLEL, ENGINE, KV, SPECULATION, TIME, CLUSTER, REPLIES = (
     "Time",
     "Cluster",
     "Replies and API",
+    "Access",
 )
 
 MOST_INSTANCES = 10_000

@@ -32,10 +32,11 @@ def convert(name: str, value: Any) -> Any:
     """A value of a cluster file as the field's type. Raises ValueError saying what was expected."""
     if name == "speed" and value == "max":
         return math.inf
-    if name == "served_model_name":
+    if isinstance(DEFAULTS[name], tuple):
+        what = "a name" if name == "served_model_name" else "a text"
         names = [value] if isinstance(value, str) else value
         if not isinstance(names, list) or not all(isinstance(item, str) for item in names):
-            raise ValueError(f"must be a name or a list of names, not {value!r}")
+            raise ValueError(f"must be {what} or a list of them, not {value!r}")
         return tuple(names)
     return convert_to(FIELD_TYPES[name], value, " or max" if name == "speed" else "")
 

@@ -19,13 +19,16 @@ class ApiError(Exception):
         type: str = INVALID_REQUEST,
         param: str | None = None,
         code: str | None = None,
+        headers: Sequence[tuple[bytes, bytes]] = (),
     ) -> None:
+        """headers: what the response has besides the usual ones, names in lower case."""
         super().__init__(message)
         self.message = message
         self.status = status
         self.type = type
         self.param = param
         self.code = code
+        self.headers = headers
 
     def body(self) -> dict[str, Any]:
         """The JSON object that travels."""
@@ -173,6 +176,62 @@ def instance_lost() -> ApiError:
 
 def shutting_down() -> ApiError:
     return ApiError("The server is shutting down.", status=503, type="server_error", code="server_shutdown")
+
+
+def no_api_key() -> ApiError:
+    return ApiError(
+        "You didn't provide an API key. You need to provide your API key in an Authorization header using Bearer auth (i.e. "
+        "Authorization: Bearer YOUR_KEY).",
+        status=401,
+    )
+
+
+def wrong_api_key(key: str) -> ApiError:
+    """The message shows the key's ends alone."""
+    shown = key if len(key) < 12 else f"{key[:8]}{'*' * min(len(key) - 12, 40)}{key[-4:]}"
+    return ApiError(f"Incorrect API key provided: {shorten(shown)}.", status=401, code="invalid_api_key")
+
+
+def rate_limited(
+    model: str, kind: str, limit: int, used: int, requested: int, wait: str, headers: Sequence[tuple[bytes, bytes]]
+) -> ApiError:
+    """kind: "requests" or "tokens". wait: until it would be served, as a Go duration."""
+    per_minute = {"requests": "requests per min (RPM)", "tokens": "tokens per min (TPM)"}[kind]
+    return ApiError(
+        f"Rate limit reached for {shorten(model)} on {per_minute}: Limit {limit}, Used {used}, Requested {requested}. "
+        f"Please try again in {wait}.",
+        status=429,
+        type=kind,
+        code="rate_limit_exceeded",
+        headers=headers,
+    )
+
+
+def larger_than_limit(model: str, limit: int, requested: int) -> ApiError:
+    """A request that no waiting would bring under the limit of tokens a minute."""
+    return ApiError(
+        f"Request too large for {shorten(model)} on tokens per min (TPM): Limit {limit}, Requested {requested}. The input "
+        "or output tokens must be reduced in order to run successfully.",
+        status=429,
+        type="tokens",
+        code="rate_limit_exceeded",
+        headers=((b"x-should-retry", b"false"),),
+    )
+
+
+def body_too_large(limit_bytes: int) -> ApiError:
+    return ApiError(
+        f"The request body is too large: at most {limit_bytes} bytes are read.", status=413, code="request_too_large"
+    )
+
+
+def unsupported_content_type(given: str) -> ApiError:
+    return ApiError(
+        f"Unsupported content type: '{shorten(given)}'. This API method only accepts 'application/json' requests, but you "
+        f"specified the header 'Content-Type: {shorten(given)}'. Please try again with a supported content type.",
+        status=415,
+        code="unsupported_content_type",
+    )
 
 
 def asleep() -> ApiError:
