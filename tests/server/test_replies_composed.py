@@ -260,3 +260,23 @@ def test_a_decimal_is_a_number_and_an_object_without_required_keys_is_not_empty(
     assert all(isinstance(value_for(decimal, seed), int | float) for seed in range(30))
     schema = {"type": "object", "properties": {"tasks": {"type": "array", "items": {"type": "integer"}}}}
     assert all(value_for(schema, seed)["tasks"] for seed in range(30))
+
+
+@pytest.mark.parametrize(
+    ("tool", "said", "numbers"),
+    [
+        ("multiply", "what is 3 * 12? Also, what is 11 + 49?", [3, 12]),
+        ("add", "what is 3 * 12? Also, what is 11 + 49?", [11, 49]),
+        ("add_numbers", "Add 2 and 3, then multiply 7 by 8", [2, 3]),
+        ("multiply", "Add 2 and 3, then multiply 7 by 8", [7, 8]),
+        ("divide", "20 divided by 4", [20, 4]),
+        ("power", "2 and 10", [2, 10]),
+    ],
+)
+def test_numbers_go_to_the_operation_they_belong_to(tool: str, said: str, numbers: list[int]) -> None:
+    assert list(arguments_for(NUMBERS, said, 0, 0, tool).values()) == numbers
+
+
+def test_a_place_in_lower_case() -> None:
+    assert arguments_for(PLACE, "what's the weather in oslo?", 0)["location"] == "oslo"
+    assert arguments_for(PLACE, "what's the weather in the morning?", 0)["location"] != "the"

@@ -21,7 +21,7 @@ def test_a_schema_in_the_instructions_is_followed() -> None:
 def test_the_last_schema_counts_and_a_code_block_is_made_where_it_is_asked_for() -> None:
     example = {"properties": {"foo": {"type": "array"}}}
     form = prompted_form([
-        f"The output should conform to the JSON schema below. As an example, for the schema {json.dumps(example)} ... Here is "
+        f"The output should conform to the JSON schema below. For example, for {json.dumps(example)} ... Here is "
         f"the schema:\n```\n{json.dumps(USER, indent=1)}\n```",
         "Jason is 25. Return the correct JSON response within a ```json codeblock.",
     ])  # fmt: skip

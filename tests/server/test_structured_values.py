@@ -147,3 +147,9 @@ def schemas(depth: int = 3) -> st.SearchStrategy[Any]:
 @given(schemas(), st.integers(0, 2**63))
 def test_values_of_any_schema_are_valid(schema: Any, seed: int) -> None:
     Draft202012Validator(schema).validate(value_for(schema, seed))
+
+
+def test_a_pattern_that_a_usual_value_matches_gives_the_usual_value() -> None:
+    schema = {"type": "string", "format": "email", "pattern": r"^[\w.+'-]+@([A-Za-z0-9-]+\.)+[A-Za-z]{2,}$"}
+    assert all(value_for(schema, seed).endswith("@example.com") for seed in range(20))
+    assert all(len(value_for(schema | {"maxLength": 12}, seed)) <= 12 for seed in range(20))

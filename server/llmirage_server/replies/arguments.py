@@ -23,10 +23,29 @@ _QUOTED = re.compile(r"[\"“]([^\"”]+)[\"”]|'([^']{2,})'")
 _NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?![\w])")
 _PLACE = re.compile(r"\b(?:in|at|from|to|for|near|of)\s+((?:[A-Z][\w'’-]+)(?:[ ,]+(?:[A-Z][\w'’-]+))*)")
 _ONE_MORE = re.compile(r"(?:\s*,\s*(?:and\s+)?|\s+and\s+(?:in\s+)?)([A-Z][\w'’-]+(?: [A-Z][\w'’-]+)*)")
+_LOWER_PLACE = re.compile(r"\b(?:in|at|near|for)\s+(?!the\b|my\b|an?\b|this\b|that\b|it\b|me\b|today\b)([a-z]{3,})\b")
 _STATE = re.compile(r"[A-Z]{2,3}")
 _PROPER = re.compile(r"(?<=[a-z,] )([A-Z][\w'’-]+(?: [A-Z][\w'’-]+)*)")
+_OPERAND = r"(-?\d+(?:\.\d+)?)"
+_OPERATIONS: dict[frozenset[str], re.Pattern[str]] = {
+    _set(names): re.compile(
+        rf"{_OPERAND}\s*(?:{signs})\s*{_OPERAND}|(?:{verbs})\s+{_OPERAND}\s+(?:and|by|with|to|from)\s+{_OPERAND}",
+        re.IGNORECASE,
+    )
+    for names, signs, verbs in (
+        ("add plus sum addition", r"\+|plus", "add|sum(?: of)?"),
+        ("subtract minus subtraction difference", r"-|minus", "subtract|difference between"),
+        ("multiply times product multiplication", r"[*x×]|times|multiplied by", "multiply|product of"),
+        ("divide division quotient", r"[/÷]|divided by|over", "divide"),
+    )
+}
 _SUBJECT = re.compile(
     r"(?:^|[.!?:]\s+)([A-Z][\w'’-]+(?: [A-Z][\w'’-]+)*)(?=,? (?:is|was|has|aged|lives|works|and [A-Z]|\d)|, )", re.MULTILINE
+)
+_OPENERS = _set(
+    "Add Ask Book Call Create Describe Do Does Email Extract Find Generate Get Give Hello Here Hey Hi How Is It Look "
+    "Make Message My Parse Please Read Remind Return Schedule Search Send Show Tell That The There This User Was What When "
+    "Where Which Who Write"
 )
 _CALENDAR = _set(
     "Monday Tuesday Wednesday Thursday Friday Saturday Sunday January February March April May June July August September "
@@ -41,9 +60,10 @@ _SHAPES: dict[str, re.Pattern[str]] = {
 }
 
 
-def arguments_for(schema: Any, said: str, seed: int, turn: int = 0) -> dict[str, Any]:
+def arguments_for(schema: Any, said: str, seed: int, turn: int = 0, tool: str = "") -> dict[str, Any]:
     """Arguments valid against `schema` (None: no parameters), with what `said` names filled in.
 
+    tool: its name, which may say which of the numbers are its operands.
     turn: the how-many-th call of this tool for the same words: several things of a kind are taken one after the other.
     Raises SchemaError where `value_for` does.
     """
@@ -52,17 +72,19 @@ def arguments_for(schema: Any, said: str, seed: int, turn: int = 0) -> dict[str,
     value = value_for(schema, seed)
     if not isinstance(value, dict):
         raise SchemaError("a function's parameters must be of type object")
-    return with_heard(value, schema, said, turn)
+    return with_heard(value, schema, said, turn, tool)
 
 
-def with_heard(value: dict[str, Any], schema: Any, said: str, turn: int = 0, *, quoting: bool = True) -> dict[str, Any]:
+def with_heard(
+    value: dict[str, Any], schema: Any, said: str, turn: int = 0, tool: str = "", *, quoting: bool = True
+) -> dict[str, Any]:
     """The value, with those of its properties that `said` names; still valid.
 
     quoting: texts may be what the user said, word for word.
     """
     resolver, valid = Resolver(schema), validator_for(schema)
     flat = resolver.flat(schema)
-    heard = _Heard(said, turn, quoting)
+    heard = _Heard(said, turn, quoting, operands(tool, said))
     for name, sub in (flat.get("properties") or {}).items():
         if name not in value and name not in (flat.get("required") or ()):
             continue
@@ -99,9 +121,22 @@ def places(said: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def operands(tool: str, said: str) -> list[str]:
+    """The numbers beside the operation a tool is named after: multiply, "what is 3 * 12 and 1 + 2?" -> 3, 12."""
+    for word in _words(tool):
+        for known, expression in _OPERATIONS.items():
+            if word in known and (match := expression.search(said)) is not None:
+                return [number for number in match.groups() if number is not None]
+    return []
+
+
 def people(said: str) -> list[str]:
     """Names of persons, or of what may be one: "John Doe is 30", "look up the user John", "Alice and Bob"."""
-    found = [match.group(1) for match in _SUBJECT.finditer(said)]
+    found = []
+    for match in _SUBJECT.finditer(said):
+        first, _, rest = match.group(1).partition(" ")
+        if name := rest if first in _OPENERS else match.group(1):
+            found.append(name)
     for match in _PROPER.finditer(said):
         name = match.group(1)
         if name.isupper() or name.split()[0] in _CALENDAR or any(name in place for place in places(said)):
@@ -113,11 +148,11 @@ def people(said: str) -> list[str]:
 class _Heard:
     """What a text says, taken piece by piece."""
 
-    def __init__(self, said: str, turn: int, quoting: bool) -> None:
+    def __init__(self, said: str, turn: int, quoting: bool, first_numbers: list[str]) -> None:
         self._said = said
         self._turn = turn
         self._quoting = quoting
-        self._numbers = _NUMBER.findall(said)
+        self._numbers = first_numbers or _NUMBER.findall(said)
         self._quoted: list[str] = [a or b for a, b in _QUOTED.findall(said)]
 
     def value(self, name: str, schema: Mapping[str, Any]) -> Any:
@@ -156,7 +191,7 @@ class _Heard:
         if words & _PERSON_NAMES and (named := people(self._said)):
             return named[self._turn % len(named)]
         if words & _PLACE_NAMES:
-            found: list[str] = places(self._said) or _PROPER.findall(self._said)
+            found: list[str] = places(self._said) or _PROPER.findall(self._said) or _LOWER_PLACE.findall(self._said)
             return found[self._turn % len(found)] if found else None
         if words & _FORMULA_NAMES and (match := _FORMULA.search(self._said)):
             return match.group(0).strip()

@@ -84,7 +84,7 @@ class ComposedReplies:
 
     def _input(self, tool: Tool, said: str, seed: int, index: int) -> str:
         if tool.kind == "function":
-            return json_text(arguments_for(tool.parameters, said, seed, index))
+            return json_text(arguments_for(tool.parameters, said, seed, index, tool.name))
         return grammar_text(tool.grammar, seed) if tool.grammar is not None else said.strip() or "..."
 
     def _shaped(self, draft: _Draft, request: ReplyRequest, key: int) -> Reply:

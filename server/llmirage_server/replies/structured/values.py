@@ -132,6 +132,10 @@ class Values:
             if most < least:
                 raise _NoValueError(f"minLength {least} is more than maxLength {most}")
         if "pattern" in schema:
+            usual = strings.FORMATS.get(schema.get("format", ""), lambda rng: strings.by_name(name, rng))(self._rng)
+            fits = least <= len(usual) and (most is None or len(usual) <= most)
+            if fits and pattern.compiled(schema["pattern"]).search(usual):
+                return usual
             return pattern.matching(schema["pattern"], self._rng, least, most)
         if (form := schema.get("format")) in strings.FORMATS:
             return strings.FORMATS[form](self._rng)
@@ -173,6 +177,8 @@ class Values:
         if isinstance(items, list):  # how drafts before 2020-12 wrote prefixItems
             prefix, items = items, schema.get("additionalItems", True)
         wanted = least if depth >= _DEEP else max(least, len(prefix), self._rng.randint(1, 3))
+        if depth > 1 and items in ({}, True) and not prefix:
+            wanted = least  # of anything: what a library writes where a recursive model goes on
         if depth < _DEEP and items is not True and self._resolver.height(items) == math.inf:
             wanted = least
         wanted = min(wanted, most)
