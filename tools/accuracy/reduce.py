@@ -41,6 +41,10 @@ DEPLOYMENTS: dict[str, dict[str, Any]] = {
 }
 
 
+# Between the GPUs, from the cluster file that LLMServingSim publishes with the run: PCIe without peer-to-peer copies.
+LINKS_GB_PER_S = {"rtxpro6000_qwen3-30b-a3b_dp2ep2": 16}
+
+
 def reduce_truth(source: Path, target: Path) -> None:
     """Write runs.csv.gz, dropped.csv, samples of the op tables in ops/ and a folder for each vLLM run, all in `target`."""
     runs, dropped = read_truth(source / "silicon_dev.csv")
@@ -90,11 +94,13 @@ def _reduce_recorded(source: Path, name: str, deployment: dict[str, Any], target
         series = list(csv.DictReader(file))
     columns = ["t", "running", "waiting", "kv_cache_pct"]
     _write(target / "timeseries.csv", columns, [[row[c] for c in columns] for row in series])
-    about = {
+    about: dict[str, Any] = {
         "source": "github.com/casys-kaist/LLMServingSim bench/examples, commit 5daddb2 (MIT)",
         "engine": summary["engine"],
         "deployment": deployment,
     }
+    if name in LINKS_GB_PER_S:
+        about["link_gb_per_s"] = LINKS_GB_PER_S[name]
     (target / "run.json").write_text(json.dumps(about, indent=1) + "\n")
 
 
