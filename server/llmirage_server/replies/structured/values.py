@@ -126,18 +126,18 @@ class Values:
         return self._rng.random() < 0.7
 
     def _string(self, schema: Schema, name: str, depth: int) -> str:
-        least, most = int(schema.get("minLength", 0)), schema.get("maxLength")
+        least, most, form = int(schema.get("minLength", 0)), schema.get("maxLength"), schema.get("format")
         if most is not None:
             most = int(most)
             if most < least:
                 raise _NoValueError(f"minLength {least} is more than maxLength {most}")
         if "pattern" in schema:
-            usual = strings.FORMATS.get(schema.get("format", ""), lambda rng: strings.by_name(name, rng))(self._rng)
+            usual = strings.FORMATS[form](self._rng) if form in strings.FORMATS else strings.by_name(name, self._rng)
             fits = least <= len(usual) and (most is None or len(usual) <= most)
             if fits and pattern.compiled(schema["pattern"]).search(usual):
                 return usual
             return pattern.matching(schema["pattern"], self._rng, least, most)
-        if (form := schema.get("format")) in strings.FORMATS:
+        if form in strings.FORMATS:
             return strings.FORMATS[form](self._rng)
         return strings.fitted(strings.by_name(name, self._rng), least, most, self._rng)
 
