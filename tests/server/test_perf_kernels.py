@@ -292,3 +292,11 @@ def test_indexer_reads_one_small_key_per_token() -> None:
 def test_causal_pairs_are_what_counting_gives(new: int, context: int, window: int) -> None:
     counted = sum(min(i + 1, window) if window else i + 1 for i in range(context, context + new))
     assert attention.causal_pairs(new, context, window) == counted
+
+
+def test_cards_that_cannot_copy_to_each_other_meet_in_host_memory() -> None:
+    apart = replace(GPU, peer_to_peer=False)
+    kernel = collectives.all_reduce(apart, BY_HAND, 2, 1e4)
+    assert kernel.seconds(0) == pytest.approx(18e-6)
+    assert kernel.seconds(1000) == pytest.approx(18e-6 + 1e7 / 15.2e9)
+    assert collectives.all_gather(apart, BY_HAND, 4, 1e4).seconds(1000) == pytest.approx(3 * 18e-6 + 0.75e7 / 15.2e9)

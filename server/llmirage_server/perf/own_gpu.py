@@ -8,7 +8,7 @@ from typing import Any
 
 from llmirage_server.perf.errors import DeploymentError
 from llmirage_server.perf.gpus import LINK_KINDS, GpuSpec, gpu_from_entry
-from llmirage_server.perf.own_yaml import Key, one_of, positive, read_own, text, whole
+from llmirage_server.perf.own_yaml import Key, one_of, positive, read_own, text, truth, whole
 
 
 def _price(value: Any) -> str:
@@ -29,6 +29,7 @@ GPU_KEYS: dict[str, Key] = {
     "link": Key(one_of(*LINK_KINDS), required=True),
     "link_gb_per_s": Key(positive, required=True),  # one direction, to the other GPUs of the node
     "link_gpus": Key(whole, required=True),  # GPUs that the link joins
+    "peer_to_peer": Key(truth),  # false: copies between GPUs go through the host's memory
     "node_link_gb_per_s": Key(positive),  # one direction, to GPUs beyond them
     "node_link_latency_us": Key(positive),
     "tdp_w": Key(positive),
