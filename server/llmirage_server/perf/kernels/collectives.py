@@ -19,8 +19,8 @@ from llmirage_server.perf.kernels.roofline import US, explain
 _NODE_LINK_REACHED = 0.8
 
 
-# Cards whose driver lets no card copy to another (GeForce; others on hosts that do not allow it) meet in host memory. Measured
-# on two RTX PRO 6000 without peer-to-peer copies: all-reduce at 15.2 GB/s of the bytes sent, 18 us at the least.
+# Cards that may not copy to each other (GeForce by its driver, others on hosts that do not allow it) meet in host memory.
+# Measured on two RTX PRO 6000 without peer-to-peer copies: all-reduce at 15.2 GB/s of the bytes sent, 18 us at the least.
 _THROUGH_HOST_BYTES_PER_S = 15.2e9
 _THROUGH_HOST_LATENCY_S = 18e-6
 
