@@ -62,7 +62,7 @@ def load_lines(path: str, format_name: str, read: ReadLine, left: Left, skip_bad
     if not sessions:
         raise WorkloadError(path, [Problem(f"holds no conversation that can run; {'; '.join(left.notes())}")])
     bad = list(dict.fromkeys(problem.line for problem in problems))
-    note = [f"left out {len(bad):,} bad lines; the first: {problems[0]}"] if bad else []
+    note = [f"left out {len(bad):,} bad line{'s' * (len(bad) != 1)}; the first: {problems[0]}"] if bad else []
     return Workload(format_name, path, sessions, tuple(sessions), (*left.notes(), *note))
 
 

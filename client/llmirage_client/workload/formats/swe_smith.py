@@ -154,7 +154,7 @@ def _trajectories(path: str, data: bytes, recipe: Recipe, skip_bad_lines: bool) 
     if problems and not (skip_bad_lines and trajectories):
         raise WorkloadError(path, problems)
     bad = list(dict.fromkeys(problem.line for problem in problems))
-    notes = [f"left out {len(bad):,} bad lines; the first: {problems[0]}"] if bad else []
+    notes = [f"left out {len(bad):,} bad line{'s' * (len(bad) != 1)}; the first: {problems[0]}"] if bad else []
     if count > len(trajectories):
         notes.append(
             f"left out {count - len(trajectories):,}: trajectories of fewer than {recipe.fewest_characters:,} characters, "
@@ -182,7 +182,7 @@ def _built(
     if not cuts:
         raise fault(path, "; ".join(["gives no conversation of the lengths asked for (option first_turn_length)", *notes]))
     if len(cuts) < wanted:
-        notes.append(f"{len(cuts):,} conversations instead of {wanted:,}: no other trajectory is long enough")
+        notes.append(f"{len(cuts):,} instead of {wanted:,} conversations: no other trajectory is long enough")
     sessions = {}
     for made in cuts:
         turns = (Turn(messages=tuple({"role": "user", "content": text} for text in turn)) for turn in made.turns)

@@ -19,7 +19,7 @@ from llmirage_client.workload.session import SyntheticUser, Turn, Workload
 
 _LISTS = ("assistant_response_length", "tool_call_output_length", "tool_call_latency")
 _KEYS = ("input_prompt_length", "num_turns", *_LISTS, "final_assistant_response_length")
-_MOST_TOKENS = 2**31 - 1
+_MOST = 2**31 - 1
 
 
 def load(path: str, *, max_turns: int | None = None, skip_bad_lines: bool = False) -> Workload:
@@ -35,11 +35,11 @@ def load(path: str, *, max_turns: int | None = None, skip_bad_lines: bool = Fals
 def _turns(row: Mapping[str, Any], check: Checker) -> tuple[Turn, ...]:
     if [key for key in _KEYS if not required(check, row, key)]:
         return ()
-    prompt_tokens = _tokens(row["input_prompt_length"], "input_prompt_length", check, 1)
-    num_turns = _tokens(row["num_turns"], "num_turns", check, 0)
+    prompt_tokens = _count(row["input_prompt_length"], "input_prompt_length", check, 1)
+    num_turns = _count(row["num_turns"], "num_turns", check, 0)
     replies, outputs, waits_s = (_values(row[key], key, num_turns, check) for key in _LISTS)
-    final = _tokens(row["final_assistant_response_length"], "final_assistant_response_length", check, 1)
-    if check.problems:
+    final = _count(row["final_assistant_response_length"], "final_assistant_response_length", check, 1)
+    if prompt_tokens is None or final is None or check.problems:
         return ()
     turns = []
     for i, max_tokens in enumerate([*replies, final]):
@@ -49,23 +49,26 @@ def _turns(row: Mapping[str, Any], check: Checker) -> tuple[Turn, ...]:
     return tuple(turns)
 
 
-def _values(value: Any, key: str, count: int, check: Checker) -> list[float]:
+def _values(value: Any, key: str, count: int | None, check: Checker) -> list[float]:
     """The list under `key`, of `count` values: whole tokens, or seconds."""
     if not isinstance(value, list):
         check.fail(key, f"Input should be a valid list, got {kind_of(value)}")
         return []
-    if len(value) != count:
-        check.fail(key, f"has {len(value)} values, but num_turns is {count}")
+    if count is not None and len(value) != count:
+        check.fail(key, f"has {len(value)} value{'s' * (len(value) != 1)}, but num_turns is {count}")
     if key == "tool_call_latency":
         return [check.number(entry, f"{key}.{i}") or 0.0 for i, entry in enumerate(value)]
     minimum = 0 if key == "tool_call_output_length" else 1
-    return [_tokens(entry, f"{key}.{i}", check, minimum) for i, entry in enumerate(value)]
+    return [_count(entry, f"{key}.{i}", check, minimum) or 0 for i, entry in enumerate(value)]
 
 
-def _tokens(value: Any, field: str, check: Checker, minimum: int) -> int:
-    """A count of tokens or turns; a fraction is cut off."""
-    number = check.number(value, field, minimum=minimum, maximum=_MOST_TOKENS)
-    return 0 if number is None else math.floor(number)
+def _count(value: Any, field: str, check: Checker, minimum: int) -> int | None:
+    """A number of tokens or turns; a fraction is cut off."""
+    number = check.number(value, field, minimum=minimum)
+    if number is not None and number > _MOST:
+        check.fail(field, f"Input should be less than or equal to {_MOST}")
+        return None
+    return None if number is None else math.floor(number)
 
 
 def key_of(*place: object) -> int:
