@@ -15,7 +15,8 @@ def page(items: Sequence[dict[str, Any]], query: Callable[[str], str | None], or
 
     Raises ApiError for values that are none.
     """
-    limit, wanted = query("limit"), query("order") or order
+    limit, given = query("limit"), query("order")
+    wanted = order if given is None else given
     if wanted not in ("asc", "desc"):
         raise errors.not_a_choice("order", wanted, ("asc", "desc"))
     if limit is not None and not limit.lstrip("-").isdigit():
