@@ -195,7 +195,8 @@ class TestBuilding:
             ({"traj_id": "t", "mesages": []}, "messages: Field required (is it 'mesages'?)"),
             (
                 {"traj_id": "t", "messages": "[{"},
-                "messages: a text here is JSON of a list, but: Expecting property name enclosed in double quotes at column 3",
+                "messages: a text here is JSON of a list, but: Expecting property name enclosed in double quotes "
+                "at column 3",
             ),
             ({"traj_id": "t", "messages": "{}"}, "messages: Input should be a valid list"),
             ({"traj_id": "t", "messages": None}, "messages: Input should be a valid list"),
