@@ -27,6 +27,12 @@ class EngineEndpoint:
 
     # --- vLLM ---
 
+    async def metrics(self, exchange: Exchange) -> Response:
+        service = self._service
+        requests = [choice.request for generation in service.under_way for choice in generation.choices]
+        text = service.metrics.exposition(service.driver.snapshot(), requests)
+        return exchange.content(text.encode(), b"text/plain; version=0.0.4; charset=utf-8")
+
     async def ping(self, exchange: Exchange) -> Response:
         return exchange.content(b"", _TEXT)
 

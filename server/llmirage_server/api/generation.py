@@ -25,6 +25,7 @@ from llmirage_server.replies.reply import Reply, ReplyRequest, ReplySource
 from llmirage_server.replies.structured.grammar import GrammarError
 from llmirage_server.replies.structured.pattern import PatternError
 from llmirage_server.replies.structured.schema import SchemaError
+from llmirage_server.telemetry.metrics import Metrics
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.responses import usage
@@ -61,6 +62,8 @@ class Service:
         self.state = state or MemoryState()
         self.open_responses: set[OpenResponse] = set()
         self.limits: RateLimits | None = None
+        self.metrics = Metrics(lambda: models.served)
+        self.under_way: set[Generation] = set()
         self._refusal: Callable[[], ApiError] | None = None  # of all new requests
         self._request_ids = itertools.count()
 
@@ -192,6 +195,7 @@ class Generation:
 
         Raises ApiError when no instance is there for them, now or later, or a router of the user's own fails.
         """
+        self.service.under_way.add(self)
         try:
             self.service.driver.submit([choice.request for choice in self.choices])
         except RouterError as error:
@@ -203,10 +207,14 @@ class Generation:
             raise errors.no_instance()
 
     def stop(self) -> None:
-        """Free what unfinished choices hold in the cluster."""
+        """Free what unfinished choices hold in the cluster; to be called at every end, and harmless after it."""
         unfinished = [choice.request for choice in self.choices if not choice.finished]
         if unfinished:
             self.service.driver.cancel(unfinished)
+        if self in self.service.under_way:
+            self.service.under_way.remove(self)
+            for choice in self.choices:
+                self.service.metrics.ended(choice.request, choice.reply.finish_reason)
 
     def usage(self) -> dict[str, Any]:
         """Prompt tokens count once for each prompt, whatever n is."""

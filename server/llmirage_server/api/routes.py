@@ -82,6 +82,7 @@ def _engine_routes(service: Service) -> list[Route]:
         ("/score", rerank.score, post),
         ("/v1/score", rerank.score, post),
         ("/ping", engine.ping, any_),
+        ("/metrics", engine.metrics, _READ),
         ("/version", engine.version, _READ),
         ("/load", engine.load, _READ),
         ("/server_info", engine.server_info, _READ),

@@ -127,6 +127,7 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     _get("/ping", "ping", "vLLM: the server is up", None),
     _post("/ping", "pingPost", "vLLM: the server is up", None, None),
+    _get("/metrics", "metrics", "vLLM: Prometheus metrics", None),
     _get("/version", "version", "vLLM: of this server", others.Version),
     _get("/load", "load", "vLLM: requests under way", others.Load),
     _get("/server_info", "serverInfo", "vLLM: settings and instances", others.ServerInfo),

@@ -80,6 +80,7 @@ class BackgroundRun:
 
     def _end(self) -> None:
         self.over = True
+        self._generation.stop()
         self._generation.service.open_responses.discard(self)
         self.ended()
 

@@ -1,0 +1,129 @@
+"""/metrics: vLLM's names, sums that fit what was served, a format that Prometheus reads."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from llmirage_server.telemetry.histogram import Histogram, one_two_five
+
+MODEL = "Qwen/Qwen3-30B-A3B"
+SAMPLE = re.compile(r'([a-z_:0-9]+)\{((?:[a-z_]+="[^"]*",?)+)\} (\S+)')
+
+
+def samples(text: str) -> dict[tuple[str, str], float]:
+    """Each sample by its name and its labels; all lines must be samples, HELP or TYPE."""
+    found = {}
+    for line in text.splitlines():
+        if line.startswith(("# HELP vllm:", "# TYPE vllm:")):
+            continue
+        match = SAMPLE.fullmatch(line)
+        assert match, line
+        found[match[1], match[2]] = float(match[3])
+    return found
+
+
+def total(found: dict[tuple[str, str], float], name: str, part: str = "") -> float:
+    return sum(value for (key, labels), value in found.items() if key == f"vllm:{name}" and part in labels)
+
+
+def scrape(api: Any) -> dict[tuple[str, str], float]:
+    response = api.request("GET", "/metrics")
+    assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
+    return samples(response.text)
+
+
+def test_before_any_request_everything_is_there_and_zero(make_api: Callable[..., Any]) -> None:
+    found = scrape(make_api())
+    assert set(found.values()) == {0.0}
+    assert total(found, "num_requests_running") == 0
+    assert {labels for key, labels in found if key == "vllm:num_requests_running"} == {
+        f'engine="{index}",model_name="{MODEL}"' for index in (0, 1)
+    }
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_was_served_is_counted(make_api: Callable[..., Any], stream: bool) -> None:
+    api = make_api(ttft_ms=None, itl_ms=None, speed=float("inf"))
+    api.complete("word " * 200, max_tokens=5, stream=stream)
+    used = api.complete("word " * 200, max_tokens=11).json()["usage"]
+    found = scrape(api)
+    assert total(found, "prompt_tokens_total") == 2 * used["prompt_tokens"]
+    assert total(found, "generation_tokens_total") == 16
+    assert total(found, "request_success_total", 'finished_reason="length"') == 2
+    assert total(found, "prefix_cache_queries_total") == 2 * used["prompt_tokens"]
+    assert total(found, "prefix_cache_hits_total") == used["prompt_tokens_details"]["cached_tokens"] > 0
+    for name, times in (("time_to_first_token_seconds", 2), ("e2e_request_latency_seconds", 2)):
+        assert total(found, f"{name}_count") == total(found, f"{name}_bucket", 'le="+Inf"') == times
+    assert total(found, "inter_token_latency_seconds_count") == 4 + 10
+    ttft_s, decode_s = (
+        total(found, f"{name}_sum") for name in ("time_to_first_token_seconds", "request_decode_time_seconds")
+    )
+    assert ttft_s + decode_s == pytest.approx(total(found, "e2e_request_latency_seconds_sum"))
+    assert total(found, "inter_token_latency_seconds_sum") == pytest.approx(decode_s)
+
+
+def test_buckets_only_grow_to_the_count(make_api: Callable[..., Any]) -> None:
+    api = make_api(ttft_ms=30.0, itl_ms=20.0, speed=float("inf"))
+    api.complete("Hello", max_tokens=5)
+    found = scrape(api)
+    buckets = {labels.rpartition('le="')[2]: value for (key, labels), value in found.items()
+               if key == "vllm:inter_token_latency_seconds_bucket" and 'engine="0"' in labels}  # fmt: skip
+    assert (buckets['0.01"'], buckets['0.025"'], buckets['+Inf"']) in {(0, 4, 4), (0, 0, 0)}
+    assert list(buckets.values()) == sorted(buckets.values())
+
+
+def test_a_request_under_way_shows_and_one_that_is_left_is_an_abort(
+    make_api: Callable[..., Any], runner: asyncio.Runner
+) -> None:
+    api = make_api(itl_ms=100_000.0)
+
+    async def scenario() -> str:
+        transport = httpx.ASGITransport(api.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            body = json.dumps({"model": MODEL, "prompt": "Hello", "max_tokens": 9})
+            waiting = asyncio.ensure_future(client.post("/v1/completions", content=body))
+            while not (await client.get("/load")).json()["server_load"]:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.02)
+            text = (await client.get("/metrics")).text
+            await client.post("/sleep")
+            await waiting
+            return text
+
+    during = samples(runner.run(scenario()))
+    assert total(during, "num_requests_running") == 1
+    assert total(during, "generation_tokens_total") == 1
+    assert total(during, "prompt_tokens_total") > 0
+    assert total(during, "request_success_total") == 0
+    after = scrape(api)
+    assert total(after, "num_requests_running") == 0
+    assert total(after, "request_success_total", 'finished_reason="abort"') == 1
+    assert total(after, "generation_tokens_total") == 1
+    assert not api.app.service.under_way
+
+
+def test_background_responses_count_too(make_api: Callable[..., Any]) -> None:
+    api = make_api()
+    made = api.post("/v1/responses", {"model": MODEL, "input": "Hi", "background": True, "max_output_tokens": 4}).json()
+    for _ in range(100):
+        if api.request("GET", f"/v1/responses/{made['id']}").json()["status"] == "incomplete":
+            break
+    assert total(scrape(api), "generation_tokens_total") == 4
+    assert not api.app.service.under_way
+
+
+def test_a_histogram_counts_values_up_to_each_bound() -> None:
+    histogram = Histogram((1, 2, 5))
+    for value in (0.5, 1, 1.5, 7):
+        histogram.add(value)
+    histogram.add(4, times=10)
+    assert list(histogram.buckets()) == [("1.0", 2), ("2.0", 3), ("5.0", 13), ("+Inf", 14)]
+    assert (histogram.count, histogram.sum) == (14, 50)
+    assert one_two_five(60) == [1, 2, 5, 10, 20, 50]
