@@ -40,7 +40,10 @@ def test_every_list_is_complete() -> None:
     assert [row["name"] for row in listed("models")] == [model.name for model in list_models()]
     assert [row["name"] for row in listed("engines")] == [engine.name for engine in list_engines()]
     assert [row["name"] for row in listed("routers")] == list(ROUTERS)
-    assert [row["name"] for row in listed("formats")] == list(registry.FORMATS)
+    formats = {row["name"]: row for row in listed("formats")}
+    assert list(formats) == list(registry.FORMATS)
+    assert formats["random_multi_turn"]["options"][:2] == ["max_turns", "min_turns"]
+    assert formats["random_multi_turn"]["options_in_full"][0]["required"] is True
 
 
 def test_every_entry_explains_itself() -> None:

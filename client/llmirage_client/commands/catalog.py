@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -32,6 +33,7 @@ _ONLY_IN_JSON = frozenset(
         ),
         *("node_gb_per_s", "node_latency_us", "mtp_layers", "window_mib_per_sequence", "state_mib_per_sequence"),
         *("kv_pool", "host_ms_per_step"),
+        *("fetch", "options_in_full"),
     }
 )
 
@@ -212,7 +214,18 @@ def routers() -> list[Row]:
 def formats() -> list[Row]:
     from llmirage_client.workload.registry import FORMATS
 
-    return [{"name": f.name, "also": list(f.aliases), "holds": f.summary, "needs": f.needs} for f in FORMATS.values()]
+    return [
+        {
+            "name": f.name,
+            "also": list(f.aliases),
+            "holds": f.summary,
+            "needs": f.needs,
+            "fetch": f.fetch,
+            "options": [option.name for option in f.options],
+            "options_in_full": [asdict(option) for option in f.options],
+        }
+        for f in FORMATS.values()
+    ]
 
 
 LISTS: dict[str, Callable[[], list[Row]]] = {

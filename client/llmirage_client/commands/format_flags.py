@@ -17,7 +17,7 @@ def format_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--dataset-args",
             multiple=True,
             metavar="KEY=VALUE|JSON",
-            help="An option of the file's format ('llmirage catalog formats' lists them); may be repeated.",
+            help="An option of the file's format ('llmirage catalog formats --json' tells about them); may be repeated.",
         ),
         click.option(
             "--min-turns", type=click.IntRange(1), metavar="N", help="Fewest turns, where the format draws their number."
