@@ -48,7 +48,7 @@ def load(path: str) -> Workload:
         problems.append(Problem("has no requests that succeeded" if failed else "has no requests below its header"))
     if problems:
         raise WorkloadError(path, problems)
-    notes = [f"{failed:,} requests that failed when the trace was taken (0 response tokens) are left out"] if failed else []
+    notes = [f"{failed:,} of the requests failed when the trace was taken (0 response tokens): left out"] if failed else []
     return scheduled(FORMAT.name, path, sessions, notes)
 
 
