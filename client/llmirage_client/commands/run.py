@@ -97,6 +97,7 @@ def extra_inputs(_: click.Context, __: click.Parameter, values: tuple[str, ...])
 @click.option("--streaming/--no-streaming", default=True, show_default=True, help="Ask for streamed replies.")
 @click.option(
     "--concurrency",
+    "--parallel",
     type=_POSITIVE,
     metavar="N",
     help="Root conversations at a time, each with all its children.  [default: 1, unless a rate or schedule rules]",
@@ -120,6 +121,7 @@ def extra_inputs(_: click.Context, __: click.Parameter, values: tuple[str, ...])
 )
 @click.option(
     "--num-conversations",
+    "--number",
     type=_POSITIVE,
     metavar="N",
     help="Run N root conversations, from the top again when the file has fewer.  [default: each once]",

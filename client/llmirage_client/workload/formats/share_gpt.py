@@ -92,7 +92,7 @@ def _without_human(exchange: dict[str, Any], at: str, check: Checker, left: Left
 
 
 def recognises(keys: Collection[str]) -> bool:
-    return "conversation" in keys
+    return "conversation" in keys or "conversations.from" in keys  # the latter to say what is needed instead
 
 
 FORMAT = Format(

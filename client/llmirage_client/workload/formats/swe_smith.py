@@ -193,7 +193,8 @@ def _built(
 
 def recognises(keys: Collection[str]) -> bool:
     known = set(keys)
-    return "conversations" in known or ("messages" in known and bool(known & {"traj_id", "instance_id"}))
+    prepared = "conversations" in known and "conversations.from" not in known
+    return prepared or ("messages" in known and bool(known & {"traj_id", "instance_id"}))
 
 
 FORMAT = Format(
