@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from openapi_law import OpenApiLaw
@@ -43,6 +45,13 @@ def recorder(server_url: str) -> Iterator[Recorder]:
 def base_url(recorder: Recorder) -> str:
     """The same server through the recording proxy."""
     return recorder.url
+
+
+@pytest.fixture
+def wait() -> Iterator[Callable[..., Any]]:
+    """Runs coroutines, all of one test in the same event loop: clients keep their connections in it."""
+    with asyncio.Runner() as runner:
+        yield runner.run
 
 
 @pytest.fixture(scope="session")

@@ -41,6 +41,9 @@ class OpenApiLaw:
             if "properties" in schema:
                 schema["properties"]["token_logprobs"]["items"] = {"type": ["number", "null"]}
                 schema["properties"]["top_logprobs"]["items"] = {"type": ["object", "null"]}
+        # Vectors are float32 in base64 where the request asks for it, as the SDKs do.
+        vector = self._schemas["Embedding"]["properties"]
+        vector["embedding"] = {"anyOf": [vector["embedding"], {"type": "string"}]}
         # A response that is not finished has no usage yet.
         usage = self._schemas["Response"]["allOf"][-1]["properties"]
         usage["usage"] = {"anyOf": [usage["usage"], *_NULLABLE]}

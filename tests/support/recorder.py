@@ -73,13 +73,12 @@ class Recorder:
             asyncio.ensure_future(_pump(reader, upstream, talk.requests.feed_data)),
             asyncio.ensure_future(_pump(upstream_reader, writer, talk.answered)),
         ]
-        await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        with contextlib.suppress(asyncio.CancelledError):  # the recorder closes
+            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
         for pump in pumps:
             pump.cancel()
         for end in (upstream, writer):
             end.close()
-        with contextlib.suppress(OSError):
-            await writer.wait_closed()
 
     def begun(self, answer: Answer) -> None:
         with self._lock:
