@@ -18,7 +18,7 @@ from llmirage_server.api.exchange import NotFound
 from llmirage_server.api.generation import Service
 from llmirage_server.api.models import ServedModel, ServedModels
 from llmirage_server.api.routes import routes
-from llmirage_server.api.shape import warm_up_schemas
+from llmirage_server.api.shape import import_models, warm_up_schemas
 from llmirage_server.api.state import State, open_state
 from llmirage_server.api.text import TextLoader, TextTools
 from llmirage_server.assembly import build, kv_link
@@ -76,8 +76,10 @@ class LlmirageApp(Starlette):
 
 @contextlib.asynccontextmanager
 async def _lifespan(app: LlmirageApp) -> AsyncIterator[None]:
-    app.service.text.start()
-    app.service.text.later(warm_up_schemas)
+    text = app.service.text
+    text.later(import_models)
+    text.start()
+    text.later(warm_up_schemas)
     warming = asyncio.ensure_future(stream.warm_up())  # after the server listens, before anybody is likely to stream
     yield
     await warming

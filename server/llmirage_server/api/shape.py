@@ -173,10 +173,13 @@ def check_schemas(request: ChatRequest) -> None:
         raise errors.invalid_schema(f"response_format '{form.json_schema.name}'", problem, "response_format", None)
 
 
-def warm_up_schemas() -> None:
-    """Import what the first request would wait for: pydantic's models, and the validator of JSON Schemas."""
-    from llmirage_shared.wire.schema import chat  # noqa: F401
+def import_models() -> None:
+    """Import what every first request would wait for: pydantic, and its model of chat requests."""
+    from llmirage_shared.wire.schema import chat, completions, validation  # noqa: F401
 
+
+def warm_up_schemas() -> None:
+    """Import the validator of JSON Schemas, which the first request with one would wait for."""
     schema_problem(ANY_OBJECT, strict=False)
 
 

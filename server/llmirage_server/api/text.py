@@ -45,7 +45,7 @@ class TextLoader:
         asyncio.get_running_loop().run_in_executor(self._threads, self.load)
 
     def later(self, work: Callable[[], object]) -> None:
-        """Do something in the same thread, when the loading is done."""
+        """Do something in the same thread, after what it has been given before."""
         asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     async def get(self) -> TextTools:
