@@ -49,8 +49,9 @@ bench: .venv/.dev  ## the measurements behind the performance figures (minutes)
 accuracy: .venv/.dev  ## error against measured silicon, into docs/accuracy.md; DATA=folder, RUNS=my.csv
 	@PYTHONPATH=tools:tests/benchmarks $(BIN)/python -m accuracy $(if $(DATA),--data $(DATA)) $(if $(RUNS),--runs $(RUNS)) $(ARGS)
 
-docs: .venv/.dev  ## rewrite docs/commands.md from the commands' own help texts
+docs: .venv/.dev  ## rewrite docs/commands.md and docs/api.md from the commands and the server themselves
 	@$(BIN)/python tools/command_docs.py docs/commands.md
+	@$(BIN)/python tools/api_docs.py docs/api.md
 
 build: .venv/.dev  ## wheel and sdist in dist/
 	@$(PIP) install -c constraints.txt build

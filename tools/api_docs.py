@@ -1,0 +1,116 @@
+"""Write the table of what each endpoint does with each parameter, from real calls to the server.
+
+Usage: python tools/api_docs.py docs/api.md          (make docs)
+       python tools/api_docs.py --check docs/api.md  (exit 1 when the file is out of date)
+
+Each parameter of each request model is sent once, and the answer is compared with that of the same request without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+from api_probes import BASES, NOTES, PROBES, Probe
+
+from llmirage_server.api.openapi.operations import OPERATIONS
+from llmirage_server.app import LlmirageApp, create_app
+from llmirage_server.config import ClusterConfig
+
+_ID = re.compile(r"\b([a-z]+[_-])[0-9a-f]{20,}\b|\b[0-9a-f]{32}\b")
+_TIMES = re.compile(r'"(created|created_at|completed_at|e2e_latency)":[0-9.]+')
+_ANSWER = ("output", "usage", "status", "incomplete_details", "error", "content", "choices", "stop_reason")
+_HEAD = """# The API, parameter by parameter
+
+Written by `make docs` from real calls: each parameter was sent to the server, and its answer compared with the one that the
+same request gets without it. The server describes itself under `GET /openapi.json`.
+
+- **honoured**: the answer is another one, in its words, its form or its tokens
+- **echoed**: the answer repeats the value and is the same otherwise
+- **accepted**: nothing about the answer changes (a simulated model samples from nothing that a temperature could shape)
+- **refused**: an error says that this server does not do it
+
+Fields that are not listed are accepted too, as they belong to servers of other makers.
+"""
+
+
+class Server:
+    """The API in this process; each answer as text without what differs from call to call."""
+
+    def __init__(self) -> None:
+        config = ClusterConfig(ttft_ms=0.0, itl_ms=0.0, enable_prefix_caching=False, accept_models="any", max_model_len=8192)
+        self.app: LlmirageApp = create_app(config)
+
+    async def post(self, path: str, body: dict[str, Any]) -> tuple[int, str]:
+        response = await self._post(path, body)
+        return response.status_code, _TIMES.sub(r'"\1":0', _ID.sub(r"\1…", response.text))
+
+    async def made(self, path: str, body: dict[str, Any]) -> str:
+        """The id of a new object."""
+        made: str = (await self._post(path, body)).json()["id"]
+        return made
+
+    async def _post(self, path: str, body: dict[str, Any]) -> httpx.Response:
+        transport = httpx.ASGITransport(self.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            return await client.post(path, json=body)
+
+
+async def effect(server: Server, path: str, base: dict[str, Any], name: str, probe: Probe) -> str:
+    """One of the four words. Raises AssertionError for a probe that is wrong itself."""
+    without = base | probe.beside
+    value = probe.value if probe.made is None else await server.made(*probe.made)
+    status, plain = await server.post(path, {key: value for key, value in without.items() if key != name})
+    given, answer = await server.post(path, without | {name: value})
+    if given != 200:
+        assert "unsupported" in answer or probe.refused, (path, name, answer)
+        return "refused"
+    if status != 200 or name == "stream":
+        return "honoured"  # it is required, or the form of the answer
+    if answer == plain:
+        return "accepted"
+    return "honoured" if _answer(plain) != _answer(answer) else "echoed"
+
+
+def _answer(text: str) -> Any:
+    try:
+        body = json.loads(text)
+    except ValueError:
+        return text
+    if isinstance(body, dict) and body.get("object") == "response":
+        return {key: body.get(key) for key in _ANSWER}
+    return body
+
+
+async def document() -> str:
+    server = Server()
+    await server.app.service.text.get()
+    lines = [_HEAD]
+    for operation in OPERATIONS:
+        if operation.path not in BASES or operation.method != "post" or operation.body is None:
+            continue
+        lines += [f"## POST {operation.path}", "", "| parameter | | |", "|---|---|---|"]
+        probes = PROBES[operation.path]
+        for field, info in operation.body.model_fields.items():
+            name = info.alias or field
+            word = await effect(server, operation.path, BASES[operation.path], name, probes[name])
+            lines.append(f"| `{name}` | {word} | {NOTES.get((operation.path, name), '')} |")
+        lines.append("")
+    lines += ["## Everything else", "", "| operation | |", "|---|---|"]
+    lines += [f"| {each.method.upper()} {each.path} | {each.summary} |" for each in OPERATIONS if each.path not in BASES]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    logging.disable(logging.WARNING)
+    check = "--check" in sys.argv
+    path = Path(sys.argv[-1])
+    if check:
+        sys.exit(0 if path.read_text() == asyncio.run(document()) else f"{path} is out of date: make docs")
+    path.write_text(asyncio.run(document()))
