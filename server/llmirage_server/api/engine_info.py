@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import math
 from typing import Any
 
@@ -129,7 +128,9 @@ class EngineEndpoint:
 
 
 def _version() -> str:
-    return importlib.metadata.version("llmirage")
+    from importlib.metadata import version  # not at the start of the server: it loads much
+
+    return version("llmirage")
 
 
 def _under_way(instance: InstanceSnapshot) -> int:
