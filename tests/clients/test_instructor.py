@@ -109,7 +109,9 @@ def test_cut_short_and_wrong_models_are_errors(base_url: str) -> None:
         create(base_url, "TOOLS", Everything, max_tokens=4)
     with pytest.raises(Exception, match="does not exist"):
         create(base_url, "JSON", User, model="nobody")
-    stream = client(base_url, "TOOLS").chat.completions.create_partial(model=MODEL, messages=JASON, response_model=User)
-    next(iter(stream))
-    stream.close()
+    stream = iter(
+        client(base_url, "TOOLS").chat.completions.create_partial(model=MODEL, messages=JASON, response_model=User)
+    )
+    next(stream)
+    del stream  # aborts
     assert create(base_url, "TOOLS", User).age == 25

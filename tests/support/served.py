@@ -1,0 +1,25 @@
+"""A server in a process of its own."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def serving(*flags: str) -> Iterator[str]:
+    """Run `llmirage serve` with these flags on a free port; gives its /v1 URL."""
+    command = "from llmirage_server.cli import serve; serve()"
+    process = subprocess.Popen([sys.executable, "-c", command, "--port", "0", *flags], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        for line in process.stdout:
+            if found := re.search(r"http://\S+/v1$", line):
+                yield found.group()
+                break
+    finally:
+        process.terminate()
+        process.communicate(timeout=10)
