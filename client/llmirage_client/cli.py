@@ -10,6 +10,10 @@ COMMANDS = {
     "serve": ("llmirage_server.cli:serve", "Start the fake cluster behind an OpenAI-compatible API."),
     "run": ("llmirage_client.commands.run:run", "Run a workload against an endpoint and report what it measured."),
     "check": ("llmirage_client.commands.check:check", "Validate a workload file without sending anything."),
+    "inspect": (
+        "llmirage_client.commands.inspect:inspect",
+        "Show the shape of a workload: lengths, turns, arrivals, reuse.",
+    ),
     "generate": ("llmirage_client.commands.generate:generate", "Write a synthetic coding-agent workload."),
     "demo": ("llmirage_client.commands.demo:demo", "Start a server, run two workloads against it, print the reports."),
     "step": ("llmirage_server.step_command:step", "Explain one forward pass of a model on a GPU, operation by operation."),
