@@ -9,11 +9,11 @@ import jsonschema
 import pytest
 
 from llmirage_server.api.openapi.document import openapi_document
-from llmirage_server.api.openapi.operations import OPERATIONS
+from llmirage_server.api.openapi.operations import EXAMPLES, OPERATIONS
 
 MODEL = "Qwen/Qwen3-30B-A3B"
 UNLISTED = {"/sleep", "/wake_up", "/is_sleeping", "/openapi.json"}
-DOCUMENT = openapi_document()
+DOCUMENT = openapi_document(MODEL)
 SAID = [{"role": "user", "content": "Hello"}]
 
 
@@ -103,3 +103,11 @@ def test_request_models_accept_what_the_examples_send() -> None:
         validator = jsonschema.Draft202012Validator({**schema, "components": DOCUMENT["components"]})
         good = body not in ({"messages": []}, {"input": 5}, {"input": ""}, {"messages": SAID}) or "count" in path
         assert validator.is_valid({"model": MODEL} | body) is good, (path, body)
+
+
+@pytest.mark.parametrize("path", EXAMPLES)
+def test_the_examples_work(api: Any, path: str) -> None:
+    body = DOCUMENT["paths"][path]["post"]["requestBody"]["content"]["application/json"]["example"]
+    response = api.post(path, body)
+    assert response.status_code == 200, response.text
+    check_answer(response, "post", path)

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from llmirage_server.api.openapi.operations import OPERATIONS, Operation
+from llmirage_server.api.openapi.operations import EXAMPLES, OPERATIONS, Operation
 from llmirage_shared.wire.schema.answers.base import ErrorAnswer, MessagesErrorAnswer
 
 _WORDS = {
@@ -21,8 +21,8 @@ _WORDS = {
 }
 
 
-def openapi_document() -> dict[str, Any]:
-    """The document as a JSON object."""
+def openapi_document(model: str) -> dict[str, Any]:
+    """The document as a JSON object. model: the name that its examples use."""
     models = list(dict.fromkeys(_models()))
     names, definitions = models_json_schema(
         [(model, "validation") for model in models], ref_template="#/components/schemas/{model}"
@@ -30,7 +30,7 @@ def openapi_document() -> dict[str, Any]:
     refs = {model: names[model, "validation"] for model in models}
     paths: dict[str, dict[str, Any]] = {}
     for operation in OPERATIONS:
-        paths.setdefault(operation.path, {})[operation.method] = _described(operation, refs)
+        paths.setdefault(operation.path, {})[operation.method] = _described(operation, refs, model)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -57,7 +57,7 @@ def _models() -> Iterator[type[BaseModel]]:
             yield operation.answer
 
 
-def _described(operation: Operation, refs: dict[type[BaseModel], Any]) -> dict[str, Any]:
+def _described(operation: Operation, refs: dict[type[BaseModel], Any], model: str) -> dict[str, Any]:
     in_path = re.findall(r"{(\w+)}", operation.path)
     told: dict[str, Any] = {
         "operationId": operation.id,
@@ -69,10 +69,10 @@ def _described(operation: Operation, refs: dict[type[BaseModel], Any]) -> dict[s
         "responses": {"200": _success(operation, refs)},
     }
     if operation.body is not None:
-        told["requestBody"] = {
-            "required": operation.body_required,
-            "content": {"application/json": {"schema": refs[operation.body]}},
-        }
+        content: dict[str, Any] = {"schema": refs[operation.body]}
+        if operation.path in EXAMPLES:
+            content["example"] = {"model": model, **EXAMPLES[operation.path]}
+        told["requestBody"] = {"required": operation.body_required, "content": {"application/json": content}}
     shape = refs[MessagesErrorAnswer if operation.messages_api else ErrorAnswer]
     statuses = sorted({*operation.errors, *((413,) if operation.body is not None else ())})
     for status in statuses:

@@ -145,3 +145,20 @@ OPERATIONS: tuple[Operation, ...] = (
     _get("/flush_cache", "flushCache", "SGLang: forget all KV, if nothing is under way", None, style="text"),
     _post("/flush_cache", "flushCachePost", "SGLang: forget all KV, if nothing is under way", None, None, style="text"),
 )  # fmt: skip
+
+_SAID = [{"role": "user", "content": "Hello"}]
+# A body for each path that takes a model, without the model.
+EXAMPLES: Mapping[str, dict[str, Any]] = {
+    _CHAT: {"messages": _SAID, "max_tokens": 20},
+    "/v1/completions": {"prompt": "Once upon a time", "max_tokens": 20},
+    _RESPONSES: {"input": "Hello", "max_output_tokens": 20},
+    _RESPONSES + "/input_tokens": {"input": "Hello"},
+    _RESPONSES + "/compact": {"input": "Hello", "max_output_tokens": 20},
+    "/v1/messages": {"messages": _SAID, "max_tokens": 20},
+    "/v1/messages/count_tokens": {"messages": _SAID},
+    "/v1/embeddings": {"input": "Hello", "encoding_format": "float"},
+    "/tokenize": {"prompt": "Hello"},
+    "/detokenize": {"tokens": [100, 200]},
+    **{path: {"query": "Paris", "documents": ["A city", "A fruit"]} for path in ("/rerank", "/v1/rerank", "/v2/rerank")},
+    **{path: {"text_1": "Paris", "text_2": "A city"} for path in ("/score", "/v1/score")},
+}
