@@ -73,7 +73,8 @@ def _places(path: str, header: tuple[int, Sequence[str]]) -> tuple[int, ...]:
     names = [cell.strip() for cell in cells]
     missing = [f"'{column}'" for column in COLUMNS if column not in names]
     if missing:
-        raise fault(path, f"the header has no column {', '.join(missing)} (it has {', '.join(names)})", line)
+        seen = ", ".join(repr(name[:40]) for name in names[:8])
+        raise fault(path, f"the header has no column {', '.join(missing)} (it has {seen})", line)
     return tuple(names.index(column) for column in COLUMNS)
 
 
