@@ -71,7 +71,8 @@ def test_all_problems_of_a_file_are_told_at_once_with_their_lines(tmp_path: Path
     assert problems[0] == f"{path}:1: modle: unknown key (did you mean 'model'?)"
     assert problems[1] == f"{path}:2: instances: must be a whole number, not 'two'"
     assert problems[2].startswith(
-        f"{path}:4: router: router must be one of round_robin, random, least_loaded, power_of_two, session, prefix, kv_aware, "
+        f"{path}:4: router: router must be one of round_robin, random, least_loaded, power_of_two, session, prefix, "
+        "kv_aware, "
     )
     assert problems[2].endswith("(did you mean 'round_robin'?)")
     assert problems[3] == f"{path}:5: max_num_seqs: max_num_seqs must be at least 1, not 0"
