@@ -291,3 +291,12 @@ def test_no_body_of_odd_values_is_a_server_error(api: Any, path: str, changes: d
     assert response.status_code in (200, 400, 404), response.text
     if response.status_code != 200:
         assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize("text", ["x", "", "³", "--5", "1.0", "9" * 5000, "%20", "١"])
+@pytest.mark.parametrize(
+    ("path", "name"), [("/v1/chat/completions", "limit"), ("/v1/responses/resp_x", "starting_after")], ids=["page", "stream"]
+)
+def test_numbers_in_urls_are_read_with_care(api: Any, path: str, name: str, text: str) -> None:
+    response = api.request("GET", path, params={name: text})
+    assert_error(response, 400, name, "invalid_type", "expected an integer")

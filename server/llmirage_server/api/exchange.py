@@ -65,7 +65,7 @@ class Exchange:
         if kind is not None and b"json" not in kind.lower():
             raise errors.unsupported_content_type(kind.decode("latin-1"))
         length = self.headers.get(b"content-length", b"0")
-        if length.isdigit() and int(length) > MAX_BODY_BYTES:
+        if length.isdigit() and int(length[:20]) > MAX_BODY_BYTES:
             raise errors.body_too_large(MAX_BODY_BYTES)
         message = await self.receive()
         body: bytes = _body_of(message)

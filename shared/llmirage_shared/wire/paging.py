@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,9 +20,7 @@ def page(items: Sequence[dict[str, Any]], query: Callable[[str], str | None], or
     wanted = order if given is None else given
     if wanted not in ("asc", "desc"):
         raise errors.not_a_choice("order", wanted, ("asc", "desc"))
-    if limit is not None and not limit.lstrip("-").isdigit():
-        raise errors.wrong_type("limit", "an integer", limit)
-    count = 20 if limit is None else int(limit)
+    count = 20 if limit is None else integer("limit", limit)
     if count < 1:
         raise errors.below_minimum("limit", "integer", 1, count)
     if count > MOST:
@@ -40,3 +39,10 @@ def page(items: Sequence[dict[str, Any]], query: Callable[[str], str | None], or
         "last_id": data[-1]["id"] if data else None,
         "has_more": len(listed) > count,
     }
+
+
+def integer(name: str, text: str) -> int:
+    """An integer of a query. Raises ApiError for what is none, or has more digits than any number of ours."""
+    if not re.fullmatch(r"-?[0-9]{1,18}", text):
+        raise errors.wrong_type(name, "an integer", text)
+    return int(text)

@@ -24,7 +24,7 @@ from llmirage_shared.wire import errors
 from llmirage_shared.wire.chat import last_user_text
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.json_body import parse_object
-from llmirage_shared.wire.paging import page
+from llmirage_shared.wire.paging import integer, page
 from llmirage_shared.wire.responses import new_id
 from llmirage_shared.wire.sampling import Sampling
 
@@ -98,9 +98,7 @@ class ResponsesEndpoint:
         response_id = exchange.scope["path_params"]["id"]
         stream = exchange.query("stream") == "true"
         after = exchange.query("starting_after")
-        if after is not None and not after.lstrip("-").isdigit():
-            raise errors.wrong_type("starting_after", "an integer", after)
-        first = 0 if after is None else int(after) + 1
+        first = 0 if after is None else integer("starting_after", after) + 1
         if stream and response_id in self._running:
             return follow(self._running[response_id], exchange, first)
         response = self._found(response_id)["response"]
