@@ -280,3 +280,30 @@ def test_numbers_go_to_the_operation_they_belong_to(tool: str, said: str, number
 def test_a_place_in_lower_case() -> None:
     assert arguments_for(PLACE, "what's the weather in oslo?", 0)["location"] == "oslo"
     assert arguments_for(PLACE, "what's the weather in the morning?", 0)["location"] != "the"
+
+
+def test_a_short_follow_up_asks_for_what_was_called_before() -> None:
+    def chosen(said: str, *before: str) -> list[str]:
+        return [tool.name for tool in choose_tools(ask(said, tools=TOOLS, called_before=before))]
+
+    assert chosen("And in London?", "get_weather") == ["get_weather"]
+    assert chosen("What about London?", "get_weather") == ["get_weather"]
+    assert chosen("And in London?") == []
+    assert chosen("Thanks", "get_weather") == []
+
+
+def test_what_is_named_goes_where_it_belongs() -> None:
+    def heard(said: str, **properties: Any) -> dict[str, Any]:
+        return arguments_for({"type": "object", "properties": properties, "required": list(properties)}, said, 0)
+
+    text, whole = {"type": "string"}, {"type": "integer"}
+    assert heard("Book a flight from New York to London", origin=text, destination=text) == {
+        "origin": "New York",
+        "destination": "London",
+    }
+    assert calls_wanted({"properties": {"origin": text, "destination": text}}, "a flight from New York to London") == 1
+    assert heard("Send a mail to bob@example.org", to=text)["to"] == "bob@example.org"
+    assert heard("Read the file config.yaml", path=text)["path"] == "config.yaml"
+    assert heard("Roll two dice", n=whole)["n"] == 2
+    assert heard("What is my horoscope? I am an Aquarius.", sign=text)["sign"] == "Aquarius"
+    assert heard("Alice and Bob meet", participants={"type": "array", "items": text})["participants"] == ["Alice", "Bob"]

@@ -131,6 +131,7 @@ class Service:
                         tool_choice=shape.tool_choice,
                         parallel_tool_calls=shape.parallel_tool_calls,
                         called=shape.called,
+                        called_before=shape.called_before,
                         json_schema=shape.json_schema,
                         fenced=shape.fenced,
                         grammar=shape.grammar,

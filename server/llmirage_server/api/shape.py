@@ -13,7 +13,7 @@ from llmirage_server.replies.reply import AUTO, Grammar, Tool, ToolChoice
 from llmirage_server.replies.structured.schema import SchemaError
 from llmirage_server.replies.structured.values import validator_for
 from llmirage_shared.wire import errors
-from llmirage_shared.wire.chat import called_since_user
+from llmirage_shared.wire.chat import called_before_user, called_since_user
 from llmirage_shared.wire.schema.strict import strict_problem
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ class Shape:
     tool_choice: ToolChoice = AUTO
     parallel_tool_calls: bool = True
     called: tuple[str, ...] = ()
+    called_before: tuple[str, ...] = ()
     json_schema: Any = None
     fenced: bool = False
     grammar: Grammar | None = None
@@ -62,6 +63,7 @@ def chat_shape(request: ChatRequest) -> Shape:
         tool_choice=choice,
         parallel_tool_calls=body.parallel_tool_calls is not False and not legacy,
         called=request.called,
+        called_before=called_before_user(request.messages),
         json_schema=schema,
         fenced=fenced,
         grammar=grammar or guided_grammar,
@@ -125,6 +127,7 @@ def response_shape(request: ResponseRequest, messages: Sequence[Mapping[str, Any
         tool_choice=choice,
         parallel_tool_calls=request.parallel_tool_calls is not False,
         called=called_since_user(messages),
+        called_before=called_before_user(messages),
         json_schema=schema,
         fenced=fenced,
         reasoning_tokens=thought_tokens(request.reasoning.effort if request.reasoning else None, request.max_output_tokens),

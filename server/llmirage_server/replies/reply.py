@@ -117,6 +117,7 @@ class ReplyRequest:
     tool_choice: ToolChoice = AUTO
     parallel_tool_calls: bool = True
     called: tuple[str, ...] = ()  # names of the tools called since the last user message, each time they were
+    called_before: tuple[str, ...] = ()  # names of the tools called for the user message before the last
     json_schema: Any = None  # the answer is a JSON value valid against it; {"type": "object"} for any object
     fenced: bool = False  # that value stands in a Markdown code block
     grammar: Grammar | None = None  # the answer matches it

@@ -57,8 +57,15 @@ _SAID_AS: Mapping[str, frozenset[str]] = {
         "execute": "run code script command",
         "python": "code script",
         "remind": "reminder remember",
+        "reminder": "remind remember",
+        "database": "query many users customers orders records rows",
+        "sql": "database query many users customers orders records rows",
+        "query": "look find search orders records rows",
+        "transaction": "spend spent paid payment bought purchases",
     }.items()
 }
+_FOLLOW_UP = re.compile(r"\s*(and\b|what about|how about|now\b|same for|also\b)", re.IGNORECASE)
+_SHORT = 60  # characters of a question that leans on the one before
 _OPERATORS = re.compile(r"\d\s*([-+*/x×÷^])\s*\(?-?\d")
 _OPERATIONS = {"+": "plus", "-": "minus", "*": "times", "x": "times", "×": "times", "/": "divided", "÷": "divided"}
 
@@ -66,7 +73,8 @@ _OPERATIONS = {"+": "plus", "-": "minus", "*": "times", "x": "times", "×": "tim
 def choose_tools(request: ReplyRequest) -> list[Tool]:
     """The tools to call now, in the order they were declared; [] to answer in text.
 
-    `auto` calls what the last user message asks for and has not been called since, so agent loops end. `required` calls the
+    `auto` calls what the last user message asks for and has not been called since, so agent loops end; "and in London?" asks
+    for what was called for the message before. `required` calls the
     best of the allowed ones in any case, one it has not called yet before others.
     """
     choice = request.tool_choice
@@ -78,6 +86,8 @@ def choose_tools(request: ReplyRequest) -> list[Tool]:
     scores = {tool.name: score(tool, request.last_user_text) for tool in allowed}
     fresh = [tool for tool in allowed if tool.name not in request.called]
     wanted = [tool for tool in fresh if scores[tool.name] >= _ENOUGH]
+    if not wanted and len(request.last_user_text) < _SHORT and _FOLLOW_UP.match(request.last_user_text):
+        wanted = [tool for tool in fresh if tool.name in request.called_before]
     if not wanted and choice.mode == "required":
         candidates = fresh or allowed
         wanted = [max(candidates, key=lambda tool: scores[tool.name])]

@@ -97,6 +97,12 @@ def called_since_user(messages: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     return tuple(names)
 
 
+def called_before_user(messages: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Names of the tools called between the last user message and the one before."""
+    last = max((index for index, message in enumerate(messages) if message.get("role") == "user"), default=0)
+    return called_since_user(messages[:last])
+
+
 def check_tool_pairs(messages: Sequence[Mapping[str, Any]]) -> None:
     """Every tool message answers a call of the assistant message before it, and every call is answered. Raises ApiError."""
     open_calls: dict[str, None] = {}

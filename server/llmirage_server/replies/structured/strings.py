@@ -100,6 +100,8 @@ _BY_NAME: tuple[tuple[frozenset[str], Maker], ...] = tuple(
         ("uuid guid", FORMATS["uuid"]),
         ("datetime timestamp", FORMATS["date-time"]),
         ("date day birthday deadline due", _date),
+        ("timezone tz", lambda rng: rng.choice(("UTC", "Europe/Berlin", "America/New_York", "Asia/Tokyo"))),
+        ("symbol ticker", lambda rng: rng.choice(("AAPL", "MSFT", "NVDA", "AMZN"))),
         ("time hour", lambda rng: _time(rng)[:5]),
         ("phone telephone mobile", lambda rng: f"+1 555 01{rng.randint(0, 99):02}"),
         ("city town capital location place destination origin departure arrival", lambda rng: rng.choice(_CITIES)),
@@ -130,6 +132,12 @@ _BY_NAME: tuple[tuple[frozenset[str], Maker], ...] = tuple(
         ),
     )
 )
+
+
+def is_known(name: str) -> bool:
+    """Whether the name says what the string is likely to be."""
+    words = _name_words(name)
+    return any(known & words for known, _ in _BY_NAME)
 
 
 def by_name(name: str, rng: random.Random) -> str:
