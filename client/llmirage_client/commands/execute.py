@@ -135,9 +135,14 @@ class _Run:
         by_tokens = any(
             session.mode == "tokens" or any(turn.min_tokens is not None for turn in session.turns) for session in sessions
         )
-        if not needs_model and not by_tokens:
+        written = options.tokenizer is None and any(turn.synthetic for session in sessions for turn in session.turns)
+        if not needs_model and not by_tokens and not written:
             return options
         info = await probe(target)
+        if written and info.kind != "llmirage":
+            self._notes.append(
+                "Messages given by their length have it in the tokenizer of this package; --tokenizer names the endpoint's."
+            )
         if needs_model and len(info.models) > 1 and info.kind != "llmirage":
             raise RefusedError(f"{self._endpoint.url} serves several models, give one by --model: {', '.join(info.models)}")
         model = options.model

@@ -16,6 +16,7 @@ from llmirage_client.workload.session import Session, SyntheticUser, TokenSpec, 
 from llmirage_shared.media import part_tokens
 from llmirage_shared.prompt_encoder import PromptEncoder
 
+_FIRST_UNKNOWN = 2**31  # ids from here on are in no vocabulary
 _OUTPUT_KEYS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 
@@ -137,11 +138,11 @@ class PromptWriter:
         pictures = sum(part_tokens(part) for part in parts if isinstance(part, dict) and "text" not in part)
         calls = message.get("tool_calls")
         text = "".join(texts) + (json.dumps(calls, ensure_ascii=False) if calls else "")
-        marker = zlib.crc32(json.dumps([message.get("role"), message.get("name")]).encode())
+        marker = zlib.crc32(f"{message.get('role')}/{message.get('name')}".encode("utf-8", "replace"))
         return self._framed(marker, self._text(text) + self._unknown_of(parts, pictures))
 
     def _synthetic(self, message: SyntheticUser) -> bytes:
-        marker = zlib.crc32(b'["user", null]')
+        marker = zlib.crc32(b"user/None")
         if message.block_ids is not None:
             ids = block_content(message.block_ids, message.block_tokens, message.tokens, message.key)
             return self._framed(marker, as_segment(ids))
@@ -158,8 +159,8 @@ class PromptWriter:
 
     def _unknown(self, tokens: int) -> bytes:
         """Tokens that no other text has."""
-        self._fresh += 1
-        ids = np.random.default_rng(self._fresh).integers(2**31, 2**32 - 1, max(tokens, 0), dtype=np.uint32)
+        ids = _FIRST_UNKNOWN + (np.arange(self._fresh, self._fresh + max(tokens, 0)) & (_FIRST_UNKNOWN - 1))
+        self._fresh += len(ids)
         return ids.astype(">u4").tobytes()
 
     @staticmethod
