@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from llmirage_client.workload import formats, registry
+from llmirage_client.workload.first_keys import first_keys
 from llmirage_client.workload.session import WorkloadError
 
+DATA = Path(__file__).resolve().parents[1] / "data"
 DAG = '{"session_id":"a","turns":[{"messages":[{"role":"user","content":"x"}]}]}\n'
 FLAT = '{"input_toks":3,"output_toks":2,"arrival_time_ns":0}\n'
 INPUTS = '{"data":[{"session_id":"a","payloads":[{}]}]}'
@@ -47,6 +49,21 @@ def problems_of(path: str, format_name: str | None = None) -> list[str]:
 )
 def test_the_content_tells_the_format(content: str, name: str, tmp_path: Path) -> None:
     assert registry.detect(write(tmp_path, content)) == name
+
+
+EXAMPLES = [file for folder in ("aiperf", "evalscope") for file in sorted((DATA / folder).iterdir())]
+
+
+@pytest.mark.parametrize("file", [pytest.param(file, id=file.name) for file in EXAMPLES])
+def test_no_format_takes_the_files_of_another(file: Path) -> None:
+    name = {"trajectories": "swe_smith"}.get(file.stem, file.stem)
+    assert registry.detect(str(file)) == name
+    others = [other for other in registry.FORMATS.values() if other.name != name]
+    lines = [] if file.is_dir() else file.read_bytes().splitlines()
+    for line in lines:
+        seen = first_keys(line)
+        claimed = [other for other in others if seen.keys and other.recognises(seen.marks)]
+        assert all(other.order > registry.FORMATS[name].order for other in claimed)
 
 
 @pytest.mark.parametrize(
