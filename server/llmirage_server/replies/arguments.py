@@ -130,6 +130,8 @@ class _Heard:
         shape = _SHAPES.get(schema.get("format", "")) or next((_SHAPES[w] for w in sorted(words) if w in _SHAPES), None)
         if shape is None and words & _ADDRESSEES and (match := _SHAPES["email"].search(self._said)):
             return match.group(0)
+        if shape is None and "format" in schema:
+            return None
         if shape is not None:
             return match.group(0) if (match := shape.search(self._said)) else None
         if words & _PERSON_NAMES and (named := people(self._said)):

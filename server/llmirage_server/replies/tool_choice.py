@@ -64,8 +64,8 @@ _SAID_AS: Mapping[str, frozenset[str]] = {
         "transaction": "spend spent paid payment bought purchases",
     }.items()
 }
-_FOLLOW_UP = re.compile(r"\s*(and\b|what about|how about|now\b|same for|also\b)", re.IGNORECASE)
-_SHORT = 60  # characters of a question that leans on the one before
+# A short question that leans on the one before: it asks, or names something.
+_FOLLOW_UP = re.compile(r"\s*(?i:and|what about|how about|now|same for|also) (?=.*(?:\?|[A-Z0-9])).{1,60}", re.DOTALL)
 _OPERATORS = re.compile(r"\d\s*([-+*/x×÷^])\s*\(?-?\d")
 _OPERATIONS = {"+": "plus", "-": "minus", "*": "times", "x": "times", "×": "times", "/": "divided", "÷": "divided"}
 
@@ -86,7 +86,7 @@ def choose_tools(request: ReplyRequest) -> list[Tool]:
     scores = {tool.name: score(tool, request.last_user_text) for tool in allowed}
     fresh = [tool for tool in allowed if tool.name not in request.called]
     wanted = [tool for tool in fresh if scores[tool.name] >= _ENOUGH]
-    if not wanted and len(request.last_user_text) < _SHORT and _FOLLOW_UP.match(request.last_user_text):
+    if not wanted and _FOLLOW_UP.fullmatch(request.last_user_text):
         wanted = [tool for tool in fresh if tool.name in request.called_before]
     if not wanted and choice.mode == "required":
         candidates = fresh or allowed
