@@ -102,6 +102,8 @@ def test_requests_a_minute(make_api: Callable[..., Any]) -> None:
     other = api.post("/v1/completions", {"model": MODEL, "prompt": "a"}, headers=bearer("somebody-else"))
     assert other.status_code == 200
     assert api.post("/v1/responses", {"model": MODEL, "input": "a"}).status_code == 429
+    assert api.post("/v1/embeddings", {"model": "text-embedding-3-small", "input": "a"}).status_code == 429
+    assert api.post("/tokenize", {"prompt": "a"}).status_code == 200  # costs a real API nothing
     messages = api.post("/v1/messages", BODY)
     assert (messages.status_code, messages.json()["error"]["type"]) == (429, "rate_limit_error")
 
@@ -115,6 +117,8 @@ def test_tokens_a_minute(make_api: Callable[..., Any]) -> None:
     refused = api.complete([5] * 40, max_tokens=20)
     assert refused.status_code == 429
     assert "on tokens per min (TPM): Limit 100, Used " in refused.json()["error"]["message"]
+    vectors = api.post("/v1/embeddings", {"model": "text-embedding-3-small", "input": ["abcdefgh", [1, 2, 3]]})
+    assert vectors.headers["x-ratelimit-remaining-tokens"] in ("15", "16", "17", "18")
     hopeless = api.complete([5] * 101, max_tokens=1)
     assert hopeless.status_code == 429
     assert "Request too large" in hopeless.json()["error"]["message"]

@@ -76,9 +76,16 @@ class EmbeddingsEndpoint:
             raise errors.array_too_long("input", MOST_INPUTS, len(inputs))
         model = embedding_model(self._service, request.model)
         check_dimensions(model, request.dimensions)
+        if self._service.limits is not None:
+            self._service.limits.admit(exchange, request.model, _about_tokens(inputs))
         tokenizer = (await self._service.text.get()).encoder.tokenizer
         body = await aside(inputs, lambda: _answer(request, model, inputs, tokenizer))
         return exchange.content(body, b"application/json")
+
+
+def _about_tokens(inputs: Sequence[Prompt]) -> int:
+    """Before anything is tokenized: four characters a token, as the API's rate limits estimate."""
+    return sum(-(-len(given) // 4) if isinstance(given, str) else len(given) for given in inputs)
 
 
 def embedding_model(service: Service, name: str) -> EmbeddingModel:
