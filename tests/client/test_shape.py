@@ -131,7 +131,7 @@ def test_forks_share_their_parent_s_history_and_spawns_do_not(tmp_path: Path) ->
     spawn = seen(load(write(tmp_path, row("root", spawns=["a", "b"]), row("a"), row("b"))))
     assert fork.reuse.own_tokens > 40
     assert spawn.reuse.own_tokens == 0
-    assert fork.distributions["children of a branch"].max == 2
+    assert fork.distributions["children of a branch"].summary.max == 2
 
 
 def test_arrivals_waits_and_a_walk_that_is_cut(tmp_path: Path) -> None:
@@ -139,19 +139,21 @@ def test_arrivals_waits_and_a_walk_that_is_cut(tmp_path: Path) -> None:
     shape_ = seen(load(write(tmp_path, *rows)), most=3)
     assert (shape_.arrivals_per_s, shape_.gap_variation, shape_.counted_requests) == (2.0, 0.0, 3)
     assert "wait before a turn, s" not in shape_.distributions
-    assert seen(load(str(DATA / "trie.jsonl"))).distributions["wait before a turn, s"].max == 0.05
+    assert seen(load(str(DATA / "trie.jsonl"))).distributions["wait before a turn, s"].summary.max == 0.05
 
 
 def test_the_command_prints_a_table_or_json() -> None:
     text = CliRunner().invoke(main, ["inspect", str(DATA / "custom_multi_turn.jsonl"), "--reply-tokens", "7"])
     assert text.exit_code == 0
     assert "highest prefix reuse" in text.output
+    assert "█" in text.output
     assert "6 replies are taken to be 7 tokens long (--reply-tokens), as the file does not say" in text.output
     as_json = json.loads(
         CliRunner().invoke(main, ["inspect", str(DATA / "trie.jsonl"), "--json", "--max-turns", "1"]).output
     )
     assert as_json["requests_when_every_root_runs_once"] == 3
     assert as_json["distributions"]["prompt tokens"]["count"] == 3
+    assert sum(as_json["distributions"]["prompt tokens"]["bars"]) == 3
     assert 0 <= as_json["prefix_reuse"]["share"] < 0.1
 
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from llmirage_client.workload.shape import Shape
 
 _MOST_REQUESTS = 1_000_000
+_HEIGHTS = "·▁▂▃▄▅▆▇█"
+_ASCII_HEIGHTS = ".12345678"
 _COLUMNS = {"mean": "avg", "p50": "p50", "p90": "p90", "p99": "p99", "min": "min", "max": "max"}
 
 
@@ -97,7 +99,10 @@ def _as_json(facts: dict[str, Any], seen: Shape, notes: list[str]) -> dict[str, 
     reuse = seen.reuse
     return {
         **{name.replace(" ", "_"): value for name, value in facts.items()},
-        "distributions": {name: summary.as_dict() for name, summary in seen.distributions.items()},
+        "distributions": {
+            name: {**distribution.summary.as_dict(), "bars": distribution.bars}
+            for name, distribution in seen.distributions.items()
+        },
         "arrivals_per_s": seen.arrivals_per_s,
         "gap_variation": seen.gap_variation,
         "prefix_reuse": {
@@ -126,10 +131,30 @@ def _print(file: str, facts: dict[str, Any], seen: Shape, notes: list[str]) -> N
         click.echo(f"  {'highest prefix reuse':<36}{reuse.share:.1%} of prompt tokens: {parts}")
     click.echo()
     rows = [
-        {"": name, **{column: f"{getattr(summary, key):,.4g}" for column, key in _COLUMNS.items()}, "of": summary.count}
-        for name, summary in seen.distributions.items()
+        {
+            "": name,
+            **{column: f"{getattr(distribution.summary, key):,.4g}" for column, key in _COLUMNS.items()},
+            "of": distribution.summary.count,
+            "from min to max": _plot(distribution.bars),
+        }
+        for name, distribution in seen.distributions.items()
     ]
     if rows:
         print_table(rows)
     for note in notes:
         click.echo(f"note: {note}")
+
+
+def _plot(bars: tuple[int, ...]) -> str:
+    """A histogram of one line: a height of 1 to 8 for each part, a dot for a part with no value."""
+    most = max(bars)
+    heights = _HEIGHTS if _shows(_HEIGHTS) else _ASCII_HEIGHTS
+    return "".join(heights[-(-count * 8 // most)] for count in bars)
+
+
+def _shows(text: str) -> bool:
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -6,11 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice, pairwise
 
+import numpy as np
+
 from llmirage_client.workload.prefix_tree import PrefixTree
 from llmirage_client.workload.prompts import PromptWriter
 from llmirage_client.workload.session import Workload
 from llmirage_shared.prompt_encoder import PromptEncoder
 from llmirage_shared.statistics import Summary, summarize
+
+_BARS = 12
+_WAITS = "wait before a turn, s"
+_GAPS = "gap between arrivals, s"
 
 
 @dataclass(slots=True, frozen=True)
@@ -30,12 +36,20 @@ class Reuse:
 
 
 @dataclass(slots=True, frozen=True)
+class Distribution:
+    """bars: how many values are in each of equal parts of the range from the least value to the largest."""
+
+    summary: Summary
+    bars: tuple[int, ...]
+
+
+@dataclass(slots=True, frozen=True)
 class Shape:
     """distributions: by what is counted; those without a value are left out. counted_requests: fewer than there are when
     the walk was cut. assumed_replies: requests of which nothing says how long the reply is.
     """
 
-    distributions: Mapping[str, Summary]
+    distributions: Mapping[str, Distribution]
     reuse: Reuse
     counted_requests: int
     assumed_replies: int
@@ -70,16 +84,21 @@ def shape(workload: Workload, encoder: PromptEncoder, assumed_reply_tokens: int,
         "prompt tokens": prompts,
         "of these not cached": new,
         "reply tokens": replies,
-        "wait before a turn, s": [turn.delay_s for s in sessions for turn in s.turns[1:]],
-        "gap between arrivals, s": gaps,
+        _WAITS: [turn.delay_s for s in sessions for turn in s.turns[1:]],
+        _GAPS: gaps,
     }
-    summaries = {name: summary for name, values in samples.items() if (summary := summarize(values)) is not None}
-    if "wait before a turn, s" in summaries and not summaries["wait before a turn, s"].max:
-        del summaries["wait before a turn, s"]
-    gap = summaries.get("gap between arrivals, s")
+    distributions = {
+        name: Distribution(summary, tuple(np.histogram(values, bins=_BARS)[0].tolist()))
+        for name, values in samples.items()
+        if (summary := summarize(values)) is not None
+    }
+    waits = distributions.get(_WAITS)
+    if waits is not None and not waits.summary.max:
+        del distributions[_WAITS]
+    gap = distributions[_GAPS].summary if _GAPS in distributions else None
     regular = gap is not None and gap.avg > 0
     return Shape(
-        distributions=summaries,
+        distributions=distributions,
         reuse=Reuse(int(sum(prompts)), own, other),
         counted_requests=len(prompts),
         assumed_replies=len(prompts) - len(replies),
