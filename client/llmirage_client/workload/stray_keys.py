@@ -20,7 +20,9 @@ class StrayKeys:
 
     def look(self, row: Mapping[str, Any], known: Collection[str], check: Checker, prefix: str = "") -> None:
         """A key that is nearly a known one, which the row does not have, is a problem."""
-        for key in row.keys() - known:
+        for key in row:
+            if key in known:
+                continue
             near = difflib.get_close_matches(key, known, n=1, cutoff=_CLOSE)
             if near and near[0] not in row:
                 check.fail(prefix + key, f"is not a key of this format (did you mean '{near[0]}'?)")

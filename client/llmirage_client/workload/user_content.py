@@ -11,6 +11,7 @@ from llmirage_client.workload.media_files import MediaError, MediaFiles, MediaKi
 
 _MEDIA: tuple[MediaKind, ...] = ("image", "audio", "video")
 MODALITY_KEYS = ("text", "texts", "image", "images", "image_uuids", "audio", "audios", "video", "videos")
+_MEDIA_KEYS = frozenset(MODALITY_KEYS) - {"text", "texts"}
 _OBJECT_KEYS = ("name", "contents")
 
 
@@ -58,7 +59,7 @@ class ContentReader:
 
     def read(self, row: Mapping[str, Any], check: Checker, prefix: str = "") -> Content:
         content = Content(texts=[text for text, _ in self._values(row, "text", check, prefix)])
-        for kind in _MEDIA:
+        for kind in _MEDIA if not row.keys().isdisjoint(_MEDIA_KEYS) else ():
             values = [self._medium(kind, value, at, check) for value, at in self._values(row, kind, check, prefix)]
             if kind == "image":
                 content.images = self._with_ids(row, values, check, prefix)
