@@ -38,9 +38,9 @@ same request gets without it. The server describes itself under `GET /openapi.js
 
 Fields that are not listed are accepted too, as they belong to servers of other makers.
 
-Not in the tables: `POST /sleep` (vLLM) ends every request under way, empties the prefix caches and lets the server refuse new
-requests with 503 until `POST /wake_up`; `GET /is_sleeping` tells. With `--api-key` all but `/health`, `/ping` and `/metrics`
-need a key; `--rate-limit` and `--token-limit` count whatever generates, and embeddings.
+Not in the tables: `POST /sleep` (vLLM) ends every request under way, empties the prefix caches and lets the server refuse
+new requests with 503 until `POST /wake_up`; `GET /is_sleeping` tells. With `--api-key` all but `/health`, `/ping` and
+`/metrics` need a key; `--rate-limit` and `--token-limit` count whatever generates, and embeddings.
 """
 
 
