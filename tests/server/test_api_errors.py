@@ -300,3 +300,27 @@ def test_no_body_of_odd_values_is_a_server_error(api: Any, path: str, changes: d
 def test_numbers_in_urls_are_read_with_care(api: Any, path: str, name: str, text: str) -> None:
     response = api.request("GET", path, params={name: text})
     assert_error(response, 400, name, "invalid_type", "expected an integer")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/v1/chat/completions", {"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
+        ("/v1/chat/completions", {"tools": [{"type": "custom", "custom": {"name": "a!"}}]}, "tools[0].custom.name"),
+        (
+            "/v1/chat/completions",
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a b", "schema": {}}}},
+            "response_format.json_schema.name",
+        ),
+        ("/v1/responses", {"tools": [{"type": "function", "name": "a.b"}]}, "tools[0].name"),
+        ("/v1/responses", {"tools": [{"type": "teleport"}]}, "tools[0].type"),
+        ("/v1/responses", {"text": {"format": {"type": "json_schema", "name": "?", "schema": {}}}}, "text.format.name"),
+        ("/v1/responses", {"tool_choice": "required"}, "tool_choice"),
+    ],
+)
+def test_names_that_are_none(api: Any, path: str, body: dict[str, Any], param: str) -> None:
+    asked = {"messages": [USER]} if "chat" in path else {"input": "Hello"}
+    answer = api.post(path, {"model": "Qwen/Qwen3-30B-A3B", **asked, **body})
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert (error["type"], error["param"], error["code"]) == ("invalid_request_error", param, "invalid_value")

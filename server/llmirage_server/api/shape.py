@@ -121,6 +121,8 @@ def response_shape(request: ResponseRequest, messages: Sequence[Mapping[str, Any
                 f"response_format '{form['name']}'", problem, "text.format.schema", "invalid_json_schema"
             )
     choice, forced = _response_choice(request.tool_choice)
+    if request.tool_choice == "required" and not request.tools:
+        raise errors.invalid_value("tool_choice", "Tool choice 'required' must be specified with 'tools' parameter.")
     schema, fenced = asked_in_words(schema, None, messages)
     return Shape(
         tools=tuple(tools),

@@ -63,6 +63,11 @@ def invalid_value(param: str, message: str) -> ApiError:
     return ApiError(f"Invalid '{param}': {message}", param=param, code="invalid_value")
 
 
+def wrong_pattern(param: str, pattern: str) -> ApiError:
+    """pattern: the regular expression that a string does not match."""
+    return invalid_value(param, f"string does not match pattern. Expected a string that matches the pattern '{pattern}'.")
+
+
 def below_minimum(param: str, kind: str, minimum: float, value: float) -> ApiError:
     """kind: "integer" or "decimal", what the field takes, whichever the value is."""
     return ApiError(

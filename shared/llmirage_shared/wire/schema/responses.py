@@ -149,7 +149,11 @@ class ResponseCustomTool(WireModel):
 class HostedTool(WireModel):
     """Declared and accepted; never called by itself."""
 
-    type: Annotated[str, Field(json_schema_extra={"not": {"enum": ["function", "custom"]}})]
+    type: Literal[
+        "web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11", "file_search",
+        "code_interpreter", "computer", "computer_use_preview", "image_generation", "mcp", "local_shell", "shell",
+        "apply_patch", "namespace", "tool_search", "programmatic_tool_calling",
+    ]  # fmt: skip
 
 
 def _tool_tag(value: Any) -> str:

@@ -8,7 +8,7 @@ from pydantic import Discriminator, Field, StringConstraints, Tag
 
 from llmirage_shared.wire.schema.base import WireModel
 
-ToolName = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+ToolName = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern="^[a-zA-Z0-9_-]+$")]
 
 
 class FunctionDefinition(WireModel):

@@ -96,6 +96,8 @@ class _Finding:
             return self._range_error()
         if kind in ("too_short", "too_long", "string_too_short", "string_too_long"):
             return self._length_error()
+        if kind == "string_pattern_mismatch":
+            return errors.wrong_pattern(name, context["pattern"])
         if kind in ("int_from_float", "int_parsing_size"):
             return errors.wrong_type(name, "an integer", value)
         if kind == "finite_number":
