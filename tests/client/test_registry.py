@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from workload_files import loads_or_is_refused, mutate
+from workload_files import write as write_rows
 
 from llmirage_client.workload import formats, registry
 from llmirage_client.workload.first_keys import first_keys
@@ -137,3 +142,15 @@ def test_every_bundled_workload_loads_by_name() -> None:
 def test_an_unknown_bundled_name_lists_the_names_there_are() -> None:
     (problem,) = problems_of("bundled:dag")
     assert problem.startswith("there is no such bundled workload; choose one of coding-agent, dag-agent-team, dag-example")
+
+
+LINES = [json.loads(line) for file in EXAMPLES if file.suffix == ".jsonl" for line in file.read_text().splitlines()]
+
+
+@given(st.data())
+@settings(max_examples=200, deadline=None)
+def test_any_mutant_of_any_example_is_of_some_format_or_of_none(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    rows = [mutate(data.draw(st.sampled_from(LINES)), data) for _ in range(data.draw(st.integers(1, 3)))]
+    loads_or_is_refused(write_rows(tmp_path_factory.mktemp("mutant"), *rows), None)

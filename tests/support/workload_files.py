@@ -58,7 +58,7 @@ def mutate(value: Any, data: st.DataObject) -> Any:
     return root[0]
 
 
-def loads_or_is_refused(path: str, format_name: str, **options: Any) -> None:
+def loads_or_is_refused(path: str, format_name: str | None, **options: Any) -> None:
     """What every loader owes to any file: sessions that can run, or problems that name the file."""
     try:
         workload = load(path, format_name, options)
