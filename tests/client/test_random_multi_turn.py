@@ -75,6 +75,10 @@ def test_a_run_offers_its_settings() -> None:
             {"max_turns": 2, "min_prompt_length": -1},
             ["option min_prompt_length: Input should be greater than or equal to 0"],
         ),
+        (
+            {"max_turns": 2, "max_prompt_length": 1e30},
+            ["option max_prompt_length: Input should be less than or equal to 10000000"],
+        ),
         ({"max_turns": 2, "conversations": 0}, ["option conversations: Input should be greater than or equal to 1"]),
         ({"max_turns": 2, "dataset_offset": -1}, ["option dataset_offset: Input should be greater than or equal to 0"]),
         ({"max_turns": 2, "prefix_length": [1, 2]}, ["option prefix_length: Input should be a valid integer"]),

@@ -17,13 +17,14 @@ Kind = Literal["integer", "number", "boolean", "text", "range"]
 
 @dataclass(slots=True, frozen=True)
 class Option:
-    """One option. required: it has no default. minimum holds for integers, numbers and both ends of a range."""
+    """One option. required: it has no default. minimum and maximum hold for numbers and both ends of a range."""
 
     name: str
     kind: Kind
     help: str
     default: Any = None
     minimum: int = 0
+    maximum: int = 10_000_000
     required: bool = False
 
 
@@ -63,9 +64,9 @@ def _read(option: Option, value: Any, check: Checker) -> Any:
     field = f"option {option.name}"
     match option.kind:
         case "integer":
-            return check.integer(value, field, minimum=option.minimum)
+            return check.integer(value, field, minimum=option.minimum, maximum=option.maximum)
         case "number":
-            return check.number(value, field, minimum=option.minimum)
+            return check.number(value, field, minimum=option.minimum, maximum=option.maximum)
         case "boolean":
             return check.boolean(value, field)
         case "text":
@@ -79,7 +80,7 @@ def _range(option: Option, value: Any, field: str, check: Checker) -> tuple[int,
     if not 1 <= len(parts) <= 2:
         check.fail(field, "Input should be one whole number, or LOW:HIGH")
         return None
-    ends = [check.integer(part, field, minimum=option.minimum) for part in parts]
+    ends = [check.integer(part, field, minimum=option.minimum, maximum=option.maximum) for part in parts]
     low, high = ends[0], ends[-1]
     if low is None or high is None:
         return None

@@ -66,7 +66,7 @@ FORMAT = Format(
         Option("max_prompt_length", "integer", "most tokens of a user message", 131_072, minimum=1),
         Option("prefix_length", "integer", "tokens that every user message begins with, besides its own", 0),
         Option("conversations", "integer", "how many there are, unless --num-conversations says", _CONVERSATIONS, minimum=1),
-        Option("seed", "integer", "of the draws", 0),
+        Option("seed", "integer", "of the draws", 0, minimum=-(2**63), maximum=2**63),
         DATASET_OFFSET,
     ),
 )

@@ -106,7 +106,7 @@ FORMAT = Format(
     order=70,
     options=(
         Option("conversations", "integer", "how many requests are drawn (--num-conversations)", 100, minimum=1),
-        Option("seed", "integer", "what is drawn (--random-seed)", 0, minimum=_LOWEST_SEED),
+        Option("seed", "integer", "what is drawn (--random-seed)", 0, minimum=_LOWEST_SEED, maximum=2**63),
     ),
     recognises_directory=recognises_directory,
 )

@@ -19,7 +19,7 @@ from llmirage_client.workload.session import SyntheticUser, Turn, Workload
 
 _LISTS = ("assistant_response_length", "tool_call_output_length", "tool_call_latency")
 _KEYS = ("input_prompt_length", "num_turns", *_LISTS, "final_assistant_response_length")
-_MOST = 2**31 - 1
+_MOST = 10_000_000  # no model takes as many tokens
 
 
 def load(path: str, *, max_turns: int | None = None, skip_bad_lines: bool = False) -> Workload:
