@@ -62,9 +62,7 @@ def _described(operation: Operation, refs: dict[type[BaseModel], Any], model: st
     told: dict[str, Any] = {
         "operationId": operation.id,
         "summary": operation.summary,
-        "parameters": [
-            {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}} for name in in_path
-        ]
+        "parameters": [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in in_path]
         + [{"name": name, "in": "query", "schema": schema} for name, schema in operation.query.items()],
         "responses": {"200": _success(operation, refs)},
     }
