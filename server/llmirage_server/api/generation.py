@@ -242,6 +242,7 @@ class Generation:
             self.start()
             await waiter.done
         finally:
+            waiter.forget()
             watch.cancel()
             self.service.open_responses.discard(waiter)
             self.stop()
@@ -266,6 +267,11 @@ class _Waiter:
             self._unfinished -= 1
             if not self._unfinished and not self.done.done():
                 self.done.set_result(None)
+
+    def forget(self) -> None:
+        """Nobody waits any more: an error that came too late is nobody's."""
+        if self.done.done() and not self.done.cancelled():
+            self.done.exception()
 
     def client_left(self, watch: asyncio.Future[None]) -> None:
         if not watch.cancelled() and not self.done.done():
