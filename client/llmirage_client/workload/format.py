@@ -10,7 +10,7 @@ from llmirage_client.workload.format_options import Option
 from llmirage_client.workload.session import Workload
 
 
-def _no(_: object) -> bool:
+def never(_: object) -> bool:
     return False
 
 
@@ -36,8 +36,8 @@ class Format:
     aliases: tuple[str, ...] = ()
     order: int = 100
     options: tuple[Option, ...] = ()
-    recognises_array: Callable[[list[object]], bool] = _no
-    recognises_header: Callable[[str], bool] = _no
-    recognises_directory: Callable[[Path], bool] = _no
+    recognises_array: Callable[[list[object]], bool] = never
+    recognises_header: Callable[[str], bool] = never
+    recognises_directory: Callable[[Path], bool] = never
     generates: bool = False
     fetch: str = ""

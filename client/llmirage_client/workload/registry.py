@@ -16,7 +16,7 @@ from llmirage_client.workload import formats
 from llmirage_client.workload.checking import kind_of
 from llmirage_client.workload.files import JsonFault, fault, parse, read_bytes
 from llmirage_client.workload.first_keys import FirstKeys, first_keys
-from llmirage_client.workload.format import Format
+from llmirage_client.workload.format import Format, never
 from llmirage_client.workload.format_options import DATASET_OFFSET, read_options, skip
 from llmirage_client.workload.session import Workload
 
@@ -103,7 +103,8 @@ def _format_of_directory(path: Path) -> str:
     names = [name for name, declared in FORMATS.items() if declared.recognises_directory(path)]
     if names:
         return names[0]
-    raise fault(str(path), "is a directory, and none of its files is of a format that may be one")
+    possible = ", ".join(name for name, declared in FORMATS.items() if declared.recognises_directory is not never)
+    raise fault(str(path), f"is a directory, and its files are not those of a format that may be one ({possible})")
 
 
 def _format_of(line: bytes) -> str | None:

@@ -77,16 +77,17 @@ def recognises(keys: Collection[str]) -> bool:
 
 
 def recognises_directory(path: Path) -> bool:
-    """Whether a .jsonl file of it begins with a request body."""
-    for file in body_files(path):
-        try:
-            data = read_bytes(str(file))
-        except WorkloadError:
-            continue
-        line = next((line for line in data.split(b"\n") if line.strip()), b"")
-        if recognises(first_keys(line).marks):
-            return True
-    return False
+    """Whether at least half of its .jsonl files begin with a request body; the others are then mistakes."""
+    files = body_files(path)
+    return bool(files) and 2 * sum(map(_begins_with_body, files)) >= len(files)
+
+
+def _begins_with_body(file: Path) -> bool:
+    try:
+        data = read_bytes(str(file))
+    except WorkloadError:
+        return False
+    return recognises(first_keys(next((line for line in data.split(b"\n") if line.strip()), b"")).marks)
 
 
 FORMAT = Format(
