@@ -7,6 +7,7 @@ from typing import Any
 
 import anthropic
 import pytest
+from pydantic import BaseModel
 
 MODEL = "Qwen/Qwen3-30B-A3B"
 WEATHER = {
@@ -100,3 +101,46 @@ def test_errors_have_the_apis_shape(sdk: Any) -> None:
     use = {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {}}
     with pytest.raises(anthropic.BadRequestError, match="tool_result"):
         create(sdk, [*ASK, {"role": "assistant", "content": [use]}, {"role": "user", "content": "so?"}], tools=[WEATHER])
+
+
+def test_structured_output(sdk: Any) -> None:
+    class Person(BaseModel):
+        name: str
+        age: int
+
+    parsed = sdk.messages.parse(model=MODEL, max_tokens=500, messages=[{"role": "user", "content": "Jason is 25"}],
+                                output_format=Person)  # fmt: skip
+    assert parsed.parsed_output.model_dump() == {"name": "Jason", "age": 25}
+    bad = {"format": {"type": "json_schema", "schema": {"type": "nothing"}}}
+    with pytest.raises(anthropic.BadRequestError):
+        create(sdk, extra_body={"output_config": bad})
+
+
+def test_the_tool_runner_ends(sdk: Any) -> None:
+    asked = []
+
+    @anthropic.beta_tool
+    def get_weather(location: str) -> str:
+        """Get the weather in a location."""
+        asked.append(location)
+        return "sunny"
+
+    runner = sdk.beta.messages.tool_runner(model=MODEL, max_tokens=800, messages=ASK, tools=[get_weather])
+    assert runner.until_done().stop_reason == "end_turn"
+    assert asked == ["Paris"]
+
+
+def test_a_thread_is_continued(sdk: Any) -> None:
+    first = create(sdk, max_tokens=20, extra_body={"thread": {"type": "create"}})
+    thread = {"thread": {"type": "continue", "previous_message_id": first.id}}
+    more = create(sdk, [{"role": "user", "content": "More"}], max_tokens=20, extra_body=thread)
+    assert more.usage.input_tokens + more.usage.cache_read_input_tokens > 20
+    unknown = {"thread": {"type": "continue", "previous_message_id": "msg_0"}}
+    with pytest.raises(anthropic.NotFoundError):
+        create(sdk, extra_body=unknown)
+
+
+def test_an_abort_disturbs_nobody(sdk: Any) -> None:
+    with sdk.messages.stream(model=MODEL, max_tokens=1500, messages=ASK) as stream:
+        next(iter(stream))
+    assert create(sdk).content[0].text

@@ -44,6 +44,9 @@ class OpenApiLaw:
         # Vectors are float32 in base64 where the request asks for it, as the SDKs do.
         vector = self._schemas["Embedding"]["properties"]
         vector["embedding"] = {"anyOf": [vector["embedding"], {"type": "string"}]}
+        # Calls of custom tools are streamed, too.
+        call = self._schemas["ChatCompletionMessageToolCallChunk"]["properties"]
+        call["type"] = {"enum": [*call["type"]["enum"], "custom"]}
         # A response that is not finished has no usage yet.
         usage = self._schemas["Response"]["allOf"][-1]["properties"]
         usage["usage"] = {"anyOf": [usage["usage"], *_NULLABLE]}

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from llmirage_server.api.exchange import Exchange
 from llmirage_server.api.generation import Choice, Generation, Prompt, Service
+from llmirage_server.api.messages.thread import continued, remember
 from llmirage_server.api.messages.translate import chat_messages, chat_tools, messages_shape
 from llmirage_server.api.responses.items import sealed
 from llmirage_server.api.stream import TokenStream
@@ -44,8 +45,9 @@ class MessagesEndpoint:
         from llmirage_shared.wire.schema.messages import MessagesRequest
         from llmirage_shared.wire.schema.validation import check
 
-        request = check(MessagesRequest, parse_object(await exchange.body()))
         service = self._service
+        body = continued(service.state, parse_object(await exchange.body()))
+        request = check(MessagesRequest, body)
         served = service.models.find(request.model)
         chat = chat_messages(request)
         shape = messages_shape(request, chat, request.max_tokens)
@@ -63,9 +65,15 @@ class MessagesEndpoint:
         [choice] = generation.choices
         message = _Message(request, choice, generation)
         if request.stream:
-            return TokenStream(generation, exchange, [message], message.closing, _failed)
+
+            def closing() -> bytes:
+                remember(service.state, body, message.whole())
+                return message.closing()
+
+            return TokenStream(generation, exchange, [message], closing, _failed)
         await generation.finish(exchange)
-        return exchange.json(message.whole())
+        remember(service.state, body, whole := message.whole())
+        return exchange.json(whole)
 
     async def count_tokens(self, exchange: Exchange) -> Response:
         from llmirage_shared.wire.schema.messages import CountRequest

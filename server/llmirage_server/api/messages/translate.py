@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from llmirage_server.api.shape import Shape, schema_problem
+from llmirage_server.api.shape import Shape, asked_in_words, schema_problem
 from llmirage_server.replies.reply import Tool, ToolChoice
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.chat import called_before_user, called_since_user
@@ -110,6 +110,11 @@ def messages_shape(request: CountRequest, chat: Sequence[Mapping[str, Any]], max
             raise errors.invalid_schema(f"tool '{tool.name}'", problem, f"tools.{index}.input_schema", None)
         if tool.type in (None, "custom"):  # the provider's own tools are declared, never called
             tools.append(Tool("function", tool.name, tool.description or "", tool.input_schema))
+    form = request.output_config.format if request.output_config else None
+    form = form or request.output_format
+    if form is not None and (problem := schema_problem(form.schema_, False)):
+        raise errors.invalid_schema("output_config.format", problem, "output_config.format.schema", None)
+    schema, fenced = asked_in_words(form.schema_ if form else None, None, chat)
     thinking = request.thinking
     thought = 0
     if thinking is not None and thinking.type != "disabled":
@@ -125,6 +130,8 @@ def messages_shape(request: CountRequest, chat: Sequence[Mapping[str, Any]], max
         parallel_tool_calls=not (request.tool_choice and request.tool_choice.disable_parallel_tool_use),
         called=called_since_user(chat),
         called_before=called_before_user(chat),
+        json_schema=schema,
+        fenced=fenced,
         reasoning_tokens=thought,
     )
 

@@ -81,6 +81,16 @@ class Thinking(WireModel):
     budget_tokens: Annotated[Integer, Field(ge=1024)] | None = None
 
 
+class OutputFormat(WireModel):
+    type: Literal["json_schema"]
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
+class OutputConfig(WireModel):
+    format: OutputFormat | None = None
+    effort: str | None = None
+
+
 class CountRequest(WireModel):
     """POST /v1/messages/count_tokens."""
 
@@ -90,6 +100,9 @@ class CountRequest(WireModel):
     tools: list[MessagesTool] | None = None
     tool_choice: MessagesToolChoice | None = None
     thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    output_format: OutputFormat | None = None
+    thread: dict[str, Any] | None = None
 
 
 class MessagesRequest(CountRequest):
