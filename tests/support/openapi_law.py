@@ -34,8 +34,11 @@ class OpenApiLaw:
 
     def _own_exceptions(self) -> None:
         """Where the document is narrower than the service it describes."""
-        # A scored prompt's first token has no log probability, and a chunk that does not end a choice no finish_reason.
-        choice = self._schemas["CreateCompletionResponse"]["properties"]["choices"]["items"]["properties"]
+        # Text completions have no schema of their chunks, which may have neither finish_reason nor usage; and a scored prompt's
+        # first token has no log probability.
+        completion = self._schemas["CreateCompletionResponse"]["properties"]
+        completion["usage"] = {"anyOf": [completion["usage"], *_NULLABLE]}
+        choice = completion["choices"]["items"]["properties"]
         choice["finish_reason"] = {"anyOf": [choice["finish_reason"], *_NULLABLE]}
         for schema in choice["logprobs"].get("anyOf", [choice["logprobs"]]):
             if "properties" in schema:
