@@ -27,6 +27,12 @@ _TOOL = {"type": "function", "function": {"name": "get_weather", "description": 
 _OTHER = {"type": "function", "function": {"name": "get_time", "description": "Time of a city", "parameters": _SCHEMA}}
 _BOTH = [{"role": "user", "content": "get_weather and get_time of Paris"}]
 _FLAT = {"type": "function", "name": "get_weather", "description": "Weather of a city", "parameters": _SCHEMA}
+_ANSWER_FORM = {
+    "format": {
+        "type": "json_schema",
+        "schema": {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]},
+    }
+}
 _INPUT_TOOL = {"name": "get_weather", "description": "Weather of a city", "input_schema": _SCHEMA}
 
 BASES: dict[str, dict[str, Any]] = {
@@ -158,6 +164,9 @@ PROBES: dict[str, dict[str, Probe]] = {
         "tools": Probe([_INPUT_TOOL]),
         "tool_choice": Probe({"type": "none"}, {"tools": [_INPUT_TOOL]}),
         "thinking": Probe({"type": "enabled", "budget_tokens": 1024}),
+        "output_config": Probe(_ANSWER_FORM),
+        "output_format": Probe(_ANSWER_FORM["format"]),
+        "thread": Probe({"type": "create"}),
         "max_tokens": Probe(5),
         "stop_sequences": Probe([" the", "."]),
         "stream": Probe(True),

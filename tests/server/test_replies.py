@@ -232,7 +232,7 @@ def test_impossible_lengths_are_refused(fields: dict[str, float], said: str) -> 
 
 
 def test_sources_are_chosen_by_name() -> None:
-    assert isinstance(make_reply_source("prose", TOKENIZER, 1), ProseReplies)
-    assert isinstance(make_reply_source("echo", TOKENIZER, 1), EchoReplies)
+    assert isinstance(make_reply_source("prose", TOKENIZER, 1)._texts, ProseReplies)  # type: ignore[attr-defined]
+    assert isinstance(make_reply_source("echo", TOKENIZER, 1)._texts, EchoReplies)  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="unknown reply source 'poem'; choose from prose, echo"):
         make_reply_source("poem", TOKENIZER, 1)  # type: ignore[arg-type]

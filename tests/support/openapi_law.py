@@ -34,7 +34,7 @@ class OpenApiLaw:
 
     def _own_exceptions(self) -> None:
         """Where the document is narrower than the service it describes."""
-        # Text completions have no schema of their chunks, which may have neither finish_reason nor usage; and a scored prompt's
+        # Chunks of text completions have no schema; they may have neither finish_reason nor usage. And a scored prompt's
         # first token has no log probability.
         completion = self._schemas["CreateCompletionResponse"]["properties"]
         completion["usage"] = {"anyOf": [completion["usage"], *_NULLABLE]}

@@ -9,7 +9,7 @@ from llmirage_server.replies.reply import ReplyRequest, Tool
 
 MOST_CALLS = 8  # in one reply
 _ENOUGH = 3.0  # score from which a tool does what was asked
-_NAME, _DESCRIPTION, _PARAMETER, _SPELLED_OUT = 3.0, 1.0, 1.0, 10.0
+_NAME, _DESCRIPTION, _PARAMETER, _SPELLED_OUT = 3.0, 1.5, 1.0, 10.0
 
 _WORD = re.compile(r"[A-Za-z]+|\d+(?:\.\d+)?")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -66,6 +66,9 @@ _SAID_AS: Mapping[str, frozenset[str]] = {
 }
 # A short question that leans on the one before: it asks, or names something.
 _FOLLOW_UP = re.compile(r"\s*(?i:and|what about|how about|now|same for|also) (?=.*(?:\?|[A-Z0-9])).{1,60}", re.DOTALL)
+_USE_IT = re.compile(
+    r"\b(?:use|call|invoke|run)\s+(?:the|a|your|this|that|one of the)\s+(?:\w+\s+)?(?:tool|function)s?\b", re.IGNORECASE
+)
 _OPERATORS = re.compile(r"\d\s*([-+*/x×÷^])\s*\(?-?\d")
 _OPERATIONS = {"+": "plus", "-": "minus", "*": "times", "x": "times", "×": "times", "/": "divided", "÷": "divided"}
 
@@ -86,6 +89,8 @@ def choose_tools(request: ReplyRequest) -> list[Tool]:
     scores = {tool.name: score(tool, request.last_user_text) for tool in allowed}
     fresh = [tool for tool in allowed if tool.name not in request.called]
     wanted = [tool for tool in fresh if scores[tool.name] >= _ENOUGH]
+    if not wanted and fresh and _USE_IT.search(request.last_user_text):
+        wanted = [max(fresh, key=lambda tool: scores[tool.name])]
     if not wanted and _FOLLOW_UP.fullmatch(request.last_user_text):
         wanted = [tool for tool in fresh if tool.name in request.called_before]
     if not wanted and choice.mode == "required":
