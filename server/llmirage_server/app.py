@@ -25,7 +25,7 @@ from llmirage_server.assembly import build, kv_link
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.config import ClusterConfig, ConfigError
 from llmirage_server.driver import Driver, FreeDriver, PacedDriver
-from llmirage_server.perf.catalogue import list_models
+from llmirage_server.perf.catalogue import model_names
 from llmirage_server.perf.deployment import Deployment
 from llmirage_server.planning import ServedPool, plan
 
@@ -42,7 +42,7 @@ class LlmirageApp(Starlette):
         self.driver: Driver = FreeDriver(cluster) if config.speed == math.inf else PacedDriver(cluster, config.speed)
         served = served_models(self.pools)
         self.model_names = tuple(served)
-        models = ServedModels(served, config.accept_models, _catalogue, int(time.time()))
+        models = ServedModels(served, config.accept_models, model_names, int(time.time()))
         text = TextLoader(lambda: load_text_tools(config))
         fingerprint = "fp_" + hashlib.sha256(repr(config).encode()).hexdigest()[:10]
         self.service = Service(self.driver, text, models, fingerprint, _state(config.state))
@@ -108,10 +108,6 @@ def served_models(pools: Sequence[ServedPool]) -> dict[str, ServedModel]:
         priorities = all(other.limits.schedule_policy == "priority" for other in together)
         served |= {name: ServedModel(pool.model, limit_tokens, speculates, priorities) for name in pool.names}
     return served
-
-
-def _catalogue() -> list[tuple[str, ...]]:
-    return [(model.name, *model.aliases) for model in list_models()]
 
 
 def load_text_tools(config: ClusterConfig) -> TextTools:
