@@ -15,9 +15,9 @@ from jsonschema import Draft202012Validator
 
 from llmirage_server.replies.arguments import arguments_for, calls_wanted, places
 from llmirage_server.replies.choose import make_reply_source
-from llmirage_server.replies.compose import ANY_OBJECT, ComposedReplies
+from llmirage_server.replies.compose import ComposedReplies
 from llmirage_server.replies.logprobs import token_logprob
-from llmirage_server.replies.reply import Grammar, Reply, ReplyRequest, Tool, ToolChoice
+from llmirage_server.replies.reply import ANY_OBJECT, Grammar, Reply, ReplyRequest, Tool, ToolChoice
 from llmirage_server.replies.structured.grammar import GrammarError, text_for
 from llmirage_server.replies.structured.schema import SchemaError
 from llmirage_server.replies.structured.values import value_for

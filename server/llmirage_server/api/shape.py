@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from llmirage_server.replies.prompted import object_form, prompted_form
-from llmirage_server.replies.reply import AUTO, Grammar, Tool, ToolChoice
+from llmirage_server.replies.reply import ANY_OBJECT, AUTO, Grammar, Tool, ToolChoice
 from llmirage_server.replies.structured.schema import SchemaError
 from llmirage_server.replies.structured.values import validator_for
 from llmirage_shared.wire import errors
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 # Tokens of thought by reasoning effort: each level about four times the one before.
 _THOUGHT = {"none": 0, "minimal": 32, "low": 128, "medium": 512, "high": 2048, "xhigh": 4096}
-ANY_OBJECT: dict[str, Any] = {"type": "object"}
 
 
 @dataclass(slots=True, frozen=True)

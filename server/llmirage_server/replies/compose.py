@@ -11,7 +11,17 @@ import numpy as np
 from llmirage_server.replies.arguments import arguments_for, calls_wanted, with_heard
 from llmirage_server.replies.prompted import object_form
 from llmirage_server.replies.prose import conversation_key
-from llmirage_server.replies.reply import FinishReason, Grammar, Part, PartKind, Reply, ReplyRequest, ReplySource, Tool
+from llmirage_server.replies.reply import (
+    ANY_OBJECT,
+    FinishReason,
+    Grammar,
+    Part,
+    PartKind,
+    Reply,
+    ReplyRequest,
+    ReplySource,
+    Tool,
+)
 from llmirage_server.replies.stops import find_stop
 from llmirage_server.replies.structured import grammar, pattern
 from llmirage_server.replies.structured.values import value_for
@@ -25,9 +35,6 @@ _THINKING = 0x7E11_0000_0000_0000  # so that thoughts are not the words of the a
 # Tokens around thoughts and calls show nothing. They are those of the embedded tokenizer's chat template, so that the next
 # turn finds the call in the prefix cache, token for token; for other vocabularies those of the Hermes style of tool calls.
 _CALL_OPENS, _CALL_CLOSES = '<tool_call>\n{{"name": "{}", "arguments": ', "}\n</tool_call>"
-
-
-ANY_OBJECT: dict[str, Any] = {"type": "object"}  # what `response_format: json_object` asks for
 
 
 class ComposedReplies:

@@ -90,6 +90,7 @@ class ToolChoice:
 
 
 AUTO = ToolChoice()
+ANY_OBJECT: dict[str, Any] = {"type": "object"}  # the `json_schema` of a request for an object of any kind
 
 
 @dataclass(slots=True, frozen=True)

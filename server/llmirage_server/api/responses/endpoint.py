@@ -173,9 +173,8 @@ class ResponsesEndpoint:
 
     def _context(self, request: InputFields) -> _Context:
         state = self._service.state
-        conversation = request.conversation if isinstance(request.conversation, str) else None
-        if request.conversation is not None and conversation is None:
-            conversation = request.conversation.id  # type: ignore[union-attr]
+        given = request.conversation
+        conversation = given if given is None or isinstance(given, str) else given.id
         if conversation is not None and request.previous_response_id is not None:
             raise ApiError(
                 "Mutually exclusive parameters: 'previous_response_id' and 'conversation'. Ensure you are only providing "

@@ -250,10 +250,6 @@ class ResponseRequest(InputFields):
     min_tokens: Annotated[Integer, Field(ge=0)] | None = None
 
 
-class CompactRequest(InputFields):
-    """POST /v1/responses/compact."""
-
-
 class ConversationCreate(WireModel):
     """POST /v1/conversations."""
 
