@@ -11,7 +11,6 @@ import re
 import signal
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from llmirage_client.report.console import render
 from llmirage_client.report.files import write_artifacts
 from llmirage_client.report.progress import Progress
 from llmirage_client.report.records_file import RecordWriter, RunClock
+from llmirage_client.targets.endpoint import Endpoint
 from llmirage_client.targets.http import HttpTarget, probe
 from llmirage_client.workload.session import Workload, WorkloadError
 from llmirage_client.workload.summary import requests_by_root
@@ -40,14 +40,6 @@ _CONTENT_ERRORS = (TokenizerError, ChatTemplateError, PromptTooShortError)
 
 class RefusedError(Exception):
     """The run cannot start as it was asked for; the message is for the user."""
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    url: str
-    api_key: str | None
-    headers: tuple[tuple[str, str], ...]
-    timeout_s: float
 
 
 def execute(
@@ -114,7 +106,7 @@ class _Run:
     async def __call__(self) -> RunResult:
         endpoint = self._endpoint
         try:
-            target = HttpTarget(endpoint.url, endpoint.api_key, endpoint.headers, endpoint.timeout_s)
+            target = endpoint.target()
         except ValueError as error:
             raise RefusedError(str(error)) from None
         try:

@@ -7,11 +7,16 @@ from typing import Any
 
 import click
 
+from llmirage_client.commands.flags.sections import flag
+
+_SECTION = "Workload"
+
 
 def format_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds --format-option and the words for the most common ones."""
     options = (
-        click.option(
+        flag(
+            _SECTION,
             "--format-option",
             "--multi-turn-args",
             "--dataset-args",
@@ -19,14 +24,26 @@ def format_options(command: Callable[..., Any]) -> Callable[..., Any]:
             metavar="KEY=VALUE|JSON",
             help="An option of the file's format ('llmirage catalog formats --json' tells about them); may be repeated.",
         ),
-        click.option(
-            "--min-turns", type=click.IntRange(1), metavar="N", help="Fewest turns, where the format draws their number."
+        flag(
+            _SECTION,
+            "--min-turns",
+            type=click.IntRange(1),
+            metavar="N",
+            help="Fewest turns, where the format draws their number.",
         ),
-        click.option(
-            "--max-turns", type=click.IntRange(1), metavar="N", help="Leave out the turns of a conversation after N."
+        flag(
+            _SECTION,
+            "--max-turns",
+            type=click.IntRange(1),
+            metavar="N",
+            help="Leave out the turns of a conversation after N.",
         ),
-        click.option(
-            "--dataset-offset", type=click.IntRange(0), metavar="N", help="Leave out the first N conversations of the file."
+        flag(
+            _SECTION,
+            "--dataset-offset",
+            type=click.IntRange(0),
+            metavar="N",
+            help="Leave out the first N conversations of the file.",
         ),
     )
     for option in reversed(options):
