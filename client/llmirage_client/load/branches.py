@@ -26,6 +26,8 @@ class Family:
         own_id = self._identifiers.make("conversation", parent.correlation_id, kind, session_id, *place)
         affinity_id = parent.affinity_id if kind == "fork" else own_id
         child = self._conversation(session_id, own_id, affinity_id, parent.root_correlation_id, parent)
+        child.branch_mode = kind
+        child.parent_turn_index = parent.last_turn_index
         if kind == "fork":
             child.history = list(parent.history)
             child.tools = parent.tools
@@ -36,6 +38,7 @@ class Family:
         own_id = self._identifiers.make("conversation", root.correlation_id, "pre", session_id, *place)
         child = self._conversation(session_id, own_id, own_id, own_id)
         child.depth = 1
+        child.branch_mode = "spawn"
         return child
 
     def _conversation(

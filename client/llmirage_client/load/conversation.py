@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmirage_client.load.options import RunOptions
-from llmirage_client.measure.record import Exchange
+from llmirage_client.measure.record import BranchMode, Exchange
 from llmirage_client.targets.target import Call
 from llmirage_client.workload.session import Session, Turn
 
@@ -40,6 +40,9 @@ class Conversation:
     counted: bool = False  # among the children that were spawned
     last_failed: bool = False
     fresh_texts: int = 0  # synthetic texts written for it that share nothing
+    branch_mode: BranchMode = "root"
+    parent_turn_index: int | None = None  # the parent's turn whose reply started it
+    last_turn_index: int | None = None  # the last turn it sent
 
     def append_reply(self, exchange: Exchange) -> None:
         """Threads the live reply into the history; a failed request leaves none."""

@@ -77,7 +77,11 @@ class Recorder:
             phase=phase,
             input_tokens=planned.input_tokens,
             output_tokens_asked=planned.output_tokens,
+            branch_mode=conversation.branch_mode,
+            parent_turn_index=conversation.parent_turn_index,
+            joined=tuple(child.correlation_id for child in conversation.gates.get(turn_index, ())),
         )
+        conversation.last_turn_index = turn_index
         self._in_flight += 1
         try:
             record.exchange = await self._target.send(call)

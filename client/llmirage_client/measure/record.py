@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
+
+BranchMode = Literal["root", "fork", "spawn"]
 
 
 @dataclass(slots=True, frozen=True)
@@ -42,7 +44,13 @@ class Exchange:
 
 @dataclass(slots=True)
 class Record:
-    """One request with its place in the run. Ids are those that went out in the headers."""
+    """One request with its place in the run. Ids are those that went out in the headers.
+
+    issued_s: when it was due: its arrival or schedule said so, or the reply or join before it came and its delay was over.
+        What lies between this and exchange.start_s is the client's own delay.
+    branch_mode: how its conversation began. parent_turn_index: the parent's turn whose reply started a child.
+    joined: correlation ids of the children that this turn waited for.
+    """
 
     session_num: int
     conversation_id: str
@@ -52,12 +60,16 @@ class Record:
     root_correlation_id: str
     parent_correlation_id: str | None
     agent_depth: int
-    issued_s: float  # the runner decided to send it
+    issued_s: float
     exchange: Exchange
     phase: str = "profiling"  # or "warmup"
     cancelled: bool = False
     input_tokens: int | None = None  # counted by us when the workload or a tokenizer says; else the server's usage counts
+    output_tokens: int | None = None  # likewise; without either, each content event counts as one
     output_tokens_asked: int | None = None
+    branch_mode: BranchMode = "root"
+    parent_turn_index: int | None = None
+    joined: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
