@@ -1,0 +1,111 @@
+"""A workload without a file: requests of given lengths, in token counts, for simulations and quick measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from llmirage_client.workload.arrival_process import ArrivalProcess
+from llmirage_client.workload.distributions import Distribution, DistributionError, read_distribution
+from llmirage_client.workload.session import Problem, Session, TokenSpec, Turn, Workload, WorkloadError
+
+FORMAT_NAME = "synthetic"
+_FIRST_ID, _LAST_ID = 256, 8192  # in every vocabulary of a model, and no special tokens there
+
+
+def synthetic_load(
+    isl: Any,
+    osl: Any,
+    requests: int,
+    *,
+    arrivals: ArrivalProcess | None = None,
+    turns: Any = 1,
+    wait_s: Any = 0,
+    shared_prefix_tokens: int = 0,
+    seed: int = 0,
+) -> Workload:
+    """About `requests` requests in sessions of mode "tokens", without ids; exactly so many when turns is 1.
+
+    isl, osl: input and output tokens of a request: a number, "800:1200", "lognormal(p50=900, p95=4000, max=8000)" or a
+    Distribution. turns: requests of a session, each of which continues the last one: its input is the last input, the last
+    output and isl new tokens. wait_s: pause before each of these. arrivals: times of the sessions' first requests; None: the
+    load strategy says. shared_prefix_tokens: so many tokens of every first input are the same in all sessions; calls then
+    have ids. The last session is cut where the number of requests is reached.
+
+    Raises WorkloadError with every parameter that makes no sense.
+    """
+    problems: list[Problem] = []
+    lengths_in = _read(isl, "isl", 1, problems)
+    lengths_out = _read(osl, "osl", 1, problems)
+    turn_counts = _read(turns, "turns", 1, problems)
+    waits_s = _read(wait_s, "wait_s", 0, problems)
+    if requests < 1:
+        problems.append(Problem("must be at least 1", field="requests"))
+    if shared_prefix_tokens < 0:
+        problems.append(Problem("must not be negative", field="shared_prefix_tokens"))
+    if problems:
+        raise WorkloadError(FORMAT_NAME, problems)
+    source = np.random.default_rng([abs(seed), 1])
+    inputs = lengths_in.counts(source, requests, least=1)
+    outputs = lengths_out.counts(source, requests, least=1)
+    ids = _Ids(shared_prefix_tokens, abs(seed)) if shared_prefix_tokens else None
+    sessions: dict[str, Session] = {}
+    done = 0
+    while done < requests:
+        count = min(turn_counts.count(source, least=1), requests - done)
+        delays_s = [0.0, *waits_s.sample(source, count - 1).tolist()]
+        lengths = list(zip(inputs[done : done + count], outputs[done : done + count], strict=True))
+        specs = _lengths_only(lengths) if ids is None else ids.chain(lengths)
+        name = f"request_{len(sessions) + 1}" if count == 1 else f"session_{len(sessions) + 1}"
+        chain = tuple(Turn(tokens=spec, delay_s=delay_s) for spec, delay_s in zip(specs, delays_s, strict=True))
+        sessions[name] = Session(name, chain, mode="tokens")
+        done += count
+    times_s = (arrivals or ArrivalProcess()).times_s(len(sessions), source)
+    if times_s is not None:
+        timed = zip(sessions.items(), times_s, strict=True)
+        sessions = {name: replace(session, arrival_s=at_s) for (name, session), at_s in timed}
+    return Workload(FORMAT_NAME, FORMAT_NAME, sessions, tuple(sessions))
+
+
+def _read(value: Any, field: str, least: float, problems: list[Problem]) -> Distribution:
+    if isinstance(value, Distribution):
+        return value
+    try:
+        return read_distribution(value, least=least)
+    except DistributionError as error:
+        problems.append(Problem(str(error), field=field))
+        return read_distribution(least)
+
+
+def _lengths_only(lengths: Sequence[tuple[int, int]]) -> list[TokenSpec]:
+    specs = []
+    context = 0
+    for new, out in lengths:
+        specs.append(TokenSpec(context + new, out))
+        context += new + out
+    return specs
+
+
+class _Ids:
+    """Token ids for sessions that share their first tokens; of every vocabulary that has so many tokens."""
+
+    def __init__(self, shared_tokens: int, seed: int) -> None:
+        self._source = np.random.default_rng([seed, 2])
+        self._shared = self._draw(shared_tokens)
+
+    def chain(self, lengths: Sequence[tuple[int, int]]) -> list[TokenSpec]:
+        specs = []
+        context = self._shared[: lengths[0][0]]
+        for number, (new, out) in enumerate(lengths):
+            prompt = np.concatenate([context, self._draw(new - (len(context) if number == 0 else 0))])
+            reply = self._draw(out)
+            specs.append(TokenSpec(len(prompt), out, prompt, reply))
+            context = np.concatenate([prompt, reply])
+        return specs
+
+    def _draw(self, tokens: int) -> npt.NDArray[np.int32]:
+        return self._source.integers(_FIRST_ID, _LAST_ID, tokens, dtype=np.int32)
