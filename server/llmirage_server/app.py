@@ -46,6 +46,7 @@ class LlmirageApp(Starlette):
         text = TextLoader(lambda: load_text_tools(config))
         fingerprint = "fp_" + hashlib.sha256(repr(config).encode()).hexdigest()[:10]
         self.service = Service(self.driver, text, models, fingerprint, _state(config.state))
+        self.service.refuses_unknown_fields = config.unknown_fields == "refuse"
         self.service.limits = rate_limits(config.rate_limit, config.token_limit)
         super().__init__(routes=routes(self.service), lifespan=_lifespan)
         self.router.redirect_slashes = False

@@ -143,6 +143,7 @@ EFFECTS: dict[str, tuple[Sequence[str], Sequence[str], Observe]] = {
     "tokenizer": ((), ["--tokenizer", "/no/such/folder"], reply),
     "replies": ((), ["--replies", "echo"], reply),
     "natural_stop": ((), ["--natural-stop"], lambda app: reply(app, max_tokens=2000)),
+    "unknown_fields": ((), ["--unknown-fields", "ignore"], lambda app: app.service.refuses_unknown_fields),
     "state": ((), ["--state", ":memory:"], lambda app: type(app.service.state).__name__),
     "reply_tokens": ((), ["--reply-tokens", "400"], reply),
     "seed": ((), ["--seed", "1"], reply),

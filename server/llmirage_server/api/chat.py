@@ -30,6 +30,7 @@ class ChatEndpoint:
     async def create(self, exchange: Exchange) -> Response:
         request = parse_chat(parse_object(await exchange.body()))
         service, sampling = self._service, request.sampling
+        service.check_fields(request.body, "chat")
         served = service.models.find(request.model)
         check_schemas(request)
         shape = chat_shape(request)

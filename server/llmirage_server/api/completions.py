@@ -31,6 +31,7 @@ class CompletionsEndpoint:
     async def create(self, exchange: Exchange) -> Response:
         request = parse_completion(parse_object(await exchange.body()))
         service, sampling = self._service, request.sampling
+        service.check_fields(request.body, "completions")
         served = service.models.find(request.model)
         prompts = await self._prompts(request)
         n, best_of = sampling.n, request.body.best_of or sampling.n

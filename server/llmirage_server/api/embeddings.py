@@ -71,6 +71,7 @@ class EmbeddingsEndpoint:
         from llmirage_shared.wire.schema.validation import check
 
         request = check(EmbeddingRequest, parse_object(await exchange.body()))
+        self._service.check_fields(request, "embeddings")
         inputs = read_prompts(request.input, "input")
         if len(inputs) > MOST_INPUTS:
             raise errors.array_too_long("input", MOST_INPUTS, len(inputs))

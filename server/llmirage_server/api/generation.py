@@ -7,7 +7,7 @@ import itertools
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,10 @@ from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.responses import usage
 from llmirage_shared.wire.sampling import Sampling
+
+if TYPE_CHECKING:
+    from llmirage_shared.wire.schema.base import WireModel
+    from llmirage_shared.wire.schema.extensions import Api
 
 logger = logging.getLogger("llmirage")
 
@@ -62,6 +66,7 @@ class Service:
         self.state = state or MemoryState()
         self.open_responses: set[OpenResponse] = set()
         self.limits: RateLimits | None = None
+        self.refuses_unknown_fields = True
         self.metrics = Metrics(lambda: models.served)
         self.under_way: set[Generation] = set()
         self._refusal: Callable[[], ApiError] | None = None  # of all new requests
@@ -80,6 +85,16 @@ class Service:
 
     def resume(self) -> None:
         self._refusal = None
+
+    def check_fields(
+        self, request: WireModel, api: Api, error: Callable[[str], ApiError] = errors.unknown_parameter
+    ) -> None:
+        """Raises ApiError for a field that neither the API nor any engine documents."""
+        if self.refuses_unknown_fields:
+            from llmirage_shared.wire.schema.extensions import unknown_field
+
+            if (name := unknown_field(request, api)) is not None:
+                raise error(name)
 
     async def generate(
         self,

@@ -15,6 +15,7 @@ from llmirage_server.config.instance import ACCESS, CLUSTER, MOST_INSTANCES, REP
 from llmirage_server.config.settings import did_you_mean, setting
 
 AcceptModels = Literal["served", "catalogue", "any"]
+UnknownFields = Literal["refuse", "ignore"]
 ReplyKind = Literal["prose", "echo"]
 Role = Literal["both", "prefill", "decode"]
 OnCrash = Literal["reroute", "fail"]
@@ -123,6 +124,12 @@ class ClusterConfig(InstanceSettings):
     natural_stop: bool = setting(False, REPLIES, "Let replies end before max_tokens, as models do; off: exactly max_tokens.")
     reply_tokens: int = setting(
         156, REPLIES, "Median length of a reply that ends by itself, in tokens.", metavar="N", least=1
+    )
+    unknown_fields: UnknownFields = setting(
+        "refuse",
+        REPLIES,
+        "Fields of requests that neither the API nor any engine documents.",
+        choices=get_args(UnknownFields),
     )
     state: str | None = setting(
         None,

@@ -46,6 +46,10 @@ def missing(param: str) -> ApiError:
     return ApiError(f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter")
 
 
+def unknown_parameter(param: str) -> ApiError:
+    return ApiError(f"Unknown parameter: '{param}'.", param=param, code="unknown_parameter")
+
+
 def wrong_type(param: str, expected: str, value: object) -> ApiError:
     return ApiError(
         f"Invalid type for '{param}': expected {expected}, but got {describe_type(value)} instead.",

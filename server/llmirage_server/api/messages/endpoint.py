@@ -48,6 +48,7 @@ class MessagesEndpoint:
         service = self._service
         body = continued(service.state, parse_object(await exchange.body()))
         request = check(MessagesRequest, body)
+        service.check_fields(request, "messages", _extra_input)
         served = service.models.find(request.model)
         chat = chat_messages(request)
         shape = messages_shape(request, chat, request.max_tokens)
@@ -80,6 +81,7 @@ class MessagesEndpoint:
         from llmirage_shared.wire.schema.validation import check
 
         request = check(CountRequest, parse_object(await exchange.body()))
+        self._service.check_fields(request, "messages", _extra_input)
         self._service.models.find(request.model)
         ids = await self._service.text.encode_chat(chat_messages(request), chat_tools(request))
         return exchange.json({"input_tokens": len(ids)})
@@ -187,6 +189,10 @@ class _Message:
 def _event(value: dict[str, Any]) -> bytes:
     kind: str = value["type"]
     return b"event: " + kind.encode() + b"\ndata: " + encoded(value) + b"\n\n"
+
+
+def _extra_input(name: str) -> ApiError:
+    return ApiError(f"{name}: Extra inputs are not permitted")
 
 
 def _failed(error: ApiError) -> bytes:

@@ -163,6 +163,7 @@ class ResponsesEndpoint:
         from llmirage_shared.wire.schema.validation import check
 
         request = check(ResponseRequest, body)
+        self._service.check_fields(request, "responses")
         if request.input is None and request.prompt is None and request.previous_response_id is None:
             raise errors.missing("input")
         if request.background and request.store is False:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 
 class WireModel(BaseModel):
-    """An object of a request. Unknown fields are kept: servers of other makers have their own."""
+    """An object of a request. Unknown fields are kept: servers of other makers have their own.
+
+    closed: fields whose objects have no fields but those that are known.
+    """
+
+    closed: ClassVar[tuple[str, ...]] = ()
 
     model_config = ConfigDict(extra="allow", strict=True, hide_input_in_errors=True, protected_namespaces=())
 

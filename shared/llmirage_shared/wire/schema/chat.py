@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -145,6 +145,8 @@ class StructuredOutputs(WireModel):
 
 class SamplingFields(WireModel):
     """What chat and text completions share."""
+
+    closed: ClassVar[tuple[str, ...]] = ("stream_options",)
 
     model: str
     temperature: Annotated[Number, Field(ge=0, le=2)] | None = None

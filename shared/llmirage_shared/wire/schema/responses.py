@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag
 
@@ -210,6 +210,8 @@ Metadata = Annotated[dict[Annotated[str, Field(max_length=64)], Annotated[str, F
 class InputFields(WireModel):
     """What says which prompt the model sees."""
 
+    closed: ClassVar[tuple[str, ...]] = ("reasoning", "text")
+
     model: str | None = None
     input: str | list[InputItem] | None = None
     instructions: str | list[InputItem] | None = None
@@ -225,6 +227,8 @@ class InputFields(WireModel):
 
 class ResponseRequest(InputFields):
     """POST /v1/responses."""
+
+    closed: ClassVar[tuple[str, ...]] = (*InputFields.closed, "stream_options")
 
     background: bool | None = None
     include: list[str] | None = None
