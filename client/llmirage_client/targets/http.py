@@ -141,7 +141,9 @@ class HttpTarget:
         headers.setdefault("accept", ("Accept", "text/event-stream" if call.stream else "application/json"))
         for name, value in call.headers.items():
             headers[name.lower()] = (name, value)
-        return httpx.Request("POST", url, headers=list(headers.values()), content=encode_body(call.body))
+        extensions = {} if call.on_sent is None else {"on_sent": call.on_sent}
+        content = encode_body(call.body)
+        return httpx.Request("POST", url, headers=list(headers.values()), content=content, extensions=extensions)
 
 
 def encode_body(body: Mapping[str, Any]) -> bytes:

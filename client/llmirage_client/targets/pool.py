@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -67,7 +68,15 @@ class Pool:
         self._open: set[Connection] = set()
         self._slots = asyncio.Semaphore(self._max_connections) if self._max_connections else None
 
-    async def request(self, origin: Origin, request: bytes, *, bodyless: bool, timeouts: Timeouts) -> Lease:
+    async def request(
+        self,
+        origin: Origin,
+        request: bytes,
+        *,
+        bodyless: bool,
+        timeouts: Timeouts,
+        on_sent: Callable[[], None] | None = None,
+    ) -> Lease:
         """Send a whole request and wait for the reply's headers. Raises Fault.
 
         A kept connection may have been closed by the server just as we wrote; when nothing of a reply came on it, the
@@ -86,13 +95,13 @@ class Pool:
             if place.idle:
                 connection, _ = place.idle.popitem()
                 try:
-                    return await self._exchange(connection, place, request, bodyless, timeouts.read_s)
+                    return await self._exchange(connection, place, request, bodyless, timeouts.read_s, on_sent)
                 except Fault as fault:
                     stale = fault.kind in (FaultKind.RESET, FaultKind.CLOSED)
                     if not stale or not (connection.incoming is None or connection.incoming.untouched):
                         raise
             connection = await self._connect(origin, place, timeouts.connect_s)
-            return await self._exchange(connection, place, request, bodyless, timeouts.read_s)
+            return await self._exchange(connection, place, request, bodyless, timeouts.read_s, on_sent)
         except BaseException:
             self._give_slot()
             raise
@@ -110,9 +119,17 @@ class Pool:
             place.idle.clear()
 
     async def _exchange(
-        self, connection: Connection, place: _Place, request: bytes, bodyless: bool, read_s: float | None
+        self,
+        connection: Connection,
+        place: _Place,
+        request: bytes,
+        bodyless: bool,
+        read_s: float | None,
+        on_sent: Callable[[], None] | None,
     ) -> Lease:
         incoming = connection.begin(request, bodyless)
+        if on_sent is not None:
+            on_sent()
         try:
             await incoming.wait(Want.HEADERS, read_s)
         except BaseException:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -11,12 +11,16 @@ from llmirage_client.measure.record import Exchange
 
 @dataclass(slots=True)
 class Call:
-    """One request, ready to send. path: below the API root, such as "/chat/completions"."""
+    """One request, ready to send. path: below the API root, such as "/chat/completions".
+
+    on_sent: called by the target as soon as the whole request is out; twice when it had to be sent again.
+    """
 
     path: str
     body: Mapping[str, Any]
     headers: dict[str, str] = field(default_factory=dict)
     stream: bool = True
+    on_sent: Callable[[], None] | None = None
 
 
 class Target(Protocol):

@@ -101,6 +101,7 @@ class TransportCore:
                 _head(request, len(body)) + body,
                 bodyless=request.method == "HEAD",
                 timeouts=timeouts,
+                on_sent=request.extensions.get("on_sent"),
             )
         except Fault as fault:
             raise self.exceptions[fault.kind](fault.message) from fault
