@@ -118,13 +118,17 @@ def _finished(choice: Choice, request: ChatRequest, shape: Shape, tokenizer: Tok
             message["function_call"] = {"name": calls[0].name, "arguments": reply.said(calls[0])}
         else:
             message["tool_calls"] = [_call(part.kind, part.name, reply.said(part)) for part in calls]
+    refusals = [reply.said(part) for part in reply.parts if part.kind == "refusal"]
+    if refusals:
+        message |= {"content": None, "refusal": refusals[0]}
     thoughts = "".join([reply.said(part) for part in reply.parts if part.kind == "reasoning"])
     if thoughts and shape.show_reasoning:
         message["reasoning_content"] = message["reasoning"] = thoughts
     sampling = request.sampling
     logprobs = None
     if sampling.logprobs is not None:
-        logprobs = {"content": ReplyLogprobs(reply, tokenizer, sampling.logprobs).content(), "refusal": None}
+        entries = ReplyLogprobs(reply, tokenizer, sampling.logprobs)
+        logprobs = {"content": None if refusals else entries.content(), "refusal": entries.content("refusal") or None}
     token_ids = reply.ids.tolist() if sampling.return_token_ids else None
     return ChoiceText(reply.text, finish_reason(choice, shape), reply.stop_reason, message, logprobs, token_ids)
 

@@ -21,6 +21,7 @@ from llmirage_server.api.text import TextLoader
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.router import RouterError
 from llmirage_server.driver import Driver
+from llmirage_server.replies.refusals import is_refused
 from llmirage_server.replies.reply import Reply, ReplyRequest, ReplySource
 from llmirage_server.replies.structured.grammar import GrammarError
 from llmirage_server.replies.structured.pattern import PatternError
@@ -124,7 +125,9 @@ class Service:
         affinity, correlation = exchange.header(b"x-session-affinity"), exchange.header(b"x-correlation-id")
         session_key = affinity or correlation or sampling.session_key
         choices = []
+        stops = not (sampling.ignore_eos or sampling.min_tokens)  # whoever asks for so many tokens gets them
         for prompt in prompts:
+            refuse = shape.may_refuse and stops and is_refused(prompt.user_text)
             for choice in range(sampling.n):
                 reply = _planned(
                     replies,
@@ -150,6 +153,7 @@ class Service:
                         json_schema=shape.json_schema,
                         fenced=shape.fenced,
                         grammar=shape.grammar,
+                        refuse=refuse,
                     ),
                 )
                 request = Request(

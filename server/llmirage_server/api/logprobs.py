@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from llmirage_server.replies.logprobs import token_logprob
-from llmirage_server.replies.reply import Reply
+from llmirage_server.replies.reply import PartKind, Reply
 from llmirage_shared.tokens import Tokenizer
 
 
@@ -27,13 +27,13 @@ class ReplyLogprobs:
         ]
         return entry
 
-    def content(self) -> list[dict[str, Any]]:
-        """Entries of all text, for chat's `logprobs.content`."""
+    def content(self, kind: PartKind = "text") -> list[dict[str, Any]]:
+        """Entries of all text, for chat's `logprobs.content`; or those of another kind of part."""
         pieces = self._reply.pieces
         return [
             self.entry(place)
             for part in self._reply.all_parts
-            if part.kind == "text"
+            if part.kind == kind
             for place in range(part.start, part.end)
             if pieces[place]
         ]

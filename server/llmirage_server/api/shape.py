@@ -42,6 +42,7 @@ class Shape:
     forced: bool = False  # one tool was named: the API then ends with "stop"
     legacy_functions: bool = False  # `functions` instead of `tools`: one call, told as function_call
     show_reasoning: bool = True
+    may_refuse: bool = False  # it is a conversation, in which the model may decline
 
 
 TEXT = Shape()
@@ -70,6 +71,7 @@ def chat_shape(request: ChatRequest) -> Shape:
         forced=forced,
         legacy_functions=legacy,
         show_reasoning=body.include_reasoning is not False,
+        may_refuse=True,
     )
 
 
@@ -133,6 +135,7 @@ def response_shape(request: ResponseRequest, messages: Sequence[Mapping[str, Any
         fenced=fenced,
         reasoning_tokens=thought_tokens(request.reasoning.effort if request.reasoning else None, request.max_output_tokens),
         forced=forced,
+        may_refuse=True,
     )
 
 

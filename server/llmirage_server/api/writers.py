@@ -114,6 +114,9 @@ class ChatWriter:
         if part.kind == "text":
             logprobs = None if self._logprobs is None else {"content": [self._logprobs(place)], "refusal": None}
             return opening + self._chunk({"content": piece}, logprobs, **more)
+        if part.kind == "refusal":
+            logprobs = None if self._logprobs is None else {"content": None, "refusal": [self._logprobs(place)]}
+            return self._chunk({"refusal": piece}, logprobs, **more)
         if part.kind == "reasoning":
             return self._chunk({"reasoning_content": piece, "reasoning": piece}, **more) if self._show_reasoning else b""
         return opening + self._chunk(self._call_delta(part.kind, piece), **more)

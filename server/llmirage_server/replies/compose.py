@@ -11,6 +11,7 @@ import numpy as np
 from llmirage_server.replies.arguments import arguments_for, calls_wanted, with_heard
 from llmirage_server.replies.prompted import object_form
 from llmirage_server.replies.prose import conversation_key
+from llmirage_server.replies.refusals import refusal_text
 from llmirage_server.replies.reply import (
     ANY_OBJECT,
     FinishReason,
@@ -40,17 +41,20 @@ _CALL_OPENS, _CALL_CLOSES = '<tool_call>\n{{"name": "{}", "arguments": ', "}\n</
 class ComposedReplies:
     """Uses `texts` for plain answers and writes everything else itself. Whatever is said, tokens are what it costs."""
 
-    def __init__(self, tokenizer: Tokenizer, texts: ReplySource, seed: int = 0) -> None:
+    def __init__(self, tokenizer: Tokenizer, texts: ReplySource, seed: int = 0, *, refuses: bool = True) -> None:
+        """refuses: whether a request's `refuse` counts."""
         self._tokenizer = tokenizer
+        self._refuses = refuses
         self._texts = texts
         self._thoughts = SyntheticText(tokenizer, seed)
         self._own_marks = tokenizer.token_id(vocabulary.TOOL_CALL) is not None
 
     def reply(self, request: ReplyRequest) -> Reply:
         """The plan for one choice. Raises SchemaError, PatternError or GrammarError when what was asked for cannot be."""
-        calls = choose_tools(request) if request.tools else []
+        refuse = request.refuse and self._refuses
+        calls = choose_tools(request) if request.tools and not refuse else []
         shaped = request.json_schema is not None or request.grammar is not None
-        if not (calls or shaped or request.reasoning_tokens):
+        if not (calls or shaped or request.reasoning_tokens or refuse):
             return self._texts.reply(request)
         key = conversation_key(request)
         most = max(1, request.limit_tokens if request.max_tokens is None else min(request.max_tokens, request.limit_tokens))
@@ -60,6 +64,9 @@ class ComposedReplies:
                 "reasoning", *self._thoughts.ids_and_pieces(key ^ _THINKING, request.reasoning_tokens, whole_sentences=True)
             )
             draft.mark(vocabulary.END_OF_THINK if self._own_marks else "\n\n")
+        if refuse:
+            draft.say("refusal", refusal_text(key))
+            return draft.reply("stop", ends=self._tokenizer.end_id)
         if calls:
             for turn, (tool, index) in enumerate(_one_by_one(calls, request)):
                 said = request.last_user_text

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 FinishReason = Literal["stop", "length", "tool_calls"]
-PartKind = Literal["reasoning", "text", "function_call", "custom_call"]
+PartKind = Literal["reasoning", "text", "refusal", "function_call", "custom_call"]
 
 
 @dataclass(slots=True, frozen=True)
@@ -122,6 +122,7 @@ class ReplyRequest:
     json_schema: Any = None  # the answer is a JSON value valid against it; {"type": "object"} for any object
     fenced: bool = False  # that value stands in a Markdown code block
     grammar: Grammar | None = None  # the answer matches it
+    refuse: bool = False  # say that there will be no answer
 
 
 class ReplySource(Protocol):

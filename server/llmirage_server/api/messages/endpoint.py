@@ -139,6 +139,8 @@ class _Message:
     def _stop(self) -> dict[str, Any]:
         reply = self._reply
         reason = {"length": "max_tokens", "tool_calls": "tool_use"}.get(reply.finish_reason, "end_turn")
+        if any(part.kind == "refusal" for part in reply.parts):
+            reason = "refusal"
         if reply.stop_reason is not None:
             reason = "stop_sequence"
         return {"stop_reason": reason, "stop_sequence": reply.stop_reason}
@@ -155,7 +157,7 @@ class _Message:
         }
 
     def _block(self, part: Part, said: str) -> dict[str, Any]:
-        if part.kind == "text":
+        if part.kind in ("text", "refusal"):
             return {"type": "text", "text": said}
         if part.kind == "reasoning":
             return {"type": "thinking", "thinking": said, "signature": sealed(said[:32]) if said else ""}
@@ -168,9 +170,11 @@ class _Message:
     def _begin_block(self) -> bytes:
         self._open = index = self._next
         part = self._parts[index]
-        kind, field = {"text": ("text_delta", "text"), "reasoning": ("thinking_delta", "thinking")}.get(
-            part.kind, ("input_json_delta", "partial_json")
-        )
+        kind, field = {
+            "text": ("text_delta", "text"),
+            "refusal": ("text_delta", "text"),
+            "reasoning": ("thinking_delta", "thinking"),
+        }.get(part.kind, ("input_json_delta", "partial_json"))
         head = f'event: content_block_delta\ndata: {{"type":"content_block_delta","index":{index},"delta":{{"type":"{kind}",'
         self._delta = (head.encode() + f'"{field}":'.encode(), b"}}\n\n")
         return _event({"type": "content_block_start", "index": index, "content_block": self._block(part, "")})

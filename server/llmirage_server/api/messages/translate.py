@@ -133,6 +133,7 @@ def messages_shape(request: CountRequest, chat: Sequence[Mapping[str, Any]], max
         json_schema=schema,
         fenced=fenced,
         reasoning_tokens=thought,
+        may_refuse=True,
     )
 
 

@@ -1,0 +1,41 @@
+"""What the simulated model refuses, and in which words.
+
+A message is refused when it asks for what /v1/moderations flags as one of `REFUSED`: instructions for weapons or for
+self-harm, sexual content about minors, threats against groups of people. Long messages are never refused: they are data, and
+nobody should pay for the looking.
+"""
+
+from __future__ import annotations
+
+from llmirage_server.replies.moderation import FLAGGED_FROM, category_scores
+
+REFUSED = ("illicit/violent", "self-harm/instructions", "sexual/minors", "hate/threatening")
+MOST_CHARACTERS = 4_000
+
+_SENTENCES = (
+    "I'm sorry, but I can't help with that.",
+    "I'm sorry, but I can't assist with that request.",
+    "I can't help with this, as it could lead to people being harmed.",
+)
+# One of these is in every text that is refused: what most messages cost.
+_SIGNS = (
+    "bomb", "explosive", "grenade", "gun", "firearm", "silencer", "nerve agent", "molotov", "myself", "yourself", "oneself",
+    "suicide", "sex", "erotic", "porn", "nude", "naked", "orgasm", "masturbat", "blowjob", "immigrants", "foreigners",
+    "muslims", "jews", "christians", "gays", "women", "people", "asians", "refugees",
+)  # fmt: skip
+
+
+def is_refused(text: str) -> bool:
+    """Whether the model refuses to answer this message."""
+    if len(text) > MOST_CHARACTERS:
+        return False
+    plain = text.casefold()
+    if not any(sign in plain for sign in _SIGNS):
+        return False
+    scores = category_scores(text)
+    return any(scores[category] >= FLAGGED_FROM for category in REFUSED)
+
+
+def refusal_text(key: int) -> str:
+    """What is said instead of an answer. key: any number that tells replies apart."""
+    return _SENTENCES[key % len(_SENTENCES)]
