@@ -1,0 +1,165 @@
+"""A sample as it lies: a histogram over its cumulative distribution, on one axis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from llmirage_client.report.html.frame import (
+    SMALL,
+    Key,
+    Plot,
+    Size,
+    axis_title,
+    color,
+    empty,
+    heading,
+    hover,
+    svg,
+    x_axis,
+    y_grid,
+)
+from llmirage_client.report.html.scale import TEXT_PX, Axis, Scale, scale
+from llmirage_client.report.html.svg import Box, Floats, line, path, polyline, px, text, text_box, text_width
+
+_BINS = 48
+_CDF_POINTS = 160
+_LABEL_ROW_PX = 15.0
+_GAP_PX = 26.0  # between histogram and CDF
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Values of one distribution. marks: percentiles and the like to be marked, computed by whoever defines them."""
+
+    name: str
+    values: npt.ArrayLike
+    marks: Mapping[str, float] = field(default_factory=dict)
+
+
+def histogram(
+    samples: Sequence[Sample],
+    *,
+    title: str,
+    x: Axis,
+    counted: str = "requests",
+    size: Size = SMALL,
+    description: str = "",
+) -> str:
+    """One sample as bars, several as outlines in percent, above the share of values at or below each x.
+
+    The marks of a single sample are drawn through both; those of several are in the tooltips of the legend's table.
+    """
+    kept = [(s, _finite(s.values), color(i)) for i, s in enumerate(samples)]
+    kept = [(s, v, n) for s, v, n in kept if v.size]
+    if not kept:
+        return empty(title, size, "no data")
+    several = len(kept) > 1
+    head, top = heading(title, size.width, [Key(s.name, f"l l{n}") for s, _, n in kept] if several else ())
+    values = [v for _, v, _ in kept]
+    share = scale(Axis("", "%", low=0, high=100), [], size.height - 40.0, 0.0, 2)
+    left = 14.0 + max(text_width("100", TEXT_PX), text_width("10.0k", TEXT_PX))
+    right = size.width - 20.0
+    sx = scale(x, values, left, right, max(2, int((right - left) / 62.0)))
+    marks = {} if several else dict(kept[0][0].marks)
+    labels = _labels(marks, sx, left, right)
+    band_px = _LABEL_ROW_PX * (1 + max((row for *_, row in labels), default=-1))
+
+    top += 22.0
+    plot_top, bottom = top + band_px, size.height - 40.0
+    high = bottom - plot_top - _GAP_PX
+    upper = Plot(left, plot_top, right, plot_top + 0.6 * high)
+    lower = Plot(left, upper.bottom + _GAP_PX, right, bottom)
+    edges = _edges(sx)
+    heights = [np.histogram(v, edges)[0] * (100.0 / v.size if several else 1.0) for v in values]
+    y_title = f"share of {counted} (%)" if several else counted
+    most = max(2, int((upper.bottom - upper.top) / 34.0))
+    sy = scale(Axis(y_title, integer=not several), heights, upper.bottom, upper.top, most)
+    share = scale(Axis("", "%", low=0, high=100), [], lower.bottom, lower.top, 2)
+
+    parts = [head, text(y_title, 6.0, top - 9.0)]
+    parts += [y_grid(sy, upper), x_axis(sx, upper, labels=False)]
+    parts += [text("at or below (%)", 6.0, lower.top - 9.0), y_grid(share, lower), x_axis(sx, lower)]
+    parts.append(text(axis_title(x, sx), (left + right) / 2, size.height - 6.0, anchor="middle"))
+    parts.append(_hover([(s.name if several else "", v) for s, v, _ in kept], sx, edges, heights, counted, upper, lower))
+    for (_, v, number), tall in zip(kept, heights, strict=True):
+        parts.append(_outline(sx, sy, edges, tall, number) if several else _bars(sx, sy, edges, tall, number))
+        at = np.unique(np.linspace(0, v.size - 1, min(v.size, _CDF_POINTS)).astype(int))
+        xs, ys = sx(np.sort(v)[at]), share((at + 1) * (100.0 / v.size))
+        parts.append(path(polyline(np.repeat(xs, 2), np.append(lower.bottom, np.repeat(ys, 2)[:-1])), f"l l{number}"))
+    for label, at_px, box, row in labels:
+        parts.append(line(at_px, plot_top, at_px, lower.bottom, "m"))
+        parts.append(text(label, box.left, plot_top - 4.0 - _LABEL_ROW_PX * row))
+    return svg(size, title, description or _words(kept[0][0]), parts)
+
+
+def _finite(values: npt.ArrayLike) -> Floats:
+    sample = np.asarray(values, dtype=np.float64)
+    return sample[np.isfinite(sample)]
+
+
+def _edges(sx: Scale) -> Floats:
+    return np.geomspace(sx.low, sx.high, _BINS + 1) if sx.log else np.linspace(sx.low, sx.high, _BINS + 1)
+
+
+def _bars(sx: Scale, sy: Scale, edges: Floats, tall: Floats, number: int) -> str:
+    """All bars in one path."""
+    at, ground = sx(edges), sy.at(0)
+    tops = sy(tall)
+    d = "".join(
+        f"M{px(a + 0.5)} {px(ground)}V{px(t)}H{px(b - 0.5)}V{px(ground)}Z"
+        for a, b, t, count in zip(at[:-1], at[1:], tops, tall, strict=True)
+        if count
+    )
+    return path(d, f"b f{number}")
+
+
+def _outline(sx: Scale, sy: Scale, edges: Floats, tall: Floats, number: int) -> str:
+    at = np.repeat(sx(edges), 2)
+    heights = np.concatenate([[0.0], np.repeat(tall, 2), [0.0]])
+    d = polyline(at, sy(heights))
+    return path(d + "Z", f"w f{number}") + path(d, f"l l{number}")
+
+
+def _labels(marks: Mapping[str, float], sx: Scale, left: float, right: float) -> list[tuple[str, float, Box, int]]:
+    """Each mark's label, place, box and row: a label that would touch another goes one row higher."""
+    placed: list[tuple[str, float, Box, int]] = []
+    for name, value in marks.items():
+        label = f"{name} {sx.say(value)}"
+        at = sx.at(value)
+        wide = text_width(label, TEXT_PX)
+        x = min(max(at - wide / 2, left - 20.0), right + 18.0 - wide)
+        box = text_box(label, x, 0.0, TEXT_PX)
+        row = 0
+        while any(r == row and box.overlaps(b, 6.0) for *_, b, r in placed):
+            row += 1
+        placed.append((label, at, box, row))
+    return placed
+
+
+def _hover(
+    samples: Sequence[tuple[str, Floats]],
+    sx: Scale,
+    edges: Floats,
+    heights: Sequence[Floats],
+    counted: str,
+    upper: Plot,
+    lower: Plot,
+) -> str:
+    middles = np.sqrt(edges[1:] * edges[:-1]) if sx.log else (edges[1:] + edges[:-1]) / 2
+    rows = []
+    for i in range(middles.size):
+        row = [f"{sx.say(float(edges[i]))} to {sx.say(float(edges[i + 1]))}"]
+        for (name, values), tall in zip(samples, heights, strict=True):
+            below = 100.0 * float((values <= edges[i + 1]).mean())
+            here = f"{tall[i]:.1f} %" if name else f"{int(tall[i])} {counted}"
+            row.append(f"{name}{': ' if name else ''}{here}, {below:.1f} % at or below")
+        rows.append(row)
+    return hover(Plot(upper.left, upper.top, upper.right, lower.bottom), sx(middles).tolist(), rows)
+
+
+def _words(sample: Sample) -> str:
+    return ", ".join(f"{name} {value:.4g}" for name, value in sample.marks.items())
