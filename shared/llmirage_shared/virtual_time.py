@@ -1,63 +1,76 @@
 """An asyncio event loop whose clock jumps: a timer is due the moment nothing else is left to do.
 
 Everything that runs on it is exact and repeatable: `asyncio.sleep(3600)` takes no time, and `loop.time()` afterwards has
-moved by 3600.0 to the last bit. The clock starts at 0. Work handed to an executor runs at once, in place, and takes no
-virtual time.
+moved by 3600.0 to the last bit. The clock starts at 0. Timers of one instant fire in the order in which they were set. Work
+handed to an executor runs at once, in place, and takes no virtual time.
 No real input or output is possible: a task that waits for a socket waits for ever, which the loop reports as a deadlock.
 """
 
 from __future__ import annotations
 
 import asyncio
+import heapq
 import math
-import selectors
 import time
+from asyncio import Handle, TimerHandle
+from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
+from contextvars import Context
+from itertools import count
 from typing import Any, TypeVar, TypeVarTuple
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+
+_CANCELLED_TIMERS = 256  # kept in the heap before it is cleaned
+_TASKS_NAMED = 3
+
+Source = Callable[[float], float]
+"""Something that moves on its own while no task can: called with the time of the next timer (inf if none is set), it goes on
+until then, or until it has made something ready, and returns when it stopped."""
 
 
 class VirtualDeadlockError(RuntimeError):
     """Every task waits for something that nothing will ever bring."""
 
 
-class _JumpingSelector(selectors.SelectSelector):
-    """Instead of waiting for the next timer, moves the loop's clock to it."""
-
-    loop: VirtualTimeLoop
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout is None:
-            raise VirtualDeadlockError("virtual time stands still: every task waits and no timer is set")
-        if timeout > 0:
-            self.loop.jump()
-        return []
-
-
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """Use it through `run`, or as the loop of an `asyncio.Runner(loop_factory=VirtualTimeLoop)`."""
+    """Use it through `run`, or as the loop of an `asyncio.Runner(loop_factory=VirtualTimeLoop)`.
 
-    # asyncio keeps its timers in a heap, earliest first; the base loop drops cancelled ones from the top before it selects.
-    _scheduled: list[asyncio.TimerHandle]
+    source: what else moves in virtual time beside tasks and timers, see `Source`.
+    """
+
+    _ready: deque[Handle]
 
     def __init__(self) -> None:
         self._now = 0.0
-        selector = _JumpingSelector()
-        super().__init__(selector)
-        selector.loop = self
-        self._clock_resolution = math.ulp(0.0)
+        self._timers: list[tuple[float, int, TimerHandle]] = []  # a heap
+        self._serial = count()
+        self._cancelled_timers = 0
+        self.source: Source | None = None
+        super().__init__()
 
     def time(self) -> float:
         return self._now
 
-    def jump(self) -> None:
-        """Moves the clock to the next timer."""
-        self._now = max(self._now, self._scheduled[0].when())
-        # The base loop fires timers earlier than now + resolution: one last bit, so that none fires before its time.
-        self._clock_resolution = math.ulp(self._now)
+    def call_at(
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> TimerHandle:
+        handle = TimerHandle(when, callback, args, self, context)
+        handle._scheduled = True  # type: ignore[attr-defined]  # so that its cancellation is told to the loop
+        heapq.heappush(self._timers, (when, next(self._serial), handle))
+        return handle
+
+    def call_later(
+        self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> TimerHandle:
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def call_soon(self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None) -> Handle:
+        handle = Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
 
     def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
         future: asyncio.Future[T] = self.create_future()
@@ -66,6 +79,60 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         except Exception as error:
             future.set_exception(error)
         return future
+
+    # What asyncio.BaseEventLoop calls, the same from Python 3.11 to 3.14.
+
+    def _run_once(self) -> None:
+        """One turn: what is ready now runs; what that makes ready runs in the next turn."""
+        ready, timers = self._ready, self._timers
+        if not ready:
+            self._go_on()
+        while timers and timers[0][0] <= self._now:
+            handle = heapq.heappop(timers)[2]
+            handle._scheduled = False  # type: ignore[attr-defined]
+            ready.append(handle)
+        for _ in range(len(ready)):
+            call = ready.popleft()
+            if not call._cancelled:
+                call._run()
+
+    def _timer_handle_cancelled(self, _: TimerHandle) -> None:
+        self._cancelled_timers += 1
+        if self._cancelled_timers > _CANCELLED_TIMERS and 2 * self._cancelled_timers > len(self._timers):
+            self._timers[:] = [timer for timer in self._timers if not timer[2].cancelled()]
+            heapq.heapify(self._timers)
+            self._cancelled_timers = 0
+
+    def _go_on(self) -> None:
+        """Move the clock to the next thing that happens."""
+        timers = self._timers
+        while timers and timers[0][2].cancelled():
+            heapq.heappop(timers)
+            self._cancelled_timers -= 1
+        reached = timers[0][0] if timers else math.inf
+        if self.source is not None:
+            reached = self.source(reached)
+        if reached == math.inf and not self._ready:
+            raise VirtualDeadlockError(self._explain())
+        if self._now < reached < math.inf:
+            self._now = reached
+
+    def _explain(self) -> str:
+        tasks = asyncio.all_tasks(self)
+        places = sorted({place for task in tasks if (place := _place(task))})
+        shown = "; ".join(places[:_TASKS_NAMED]) + ("; ..." if len(places) > _TASKS_NAMED else "")
+        waiting = f": {len(tasks)} of them, in {shown}" if places else ""
+        return f"virtual time stands still at {self._now:g} s: every task waits and no timer is set{waiting}"
+
+
+def _place(task: asyncio.Task[Any]) -> str:
+    """Where a task waits: the innermost of the functions that have names."""
+    coroutine: Any = task.get_coro()
+    place = ""
+    while (frame := getattr(coroutine, "cr_frame", None)) is not None:
+        place = f"{frame.f_code.co_qualname} (line {frame.f_lineno})"
+        coroutine = getattr(coroutine, "cr_await", None)
+    return place
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:

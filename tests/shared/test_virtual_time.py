@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from llmirage_shared.virtual_time import VirtualDeadlockError, precise_clock, run
+from llmirage_shared.virtual_time import VirtualDeadlockError, VirtualTimeLoop, precise_clock, run
 
 
 def test_sleeping_moves_the_clock_exactly_and_takes_no_time() -> None:
@@ -31,8 +31,46 @@ def test_timers_fire_in_the_order_of_their_times_and_at_one_time_in_that_of_thei
         await asyncio.sleep(10)
         return fired
 
-    assert sorted(run(main())[:2]) == [1, 3]
-    assert run(main())[2:] == [4, 2, 0]
+    assert run(main()) == [1, 3, 4, 2, 0]
+
+
+def test_cancelled_timers_are_forgotten() -> None:
+    async def main() -> tuple[int, float]:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualTimeLoop)
+        for _ in range(5000):
+            loop.call_later(600.0, print).cancel()
+        left = len(loop._timers)
+        await asyncio.sleep(1.0)
+        return left, loop.time()
+
+    left, now_s = run(main())
+    assert left < 1000
+    assert now_s == 1.0
+
+
+def test_a_source_moves_while_nothing_else_can() -> None:
+    async def main() -> list[tuple[str, float]]:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualTimeLoop)
+        seen: list[tuple[str, float]] = []
+        done = loop.create_future()
+
+        def source(to: float) -> float:
+            seen.append(("source", to))
+            if to > 2.5 and not done.done():
+                done.set_result(None)
+                return 2.5
+            return to
+
+        loop.source = source
+        loop.call_at(1.0, lambda: seen.append(("timer", loop.time())))
+        loop.call_at(9.0, lambda: seen.append(("timer", loop.time())))
+        await done
+        seen.append(("done", loop.time()))
+        return seen
+
+    assert run(main()) == [("source", 1.0), ("timer", 1.0), ("source", 9.0), ("done", 2.5)]
 
 
 def test_work_for_threads_runs_in_place_and_takes_no_virtual_time() -> None:
@@ -56,5 +94,9 @@ def test_time_limits_hold() -> None:
 
 
 def test_a_deadlock_is_an_error_instead_of_a_hang() -> None:
-    with pytest.raises(VirtualDeadlockError, match="stands still"):
-        run(asyncio.Event().wait())
+    async def waits_for_ever() -> None:
+        await asyncio.sleep(7)
+        await asyncio.Event().wait()
+
+    with pytest.raises(VirtualDeadlockError, match=r"stands still at 7 s: every task waits.*1 of them, in Event\.wait"):
+        run(waits_for_ever())
