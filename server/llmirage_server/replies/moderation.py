@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 FLAGGED_FROM = 0.5
@@ -99,6 +99,12 @@ def category_scores(text: str) -> dict[str, float]:
             less = worse.partition("/")[0]
             found[less] = max(found[less], 0.9 * found[worse])
     return {category: round(score, 12) for category, score in found.items()}
+
+
+def has_sign_of(text: str, categories: Iterable[str]) -> bool:
+    """Whether an expression of one of these categories is in the text."""
+    plain = " ".join(text.casefold().split())
+    return any(pattern.search(plain) for category in categories for _, pattern in _compiled()[category])
 
 
 @lru_cache(maxsize=1)

@@ -7,10 +7,10 @@ nobody should pay for the looking.
 
 from __future__ import annotations
 
-from llmirage_server.replies.moderation import FLAGGED_FROM, category_scores
+from llmirage_server.replies.moderation import has_sign_of
 
 REFUSED = ("illicit/violent", "self-harm/instructions", "sexual/minors", "hate/threatening")
-MOST_CHARACTERS = 4_000
+MOST_CHARACTERS = 1_000
 
 _SENTENCES = (
     "I'm sorry, but I can't help with that.",
@@ -21,7 +21,7 @@ _SENTENCES = (
 _SIGNS = (
     "bomb", "explosive", "grenade", "gun", "firearm", "silencer", "nerve agent", "molotov", "myself", "yourself", "oneself",
     "suicide", "sex", "erotic", "porn", "nude", "naked", "orgasm", "masturbat", "blowjob", "immigrants", "foreigners",
-    "muslims", "jews", "christians", "gays", "women", "people", "asians", "refugees",
+    "muslims", "jews", "christians", "gays", "women", "black people", "white people", "asians", "refugees",
 )  # fmt: skip
 
 
@@ -32,8 +32,7 @@ def is_refused(text: str) -> bool:
     plain = text.casefold()
     if not any(sign in plain for sign in _SIGNS):
         return False
-    scores = category_scores(text)
-    return any(scores[category] >= FLAGGED_FROM for category in REFUSED)
+    return has_sign_of(text, REFUSED)
 
 
 def refusal_text(key: int) -> str:
