@@ -85,7 +85,7 @@ PROBES: dict[str, dict[str, Probe]] = {
     "/v1/chat/completions": {
         **_SAMPLING,
         "messages": Probe([{"role": "user", "content": "Hello"}]),
-        "max_completion_tokens": Probe(5),
+        "max_completion_tokens": Probe(5, {"max_tokens": None}),
         "logprobs": Probe(True),
         "top_logprobs": Probe(2, {"logprobs": True}),
         "tools": Probe([_TOOL]),
@@ -119,6 +119,7 @@ PROBES: dict[str, dict[str, Probe]] = {
         "logprobs": Probe(2),
         "echo": Probe(True),
         "suffix": Probe(" the end"),
+        "prompt_cache_key": Probe("key"),
         "best_of": Probe(2),
     },
     "/v1/responses": {

@@ -120,8 +120,9 @@ def test_n_choices_stream_side_by_side(api: Any) -> None:
     assert reasons.count("length") == 3
 
 
-def test_max_completion_tokens_wins_over_max_tokens(api: Any) -> None:
-    assert api.chat(max_tokens=9, max_completion_tokens=4).json()["usage"]["completion_tokens"] == 4
+def test_both_names_of_the_token_limit_may_say_the_same(api: Any) -> None:
+    for fields in ({"max_tokens": 4}, {"max_completion_tokens": 4}, {"max_tokens": 4, "max_completion_tokens": 4}):
+        assert api.chat(**fields).json()["usage"]["completion_tokens"] == 4
 
 
 def test_without_max_tokens_the_reply_ends_by_itself(api: Any) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from llmirage_shared.wire.schema.responses import ResponseRequest
 
 # Tokens of thought by reasoning effort: each level about four times the one before.
-_THOUGHT = {"none": 0, "minimal": 32, "low": 128, "medium": 512, "high": 2048, "xhigh": 4096}
+_THOUGHT = {"none": 0, "minimal": 32, "low": 128, "medium": 512, "high": 2048, "xhigh": 4096, "max": 8192}
 
 
 @dataclass(slots=True, frozen=True)

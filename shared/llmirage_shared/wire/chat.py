@@ -54,13 +54,26 @@ def parse_chat(body: Mapping[str, Any]) -> ChatRequest:
     tools += [{"type": "function", "function": function} for function in body.get("functions") or ()]
     _check_names(tools)
     if request.tool_choice is not None and request.tool_choice != "none" and not tools:
-        raise errors.invalid_value("tool_choice", "'tool_choice' is only allowed when 'tools' are specified.")
+        raise errors.only_with(
+            "tool_choice", "Invalid value for 'tool_choice': 'tool_choice' is only allowed when 'tools' are specified."
+        )
     if request.parallel_tool_calls is not None and not tools:
-        raise errors.invalid_value(
-            "parallel_tool_calls", "'parallel_tool_calls' is only allowed when 'tools' are specified."
+        raise errors.only_with(
+            "parallel_tool_calls",
+            "Invalid value for 'parallel_tool_calls': 'parallel_tool_calls' is only allowed when 'tools' are specified.",
         )
     if request.top_logprobs is not None and not request.logprobs:
-        raise errors.invalid_value("top_logprobs", "'top_logprobs' is only allowed when 'logprobs' is enabled.")
+        raise errors.only_with("top_logprobs", "The 'top_logprobs' parameter is only allowed when 'logprobs' is enabled.")
+    if (
+        None not in (request.max_tokens, request.max_completion_tokens)
+        and request.max_tokens != request.max_completion_tokens
+    ):
+        # Twice the same is what clients send that must please every kind of server.
+        raise ApiError(
+            "Setting 'max_tokens' and 'max_completion_tokens' at the same time is not supported.",
+            param="max_tokens",
+            code="invalid_parameter_combination",
+        )
     limit = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
     logprobs = (request.top_logprobs or 0) if request.logprobs else None
     return ChatRequest(request, messages, tools or None, read_sampling(request, limit, logprobs))
@@ -106,6 +119,7 @@ def called_before_user(messages: Sequence[Mapping[str, Any]]) -> tuple[str, ...]
 def check_tool_pairs(messages: Sequence[Mapping[str, Any]]) -> None:
     """Every tool message answers a call of the assistant message before it, and every call is answered. Raises ApiError."""
     open_calls: dict[str, None] = {}
+    ids: set[str] = set()  # of the last calls
     asked_at = -1
     known = False
     for index, message in enumerate(messages):
@@ -115,12 +129,19 @@ def check_tool_pairs(messages: Sequence[Mapping[str, Any]]) -> None:
                 raise _pairing(
                     index, "messages with role 'tool' must be a response to a preceeding message with 'tool_calls'."
                 )
+            if ids and message["tool_call_id"] not in ids:
+                raise ApiError(
+                    f"Invalid parameter: 'tool_call_id' of '{errors.shorten(message['tool_call_id'])}' not found in "
+                    "'tool_calls' of previous message.",
+                    param=f"messages.[{index}].tool_call_id",
+                )
             open_calls.pop(message["tool_call_id"], None)
             continue
         if open_calls:
             raise _unanswered(asked_at, open_calls)
         calls = message.get("tool_calls") or () if role == "assistant" else ()
         open_calls = {call["id"]: None for call in calls if isinstance(call.get("id"), str)}
+        ids = set(open_calls)
         known, asked_at = bool(calls), index
     if open_calls:
         raise _unanswered(asked_at, open_calls)

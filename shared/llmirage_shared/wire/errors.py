@@ -107,6 +107,20 @@ def array_too_long(param: str, maximum: int, length: int) -> ApiError:
     )
 
 
+def too_many_properties(param: str, maximum: int, count: int) -> ApiError:
+    return ApiError(
+        f"Invalid '{param}': too many properties. Expected an object with at most {maximum} properties, but got an object "
+        f"with {count} properties instead.",
+        param=param,
+        code="object_above_max_properties",
+    )
+
+
+def only_with(param: str, message: str) -> ApiError:
+    """A field that has no meaning without another one."""
+    return ApiError(message, param=param, code="invalid_value")
+
+
 def string_too_long(param: str, maximum: int, length: int) -> ApiError:
     return ApiError(
         f"Invalid '{param}': string too long. Expected a string with maximum length {maximum}, but got a string with length "

@@ -48,7 +48,7 @@ def read_sampling(body: SamplingFields, max_tokens: int | None, logprobs: int | 
         )
     options = body.stream_options
     if options is not None and not body.stream:
-        raise errors.invalid_value("stream_options", "the option is only allowed when 'stream' is true.")
+        raise errors.only_with("stream_options", "The 'stream_options' parameter is only allowed when 'stream' is enabled.")
     return Sampling(
         n=body.n or 1,
         max_tokens=max_tokens,

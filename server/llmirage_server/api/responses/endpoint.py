@@ -169,7 +169,9 @@ class ResponsesEndpoint:
         if request.background and request.store is False:
             raise ApiError("Background mode requires store to be true.", param="background", code="invalid_value")
         if request.stream_options is not None and not request.stream:
-            raise errors.invalid_value("stream_options", "the option is only allowed when 'stream' is true.")
+            raise errors.only_with(
+                "stream_options", "The 'stream_options' parameter is only allowed when 'stream' is enabled."
+            )
         return request
 
     def _context(self, request: InputFields) -> _Context:

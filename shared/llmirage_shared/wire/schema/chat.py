@@ -6,10 +6,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from llmirage_shared.wire.schema.base import Integer, Number, WireModel
+from llmirage_shared.wire.schema.base import Effort, Integer, Metadata, Number, WireModel
 from llmirage_shared.wire.schema.tools import ChatTool, ResponseFormat, ToolChoice
 
 INT64_MAX = 2**63 - 1
+MOST_TOOLS = 128
 
 
 class TextPart(WireModel):
@@ -105,7 +106,7 @@ class AssistantMessage(WireModel):
     content: Content | None = None
     refusal: str | None = None
     name: str | None = None
-    tool_calls: list[CustomCall | FunctionCall] | None = None
+    tool_calls: Annotated[list[CustomCall | FunctionCall], Field(min_length=1)] | None = None
     function_call: CalledFunction | None = None
 
 
@@ -187,17 +188,17 @@ class ChatCompletionRequest(SamplingFields):
     max_completion_tokens: Annotated[Integer, Field(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[Integer, Field(ge=0, le=20)] | None = None
-    tools: list[ChatTool] | None = None
+    tools: Annotated[list[ChatTool], Field(min_length=1, max_length=MOST_TOOLS)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
-    functions: list[dict[str, Any]] | None = None
+    functions: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MOST_TOOLS)] | None = None
     function_call: Literal["none", "auto"] | dict[str, Any] | None = None
     response_format: ResponseFormat | None = None
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    reasoning_effort: Effort | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
     service_tier: Literal["auto", "default", "flex", "scale", "priority"] | None = None
     store: bool | None = None
-    metadata: Annotated[dict[str, str], Field(max_length=16)] | None = None
+    metadata: Metadata | None = None
     modalities: list[Literal["text", "audio"]] | None = None
     audio: dict[str, Any] | None = None
     prediction: dict[str, Any] | None = None

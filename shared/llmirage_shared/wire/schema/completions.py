@@ -30,4 +30,5 @@ class CompletionRequest(SamplingFields):
     logprobs: Annotated[Integer, Field(ge=0, le=5)] | None = None
     echo: bool | None = None
     suffix: str | None = None
+    prompt_cache_key: str | None = None
     best_of: Annotated[Integer, Field(ge=1, le=20)] | None = None

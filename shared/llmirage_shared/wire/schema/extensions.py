@@ -34,7 +34,9 @@ _CHAT = frozenset((
     "moderation", "prompt_cache_options",
 ))  # fmt: skip
 
-_COMPLETIONS = frozenset((*_SAMPLING, "metadata", "prompt_embeds", "response_format", "return_prompt_token_ids"))
+_COMPLETIONS = frozenset(
+    (*_SAMPLING, "max_completion_tokens", "metadata", "prompt_embeds", "response_format", "return_prompt_token_ids")
+)
 
 _RESPONSES = frozenset((
     "cache_salt", "chat_template_kwargs", "client_metadata", "context_management", "enable_response_messages",

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from llmirage_shared.wire.schema.base import Integer, Number, WireModel
+from llmirage_shared.wire.schema.base import Effort, Integer, Metadata, Number, WireModel
 from llmirage_shared.wire.schema.item_types import OTHER_ITEMS
 from llmirage_shared.wire.schema.tools import ToolName
 
@@ -170,7 +170,7 @@ ResponseTool = Annotated[
 
 
 class Reasoning(WireModel):
-    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    effort: Effort | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
 
@@ -204,7 +204,11 @@ class ResponseStreamOptions(WireModel):
     include_obfuscation: bool | None = None
 
 
-Metadata = Annotated[dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)]
+Included = Literal[
+    "file_search_call.results", "web_search_call.results", "web_search_call.action.sources", "message.input_image.image_url",
+    "computer_call_output.output.image_url", "code_interpreter_call.outputs", "reasoning.encrypted_content",
+    "message.output_text.logprobs",
+]  # fmt: skip
 
 
 class InputFields(WireModel):
@@ -231,7 +235,7 @@ class ResponseRequest(InputFields):
     closed: ClassVar[tuple[str, ...]] = (*InputFields.closed, "stream_options")
 
     background: bool | None = None
-    include: list[str] | None = None
+    include: list[Included] | None = None
     max_output_tokens: Annotated[Integer, Field(ge=1)] | None = None
     max_tool_calls: Annotated[Integer, Field(ge=1)] | None = None
     metadata: Metadata | None = None

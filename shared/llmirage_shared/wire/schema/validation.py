@@ -16,14 +16,14 @@ Model = TypeVar("Model", bound=WireModel)
 
 # What a field takes, where one of pydantic's words does not say it; by the field's own name.
 _EXPECTED = {
-    "content": "a string or an array of content parts",
-    "stop": "a string or an array of strings",
-    "prompt": "a string, an array of strings or an array of token ids",
-    "input": "a string or an array of input items",
-    "output": "a string or an array of content parts",
-    "tool_choice": "a string or an object",
-    "function_call": "a string or an object",
-    "conversation": "a string or an object",
+    "content": "one of a string or array of objects",
+    "stop": "one of a string or array of strings",
+    "prompt": "one of a string, array of strings, or array of token ids",
+    "input": "one of a string or array of objects",
+    "output": "one of a string or array of objects",
+    "tool_choice": "one of a string or object",
+    "function_call": "one of a string or object",
+    "conversation": "one of a string or object",
     "messages": "an array of objects",
     "tools": "an array of objects",
     "tool_calls": "an array of objects",
@@ -142,6 +142,8 @@ class _Finding:
             return errors.empty_array(self.name)
         if self.kind == "too_long" and isinstance(self.value, list):
             return errors.array_too_long(self.name, self.context["max_length"], length)
+        if self.kind == "too_long" and isinstance(self.value, dict):
+            return errors.too_many_properties(self.name, self.context["max_length"], length)
         if self.kind == "string_too_long":
             return errors.string_too_long(self.name, self.context["max_length"], length)
         return errors.invalid_value(self.name, self.message.lower())
