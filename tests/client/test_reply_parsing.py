@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmirage_client.targets.chunk import ChunkModel
-from llmirage_client.targets.reply import Reply
+from llmirage_client.targets.endpoints.chat import ChatReply
 
 
 def event(delta: dict[str, Any], finish: str | None = None, index: int = 0, compact: bool = False, **more: Any) -> bytes:
@@ -25,9 +25,9 @@ def event(delta: dict[str, Any], finish: str | None = None, index: int = 0, comp
 DONE = b"data: [DONE]\n\n"
 
 
-def read(*pieces: bytes) -> Reply:
+def read(*pieces: bytes) -> ChatReply:
     """The reply of a stream whose i-th piece arrived at second i."""
-    reply = Reply()
+    reply = ChatReply()
     reply.read_stream([(float(i), piece) for i, piece in enumerate(pieces)])
     return reply
 
@@ -146,7 +146,7 @@ def test_reads_streamed_and_whole_text_completions() -> None:
     piece = b'data: {"choices": [{"index": 0, "text": "%b", "finish_reason": null}]}\n\n'
     reply = read(piece % b"one", piece % b" two", piece % b"", DONE)
     assert (reply.text, reply.token_s) == ("one two", [0.0, 1.0])
-    whole = Reply()
+    whole = ChatReply()
     whole.read_body(
         5.0, b'{"choices": [{"index": 0, "text": "one two", "finish_reason": "length"}], "usage": {"prompt_tokens": 1}}'
     )
@@ -165,7 +165,7 @@ def test_reads_a_whole_chat_reply_with_two_calls_that_have_no_index() -> None:
             }
         ]
     }
-    reply = Reply()
+    reply = ChatReply()
     reply.read_body(1.0, json.dumps(body).encode())
     assert reply.message() == {"role": "assistant", "content": None, "tool_calls": calls}
 
@@ -173,7 +173,7 @@ def test_reads_a_whole_chat_reply_with_two_calls_that_have_no_index() -> None:
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b'"text"', b"\xff"])
 def test_a_body_that_is_no_json_object_is_refused(body: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
-        Reply().read_body(0.0, body)
+        ChatReply().read_body(0.0, body)
 
 
 def test_an_error_event_is_the_reply_s_error_and_the_text_before_it_is_kept() -> None:
@@ -260,7 +260,7 @@ def test_any_stream_cut_anywhere_reads_as_parsing_each_event_does(
     stream = b"".join(blocks) + DONE
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
     segments = [(float(i), stream[a:b]) for i, (a, b) in enumerate(pairwise([0, *cuts, len(stream)]))]
-    reply = Reply()
+    reply = ChatReply()
     reply.read_stream(segments)
     text = reasoning = ""
     tokens = 0

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from llmirage_client.measure.client_cost import ClientCost
 
 BranchMode = Literal["root", "fork", "spawn"]
 
@@ -25,6 +28,9 @@ class Exchange:
     token_s: arrival of each event that carried text, reasoning or a tool call; for a reply that was not streamed, the one
         arrival of the body. Empty when nothing came.
     message: the assistant message to thread into the history, without reasoning; None when there is nothing to append.
+    items: the same in the form of an API whose histories are not chat's messages. response_id: what the server calls the reply.
+    usage: in the words of chat completions, whatever the API. finish_reason: likewise (stop, length, tool_calls).
+    retries: how often it was sent again; start_s is that of the first attempt. url: which of several endpoints took it.
     """
 
     start_s: float
@@ -40,6 +46,10 @@ class Exchange:
     finish_reason: str | None = None
     usage: Mapping[str, Any] | None = None
     error: RequestError | None = None
+    items: list[dict[str, Any]] | None = None
+    response_id: str | None = None
+    retries: int = 0
+    url: str | None = None
 
 
 @dataclass(slots=True)
@@ -96,6 +106,8 @@ class RunResult:
 
     start_unix_s: wall-clock time at run clock `start_s`. speed: every time in records is multiplied by it in reports,
     because the cluster and all waits ran that much faster than life.
+    client_cpu_s: None: not known, as in a run that was read back after it had been cut off. client_cost: read back likewise.
+    version: of the product that made the run; empty: this one.
     """
 
     records: list[Record]
@@ -114,6 +126,8 @@ class RunResult:
     workload_path: str = ""
     inputs: list[dict[str, Any]] = field(default_factory=list)  # inputs.json: [{"session_id", "payloads"}]
     options: Mapping[str, Any] = field(default_factory=dict)  # the run's settings, JSON-able, for input_config
-    client_cpu_s: float = 0.0
+    client_cpu_s: float | None = 0.0
     client_lag_s: tuple[float, ...] = ()  # event-loop lateness samples: says whether the client was the bottleneck
+    client_cost: ClientCost | None = None
     notes: list[str] = field(default_factory=list)  # warnings the reports must repeat
+    version: str = ""

@@ -12,7 +12,7 @@ from json.decoder import scanstring  # type: ignore[attr-defined]
 # An unescaped "key": in JSON text. Inside a string value both quotes would be escaped, so only a real key matches.
 _KEYS = {
     key: re.compile(rf'(?<!\\)"{key}"[ \t\r\n]*:[ \t\r\n]*"')
-    for key in ("content", "text", "reasoning_content", "reasoning")
+    for key in ("content", "text", "reasoning_content", "reasoning", "thinking")
 }
 
 # A byte that was not UTF-8, as split_events hands it on.
@@ -38,7 +38,7 @@ class ChunkModel:
             return None
         before = found[0].end()
         _, after = scanstring(chunk, before)
-        return cls(chunk[:before], chunk[after - 1 :], key.startswith("reasoning"))
+        return cls(chunk[:before], chunk[after - 1 :], key.startswith("reasoning") or key == "thinking")
 
     def text_of(self, chunk: str) -> str | None:
         """The text of a chunk that differs from the model in nothing else; None when it differs."""

@@ -1,11 +1,11 @@
-"""A target that is an endpoint reached over HTTP: chat and text completions of anything that speaks the OpenAI API."""
+"""A target that is an endpoint reached over HTTP."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from importlib.metadata import version
 from typing import Any
@@ -21,6 +21,7 @@ from llmirage_client.targets.reply import Reply, stated_error
 from llmirage_client.targets.start_gate import StartGate
 from llmirage_client.targets.target import Call
 from llmirage_client.targets.transport import BodyStream, LeanTransport
+from llmirage_client.targets.wire_json import encode_body
 
 __all__ = ["EndpointInfo", "HttpTarget", "normalise_url", "probe"]
 
@@ -76,7 +77,7 @@ class HttpTarget:
         await self._gate.enter()
         now = run_clock(asyncio.get_running_loop())
         exchange = Exchange(start_s=now())
-        reply = Reply()
+        reply = call.new_reply()
         try:
             async with asyncio.timeout(self._timeout_s):
                 await self._exchange(call, exchange, reply, now)
@@ -136,7 +137,9 @@ class HttpTarget:
     def _request(self, call: Call) -> httpx.Request:
         url = self._urls.get(call.path)
         if url is None:
-            url = self._urls[call.path] = httpx.URL(self.base_url + call.path)
+            root = httpx.URL(self.base_url)
+            url = root.join(call.path) if call.from_root else httpx.URL(self.base_url + call.path)
+            self._urls[call.path] = url
         headers = dict(self._headers)
         headers.setdefault("accept", ("Accept", "text/event-stream" if call.stream else "application/json"))
         for name, value in call.headers.items():
@@ -144,14 +147,6 @@ class HttpTarget:
         extensions = {} if call.on_sent is None else {"on_sent": call.on_sent}
         content = encode_body(call.body)
         return httpx.Request("POST", url, headers=list(headers.values()), content=content, extensions=extensions)
-
-
-def encode_body(body: Mapping[str, Any]) -> bytes:
-    """Compact JSON in UTF-8; lone surrogates, which UTF-8 cannot carry, as escapes. Raises ValueError or TypeError."""
-    try:
-        return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-    except UnicodeEncodeError:
-        return json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
 
 
 def _check_header(name: str, value: str) -> None:
@@ -198,6 +193,7 @@ def _complete(exchange: Exchange, reply: Reply) -> None:
     exchange.reasoning = reply.reasoning
     exchange.finish_reason = reply.finish_reason
     exchange.usage = reply.usage
+    exchange.response_id = reply.response_id
     if exchange.streamed and reply.ended:
         exchange.error = None  # the reply was complete; how the connection ended does not matter
     if exchange.error is None and reply.error is not None:
@@ -207,10 +203,11 @@ def _complete(exchange: Exchange, reply: Reply) -> None:
             exchange.status, "stream_ended_early", "the stream ended without [DONE] or a finish reason"
         )
     message = reply.message()
-    if exchange.error is None and message is None:
+    if exchange.error is None and message is None and not (reply.may_be_empty and exchange.token_s):
         exchange.error = RequestError(exchange.status, "empty_response", "the reply has no text and no tool call")
     if exchange.error is None:
         exchange.message = message
+        exchange.items = reply.items
 
 
 def _status_error(status: int, location: str | None, body: bytes, reason: str) -> RequestError:

@@ -1,36 +1,48 @@
 """What a reply says: text, reasoning, tool calls, usage, and when each part of it came.
 
-Understands the bodies of /chat/completions and /completions, streamed or whole. Where a reply has several choices, the
-first is the one that is kept; arrivals are those of all.
+This is what the APIs have in common; each endpoint's module says how its own events and bodies are read.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from llmirage_client.measure.record import RequestError
-from llmirage_client.targets.chunk import ESCAPED_BYTE, ChunkModel
+from llmirage_client.targets.chunk import ESCAPED_BYTE
 from llmirage_client.targets.sse import split_events
 
-_REASONING_KEYS = ("reasoning_content", "reasoning")
+
+class TextModel(Protocol):
+    """Knows a chunk that carries a piece of text and nothing else from its bytes, without parsing it."""
+
+    reasoning: bool
+
+    def text_of(self, chunk: str) -> str | None: ...
 
 
 class Reply:
-    """A reply being put together. error: the first thing that was wrong; what was understood is kept all the same."""
+    """A reply being put together. error: the first thing that was wrong; what was understood is kept all the same.
+
+    items: the reply in its API's own form, as it goes back in the history; None where that is chat's message.
+    usage: in the words of chat completions, whatever the API. may_be_empty: a reply without text is no error.
+    """
+
+    may_be_empty = False
 
     def __init__(self) -> None:
         self.token_s: list[float] = []
         self.first_output_s: float | None = None
         self.finish_reason: str | None = None
         self.usage: Mapping[str, Any] | None = None
-        self.ended = False  # the stream's [DONE] came
+        self.ended = False  # the stream said itself that it is over
         self.error: RequestError | None = None
+        self.response_id: str | None = None
+        self.items: list[dict[str, Any]] | None = None
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._tool_calls: list[dict[str, Any]] = []
-        self._tool_call_at: dict[Any, dict[str, Any]] = {}
 
     @property
     def text(self) -> str:
@@ -50,7 +62,7 @@ class Reply:
     def read_stream(self, segments: Sequence[tuple[float, bytes]]) -> None:
         """Take in an event stream as it arrived."""
         events = split_events(segments)
-        model: ChunkModel | None = None
+        model: TextModel | None = None
         token_s, text, reasoning = self.token_s, self._text, self._reasoning
         for stamp_s, chunk in zip(events.stamps_s, events.data, strict=True):
             piece = model.text_of(chunk) if model is not None else None
@@ -72,10 +84,21 @@ class Reply:
         value = json.loads(body)
         if not isinstance(value, dict):
             raise ValueError("not a JSON object")
-        self._read_object(stamp_s, value, "message")
+        self._read_whole(stamp_s, value)
 
-    def _read_event(self, stamp_s: float, chunk: str) -> ChunkModel | None:
-        """Take in one event by parsing it. Returns a model for those that follow, if it carried text and nothing else."""
+    def _read_chunk(self, stamp_s: float, value: Mapping[str, Any]) -> None:
+        """Take in the object of one event."""
+        raise NotImplementedError
+
+    def _read_whole(self, stamp_s: float, value: Mapping[str, Any]) -> None:
+        """Take in the object of a reply that was not streamed."""
+        raise NotImplementedError
+
+    def _text_model(self, chunk: str, value: Mapping[str, Any]) -> TextModel | None:
+        """A model for the events after this one, if it carried text and nothing else."""
+        return None
+
+    def _read_event(self, stamp_s: float, chunk: str) -> TextModel | None:
         if chunk == "[DONE]":
             self.ended = True
             return None
@@ -89,63 +112,19 @@ class Reply:
                 text = f"an event of the stream is not a JSON object: {excerpt!r}"
                 self._fail(RequestError(None, "malformed_stream", text))
             return None
-        self._read_object(stamp_s, value, "delta")
-        key = _only_text_key(value)
-        return ChunkModel.of(chunk, key) if key is not None else None
+        self._read_chunk(stamp_s, value)
+        return self._text_model(chunk, value)
 
     def _fail(self, error: RequestError) -> None:
         if self.error is None:
             self.error = error
 
-    def _read_object(self, stamp_s: float, value: Mapping[str, Any], part: str) -> None:
-        if value.get("error"):
-            self._fail(stated_error(value, None, "stream_error" if part == "delta" else "server_error"))
-            return
-        usage = value.get("usage")
-        if isinstance(usage, dict):
-            self.usage = usage
-        carried = output = False
-        for choice in _dicts(value.get("choices")):
-            inner = choice.get(part)
-            if not isinstance(inner, dict):
-                inner = {"content": choice.get("text")}
-            content = _text_of(inner.get("content")) or _text_of(inner.get("refusal"))
-            reasoning = next((text for key in _REASONING_KEYS if (text := _text_of(inner.get(key)))), "")
-            calls = _dicts(inner.get("tool_calls"))
-            legacy = inner.get("function_call")
-            if isinstance(legacy, dict):
-                calls.append({"index": "function_call", "type": "function", "function": legacy})
-            output = output or bool(content or calls)
-            carried = carried or bool(content or calls or reasoning)
-            if choice.get("index") in (0, None):
-                if content:
-                    self._text.append(content)
-                if reasoning:
-                    self._reasoning.append(reasoning)
-                for position, call in enumerate(calls):
-                    self._merge_tool_call(call, position, part == "message")
-                if isinstance(choice.get("finish_reason"), str):
-                    self.finish_reason = choice["finish_reason"]
+    def _note_arrival(self, stamp_s: float, output: bool, carried: bool = True) -> None:
+        """A part of the reply came; output: it was no reasoning."""
         if carried:
             self.token_s.append(stamp_s)
         if output and self.first_output_s is None:
             self.first_output_s = stamp_s
-
-    def _merge_tool_call(self, delta: Mapping[str, Any], position: int, whole: bool) -> None:
-        """Deltas of one call share its index; they carry the id and name once and the arguments in pieces."""
-        index = position if whole else delta.get("index", position)
-        call = self._tool_call_at.get(index)
-        if call is None:
-            call = {"id": f"call_{len(self._tool_calls)}", "type": "function"}
-            self._tool_call_at[index] = call
-            self._tool_calls.append(call)
-        for key, value in delta.items():
-            if key == "function" and isinstance(value, dict):
-                function = call.setdefault("function", {"name": "", "arguments": ""})
-                function["name"] += _text_of(value.get("name"))
-                function["arguments"] += _text_of(value.get("arguments"))
-            elif key != "index" and value is not None:
-                call[key] = value
 
 
 def stated_error(value: Any, status: int | None, kind: str) -> RequestError:
@@ -170,29 +149,12 @@ def _is_complete(chunk: str) -> bool:
         return False
 
 
-def _only_text_key(value: Mapping[str, Any]) -> str | None:
-    """The key of the chunk's text when the chunk is the first choice's text and nothing else that would have to be read."""
-    choices = value.get("choices")
-    if value.get("usage") is not None or value.get("error") or not isinstance(choices, list) or len(choices) != 1:
-        return None
-    choice = choices[0]
-    if choice.get("finish_reason") is not None or choice.get("index") not in (0, None):
-        return None
-    delta = choice.get("delta")
-    if not isinstance(delta, dict):
-        return "text" if isinstance(choice.get("text"), str) else None
-    if delta.get("tool_calls") or delta.get("function_call") or delta.get("refusal"):
-        return None
-    keys = [key for key in ("content", *_REASONING_KEYS) if delta.get(key) is not None]
-    return keys[0] if len(keys) == 1 and isinstance(delta[keys[0]], str) else None
-
-
-def _text_of(value: Any) -> str:
+def text_of(value: Any) -> str:
     """The text of a content field: a string, or a list of parts."""
     if isinstance(value, str):
         return value
-    return "".join(_text_of(part.get("text")) for part in _dicts(value))
+    return "".join(text_of(part.get("text")) for part in dicts(value))
 
 
-def _dicts(value: Any) -> list[dict[str, Any]]:
+def dicts(value: Any) -> list[dict[str, Any]]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

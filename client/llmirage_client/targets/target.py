@@ -7,12 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from llmirage_client.measure.record import Exchange
+from llmirage_client.targets.endpoints.chat import ChatReply
+from llmirage_client.targets.reply import Reply
 
 
 @dataclass(slots=True)
 class Call:
-    """One request, ready to send. path: below the API root, such as "/chat/completions".
+    """One request, ready to send.
 
+    path: below the API root, such as "/chat/completions"; with from_root, below the host's root. api: the endpoint's name.
+    new_reply: what reads this API's replies. affinity_id: calls with the same one should go to the same server.
     on_sent: called by the target as soon as the whole request is out; twice when it had to be sent again.
     """
 
@@ -21,6 +25,10 @@ class Call:
     headers: dict[str, str] = field(default_factory=dict)
     stream: bool = True
     on_sent: Callable[[], None] | None = None
+    new_reply: Callable[[], Reply] = ChatReply
+    api: str = "chat"
+    from_root: bool = False
+    affinity_id: str = ""
 
 
 class Target(Protocol):

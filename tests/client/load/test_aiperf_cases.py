@@ -26,7 +26,7 @@ from llmirage_client.commands.run import run_options
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.runner import run_workload
 from llmirage_client.measure.record import Exchange, RequestError, RunResult
-from llmirage_client.targets.reply import Reply
+from llmirage_client.targets.endpoints.chat import ChatReply
 from llmirage_client.targets.target import Call
 from llmirage_client.workload.registry import load
 from llmirage_shared import virtual_time
@@ -83,7 +83,7 @@ class RecordedServer:
         if "[[FAIL" in mark:
             exchange.error = RequestError(500, "http_error", "forced failure")
             return exchange
-        reply = Reply()
+        reply = ChatReply()
         if call.stream:
             reply.read_stream([(exchange.end_s, b"".join(events(message)))])
         else:

@@ -1,0 +1,33 @@
+"""The APIs a run can speak, one module each."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from llmirage_client.targets.endpoints.ask import Ask, Endpoint
+from llmirage_client.targets.endpoints.chat import ChatEndpoint
+from llmirage_client.targets.endpoints.completions import CompletionsEndpoint
+from llmirage_client.targets.endpoints.messages import MessagesEndpoint
+from llmirage_client.targets.endpoints.raw import RawEndpoint
+from llmirage_client.targets.endpoints.responses import ResponsesEndpoint
+
+__all__ = ["CHAT", "Ask", "Endpoint", "EndpointName", "endpoint_named"]
+
+EndpointName = Literal["chat", "completions", "responses", "messages", "raw"]
+
+CHAT = ChatEndpoint()
+
+
+def endpoint_named(name: EndpointName, tokenizer: str | None = None) -> Endpoint:
+    """tokenizer: whose chat template writes the prompts of completions; see CompletionsEndpoint."""
+    match name:
+        case "chat":
+            return CHAT
+        case "completions":
+            return CompletionsEndpoint(tokenizer)
+        case "responses":
+            return ResponsesEndpoint()
+        case "messages":
+            return MessagesEndpoint()
+        case "raw":
+            return RawEndpoint()

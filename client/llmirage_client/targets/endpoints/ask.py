@@ -1,0 +1,52 @@
+"""What every API is asked, and what its module can do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from llmirage_client.targets.reply import Reply
+
+
+@dataclass(slots=True, frozen=True)
+class Ask:
+    """One request, in no API's words but for the items, which are in the API's own form already.
+
+    tools: as chat completions have them. previous_response_id, conversation_id: what the server itself remembers; the
+    items are then only what is new.
+    """
+
+    items: Sequence[Mapping[str, Any]]
+    model: str
+    stream: bool
+    tools: Sequence[Mapping[str, Any]] | None = None
+    max_tokens: int | None = None
+    legacy_max_tokens: bool = False
+    previous_response_id: str | None = None
+    conversation_id: str | None = None
+
+
+class Endpoint(Protocol):
+    """One API. Histories and files are in chat's form; it translates them to its own, and reads its replies.
+
+    path: below the API root. asks_for_usage: a stream reports its usage only when `stream_options` says so.
+    """
+
+    name: str
+    path: str
+    asks_for_usage: bool
+    headers: Mapping[str, str]
+
+    @property
+    def new_reply(self) -> Callable[[], Reply]: ...
+
+    def items(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        """Chat messages that follow each other, as items of this API. One translation need not fit one message."""
+        ...
+
+    def extra(self, extra: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Further parameters that a file gives in chat's words."""
+        ...
+
+    def body(self, ask: Ask) -> dict[str, Any]: ...

@@ -1,0 +1,54 @@
+"""Text completions: POST /completions. Messages become one prompt by the chat template of the run's tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from llmirage_client.targets.endpoints.ask import Ask
+from llmirage_client.targets.endpoints.chat import ChatReply
+from llmirage_client.targets.reply import dicts
+from llmirage_shared.chat_template import ChatTemplate, ChatTemplateError
+from llmirage_shared.tokens import load
+
+
+class CompletionsEndpoint:
+    """tokenizer: folder or hub name of the one whose template writes prompts; None: the embedded one. Loaded when needed."""
+
+    name = "completions"
+    path = "/completions"
+    new_reply = ChatReply
+    asks_for_usage = True
+    headers: Mapping[str, str] = {}
+
+    def __init__(self, tokenizer: str | None = None) -> None:
+        self._tokenizer = tokenizer
+
+    @cached_property
+    def _template(self) -> ChatTemplate:
+        return load(self._tokenizer)[1]
+
+    def items(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        """Raises ChatTemplateError for what a prompt of text cannot carry."""
+        for message in messages:
+            kinds = {part.get("type") for part in dicts(message.get("content"))} - {"text"}
+            if kinds:
+                raise ChatTemplateError(
+                    f"a message with a part of type {sorted(map(str, kinds))[0]!r} cannot be written into a prompt of text: "
+                    "use --endpoint-type chat"
+                )
+        return messages
+
+    def extra(self, extra: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"max_tokens" if key == "max_completion_tokens" else key: value for key, value in extra.items()}
+
+    def body(self, ask: Ask) -> dict[str, Any]:
+        """Raises TokenizerError and ChatTemplateError."""
+        return self.prompt_body(self._template.render(ask.items, ask.tools), ask)
+
+    def prompt_body(self, prompt: str | list[int], ask: Ask) -> dict[str, Any]:
+        body: dict[str, Any] = {"prompt": prompt, "model": ask.model, "stream": ask.stream}
+        if ask.max_tokens is not None:
+            body["max_tokens"] = ask.max_tokens
+        return body

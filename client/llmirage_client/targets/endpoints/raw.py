@@ -1,0 +1,111 @@
+"""Any other API: whole bodies go to a path as they are, and whatever comes back is a reply."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from llmirage_client.targets.endpoints.ask import Ask
+from llmirage_client.targets.endpoints.chat import ChatReply
+from llmirage_client.targets.endpoints.messages_reply import MessagesReply
+from llmirage_client.targets.endpoints.responses_reply import ResponsesReply
+from llmirage_client.targets.reply import Reply, stated_error
+from llmirage_client.targets.sse import split_events
+
+# Where APIs of other servers keep the text of a reply.
+_TEXT_KEYS = ("text", "generated_text", "output_text", "output", "response", "content", "token", "delta")
+
+
+class RawReply(Reply):
+    """What looks like a known API's reply is read as that. Of anything else each event counts as output, its text is what
+    is found under a usual key, and the end of the bytes is the end of the reply.
+    """
+
+    may_be_empty = True
+
+    def read_stream(self, segments: Sequence[tuple[float, bytes]]) -> None:
+        events = split_events(segments)
+        data = events.data if events.rest is None else [*events.data, events.rest]
+        values = [_value(chunk) for chunk in data]
+        known = next((found for value in values if (found := _known(value)) is not None), None)
+        if known is not None:
+            known.read_stream(segments)
+            self._be(known)
+            return
+        stamps_s = events.stamps_s if events.rest is None else [*events.stamps_s, segments[-1][0]]
+        for stamp_s, value in zip(stamps_s, values, strict=True):
+            if value != "[DONE]":
+                self._take(stamp_s, value, "stream_error")
+        self.ended = True
+
+    def read_body(self, stamp_s: float, body: bytes) -> None:
+        value = _value(body.decode("utf-8", "replace"))
+        known = _known(value)
+        if known is not None:
+            known.read_body(stamp_s, body)
+            self._be(known)
+        elif body:
+            self._take(stamp_s, value, "server_error")
+
+    def _be(self, known: Reply) -> None:
+        vars(self).update(vars(known))
+
+    def _take(self, stamp_s: float, value: Any, error_type: str) -> None:
+        if isinstance(value, dict) and value.get("error"):
+            self._fail(stated_error(value, None, error_type))
+            return
+        self._text.append(_text_in(value))
+        self._note_arrival(stamp_s, True)
+
+
+class RawEndpoint:
+    """Bodies come from the file; nothing is asked of it in other forms."""
+
+    name = "raw"
+    path = "/"
+    new_reply = RawReply
+    asks_for_usage = False
+    headers: Mapping[str, str] = {}
+
+    def items(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        return messages
+
+    def extra(self, extra: Mapping[str, Any]) -> Mapping[str, Any]:
+        return extra
+
+    def body(self, ask: Ask) -> dict[str, Any]:
+        raise NotImplementedError("the raw endpoint sends the bodies of the file")
+
+
+def _value(text: str) -> Any:
+    """JSON, or the text itself where it is none."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _known(value: Any) -> Reply | None:
+    """A reader for the API whose reply, or event, this is."""
+    if not isinstance(value, dict):
+        return None
+    kind = str(value.get("type"))
+    if isinstance(value.get("choices"), list):
+        return ChatReply()
+    if value.get("object") == "response" or kind.startswith("response."):
+        return ResponsesReply()
+    if kind in ("message", "message_start"):
+        return MessagesReply()
+    return None
+
+
+def _text_in(value: Any) -> str:
+    """The text of a JSON value: itself, or what lies under a usual key, however deep."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return "".join(_text_in(item) for item in value if isinstance(item, dict))
+    if isinstance(value, dict):
+        return next((text for key in _TEXT_KEYS if key in value and (text := _text_in(value[key]))), "")
+    return ""

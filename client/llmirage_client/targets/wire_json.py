@@ -1,0 +1,53 @@
+"""Request bodies as bytes, at the price of what is new in them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+
+class WireObject(dict[str, Any]):
+    """A JSON object that bodies repeat, such as a message of a history: it is encoded once. Not to be changed afterwards."""
+
+    __slots__ = ("_encoded",)
+
+    def encoded(self) -> bytes:
+        """Raises ValueError or TypeError for what JSON cannot carry."""
+        try:
+            return self._encoded
+        except AttributeError:
+            self._encoded: bytes = encode(self)
+            return self._encoded
+
+
+def encode(value: Any) -> bytes:
+    """Compact JSON in UTF-8; lone surrogates, which UTF-8 cannot carry, as escapes. Raises ValueError or TypeError."""
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError:
+        return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+
+
+def encode_body(body: Mapping[str, Any]) -> bytes:
+    """The body as `encode` would have it; lists of WireObjects are put together from what was encoded before."""
+    if not any(_is_cached(value) for value in body.values()):
+        return encode(body)
+    pieces: list[bytes] = []
+    plain: dict[str, Any] = {}
+    for key, value in body.items():
+        if _is_cached(value):
+            if plain:
+                pieces.append(encode(plain)[1:-1])
+                plain = {}
+            items = [item.encoded() if isinstance(item, WireObject) else encode(item) for item in value]
+            pieces.append(b"%b:[%b]" % (encode(key), b",".join(items)))
+        else:
+            plain[key] = value
+    if plain:
+        pieces.append(encode(plain)[1:-1])
+    return b"{%b}" % b",".join(pieces)
+
+
+def _is_cached(value: Any) -> bool:
+    return type(value) is list and bool(value) and isinstance(value[0], WireObject)
