@@ -48,6 +48,7 @@ def desugar(conversation: ConversationLine) -> tuple[Session, list[Problem]]:
         id=sid,
         turns=tuple(turns),
         mode=conversation.mode,
+        arrival_s=conversation.arrival_s,
         pre_session_spawns=conversation.pre_session_spawns,
         rounds=rounds,
         think_time=conversation.orchestrator.think_time if conversation.orchestrator else None,

@@ -49,6 +49,7 @@ def check_graph(sessions: Sessions, declared: Collection[str]) -> list[Problem]:
         *_pre_session(sessions, fork_parent),
         *_system_messages(sessions, fork_parent),
         *_isolated_forks(sessions, fork_parent),
+        *_timed_children(sessions),
         *_cycles(sessions),
     ]
 
@@ -146,6 +147,14 @@ def _isolated_forks(sessions: Sessions, fork_parent: Mapping[str, Reference]) ->
                 "isolation drops the inherited parent context and is only valid on fresh-context SPAWN branches",
                 session.line,
             )
+
+
+def _timed_children(sessions: Sessions) -> Iterator[Problem]:
+    parent_of = {reference.child: session.id for session in sessions.values() for reference in references(session)}
+    for session in sessions.values():
+        if session.arrival_s is not None and session.id in parent_of:
+            message = f"has a 'timestamp', but starts when '{parent_of[session.id]}' starts it; only roots have one"
+            yield Problem(f"session '{session.id}' {message}", session.line, "timestamp")
 
 
 def _cycles(sessions: Sessions) -> Iterator[Problem]:

@@ -2,7 +2,7 @@
 
 The schema is that of the format's documentation (session_id, turns, pre_session_spawns; per turn messages, model,
 max_tokens, tools, extra, forks, spawns, delay) and of AIPerf 0.13 (orchestrator, spawns, rounds, think_time_*,
-context_mode). Unknown keys are refused everywhere. Messages are the documentation's.
+context_mode); timestamp is ours. Unknown keys are refused everywhere. Messages are the documentation's.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from llmirage_client.workload.session import ContextMode, Problem
 
 CONVERSATION_KEYS = (
     "session_id", "turns", "pre_session_spawns", "orchestrator", "spawns", "rounds", "think_time_ms",
-    "think_time_sigma", "think_time_min_ms", "think_time_max_ms", "context_mode",
+    "think_time_sigma", "think_time_min_ms", "think_time_max_ms", "context_mode", "timestamp",
 )  # fmt: skip
 TURN_KEYS = ("messages", "model", "max_tokens", "tools", "extra", "forks", "spawns", "delay")
 CONTEXT_MODES: Mapping[str, ContextMode] = {
@@ -62,6 +62,7 @@ class ConversationLine:
     pre_session_spawns: tuple[str, ...]
     orchestrator: Orchestrator | None
     mode: ContextMode
+    arrival_s: float | None = None
 
 
 def read_conversation(value: object, line: int) -> tuple[ConversationLine | None, list[Problem]]:
@@ -79,9 +80,11 @@ def read_conversation(value: object, line: int) -> tuple[ConversationLine | None
     if is_orchestrator and pre:
         check.rule("orchestrator conversation must not set 'pre_session_spawns'; use conversation-level 'spawns' instead")
     mode = _mode(value, check)
+    timestamp_ms = None if value.get("timestamp") is None else check.number(value["timestamp"], "timestamp")
+    arrival_s = None if timestamp_ms is None else timestamp_ms / 1000
     if check.problems or session_id is None:
         return None, check.problems
-    return ConversationLine(line, session_id, turns, pre, orchestrator, mode), []
+    return ConversationLine(line, session_id, turns, pre, orchestrator, mode, arrival_s), []
 
 
 def _turns(value: Mapping[str, Any], check: Checker, is_orchestrator: bool) -> tuple[TurnLine, ...]:

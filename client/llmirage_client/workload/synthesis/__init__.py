@@ -1,0 +1,1 @@
+"""Synthetic workloads: presets and their parameters, what is drawn from them, and the sessions written from that."""

@@ -1,0 +1,194 @@
+"""What is drawn from a profile: conversations, their branches, and every message as stretches of text by key and length.
+
+Each conversation has random numbers of its own, so that the first ones do not depend on how many there are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from llmirage_client.workload.distributions import Distribution
+from llmirage_client.workload.synthesis.profile import Profile, Talk
+
+
+@dataclass(slots=True, frozen=True)
+class Piece:
+    """Prose of so many tokens; equal keys are equal text."""
+
+    key: int
+    tokens: int
+
+
+@dataclass(slots=True, frozen=True)
+class Children:
+    """Conversations that begin after a turn's reply. join_at: the turn that waits for them."""
+
+    names: tuple[str, ...]
+    fork: bool = False
+    background: bool = False
+    join_at: int | None = None
+
+
+@dataclass(slots=True)
+class PlannedTurn:
+    """One user message, of one or more stretches of text, and the reply's length."""
+
+    pieces: tuple[Piece, ...]
+    output_tokens: int
+    wait_s: float = 0.0
+    children: list[Children] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class PlannedConversation:
+    name: str
+    turns: list[PlannedTurn]
+    system: Piece | None = None
+    arrival_s: float | None = None
+
+
+@dataclass(slots=True)
+class Plan:
+    """conversations: parents before their children. drawn: every value that was drawn, by the parameter's name."""
+
+    conversations: list[PlannedConversation]
+    roots: int
+    drawn: dict[str, list[float]]
+
+
+def draw_plan(profile: Profile, seed: int) -> Plan:
+    """The same profile and seed give the same plan."""
+    return _Planner(profile, seed).plan()
+
+
+class _Planner:
+    def __init__(self, profile: Profile, seed: int) -> None:
+        self._profile = profile
+        self._seed = seed
+        self._drawn: dict[str, list[float]] = defaultdict(list)
+        self._conversations: list[PlannedConversation] = []
+        self._source = self._rng("shared")
+        source = self._source
+        self._systems = self._pieces("system_prompt.tokens", profile.system_prompt_tokens, profile.system_prompt_variants)
+        self._sub_system = self._piece(
+            "sub_agents.system_prompt_tokens",
+            profile.sub_agents.system_prompt_tokens.count(source) if profile.sub_agents.share else 0,
+        )
+        context, documents = profile.shared_context, profile.documents
+        self._contexts = self._pieces("shared_context.tokens", context.tokens, context.groups)
+        self._context_chances = _zipf(context.groups, context.skew)
+        no_documents = documents.per_message.kind == "constant" and documents.per_message.one(source) == 0
+        self._documents = [] if no_documents else self._pieces("documents.tokens", documents.tokens, documents.pool)
+        self._document_chances = _zipf(documents.pool, documents.skew)
+
+    def plan(self) -> Plan:
+        profile = self._profile
+        times_s = profile.arrivals.times_s(profile.conversations, self._rng("arrivals"))
+        for number in range(profile.conversations):
+            self._source = self._rng("conversation", number)
+            self._root(f"{number:04d}", None if times_s is None else times_s[number])
+        return Plan(self._conversations, profile.conversations, dict(self._drawn))
+
+    def _root(self, name: str, arrival_s: float | None) -> None:
+        source, profile = self._source, self._profile
+        system = self._systems[source.integers(len(self._systems))]
+        context = self._contexts[source.choice(len(self._contexts), p=self._context_chances)]
+        root = PlannedConversation(name, self._turns("", profile.talk, name, [context]), system, arrival_s)
+        self._conversations.append(root)
+        if profile.sub_agents.share and source.random() < profile.sub_agents.share:
+            self._call_sub_agents(root, self._count("sub_agents.calls", profile.sub_agents.calls, 1))
+        forks = profile.forks
+        if forks.background and source.random() < forks.background and len(root.turns) > 1:
+            at = int(source.integers(len(root.turns) - 1))
+            root.turns[at].children.append(Children(self._branches(root, 1, "background"), fork=True, background=True))
+        if forks.share and source.random() < forks.share:
+            children = self._count("forks.children", forks.children, 1)
+            root.turns[-1].children.append(Children(self._branches(root, children, "branch"), fork=True))
+
+    def _call_sub_agents(self, caller: PlannedConversation, calls: int, nested: bool = False) -> None:
+        """At different turns of the caller, none of them its last, since somebody has to wait for the results."""
+        source, agents = self._source, self._profile.sub_agents
+        last = len(caller.turns) - 1
+        places = sorted(source.choice(last, size=min(calls, last), replace=False).tolist()) if last else []
+        for place in places:
+            join_at = min(place + self._count("sub_agents.join_after", agents.join_after, 1), last)
+            names: list[str] = []
+            for _ in range(self._count("sub_agents.per_call", agents.per_call, 1)):
+                name = f"{caller.name}/agent-{place}-{len(names)}"
+                turns = self._turns("sub_agents.", agents.talk, name, [])
+                child = PlannedConversation(name, turns, self._sub_system)
+                self._conversations.append(child)
+                names.append(name)
+                if not nested and agents.nested and source.random() < agents.nested:
+                    self._call_sub_agents(child, 1, nested=True)
+            caller.turns[place].children.append(Children(tuple(names), join_at=join_at))
+
+    def _branches(self, parent: PlannedConversation, count: int, kind: str) -> tuple[str, ...]:
+        names = tuple(f"{parent.name}/{kind}-{number}" for number in range(count))
+        for name in names:
+            turns = self._turns("forks.", self._profile.forks.talk, name, [])
+            self._conversations.append(PlannedConversation(name, turns))
+        return names
+
+    def _turns(self, prefix: str, talk: Talk, name: str, shared: Sequence[Piece]) -> list[PlannedTurn]:
+        turns = []
+        for number in range(self._count(f"{prefix}turns", talk.turns, 1)):
+            which = "first_input" if number == 0 else "input"
+            tokens = self._count(f"{prefix}{which}", talk.first_input if number == 0 else talk.input, 1)
+            heads = [piece for piece in shared if piece.tokens] if number == 0 else []
+            if prefix == "":
+                heads += self._retrieved()
+            reply = self._count(f"{prefix}output", talk.output, 1)
+            wait_s = 0.0
+            if number:
+                wait_s = round(talk.wait_s.one(self._source), 3)
+                self._drawn[f"{prefix}wait_s"].append(wait_s)
+            pieces = (*heads, Piece(self._key("message", name, number), tokens))
+            turns.append(PlannedTurn(pieces, reply, wait_s))
+        return turns
+
+    def _retrieved(self) -> list[Piece]:
+        """Different documents, the most wanted ones first more often than not."""
+        if not self._documents:
+            return []
+        wanted = min(self._count("documents.per_message", self._profile.documents.per_message, 0), len(self._documents))
+        chosen = self._source.choice(len(self._documents), size=wanted, replace=False, p=self._document_chances)
+        return [self._documents[i] for i in chosen.tolist()]
+
+    def _count(self, name: str, distribution: Distribution, least: int) -> int:
+        number = distribution.count(self._source, least=least)
+        self._drawn[name].append(number)
+        return number
+
+    def _pieces(self, name: str, tokens: Distribution, count: int) -> list[Piece]:
+        lengths = tokens.counts(self._source, count)
+        if any(lengths):
+            self._drawn[name] += lengths
+        return [Piece(self._key(name, number), length) for number, length in enumerate(lengths)]
+
+    def _piece(self, name: str, tokens: int) -> Piece:
+        if tokens:
+            self._drawn[name].append(tokens)
+        return Piece(self._key(name), tokens)
+
+    def _key(self, *place: object) -> int:
+        return _number(self._seed, *place) >> 2
+
+    def _rng(self, *place: Any) -> np.random.Generator:
+        return np.random.default_rng(_number(self._seed, *place))
+
+
+def _number(*place: object) -> int:
+    return int.from_bytes(hashlib.blake2b(repr(place).encode(), digest_size=8).digest())
+
+
+def _zipf(count: int, skew: float) -> list[float]:
+    weights = np.arange(1, count + 1, dtype=np.float64) ** -skew
+    chances: list[float] = (weights / weights.sum()).tolist()
+    return chances

@@ -1,0 +1,90 @@
+"""What was generated beside what was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from llmirage_client.workload.distributions import Distribution
+from llmirage_client.workload.synthesis.plan import Plan
+from llmirage_client.workload.synthesis.profile import Profile, Talk
+
+_SAMPLES = 100_000
+
+
+@dataclass(slots=True, frozen=True)
+class Figures:
+    mean: float
+    p50: float
+    p95: float
+
+
+@dataclass(slots=True, frozen=True)
+class Line:
+    """One parameter: how it was asked for, the figures of that distribution, and those of what was drawn."""
+
+    name: str
+    asked_as: str
+    asked: Figures
+    drawn: Figures
+    count: int
+
+
+def compare(profile: Profile, plan: Plan) -> list[Line]:
+    """A line for every distribution that was drawn from. asked: figures of 100,000 draws; the same in every call."""
+    lines = []
+    for name, distribution in _distributions(profile).items():
+        drawn = plan.drawn.get(name)
+        if not drawn:
+            continue
+        source = np.random.default_rng(0)
+        seconds = name.endswith("wait_s")
+        wanted: Any = distribution.sample(source, _SAMPLES) if seconds else distribution.counts(source, _SAMPLES)
+        lines.append(Line(name, str(distribution), _figures(wanted), _figures(drawn), len(drawn)))
+    return lines
+
+
+def gaps(plan: Plan) -> tuple[float, float] | None:
+    """Arrivals per second and how the gaps between them vary (standard deviation over mean); None without times."""
+    times = [c.arrival_s for c in plan.conversations if c.arrival_s is not None]
+    if len(times) < 3 or times[-1] <= 0:
+        return None
+    between = np.diff(np.array(times))
+    return float(1 / between.mean()), float(between.std() / between.mean())
+
+
+def _figures(values: Sequence[float] | Any) -> Figures:
+    array = np.asarray(values, dtype=np.float64)
+    p50, p95 = np.percentile(array, [50, 95])
+    return Figures(float(array.mean()), float(p50), float(p95))
+
+
+def _distributions(profile: Profile) -> Mapping[str, Distribution]:
+    agents, forks = profile.sub_agents, profile.forks
+    return {
+        **_talk("", profile.talk),
+        "system_prompt.tokens": profile.system_prompt_tokens,
+        "shared_context.tokens": profile.shared_context.tokens,
+        "documents.per_message": profile.documents.per_message,
+        "documents.tokens": profile.documents.tokens,
+        "sub_agents.calls": agents.calls,
+        "sub_agents.per_call": agents.per_call,
+        "sub_agents.join_after": agents.join_after,
+        "sub_agents.system_prompt_tokens": agents.system_prompt_tokens,
+        **_talk("sub_agents.", agents.talk),
+        "forks.children": forks.children,
+        **_talk("forks.", forks.talk),
+    }
+
+
+def _talk(prefix: str, talk: Talk) -> dict[str, Distribution]:
+    return {
+        f"{prefix}turns": talk.turns,
+        f"{prefix}first_input": talk.first_input,
+        f"{prefix}input": talk.input,
+        f"{prefix}output": talk.output,
+        f"{prefix}wait_s": talk.wait_s,
+    }
