@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmirage_client.measure.catalogue import PER_REQUEST, TOTALS, WHOLE_RUN
+from llmirage_client.measure.catalogue import OVER_TIME, PER_CONVERSATION, PER_REQUEST, TOTALS, WHOLE_RUN
 from llmirage_client.measure.metrics import Metrics, compute
 from llmirage_client.measure.record import Exchange, Record, RequestError, RunResult
 from llmirage_client.measure.request_metrics import chunk_gaps_ms, request_metrics
@@ -80,6 +80,7 @@ def test_a_streamed_request_by_hand() -> None:
         "time_to_second_token": 250.0,
         "time_to_first_output_token": 1000.0,
         "request_latency": 1500.0,
+        "decode_duration": 1000.0,
         "inter_token_latency": 250.0,  # (1500 - 500) / (5 - 1)
         "output_token_throughput_per_user": 4.0,
         "e2e_output_token_throughput": 5 / 1.5,
@@ -221,6 +222,7 @@ def test_a_whole_run_by_hand() -> None:
         "error_request_count": 1,
         "cancelled_request_count": 1,
         "completed_request_count": 3,
+        "conversation_count": 1,
         "request_error_rate": pytest.approx(100 / 3),
         "total_isl": 400,
         "total_osl": 8,
@@ -276,9 +278,8 @@ def test_a_run_where_everything_failed_has_counts_and_no_latency() -> None:
 
 def test_an_empty_run_has_counts_of_zero_and_nothing_else() -> None:
     metrics = measured()
-    assert metrics.whole_run == dict.fromkeys(
-        ("request_count", "error_request_count", "cancelled_request_count", "completed_request_count"), 0
-    )
+    counts = ("request", "error_request", "cancelled_request", "completed_request", "conversation")
+    assert metrics.whole_run == dict.fromkeys((f"{name}_count" for name in counts), 0)
     assert (metrics.per_request, metrics.by_depth, metrics.by_turn, metrics.errors) == ({}, (), (), ())
 
 
@@ -320,8 +321,22 @@ def test_the_runs_gaps_are_those_of_its_requests(offsets_ms: list[list[int]]) ->
 
 
 def test_every_metric_that_is_computed_is_in_the_catalogue() -> None:
-    metrics = measured(*run_of_five(), record(10.0, STREAM, usage=usage(1, 4, 1, 2)))
+    everything = usage(1, 4, 1, 2) | {"cache_creation_input_tokens": 3, "prompt_cache_miss_tokens": 1}
+    everything["prompt_tokens_details"] |= {"audio_tokens": 1}
+    everything["completion_tokens_details"] |= {
+        "audio_tokens": 1,
+        "accepted_prediction_tokens": 1,
+        "rejected_prediction_tokens": 1,
+    }
+    last = record(10.0, STREAM, usage=everything)
+    second = record(12.0, (13.0, 14.0), usage=usage(9, 2, cached=4), turn=1)
+    last.output_tokens_asked, last.correlation_id, second.correlation_id = 5, "another", "another"
+    failed = record(9.5, (), error=RequestError(503, "overloaded", "try later"), input_tokens=7)
+    result = RunResult([*run_of_five(), failed, last, second], None, 0.0, 100.0, 0.0, options={"goodput": "ttft:600"})
+    metrics = compute(result)
     assert set(metrics.per_request) == set(PER_REQUEST)
     assert set(metrics.whole_run) == set(WHOLE_RUN)
+    assert set(metrics.per_conversation) == set(PER_CONVERSATION)
+    assert set(metrics.over_time) == set(OVER_TIME)
     assert set(TOTALS) <= set(WHOLE_RUN)
     assert set(TOTALS.values()) <= set(PER_REQUEST)

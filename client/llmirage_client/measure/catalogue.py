@@ -23,14 +23,36 @@ def _by_tag(*specs: tuple[str, str, str]) -> dict[str, Spec]:
     return {tag: Spec(tag, title, unit) for tag, title, unit in specs}
 
 
+_USAGE = tuple(
+    (f"usage_{name}", f"Usage {name.replace('_', ' ').title()}", "tokens")
+    for name in (
+        "prompt_tokens",
+        "completion_tokens",
+        "total_tokens",
+        "reasoning_tokens",
+        "prompt_cache_read_tokens",
+        "prompt_cache_write_tokens",
+        "prompt_cache_miss_tokens",
+        "prompt_audio_tokens",
+        "completion_audio_tokens",
+        "accepted_prediction_tokens",
+        "rejected_prediction_tokens",
+    )
+)
+
 # One value per request that has it; summarised over the run.
 PER_REQUEST = _by_tag(
     ("time_to_first_token", "Time to First Token", "ms"),
+    ("first_turn_time_to_first_token", "First-Turn Time to First Token", "ms"),
+    ("subsequent_turn_time_to_first_token", "Subsequent-Turn Time to First Token", "ms"),
     ("time_to_second_token", "Time to Second Token", "ms"),
     ("time_to_first_output_token", "Time to First Output Token", "ms"),
     ("request_latency", "Request Latency", "ms"),
+    ("decode_duration", "Decode Duration", "ms"),
     ("inter_token_latency", "Inter Token Latency", "ms"),
     ("inter_chunk_latency", "Inter Chunk Latency", "ms"),
+    ("credit_to_start_latency", "Credit to Start Latency", "ms"),
+    ("effective_latency", "Effective Latency", "ms"),
     ("output_token_throughput_per_user", "Output Token Throughput Per User", "tokens/sec/user"),
     ("e2e_output_token_throughput", "E2E Output Token Throughput", "tokens/sec/user"),
     ("prefill_throughput_per_user", "Prefill Throughput Per User", "tokens/sec/user"),
@@ -38,35 +60,32 @@ PER_REQUEST = _by_tag(
     ("output_sequence_length", "Output Sequence Length", "tokens"),
     ("output_token_count", "Output Token Count", "tokens"),
     ("reasoning_token_count", "Reasoning Token Count", "tokens"),
-    ("usage_prompt_tokens", "Usage Prompt Tokens", "tokens"),
-    ("usage_completion_tokens", "Usage Completion Tokens", "tokens"),
-    ("usage_total_tokens", "Usage Total Tokens", "tokens"),
-    ("usage_reasoning_tokens", "Usage Reasoning Tokens", "tokens"),
-    ("usage_prompt_cache_read_tokens", "Usage Prompt Cache Read Tokens", "tokens"),
+    ("osl_mismatch_diff_pct", "OSL Mismatch Diff %", "%"),
+    ("error_isl", "Error Input Sequence Length", "tokens"),
+    *_USAGE,
 )
 
-# One value for the whole run.
-WHOLE_RUN = _by_tag(
-    ("benchmark_duration", "Benchmark Duration", "sec"),
-    ("request_count", "Request Count", "requests"),
-    ("error_request_count", "Error Request Count", "requests"),
-    ("cancelled_request_count", "Cancelled Request Count", "requests"),
-    ("completed_request_count", "Completed Request Count", "requests"),
-    ("request_error_rate", "Request Error Rate", "%"),
-    ("request_throughput", "Request Throughput", "requests/sec"),
-    ("input_token_throughput", "Input Token Throughput", "tokens/sec"),
-    ("output_token_throughput", "Output Token Throughput", "tokens/sec"),
-    ("total_token_throughput", "Total Token Throughput", "tokens/sec"),
-    ("total_isl", "Total Input Sequence Length", "tokens"),
-    ("total_osl", "Total Output Sequence Length", "tokens"),
-    ("total_output_tokens", "Total Output Tokens", "tokens"),
-    ("total_reasoning_tokens", "Total Reasoning Tokens", "tokens"),
-    ("total_usage_prompt_tokens", "Total Usage Prompt Tokens", "tokens"),
-    ("total_usage_completion_tokens", "Total Usage Completion Tokens", "tokens"),
-    ("total_usage_total_tokens", "Total Usage Total Tokens", "tokens"),
-    ("total_usage_reasoning_tokens", "Total Usage Reasoning Tokens", "tokens"),
-    ("total_usage_prompt_cache_read_tokens", "Total Usage Prompt Cache Read Tokens", "tokens"),
-    ("overall_usage_prompt_cache_read_pct", "Overall Usage Prompt Cache Read %", "%"),
+# One value per conversation that has it; summarised over the run. AIPerf has no such metrics.
+PER_CONVERSATION = _by_tag(
+    ("conversation_latency", "Conversation Latency", "ms"),
+    ("conversation_first_turn_ttft", "Conversation First-Turn TTFT", "ms"),
+    ("conversation_ttfat", "Conversation Time to First Answer Token", "ms"),
+    ("conversation_decode_throughput", "Conversation Decode Throughput", "tokens/sec/user"),
+    ("conversation_turns", "Conversation Turns", "turns"),
+    ("conversation_cache_hit_pct", "Conversation Cache Hit Rate", "%"),
+    ("conversation_eligible_cache_hit_pct", "Conversation Eligible Cache Hit Rate", "%"),
+)
+
+# A level that changes over the run; its statistics are weighted by time.
+OVER_TIME = _by_tag(
+    ("effective_concurrency", "Effective Concurrency", "requests"),
+    ("effective_prefill_concurrency", "Effective Prefill Concurrency", "requests"),
+    ("effective_decode_concurrency", "Effective Decode Concurrency", "requests"),
+    ("effective_prefill_throughput", "Effective Prefill Throughput", "tokens/sec"),
+    ("effective_decode_throughput", "Effective Decode Throughput", "tokens/sec"),
+    ("effective_total_throughput", "Effective Total Throughput", "tokens/sec"),
+    ("active_prefill_throughput", "Active Prefill Throughput", "tokens/sec"),
+    ("active_decode_throughput", "Active Decode Throughput", "tokens/sec"),
 )
 
 # Totals are the sums of per-request metrics over the requests that have them.
@@ -75,9 +94,32 @@ TOTALS = {
     "total_osl": "output_sequence_length",
     "total_output_tokens": "output_token_count",
     "total_reasoning_tokens": "reasoning_token_count",
-    "total_usage_prompt_tokens": "usage_prompt_tokens",
-    "total_usage_completion_tokens": "usage_completion_tokens",
-    "total_usage_total_tokens": "usage_total_tokens",
-    "total_usage_reasoning_tokens": "usage_reasoning_tokens",
-    "total_usage_prompt_cache_read_tokens": "usage_prompt_cache_read_tokens",
+    "total_error_isl": "error_isl",
+    **{f"total_{tag}": tag for tag, _, _ in _USAGE},
 }
+
+# One value for the whole run.
+WHOLE_RUN = _by_tag(
+    ("benchmark_duration", "Benchmark Duration", "sec"),
+    ("request_count", "Request Count", "requests"),
+    ("error_request_count", "Error Request Count", "requests"),
+    ("cancelled_request_count", "Cancelled Request Count", "requests"),
+    ("completed_request_count", "Completed Request Count", "requests"),
+    ("conversation_count", "Conversation Count", "conversations"),
+    ("request_error_rate", "Request Error Rate", "%"),
+    ("request_throughput", "Request Throughput", "requests/sec"),
+    ("input_token_throughput", "Input Token Throughput", "tokens/sec"),
+    ("output_token_throughput", "Output Token Throughput", "tokens/sec"),
+    ("total_token_throughput", "Total Token Throughput", "tokens/sec"),
+    ("good_request_count", "Good Request Count", "requests"),
+    ("good_request_fraction", "Good Request Fraction", "ratio"),
+    ("goodput", "Goodput", "requests/sec"),
+    ("osl_mismatch_count", "OSL Mismatch Count", "requests"),
+    ("total_isl", "Total Input Sequence Length", "tokens"),
+    ("total_osl", "Total Output Sequence Length", "tokens"),
+    ("total_output_tokens", "Total Output Tokens", "tokens"),
+    ("total_reasoning_tokens", "Total Reasoning Tokens", "tokens"),
+    ("total_error_isl", "Total Error Input Sequence Length", "tokens"),
+    *((f"total_{tag}", f"Total {title}", unit) for tag, title, unit in _USAGE),
+    ("overall_usage_prompt_cache_read_pct", "Overall Usage Prompt Cache Read %", "%"),
+)

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from llmirage_client.measure.catalogue import PER_REQUEST, TOTALS
+from llmirage_client.measure.client_cost import ClientCost, client_cost
+from llmirage_client.measure.columns import Columns, Floats, columns_of
+from llmirage_client.measure.conversations import conversations
+from llmirage_client.measure.goodput import good_requests, parse_goodput
+from llmirage_client.measure.groups import Group, cached_pct, grouped
+from llmirage_client.measure.over_time import Level, levels
 from llmirage_client.measure.record import Record, RequestError, RunResult
-from llmirage_client.measure.request_metrics import request_metrics
+from llmirage_client.measure.request_columns import chunk_gaps_ms, request_columns
+from llmirage_client.measure.workload_throughput import CachedSource, Rates, cached_or_estimated, timeline
 from llmirage_shared.statistics import Summary, summarize
 
 TokenSource = Literal["server", "client", "mixed", "unknown"]
+
+# A reply is as long as asked within this share of what was asked, but never more than so many tokens off (AIPerf's limits).
+_OSL_MISMATCH_SHARE = 0.05
+_OSL_MISMATCH_TOKENS = 50
 
 
 @dataclass(slots=True, frozen=True)
@@ -28,31 +37,17 @@ class ErrorGroup:
 
 
 @dataclass(slots=True, frozen=True)
-class Group:
-    """The requests that share an agent depth or a turn index. Summaries are None when no request of it has the metric.
-
-    cached_pct: prompt tokens that the server took from its cache, percent of all its prompt tokens; None: not reported.
-    """
-
-    key: int
-    ok: int
-    failed: int
-    cancelled: int
-    ttft_ms: Summary | None
-    latency_ms: Summary | None
-    input_tokens: Summary | None
-    output_tokens: Summary | None
-    cached_pct: float | None
-
-
-@dataclass(slots=True, frozen=True)
 class Metrics:
     """What a run measured. Requests of the warm-up phase are in none of it.
 
-    per_request: tag to summary; whole_run: tag to value; units are in measure.catalogue. A metric without data has no key.
-    errors: most frequent first. by_depth, by_turn: one Group per agent depth and per turn index, ascending.
+    per_request, per_conversation: tag to summary; over_time: tag to statistics of a level; whole_run: tag to value; units
+        are in measure.catalogue. A metric without data has no key.
+    errors: most frequent first. by_depth, by_turn, by_branch_mode: one Group per agent depth, turn index, and index into
+        columns.BRANCH_MODES, ascending.
+    workload_throughput: token rates by what is counted; cached_counted_by: whose count of cached tokens they use.
     input_counted_by, output_counted_by: "server" when the counts are those of the reply's usage; "client" when we counted
         ourselves (input: the workload or the tokenizer; output: content events, which may hold several tokens each).
+    client: None when nothing is known of the client.
     """
 
     per_request: Mapping[str, Summary]
@@ -62,23 +57,77 @@ class Metrics:
     by_turn: tuple[Group, ...]
     input_counted_by: TokenSource
     output_counted_by: TokenSource
+    by_branch_mode: tuple[Group, ...] = ()
+    per_conversation: Mapping[str, Summary] = field(default_factory=dict)
+    over_time: Mapping[str, Level] = field(default_factory=dict)
+    workload_throughput: Mapping[str, Rates] = field(default_factory=dict)
+    cached_counted_by: CachedSource = "estimated"
+    client: ClientCost | None = None
 
 
 def compute(result: RunResult) -> Metrics:
-    """All metrics of a run, in cluster time (record times multiplied by result.speed)."""
-    records = [r for r in result.records if r.phase == "profiling"]
-    measured = [request_metrics(r, result.speed) for r in records]
-    per_request = {tag: summary for tag in PER_REQUEST if (summary := summarize(_column(measured, tag)))}
-    if gaps := summarize(_chunk_gaps_ms(records, result.speed)):
+    """All metrics of a run, in cluster time (record times multiplied by result.speed).
+
+    Objectives for goodput are those of result.options["goodput"], as the command line has them.
+    """
+    goodput = result.options.get("goodput")
+    limits = parse_goodput(goodput) if isinstance(goodput, str) and goodput else {}
+    errors = error_groups([r for r in result.records if r.phase == "profiling"])
+    columns = columns_of(result.records)
+    columns = columns.rows(columns.measured)
+    metrics = request_columns(columns, result.speed)
+    latency = metrics.get("request_latency")
+    cost = result.client_cost or client_cost(
+        result.client_cpu_s,
+        result.end_s - result.start_s,
+        result.client_lag_s,
+        metrics.get("credit_to_start_latency"),
+        None if latency is None else float(np.nanmedian(latency)),
+        result.speed,
+    )
+    return compute_columns(columns, result.speed, metrics=metrics, errors=errors, goodput=limits, client=cost)
+
+
+def compute_columns(
+    columns: Columns,
+    speed: float = 1.0,
+    *,
+    metrics: Mapping[str, Floats] | None = None,
+    errors: tuple[ErrorGroup, ...] = (),
+    goodput: Mapping[str, float] | None = None,
+    client: ClientCost | None = None,
+) -> Metrics:
+    """The same from columns. metrics: request_columns of these rows, if computed already. goodput: limits by metric tag."""
+    columns = columns.rows(columns.measured)
+    found = dict(request_columns(columns, speed) if metrics is None else metrics)
+    _add_turn_ttfts(found, columns)
+    failed = ~columns.ok & ~columns.cancelled
+    found["error_isl"] = np.where(failed, columns.input_tokens, np.nan)
+    per_request = {tag: s for tag, values in found.items() if (s := summarize(values[~np.isnan(values)]))}
+    if gaps := summarize(chunk_gaps_ms(columns, speed)):
         per_request["inter_chunk_latency"] = gaps
+
+    empty = np.full(len(columns), np.nan)
+    prompt, completion = found.get("input_sequence_length", empty), found.get("output_sequence_length", empty)
+    cached = found.get("usage_prompt_cache_read_tokens")
+    counted, cached_by = cached_or_estimated(columns, prompt, completion, cached)
+    whole_run = _whole_run(columns, found, per_request, speed)
+    if goodput:
+        whole_run |= _goodput(whole_run, int(good_requests(columns, found, goodput).sum()))
     return Metrics(
         per_request={tag: per_request[tag] for tag in PER_REQUEST if tag in per_request},
-        whole_run=_whole_run(records, measured, per_request, result.speed),
-        errors=error_groups(records),
-        by_depth=_groups(records, measured, lambda r: r.agent_depth),
-        by_turn=_groups(records, measured, lambda r: r.turn_index),
-        input_counted_by=_counted_by(measured, "input_sequence_length", "usage_prompt_tokens"),
-        output_counted_by=_counted_by(measured, "output_sequence_length", "usage_completion_tokens"),
+        whole_run=whole_run,
+        errors=errors,
+        by_depth=grouped(columns, found, columns.agent_depth),
+        by_turn=grouped(columns, found, columns.turn_index),
+        by_branch_mode=grouped(columns, found, columns.branch_mode),
+        per_conversation=_per_conversation(columns, prompt, completion, empty if cached is None else cached, speed),
+        over_time=levels(columns, prompt, completion, speed),
+        workload_throughput=timeline(columns, prompt, completion, counted, speed).rates(),
+        cached_counted_by=cached_by,
+        input_counted_by=_counted_by(found, "input_sequence_length", "usage_prompt_tokens"),
+        output_counted_by=_counted_by(found, "output_sequence_length", "usage_completion_tokens"),
+        client=client,
     )
 
 
@@ -88,24 +137,53 @@ def error_groups(records: Sequence[Record]) -> tuple[ErrorGroup, ...]:
     return tuple(ErrorGroup(error, count) for error, count in counts.most_common())
 
 
+def _add_turn_ttfts(found: dict[str, Floats], columns: Columns) -> None:
+    """TTFT of first and of later turns apart, where there are later turns."""
+    ttft = found.get("time_to_first_token")
+    if ttft is not None and (columns.turn_index > 0).any():
+        found["first_turn_time_to_first_token"] = np.where(columns.turn_index == 0, ttft, np.nan)
+        found["subsequent_turn_time_to_first_token"] = np.where(columns.turn_index > 0, ttft, np.nan)
+
+
+def _per_conversation(
+    columns: Columns, prompt: Floats, completion: Floats, cached: Floats, speed: float
+) -> dict[str, Summary]:
+    rows = conversations(columns, prompt, completion, cached, speed)
+    values = {
+        "conversation_latency": rows.latency_s[rows.whole] * 1e3,
+        "conversation_first_turn_ttft": rows.first_turn_ttft_s * 1e3,
+        "conversation_ttfat": rows.ttfat_s[rows.whole] * 1e3,
+        "conversation_decode_throughput": rows.decode_tokens_per_s,
+        "conversation_turns": rows.turns.astype(np.float64),
+        "conversation_cache_hit_pct": rows.cache_hit * 100,
+        "conversation_eligible_cache_hit_pct": rows.eligible_cache_hit * 100,
+    }
+    return {tag: s for tag, column in values.items() if (s := summarize(column[~np.isnan(column)]))}
+
+
 def _whole_run(
-    records: Sequence[Record], measured: Sequence[Mapping[str, float]], per_request: Mapping[str, Summary], speed: float
+    columns: Columns, found: Mapping[str, Floats], per_request: Mapping[str, Summary], speed: float
 ) -> dict[str, float]:
-    cancelled = sum(r.cancelled for r in records)
-    ok = sum(r.ok for r in records)
-    completed = len(records) - cancelled
+    cancelled, ok = int(columns.cancelled.sum()), int(columns.ok.sum())
+    completed = len(columns) - cancelled
     values: dict[str, float] = {
         "request_count": ok,
         "error_request_count": completed - ok,
         "cancelled_request_count": cancelled,
         "completed_request_count": completed,
+        "conversation_count": int(np.unique(columns.conversation).size),
     }
     if completed:
         values["request_error_rate"] = 100 * (completed - ok) / completed
+    if "osl_mismatch_diff_pct" in found:
+        asked = columns.asked_tokens
+        allowed = np.minimum(asked * _OSL_MISMATCH_SHARE, _OSL_MISMATCH_TOKENS)
+        values["osl_mismatch_count"] = int((np.abs(found["output_sequence_length"] - asked) > allowed).sum())
     values |= {total: per_request[tag].sum for total, tag in TOTALS.items() if tag in per_request}
-    if (cached_pct := _cached_pct(measured)) is not None:
-        values["overall_usage_prompt_cache_read_pct"] = cached_pct
-    duration_s = _duration_s(records) * speed
+    overall = cached_pct(found, np.zeros(len(columns), dtype=np.int64), 1)[0]
+    if overall is not None:
+        values["overall_usage_prompt_cache_read_pct"] = overall
+    duration_s = _duration_s(columns) * speed
     if duration_s > 0:
         values["benchmark_duration"] = duration_s
         values["request_throughput"] = ok / duration_s
@@ -117,76 +195,28 @@ def _whole_run(
     return values
 
 
-def _duration_s(records: Sequence[Record]) -> float:
+def _goodput(values: Mapping[str, float], good: int) -> dict[str, float]:
+    found: dict[str, float] = {"good_request_count": good}
+    if completed := values["completed_request_count"]:
+        found["good_request_fraction"] = good / completed
+    if "benchmark_duration" in values:
+        found["goodput"] = good / values["benchmark_duration"]
+    return found
+
+
+def _duration_s(columns: Columns) -> float:
     """From the first request sent to the last reply or failure, on the run's clock; cancelled requests do not count."""
-    completed = [r for r in records if not r.cancelled]
-    if not completed:
+    completed = ~columns.cancelled
+    if not completed.any():
         return 0.0
-    return max(_last_s(r) for r in completed) - min(r.exchange.start_s for r in completed)
+    # When the last content arrived; when there was none, when the request ended.
+    last_s = np.where(columns.ok & ~np.isnan(columns.last_s), columns.last_s, columns.end_s)
+    return float(last_s[completed].max() - columns.start_s[completed].min())
 
 
-def _last_s(record: Record) -> float:
-    """When the last content arrived; when there was none, when the request ended."""
-    exchange = record.exchange
-    if record.ok and exchange.token_s:
-        return exchange.token_s[-1]
-    return exchange.start_s if exchange.end_s is None else exchange.end_s
-
-
-def _groups(
-    records: Sequence[Record], measured: Sequence[Mapping[str, float]], key: Callable[[Record], int]
-) -> tuple[Group, ...]:
-    members: dict[int, list[int]] = {}
-    for index, record in enumerate(records):
-        members.setdefault(key(record), []).append(index)
-    groups = []
-    for value in sorted(members):
-        own = [records[i] for i in members[value]]
-        numbers = [measured[i] for i in members[value]]
-        cancelled, ok = sum(r.cancelled for r in own), sum(r.ok for r in own)
-        groups.append(
-            Group(
-                key=value,
-                ok=ok,
-                failed=len(own) - ok - cancelled,
-                cancelled=cancelled,
-                ttft_ms=summarize(_column(numbers, "time_to_first_token")),
-                latency_ms=summarize(_column(numbers, "request_latency")),
-                input_tokens=summarize(_column(numbers, "input_sequence_length")),
-                output_tokens=summarize(_column(numbers, "output_sequence_length")),
-                cached_pct=_cached_pct(numbers),
-            )
-        )
-    return tuple(groups)
-
-
-def _column(measured: Sequence[Mapping[str, float]], tag: str) -> npt.NDArray[np.float64]:
-    return np.array([m[tag] for m in measured if tag in m], dtype=np.float64)
-
-
-def _chunk_gaps_ms(records: Sequence[Record], speed: float) -> npt.NDArray[np.float64]:
-    """All gaps between content events within a reply: one difference over all stamps, less those across replies."""
-    streams = [r.exchange.token_s for r in records if r.ok and r.exchange.streamed and len(r.exchange.token_s) > 1]
-    if not streams:
-        return np.empty(0)
-    lengths = np.array([len(s) for s in streams])
-    stamps = np.fromiter(chain.from_iterable(streams), dtype=np.float64, count=int(lengths.sum()))
-    gaps: npt.NDArray[np.float64] = np.diff(stamps)
-    within_reply = np.ones(gaps.size, dtype=bool)
-    within_reply[np.cumsum(lengths)[:-1] - 1] = False
-    return gaps[within_reply] * (speed * 1e3)
-
-
-def _cached_pct(measured: Sequence[Mapping[str, float]]) -> float | None:
-    """Cached prompt tokens, percent of all prompt tokens in usage; None when no reply reported any."""
-    cached = [m["usage_prompt_cache_read_tokens"] for m in measured if "usage_prompt_cache_read_tokens" in m]
-    prompt = sum(m.get("usage_prompt_tokens", 0) for m in measured)
-    return 100 * sum(cached) / prompt if cached and prompt else None
-
-
-def _counted_by(measured: Sequence[Mapping[str, float]], tag: str, usage_tag: str) -> TokenSource:
-    counted = sum(tag in m for m in measured)
-    by_server = sum(usage_tag in m for m in measured)
-    if not counted:
+def _counted_by(found: Mapping[str, Floats], tag: str, usage_tag: str) -> TokenSource:
+    if tag not in found:
         return "unknown"
+    counted = int((~np.isnan(found[tag])).sum())
+    by_server = int((~np.isnan(found[usage_tag])).sum()) if usage_tag in found else 0
     return "server" if by_server == counted else "client" if by_server == 0 else "mixed"

@@ -1,14 +1,12 @@
-"""The metrics of one request: the only place where their formulas stand. See docs/metrics.md."""
+"""The metrics of one request, as its line in the records file has them. The same formulas on arrays: request_columns."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from llmirage_client.measure.record import Record
+from llmirage_client.measure.usage import usage_counts
 
 
 def request_metrics(record: Record, speed: float = 1.0) -> dict[str, float]:
@@ -21,7 +19,7 @@ def request_metrics(record: Record, speed: float = 1.0) -> dict[str, float]:
         return {}
     exchange = record.exchange
     metrics: dict[str, float] = {}
-    usage = _usage(exchange.usage) if exchange.usage else {}
+    usage = usage_counts(exchange.usage) if exchange.usage else {}
 
     arrivals = exchange.token_s
     latency_s = (arrivals[-1] - exchange.start_s) * speed if arrivals else None
@@ -34,9 +32,13 @@ def request_metrics(record: Record, speed: float = 1.0) -> dict[str, float]:
             metrics["time_to_first_output_token"] = (exchange.first_output_s - exchange.start_s) * speed * 1e3
     if latency_s is not None:
         metrics["request_latency"] = latency_s * 1e3
+        if ttft_s is not None and len(arrivals) > 1:
+            metrics["decode_duration"] = (latency_s - ttft_s) * 1e3
 
     isl = usage.get("usage_prompt_tokens", record.input_tokens)
-    osl = usage.get("usage_completion_tokens", len(arrivals) if exchange.streamed else None)
+    osl = usage.get("usage_completion_tokens", record.output_tokens)
+    if osl is None and exchange.streamed:
+        osl = len(arrivals)
     if latency_s is not None and ttft_s is not None and osl is not None and osl > 1 and len(arrivals) > 1:
         itl_s = (latency_s - ttft_s) / (osl - 1)
         metrics["inter_token_latency"] = itl_s * 1e3
@@ -55,6 +57,8 @@ def request_metrics(record: Record, speed: float = 1.0) -> dict[str, float]:
         metrics["output_token_count"] = max(osl - reasoning, 0)
         if reasoning:
             metrics["reasoning_token_count"] = reasoning
+        if record.output_tokens_asked:
+            metrics["osl_mismatch_diff_pct"] = 100 * (osl - record.output_tokens_asked) / record.output_tokens_asked
     metrics.update(usage)
     return metrics
 
@@ -64,27 +68,3 @@ def chunk_gaps_ms(record: Record, speed: float = 1.0) -> npt.NDArray[np.float64]
     if not record.ok or not record.exchange.streamed or len(record.exchange.token_s) < 2:
         return np.empty(0)
     return np.diff(np.array(record.exchange.token_s)) * (speed * 1e3)
-
-
-def _usage(usage: Mapping[str, Any]) -> dict[str, float]:
-    """The counts of a usage object that are whole numbers; an endpoint may send anything, and null for what it lacks.
-
-    Cached tokens are prompt_tokens_details.cached_tokens, or cache_read_input_tokens as Anthropic has it.
-    """
-    counts: dict[str, float] = {}
-    for tag, key in (
-        ("usage_prompt_tokens", "prompt_tokens"),
-        ("usage_completion_tokens", "completion_tokens"),
-        ("usage_total_tokens", "total_tokens"),
-        ("usage_prompt_cache_read_tokens", "cache_read_input_tokens"),
-    ):
-        _take(counts, tag, usage, key)
-    _take(counts, "usage_prompt_cache_read_tokens", usage.get("prompt_tokens_details"), "cached_tokens")
-    _take(counts, "usage_reasoning_tokens", usage.get("completion_tokens_details"), "reasoning_tokens")
-    return counts
-
-
-def _take(counts: dict[str, float], tag: str, source: Any, key: str) -> None:
-    value = source.get(key) if isinstance(source, Mapping) else None
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        counts[tag] = value

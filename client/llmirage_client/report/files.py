@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from llmirage_client.measure.catalogue import PER_REQUEST, WHOLE_RUN
-from llmirage_client.measure.metrics import Group, Metrics, compute
+from llmirage_client.measure.groups import Group
+from llmirage_client.measure.metrics import Metrics, compute
 from llmirage_client.measure.record import RunResult
 from llmirage_client.report.records_file import RECORDS_FILE, RecordWriter, RunClock, error_details, record_line
 from llmirage_client.report.secrets import hide_in_command, hide_in_options, hide_in_text

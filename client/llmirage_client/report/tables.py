@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from llmirage_client.measure.metrics import ErrorGroup, Group, Metrics
+from llmirage_client.measure.groups import Group
+from llmirage_client.measure.metrics import ErrorGroup, Metrics
 from llmirage_client.measure.record import BranchStats
 from llmirage_client.report.numbers import count, number
 from llmirage_shared.statistics import Summary

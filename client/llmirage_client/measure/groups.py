@@ -1,0 +1,80 @@
+"""The requests that share an agent depth, a turn index or a branch mode, in figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from llmirage_client.measure.columns import Columns, Floats, Ints
+from llmirage_client.measure.grouping import summaries
+from llmirage_shared.statistics import Summary
+
+
+@dataclass(slots=True, frozen=True)
+class Group:
+    """Some requests of a run. Summaries are None when no request of it has the metric.
+
+    cached_pct: prompt tokens that the server took from its cache, percent of all its prompt tokens; None: not reported.
+    """
+
+    key: int
+    ok: int
+    failed: int
+    cancelled: int
+    ttft_ms: Summary | None
+    latency_ms: Summary | None
+    input_tokens: Summary | None
+    output_tokens: Summary | None
+    cached_pct: float | None
+    tpot_ms: Summary | None = None
+
+
+def grouped(columns: Columns, metrics: Mapping[str, Floats], key: Ints) -> tuple[Group, ...]:
+    """One Group for each value of `key`, which has one entry a row; ascending."""
+    keys, group = np.unique(key, return_inverse=True)
+    count = keys.size
+    ok, cancelled = (np.bincount(group, weights=flag, minlength=count) for flag in (columns.ok, columns.cancelled))
+    whole = np.bincount(group, minlength=count)
+    empty = np.full(len(columns), np.nan)
+    ttft, latency, tpot, isl, osl = (
+        summaries(metrics.get(tag, empty), group, count)
+        for tag in (
+            "time_to_first_token",
+            "request_latency",
+            "inter_token_latency",
+            "input_sequence_length",
+            "output_sequence_length",
+        )
+    )
+    cached = cached_pct(metrics, group, count)
+    return tuple(
+        Group(
+            key=int(keys[i]),
+            ok=int(ok[i]),
+            failed=int(whole[i] - ok[i] - cancelled[i]),
+            cancelled=int(cancelled[i]),
+            ttft_ms=ttft[i],
+            latency_ms=latency[i],
+            input_tokens=isl[i],
+            output_tokens=osl[i],
+            cached_pct=cached[i],
+            tpot_ms=tpot[i],
+        )
+        for i in range(count)
+    )
+
+
+def cached_pct(metrics: Mapping[str, Floats], group: Ints, groups: int) -> list[float | None]:
+    """Of each group: cached prompt tokens, percent of all prompt tokens in usage; None when no reply of it reported any.
+
+    Where some replies of a group report and others do not, those that do not count as 0.
+    """
+    cached, prompt = metrics.get("usage_prompt_cache_read_tokens"), metrics.get("usage_prompt_tokens")
+    if cached is None or prompt is None:
+        return [None] * groups
+    reported = np.bincount(group, weights=~np.isnan(cached), minlength=groups)
+    hits = np.bincount(group, weights=np.nan_to_num(np.minimum(cached, prompt)), minlength=groups)
+    tokens = np.bincount(group, weights=np.nan_to_num(prompt), minlength=groups)
+    return [float(100 * hits[i] / tokens[i]) if reported[i] and tokens[i] else None for i in range(groups)]

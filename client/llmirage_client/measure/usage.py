@@ -1,0 +1,46 @@
+"""Token counts in the `usage` object of a reply, under AIPerf's names for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+# Where each count may stand, the last place that has it winning.
+_PLACES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("usage_prompt_tokens", ("prompt_tokens",)),
+    ("usage_completion_tokens", ("completion_tokens",)),
+    ("usage_total_tokens", ("total_tokens",)),
+    ("usage_reasoning_tokens", ("completion_tokens_details", "reasoning_tokens")),
+    ("usage_prompt_cache_read_tokens", ("cache_read_input_tokens",)),
+    ("usage_prompt_cache_read_tokens", ("prompt_tokens_details", "cached_tokens")),
+    ("usage_prompt_cache_write_tokens", ("cache_creation_input_tokens",)),
+    ("usage_prompt_cache_miss_tokens", ("prompt_cache_miss_tokens",)),
+    ("usage_prompt_audio_tokens", ("prompt_tokens_details", "audio_tokens")),
+    ("usage_completion_audio_tokens", ("completion_tokens_details", "audio_tokens")),
+    ("usage_accepted_prediction_tokens", ("completion_tokens_details", "accepted_prediction_tokens")),
+    ("usage_rejected_prediction_tokens", ("completion_tokens_details", "rejected_prediction_tokens")),
+)
+USAGE_TAGS = tuple(dict.fromkeys(tag for tag, _ in _PLACES))
+_TOP = tuple((tag, path[0]) for tag, path in _PLACES if len(path) == 1)
+_NESTED: dict[str, list[tuple[str, str]]] = {}
+for _tag, _path in _PLACES:
+    if len(_path) == 2:
+        _NESTED.setdefault(_path[0], []).append((_tag, _path[1]))
+
+
+def usage_counts(usage: Mapping[str, Any]) -> dict[str, int]:
+    """The counts that are whole numbers; an endpoint may send anything, and null for what it lacks."""
+    counts: dict[str, int] = {}
+    for tag, key in _TOP:
+        _take(counts, tag, usage.get(key))
+    for group, members in _NESTED.items():
+        details = usage.get(group)
+        if isinstance(details, Mapping):
+            for tag, key in members:
+                _take(counts, tag, details.get(key))
+    return counts
+
+
+def _take(counts: dict[str, int], tag: str, value: Any) -> None:
+    if type(value) is int and value >= 0:  # neither a bool nor a fraction
+        counts[tag] = value
