@@ -21,7 +21,7 @@ from llmirage_server.cluster.instance_base import InstanceSnapshot
 from llmirage_server.cluster.request import Request, StepEnd
 from llmirage_server.pacing import Pacing
 from llmirage_server.saturation import Queue, Saturation
-from llmirage_shared.virtual_time import precise_clock
+from llmirage_shared.virtual_time import VirtualTimeLoop, precise_clock
 
 logger = logging.getLogger("llmirage")
 
@@ -139,7 +139,9 @@ class PacedDriver(Driver):
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
         reached = 0.0 if self._loop is None else self._now()
         super()._begin(loop)
-        self._start_s = self._clock() - reached / self._speed
+        # Clusters in virtual time share its beginning, so that their times are the loop's to the last bit.
+        together = isinstance(loop, VirtualTimeLoop) and not reached
+        self._start_s = 0.0 if together else self._clock() - reached / self._speed
         if self._alarm is not None:
             self._alarm.clear()
         self._alarm = make_alarm(loop, self._tick)

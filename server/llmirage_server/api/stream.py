@@ -226,5 +226,9 @@ def _body(data: bytes, last: bool) -> Message:
 
 
 def _is_steppable(send: Send) -> bool:
-    """Whether `send` may run outside a task: only uvicorn's own is known to suspend on nothing but a plain future."""
-    return type(getattr(send, "__self__", None)).__module__.startswith("uvicorn.")
+    """Whether `send` may run outside a task.
+
+    Uvicorn's own is known to suspend on nothing but a plain future; that of an object with `never_suspends` on nothing.
+    """
+    owner = getattr(send, "__self__", None)
+    return type(owner).__module__.startswith("uvicorn.") or getattr(owner, "never_suspends", False) is True

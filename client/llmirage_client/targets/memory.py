@@ -1,0 +1,222 @@
+"""An ASGI app in this process behind an httpx client: the whole protocol, streamed, without sockets.
+
+    async with httpx.AsyncClient(transport=MemoryTransport(create_app()), base_url="http://llmirage") as client: ...
+
+On a loop of virtual time (`llmirage_shared.virtual_time.run`) it takes no time either: requests reach the app in the order in
+which they were sent, each before the next, so that a run is repeatable to the last bit. httpx's own ASGITransport gives a
+reply only when it is complete. The same transport for httpx2 is in memory_httpx2.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from contextlib import suppress
+from typing import Any, ClassVar
+from urllib.parse import unquote
+
+import httpx
+
+from llmirage_client.targets.clock import run_clock
+from llmirage_client.targets.connection import Want
+from llmirage_client.targets.fault import Fault, FaultKind
+from llmirage_client.targets.transport import BodyStream, exceptions_of
+from llmirage_shared.virtual_time import VirtualTimeLoop
+
+Message = MutableMapping[str, Any]
+App = Callable[[Any, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]]
+
+
+class _Incoming:
+    """A reply as the app sends it: what `connection.Incoming` is for one that comes over a socket."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.now = run_clock(loop)
+        self.started: asyncio.Future[None] = loop.create_future()
+        self.status = 0
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.headers_s: float | None = None
+        self.segments: list[tuple[float, bytes]] = []
+        self.arrival_s: float | None = None
+        self.fault: Fault | None = None
+        self.ended = False
+        self._want: Want | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._loop = loop
+
+    async def wait(self, want: Want, timeout_s: float | None = None) -> None:
+        """Returns when there are bytes, or at the end. Raises Fault."""
+        async with asyncio.timeout(timeout_s):
+            while not self.ended and not (want is Want.BYTES and self.segments):
+                self._want = want
+                self._waiter = self._loop.create_future()
+                await self._waiter
+        if self.fault is not None and not self.segments:
+            raise self.fault
+
+    def arrived(self, data: bytes) -> None:
+        self.segments.append((self.now(), data))
+        if self._want is Want.BYTES:
+            self._wake()
+
+    def end(self, fault: Fault | None = None) -> None:
+        if self.ended:
+            return
+        self.ended = True
+        self.fault = fault
+        self.arrival_s = self.now()
+        self._wake()
+
+    def _wake(self) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+
+class _AppCall:
+    """One request in the app. Its `send` never suspends, which spares the app a task switch for every piece."""
+
+    never_suspends = True
+
+    def __init__(self, body: bytes, entered: Callable[[], None]) -> None:
+        self.incoming = _Incoming()
+        self._body: bytes | None = body
+        self._entered = entered
+        self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def run(self, app: App, scope: Message) -> None:
+        incoming = self.incoming
+        try:
+            await app(scope, self.receive, self.send)
+            if not incoming.started.done():
+                raise RuntimeError("the app returned without a response")
+        except Exception as error:
+            if incoming.started.done():
+                incoming.end(Fault(FaultKind.RESET, f"the app failed: {error!r}"))
+            else:
+                incoming.started.set_exception(error)
+        finally:
+            self._entered()
+            incoming.end()
+
+    async def receive(self) -> Message:
+        body, self._body = self._body, None
+        if body is not None:
+            return {"type": "http.request", "body": body, "more_body": False}
+        self._entered()
+        await asyncio.shield(self._gone)
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Message) -> None:
+        incoming = self.incoming
+        if message["type"] == "http.response.body":
+            if data := message.get("body"):
+                incoming.arrived(data)
+            if not message.get("more_body"):
+                incoming.end()
+        elif message["type"] == "http.response.start" and not incoming.started.done():
+            incoming.status = message["status"]
+            incoming.headers = list(message.get("headers", ()))
+            incoming.headers_s = incoming.now()
+            incoming.started.set_result(None)
+            self._entered()
+
+    def leave(self) -> None:
+        """The client wants no more."""
+        if not self._gone.done():
+            self._gone.set_result(None)
+
+
+class MemoryStream(BodyStream):
+    """A reply's body. Iterating gives bytes as they come; `collect` gives them with their times, at the end."""
+
+    def __init__(self, call: _AppCall, read_s: float | None) -> None:
+        self._call = call
+        self._read_s = read_s
+        self.incoming = call.incoming  # type: ignore[assignment]  # all that is asked of it is there
+
+    async def aclose(self) -> None:
+        self._call.leave()
+
+
+class MemoryCore:
+    """All of the transport that does not depend on which library's classes it answers with."""
+
+    response: ClassVar[Any]
+    stream: ClassVar[type[MemoryStream]]
+    exceptions: ClassVar[Mapping[FaultKind, type[Exception]]]
+
+    def __init__(self, app: Any) -> None:
+        """app: any ASGI application. Its lifespan events are not sent."""
+        self._app: App = app
+        self._calls: set[asyncio.Task[None]] = set()
+        self._last: asyncio.Future[None] | None = None  # when the request before has been taken in
+
+    async def handle_async_request(self, request: Any) -> Any:
+        body = await request.aread()
+        loop = asyncio.get_running_loop()
+        entered = loop.create_future()
+        if isinstance(loop, VirtualTimeLoop):
+            before, self._last = self._last, entered
+            if before is not None and not before.done():
+                await asyncio.shield(before)
+        call = _AppCall(body, lambda: entered.done() or entered.set_result(None))
+        task = loop.create_task(call.run(self._app, _scope(request)))
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+        if on_sent := request.extensions.get("on_sent"):
+            on_sent()
+        limits = request.extensions.get("timeout") or {}
+        try:
+            await asyncio.shield(call.incoming.started)
+        except asyncio.CancelledError:
+            call.leave()
+            if not entered.done():
+                entered.set_result(None)
+            raise
+        return self.response(
+            call.incoming.status,
+            headers=call.incoming.headers,
+            stream=self.stream(call, limits.get("read")),
+            extensions={"http_version": b"HTTP/1.1"},
+        )
+
+    async def aclose(self) -> None:
+        """Ends what the app still has to do for requests."""
+        for task in list(self._calls):
+            task.cancel()
+        for task in list(self._calls):
+            with suppress(asyncio.CancelledError):
+                await task
+
+
+def _scope(request: Any) -> Message:
+    url = request.url
+    path, _, query = url.raw_path.partition(b"?")
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": request.method,
+        "scheme": url.scheme,
+        "path": unquote(path.decode("ascii")),
+        "raw_path": path,
+        "query_string": query,
+        "root_path": "",
+        "headers": [(name.lower(), value) for name, value in request.headers.raw],
+        "client": ("127.0.0.1", 1),
+        "server": (url.host, url.port or 80),
+    }
+
+
+class _HttpxStream(MemoryStream, httpx.AsyncByteStream):
+    exceptions = exceptions_of(httpx)
+
+
+class MemoryTransport(MemoryCore, httpx.AsyncBaseTransport):
+    """The transport for httpx.AsyncClient."""
+
+    response = httpx.Response
+    stream = _HttpxStream
+    exceptions = exceptions_of(httpx)

@@ -1,0 +1,155 @@
+"""Gives the cluster virtual time, without HTTP: requests go in, and come back when they are over.
+
+Between two turns of the loop, when no task can go on, the cluster runs to the next timer, or to the next request that is
+over if that comes first. No task is switched for a token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from llmirage_server.cluster.cluster import Cluster
+from llmirage_server.cluster.request import Request, StepEnd
+from llmirage_server.driver import Driver, Receiver
+from llmirage_server.replies.reply import Reply, ReplyRequest, ReplySource
+from llmirage_shared.virtual_time import VirtualTimeLoop
+
+Times = npt.NDArray[np.float64]
+
+
+class Flight:
+    """A request under way. `times` tells when its tokens came."""
+
+    __slots__ = ("over", "request", "token_s")
+
+    def __init__(self, request: Request, over: Callable[[Request], None]) -> None:
+        self.request = request
+        self.over = over
+        self.token_s: list[float] = []
+
+    @property
+    def times(self) -> Times:
+        """When each token that was produced came, cluster time, float64, shape (produced,)."""
+        return np.array(self.token_s)
+
+
+class VirtualDriver:
+    """Make it on the loop. Cluster time is the loop's time."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        loop = asyncio.get_running_loop()
+        if not isinstance(loop, VirtualTimeLoop):
+            raise RuntimeError("the direct door needs a loop of virtual time (llmirage_shared.virtual_time)")
+        self.cluster = cluster
+        self.under_way = 0
+        self._loop = loop
+        loop.source = self._run
+
+    def submit(self, request: Request, over: Callable[[Request], None]) -> Flight:
+        """Hand a request to the cluster; `over` is called when it has finished or failed, never for a cancelled one.
+
+        It may have failed at once: then `over` is not called. Raises ValueError and RouterError as Cluster.submit does.
+        """
+        flight = request.tag = Flight(request, over)
+        self.cluster.submit(request, self._loop.time())
+        self.under_way += not request.failed
+        return flight
+
+    def cancel(self, request: Request) -> None:
+        """Take a request back; harmless when it is over."""
+        if not (request.failed or request.cancelled or not math.isnan(request.finished_s)):
+            self.under_way -= 1
+            self.cluster.cancel(request, self._loop.time())
+
+    def _run(self, to: float) -> float:
+        """Let the cluster run until `to`, or until requests are over: all that are so at the first such instant."""
+        cluster = self.cluster
+        while True:
+            ends = cluster.advance(to, 1)
+            if not ends:
+                return to
+            if self._note(ends):
+                now = ends[-1].time_s
+                self._note(cluster.advance(now))
+                return now
+
+    def _note(self, ends: list[StepEnd]) -> bool:
+        """Write down when tokens came; True if a request is over."""
+        any_over = False
+        for end in ends:
+            now = end.time_s
+            for request in end.emitted:
+                flight: Flight = request.tag
+                if request.failed:
+                    any_over = True
+                    self._over(flight)
+                    continue
+                token_s = flight.token_s
+                token_s.append(now)
+                if len(token_s) < request.produced:  # speculation
+                    token_s.extend([now] * (request.produced - len(token_s)))
+                if not math.isnan(request.finished_s):
+                    any_over = True
+                    self._over(flight)
+        return any_over
+
+    def _over(self, flight: Flight) -> None:
+        self.under_way -= 1
+        flight.over(flight.request)
+
+
+# --- for the server's own endpoints, asked for whole replies -------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Plans:
+    """What the endpoints made of one request: how long it takes is in `flights`, what is said in `replies`."""
+
+    flights: list[Flight] = field(default_factory=list)
+    replies: list[Reply] = field(default_factory=list)
+
+
+PLANS: ContextVar[Plans] = ContextVar("plans")  # of the request that the running task carries out
+
+
+class DirectDriver(Driver):
+    """The driver of a service whose replies are not streamed: it is told of each once, when it is over."""
+
+    def __init__(self, virtual: VirtualDriver) -> None:
+        super().__init__(virtual.cluster)
+        self._virtual = virtual
+
+    def submit(self, requests: Iterable[Request]) -> None:
+        plans = PLANS.get()
+        for request in requests:
+            receiver: Receiver = request.tag
+            plans.flights.append(self._virtual.submit(request, receiver.tokens_due))
+
+    def cancel(self, requests: Iterable[Request]) -> None:
+        for request in requests:
+            self._virtual.cancel(request)
+
+    def _reach_now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def _wake(self) -> None: ...
+
+
+class NotedReplies:
+    """A source of replies that remembers what it said, for whoever put the tokens' times beside it."""
+
+    def __init__(self, source: ReplySource) -> None:
+        self._source = source
+
+    def reply(self, request: ReplyRequest) -> Reply:
+        reply = self._source.reply(request)
+        if (plans := PLANS.get(None)) is not None:
+            plans.replies.append(reply)
+        return reply
