@@ -10,7 +10,7 @@ from typing import Literal
 from llmirage_client.report.html.scale import TEXT_PX, Axis, Scale, scale
 from llmirage_client.report.html.svg import Floats, escape, join, line, px, rect, text, text_width
 
-COLORS = 8  # series take them in turn; the page's style sheet says what they are in its two themes
+COLORS = 7  # series take them in turn; the page's style sheet says what they are in its two themes
 TITLE_PX = 14.0
 _LEGEND_ROW_PX = 18.0
 _X_TICK_EVERY_PX = 62.0

@@ -1,0 +1,116 @@
+"""Puts a page together: one file, no address of anything outside it, and a policy that lets nothing else run."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Literal
+
+from llmirage_client.report.html.svg import escape
+
+State = Literal["good", "warn", "bad"]
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A key figure. value: as shown; unit and hint: small, beside and below it."""
+
+    label: str
+    value: str
+    unit: str = ""
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a reader must know first: a headline and sentences of reasons."""
+
+    state: State
+    headline: str
+    reasons: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The top of the page. facts: what it is about, by name."""
+
+    title: str
+    facts: Mapping[str, str] = field(default_factory=dict)
+    verdicts: Sequence[Verdict] = ()
+    cards: Sequence[Card] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """blocks: HTML from blocks.py. lead: one or two sentences under the heading. short: its name in the navigation."""
+
+    title: str
+    blocks: Sequence[str]
+    lead: str = ""
+    short: str = ""
+
+
+def page(head: Head, sections: Sequence[Section], footer: str = "") -> str:
+    """The whole HTML document. Every text of `head`, titles, leads and footer is escaped here; blocks are HTML already."""
+    kept = [s for s in sections if any(s.blocks)]
+    script, style = _resource("page.js"), _resource("page.css")
+    allowed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{allowed}'"
+    links = "".join(f'<a href="#{_anchor(s)}">{escape(s.short or s.title)}</a>' for s in kept)
+    parts = [
+        "<!DOCTYPE html>\n",
+        '<html lang="en">\n<head>\n<meta charset="utf-8">\n',
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n',
+        f"<title>{escape(head.title)}</title>\n",
+        f'<style>\n{style}</style>\n</head>\n<body>\n<div class="page">\n',
+        f'<nav><strong>llmirage</strong>{links}<span class="gap"></span>',
+        '<button id="theme" type="button" hidden>Theme</button></nav>\n<main>\n',
+        _head(head),
+    ]
+    for section in kept:
+        parts.append(f'<section>\n<h2 id="{_anchor(section)}">{escape(section.title)}</h2>\n')
+        if section.lead:
+            parts.append(f'<p class="muted">{escape(section.lead)}</p>\n')
+        parts += [*section.blocks, "\n</section>\n"]
+    parts.append("</main>\n")
+    if footer:
+        parts.append(f"<footer>{escape(footer)}</footer>\n")
+    parts.append(f"</div>\n<script>{script}</script>\n</body>\n</html>\n")
+    return "".join(parts)
+
+
+def _head(head: Head) -> str:
+    parts = [f"<header>\n<h1>{escape(head.title)}</h1>\n"]
+    if head.facts:
+        rows = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in head.facts.items())
+        parts.append(f'<dl class="facts">{rows}</dl>\n')
+    for verdict in head.verdicts:
+        reasons = "".join(f"<p>{escape(r)}</p>" for r in verdict.reasons)
+        parts.append(
+            f'<div class="verdict {verdict.state}"><p><strong>{escape(verdict.headline)}</strong></p>{reasons}</div>\n'
+        )
+    if head.cards:
+        parts.append('<div class="cards">' + "".join(map(_card, head.cards)) + "</div>\n")
+    return "".join([*parts, "</header>\n"])
+
+
+def _card(card: Card) -> str:
+    unit = f" <small>{escape(card.unit)}</small>" if card.unit else ""
+    hint = f'<div class="hint">{escape(card.hint)}</div>' if card.hint else ""
+    label, value = f'<div class="label">{escape(card.label)}</div>', f'<div class="value">{escape(card.value)}{unit}</div>'
+    return f'<div class="card">{label}{value}{hint}</div>'
+
+
+def _anchor(section: Section) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", section.title.lower()).strip("-")
+
+
+@cache
+def _resource(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
