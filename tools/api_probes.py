@@ -22,6 +22,7 @@ class Probe:
 
 
 _SAID = [{"role": "user", "content": "Tell me about the weather in Paris as json"}]
+_BEGUN = [*_SAID, {"role": "assistant", "content": "The"}]
 _SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"], "additionalProperties": False}
 _TOOL = {"type": "function", "function": {"name": "get_weather", "description": "Weather of a city", "parameters": _SCHEMA}}
 _OTHER = {"type": "function", "function": {"name": "get_time", "description": "Time of a city", "parameters": _SCHEMA}}
@@ -66,11 +67,11 @@ _SAMPLING = {
     "min_tokens": Probe(600, {"max_tokens": None}),
     "ignore_eos": Probe(True, {"max_tokens": None}),
     "include_stop_str_in_output": Probe(True, {"stop": [" the", "."]}),
-    "stop_token_ids": Probe([11, 13]),
+    "stop_token_ids": Probe(list(range(0, 30_000, 7))),
     "top_k": Probe(5),
     "min_p": Probe(0.1),
     "repetition_penalty": Probe(1.2),
-    "skip_special_tokens": Probe(False),
+    "skip_special_tokens": Probe(False, {"include_stop_str_in_output": True, "max_tokens": None}),
     "return_token_ids": Probe(True),
     "prompt_logprobs": Probe(2),
     "priority": Probe(1, refused=True),
@@ -95,7 +96,7 @@ PROBES: dict[str, dict[str, Probe]] = {
         "function_call": Probe("none", {"functions": [_TOOL["function"]]}),
         "response_format": Probe({"type": "json_schema", "json_schema": {"name": "s", "schema": _SCHEMA}}),
         "reasoning_effort": Probe("low"),
-        "verbosity": Probe("low"),
+        "verbosity": Probe("low", {"max_tokens": None}),
         "service_tier": Probe("flex"),
         "store": Probe(True),
         "metadata": Probe({"a": "b"}),
@@ -108,13 +109,14 @@ PROBES: dict[str, dict[str, Probe]] = {
         "safety_identifier": Probe("somebody"),
         "chat_template_kwargs": Probe({"enable_thinking": True}),
         "include_reasoning": Probe(False, {"reasoning_effort": "low"}),
-        "add_generation_prompt": Probe(True),
-        "continue_final_message": Probe(True, {"messages": [*_SAID, {"role": "assistant", "content": "The"}]}),
+        "add_generation_prompt": Probe(False),
+        "continue_final_message": Probe(True, {"messages": _BEGUN}),
     },
     "/v1/completions": {
         **_SAMPLING,
         "min_tokens": Probe(10),
         "ignore_eos": Probe(True),
+        "skip_special_tokens": Probe(False),
         "prompt": Probe("Hello"),
         "logprobs": Probe(2),
         "echo": Probe(True),
@@ -193,6 +195,7 @@ PROBES: dict[str, dict[str, Probe]] = {
         "add_special_tokens": Probe(False),
         "return_token_strs": Probe(True),
         "add_generation_prompt": Probe(False, {"messages": _SAID}),
+        "continue_final_message": Probe(True, {"messages": _BEGUN}),
         "chat_template_kwargs": Probe({"enable_thinking": True}, {"messages": _SAID}),
     },
     "/detokenize": {"model": Probe(MODEL), "tokens": Probe([300])},
@@ -233,5 +236,10 @@ NOTES: dict[tuple[str, str], str] = {
     **{(path, "prompt_cache_key"): _SESSION for path in _WORDS},
     **{(path, "store"): _KEPT for path in _WORDS},
     **{(path, "priority"): "honoured by clusters with `schedule_policy: priority`" for path in (*_WORDS, "/generate")},
+    **{
+        ("/v1/completions", name): "matters with `serve --natural-stop`: replies have `max_tokens` tokens otherwise"
+        for name in ("min_tokens", "ignore_eos", "skip_special_tokens")
+    },
+    ("/v1/chat/completions", "skip_special_tokens"): "the end of the turn is shown with `include_stop_str_in_output`",
     ("/v1/messages", "metadata"): f"`user_id` is the {_SESSION}",
 }

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from llmirage_shared import embedded_tokenizer as vocabulary
 from llmirage_shared.media import part_digest, part_tokens
 
 Message = Mapping[str, Any]
+# Where a prompt ends: where the reply begins; after the last message; or inside of it, and the reply continues it.
+Ending = Literal["reply", "message", "open"]
 
 _ROLE_TOKENS = {
     "system": vocabulary.SYSTEM,
@@ -33,9 +35,9 @@ _PLACEHOLDERS = {
 class ChatTemplate(Protocol):
     """How one model family writes a conversation."""
 
-    def render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
-        """The prompt, ending where the assistant's reply begins."""
-        ...
+    def render(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None, ending: Ending = "reply"
+    ) -> str: ...
 
 
 class ChatTemplateError(ValueError):
@@ -52,13 +54,18 @@ class EmbeddedTemplate:
     Never fails: what has an unknown role is a user's message under the role's name.
     """
 
-    def render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
+    def render(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None, ending: Ending = "reply"
+    ) -> str:
         parts: list[str] = []
         if tools:
             parts += [vocabulary.TOOLS, "\n".join(map(compact_json, tools)), vocabulary.END_OF_TURN]
         for message in messages:
             parts += _message(message)
-        parts.append(vocabulary.ASSISTANT)
+        if ending == "open":
+            parts.pop()
+        elif ending == "reply":
+            parts.append(vocabulary.ASSISTANT)
         return "".join(parts)
 
 
@@ -154,7 +161,9 @@ class PlainTemplate:
     def __init__(self, end_token: str) -> None:
         self._end = end_token
 
-    def render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
+    def render(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None, ending: Ending = "reply"
+    ) -> str:
         lines = [f"tools: {compact_json(tool)}{self._end}\n" for tool in tools or ()]
         for message in messages:
             calls = [compact_json(function) for function in called_functions(message)]
@@ -162,7 +171,9 @@ class PlainTemplate:
                 [text_of(message.get("content"), {}), *calls] if calls else [text_of(message.get("content"), {})]
             )
             lines.append(f"{message.get('role') or 'user'}: {content}{self._end}\n")
-        return "".join([*lines, "assistant: "])
+        if ending == "open":
+            lines[-1] = lines[-1].removesuffix(f"{self._end}\n")
+        return "".join([*lines, "assistant: "] if ending == "reply" else lines)
 
 
 class JinjaTemplate:
@@ -175,12 +186,22 @@ class JinjaTemplate:
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
 
-    def render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
+    def render(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None, ending: Ending = "reply"
+    ) -> str:
         """Raises ChatTemplateError where the model's template refuses the messages."""
         plain = [_for_jinja(message) for message in messages]
         listed = [dict(tool) for tool in tools] if tools else None
         try:
-            return str(self._tokenizer.apply_chat_template(plain, tools=listed, tokenize=False, add_generation_prompt=True))
+            return str(
+                self._tokenizer.apply_chat_template(
+                    plain,
+                    tools=listed,
+                    tokenize=False,
+                    add_generation_prompt=ending == "reply",
+                    continue_final_message=ending == "open",
+                )
+            )
         except Exception as error:  # a template is a program, and can fail in any way
             raise ChatTemplateError(f"the chat template of this model refuses the messages: {error}") from error
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from llmirage_shared.chat_template import ChatTemplate
+from llmirage_shared.chat_template import ChatTemplate, Ending
 from llmirage_shared.tokens import TokenIds, Tokenizer
 
 
@@ -26,9 +26,14 @@ class PromptEncoder:
         self._special = {token: _frozen(np.array([i], dtype=np.int32)) for token, i in tokenizer.special_tokens.items()}
         self._last_split: tuple[str, list[str]] = ("", [])
 
-    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
-        """The prompt's text, ending where the assistant's reply begins."""
-        return self.template.render(messages, tools)
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        ending: Ending = "reply",
+    ) -> str:
+        """The prompt's text, ending where the assistant's reply begins, or as `ending` says."""
+        return self.template.render(messages, tools, ending) if ending != "reply" else self.template.render(messages, tools)
 
     def encode(self, text: str) -> TokenIds:
         """Exactly `tokenizer.encode(text)`: int32, shape (tokens,). The array may be shared: do not write to it."""

@@ -46,8 +46,6 @@ def test_tokens_go_back_to_the_text_and_can_be_spelled(api: Any) -> None:
         ("/tokenize", {"prompt": 5}, "prompt", "invalid_type"),
         ("/tokenize", {"messages": []}, "messages", "empty_array"),
         ("/tokenize", {"messages": [{"role": "user"}]}, "messages[0].content", "missing_required_parameter"),
-        ("/tokenize", {"messages": [{"role": "user", "content": "x"}], "add_generation_prompt": False},
-         "add_generation_prompt", "unsupported_parameter"),
         ("/detokenize", {}, "tokens", "missing_required_parameter"),
         ("/detokenize", {"tokens": "x"}, "tokens", "invalid_type"),
         ("/detokenize", {"tokens": [1, -1]}, "tokens[1]", "integer_below_min_value"),

@@ -15,7 +15,7 @@ from llmirage_server.api.stored_chat import store_completion
 from llmirage_server.api.stream import TokenStream
 from llmirage_server.api.writers import ChatWriter, ChoiceWriter, PlainWriter
 from llmirage_shared.tokens import Tokenizer
-from llmirage_shared.wire.chat import ChatRequest, parse_chat
+from llmirage_shared.wire.chat import ChatRequest, parse_chat, prompt_ending
 from llmirage_shared.wire.chunks import DONE, chat_frame, chat_stream, usage_event
 from llmirage_shared.wire.json_body import parse_object
 from llmirage_shared.wire.responses import ChoiceText, Head, chat_completion, new_call_id, new_id
@@ -35,11 +35,12 @@ class ChatEndpoint:
         check_schemas(request)
         shape = chat_shape(request)
         check_names(shape)
-        ids = await service.text.encode_chat(request.messages, request.tools)
+        ending = prompt_ending(request.body.add_generation_prompt, request.body.continue_final_message)
+        ids = await service.text.encode_chat(request.messages, request.tools, ending)
         prompts = [Prompt(ids, request.last_user_text)]
         generation = await service.generate(prompts, sampling, served, exchange, "messages", shape)
         tokenizer = (await service.text.get()).encoder.tokenizer
-        head = Head(new_id("chatcmpl-"), int(time.time()), request.model, service.system_fingerprint)
+        head = Head(new_id("chatcmpl-"), int(time.time()), request.model, service.system_fingerprint, _tier(request))
         if sampling.stream:
             return self._stream(request, shape, generation, exchange, head, tokenizer)
         await generation.finish(exchange)
@@ -96,6 +97,12 @@ class ChatEndpoint:
             return (usage_event(head, "chat.completion.chunk", generation.usage()) if with_usage else b"") + DONE
 
         return TokenStream(generation, exchange, writers, closing)
+
+
+def _tier(request: ChatRequest) -> str:
+    """The service tier that served the request: the one it asked for."""
+    tier = request.body.service_tier
+    return "default" if tier is None or tier == "auto" else tier
 
 
 def finish_reason(choice: Choice, shape: Shape) -> str:

@@ -23,6 +23,7 @@ from llmirage_server.cluster.router import RouterError
 from llmirage_server.driver import Driver
 from llmirage_server.replies.refusals import is_refused
 from llmirage_server.replies.reply import Reply, ReplyRequest, ReplySource
+from llmirage_server.replies.stops import stopped_at_token, with_end_shown
 from llmirage_server.replies.structured.grammar import GrammarError
 from llmirage_server.replies.structured.pattern import PatternError
 from llmirage_server.replies.structured.schema import SchemaError
@@ -121,7 +122,8 @@ class Service:
                 raise errors.context_length_exceeded(limit_tokens, len(prompt.ids), sampling.max_tokens, param)
         if self.limits is not None:
             self.limits.admit(exchange, served.model, _tokens(prompts, sampling))
-        replies = (await self.text.get()).replies
+        text = await self.text.get()
+        replies = text.replies
         affinity, correlation = exchange.header(b"x-session-affinity"), exchange.header(b"x-correlation-id")
         session_key = affinity or correlation or sampling.session_key
         choices = []
@@ -149,13 +151,20 @@ class Service:
                         tool_choice=shape.tool_choice,
                         parallel_tool_calls=shape.parallel_tool_calls,
                         called=shape.called,
+                        results=shape.results,
                         called_before=shape.called_before,
+                        text_before=shape.text_before,
                         json_schema=shape.json_schema,
                         fenced=shape.fenced,
                         grammar=shape.grammar,
                         refuse=refuse,
+                        length_factor=shape.length_factor,
                     ),
                 )
+                if sampling.stop_token_ids:
+                    reply = stopped_at_token(reply, sampling.stop_token_ids, sampling.include_stop_str, sampling.min_tokens)
+                if sampling.shows_end:
+                    reply = with_end_shown(reply, text.encoder.tokenizer)
                 request = Request(
                     next(self._request_ids),
                     prompt.ids,

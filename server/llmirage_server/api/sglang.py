@@ -262,6 +262,7 @@ def _sampling(request: GenerateRequest, params: SglangSampling) -> Sampling:
         ignore_eos=bool(params.ignore_eos),
         stop=tuple(string for string in stop if string),
         include_stop_str=bool(params.no_stop_trim),
+        stop_token_ids=tuple(params.stop_token_ids or ()),
         seed=params.sampling_seed,
         stream=bool(request.stream),
         priority=request.priority or 0,

@@ -13,7 +13,7 @@ from llmirage_server.replies.reply import ANY_OBJECT, AUTO, Grammar, Tool, ToolC
 from llmirage_server.replies.structured.schema import SchemaError
 from llmirage_server.replies.structured.values import validator_for
 from llmirage_shared.wire import errors
-from llmirage_shared.wire.chat import called_before_user, called_since_user
+from llmirage_shared.wire.chat import called_before_user, called_since_user, results_since_user, text_before_user
 from llmirage_shared.wire.schema.strict import strict_problem
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 # Tokens of thought by reasoning effort: each level about four times the one before.
 _THOUGHT = {"none": 0, "minimal": 32, "low": 128, "medium": 512, "high": 2048, "xhigh": 4096, "max": 8192}
 
+_LENGTH_FACTORS = {"low": 0.5, "medium": 1.0, "high": 2.0}  # by verbosity
+
 
 @dataclass(slots=True, frozen=True)
 class Shape:
@@ -34,7 +36,9 @@ class Shape:
     tool_choice: ToolChoice = AUTO
     parallel_tool_calls: bool = True
     called: tuple[str, ...] = ()
+    results: tuple[str, ...] = ()
     called_before: tuple[str, ...] = ()
+    text_before: str = ""
     json_schema: Any = None
     fenced: bool = False
     grammar: Grammar | None = None
@@ -42,6 +46,7 @@ class Shape:
     forced: bool = False  # one tool was named: the API then ends with "stop"
     legacy_functions: bool = False  # `functions` instead of `tools`: one call, told as function_call
     show_reasoning: bool = True
+    length_factor: float = 1.0
     may_refuse: bool = False  # it is a conversation, in which the model may decline
 
 
@@ -63,7 +68,9 @@ def chat_shape(request: ChatRequest) -> Shape:
         tool_choice=choice,
         parallel_tool_calls=body.parallel_tool_calls is not False and not legacy,
         called=request.called,
+        results=results_since_user(request.messages),
         called_before=called_before_user(request.messages),
+        text_before=text_before_user(request.messages),
         json_schema=schema,
         fenced=fenced,
         grammar=grammar or guided_grammar,
@@ -71,6 +78,7 @@ def chat_shape(request: ChatRequest) -> Shape:
         forced=forced,
         legacy_functions=legacy,
         show_reasoning=body.include_reasoning is not False,
+        length_factor=_LENGTH_FACTORS.get(body.verbosity or "medium", 1.0),
         may_refuse=True,
     )
 
@@ -130,11 +138,14 @@ def response_shape(request: ResponseRequest, messages: Sequence[Mapping[str, Any
         tool_choice=choice,
         parallel_tool_calls=request.parallel_tool_calls is not False,
         called=called_since_user(messages),
+        results=results_since_user(messages),
         called_before=called_before_user(messages),
+        text_before=text_before_user(messages),
         json_schema=schema,
         fenced=fenced,
         reasoning_tokens=thought_tokens(request.reasoning.effort if request.reasoning else None, request.max_output_tokens),
         forced=forced,
+        length_factor=_LENGTH_FACTORS.get((request.text.verbosity if request.text else None) or "medium", 1.0),
         may_refuse=True,
     )
 

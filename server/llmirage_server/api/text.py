@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llmirage_server.replies.reply import ReplyRequest, ReplySource
+from llmirage_shared.chat_template import Ending
 from llmirage_shared.prompt_encoder import PromptEncoder
 from llmirage_shared.wire import errors
 
@@ -60,12 +61,12 @@ class TextLoader:
         return self._tools
 
     async def encode_chat(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, ending: Ending = "reply"
     ) -> npt.NDArray[np.int32]:
-        """The prompt's token ids, int32, shape (prompt_tokens,), the generation prompt included. Raises ApiError."""
+        """The prompt's token ids, int32, shape (prompt_tokens,), ending as `ending` says. Raises ApiError."""
         encoder = (await self.get()).encoder
         try:
-            text = encoder.render(messages, tools)
+            text = encoder.render(messages, tools, ending)
         except ValueError as error:  # a model's own template refuses, for instance, roles that do not alternate
             raise errors.invalid_value("messages", str(error)) from None
         return await self._encode(encoder, text)

@@ -7,7 +7,7 @@ from starlette.responses import Response
 from llmirage_server.api.exchange import Exchange
 from llmirage_server.api.generation import Service
 from llmirage_shared.wire import errors
-from llmirage_shared.wire.chat import joined
+from llmirage_shared.wire.chat import joined, prompt_ending
 from llmirage_shared.wire.completions import read_ids
 from llmirage_shared.wire.json_body import parse_object
 
@@ -27,9 +27,10 @@ class TokenizationEndpoint:
         service = self._service
         served = service.models.find(service.models.served[0] if request.model is None else request.model)
         if request.messages is not None:
-            if request.add_generation_prompt is False:
-                raise errors.unsupported("add_generation_prompt", "A prompt here always ends where the reply begins.")
-            ids = await service.text.encode_chat([joined(message) for message in body["messages"]], body.get("tools"))
+            ending = prompt_ending(request.add_generation_prompt, request.continue_final_message)
+            ids = await service.text.encode_chat(
+                [joined(message) for message in body["messages"]], body.get("tools"), ending
+            )
         elif request.prompt is not None:
             ids = await service.text.encode_text(request.prompt)
         else:

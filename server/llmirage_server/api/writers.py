@@ -174,12 +174,14 @@ class TextWriter:
         reply = self._choice.reply
         return self._chunk("", 0, reply.finish_reason, reply.stop_reason)
 
-    def _chunk(self, text: str, entries: int, finish_reason: str | None = None, stop_reason: str | None = None) -> bytes:
+    def _chunk(
+        self, text: str, entries: int, finish_reason: str | None = None, stop_reason: str | int | None = None
+    ) -> bytes:
         logprobs = None
         if self._all is not None and entries:
             first, self._entry = self._entry, self._entry + entries
             logprobs = {name: values[first : self._entry] for name, values in self._all.items()}
-        choice = {"text": text, "logprobs": logprobs, "finish_reason": finish_reason}
+        choice: dict[str, Any] = {"text": text, "logprobs": logprobs, "finish_reason": finish_reason}
         if stop_reason is not None:
             choice["stop_reason"] = stop_reason
         return self._frame.chunk(encoded(choice), None if self._usage is None else encoded(self._usage()))

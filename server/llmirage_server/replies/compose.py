@@ -187,7 +187,7 @@ class _Draft:
         parts = (*self._parts[:-1], Part(part.kind, part.start, end, part.name))
         return Reply(np.concatenate(self._ids)[:end], pieces, "stop", match.stop, parts)
 
-    def reply(self, finish_reason: FinishReason, stop_reason: str | None = None, ends: int | None = None) -> Reply:
+    def reply(self, finish_reason: FinishReason, stop_reason: str | int | None = None, ends: int | None = None) -> Reply:
         """What was collected, cut to the limit; `ends` is the token that closes the turn, where there is room for it."""
         total = len(self)
         if ends is not None:

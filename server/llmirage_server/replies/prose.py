@@ -40,7 +40,8 @@ class ProseReplies:
             ids, pieces = self._text.ids_and_pieces(key, most)
             ends = False
         else:
-            wanted = max(request.min_tokens, self._lengths.tokens(mix(key)))
+            length_tokens = max(1, round(self._lengths.tokens(mix(key)) * request.length_factor))
+            wanted = max(request.min_tokens, length_tokens)
             ids, pieces = self._text.ids_and_pieces(key, min(wanted, most), whole_sentences=True)
             ends = len(ids) < most
             ids, pieces = ids[:most], pieces[:most]

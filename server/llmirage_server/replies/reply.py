@@ -38,7 +38,7 @@ class Reply:
     ids: npt.NDArray[np.int32]
     pieces: Sequence[str]
     finish_reason: FinishReason
-    stop_reason: str | None = None  # the stop string that ended it, if one did
+    stop_reason: str | int | None = None  # the stop string, or the id of the stop token, that ended it, if one did
     parts: tuple[Part, ...] = ()
 
     @property
@@ -118,11 +118,14 @@ class ReplyRequest:
     tool_choice: ToolChoice = AUTO
     parallel_tool_calls: bool = True
     called: tuple[str, ...] = ()  # names of the tools called since the last user message, each time they were
+    results: tuple[str, ...] = ()  # what those calls gave
     called_before: tuple[str, ...] = ()  # names of the tools called for the user message before the last
+    text_before: str = ""  # that message's text
     json_schema: Any = None  # the answer is a JSON value valid against it; {"type": "object"} for any object
     fenced: bool = False  # that value stands in a Markdown code block
     grammar: Grammar | None = None  # the answer matches it
     refuse: bool = False  # say that there will be no answer
+    length_factor: float = 1.0  # how long a reply that ends by itself is, compared with others
 
 
 class ReplySource(Protocol):

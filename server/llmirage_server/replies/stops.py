@@ -1,9 +1,12 @@
-"""Where a reply runs into one of the request's stop strings."""
+"""Where a reply runs into one of the request's stop strings or stop tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from llmirage_server.replies.reply import Reply
+from llmirage_shared.tokens import Tokenizer
 
 
 @dataclass(slots=True, frozen=True)
@@ -53,3 +56,30 @@ def _cut(pieces: Sequence[str], characters: int) -> list[str]:
         cut.append(piece[:characters])
         characters -= len(cut[-1])
     return cut
+
+
+def stopped_at_token(reply: Reply, stop_ids: Sequence[int], include: bool, min_tokens: int = 0) -> Reply:
+    """The reply up to the first of these tokens after `min_tokens` others. It shows nothing, unless `include` is set."""
+    wanted = frozenset(stop_ids)
+    for place, token in enumerate(reply.ids.tolist()):
+        if token in wanted and place >= min_tokens:
+            break
+    else:
+        return reply
+    pieces = list(reply.pieces[: place + 1])
+    if not include:
+        pieces[place] = ""
+    parts = tuple(replace(part, end=min(part.end, place + 1)) for part in reply.parts if part.start <= place)
+    return Reply(reply.ids[: place + 1], pieces, "stop", token, parts)
+
+
+def with_end_shown(reply: Reply, tokenizer: Tokenizer) -> Reply:
+    """The reply with the token that ends its turn as text, where the model ended it by itself."""
+    end_id = tokenizer.end_id
+    if reply.stop_reason is not None or reply.ids[-1] != end_id:
+        return reply
+    spelled = next((token for token, known in tokenizer.special_tokens.items() if known == end_id), "")
+    parts = reply.parts
+    if parts and parts[-1].kind == "text":
+        parts = (*parts[:-1], replace(parts[-1], end=len(reply.ids)))
+    return replace(reply, pieces=[*reply.pieces[:-1], spelled], parts=parts)

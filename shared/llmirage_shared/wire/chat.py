@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from llmirage_shared.chat_template import Ending
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.sampling import Sampling, read_sampling
@@ -79,6 +80,17 @@ def parse_chat(body: Mapping[str, Any]) -> ChatRequest:
     return ChatRequest(request, messages, tools or None, read_sampling(request, limit, logprobs))
 
 
+def prompt_ending(add_generation_prompt: bool | None, continue_final_message: bool | None) -> Ending:
+    """Where the prompt of a conversation ends. Raises ApiError when that is contradictory."""
+    if continue_final_message:
+        if add_generation_prompt:
+            raise errors.only_with(
+                "continue_final_message", "Cannot set both `continue_final_message` and `add_generation_prompt` to True."
+            )
+        return "open"
+    return "message" if add_generation_prompt is False else "reply"
+
+
 def joined(message: dict[str, Any]) -> dict[str, Any]:
     """The message with content that is text alone as one string."""
     content = message.get("content")
@@ -91,9 +103,12 @@ def joined(message: dict[str, Any]) -> dict[str, Any]:
 def last_user_text(messages: Sequence[Mapping[str, Any]]) -> str:
     """What the user said last; if there is no user message, what was said last."""
     said = [message for message in messages if message.get("role") == "user"] or messages
-    content = said[-1].get("content") or ""
-    if isinstance(content, str):
-        return content
+    return _text(said[-1].get("content"))
+
+
+def _text(content: Any) -> str:
+    if not content or isinstance(content, str):
+        return content or ""
     return "".join(part["text"] for part in content if part["type"] == "text")
 
 
@@ -108,6 +123,28 @@ def called_since_user(messages: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         if (legacy := message.get("function_call")) is not None and message.get("role") == "assistant":
             names.append(legacy.get("name", ""))
     return tuple(names)
+
+
+def results_since_user(messages: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """What the tools called after the last user message gave, in the order of their calls; "" for one without an answer."""
+    calls: list[str] = []
+    given: dict[str, str] = {}
+    for message in messages:
+        if message.get("role") == "user":
+            calls, given = [], {}
+        for call in message.get("tool_calls") or ():
+            calls.append(str(call.get("id")))
+        if message.get("function_call") is not None and message.get("role") == "assistant":
+            calls.append("")
+        if message.get("role") in ("tool", "function"):
+            given[str(message.get("tool_call_id") or "")] = _text(message.get("content"))
+    return tuple(given.get(call, "") for call in calls)
+
+
+def text_before_user(messages: Sequence[Mapping[str, Any]]) -> str:
+    """What the user said before the last time; "" for a conversation's first words."""
+    said = [message for message in messages if message.get("role") == "user"]
+    return _text(said[-2].get("content")) if len(said) > 1 else ""
 
 
 def called_before_user(messages: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

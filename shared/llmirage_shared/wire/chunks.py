@@ -13,7 +13,6 @@ from typing import Any
 
 from llmirage_shared.wire.responses import Head
 
-_SERVICE_TIER = '"service_tier":"default",'
 DONE = b"data: [DONE]\n\n"
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -66,11 +65,11 @@ class ChunkTemplate:
         body = b"".join([escape(piece)[1:-1] for piece in pieces])
         return self.head + b'"' + body + b'"' + self.tail if body else b""
 
-    def ending(self, finish_reason: str, stop_reason: str | None) -> bytes:
+    def ending(self, finish_reason: str, stop_reason: str | int | None) -> bytes:
         """The chunk that says why the choice ended."""
         reasons = b'"finish_reason":' + escape(finish_reason)
         if stop_reason is not None:
-            reasons += b',"stop_reason":' + escape(stop_reason)
+            reasons += b',"stop_reason":' + _encode(stop_reason).encode()
         return self.ending_head + reasons + self.ending_tail
 
 
@@ -122,7 +121,7 @@ class ChoiceFrame:
 
 def chat_frame(head: Head, index: int, include_usage: bool) -> ChoiceFrame:
     """The frame of the chunks of one choice of a streamed chat completion."""
-    start, end = _frame(head, "chat.completion.chunk", _SERVICE_TIER, include_usage)
+    start, end = _frame(head, "chat.completion.chunk", f'"service_tier":"{head.service_tier}",', include_usage)
     return ChoiceFrame(start + str(index).encode(), end)
 
 
@@ -134,7 +133,7 @@ def text_frame(head: Head, index: int, include_usage: bool) -> ChoiceFrame:
 
 def chat_stream(head: Head, include_usage: bool) -> StreamTemplate:
     """Chunks of a streamed chat completion."""
-    start, end = _frame(head, "chat.completion.chunk", _SERVICE_TIER, include_usage)
+    start, end = _frame(head, "chat.completion.chunk", f'"service_tier":"{head.service_tier}",', include_usage)
     return StreamTemplate(
         start=start,
         end=end,
@@ -162,6 +161,6 @@ def usage_event(head: Head, kind: str, usage: dict[str, Any]) -> bytes:
     """The last chunk before [DONE] when include_usage was asked for: no choices, only usage."""
     value: dict[str, Any] = {"id": head.id, "object": kind, "created": head.created, "model": head.model}
     if kind == "chat.completion.chunk":
-        value["service_tier"] = "default"
+        value["service_tier"] = head.service_tier
     value |= {"system_fingerprint": head.system_fingerprint, "choices": [], "usage": usage}
     return event(value)

@@ -15,6 +15,7 @@ class Head:
     created: int
     model: str
     system_fingerprint: str
+    service_tier: str = "default"
 
 
 @dataclass(slots=True)
@@ -23,7 +24,7 @@ class ChoiceText:
 
     text: str
     finish_reason: str
-    stop_reason: str | None = None  # the stop string that ended it, as vLLM reports it
+    stop_reason: str | int | None = None  # the stop string or stop token that ended it, as vLLM reports it
     message: dict[str, Any] | None = None
     logprobs: dict[str, Any] | None = None
     token_ids: list[int] | None = None
@@ -80,7 +81,7 @@ def chat_completion(head: Head, choices: list[ChoiceText], usage: dict[str, Any]
             for index, choice in enumerate(choices)
         ],
         "usage": usage,
-        "service_tier": "default",
+        "service_tier": head.service_tier,
         "system_fingerprint": head.system_fingerprint,
     }
 

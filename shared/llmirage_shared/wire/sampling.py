@@ -25,6 +25,8 @@ class Sampling:
     natural_stop: bool = False  # max_tokens is a limit, not a wish
     stop: tuple[str, ...] = ()
     include_stop_str: bool = False
+    stop_token_ids: tuple[int, ...] = ()
+    shows_end: bool = False  # the token that ends the turn is text
     seed: int | None = None
     stream: bool = False
     include_usage: bool = False
@@ -56,6 +58,8 @@ def read_sampling(body: SamplingFields, max_tokens: int | None, logprobs: int | 
         ignore_eos=bool(body.ignore_eos),
         stop=_stop_strings(body.stop),
         include_stop_str=bool(body.include_stop_str_in_output),
+        stop_token_ids=tuple(body.stop_token_ids or ()),
+        shows_end=bool(body.include_stop_str_in_output) and body.skip_special_tokens is False,
         seed=body.seed,
         stream=bool(body.stream),
         include_usage=options is not None and bool(options.include_usage),
