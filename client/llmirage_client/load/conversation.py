@@ -9,13 +9,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from llmirage_client.load.history import Message, authored, inherited, items_of
 from llmirage_client.load.options import RunOptions
+from llmirage_client.load.tool_results import fit_results
 from llmirage_client.measure.record import BranchMode, Exchange
+from llmirage_client.targets.endpoints import Ask, Endpoint, EndpointName, endpoint_named
 from llmirage_client.targets.target import Call
+from llmirage_client.targets.wire_json import WireObject
 from llmirage_client.workload.session import Session, Turn
 
-CHAT_PATH = "/chat/completions"
-COMPLETIONS_PATH = "/completions"
+LIVE_MODES = ("accumulate", "server_state", "tokens")  # live replies become part of the history
 
 
 @dataclass(slots=True, eq=False)
@@ -43,11 +46,29 @@ class Conversation:
     branch_mode: BranchMode = "root"
     parent_turn_index: int | None = None  # the parent's turn whose reply started it
     last_turn_index: int | None = None  # the last turn it sent
+    response_id: str | None = None  # the last reply of a server that keeps the history itself
+    on_server: int = 0  # so many messages of the history are there
+
+    def continue_from(self, parent: Conversation) -> None:
+        """Begins where another conversation is now, as a fork does."""
+        self.tools = parent.tools
+        if self.session.mode == "server_state":
+            self.history = list(parent.history)
+            self.response_id = parent.response_id
+            self.on_server = parent.on_server
+        else:
+            self.history = inherited(parent.history)
 
     def append_reply(self, exchange: Exchange) -> None:
         """Threads the live reply into the history; a failed request leaves none."""
-        if self.session.mode in ("accumulate", "tokens") and exchange.error is None and exchange.message is not None:
-            self.history.append(exchange.message)
+        if exchange.error is not None or self.session.mode not in LIVE_MODES:
+            return
+        if exchange.message is not None:
+            items = None if exchange.items is None else [WireObject(item) for item in exchange.items]
+            self.history.append(Message(exchange.message, items, live=True))
+        if self.session.mode == "server_state" and exchange.response_id is not None:
+            self.response_id = exchange.response_id
+            self.on_server = len(self.history)
 
 
 class Identifiers:
@@ -61,43 +82,69 @@ class Identifiers:
         return str(uuid.UUID(bytes=digest, version=4))
 
 
-def message_call(conversation: Conversation, turn: Turn, options: RunOptions) -> Call:
-    """The chat request of a turn that has messages; they stay in the conversation's history."""
-    if conversation.session.mode == "isolated":
-        messages = list(turn.messages)
-    else:
-        conversation.history.extend(turn.messages)
-        messages = list(conversation.history)
+def message_call(conversation: Conversation, turn: Turn, options: RunOptions, endpoint: Endpoint) -> Call:
+    """The request of a turn that has messages; they stay in the conversation's history."""
+    mode = conversation.session.mode
+    new = fit_results(conversation.history, turn.messages, options.tool_results)
+    messages = authored(new, endpoint)
+    if mode != "isolated":
+        conversation.history.extend(messages)
+        messages = conversation.history[conversation.on_server :]
     if turn.tools is not None:
-        conversation.tools = turn.tools
-    body: dict[str, Any] = {"messages": messages, "model": turn.model or options.model, "stream": options.streaming}
-    if conversation.tools is not None:
-        body["tools"] = conversation.tools
-    if turn.max_tokens is not None:
-        body["max_tokens" if options.use_legacy_max_tokens else "max_completion_tokens"] = turn.max_tokens
+        conversation.tools = endpoint.tools(turn.tools)
+    ask = Ask(
+        items_of(messages, endpoint),
+        turn.model or options.model,
+        options.streaming,
+        tools=conversation.tools,
+        max_tokens=turn.max_tokens,
+        legacy_max_tokens=options.use_legacy_max_tokens,
+        previous_response_id=conversation.response_id,
+    )
+    body = endpoint.body(ask)
     if turn.min_tokens is not None and options.knows_ignore_eos:
         body |= {"min_tokens": turn.min_tokens, "ignore_eos": True}
-    return finished_call(CHAT_PATH, body, turn, options)
+    return finished_call(endpoint, body, turn, options)
 
 
 def verbatim_call(turn: Turn, options: RunOptions) -> Call:
     """The turn's payload as the file has it. Where it goes is seen from its keys unless the endpoint type is given."""
     assert turn.payload is not None
-    text_prompt = "prompt" in turn.payload and "messages" not in turn.payload
-    completions = options.endpoint_type == "completions" or (options.endpoint_type is None and text_prompt)
-    return Call(COMPLETIONS_PATH if completions else CHAT_PATH, turn.payload, stream=turn.payload.get("stream") is True)
+    endpoint = endpoint_named(options.endpoint_type or _endpoint_of(turn.payload))
+    return _call(endpoint, turn.payload, turn.payload.get("stream") is True, options)
 
 
-def finished_call(path: str, body: dict[str, Any], turn: Turn, options: RunOptions) -> Call:
+def finished_call(endpoint: Endpoint, body: dict[str, Any], turn: Turn, options: RunOptions) -> Call:
     """Adds what the command line and then the turn say on top, and asks a stream for its usage."""
     body.update(options.extra_inputs)
-    body.update(turn.extra)
+    body.update(endpoint.extra(turn.extra))
     stream = body.get("stream") is True
-    if stream:
+    if not endpoint.asks_for_usage:
+        pass
+    elif stream:
         body["stream_options"] = {"include_usage": True, **(body.get("stream_options") or {})}
     else:
         body.pop("stream_options", None)
-    return Call(path, body, stream=stream)
+    return _call(endpoint, body, stream, options)
+
+
+def _call(endpoint: Endpoint, body: Mapping[str, Any], stream: bool, options: RunOptions) -> Call:
+    path = options.endpoint_path
+    return Call(
+        path or endpoint.path,
+        body,
+        dict(endpoint.headers),
+        stream,
+        new_reply=endpoint.new_reply,
+        api=endpoint.name,
+        from_root=path is not None,
+    )
+
+
+def _endpoint_of(payload: Mapping[str, Any]) -> EndpointName:
+    if "messages" in payload:
+        return "chat"
+    return "completions" if "prompt" in payload else "responses" if "input" in payload else "chat"
 
 
 def headers(conversation: Conversation, request_id: str, call: Call, options: RunOptions) -> dict[str, str]:

@@ -9,6 +9,8 @@ from llmirage_client.load.options import RunOptions
 from llmirage_client.load.recorder import Planned
 from llmirage_client.load.synthetic_turns import SyntheticTurns
 from llmirage_client.load.token_calls import TokenCalls
+from llmirage_client.targets.endpoints import endpoint_named
+from llmirage_client.workload.session import Turn
 
 
 class Planner:
@@ -16,9 +18,14 @@ class Planner:
 
     def __init__(self, options: RunOptions) -> None:
         self._options = options
+        self._endpoint = endpoint_named(options.endpoint_type or "chat", options.tokenizer)
 
     def plan(self, conversation: Conversation, turn_index: int) -> Planned:
-        turn = conversation.session.turns[turn_index]
+        planned = self._planned(conversation, conversation.session.turns[turn_index])
+        planned.call.affinity_id = conversation.affinity_id
+        return planned
+
+    def _planned(self, conversation: Conversation, turn: Turn) -> Planned:
         match conversation.session.mode:
             case "verbatim":
                 return Planned(verbatim_call(turn, self._options))
@@ -27,7 +34,8 @@ class Planner:
             case _:
                 if turn.synthetic is not None:
                     turn = self._synthetic_turns.written(turn, turn.synthetic)
-                return Planned(message_call(conversation, turn, self._options), output_tokens=turn.min_tokens)
+                call = message_call(conversation, turn, self._options, self._endpoint)
+                return Planned(call, output_tokens=turn.min_tokens)
 
     @cached_property
     def _synthetic_turns(self) -> SyntheticTurns:

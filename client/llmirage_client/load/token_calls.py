@@ -17,9 +17,12 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from llmirage_client.load.conversation import CHAT_PATH, COMPLETIONS_PATH, Conversation, finished_call
+from llmirage_client.load.conversation import Conversation, finished_call
+from llmirage_client.load.history import Message, items_of
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.recorder import Planned
+from llmirage_client.targets.endpoints import Ask, endpoint_named
+from llmirage_client.targets.endpoints.completions import prompt_body
 from llmirage_client.workload.session import Problem, TokenSpec, Turn, Workload
 from llmirage_shared.prompt_encoder import PromptEncoder
 from llmirage_shared.synthetic_text import SyntheticText
@@ -41,26 +44,30 @@ class TokenCalls:
         tokenizer, template = load(options.tokenizer)
         self._encoder = PromptEncoder(tokenizer, template)
         self._text = SyntheticText(tokenizer, options.seed or 0)
+        self._completions = endpoint_named("completions")
+        named = options.endpoint_type
+        self._endpoint = endpoint_named("chat" if named in (None, "completions") else named)
         self.overhead_tokens = self._count([_user("")])
 
     def plan(self, conversation: Conversation, turn: Turn) -> Planned:
         """Raises PromptTooShortError."""
         spec, options = turn.tokens, self._options
         assert spec is not None
-        body: dict[str, Any] = {}
-        if options.endpoint_type == "completions" or prompt_as_ids(spec, options):
-            path = COMPLETIONS_PATH
-            body["prompt"] = self._prompt(conversation, spec)
-        else:
-            path = CHAT_PATH
-            body["messages"] = self._messages(conversation, spec)
-        body |= {"model": turn.model or options.model, "stream": options.streaming}
-        legacy = options.use_legacy_max_tokens or path == COMPLETIONS_PATH
-        body["max_tokens" if legacy else "max_completion_tokens"] = spec.output_tokens
-        if options.takes_token_ids:
+        as_prompt = options.endpoint_type == "completions" or prompt_as_ids(spec, options)
+        endpoint = self._completions if as_prompt else self._endpoint
+        items = [] if as_prompt else items_of(self._messages(conversation, spec), endpoint)
+        ask = Ask(
+            items,
+            turn.model or options.model,
+            options.streaming,
+            max_tokens=spec.output_tokens,
+            legacy_max_tokens=options.use_legacy_max_tokens,
+        )
+        body = prompt_body(self._prompt(conversation, spec), ask) if as_prompt else endpoint.body(ask)
+        if options.takes_token_ids and endpoint.name != "messages":
             body |= {"min_tokens": spec.output_tokens, "ignore_eos": True}
         counted = options.counts_prompts or prompt_as_ids(spec, options)
-        call = finished_call(path, body, turn, options)
+        call = finished_call(endpoint, body, turn, options)
         return Planned(call, spec.input_tokens if counted else None, spec.output_tokens)
 
     def _prompt(self, conversation: Conversation, spec: TokenSpec) -> str | list[int]:
@@ -126,7 +133,7 @@ class TokenCalls:
 
 def prompt_as_ids(spec: TokenSpec, options: RunOptions) -> bool:
     """Whether the turn's token ids go on the wire as they are."""
-    return spec.input_ids is not None and options.takes_token_ids and options.endpoint_type != "chat"
+    return spec.input_ids is not None and options.takes_token_ids and options.endpoint_type in (None, "completions")
 
 
 def short_prompts(workload: Workload, options: RunOptions) -> list[Problem]:
@@ -151,5 +158,5 @@ def short_prompts(workload: Workload, options: RunOptions) -> list[Problem]:
     ]
 
 
-def _user(text: str) -> dict[str, str]:
-    return {"role": "user", "content": text}
+def _user(text: str) -> Message:
+    return Message({"role": "user", "content": text})

@@ -11,16 +11,15 @@ from llmirage_client.targets.reply import Reply
 
 @dataclass(slots=True, frozen=True)
 class Ask:
-    """One request, in no API's words but for the items, which are in the API's own form already.
+    """One request, in no API's words but for items and tools, which have the API's own form already.
 
-    tools: as chat completions have them. previous_response_id, conversation_id: what the server itself remembers; the
-    items are then only what is new.
+    previous_response_id, conversation_id: what the server itself remembers; the items are then only what is new.
     """
 
     items: Sequence[Mapping[str, Any]]
     model: str
     stream: bool
-    tools: Sequence[Mapping[str, Any]] | None = None
+    tools: list[Mapping[str, Any]] | None = None
     max_tokens: int | None = None
     legacy_max_tokens: bool = False
     previous_response_id: str | None = None
@@ -30,11 +29,13 @@ class Ask:
 class Endpoint(Protocol):
     """One API. Histories and files are in chat's form; it translates them to its own, and reads its replies.
 
-    path: below the API root. asks_for_usage: a stream reports its usage only when `stream_options` says so.
+    path: below the API root. translates: its items are other things than chat's messages.
+    asks_for_usage: a stream reports its usage only when `stream_options` says so.
     """
 
     name: str
     path: str
+    translates: bool
     asks_for_usage: bool
     headers: Mapping[str, str]
 
@@ -43,6 +44,10 @@ class Endpoint(Protocol):
 
     def items(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         """Chat messages that follow each other, as items of this API. One translation need not fit one message."""
+        ...
+
+    def tools(self, tools: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """Tools of chat's form in this API's."""
         ...
 
     def extra(self, extra: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 from llmirage_client.targets.chunk import ChunkModel
 from llmirage_client.targets.endpoints.ask import Ask
 from llmirage_client.targets.reply import Reply, TextModel, dicts, stated_error, text_of
+from llmirage_client.targets.wire_json import WireObject
 
 _REASONING_KEYS = ("reasoning_content", "reasoning")
 _CALL_TEXT = {"function": "arguments", "custom": "input"}  # what the model writes for each kind of tool call
@@ -84,11 +85,15 @@ class ChatEndpoint:
     name = "chat"
     path = "/chat/completions"
     new_reply = ChatReply
+    translates = False
     asks_for_usage = True
     headers: Mapping[str, str] = {}
 
     def items(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         return messages
+
+    def tools(self, tools: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        return [WireObject(tool) for tool in tools]
 
     def extra(self, extra: Mapping[str, Any]) -> Mapping[str, Any]:
         return extra

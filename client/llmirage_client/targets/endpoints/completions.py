@@ -9,6 +9,7 @@ from typing import Any
 from llmirage_client.targets.endpoints.ask import Ask
 from llmirage_client.targets.endpoints.chat import ChatReply
 from llmirage_client.targets.reply import dicts
+from llmirage_client.targets.wire_json import WireObject
 from llmirage_shared.chat_template import ChatTemplate, ChatTemplateError
 from llmirage_shared.tokens import load
 
@@ -19,6 +20,7 @@ class CompletionsEndpoint:
     name = "completions"
     path = "/completions"
     new_reply = ChatReply
+    translates = False
     asks_for_usage = True
     headers: Mapping[str, str] = {}
 
@@ -35,20 +37,25 @@ class CompletionsEndpoint:
             kinds = {part.get("type") for part in dicts(message.get("content"))} - {"text"}
             if kinds:
                 raise ChatTemplateError(
-                    f"a message with a part of type {sorted(map(str, kinds))[0]!r} cannot be written into a prompt of text: "
+                    f"a message with a part of type {min(map(str, kinds))!r} cannot be written into a prompt of text: "
                     "use --endpoint-type chat"
                 )
         return messages
+
+    def tools(self, tools: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        return [WireObject(tool) for tool in tools]
 
     def extra(self, extra: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"max_tokens" if key == "max_completion_tokens" else key: value for key, value in extra.items()}
 
     def body(self, ask: Ask) -> dict[str, Any]:
         """Raises TokenizerError and ChatTemplateError."""
-        return self.prompt_body(self._template.render(ask.items, ask.tools), ask)
+        return prompt_body(self._template.render(ask.items, ask.tools), ask)
 
-    def prompt_body(self, prompt: str | list[int], ask: Ask) -> dict[str, Any]:
-        body: dict[str, Any] = {"prompt": prompt, "model": ask.model, "stream": ask.stream}
-        if ask.max_tokens is not None:
-            body["max_tokens"] = ask.max_tokens
-        return body
+
+def prompt_body(prompt: str | list[int], ask: Ask) -> dict[str, Any]:
+    """The body for a prompt that is written already, or given as token ids."""
+    body: dict[str, Any] = {"prompt": prompt, "model": ask.model, "stream": ask.stream}
+    if ask.max_tokens is not None:
+        body["max_tokens"] = ask.max_tokens
+    return body

@@ -27,6 +27,7 @@ class MessagesEndpoint:
     name = "messages"
     path = "/messages"
     new_reply = MessagesReply
+    translates = True
     asks_for_usage = False
     headers: Mapping[str, str] = {"anthropic-version": "2023-06-01"}
 
@@ -42,6 +43,9 @@ class MessagesEndpoint:
                 results = []
                 items.append(_turn(message))
         return [WireObject(item) for item in items]
+
+    def tools(self, tools: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        return [WireObject(_tool(tool)) for tool in tools]
 
     def extra(self, extra: Mapping[str, Any]) -> Mapping[str, Any]:
         translated: dict[str, Any] = {}
@@ -75,7 +79,7 @@ class MessagesEndpoint:
         body["messages"] = [item for item in ask.items if item.get("role") != "system"]
         body |= {"model": ask.model, "stream": ask.stream}
         if ask.tools is not None:
-            body["tools"] = [_tool(tool) for tool in ask.tools]
+            body["tools"] = ask.tools
         body["max_tokens"] = ask.max_tokens or DEFAULT_MAX_TOKENS
         return body
 

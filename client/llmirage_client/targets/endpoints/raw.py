@@ -12,6 +12,7 @@ from llmirage_client.targets.endpoints.messages_reply import MessagesReply
 from llmirage_client.targets.endpoints.responses_reply import ResponsesReply
 from llmirage_client.targets.reply import Reply, stated_error
 from llmirage_client.targets.sse import split_events
+from llmirage_client.targets.wire_json import WireObject
 
 # Where APIs of other servers keep the text of a reply.
 _TEXT_KEYS = ("text", "generated_text", "output_text", "output", "response", "content", "token", "delta")
@@ -65,11 +66,15 @@ class RawEndpoint:
     name = "raw"
     path = "/"
     new_reply = RawReply
+    translates = False
     asks_for_usage = False
     headers: Mapping[str, str] = {}
 
     def items(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         return messages
+
+    def tools(self, tools: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        return [WireObject(tool) for tool in tools]
 
     def extra(self, extra: Mapping[str, Any]) -> Mapping[str, Any]:
         return extra

@@ -20,11 +20,15 @@ class ResponsesEndpoint:
     name = "responses"
     path = "/responses"
     new_reply = ResponsesReply
+    translates = True
     asks_for_usage = False
     headers: Mapping[str, str] = {}
 
     def items(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         return [WireObject(item) for message in messages for item in _items(message)]
+
+    def tools(self, tools: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        return [WireObject(_tool(tool)) for tool in tools]
 
     def extra(self, extra: Mapping[str, Any]) -> Mapping[str, Any]:
         translated: dict[str, Any] = {}
@@ -51,7 +55,7 @@ class ResponsesEndpoint:
         if ask.conversation_id is not None:
             body["conversation"] = ask.conversation_id
         if ask.tools is not None:
-            body["tools"] = [_tool(tool) for tool in ask.tools]
+            body["tools"] = ask.tools
         if ask.max_tokens is not None:
             body["max_output_tokens"] = ask.max_tokens
         return body

@@ -22,7 +22,7 @@ _DELTA = re.compile(r'(?<!\\)"delta"[ \t\r\n]*:[ \t\r\n]*"')
 
 
 class DeltaModel:
-    """Events that start like one that was parsed: same type, same item. Their numbers differ, so only the start must agree."""
+    """Events that start like one that was parsed, with the same type. They are numbered, so that the rest always differs."""
 
     __slots__ = ("_before", "reasoning")
 

@@ -1,0 +1,86 @@
+"""What a conversation has said so far: kept as chat messages, sent as whatever the run's API wants."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from llmirage_client.targets.endpoints.ask import Endpoint
+from llmirage_client.targets.wire_json import WireObject
+
+# Items and blocks of a reply that a forked conversation does not inherit: hosted tools' own, and the model's thoughts.
+_SERVER_BUILT = frozenset({
+    "web_search_call", "file_search_call", "image_generation_call", "code_interpreter_call", "computer_call", "mcp_call",
+    "mcp_list_tools", "mcp_approval_request", "local_shell_call", "reasoning", "thinking", "redacted_thinking",
+    "server_tool_use", "web_search_tool_result", "code_execution_tool_result",
+})  # fmt: skip
+
+Item = Mapping[str, Any]
+
+
+class Message(WireObject):
+    """A chat message of a history. live: a model said it in this run.
+
+    wire_items: the message in the form of an API that has another one; None until somebody asks. Messages that have a form
+    only together, such as the results of several tools, keep it with the first of them.
+    """
+
+    __slots__ = ("live", "wire_items")
+
+    def __init__(self, message: Mapping[str, Any], items: Sequence[Item] | None = None, live: bool = False) -> None:
+        super().__init__(message)
+        self.wire_items = items
+        self.live = live
+
+
+def authored(messages: Sequence[Mapping[str, Any]], endpoint: Endpoint) -> list[Item]:
+    """Messages of the file that come together, as one turn's do. Raises ChatTemplateError for what the API cannot carry."""
+    added = [Message(message) for message in messages]
+    items = endpoint.items(added)
+    if endpoint.translates:
+        for place, message in enumerate(added):
+            message.wire_items = () if place else items
+    return [*added]
+
+
+def items_of(messages: Sequence[Mapping[str, Any]], endpoint: Endpoint) -> list[Item]:
+    """The messages as the API's items, translated once."""
+    if not endpoint.translates:
+        return list(messages)
+    items: list[Item] = []
+    for message in messages:
+        assert isinstance(message, Message)
+        if message.wire_items is None:
+            message.wire_items = endpoint.items([message])
+        items.extend(message.wire_items)
+    return items
+
+
+def inherited(history: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """A fork child's history: its parent's, but for what servers built into live replies."""
+    kept: list[Mapping[str, Any]] = []
+    for message in history:
+        if isinstance(message, Message) and message.live and message.wire_items is not None:
+            items = [item for item in map(_without_server_parts, message.wire_items) if item is not None]
+            if not items:
+                continue
+            if len(items) != len(message.wire_items) or any(
+                a is not b for a, b in zip(items, message.wire_items, strict=True)
+            ):
+                message = Message(message, items, live=True)
+        kept.append(message)
+    return kept
+
+
+def _without_server_parts(item: Item) -> Item | None:
+    if item.get("type") in _SERVER_BUILT:
+        return None
+    content = item.get("content")
+    if not isinstance(content, list) or not any(_server_built(part) for part in content):
+        return item
+    kept = [part for part in content if not _server_built(part)]
+    return WireObject({**item, "content": kept}) if kept else None
+
+
+def _server_built(part: Any) -> bool:
+    return isinstance(part, Mapping) and part.get("type") in _SERVER_BUILT
