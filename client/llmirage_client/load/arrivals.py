@@ -1,17 +1,17 @@
-"""When root conversations start: as slots come free, at a rate, or when the file says."""
+"""When root conversations start: as slots come free, at a rate, or when the file says. Users at a pace are in users.py."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import math
-import random
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
-from llmirage_client.load.options import RunOptions
+from llmirage_client.load.rates import RateSeries
+from llmirage_client.load.slots import Slots
 from llmirage_client.load.stop import Stop, wake
-from llmirage_client.workload.session import Session, Workload
+from llmirage_client.workload.session import Session
 
 Start = Callable[[Session, float], None]
 """Starts a root's conversation, which was due at that time of the run's clock. Its slot is free again when its whole tree is
@@ -19,73 +19,96 @@ done: `Arrivals.tree_done` says so."""
 
 
 class Arrivals:
-    """A closed loop: a new root as soon as one is done, `concurrency` of them at a time (None: no limit).
+    """A closed loop: a new root as soon as a slot is free. Also the base of the other ways to arrive."""
 
-    Also the base of the other ways to arrive.
-    """
-
-    def __init__(self, roots: Iterator[Session], start: Start, stop: Stop, concurrency: int | None) -> None:
+    def __init__(self, roots: Iterator[Session], start: Start, stop: Stop, slots: Slots) -> None:
         self.roots = roots
         self.stop = stop
-        self.running = 0
+        self._slots = slots
         self._start = start
-        self._limit = math.inf if concurrency is None else concurrency
         self._changed = asyncio.Event()
-        stop.waiter().add_done_callback(lambda _: self._changed.set())
+        stop.listen(self._changed.set)
 
     async def drive(self) -> None:
-        """Starts roots until there are no more or the phase ends."""
+        """Starts roots until there are no more, or no more may start."""
+        self._slots.open(self.stop.clock())
         for session in self.roots:
             if not await self.slot():
                 return
             self.begin(session, self.stop.clock())
             await asyncio.sleep(0)  # let it go out before the next is prepared
 
-    async def turn(self) -> None:
-        """Called before each further turn of a root that waits for no children: returns when it may go out."""
+    async def turn(self, ready_s: float, previous_s: float) -> float:
+        """Called before each further turn of a root that waits for no children. Returns when the turn may go out.
+
+        ready_s: when the conversation itself was ready for it; previous_s: when its previous turn was due. The result is
+        the time at which this one was due.
+        """
+        return ready_s
 
     def tree_done(self) -> None:
-        self.running -= 1
+        self._slots.taken -= 1
         self._changed.set()
 
     @property
-    def slot_free(self) -> bool:
-        return self.running < self._limit
+    def idle(self) -> bool:
+        """Whether no conversation is under way."""
+        return self._slots.taken == 0
 
     async def slot(self) -> bool:
-        """Waits for a free slot; False when the phase has ended instead."""
-        while not self.slot_free and not self.stop.ended():
-            await self.change()
-        return not self.stop.ended()
+        """Waits for a free slot; False when no conversation may begin any more instead."""
+        while not self.stop.closed and not self.slot_free():
+            await self.change(self._slots.next_s(self.stop.clock()))
+        return not self.stop.closed
 
-    async def change(self) -> None:
-        """Returns when a slot has come free, a turn has become ready or the phase has ended, since the call."""
+    def slot_free(self) -> bool:
+        return self._slots.free(self.stop.clock())
+
+    async def change(self, until_s: float = math.inf) -> None:
+        """Returns at that time, or when a tree is done, a turn has become ready or the phase closes or ends."""
         self._changed.clear()
-        await self._changed.wait()
+        if math.isinf(until_s):
+            await self._changed.wait()
+            return
+        timer = asyncio.get_running_loop().call_at(until_s, self._changed.set)
+        try:
+            await self._changed.wait()
+        finally:
+            timer.cancel()
 
     def note_change(self) -> None:
         self._changed.set()
 
     def begin(self, session: Session, due_s: float) -> None:
-        self.running += 1
+        self._slots.taken += 1
         self._start(session, due_s)
 
 
 class Schedule(Arrivals):
     """Roots start at their own arrival times, counted from now; a limit of slots may hold them back further."""
 
-    def __init__(self, roots: Iterator[Session], start: Start, stop: Stop, concurrency: int | None, speed: float) -> None:
-        super().__init__(roots, start, stop, concurrency)
+    def __init__(self, roots: Iterator[Session], start: Start, stop: Stop, slots: Slots, speed: float) -> None:
+        super().__init__(roots, start, stop, slots)
         self._speed = speed
 
     async def drive(self) -> None:
         origin_s = self.stop.clock()
+        self._slots.open(origin_s)
         for session in self.roots:
             due_s = origin_s + (session.arrival_s or 0.0) / self._speed
-            await self.stop.wait_until(due_s)
+            while self.stop.clock() < due_s and not self.stop.closed:
+                await self.change(due_s)
             if not await self.slot():
                 return
             self.begin(session, due_s)
+
+
+@dataclass(slots=True)
+class _ReadyTurn:
+    """A turn that waits for a tick. due_s: the time of that tick, once it came."""
+
+    waiter: asyncio.Future[None]
+    due_s: float
 
 
 class AtRate(Arrivals):
@@ -96,63 +119,68 @@ class AtRate(Arrivals):
     """
 
     def __init__(
-        self, roots: Iterator[Session], start: Start, stop: Stop, concurrency: int | None, gaps_s: Iterator[float]
+        self,
+        roots: Iterator[Session],
+        start: Start,
+        stop: Stop,
+        slots: Slots,
+        rates: RateSeries,
+        gaps: Iterator[float],
+        speed: float,
     ) -> None:
-        super().__init__(roots, start, stop, concurrency)
-        self._gaps_s = gaps_s
-        self._ready: deque[asyncio.Future[None]] = deque()
+        """gaps: between ticks at one tick a second; rates and gaps count time at the speed of the cluster."""
+        super().__init__(roots, start, stop, slots)
+        self._rates = rates
+        self._gaps = gaps
+        self._speed = speed
+        self._ready: deque[_ReadyTurn] = deque()
+        self._upcoming: Session | None = None
 
-    async def turn(self) -> None:
-        waiter = self.stop.waiter()
-        self._ready.append(waiter)
+    async def turn(self, ready_s: float, previous_s: float) -> float:
+        turn = _ReadyTurn(self.stop.waiter(), ready_s)
+        self._ready.append(turn)
         self.note_change()
-        await waiter
+        await turn.waiter
+        return turn.due_s
 
     async def drive(self) -> None:
-        due_s = self.stop.clock()
-        upcoming = next(self.roots, None)
-        for gap_s in self._gaps_s:
-            await self.stop.wait_until(due_s)
-            while not self._ready and not (upcoming and self.slot_free) and not self.stop.ended():
-                if upcoming is None and self.running == 0:
+        origin_s = self.stop.clock()
+        self._slots.open(origin_s)
+        self._upcoming = next(self.roots, None)
+        time_s = self._rates.after(0.0, 0.0)
+        while await self._tick(origin_s + time_s / self._speed):
+            held_back = False
+            while not self._can_send():
+                if self._over():
                     return
-                await self.change()
-                due_s = max(due_s, self.stop.clock())
+                await self.change(self._slots.next_s(self.stop.clock()) if self._upcoming else math.inf)
+                held_back = True
             if self.stop.ended():
                 return
+            if held_back:
+                time_s = max(time_s, (self.stop.clock() - origin_s) * self._speed)
+            due_s = origin_s + time_s / self._speed
             if self._ready:
-                wake(self._ready.popleft())
-            elif upcoming:
-                self.begin(upcoming, due_s)
-                upcoming = next(self.roots, None)
-            due_s += gap_s
+                turn = self._ready.popleft()
+                turn.due_s = due_s
+                wake(turn.waiter)
+            elif self._upcoming:
+                self.begin(self._upcoming, due_s)
+                self._upcoming = next(self.roots, None)
+            time_s = self._rates.after(time_s, next(self._gaps))
+        self.stop.end()  # a rate that has come to nothing for good sends nothing more
 
+    def _can_send(self) -> bool:
+        return bool(self._ready) or (self._upcoming is not None and not self.stop.closed and self.slot_free())
 
-def plan(workload: Workload, options: RunOptions) -> Iterator[Session]:
-    """The roots to run, in order; without end when only a cap or a duration limits the run."""
-    roots = [workload.sessions[root] for root in workload.roots]
-    if options.fixed_schedule:
-        roots.sort(key=lambda session: session.arrival_s or 0.0)
-        return iter(roots[: options.num_conversations])
-    count = options.num_conversations
-    if count is None and options.request_count is None and options.benchmark_duration_s is None:
-        count = len(roots) - workload.skipped
-    return itertools.islice(itertools.cycle(roots), count)
+    def _over(self) -> bool:
+        """Whether nothing will ever be sent again."""
+        return self.stop.ended() or ((self._upcoming is None or self.stop.closed) and self.idle)
 
-
-def rate_gaps_s(options: RunOptions, rng: random.Random) -> Iterator[float]:
-    """Seconds between the ticks of a rate, at the run's speed; exponential for a Poisson process."""
-    assert options.request_rate_per_s is not None
-    rate_per_s = options.request_rate_per_s * options.speed
-    while True:
-        yield rng.expovariate(rate_per_s) if options.arrival_pattern == "poisson" else 1.0 / rate_per_s
-
-
-def arrivals(workload: Workload, options: RunOptions, start: Start, stop: Stop, rng: random.Random) -> Arrivals:
-    """The way in which the options say that roots arrive."""
-    roots = plan(workload, options)
-    if options.fixed_schedule:
-        return Schedule(roots, start, stop, options.concurrency, options.speed)
-    if options.request_rate_per_s is not None:
-        return AtRate(roots, start, stop, options.concurrency, rate_gaps_s(options, rng))
-    return Arrivals(roots, start, stop, options.concurrency or 1)
+    async def _tick(self, due_s: float) -> bool:
+        """Waits for the time; False when it never comes, or nothing will be left to send then."""
+        while self.stop.clock() < due_s and not self._over():
+            if math.isinf(due_s):
+                return False
+            await self.change(due_s)
+        return True

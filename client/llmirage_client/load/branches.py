@@ -6,7 +6,7 @@ import math
 import random
 
 from llmirage_client.load.conversation import Conversation, Identifiers
-from llmirage_client.workload.session import BranchKind, Round, ThinkTime, Workload
+from llmirage_client.workload.session import BranchKind, Round, Session, ThinkTime, Workload
 
 
 class Family:
@@ -17,37 +17,36 @@ class Family:
         self._identifiers = identifiers
         self._made = 0
 
-    def root(self, session_id: str, *place: object) -> Conversation:
+    def root(self, session: Session, *place: object) -> Conversation:
         own_id = self._identifiers.make("conversation", *place)
-        return self._conversation(session_id, own_id, own_id, own_id)
+        return self._conversation(session, own_id, own_id, own_id)
 
     def child(self, parent: Conversation, session_id: str, kind: BranchKind, *place: object) -> Conversation:
         """A fork continues its parent: history and tools so far, and its affinity. A spawn starts from nothing."""
         own_id = self._identifiers.make("conversation", parent.correlation_id, kind, session_id, *place)
         affinity_id = parent.affinity_id if kind == "fork" else own_id
-        child = self._conversation(session_id, own_id, affinity_id, parent.root_correlation_id, parent)
+        child = self._conversation(self._sessions[session_id], own_id, affinity_id, parent.root_correlation_id, parent)
         child.branch_mode = kind
         child.parent_turn_index = parent.last_turn_index
         if kind == "fork":
-            child.history = list(parent.history)
-            child.tools = parent.tools
+            child.continue_from(parent)
         return child
 
     def pre_session_child(self, root: Conversation, session_id: str, *place: object) -> Conversation:
         """Started before the first turn of `root`; nobody waits for it and it knows no parent."""
         own_id = self._identifiers.make("conversation", root.correlation_id, "pre", session_id, *place)
-        child = self._conversation(session_id, own_id, own_id, own_id)
+        child = self._conversation(self._sessions[session_id], own_id, own_id, own_id)
         child.depth = 1
         child.branch_mode = "spawn"
         return child
 
     def _conversation(
-        self, session_id: str, own_id: str, affinity_id: str, root_id: str, parent: Conversation | None = None
+        self, session: Session, own_id: str, affinity_id: str, root_id: str, parent: Conversation | None = None
     ) -> Conversation:
         number = self._made
         self._made += 1
         depth = parent.depth + 1 if parent else 0
-        return Conversation(self._sessions[session_id], number, own_id, affinity_id, root_id, parent, depth)
+        return Conversation(session, number, own_id, affinity_id, root_id, parent, depth)
 
 
 def think_time_s(round_: Round, think_time: ThinkTime | None, rng: random.Random) -> float:

@@ -9,22 +9,24 @@ Pre-session children belong to no tree: they hold no slot, and once every tree i
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Coroutine, Iterable
 
-from llmirage_client.load.arrivals import arrivals
 from llmirage_client.load.branches import Family, think_time_s
 from llmirage_client.load.conversation import Conversation
 from llmirage_client.load.options import RunOptions
+from llmirage_client.load.plan import arrivals, conversations
 from llmirage_client.load.planner import Planner
 from llmirage_client.load.recorder import Recorder
+from llmirage_client.load.sampling import Sampler
 from llmirage_client.load.stop import Stop
-from llmirage_client.measure.record import BranchStats
+from llmirage_client.measure.record import CANCELLED, BranchStats
 from llmirage_client.workload.session import Session, Turn, Workload
 
 
 class Phase:
-    """with_children: whether branches are followed; a warm-up runs the turns of roots only.
+    """A warm-up runs the turns of roots only.
 
     left_unfinished: conversations that nobody waited for and that had turns left when everything else was done.
     """
@@ -34,11 +36,11 @@ class Phase:
         name: str,
         workload: Workload,
         options: RunOptions,
+        sampler: Sampler,
         planner: Planner,
         recorder: Recorder,
         family: Family,
         rng: random.Random,
-        with_children: bool = True,
     ) -> None:
         self.name = name
         self.stats = BranchStats()
@@ -47,9 +49,17 @@ class Phase:
         self._planner = planner
         self._recorder = recorder
         self._family = family
-        self._with_children = with_children
+        self._with_children = name == "profiling"
         self._stop = Stop(options.request_count)
-        self._arrivals = arrivals(workload, options, self._start_root, self._stop, rng)
+        self._arrivals = arrivals(
+            workload,
+            options,
+            conversations(sampler, workload, options, self._with_children),
+            self._start_root,
+            self._stop,
+            rng,
+        )
+        self._first_root = sampler.taken
         self._roots = 0
         self._trees: set[asyncio.Task[None]] = set()
         self.left_unfinished = 0
@@ -76,16 +86,18 @@ class Phase:
             tree.cancel()
 
     def _timers(self) -> list[asyncio.TimerHandle]:
-        duration_s = self._options.benchmark_duration_s
-        if duration_s is None:
-            return []
-        loop, speed = asyncio.get_running_loop(), self._options.speed
-        end_s = self._stop.clock() + duration_s / speed
-        grace_s = self._options.benchmark_grace_period_s / speed
-        return [loop.call_at(end_s, self._stop.end), loop.call_at(end_s + grace_s, self.cancel)]
+        options, start_s = self._options, self._stop.clock()
+        hard_s, soft_s, grace_s = options.benchmark_duration_s, options.soft_duration_s, options.benchmark_grace_period_s
+        moments = []
+        if soft_s is not None:
+            moments.append((soft_s, self._stop.close))
+        if hard_s is not None:
+            moments += [(hard_s, self._stop.end), (hard_s + grace_s, self.cancel)]
+        loop = asyncio.get_running_loop()
+        return [loop.call_at(start_s + after_s / options.speed, do) for after_s, do in moments if after_s < math.inf]
 
     def _start_root(self, session: Session, due_s: float) -> None:
-        conversation = self._family.root(session.id, self.name, self._roots)
+        conversation = self._family.root(session, self.name, self._first_root + self._roots)
         self._roots += 1
         self._start_tree(self._awaited, self._tree(conversation, due_s))
 
@@ -120,6 +132,7 @@ class Phase:
         if self._with_children and conversation.session.pre_session_spawns:
             self._start_pre_session(conversation)
             await asyncio.sleep(0)  # they go out first
+        due_s = ready_s
         schedule_s = ready_s - (conversation.session.arrival_s or 0.0) / self._options.speed  # time 0 of the file
         for index, turn in enumerate(conversation.session.turns):
             gated = index in conversation.gates
@@ -131,19 +144,18 @@ class Phase:
             else:
                 ready_s += self._delay_s(turn)
             await self._stop.wait_until(ready_s)
-            if index and conversation.depth == 0 and not gated:
-                await self._arrivals.turn()
+            paced = index and conversation.depth == 0 and not gated
+            due_s = await self._arrivals.turn(ready_s, due_s) if paced else ready_s
             if not self._stop.permit():
                 self.stats.joins_suppressed += gated
                 return False
             self.stats.parents_resumed += suspended
             self._count_start(conversation)
-            issued_s = ready_s if index == 0 else self._stop.clock()
             planned = self._planner.plan(conversation, index)
-            exchange = await self._recorder.send(conversation, index, planned, issued_s, self.name)
+            exchange = await self._recorder.send(conversation, index, planned, due_s, self.name)
             conversation.append_reply(exchange)
-            conversation.last_failed = exchange.error is not None
-            if conversation.last_failed and self._options.fail_fast and conversation.depth > 0:
+            conversation.last_failed = exchange.error is not None and exchange.error.type != CANCELLED
+            if conversation.last_failed:
                 self._fail_fast(conversation)
             if conversation.last_failed and conversation.session.ends_on_failure:
                 return True
@@ -209,9 +221,8 @@ class Phase:
         return bool(waiting) and count
 
     def _delay_s(self, turn: Turn) -> float:
-        cap_s = self._options.inter_turn_delay_cap_s
-        delay_s = turn.delay_s if cap_s is None else min(turn.delay_s, cap_s)
-        return delay_s / self._options.speed
+        delay_s, cap_s = turn.delay_s * self._options.inter_turn_delay_factor, self._options.inter_turn_delay_cap_s
+        return (delay_s if cap_s is None else min(delay_s, cap_s)) / self._options.speed
 
     def _count_start(self, conversation: Conversation) -> None:
         if conversation.depth > 0 and not conversation.counted:
@@ -228,10 +239,12 @@ class Phase:
         else:
             self.stats.children_completed += 1
 
-    def _fail_fast(self, child: Conversation) -> None:
-        """Aborts the run for the first failed request of any child; siblings under way are cancelled, not counted."""
-        if self.failed_fast is None:
-            self.failed_fast = child.session.id
-            self.stats.children_errored += 1
-            self.stats.parents_failed_due_to_child_error += child.parent is not None
-            self.cancel()
+    def _fail_fast(self, conversation: Conversation) -> None:
+        """Aborts the run, if that is wished: everything under way is cancelled, and siblings are not counted."""
+        child = conversation.depth > 0
+        if not (self._options.fail_fast or (child and self._options.fail_fast_children)) or self.failed_fast is not None:
+            return
+        self.failed_fast = conversation.session.id
+        self.stats.children_errored += child
+        self.stats.parents_failed_due_to_child_error += conversation.parent is not None
+        self.cancel()

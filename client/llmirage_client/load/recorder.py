@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from llmirage_client.load.cancellation import Cancellation, GaveUp
 from llmirage_client.load.conversation import Conversation, Identifiers, headers
 from llmirage_client.load.options import RunOptions
-from llmirage_client.measure.record import Exchange, Record, RequestError
+from llmirage_client.measure.record import CANCELLED, Exchange, Record, RequestError
 from llmirage_client.targets.target import Call, Target
 
 OnRecord = Callable[[Record], None]
@@ -45,13 +46,18 @@ class Recorder:
         self._identifiers = identifiers
         self._progress = progress
         self._on_record = on_record
+        self._cancellation = (
+            Cancellation(options.cancellation_share, options.cancellation_delay_s / options.speed)
+            if options.cancellation_share
+            else None
+        )
         self._errors = 0
         self._in_flight = 0
         self._payloads: dict[int, list[Mapping[str, Any]]] = {}  # by the conversation's number
         self._inputs: list[dict[str, Any]] = []
         self._names: Counter[str] = Counter()
         self.records: list[Record] = []
-        self.paths: set[str] = set()  # the API's paths that were used
+        self.apis: set[str] = set()  # the names of those that were used
 
     async def send(
         self, conversation: Conversation, turn_index: int, planned: Planned, issued_s: float, phase: str
@@ -61,7 +67,7 @@ class Recorder:
         call = planned.call
         call.headers.update(headers(conversation, request_id, call, self._options))
         if phase == "profiling":
-            self.paths.add(call.path)
+            self.apis.add(call.api)
             self._payloads_of(conversation).append(call.body)
         record = Record(
             session_num=conversation.number,
@@ -84,16 +90,24 @@ class Recorder:
         conversation.last_turn_index = turn_index
         self._in_flight += 1
         try:
-            record.exchange = await self._target.send(call)
+            if phase == "profiling" and self._cancellation is not None and self._cancellation.meets(request_id):
+                record.exchange = await self._cancellation.send(self._target, call)
+            else:
+                record.exchange = await self._target.send(call)
+        except GaveUp:
+            self._note_cancelled(record, "cancelled on purpose (--request-cancellation-rate)")
         except asyncio.CancelledError:
-            record.cancelled = True
-            record.exchange.end_s = self._target.now()
-            record.exchange.error = RequestError(499, "cancelled", "cancelled by the client before the reply was complete")
+            self._note_cancelled(record, "cancelled by the client before the reply was complete")
             raise
         finally:
             self._in_flight -= 1
             self._keep(record)
         return record.exchange
+
+    def _note_cancelled(self, record: Record, why: str) -> None:
+        record.cancelled = True
+        record.exchange.end_s = self._target.now()
+        record.exchange.error = RequestError(499, CANCELLED, why)
 
     def inputs(self) -> list[dict[str, Any]]:
         """The content of inputs.json: every conversation's bodies as they were sent."""

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 import time
 from collections.abc import Iterator
+from typing import Literal
 
 from llmirage_client.load.branches import Family
-from llmirage_client.load.conversation import CHAT_PATH, Identifiers
+from llmirage_client.load.conversation import Identifiers
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.phase import Phase
 from llmirage_client.load.planner import Planner
 from llmirage_client.load.recorder import OnRecord, ProgressSink, Recorder
+from llmirage_client.load.sampling import Sampler
 from llmirage_client.measure.record import RunResult
 from llmirage_client.targets.target import Target
 from llmirage_client.workload.session import Workload
@@ -47,6 +48,7 @@ class Runner:
         self._recorder = Recorder(target, options, identifiers, progress, on_record)
         self._family = Family(workload, identifiers)
         self._planner = Planner(options)
+        self._sampler = Sampler(workload, options.sampling, options.seed, options.first_root)
         self._rng = random.Random(options.seed)
         self._phase: Phase | None = None
         self._cancel_reason: str | None = None
@@ -62,12 +64,13 @@ class Runner:
         self._recorder.show_progress()
 
     async def run(self) -> RunResult:
-        if self._options.warmup_request_count:
-            await self._warm_up()
+        warm_up = self._options.of_warm_up()
+        if warm_up is not None and any(self._workload.sessions[root].turns for root in self._workload.roots):
+            await self._run_phase("warmup", warm_up)
         start_s, start_unix_s = self._target.now(), time.time()
-        phase = await self._run_phase("profiling", self._workload, self._options)
+        phase = await self._run_phase("profiling", self._options)
         if phase.failed_fast is not None:
-            self._cancel_reason = f"child conversation {phase.failed_fast!r} failed and the run was to stop at that"
+            self._cancel_reason = f"a request of conversation {phase.failed_fast!r} failed, and --fail-fast is set"
         options = self._options
         return RunResult(
             records=self._recorder.records,
@@ -79,44 +82,30 @@ class Runner:
             cancel_reason=self._cancel_reason,
             speed=options.speed,
             model=options.model,
-            endpoint=_endpoint(self._recorder.paths),
+            endpoint=" and ".join(sorted(self._recorder.apis)) or "chat",
             streaming=options.streaming,
             workload_format=self._workload.format,
             workload_path=self._workload.path,
             inputs=self._recorder.inputs(),
-            notes=[*self._workload.notes, *_notes(phase)],
+            notes=[*self._workload.notes, *self._notes(phase)],
         )
 
-    async def _warm_up(self) -> None:
-        """Turns of roots alone, in a closed loop, until the asked number of requests is through."""
-        roots = tuple(root for root in self._workload.roots if self._workload.sessions[root].turns)
-        if roots:
-            options = dataclasses.replace(
-                self._options,
-                request_count=self._options.warmup_request_count,
-                num_conversations=None,
-                benchmark_duration_s=None,
-                request_rate_per_s=None,
-                fixed_schedule=False,
-            )
-            await self._run_phase("warmup", dataclasses.replace(self._workload, roots=roots), options)
+    @property
+    def roots_taken(self) -> int:
+        """How far the order of roots has been followed: where a run after this one finds conversations that are new."""
+        return self._sampler.taken
 
-    async def _run_phase(self, name: str, workload: Workload, options: RunOptions) -> Phase:
+    async def _run_phase(self, name: Literal["warmup", "profiling"], options: RunOptions) -> Phase:
         self._phase = Phase(
-            name, workload, options, self._planner, self._recorder, self._family, self._rng, name == "profiling"
+            name, self._workload, options, self._sampler, self._planner, self._recorder, self._family, self._rng
         )
         if self._cancel_reason is not None:
             self._phase.cancel()
         await self._phase.run()
         return self._phase
 
-
-def _notes(phase: Phase) -> Iterator[str]:
-    if phase.left_unfinished:
-        left = "1 conversation was" if phase.left_unfinished == 1 else f"{phase.left_unfinished} conversations were"
-        yield (f"{left} left unfinished: nothing waits for pre_session_spawns, and all that the run does wait for was done.")
-
-
-def _endpoint(paths: set[str]) -> str:
-    """The endpoint types that were used, by AIPerf's names."""
-    return " and ".join(sorted("chat" if path == CHAT_PATH else path.strip("/") for path in paths)) or "chat"
+    def _notes(self, phase: Phase) -> Iterator[str]:
+        if phase.left_unfinished:
+            left = "1 conversation was" if phase.left_unfinished == 1 else f"{phase.left_unfinished} conversations were"
+            why = "nothing waits for pre_session_spawns, and all that the run does wait for was done"
+            yield f"{left} left unfinished: {why}."

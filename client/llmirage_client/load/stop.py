@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from llmirage_shared.virtual_time import precise_clock
 
@@ -11,17 +12,24 @@ class Stop:
     """Says whether one more request may go out, and wakes everybody who waits once none may.
 
     request_count: the literal cap on requests, None for no cap. Loop-bound: make it on the running loop.
+    closed: no new conversation begins; those that began go on. ended: no request goes out any more.
     """
 
     def __init__(self, request_count: int | None = None) -> None:
+        self.closed = False
         self._ended = False
         self._left = request_count
         self._loop = asyncio.get_running_loop()
         self.clock = precise_clock()
         self._waiters: set[asyncio.Future[None]] = set()
+        self._listeners: list[Callable[[], None]] = []
 
     def ended(self) -> bool:
         return self._ended
+
+    def listen(self, heard: Callable[[], None]) -> None:
+        """heard is called when the phase closes and when it ends."""
+        self._listeners.append(heard)
 
     def permit(self) -> bool:
         """Takes the permission for one request; False when the phase has ended."""
@@ -33,9 +41,16 @@ class Stop:
                 self.end()
         return True
 
+    def close(self) -> None:
+        """No conversation begins from now on; those under way send all their turns. Idempotent."""
+        self.closed = True
+        for heard in self._listeners:
+            heard()
+
     def end(self) -> None:
         """No request goes out from now on; those in flight go on. Idempotent."""
         self._ended = True
+        self.close()
         for waiter in tuple(self._waiters):
             wake(waiter)
 

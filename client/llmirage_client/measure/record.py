@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from llmirage_client.measure.client_cost import ClientCost
 
+CANCELLED = "cancelled"  # the type of the error of a request that the client itself gave up
 BranchMode = Literal["root", "fork", "spawn"]
 
 
@@ -28,7 +29,7 @@ class Exchange:
     token_s: arrival of each event that carried text, reasoning or a tool call; for a reply that was not streamed, the one
         arrival of the body. Empty when nothing came.
     message: the assistant message to thread into the history, without reasoning; None when there is nothing to append.
-    items: the same in the form of an API whose histories are not chat's messages. response_id: what the server calls the reply.
+    items: the same in the form of an API whose histories are not chat's messages. response_id: the server's name for it.
     usage: in the words of chat completions, whatever the API. finish_reason: likewise (stop, length, tool_calls).
     retries: how often it was sent again; start_s is that of the first attempt. url: which of several endpoints took it.
     """

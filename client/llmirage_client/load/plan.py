@@ -1,0 +1,87 @@
+"""From options to a load: which roots a phase takes, and the way in which they arrive."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
+
+from llmirage_client.load.arrivals import Arrivals, AtRate, Schedule, Start
+from llmirage_client.load.options import RunOptions
+from llmirage_client.load.rates import unit_gaps
+from llmirage_client.load.sampling import Sampler
+from llmirage_client.load.slots import Slots
+from llmirage_client.load.stop import Stop
+from llmirage_client.load.users import Users
+from llmirage_client.workload.session import Session, Workload
+
+
+def conversations(
+    sampler: Sampler, workload: Workload, options: RunOptions, with_children: bool = True
+) -> Iterator[Session]:
+    """The roots to run, in order; without end when only a cap or a duration limits the run.
+
+    Without children, roots that send nothing themselves are passed over.
+    """
+    if options.fixed_schedule:
+        return itertools.islice(_scheduled(workload, options), options.num_conversations)
+    count = options.num_conversations
+    if count is None and not options.open_ended:
+        count = len(workload.roots) - workload.skipped
+    roots = sampler if with_children else (session for session in sampler if session.turns)
+    return itertools.islice(roots, count)
+
+
+def scheduled_roots(workload: Workload, options: RunOptions) -> int:
+    """How many roots a fixed schedule has within its bounds."""
+    return sum(1 for _ in _window(workload, options))
+
+
+def arrivals(
+    workload: Workload, options: RunOptions, roots: Iterator[Session], start: Start, stop: Stop, rng: Random
+) -> Arrivals:
+    """The way in which the options say that roots arrive."""
+    slots = Slots(options.concurrency, options.concurrency_ramp_s / options.speed)
+    if options.fixed_schedule:
+        return Schedule(roots, start, stop, slots, options.speed)
+    if options.user_rate_per_s is not None:
+        turns = [len(workload.sessions[root].turns) for root in workload.roots]
+        mean_turns = sum(turns) / len(turns)
+        return Users(roots, start, stop, slots, options.num_users, options.user_rate_per_s, mean_turns, options.speed)
+    if (rates := options.rates) is not None:
+        gaps = unit_gaps(options.arrival_pattern, options.arrival_smoothness, rng)
+        return AtRate(roots, start, stop, slots, rates, gaps, options.speed)
+    slots = Slots(options.concurrency or 1, options.concurrency_ramp_s / options.speed)
+    return Arrivals(roots, start, stop, slots)
+
+
+def _window(workload: Workload, options: RunOptions) -> Iterator[Session]:
+    for root in workload.roots:
+        session = workload.sessions[root]
+        if options.schedule_start_s <= (session.arrival_s or 0.0) <= options.schedule_end_s:
+            yield session
+
+
+def _scheduled(workload: Workload, options: RunOptions) -> Iterator[Session]:
+    """The roots within the schedule's bounds, by time, with the times at which they arrive in this run."""
+    roots = sorted(_window(workload, options), key=lambda session: session.arrival_s or 0.0)
+    zero_s = options.schedule_start_s
+    if options.schedule_auto_offset and roots:
+        zero_s = roots[0].arrival_s or 0.0
+    unchanged = zero_s == 0 and options.schedule_speedup == 1 and options.schedule_end_s == float("inf")
+    for session in roots:
+        yield session if unchanged else _moved(session, zero_s, options)
+
+
+def _moved(session: Session, zero_s: float, options: RunOptions) -> Session:
+    """Its times counted from zero_s, at the schedule's speed-up, without the turns after the schedule's end."""
+    turns = []
+    for turn in session.turns:
+        if turn.arrival_s is not None:
+            if turn.arrival_s > options.schedule_end_s:
+                break
+            turn = replace(turn, arrival_s=(turn.arrival_s - zero_s) / options.schedule_speedup)
+        turns.append(turn)
+    arrival_s = ((session.arrival_s or 0.0) - zero_s) / options.schedule_speedup
+    return replace(session, turns=tuple(turns), arrival_s=arrival_s)

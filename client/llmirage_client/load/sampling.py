@@ -1,0 +1,54 @@
+"""Which root conversation of a workload comes next."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from random import Random
+from typing import Literal
+
+from llmirage_client.workload.session import Session, Workload
+
+SamplingStrategy = Literal["sequential", "shuffle", "random"]
+
+
+class Sampler:
+    """The roots of a workload without end, in the order of a strategy; one sampler feeds all phases of a run.
+
+    sequential: file order, from the top again. shuffle: all of them in a random order, then all in another. random: drawn
+    with replacement. skip: so many of the order are passed over; runs that each begin where the one before stopped have
+    no conversation in common until the workload is used up. taken: how far the order has been followed, skip included.
+    """
+
+    def __init__(self, workload: Workload, strategy: SamplingStrategy, seed: int | None, skip: int = 0) -> None:
+        roots = [workload.sessions[root] for root in workload.roots]
+        # Those a dataset offset put at the end come only when the order itself gets there.
+        self._roots = roots if strategy == "sequential" else roots[: len(roots) - workload.skipped]
+        self._order = self._follow(strategy, Random() if seed is None else Random(f"sampling {seed}"))
+        self.taken = 0
+        for _ in range(skip):
+            next(self)
+
+    @property
+    def used_up(self) -> bool:
+        """Whether more were taken than there are, so that some came again."""
+        return self.taken > len(self._roots)
+
+    def __iter__(self) -> Iterator[Session]:
+        return self
+
+    def __next__(self) -> Session:
+        session = next(self._order)
+        self.taken += 1
+        return session
+
+    def _follow(self, strategy: SamplingStrategy, rng: Random) -> Iterator[Session]:
+        match strategy:
+            case "sequential":
+                yield from itertools.cycle(self._roots)
+            case "shuffle":
+                while self._roots:
+                    yield from rng.sample(self._roots, len(self._roots))
+            case "random":
+                while self._roots:
+                    yield rng.choice(self._roots)
