@@ -14,8 +14,13 @@ COMMANDS = {
         "llmirage_client.commands.inspect:inspect",
         "Show the shape of a workload: lengths, turns, arrivals, reuse.",
     ),
-    "generate": ("llmirage_client.commands.generate:generate", "Write a synthetic coding-agent workload."),
+    "convert": ("llmirage_client.commands.convert:convert", "Write a workload file in another format."),
+    "generate": ("llmirage_client.commands.generate:generate", "Write a synthetic workload: chat, rag, agents, batch."),
     "demo": ("llmirage_client.commands.demo:demo", "Start a server, run two workloads against it, print the reports."),
+    "simulate": (
+        "llmirage_client.commands.simulate:simulate",
+        "Run a workload on a simulated cluster in virtual time.",
+    ),
     "step": ("llmirage_server.step_command:step", "Explain one forward pass of a model on a GPU, operation by operation."),
     "catalog": ("llmirage_client.commands.catalog:catalog", "List what is built in: workloads, GPUs, models, routers."),
 }

@@ -73,11 +73,12 @@ class GroupedCommand(click.Command):
 def setting_options(command: F) -> F:
     """Add an option for every setting. Its own default is None: the cluster file or the class decides."""
     for name in reversed(list(DEFAULTS)):
-        command = _option(name)(command)
+        command = setting_option(name)(command)
     return command
 
 
-def _option(name: str) -> Callable[[F], F]:
+def setting_option(name: str) -> Callable[[F], F]:
+    """The option of one setting."""
     about, default = ABOUT[name], DEFAULTS[name]
     kinds = plain_types(FIELD_TYPES[name])
     main = name.replace("_", "-")

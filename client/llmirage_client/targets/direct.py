@@ -1,7 +1,7 @@
 """The direct door: turns go to a simulated cluster in this process, without HTTP and, where only lengths matter, without text.
 
-A call with text goes through the server's endpoints, which say how many tokens its prompt has and what the reply is. When its
-tokens came is asked of the cluster: the times are those at which a client of the full protocol would get them.
+A call with text goes through the server's endpoints, which say how many tokens its prompt has and what the reply is. The
+cluster says when its tokens came: the times at which a client of the full protocol would get them.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class DirectTarget:
 
 
 def _stamps(plans: Plans) -> list[float]:
-    """When a stream's events that carry something would arrive: one for each token that shows text, one for each call's name."""
+    """When a stream's events that carry something would come: one for a token that shows text, one for a call's name."""
     stamps: list[float] = []
     for flight, reply in zip(plans.flights, plans.replies, strict=True):
         times = flight.times.tolist()

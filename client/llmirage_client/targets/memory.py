@@ -2,8 +2,8 @@
 
     async with httpx.AsyncClient(transport=MemoryTransport(create_app()), base_url="http://llmirage") as client: ...
 
-On a loop of virtual time (`llmirage_shared.virtual_time.run`) it takes no time either: requests reach the app in the order in
-which they were sent, each before the next, so that a run is repeatable to the last bit. httpx's own ASGITransport gives a
+On a loop of virtual time (`llmirage_shared.virtual_time.run`) it takes no time either: requests reach the app in the order
+in which they were sent, each before the next, so that a run is repeatable to the last bit. httpx's own ASGITransport gives a
 reply only when it is complete. The same transport for httpx2 is in memory_httpx2.
 """
 

@@ -1,0 +1,163 @@
+"""`llmirage simulate`: a workload on a simulated cluster in virtual time."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from llmirage_client.commands.flags.cluster import cluster_config, cluster_flags
+from llmirage_client.commands.flags.load import load_fields, load_flags
+from llmirage_client.commands.flags.measure import measure_fields, measure_flags
+from llmirage_client.commands.flags.sections import SectionedCommand, flag, together
+from llmirage_client.commands.flags.workload import load_workload, workload_fields, workload_flags
+
+if TYPE_CHECKING:
+    from llmirage_client.study.simulation import Simulation
+    from llmirage_client.workload.session import Workload
+
+_SYNTHETIC = "Load without a file"
+_SIMULATION = "Simulation"
+
+synthetic_flags = together(
+    flag(
+        _SYNTHETIC,
+        "--isl",
+        metavar="N|DIST",
+        help="Input tokens of a request: 1000, 800:1200, 'lognormal(p50=900, p95=4000)'.",
+    ),
+    flag(_SYNTHETIC, "--osl", metavar="N|DIST", help="Output tokens of a request, in the same forms."),
+    flag(_SYNTHETIC, "--requests", type=click.IntRange(min=1), metavar="N", help="How many requests.  [default: 1000]"),
+    flag(
+        _SYNTHETIC,
+        "--turns",
+        metavar="N|DIST",
+        default="1",
+        show_default=True,
+        help="Requests of a session: each continues the last one with --isl new tokens.",
+    ),
+    flag(
+        _SYNTHETIC,
+        "--think-time",
+        metavar="S|DIST",
+        default="0",
+        show_default=True,
+        help="Seconds from a reply to the session's next request.",
+    ),
+    flag(
+        _SYNTHETIC,
+        "--shared-prefix",
+        type=click.IntRange(min=0),
+        default=0,
+        show_default=True,
+        metavar="N",
+        help="So many tokens at the beginning are the same in all sessions.",
+    ),
+)
+
+simulation_flags = together(
+    flag(
+        _SIMULATION,
+        "--door",
+        type=click.Choice(["direct", "memory"]),
+        default="direct",
+        show_default=True,
+        help="Ask the cluster alone, or go through the server's whole protocol in memory: slower, with the same times.",
+    ),
+    flag(
+        _SIMULATION,
+        "--max-time",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="S",
+        help="Stop after so many seconds of the cluster's time.",
+    ),
+    flag(
+        _SIMULATION,
+        "--json",
+        "as_json",
+        is_flag=True,
+        help="Print the summary alone, as JSON. Files only with --artifact-dir.",
+    ),
+)
+
+
+@click.command(cls=SectionedCommand, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.argument("workload", required=False)
+@simulation_flags
+@synthetic_flags
+@cluster_flags
+@workload_flags
+@load_flags
+@measure_flags
+def simulate(workload: str | None, **settings: Any) -> None:
+    """Run WORKLOAD (a file, bundled:NAME, or lengths by --isl and --osl) on a simulated cluster, and report it.
+
+    Time is virtual: an hour of the cluster passes as fast as it can be computed. The same seed gives the same result; without
+    --random-seed it is 0. Exit status: 0 all requests succeeded, 1 some failed or --max-time came first, 2 the input was refused.
+    """  # fmt: skip
+    if settings["random_seed"] is None:
+        settings["random_seed"] = 0
+    config = cluster_config(settings, settings["random_seed"])
+    loaded = _workload(workload, settings)
+    fields = load_fields(loaded, settings) | workload_fields(settings) | measure_fields(settings)
+
+    from llmirage_client.load.options import RunOptions
+    from llmirage_client.study.simulation import SimulationError, simulate
+    from llmirage_server.config import ConfigError
+
+    try:
+        simulation = simulate(config, loaded, RunOptions(**fields), door=settings["door"], max_time_s=settings["max_time"])
+    except (SimulationError, ConfigError) as error:
+        click.echo(f"llmirage simulate: {error}", err=True)
+        sys.exit(2)
+    _show(simulation, settings)
+    complete = simulation.stopped is None and not simulation.summary["failed_requests"]
+    sys.exit(0 if complete else 1)
+
+
+def _workload(file: str | None, settings: dict[str, Any]) -> Workload:
+    from llmirage_client.workload.session import WorkloadError
+
+    lengths = [name for name in ("isl", "osl") if settings[name] is not None]
+    try:
+        if file is not None:
+            if lengths:
+                raise click.UsageError(f"--{lengths[0]} is for a load without a file: give either it or WORKLOAD")
+            return load_workload(file, settings, settings["num_conversations"])
+        if len(lengths) < 2:
+            raise click.UsageError("give a WORKLOAD, or a load without a file by --isl and --osl")
+        from llmirage_client.workload.synthetic_load import synthetic_load
+
+        return synthetic_load(
+            settings["isl"],
+            settings["osl"],
+            settings["requests"] or settings["request_count"] or 1000,
+            turns=settings["turns"],
+            wait_s=settings["think_time"],
+            shared_prefix_tokens=settings["shared_prefix"],
+            seed=settings["random_seed"],
+        )
+    except WorkloadError as error:
+        click.echo(error, err=True)
+        sys.exit(2)
+
+
+def _show(simulation: Simulation, settings: dict[str, Any]) -> None:
+    """Print the summary or the report, and write the files."""
+    import json
+
+    if simulation.stopped:
+        click.echo(f"Stopped: {simulation.stopped}.", err=True)
+    files = []
+    if settings["artifact_dir"] or not settings["as_json"]:
+        from llmirage_client.report.files import write_artifacts
+
+        folder = settings["artifact_dir"] or "artifacts/simulation"
+        files = write_artifacts(simulation.result, folder, metrics=simulation.metrics)
+    if settings["as_json"]:
+        click.echo(json.dumps(simulation.summary))
+    else:
+        from llmirage_client.report.console import render
+
+        render(simulation.result, metrics=simulation.metrics, files=files)

@@ -1,0 +1,1 @@
+"""What-if: the same workloads and runner on a simulated cluster in virtual time."""

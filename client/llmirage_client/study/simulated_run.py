@@ -1,0 +1,78 @@
+"""The runner of a simulation: that of every run, but turns in token counts become ids instead of text."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+from llmirage_client.load.conversation import Conversation, Identifiers
+from llmirage_client.load.options import RunOptions
+from llmirage_client.load.planner import Planner
+from llmirage_client.load.recorder import Planned, Recorder
+from llmirage_client.load.runner import Runner
+from llmirage_client.measure.record import Exchange
+from llmirage_client.study.token_streams import TokenIds, TokenStreams
+from llmirage_client.targets.direct import OUTPUT_IDS
+from llmirage_client.targets.target import Call, Target
+from llmirage_client.workload.session import Workload
+from llmirage_shared.tokens import Tokenizer, load
+
+
+class SimulatedRunner(Runner):
+    """as_text: the target speaks the protocol, so that replies come as text and prompts go as lists of ids."""
+
+    def __init__(self, workload: Workload, options: RunOptions, target: Target, as_text: bool) -> None:
+        super().__init__(workload, options, target)
+        streams = TokenStreams(options.session_prefix == "extend")
+        self._planner = _Planner(options, streams, as_text)
+        self._recorder = _Recorder(target, options, Identifiers(options.seed), streams)
+
+    async def close(self) -> None:
+        await self._target.close()
+
+
+class _Planner(Planner):
+    def __init__(self, options: RunOptions, streams: TokenStreams, as_text: bool) -> None:
+        super().__init__(options)
+        self._streams = streams
+        self._as_text = as_text
+        self._model = options.model
+
+    def plan(self, conversation: Conversation, turn_index: int) -> Planned:
+        turn = conversation.session.turns[turn_index]
+        spec = turn.tokens
+        if spec is None or spec.input_ids is not None:
+            return super().plan(conversation, turn_index)
+        prompt = self._streams.prompt(conversation, turn_index, spec)
+        body: dict[str, Any] = {"model": turn.model or self._model, "max_tokens": spec.output_tokens, "stream": True}
+        if self._as_text:
+            body |= {"prompt": prompt.tolist(), "ignore_eos": True, "stream_options": {"include_usage": True}}
+        else:
+            body |= {"prompt": prompt, OUTPUT_IDS: self._streams.fresh(spec.output_tokens)}
+        return Planned(Call("/completions", body, api="completions"), spec.input_tokens, spec.output_tokens)
+
+
+class _Recorder(Recorder):
+    """Keeps no bodies, and tells the streams what was answered."""
+
+    def __init__(self, target: Target, options: RunOptions, identifiers: Identifiers, streams: TokenStreams) -> None:
+        super().__init__(target, options, identifiers, None, None)
+        self._streams = streams
+
+    async def send(
+        self, conversation: Conversation, turn_index: int, planned: Planned, *args: Any, **named: Any
+    ) -> Exchange:
+        exchange = await super().send(conversation, turn_index, planned, *args, **named)
+        if conversation.session.mode == "tokens" and exchange.error is None:
+            body = planned.call.body
+            ids: TokenIds = body[OUTPUT_IDS] if OUTPUT_IDS in body else self._tokenizer.encode(exchange.text)
+            self._streams.add_reply(conversation, ids)
+            exchange.message = None
+        return exchange
+
+    def inputs(self) -> list[dict[str, Any]]:
+        return []
+
+    @cached_property
+    def _tokenizer(self) -> Tokenizer:
+        return load(self._options.tokenizer)[0]

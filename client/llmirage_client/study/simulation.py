@@ -1,0 +1,151 @@
+"""Runs a workload on a simulated cluster in virtual time: the runner of `llmirage run`, and the cluster of `llmirage serve`.
+
+    simulation = simulate(ClusterConfig(model="Qwen/Qwen3-8B", instances=4), workload, RunOptions(request_rate_per_s=8.0))
+    simulation.summary["ttft_ms"]["p99"]
+
+Calling it again in one process costs what the run costs: deployments, catalogues and tokenizers are made once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal
+
+from llmirage_client.load.options import RunOptions
+from llmirage_client.measure.metrics import Metrics, compute
+from llmirage_client.measure.record import RunResult
+from llmirage_client.study.simulated_run import SimulatedRunner
+from llmirage_client.study.summary import summary_of
+from llmirage_client.targets.direct import LOCAL_URL, DirectTarget
+from llmirage_client.workload.session import Workload
+from llmirage_server.assembly import build, kv_link
+from llmirage_server.config import ClusterConfig
+from llmirage_server.planning import ServedPool, plan
+from llmirage_server.virtual_driver import VirtualDriver
+from llmirage_shared.virtual_time import run
+
+if TYPE_CHECKING:
+    from llmirage_server.app import LlmirageApp
+
+Door = Literal["direct", "memory"]
+DOORS: tuple[Door, ...] = ("direct", "memory")
+
+
+class SimulationError(ValueError):
+    """A simulation that makes no sense; the message is for the user."""
+
+
+@dataclass(slots=True)
+class Simulation:
+    """What came of it. summary: plain figures by name, see study.summary. stopped: why it ended before the workload did."""
+
+    result: RunResult
+    metrics: Metrics
+    summary: dict[str, Any]
+    stopped: str | None = None
+
+
+def simulate(
+    config: ClusterConfig,
+    workload: Workload,
+    options: RunOptions,
+    *,
+    door: Door = "direct",
+    max_time_s: float | None = None,
+    record: Literal["full", "summary"] = "full",
+) -> Simulation:
+    """Run the workload to its end, or to `max_time_s` of the cluster's time.
+
+    door: "direct" asks the cluster alone; "memory" goes through the server's whole protocol. record: "summary" keeps no
+    record of each request. Raises ConfigError for a cluster that cannot be, SimulationError for a load without an end or without requests.
+    """
+    config = dataclasses.replace(config, speed=1.0, rate_limit=None, token_limit=None, api_key=())
+    pools = plan_of(config)
+    options = dataclasses.replace(
+        options, speed=1.0, endpoint_kind="llmirage", model=options.model or pools[0].names[0], seed=options.seed or 0
+    )
+    check_ends(workload, options, max_time_s)
+    by_tokens = all(_lengths_only(workload, name) for name in workload.sessions)
+    begun_s = time.process_time()
+
+    async def main() -> tuple[RunResult, str | None]:
+        runner = _runner(config, pools, workload, options, door, by_tokens)
+        loop = asyncio.get_running_loop()
+        reason = f"--max-time: {max_time_s:g} s of the cluster's time are over" if max_time_s is not None else None
+        if max_time_s is not None:
+            loop.call_at(max_time_s, runner.cancel, reason)
+        try:
+            result = await runner.run()
+        finally:
+            await runner.close()
+        return result, result.cancel_reason
+
+    result, stopped = run(main())
+    result = dataclasses.replace(
+        result, url=f"simulation ({door} door)", model=options.model, client_cpu_s=time.process_time() - begun_s
+    )
+    metrics = compute(result)
+    return Simulation(result, metrics, summary_of(result, metrics), stopped)
+
+
+@lru_cache(maxsize=64)
+def plan_of(config: ClusterConfig) -> tuple[ServedPool, ...]:
+    """The pools of a configuration. Raises ConfigError."""
+    return tuple(plan(config))
+
+
+def check_ends(workload: Workload, options: RunOptions, max_time_s: float | None) -> None:
+    """Raises SimulationError for a workload without requests."""
+    if not any(session.turns for session in workload.sessions.values()):
+        raise SimulationError(f"{workload.path} has no request: there is nothing to simulate")
+
+
+def _lengths_only(workload: Workload, name: str) -> bool:
+    session = workload.sessions[name]
+    return session.mode == "tokens" and all(turn.tokens and turn.tokens.input_ids is None for turn in session.turns)
+
+
+def _runner(
+    config: ClusterConfig,
+    pools: tuple[ServedPool, ...],
+    workload: Workload,
+    options: RunOptions,
+    door: Door,
+    by_tokens: bool,
+) -> SimulatedRunner:
+    if door == "memory":
+        from llmirage_client.targets.http import HttpTarget
+        from llmirage_client.targets.memory import MemoryTransport
+
+        return SimulatedRunner(
+            workload, options, HttpTarget(LOCAL_URL, transport=MemoryTransport(_app(config))), as_text=True
+        )
+    driver = VirtualDriver(build(config, pools, kv_link(config, pools)))
+    app: LlmirageApp | None = None
+    if not by_tokens:
+        from llmirage_server.virtual_driver import DirectDriver
+
+        app = _app(config)
+        app.driver = app.service.driver = DirectDriver(driver)
+    return SimulatedRunner(workload, options, DirectTarget(driver, app), as_text=False)
+
+
+def _app(config: ClusterConfig) -> LlmirageApp:
+    from llmirage_server.api.text import TextLoader, TextTools
+    from llmirage_server.app import create_app, load_text_tools
+    from llmirage_server.virtual_driver import NotedReplies
+
+    key = config.tokenizer, config.replies, config.seed, config.natural_stop, config.reply_tokens
+    if key not in _TEXT:
+        tools = load_text_tools(config)
+        _TEXT[key] = TextTools(tools.encoder, NotedReplies(tools.replies))
+    app = create_app(config)
+    app.service.text = TextLoader(lambda: _TEXT[key])
+    return app
+
+
+_TEXT: dict[tuple[Any, ...], Any] = {}
