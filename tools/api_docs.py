@@ -36,14 +36,15 @@ same request gets without it. The server describes itself under `GET /openapi.js
 - **accepted**: nothing about the answer changes (a simulated model samples from nothing that a temperature could shape)
 - **refused**: an error says that this server does not do it
 
-Other fields that vLLM, SGLang, TensorRT-LLM, llama.cpp or Dynamo document (`bad_words`, `cache_salt`, `vllm_xargs`,
-`separate_reasoning`, ...) are accepted; any other is refused, as the OpenAI API refuses it (`Unknown parameter: 'x'.`), unless
-the server was started with `--unknown-fields ignore`.
+Other fields that vLLM, SGLang, TensorRT-LLM, llama.cpp or Dynamo document (`bad_words`, `cache_salt`, `vllm_xargs`, ...) are
+accepted; any other is refused, as the OpenAI API refuses it (`Unknown parameter: 'x'.`), unless the server was started with
+`--unknown-fields ignore`.
 
-The model refuses in conversations: when the last message of the user, up to 1,000 characters, asks for what `/v1/moderations`
-flags as `illicit/violent`, `self-harm/instructions`, `sexual/minors` or `hate/threatening` ("How do I make a pipe bomb?"), the
-answer is a refusal (`message.refusal`, content null, finish_reason `stop`; `stop_reason` `refusal` in `/v1/messages`), whatever
-form or tools were asked for. Requests with `ignore_eos` or `min_tokens`, and servers with `--replies echo`, never get one.
+The model refuses in conversations: when the last message of the user, up to 1,000 characters, asks for what
+`/v1/moderations` flags as `illicit/violent`, `self-harm/instructions`, `sexual/minors` or `hate/threatening` ("How do I make
+a pipe bomb?"), the answer is a refusal (`message.refusal`, content null, finish_reason `stop`; `stop_reason` `refusal` in
+`/v1/messages`), whatever form or tools were asked for. Requests with `ignore_eos` or `min_tokens`, and servers with
+`--replies echo`, never get one.
 
 Not in the tables: `POST /sleep` (vLLM) ends every request under way, empties the prefix caches and lets the server refuse
 new requests with 503 until `POST /wake_up`; `GET /is_sleeping` tells. With `--api-key` all but `/health`, `/ping` and

@@ -73,7 +73,9 @@ _SAMPLING = {
     "repetition_penalty": Probe(1.2),
     "skip_special_tokens": Probe(False, {"include_stop_str_in_output": True, "max_tokens": None}),
     "return_token_ids": Probe(True),
+    "return_tokens_as_token_ids": Probe(True, {"logprobs": 1}),
     "prompt_logprobs": Probe(2),
+    "truncate_prompt_tokens": Probe(3),
     "priority": Probe(1, refused=True),
     "structured_outputs": Probe({"choice": ["red", "green"]}),
     "guided_json": Probe(_SCHEMA),
@@ -86,6 +88,7 @@ PROBES: dict[str, dict[str, Probe]] = {
     "/v1/chat/completions": {
         **_SAMPLING,
         "messages": Probe([{"role": "user", "content": "Hello"}]),
+        "return_tokens_as_token_ids": Probe(True, {"logprobs": True}),
         "max_completion_tokens": Probe(5, {"max_tokens": None}),
         "logprobs": Probe(True),
         "top_logprobs": Probe(2, {"logprobs": True}),

@@ -115,3 +115,78 @@ def test_a_chat_continues_its_last_message(api: Any) -> None:
     for path, more in (("/v1/chat/completions", body), ("/tokenize", {"messages": SAID})):
         error = api.post(path, more | both).json()["error"]
         assert error["message"] == "Cannot set both `continue_final_message` and `add_generation_prompt` to True."
+
+
+def test_prompt_logprobs_tell_of_every_token_of_the_prompt_but_the_first(api: Any) -> None:
+    for path, body in (
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hello there"}]}),
+        ("/v1/completions", {"prompt": "Hello there, all of you"}),
+    ):
+        answer = api.post(path, {"model": MODEL, "max_tokens": 2, "prompt_logprobs": 2, "return_token_ids": True, **body})
+        whole = answer.json()
+        place = whole if path.endswith("chat/completions") else whole["choices"][0]
+        listed, ids = place["prompt_logprobs"], place["prompt_token_ids"]
+        assert len(listed) == len(ids) == whole["usage"]["prompt_tokens"]
+        assert listed[0] is None
+        for token, entry in zip(ids[1:], listed[1:], strict=True):
+            assert str(token) in entry
+            assert sorted(known["rank"] for known in entry.values()) == [1, 2]
+            assert all(known["logprob"] <= 0 for known in entry.values())
+            text = api.post("/detokenize", {"tokens": [token]}).json()["prompt"]
+            assert entry[str(token)]["decoded_token"] == text
+
+
+def test_prompt_logprobs_have_limits(api: Any) -> None:
+    assert len(api.chat(max_tokens=2, prompt_logprobs=0).json()["prompt_logprobs"][1]) == 1
+    assert "prompt_logprobs" not in api.chat(max_tokens=2).json()
+    assert len(api.complete("word " * 1000, prompt_logprobs=1).json()["choices"][0]["prompt_logprobs"]) > 1000
+    error = api.chat(prompt_logprobs=2, stream=True).json()["error"]
+    assert (error["param"], error["message"]) == (
+        "prompt_logprobs",
+        "`prompt_logprobs` are not available when `stream=True`.",
+    )
+    assert api.chat(prompt_logprobs=21).json()["error"]["code"] == "integer_above_max_value"
+
+
+def test_a_suffix_is_a_part_of_the_prompt(api: Any) -> None:
+    parts = [api.complete(text).json()["usage"]["prompt_tokens"] for text in ("Once upon", " the end")]
+    filled = api.complete("Once upon", suffix=" the end").json()
+    assert filled["usage"]["prompt_tokens"] == sum(parts)
+    assert filled["choices"][0]["text"] != api.complete("Once upon").json()["choices"][0]["text"]
+    assert api.complete("Once upon", suffix="").json()["usage"]["prompt_tokens"] == parts[0]
+    assert api.complete("Once upon", suffix="x", echo=True).json()["error"]["param"] == "suffix"
+
+
+def test_a_prompt_is_cut_to_its_last_tokens(api: Any) -> None:
+    ids = list(range(100, 150))
+    body = api.complete(ids, truncate_prompt_tokens=7, return_token_ids=True).json()
+    assert body["choices"][0]["prompt_token_ids"] == ids[-7:]
+    assert body["usage"]["prompt_tokens"] == 7
+    assert body["choices"][0]["text"] == api.complete(ids[-7:]).json()["choices"][0]["text"]
+    assert api.complete(ids, truncate_prompt_tokens=70).json()["usage"]["prompt_tokens"] == 50
+    echoed = api.complete("one two three", truncate_prompt_tokens=1, echo=True, logprobs=1).json()["choices"][0]
+    assert echoed["text"].startswith(" three")
+    assert "".join(echoed["logprobs"]["tokens"]) == echoed["text"]
+
+
+def test_a_prompt_is_cut_to_what_fits(make_api: Any) -> None:
+    small = make_api(max_model_len=100)
+    ids = list(range(100, 500))
+    assert small.complete(ids).json()["error"]["code"] == "context_length_exceeded"
+    usage = small.complete(ids, truncate_prompt_tokens=-1, max_tokens=20).json()["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (80, 20)
+
+
+def test_log_probabilities_can_name_tokens_by_their_ids(api: Any) -> None:
+    fields = {"max_tokens": 5, "return_token_ids": True, "return_tokens_as_token_ids": True}
+    chat = api.chat(logprobs=True, top_logprobs=2, **fields).json()["choices"][0]
+    names = [entry["token"] for entry in chat["logprobs"]["content"]]
+    assert names == [f"token_id:{token}" for token in chat["token_ids"]]
+    assert "".join(bytes(entry["bytes"]).decode() for entry in chat["logprobs"]["content"]) == chat["message"]["content"]
+    assert all(
+        top["token"].startswith("token_id:") for entry in chat["logprobs"]["content"] for top in entry["top_logprobs"]
+    )
+    text = api.complete(logprobs=1, **fields).json()["choices"][0]
+    assert text["logprobs"]["tokens"] == [f"token_id:{token}" for token in text["token_ids"]]
+    plain = api.complete(logprobs=1, max_tokens=5).json()["choices"][0]["logprobs"]
+    assert text["logprobs"]["text_offset"] == plain["text_offset"]

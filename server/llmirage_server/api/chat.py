@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from llmirage_server.api.exchange import Exchange
 from llmirage_server.api.generation import Choice, Generation, Prompt, Service
-from llmirage_server.api.logprobs import ReplyLogprobs
+from llmirage_server.api.logprobs import ReplyLogprobs, told_of_prompt
 from llmirage_server.api.shape import Shape, chat_shape, check_names, check_schemas
 from llmirage_server.api.stored_chat import store_completion
 from llmirage_server.api.stream import TokenStream
@@ -44,7 +44,8 @@ class ChatEndpoint:
         if sampling.stream:
             return self._stream(request, shape, generation, exchange, head, tokenizer)
         await generation.finish(exchange)
-        return exchange.json(self._complete(request, shape, generation, head, tokenizer))
+        completion = self._complete(request, shape, generation, head, tokenizer)
+        return exchange.json(completion | await told_of_prompt(generation.choices[0], sampling, tokenizer))
 
     def _complete(
         self, request: ChatRequest, shape: Shape, generation: Generation, head: Head, tokenizer: Tokenizer
@@ -85,7 +86,7 @@ class ChatEndpoint:
                     show_reasoning=shape.show_reasoning,
                     logprobs=None
                     if sampling.logprobs is None
-                    else ReplyLogprobs(choice.reply, tokenizer, sampling.logprobs).entry,
+                    else ReplyLogprobs(choice.reply, tokenizer, sampling.logprobs, sampling.tokens_as_ids).entry,
                     usage=generation.usage if sampling.usage_in_every_chunk else None,
                     token_ids=sampling.return_token_ids,
                 )
@@ -134,7 +135,7 @@ def _finished(choice: Choice, request: ChatRequest, shape: Shape, tokenizer: Tok
     sampling = request.sampling
     logprobs = None
     if sampling.logprobs is not None:
-        entries = ReplyLogprobs(reply, tokenizer, sampling.logprobs)
+        entries = ReplyLogprobs(reply, tokenizer, sampling.logprobs, sampling.tokens_as_ids)
         logprobs = {"content": None if refusals else entries.content(), "refusal": entries.content("refusal") or None}
     token_ids = reply.ids.tolist() if sampling.return_token_ids else None
     return ChoiceText(reply.text, finish_reason(choice, shape), reply.stop_reason, message, logprobs, token_ids)

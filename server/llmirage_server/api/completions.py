@@ -6,11 +6,12 @@ import time
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from starlette.responses import Response
 
 from llmirage_server.api.exchange import Exchange
 from llmirage_server.api.generation import Choice, Generation, Prompt, Service
-from llmirage_server.api.logprobs import ReplyLogprobs
+from llmirage_server.api.logprobs import ReplyLogprobs, told_of_prompt
 from llmirage_server.api.shape import completion_shape
 from llmirage_server.api.stream import TokenStream
 from llmirage_server.api.writers import ChoiceWriter, PlainWriter, TextWriter
@@ -44,6 +45,8 @@ class CompletionsEndpoint:
         await generation.finish(exchange)
         kept = [choice for index, choice in enumerate(generation.choices) if index % best_of < n]
         choices = [_finished(choice, request, tokenizer) for choice in kept]
+        for choice, text in zip(kept, choices, strict=True):
+            text.more = await told_of_prompt(choice, sampling, tokenizer)
         return exchange.json(text_completion(head, choices, _usage(request, generation)))
 
     def _stream(
@@ -57,7 +60,11 @@ class CompletionsEndpoint:
             if plain:
                 writers.append(PlainWriter(choice, template.choice(index)))
                 continue
-            logprobs = None if sampling.logprobs is None else ReplyLogprobs(choice.reply, tokenizer, sampling.logprobs)
+            logprobs = (
+                None
+                if sampling.logprobs is None
+                else ReplyLogprobs(choice.reply, tokenizer, sampling.logprobs, sampling.tokens_as_ids)
+            )
             writers.append(
                 TextWriter(
                     choice,
@@ -85,6 +92,9 @@ class CompletionsEndpoint:
                 # Ids may be of any vocabulary; their text is only made where something shows it.
                 shown = (await text.get()).encoder.tokenizer.decode(prompt) if request.echo else ""
                 prompts.append(Prompt(prompt, shown, shown))
+        if request.body.suffix:
+            suffix = await text.encode_text(request.body.suffix)  # the model sees both sides of what it is to fill in
+            prompts = [replace(prompt, ids=np.concatenate([prompt.ids, suffix])) for prompt in prompts]
         return prompts
 
 
@@ -104,7 +114,9 @@ def _finished(choice: Choice, request: CompletionRequest, tokenizer: Tokenizer) 
     reply, sampling = choice.reply, request.sampling
     logprobs = None
     if sampling.logprobs is not None:
-        logprobs = ReplyLogprobs(reply, tokenizer, sampling.logprobs).text(_prompt_pieces(choice, tokenizer))
+        logprobs = ReplyLogprobs(reply, tokenizer, sampling.logprobs, sampling.tokens_as_ids).text(
+            _prompt_pieces(choice, tokenizer)
+        )
         if request.silent:
             logprobs = {name: values[: len(logprobs["tokens"]) - _shown(reply)] for name, values in logprobs.items()}
     text = choice.echo + ("" if request.silent else reply.text)

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -28,6 +28,7 @@ from llmirage_server.replies.structured.grammar import GrammarError
 from llmirage_server.replies.structured.pattern import PatternError
 from llmirage_server.replies.structured.schema import SchemaError
 from llmirage_server.telemetry.metrics import Metrics
+from llmirage_shared.tokens import Tokenizer
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.responses import usage
@@ -116,6 +117,12 @@ class Service:
         if sampling.priority and not served.priorities:
             raise errors.unsupported("priority", "Priorities need a cluster with schedule_policy priority.")
         limit_tokens = served.max_model_len
+        if sampling.truncate_prompt_tokens:
+            kept = sampling.truncate_prompt_tokens
+            if kept < 0:
+                kept = max(1, limit_tokens - (sampling.max_tokens or 1))
+            tokenizer = (await self.text.get()).encoder.tokenizer
+            prompts = [_last_tokens(prompt, kept, tokenizer) for prompt in prompts]
         for prompt in prompts:
             wanted_tokens = 1 if sampling.max_tokens is None else sampling.max_tokens
             if len(prompt.ids) + wanted_tokens > limit_tokens:
@@ -176,6 +183,13 @@ class Service:
                 )
                 choices.append(Choice(reply, request, prompt.echo, served.speculates))
         return Generation(self, choices, sampling.n)
+
+
+def _last_tokens(prompt: Prompt, kept: int, tokenizer: Tokenizer) -> Prompt:
+    if len(prompt.ids) <= kept:
+        return prompt
+    ids = prompt.ids[-kept:]
+    return replace(prompt, ids=ids, echo=tokenizer.decode(ids) if prompt.echo else "")
 
 
 def _tokens(prompts: Sequence[Prompt], sampling: Sampling) -> int:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
+from llmirage_server.api.generation import Choice
 from llmirage_server.replies.logprobs import token_logprob
 from llmirage_server.replies.reply import PartKind, Reply
-from llmirage_shared.tokens import Tokenizer
+from llmirage_shared.tokens import TokenIds, Tokenizer
+from llmirage_shared.wire.sampling import Sampling
+
+_MANY = 256  # tokens of a prompt, which must not hold up the streams of others
 
 
 class ReplyLogprobs:
     """Those of one reply. A token that shows nothing has no entry: the texts of all entries join to the reply's."""
 
-    def __init__(self, reply: Reply, tokenizer: Tokenizer, top: int) -> None:
+    def __init__(self, reply: Reply, tokenizer: Tokenizer, top: int, as_ids: bool = False) -> None:
+        """top: how many likely tokens each place tells of; as_ids: tokens are named by their ids."""
         self._reply = reply
+        self._as_ids = as_ids
         self._tokenizer = tokenizer
         self._top = top
 
@@ -21,9 +28,9 @@ class ReplyLogprobs:
         """The token at a place of the reply, as chat completions and Responses tell it."""
         piece = self._reply.pieces[place]
         found = self._token(place)
-        entry = _one(piece, found.logprob)
+        entry = self._one(found.id, piece, found.logprob)
         entry["top_logprobs"] = [
-            _one(piece if token == found.id else self._text(token), logprob) for token, logprob in found.top
+            self._one(token, piece if token == found.id else self._text(token), logprob) for token, logprob in found.top
         ]
         return entry
 
@@ -41,6 +48,7 @@ class ReplyLogprobs:
     def text(self, prompt_pieces: list[str] | None = None) -> dict[str, Any]:
         """The four parallel lists of text completions; with an echoed prompt its tokens first (the first has no value)."""
         tokens: list[str] = []
+        pieces = list(prompt_pieces or ())
         values: list[float | None] = []
         tops: list[dict[str, float] | None] = []
         for place, piece in enumerate(prompt_pieces or ()):
@@ -51,13 +59,14 @@ class ReplyLogprobs:
         for place, piece in enumerate(self._reply.pieces):
             if piece:
                 found = self._token(place)
-                tokens.append(piece)
+                tokens.append(self._name(found.id, piece))
+                pieces.append(piece)
                 values.append(found.logprob)
-                tops.append({piece if t == found.id else self._text(t): p for t, p in found.top})
+                tops.append({self._name(t, piece if t == found.id else self._text(t)): p for t, p in found.top})
         offsets, at = [], 0
-        for token in tokens:
+        for piece in pieces:
             offsets.append(at)
-            at += len(token)
+            at += len(piece)
         return {"tokens": tokens, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}
 
     def _token(self, place: int) -> Any:
@@ -66,6 +75,36 @@ class ReplyLogprobs:
     def _text(self, token: int) -> str:
         return "".join(self._tokenizer.pieces([token]))
 
+    def _name(self, token: int, text: str) -> str:
+        return f"token_id:{token}" if self._as_ids else text
 
-def _one(text: str, logprob: float) -> dict[str, Any]:
-    return {"token": text, "logprob": logprob, "bytes": list(text.encode("utf-8", "replace"))}
+    def _one(self, token: int, text: str, logprob: float) -> dict[str, Any]:
+        name = self._name(token, text)
+        return {"token": name, "logprob": logprob, "bytes": list(text.encode("utf-8", "replace"))}
+
+
+async def told_of_prompt(choice: Choice, sampling: Sampling, tokenizer: Tokenizer) -> dict[str, Any]:
+    """What vLLM tells of the prompt of a choice, where that was asked for."""
+    told: dict[str, Any] = {}
+    if sampling.prompt_logprobs is not None:
+        told["prompt_logprobs"] = await prompt_logprobs(choice.request.prompt, tokenizer, sampling.prompt_logprobs)
+    if sampling.return_token_ids:
+        told["prompt_token_ids"] = choice.request.prompt.tolist()
+    return told
+
+
+async def prompt_logprobs(ids: TokenIds, tokenizer: Tokenizer, top: int) -> list[dict[str, Any] | None]:
+    """vLLM's form: for each token of a prompt the likely ones there and itself, by their ids; nothing for the first."""
+
+    def work() -> list[dict[str, Any] | None]:
+        return [None, *[_ranked(token, place, tokenizer, top) for place, token in enumerate(ids.tolist()[1:], 1)]]
+
+    return await asyncio.to_thread(work) if len(ids) > _MANY else work()
+
+
+def _ranked(token: int, place: int, tokenizer: Tokenizer, top: int) -> dict[str, Any]:
+    found = token_logprob(token, place, tokenizer.vocab_size, max(1, top))
+    return {
+        str(other): {"logprob": logprob, "rank": rank, "decoded_token": tokenizer.decode([other])}
+        for rank, (other, logprob) in enumerate(found.top, 1)
+    }

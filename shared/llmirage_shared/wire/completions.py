@@ -49,6 +49,8 @@ def parse_completion(body: Mapping[str, Any]) -> CompletionRequest:
 
     request = check(schema.CompletionRequest, body)
     prompts = read_prompts(request.prompt)
+    if request.suffix and request.echo:
+        raise errors.only_with("suffix", "Setting 'echo' and 'suffix' at the same time is not supported.")
     silent = request.max_tokens == 0
     if silent and not request.echo:
         raise errors.below_minimum("max_tokens", "integer", 1, 0)

@@ -28,6 +28,7 @@ class ChoiceText:
     message: dict[str, Any] | None = None
     logprobs: dict[str, Any] | None = None
     token_ids: list[int] | None = None
+    more: dict[str, Any] | None = None  # other keys of the choice
 
 
 def new_id(prefix: str) -> str:
@@ -101,6 +102,7 @@ def text_completion(head: Head, choices: list[ChoiceText], usage: dict[str, Any]
                 "finish_reason": choice.finish_reason,
                 "stop_reason": choice.stop_reason,
                 **({} if choice.token_ids is None else {"token_ids": choice.token_ids}),
+                **(choice.more or {}),
             }
             for index, choice in enumerate(choices)
         ],

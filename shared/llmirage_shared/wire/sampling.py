@@ -35,6 +35,9 @@ class Sampling:
     logprobs: int | None = None
     priority: int = 0
     return_token_ids: bool = False
+    tokens_as_ids: bool = False  # log probabilities name tokens by their ids
+    prompt_logprobs: int | None = None  # like logprobs, of the prompt's tokens
+    truncate_prompt_tokens: int = 0  # of a longer prompt the last so many are kept; 0: all, -1: as many as fit
 
 
 def read_sampling(body: SamplingFields, max_tokens: int | None, logprobs: int | None) -> Sampling:
@@ -51,6 +54,8 @@ def read_sampling(body: SamplingFields, max_tokens: int | None, logprobs: int | 
     options = body.stream_options
     if options is not None and not body.stream:
         raise errors.only_with("stream_options", "The 'stream_options' parameter is only allowed when 'stream' is enabled.")
+    if body.prompt_logprobs is not None and body.stream:
+        raise errors.only_with("prompt_logprobs", "`prompt_logprobs` are not available when `stream=True`.")
     return Sampling(
         n=body.n or 1,
         max_tokens=max_tokens,
@@ -68,6 +73,9 @@ def read_sampling(body: SamplingFields, max_tokens: int | None, logprobs: int | 
         logprobs=logprobs,
         priority=body.priority or 0,
         return_token_ids=bool(body.return_token_ids),
+        tokens_as_ids=bool(body.return_tokens_as_token_ids),
+        prompt_logprobs=body.prompt_logprobs,
+        truncate_prompt_tokens=body.truncate_prompt_tokens or 0,
     )
 
 

@@ -172,7 +172,9 @@ class SamplingFields(WireModel):
     repetition_penalty: Annotated[Number, Field(gt=0)] | None = None
     skip_special_tokens: bool | None = None
     return_token_ids: bool | None = None
-    prompt_logprobs: Annotated[Integer, Field(ge=-1, le=20)] | None = None
+    return_tokens_as_token_ids: bool | None = None
+    prompt_logprobs: Annotated[Integer, Field(ge=0, le=20)] | None = None
+    truncate_prompt_tokens: Annotated[Integer, Field(ge=-1)] | None = None
     priority: Integer | None = None
     structured_outputs: StructuredOutputs | None = None
     guided_json: dict[str, Any] | str | None = None

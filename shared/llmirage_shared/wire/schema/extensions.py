@@ -19,9 +19,9 @@ _SAMPLING = (
     "kv_transfer_params", "length_penalty", "logits_processors", "lora_path", "lora_request", "mirostat", "mirostat_eta",
     "mirostat_tau", "n_keep", "n_predict", "n_probs", "no_stop_trim", "nvext", "regex", "repeat_last_n", "repeat_penalty",
     "repetition_detection", "request_id", "return_cached_tokens_details", "return_hidden_states", "return_meta_info",
-    "return_progress", "return_prompt_text", "return_routed_experts", "return_token_offsets", "return_tokens_as_token_ids",
+    "return_progress", "return_prompt_text", "return_routed_experts", "return_token_offsets",
     "rid", "routed_dp_rank", "routing_key", "samplers", "session_id", "session_params", "spaces_between_special_tokens",
-    "stop_regex", "timings_per_token", "top_a", "tfs", "tfs_z", "truncate_prompt_tokens", "truncation_side", "typical_p",
+    "stop_regex", "timings_per_token", "top_a", "tfs", "tfs_z", "truncation_side", "typical_p",
     "use_beam_search", "vllm_xargs", "xtc_probability", "xtc_threshold",
 )  # fmt: skip
 
