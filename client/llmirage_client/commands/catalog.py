@@ -61,6 +61,9 @@ def workloads() -> list[Row]:
 
 def _about(name: str) -> str:
     return {
+        "chat": "30 synthetic chats: short messages, reading times, 0.5 conversations/s",
+        "coding-agent-team": "12 synthetic coding agents with sub-agents and branches: forks, spawns, joins, tool waits",
+        "rag": "30 synthetic conversations over shared documents",
         "coding-agent": "50 synthetic coding agents, token ids with shared prefixes, tool waits, 0.2 sessions/s",
         "dag-agent-team": "spawns with joins, a delayed join, background and final forks, a pre-session spawn",
         "dag-example": "one root that forks into two branches",

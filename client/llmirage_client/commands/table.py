@@ -7,7 +7,7 @@ from typing import Any
 Row = dict[str, Any]
 
 
-def print_table(rows: list[Row], hidden: frozenset[str] = frozenset()) -> None:
+def print_table(rows: list[Row], hidden: frozenset[str] = frozenset(), stderr: bool = False) -> None:
     """Print rows of the same keys without the `hidden` ones: as wide as the terminal, or 200 columns in a pipe."""
     import shutil
     import sys
@@ -24,8 +24,8 @@ def print_table(rows: list[Row], hidden: frozenset[str] = frozenset()) -> None:
         )
     for row in rows:
         table.add_row(*(_text(row[key]) for key in keys))
-    width = shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else 200
-    Console(width=width, highlight=False).print(table)
+    width = shutil.get_terminal_size((100, 24)).columns if (sys.stderr if stderr else sys.stdout).isatty() else 200
+    Console(width=width, highlight=False, stderr=stderr).print(table)
 
 
 def _text(value: Any) -> str:

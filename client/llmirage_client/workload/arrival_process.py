@@ -22,12 +22,17 @@ class ArrivalProcess:
     rate_per_s: float = 1.0
     cv: float = 1.0
 
+    @property
+    def variation(self) -> float:
+        """Standard deviation of the gaps over their mean."""
+        return {"constant": 0.0, "poisson": 1.0}.get(self.process, self.cv)
+
     def times_s(self, count: int, source: np.random.Generator) -> list[float] | None:
         """`count` times, ascending from 0; None for the process none."""
         if self.process == "none":
             return None
         mean_s = 1 / self.rate_per_s
-        cv = {"constant": 0.0, "poisson": 1.0}.get(self.process, self.cv)
+        cv = self.variation
         gaps = max(count - 1, 0)
         shape = 1 / cv**2 if cv else 0.0
         gaps_s = source.gamma(shape, mean_s / shape, gaps) if shape else np.full(gaps, mean_s)

@@ -63,7 +63,10 @@ def _under(prefix: str, parameters: Mapping[str, Parameter]) -> dict[str, Parame
     return {f"{prefix}.{name}": parameter for name, parameter in parameters.items()}
 
 
+FORMATS = ("dag_jsonl", "multi_turn", "single_turn", "mooncake_trace", "agentic_jsonl", "custom_multi_turn", "share_gpt")
+
 PARAMETERS: Mapping[str, Parameter] = {
+    "format": Parameter("choice", "format of the file", "dag_jsonl", choices=FORMATS),
     "conversations": Parameter("integer", "root conversations", 100, least=1, most=1_000_000),
     "arrivals.process": Parameter(
         "choice", "when they begin; none: the run says", "none", choices=("none", "constant", "poisson", "gamma")

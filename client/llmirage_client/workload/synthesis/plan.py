@@ -9,6 +9,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -89,10 +90,11 @@ class _Planner:
 
     def plan(self) -> Plan:
         profile = self._profile
+        name = PurePath(profile.name).stem
         times_s = profile.arrivals.times_s(profile.conversations, self._rng("arrivals"))
         for number in range(profile.conversations):
             self._source = self._rng("conversation", number)
-            self._root(f"{number:04d}", None if times_s is None else times_s[number])
+            self._root(f"{name}-{number:04d}", None if times_s is None else times_s[number])
         return Plan(self._conversations, profile.conversations, dict(self._drawn))
 
     def _root(self, name: str, arrival_s: float | None) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,6 +12,7 @@ from llmirage_client.workload.distributions import Distribution, DistributionErr
 from llmirage_client.workload.files import fault
 from llmirage_client.workload.session import Problem, WorkloadError
 from llmirage_client.workload.synthesis.parameters import Reader, Values, defaults, merge, put
+from llmirage_client.workload.synthesis.yaml_file import read_yaml
 
 PRESET_FOLDER = Path(__file__).parent / "presets"
 
@@ -66,6 +67,7 @@ class Profile:
     """What `parameters.PARAMETERS` explains, one field each."""
 
     name: str
+    format: str
     conversations: int
     arrivals: ArrivalProcess
     talk: Talk
@@ -86,18 +88,31 @@ def presets() -> dict[str, Path]:
     return {file.stem: file for file in sorted(PRESET_FOLDER.glob("*.yaml"))}
 
 
-def read_profile(name: str, changes: Sequence[tuple[str, Any]] = ()) -> Profile:
-    """The profile of a preset or a YAML file, with changes: (dotted name, value). Raises WorkloadError with all problems."""
+def read_profile(name: str, changes: Sequence[tuple[str, Any]] = (), rate_per_s: float | None = None) -> Profile:
+    """The profile of a preset or a YAML file, with changes: (dotted name, value).
+
+    rate_per_s: of arrivals; a Poisson process where nothing else says which. Raises WorkloadError with all problems.
+    """
     problems: list[Problem] = []
-    values = read_values(name, changes, problems)
+    values, lines = read_values(name, changes, rate_per_s, problems)
     profile = _profile(name, Reader(values, problems))
     if problems:
-        raise WorkloadError(name, problems)
+        raise WorkloadError(name, [_with_line(problem, lines) for problem in problems])
     return profile
 
 
-def read_values(name: str, changes: Sequence[tuple[str, Any]], problems: list[Problem]) -> Values:
-    """Raises WorkloadError for a file that cannot be read; what is wrong within it goes to the problems."""
+def _with_line(problem: Problem, lines: Mapping[str, int]) -> Problem:
+    """A value of the file that turned out wrong has a field and no line yet."""
+    return replace(problem, line=lines.get(problem.field or "")) if problem.line is None else problem
+
+
+def read_values(
+    name: str, changes: Sequence[tuple[str, Any]], rate_per_s: float | None, problems: list[Problem]
+) -> tuple[Values, Mapping[str, int]]:
+    """The values, and the lines of those that a file of the user has and nothing changes.
+
+    Raises WorkloadError for a file that cannot be read; what is wrong within it goes to the problems.
+    """
     values = defaults()
     known = presets()
     path = known.get(name)
@@ -105,58 +120,31 @@ def read_values(name: str, changes: Sequence[tuple[str, Any]], problems: list[Pr
         if not Path(name).exists():
             raise fault(name, f"there is no such preset or file; presets are {', '.join(known)}")
         path = Path(name)
-    tree, lines = _yaml(path, name)
+    tree, lines = read_yaml(path, name)
     base = tree.pop("preset", None)
     if base is not None:
         if base not in known:
             problems.append(Problem(f"'{base}' is not one of {', '.join(known)}", lines.get("preset"), "preset"))
         else:
-            merge(values, _yaml(known[base], base)[0], problems)
+            merge(values, read_yaml(known[base], base)[0], problems)
     merge(values, tree, problems, lines)
     for field, value in changes:
         try:
             put(values, field, value)
         except DistributionError as error:
             problems.append(Problem(str(error), field=field))
-    return values
-
-
-def _yaml(path: Path, name: str) -> tuple[dict[str, Any], dict[str, int]]:
-    """The mapping in a YAML file, and the line of every dotted name in it."""
-    import yaml
-
-    try:
-        text = path.read_text("utf-8")
-        node = yaml.compose(text, yaml.SafeLoader)
-        tree = yaml.safe_load(text)
-    except (OSError, UnicodeDecodeError) as error:
-        raise fault(name, f"cannot be read: {getattr(error, 'strerror', None) or 'is not UTF-8 text'}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        what = getattr(error, "problem", None) or str(error).splitlines()[0] if str(error) else "nested too deeply"
-        raise fault(name, f"invalid YAML: {what}", None if mark is None else mark.line + 1) from None
-    if tree is None:
-        return {}, {}
-    if not isinstance(tree, dict):
-        raise fault(name, "must hold parameters as NAME: VALUE")
-    return {str(key): value for key, value in tree.items()}, dict(_lines(node))
-
-
-def _lines(node: Any, prefix: str = "") -> list[tuple[str, int]]:
-    import yaml
-
-    found: list[tuple[str, int]] = []
-    for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
-        name = f"{prefix}{key.value}"
-        found.append((name, key.start_mark.line + 1))
-        if isinstance(value, yaml.MappingNode):
-            found += _lines(value, f"{name}.")
-    return found
+    if rate_per_s is not None:
+        values["arrivals.rate_per_s"] = rate_per_s
+        if values["arrivals.process"] in (None, "none"):
+            values["arrivals.process"] = "poisson"
+    changed = {part for field, _ in changes for part in (field, field.rpartition(".")[0])}
+    return values, {} if name in known else {field: line for field, line in lines.items() if field not in changed}
 
 
 def _profile(name: str, read: Reader) -> Profile:
     return Profile(
         name=name,
+        format=read.choice("format"),
         conversations=read.integer("conversations"),
         arrivals=ArrivalProcess(
             cast(Process, read.choice("arrivals.process")), read.number("arrivals.rate_per_s"), read.number("arrivals.cv")

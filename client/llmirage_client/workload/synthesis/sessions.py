@@ -29,7 +29,10 @@ def as_messages(plan: Plan, text: SyntheticText, exact_replies: bool) -> Workloa
 
 
 def as_tokens(plan: Plan, text: SyntheticText | None) -> Workload:
-    """Calls in tokens, for a plan without branches; with the ids of text, which agents share, or without ids."""
+    """Calls in tokens, for a plan without branches; with the ids of text, which agents share, or without ids.
+
+    Without arrival times all begin at 0 s: formats of such calls must have one.
+    """
     sessions = {c.name: _token_session(c, text) for c in plan.conversations}
     return Workload(FORMAT_NAME, FORMAT_NAME, sessions, tuple(sessions))
 
@@ -106,4 +109,4 @@ def _token_session(conversation: PlannedConversation, text: SyntheticText | None
             context = np.concatenate([prompt, reply])
         turns.append(Turn(tokens=spec, delay_s=planned.wait_s))
         context_tokens += planned.output_tokens
-    return Session(conversation.name, tuple(turns), mode="tokens", arrival_s=conversation.arrival_s)
+    return Session(conversation.name, tuple(turns), mode="tokens", arrival_s=conversation.arrival_s or 0.0)

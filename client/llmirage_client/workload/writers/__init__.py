@@ -1,0 +1,1 @@
+"""Workloads as files: one module a format that can be written."""
