@@ -51,6 +51,7 @@ class Exchange:
     response_id: str | None = None
     retries: int = 0
     url: str | None = None
+    retry_after_s: float | None = None  # with an error: when the server wants to see us again
 
 
 @dataclass(slots=True)

@@ -41,6 +41,25 @@ def usage_counts(usage: Mapping[str, Any]) -> dict[str, int]:
     return counts
 
 
+def usage_of(counts: Mapping[str, int]) -> dict[str, Any]:
+    """A usage object with these counts, by tag: the inverse of usage_counts."""
+    usage: dict[str, Any] = {}
+    for tag, path in reversed(_PLACES):  # so that of two places the one that chat completions use remains
+        if tag in counts and not any(tag == other and _holds(usage, place) for other, place in _PLACES):
+            target = usage
+            for key in path[:-1]:
+                target = target.setdefault(key, {})
+            target[path[-1]] = counts[tag]
+    return usage
+
+
+def _holds(usage: Mapping[str, Any], path: tuple[str, ...]) -> bool:
+    found: Any = usage
+    for key in path:
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found is not None
+
+
 def _take(counts: dict[str, int], tag: str, value: Any) -> None:
     if type(value) is int and value >= 0:  # neither a bool nor a fraction
         counts[tag] = value

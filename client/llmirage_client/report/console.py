@@ -101,7 +101,7 @@ def _blocks(result: RunResult, metrics: Metrics, files: Sequence[Path], width: i
     blocks: list[RenderableType] = ["", _heading(result, metrics)]
     for title, table in tables:
         blocks += ["", Text(title, style="bold"), table]
-    notes = [*result.notes, *_reading_notes(result, metrics), *client_warnings(result, metrics)]
+    notes = [*result.notes, *reading_notes(result, metrics), *client_warnings(result, metrics)]
     if notes:
         blocks += ["", *(Text(f"Note: {note}", style="yellow") for note in notes)]
     if files:
@@ -135,7 +135,8 @@ def _heading(result: RunResult, metrics: Metrics) -> str:
     return "\n".join(lines)
 
 
-def _reading_notes(result: RunResult, metrics: Metrics) -> list[str]:
+def reading_notes(result: RunResult, metrics: Metrics) -> list[str]:
+    """What a reader of the figures must know to understand them."""
     notes = []
     warm_up = sum(r.phase != "profiling" for r in result.records)
     if warm_up:

@@ -8,24 +8,25 @@ import json
 import os
 import sys
 import tempfile
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from llmirage_client.measure.catalogue import PER_REQUEST, WHOLE_RUN
+from llmirage_client.measure.catalogue import OVER_TIME, PER_CONVERSATION, PER_REQUEST, WHOLE_RUN
+from llmirage_client.measure.columns import BRANCH_MODES
 from llmirage_client.measure.groups import Group
 from llmirage_client.measure.metrics import Metrics, compute
 from llmirage_client.measure.record import RunResult
 from llmirage_client.report.records_file import RECORDS_FILE, RecordWriter, RunClock, error_details, record_line
-from llmirage_client.report.secrets import hide_in_command, hide_in_options, hide_in_text
+from llmirage_client.report.run_head import run_head
+from llmirage_client.report.secrets import hide_in_command
 
 SUMMARY_JSON = "profile_export_aiperf.json"
 SUMMARY_CSV = "profile_export_aiperf.csv"
 INPUTS_JSON = "inputs.json"
-SCHEMA_VERSION = "1.4"  # of AIPerf's summary, whose structure this one follows
 
 _CSV_STATISTICS = ("avg", "min", "max", "sum", "p1", "p5", "p10", "p25", "p50", "p75", "p90", "p95", "p99", "std")
 
@@ -49,7 +50,8 @@ def write_artifacts(
     folder.mkdir(parents=True, exist_ok=True)
     measured = compute(result) if metrics is None else metrics
     words = ["llmirage", *sys.argv[1:]] if command is None else command
-    summary = summary_json(result, measured, hide_in_command(words))
+    benchmark_id = str(uuid.uuid4()) if records is None else records.benchmark_id
+    summary = summary_json(result, measured, hide_in_command(words), benchmark_id)
 
     paths = [folder / SUMMARY_JSON, folder / SUMMARY_CSV, folder / RECORDS_FILE]
     _write_whole(paths[0], lambda file: file.write(_json_bytes(summary)))
@@ -61,39 +63,47 @@ def write_artifacts(
     return paths
 
 
-def summary_json(result: RunResult, metrics: Metrics, cli_command: str) -> dict[str, Any]:
+def summary_json(result: RunResult, metrics: Metrics, cli_command: str, benchmark_id: str = "") -> dict[str, Any]:
     """The content of profile_export_aiperf.json. What AIPerf has no place for is under the key "llmirage"."""
-    content: dict[str, Any] = {"schema_version": SCHEMA_VERSION}
+    clock = RunClock(result.start_s, result.start_unix_s, result.speed)
+    head = run_head(result, benchmark_id, clock.start_unix_ns)
+    content: dict[str, Any] = {key: head.pop(key) for key in ("schema_version", "benchmark_id")}
     for tag, value in metrics.whole_run.items():
         content[tag] = {"unit": WHOLE_RUN[tag].unit, "avg": value}
     for tag, summary in metrics.per_request.items():
         content[tag] = {"unit": PER_REQUEST[tag].unit, **summary.as_dict()}
+    for tag, level in metrics.over_time.items():
+        content[tag] = {"unit": OVER_TIME[tag].unit, **level.as_dict()}
     duration_s = (result.end_s - result.start_s) * result.speed
     content |= {
-        "input_config": {
-            "models": {"items": [{"name": result.model}]},
-            "endpoint": {"urls": [hide_in_text(result.url)], "type": result.endpoint, "streaming": result.streaming},
-            "datasets": [{"name": "main", "type": "file", "path": result.workload_path, "format": result.workload_format}],
-            "options": hide_in_options(result.options),
-        },
+        "input_config": head["input_config"],
         "run_info": {"cli_command": cli_command},
         "was_cancelled": result.cancelled,
         "is_complete": not result.cancelled,
         "error_summary": [{"error_details": error_details(g.error), "count": g.count} for g in metrics.errors],
-        "start_time": _iso_time(result.start_unix_s),
+        "start_time": head["start_time"],
         "end_time": _iso_time(result.start_unix_s + duration_s),
     }
     if result.branch_stats is not None:
         content["branch_stats"] = asdict(result.branch_stats)
+    cost = metrics.client
     content["llmirage"] = {
-        "version": version("llmirage"),
-        "speed": result.speed,
+        **head["llmirage"],
+        "run_s": result.end_s - result.start_s,
         "cancel_reason": result.cancel_reason,
         "input_tokens_counted_by": metrics.input_counted_by,
         "output_tokens_counted_by": metrics.output_counted_by,
         "by_agent_depth": [_group_json("agent_depth", g) for g in metrics.by_depth],
         "by_turn_index": [_group_json("turn_index", g) for g in metrics.by_turn],
-        "client_cpu_s": result.client_cpu_s,
+        "by_branch_mode": [
+            _group_json("branch_mode", g) | {"branch_mode": BRANCH_MODES[g.key]} for g in metrics.by_branch_mode
+        ],
+        "conversations": {
+            tag: {"unit": PER_CONVERSATION[tag].unit, **s.as_dict()} for tag, s in metrics.per_conversation.items()
+        },
+        "workload_throughput": {name: asdict(rates) for name, rates in metrics.workload_throughput.items()},
+        "cached_tokens_counted_by": metrics.cached_counted_by,
+        "client": None if cost is None else {**asdict(cost), "was_bottleneck": cost.was_bottleneck},
         "notes": list(result.notes),
     }
     return content
@@ -107,6 +117,9 @@ def summary_csv(metrics: Metrics) -> str:
     for tag in sorted(metrics.per_request):
         summary = metrics.per_request[tag]
         rows.writerow((PER_REQUEST[tag].heading, *(getattr(summary, name) for name in _CSV_STATISTICS)))
+    for tag in sorted(metrics.over_time):
+        level = metrics.over_time[tag]
+        rows.writerow((OVER_TIME[tag].heading, *(getattr(level, name, "") for name in _CSV_STATISTICS)))
     rows.writerow(())
     rows.writerow(("Metric", "Value"))
     for tag in sorted(metrics.whole_run):
@@ -126,6 +139,7 @@ def _group_json(key: str, group: Group) -> dict[str, Any]:
         ("request_latency", group.latency_ms),
         ("input_sequence_length", group.input_tokens),
         ("output_sequence_length", group.output_tokens),
+        ("inter_token_latency", group.tpot_ms),
     ):
         if summary is not None:
             content[tag] = {"unit": PER_REQUEST[tag].unit, **summary.as_dict()}

@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import json
+import os
+import time
+import uuid
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from llmirage_client.measure.catalogue import PER_REQUEST
-from llmirage_client.measure.record import Record, RequestError
+from llmirage_client.measure.record import Record, RequestError, RunResult
 from llmirage_client.measure.request_metrics import chunk_gaps_ms, request_metrics
+from llmirage_client.measure.run_folder import HEAD_FILE, RECORDS_FILE
 
-RECORDS_FILE = "profile_export.jsonl"
+__all__ = ["RECORDS_FILE", "RecordWriter", "RunClock", "error_details", "record_line"]
+
+_RETRY_S = 1.0
+_AFRESH = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0)
+# What another run in the same folder may have left, and what would be taken for this run's if it were cut off.
+_LEFT_BEHIND = (
+    *(f"profile_export_aiperf{part}.{kind}" for part in ("", "_timeslices") for kind in ("json", "csv")),
+    "trace_summary.json",
+    "workload_throughput.json",
+    "workload_timeline.json",
+    "benchmark_summary.json",
+    "benchmark_percentile.json",
+)
 
 
 class RunClock:
@@ -20,46 +36,91 @@ class RunClock:
         self.speed = speed
         self._start_s = start_s
         whole_s = int(start_unix_s)
-        self._start_unix_ns = whole_s * 10**9 + round((start_unix_s - whole_s) * 1e9)
+        self.start_unix_ns = whole_s * 10**9 + round((start_unix_s - whole_s) * 1e9)
 
     def unix_ns(self, time_s: float) -> int:
         # Whole numbers from here on: a float of today's epoch is no finer than 240 ns.
-        return self._start_unix_ns + round((time_s - self._start_s) * self.speed * 1e9)
+        return self.start_unix_ns + round((time_s - self._start_s) * self.speed * 1e9)
 
 
 class RecordWriter:
-    """Appends each finished request to the file and flushes it, so that a killed client loses none.
+    """Appends each finished request to the file, one write a line, so that a killed client loses none.
 
-    Flushed means handed to the system, not forced to the disk: that would cost milliseconds a request. A disk that fails
-    (full, gone) does not stop the run: `problem` holds the OSError, later records are skipped, and write_artifacts writes
-    the file anew from all records or raises.
+    Written means handed to the system, not forced to the disk: that would cost milliseconds a request. A disk that fails
+    (full, gone) does not stop the run: what could not be written is kept and tried again, at most once a second, and the
+    file never holds part of a line. `problem` is the OSError that stands in the way, None when every line is in the file.
     """
 
-    def __init__(self, directory: Path, clock: RunClock) -> None:
-        """Starts the file afresh. Raises OSError when the directory cannot be made or the file not be opened."""
+    def __init__(self, directory: Path, clock: RunClock, about: RunResult | None = None) -> None:
+        """Starts the file afresh and removes what an earlier run left in the folder.
+
+        about: the run as far as it is known at its start; it is kept beside the records, for the case that there will be no
+        summary. Raises OSError when the directory cannot be made or the file not be opened.
+        """
         directory.mkdir(parents=True, exist_ok=True)
         self.path = directory / RECORDS_FILE
+        self.benchmark_id = str(uuid.uuid4())
         self.problem: OSError | None = None
         self._clock = clock
-        self._file: BinaryIO | None = self.path.open("wb")
+        self._file: int | None = os.open(self.path, _AFRESH, 0o666)
+        self._whole = 0  # bytes of whole lines in the file
+        self._waiting: list[bytes] = []
+        self._retry_s = 0.0
+        for name in (HEAD_FILE, *_LEFT_BEHIND):
+            (directory / name).unlink(missing_ok=True)
+        if about is not None:
+            from llmirage_client.report.run_head import run_head  # files of a whole run are no business of a single record
+
+            head = run_head(about, self.benchmark_id, clock.start_unix_ns)
+            (directory / HEAD_FILE).write_text(json.dumps(head, indent=2, default=str) + "\n")
 
     def write(self, record: Record) -> None:
+        line = record_line(record, self._clock)
+        if self.problem is None:
+            self._append(line)
+        else:
+            self._waiting.append(line)
+            if time.monotonic() >= self._retry_s:
+                self._catch_up()
+
+    def close(self) -> None:
+        """Writes what waited, if that is possible now. `problem` says whether it was."""
+        if self._file is None:
+            return
+        if self._waiting:
+            self._catch_up()
+        file, self._file = self._file, None
+        try:
+            os.close(file)
+        except OSError as error:
+            self.problem = self.problem or error
+
+    def _append(self, lines: bytes) -> None:
         if self._file is None:
             return
         try:
-            self._file.write(record_line(record, self._clock))
-            self._file.flush()
+            written = os.write(self._file, lines)
+            while written < len(lines):  # a disk that fills up takes a part first
+                written += os.write(self._file, lines[written:])
+            self._whole += len(lines)
         except OSError as error:
             self.problem = error
-            self.close()
+            self._retry_s = time.monotonic() + _RETRY_S
+            self._waiting.append(lines)
+            self._cut()
 
-    def close(self) -> None:
-        file, self._file = self._file, None
-        if file is not None:
-            try:
-                file.close()
-            except OSError as error:
-                self.problem = self.problem or error
+    def _cut(self) -> None:
+        """Take back the part of a line that was written."""
+        assert self._file is not None
+        try:
+            os.ftruncate(self._file, self._whole)
+            os.lseek(self._file, self._whole, os.SEEK_SET)
+        except OSError:  # then the file ends in part of a line, and its reader leaves that out
+            pass
+
+    def _catch_up(self) -> None:
+        lines, self._waiting, self.problem = b"".join(self._waiting), [], None
+        self._append(lines)
 
 
 def record_line(record: Record, clock: RunClock) -> bytes:
@@ -92,10 +153,29 @@ def record_line(record: Record, clock: RunClock) -> bytes:
     if gaps.size:
         # To the nanosecond, which is finer than any clock here; more digits would double the file.
         metrics["inter_chunk_latency"] = {"value": gaps.round(6).tolist(), "unit": PER_REQUEST["inter_chunk_latency"].unit}
-    line: dict[str, Any] = {"metadata": metadata, "metrics": metrics}
+    line: dict[str, Any] = {"metadata": metadata, "metrics": metrics, "llmirage": _own(record)}
     if exchange.error is not None:
         line["error"] = error_details(exchange.error)
     return json.dumps(line, separators=(",", ":")).encode() + b"\n"
+
+
+def _own(record: Record) -> dict[str, Any]:
+    """What AIPerf's layout has no place for, as far as it is not what goes without saying."""
+    exchange = record.exchange
+    own = {
+        "branch_mode": record.branch_mode,
+        "streamed": exchange.streamed,
+        "status": exchange.status,
+        "finish_reason": exchange.finish_reason,
+        "input_tokens": record.input_tokens,
+        "output_tokens": record.output_tokens,
+        "output_tokens_asked": record.output_tokens_asked,
+        "parent_turn_index": record.parent_turn_index,
+        "joined": record.joined or None,
+        "retries": exchange.retries or None,
+        "url": exchange.url,
+    }
+    return {key: value for key, value in own.items() if value is not None}
 
 
 def error_details(error: RequestError) -> dict[str, Any]:
