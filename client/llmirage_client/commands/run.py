@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from llmirage_client.commands.flags.endpoint import endpoint_fields, endpoint_flags, endpoint_of
+from llmirage_client.commands.flags.endpoint import endpoint_fields, endpoint_flags, endpoint_of, in_context_mode_of
 from llmirage_client.commands.flags.load import load_fields, load_flags
 from llmirage_client.commands.flags.measure import measure_fields, measure_flags
 from llmirage_client.commands.flags.sections import SectionedCommand
@@ -39,6 +39,7 @@ def run(file: str, **settings: Any) -> None:
     except WorkloadError as error:
         click.echo(error, err=True)
         sys.exit(2)
+    workload = in_context_mode_of(workload, settings)
     options = run_options(workload, settings)
 
     from llmirage_client.commands.execute import execute

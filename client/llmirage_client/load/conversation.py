@@ -102,7 +102,7 @@ def message_call(conversation: Conversation, turn: Turn, options: RunOptions, en
         previous_response_id=conversation.response_id,
     )
     body = endpoint.body(ask)
-    if turn.min_tokens is not None and options.knows_ignore_eos:
+    if turn.min_tokens is not None and options.knows_ignore_eos and endpoint.knows_ignore_eos:
         body |= {"min_tokens": turn.min_tokens, "ignore_eos": True}
     return finished_call(endpoint, body, turn, options)
 

@@ -64,7 +64,7 @@ class TokenCalls:
             legacy_max_tokens=options.use_legacy_max_tokens,
         )
         body = prompt_body(self._prompt(conversation, spec), ask) if as_prompt else endpoint.body(ask)
-        if options.takes_token_ids and endpoint.name != "messages":
+        if options.knows_ignore_eos and endpoint.knows_ignore_eos:
             body |= {"min_tokens": spec.output_tokens, "ignore_eos": True}
         counted = options.counts_prompts or prompt_as_ids(spec, options)
         call = finished_call(endpoint, body, turn, options)

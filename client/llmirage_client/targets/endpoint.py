@@ -2,18 +2,50 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from llmirage_client.targets.http import HttpTarget
+from llmirage_client.targets.retrying import RetryingTarget
+from llmirage_client.targets.spread import SpreadTarget, UrlStrategy
+from llmirage_client.targets.target import Askable
+from llmirage_client.targets.tls import Tls
+from llmirage_client.targets.transport import LeanTransport
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    url: str
-    api_key: str | None
-    headers: tuple[tuple[str, str], ...]
-    timeout_s: float
+    """urls: at least one. key_header: Authorization, where the key goes behind "Bearer", or a header of its own."""
 
-    def target(self) -> HttpTarget:
+    urls: tuple[str, ...]
+    api_key: str | None = None
+    key_header: str = "Authorization"
+    headers: tuple[tuple[str, str], ...] = ()
+    timeout_s: float | None = None
+    connect_timeout_s: float | None = None
+    retries: int = 0
+    url_strategy: UrlStrategy = "round_robin"
+    tls: Tls = field(default_factory=Tls)
+
+    @property
+    def url(self) -> str:
+        """For people to read."""
+        return ", ".join(self.urls)
+
+    def target(self) -> Askable:
         """Raises ValueError for what cannot be an endpoint. Make it on the running loop."""
-        return HttpTarget(self.url, self.api_key, self.headers, self.timeout_s)
+        context = self.tls.context()
+        targets: list[tuple[str, Askable]] = []
+        for url in self.urls:
+            transport = LeanTransport(verify=True if context is None else context)
+            target = HttpTarget(
+                url,
+                self.api_key,
+                self.headers,
+                self.timeout_s,
+                transport=transport,
+                connect_timeout_s=self.connect_timeout_s,
+                key_header=self.key_header,
+            )
+            targets.append((url, target))
+        spread = SpreadTarget(targets, self.url_strategy) if len(targets) > 1 else targets[0][1]
+        return RetryingTarget(spread, self.retries) if self.retries else spread

@@ -46,11 +46,13 @@ class HttpTarget:
         max_connections: int | None = None,
         *,
         transport: httpx.AsyncBaseTransport | None = None,
+        connect_timeout_s: float | None = None,
+        key_header: str = "Authorization",
     ) -> None:
         """base_url: see normalise_url. headers: sent with every call, they replace ours of the same name. timeout_s: for the
         whole of one reply. max_connections: how many calls may be under way at once, None for no limit. transport: another
-        way to reach the endpoint, then max_connections is that transport's business. Raises ValueError for a base_url or a
-        header that cannot be sent.
+        way to reach the endpoint, then max_connections is that transport's business. key_header: where the key goes, alone
+        unless it is Authorization. Raises ValueError for a base_url or a header that cannot be sent.
         """
         self.base_url = normalise_url(base_url)
         self._timeout_s = timeout_s
@@ -63,7 +65,9 @@ class HttpTarget:
             "content-type": ("Content-Type", "application/json"),
         }
         if api_key:
-            self._headers["authorization"] = ("Authorization", f"Bearer {api_key}")
+            bearer = key_header.lower() == "authorization"
+            self._headers[key_header.lower()] = (key_header, f"Bearer {api_key}" if bearer else api_key)
+        self._timeouts = {} if connect_timeout_s is None else {"timeout": {"connect": connect_timeout_s}}
         for name, value in headers:
             self._headers[name.lower()] = (name, value)
         for name, value in self._headers.values():
@@ -144,7 +148,7 @@ class HttpTarget:
         headers.setdefault("accept", ("Accept", "text/event-stream" if call.stream else "application/json"))
         for name, value in call.headers.items():
             headers[name.lower()] = (name, value)
-        extensions = {} if call.on_sent is None else {"on_sent": call.on_sent}
+        extensions = self._timeouts if call.on_sent is None else {**self._timeouts, "on_sent": call.on_sent}
         content = encode_body(call.body)
         return httpx.Request("POST", url, headers=list(headers.values()), content=content, extensions=extensions)
 
@@ -169,6 +173,7 @@ def _read(exchange: Exchange, reply: Reply, response: httpx.Response, segments: 
     encoding = response.headers.get("content-encoding", "identity")
     if status != 200:
         body = b"".join([piece for _, piece in segments])
+        exchange.retry_after_s = _seconds(response.headers.get("retry-after"))
         exchange.error = exchange.error or _status_error(
             status, response.headers.get("location"), body, response.reason_phrase
         )
@@ -208,6 +213,11 @@ def _complete(exchange: Exchange, reply: Reply) -> None:
     if exchange.error is None:
         exchange.message = message
         exchange.items = reply.items
+
+
+def _seconds(text: str | None) -> float | None:
+    """A header's number of seconds; None for a date, which Retry-After may have too, and for nonsense."""
+    return float(text) if text is not None and re.fullmatch(r"\d{1,9}(\.\d+)?", text) else None
 
 
 def _status_error(status: int, location: str | None, body: bytes, reason: str) -> RequestError:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import httpx
 
 if TYPE_CHECKING:
-    from llmirage_client.targets.http import HttpTarget
+    from llmirage_client.targets.target import Askable
 
 PROBE_TIMEOUT_S = 2.0
 
@@ -28,7 +28,7 @@ class EndpointInfo:
     error: str | None = None
 
 
-async def probe(target: HttpTarget, timeout_s: float = PROBE_TIMEOUT_S) -> EndpointInfo:
+async def probe(target: Askable, timeout_s: float = PROBE_TIMEOUT_S) -> EndpointInfo:
     """Ask GET /models once. Never raises: an endpoint that does not answer properly is of kind "other", with no models."""
     try:
         async with asyncio.timeout(timeout_s):

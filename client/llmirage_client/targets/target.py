@@ -43,3 +43,11 @@ class Target(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+class Askable(Target, Protocol):
+    """A target that also answers questions about itself."""
+
+    async def get(self, path: str) -> tuple[int, bytes]:
+        """GET a path below the API root: status and body. Raises httpx.TransportError."""
+        ...

@@ -86,7 +86,7 @@ def test_with_session_prefix_none_calls_share_next_to_nothing(bench: Any) -> Non
 @given(st.lists(st.tuples(st.integers(8, 900), st.integers(1, 300)), min_size=1, max_size=8))
 def test_any_sequence_of_counts_is_met_exactly(pairs: list[tuple[int, int]]) -> None:
     own = sizes(*pairs)
-    conversation = Family(Workload("agentic_jsonl", "x", {"s": own}, ("s",)), Identifiers(1)).root("s")
+    conversation = Family(Workload("agentic_jsonl", "x", {"s": own}, ("s",)), Identifiers(1)).root(own)
     calls = TokenCalls(RunOptions(**OURS))
     for turn in own.turns:
         body = calls.plan(conversation, turn).call.body

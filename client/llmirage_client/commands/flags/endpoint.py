@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -11,10 +13,26 @@ from llmirage_client.commands.flags.sections import flag, together
 
 if TYPE_CHECKING:
     from llmirage_client.targets.endpoint import Endpoint
+    from llmirage_client.targets.spread import UrlStrategy
     from llmirage_client.workload.session import Workload
 
 _SECTION = "Endpoint"
 _ABOVE_ZERO = click.FloatRange(min=0, min_open=True)
+_FILE = click.Path(exists=True, dir_okay=False)
+_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
+
+
+def _urls(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> str:
+    """One text, with commas between several."""
+    return ",".join(values)
+
+
+def _path(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    if value is None:
+        return None
+    if "://" in value or any(not "!" <= character <= "~" for character in value):
+        raise click.BadParameter(f"{value!r} is not a path on the host, such as /v2/chat")
+    return "/" + value.lstrip("/")
 
 
 def _header(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
@@ -53,10 +71,20 @@ endpoint_flags = together(
         _SECTION,
         "--url",
         "-u",
-        default="localhost:8000",
+        multiple=True,
+        callback=_urls,
+        default=("localhost:8000",),
         show_default=True,
         metavar="URL",
-        help="The endpoint: host:port or a full URL, with or without /v1.",
+        help="The endpoint: host:port or a full URL, with or without /v1. Given several times, or with commas, the load is "
+        "spread over all.",
+    ),
+    flag(
+        _SECTION,
+        "--url-strategy",
+        type=click.Choice(["round_robin", "sticky"]),
+        help="Spread over several URLs: each request to the next, or each conversation with its forks to one.  "
+        "[default: round_robin; sticky where the server keeps the history]",
     ),
     flag(
         _SECTION,
@@ -65,7 +93,13 @@ endpoint_flags = together(
         metavar="NAME",
         help="Model for requests that name none.  [default: the only one the endpoint lists]",
     ),
-    flag(_SECTION, "--api-key", metavar="KEY", help="Sent as 'Authorization: Bearer KEY'."),
+    flag(
+        _SECTION,
+        "--api-key",
+        metavar="KEY",
+        help="Sent as 'Authorization: Bearer KEY', to the Messages API as 'x-api-key: KEY'.  [default: OPENAI_API_KEY or "
+        "ANTHROPIC_API_KEY of the environment, over https or to this machine only]",
+    ),
     flag(
         _SECTION,
         "--header",
@@ -87,8 +121,36 @@ endpoint_flags = together(
     flag(
         _SECTION,
         "--endpoint-type",
-        type=click.Choice(["chat", "completions"]),
-        help="API to speak.  [default: chat; completions for token ids, where the endpoint is llmirage or vLLM]",
+        type=click.Choice(["chat", "completions", "responses", "messages", "raw"]),
+        help="API to speak: messages is Anthropic's, raw sends the file's whole bodies to --endpoint-path.  [default: chat; "
+        "completions for token ids, where the endpoint is llmirage or vLLM]",
+    ),
+    flag(
+        _SECTION,
+        "--endpoint-path",
+        "--custom-endpoint",
+        callback=_path,
+        metavar="PATH",
+        help="Path on the host instead of the API's own, such as /v2/chat.",
+    ),
+    flag(
+        _SECTION,
+        "--context-mode",
+        type=click.Choice(
+            ["deltas_without_responses", "deltas_with_responses", "message_array_with_responses", "server_state"]
+        ),
+        metavar="MODE",
+        help="How turns become requests, over what the file says: deltas_without_responses, deltas_with_responses, "
+        "message_array_with_responses or server_state (docs/context-modes.md).  [default: the file's]",
+    ),
+    flag(
+        _SECTION,
+        "--tool-results",
+        type=click.Choice(["authored", "matched", "fitted"]),
+        default="matched",
+        show_default=True,
+        help="The file's tool results after a live reply: as they are, with the ids of its calls, or exactly one for each "
+        "call.",
     ),
     flag(_SECTION, "--streaming/--no-streaming", default=True, show_default=True, help="Ask for streamed replies."),
     flag(
@@ -102,6 +164,28 @@ endpoint_flags = together(
     ),
     flag(
         _SECTION,
+        "--connect-timeout-seconds",
+        type=_ABOVE_ZERO,
+        default=30.0,
+        show_default=True,
+        metavar="S",
+        help="Give up connecting after so long, TLS included.",
+    ),
+    flag(
+        _SECTION,
+        "--retries",
+        type=click.IntRange(min=0),
+        default=0,
+        show_default=True,
+        metavar="N",
+        help="Send a request up to N more times after a failed connection or HTTP 408, 409, 429, 5xx; lost time counts.",
+    ),
+    flag(_SECTION, "--tls-ca", type=_FILE, metavar="FILE", help="Trust these certificate authorities (PEM) and no others."),
+    flag(_SECTION, "--tls-insecure", is_flag=True, help="Trust any certificate."),
+    flag(_SECTION, "--tls-cert", type=_FILE, metavar="FILE", help="Our certificate (PEM), for endpoints that ask for one."),
+    flag(_SECTION, "--tls-key", type=_FILE, metavar="FILE", help="Its key, where --tls-cert has none."),
+    flag(
+        _SECTION,
         "--session-header",
         metavar="NAME",
         help="Send the conversation's id under this name instead of X-Correlation-ID.",
@@ -111,30 +195,75 @@ endpoint_flags = together(
 
 
 def endpoint_of(settings: dict[str, Any]) -> Endpoint:
-    """Raises click.UsageError for a URL that is none."""
+    """Raises click.UsageError for what cannot be an endpoint."""
     from llmirage_client.targets.address import normalise_url
     from llmirage_client.targets.endpoint import Endpoint
+    from llmirage_client.targets.tls import Tls
 
     try:
-        url = normalise_url(settings["url"])
+        urls = tuple(normalise_url(url) for url in settings["url"].split(","))
+        if settings["tls_key"] and not settings["tls_cert"]:
+            raise ValueError("--tls-key: a key alone is nothing to show, give --tls-cert too")
+        tls = Tls(settings["tls_ca"], settings["tls_insecure"], settings["tls_cert"], settings["tls_key"])
+        tls.context()
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    return Endpoint(url, settings["api_key"], settings["headers"], settings["request_timeout_seconds"])
+    on_server = settings["context_mode"] == "server_state"
+    strategy: UrlStrategy = settings["url_strategy"] or ("sticky" if on_server else "round_robin")
+    if on_server and len(urls) > 1 and strategy != "sticky":
+        raise click.UsageError("--context-mode server_state needs --url-strategy sticky: one server keeps the history")
+    messages = settings["endpoint_type"] == "messages"
+    return Endpoint(
+        urls=urls,
+        api_key=settings["api_key"] or _key_of_environment(urls, messages),
+        key_header="x-api-key" if messages else "Authorization",
+        headers=settings["headers"],
+        timeout_s=settings["request_timeout_seconds"],
+        connect_timeout_s=settings["connect_timeout_seconds"],
+        retries=settings["retries"],
+        url_strategy=strategy,
+        tls=tls,
+    )
 
 
 def endpoint_fields(workload: Workload, settings: dict[str, Any]) -> dict[str, Any]:
     """Fields of RunOptions. Raises click.UsageError for what makes no sense together."""
-    if settings["endpoint_type"] == "completions" and any(
-        s.mode not in ("tokens", "verbatim") for s in workload.sessions.values()
-    ):
-        raise click.UsageError(
-            f"--endpoint-type completions cannot carry the messages of a {workload.format} file: use chat"
-        )
+    kind = settings["endpoint_type"]
+    if kind == "raw":
+        if settings["endpoint_path"] is None:
+            raise click.UsageError("--endpoint-type raw needs --endpoint-path: there is no usual path")
+        if any(session.mode != "verbatim" for session in workload.sessions.values()):
+            raise click.UsageError(
+                f"--endpoint-type raw sends whole request bodies, which a {workload.format} file does not have: take chat, "
+                "completions, responses or messages; --endpoint-path goes with each of them"
+            )
+    if settings["context_mode"] == "server_state" and kind != "responses":
+        raise click.UsageError("--context-mode server_state needs --endpoint-type responses: only this API keeps histories")
     return {
         "model": settings["model"] or "",
-        "endpoint_type": settings["endpoint_type"],
+        "endpoint_type": kind,
+        "endpoint_path": settings["endpoint_path"],
+        "tool_results": settings["tool_results"],
         "streaming": settings["streaming"],
         "extra_inputs": settings["extra_inputs"],
         "use_legacy_max_tokens": settings["use_legacy_max_tokens"],
         "session_header": settings["session_header"],
     }
+
+
+def in_context_mode_of(workload: Workload, settings: dict[str, Any]) -> Workload:
+    """The workload in the mode that the command line asks for. Raises click.UsageError where it has no such choice."""
+    from llmirage_client.load.context_modes import in_context_mode
+
+    if settings["context_mode"] is None:
+        return workload
+    try:
+        return in_context_mode(workload, settings["context_mode"])
+    except ValueError as error:
+        raise click.UsageError(f"--context-mode {settings['context_mode']}: {error}") from None
+
+
+def _key_of_environment(urls: tuple[str, ...], messages: bool) -> str | None:
+    """A key that was not given for this run goes only where nobody can read it on the way."""
+    private = all(url.startswith("https:") or urlsplit(url).hostname in _THIS_MACHINE for url in urls)
+    return os.environ.get("ANTHROPIC_API_KEY" if messages else "OPENAI_API_KEY") if private else None

@@ -30,12 +30,14 @@ class Endpoint(Protocol):
     """One API. Histories and files are in chat's form; it translates them to its own, and reads its replies.
 
     path: below the API root. translates: its items are other things than chat's messages.
+    knows_ignore_eos: has vLLM's `ignore_eos` and `min_tokens`, where the server does.
     asks_for_usage: a stream reports its usage only when `stream_options` says so.
     """
 
     name: str
     path: str
     translates: bool
+    knows_ignore_eos: bool
     asks_for_usage: bool
     headers: Mapping[str, str]
 

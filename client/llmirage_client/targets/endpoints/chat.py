@@ -86,6 +86,7 @@ class ChatEndpoint:
     path = "/chat/completions"
     new_reply = ChatReply
     translates = False
+    knows_ignore_eos = True
     asks_for_usage = True
     headers: Mapping[str, str] = {}
 

@@ -21,6 +21,7 @@ class CompletionsEndpoint:
     path = "/completions"
     new_reply = ChatReply
     translates = False
+    knows_ignore_eos = True
     asks_for_usage = True
     headers: Mapping[str, str] = {}
 

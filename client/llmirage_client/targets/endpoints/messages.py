@@ -28,6 +28,7 @@ class MessagesEndpoint:
     path = "/messages"
     new_reply = MessagesReply
     translates = True
+    knows_ignore_eos = False
     asks_for_usage = False
     headers: Mapping[str, str] = {"anthropic-version": "2023-06-01"}
 

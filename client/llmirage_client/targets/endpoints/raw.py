@@ -67,6 +67,7 @@ class RawEndpoint:
     path = "/"
     new_reply = RawReply
     translates = False
+    knows_ignore_eos = False
     asks_for_usage = False
     headers: Mapping[str, str] = {}
 

@@ -21,6 +21,7 @@ class ResponsesEndpoint:
     path = "/responses"
     new_reply = ResponsesReply
     translates = True
+    knows_ignore_eos = True
     asks_for_usage = False
     headers: Mapping[str, str] = {}
 
