@@ -97,8 +97,8 @@ def test_text_usage_streams_and_batches(model: Any) -> None:
 def test_tools_are_called_with_what_was_said(model: Any, tools: list[Any]) -> None:
     bound = model.bind_tools(tools)
     assert called(bound.invoke("what is 3 * 12? Also, what is 11 + 49?")) == [
-        ("add", {"a": 11, "b": 49}),
         ("multiply", {"a": 3, "b": 12}),
+        ("add", {"a": 11, "b": 49}),
     ]
     assert called(bound.invoke("What is 17 times 23?")) == [("multiply", {"a": 17, "b": 23})]
     assert called(bound.invoke("Hello there")) == []

@@ -55,7 +55,7 @@ def ask(said: str, **more: Any) -> ReplyRequest:
         ("What is 3 plus 4?", ["add_numbers"]),
         ("2+2?", ["add_numbers"]),
         ("Send a mail to bob@example.org", ["send_email"]),
-        ("What time is it in Tokyo and what's the weather there?", ["get_weather", "get_current_time"]),
+        ("What time is it in Tokyo and what's the weather there?", ["get_current_time", "get_weather"]),
         ("Please use run_sql.", ["run_sql"]),
         ("Hello, who are you?", []),
         ("Tell me a joke", []),
@@ -273,8 +273,11 @@ def test_a_decimal_is_a_number_and_an_object_without_required_keys_is_not_empty(
         ("power", "2 and 10", [2, 10]),
     ],
 )
-def test_numbers_go_to_the_operation_they_belong_to(tool: str, said: str, numbers: list[int]) -> None:
-    assert list(arguments_for(NUMBERS, said, 0, 0, tool).values()) == numbers
+def test_numbers_go_to_the_operation_they_belong_to(
+    source: ComposedReplies, tool: str, said: str, numbers: list[int]
+) -> None:
+    reply = source.reply(ask(said, tools=(Tool("function", tool, "", NUMBERS),), tool_choice=ToolChoice("required")))
+    assert list(json.loads(reply.said(reply.parts[0])).values()) == numbers
 
 
 def test_a_place_in_lower_case() -> None:

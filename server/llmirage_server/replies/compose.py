@@ -8,7 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from llmirage_server.replies.arguments import arguments_for, calls_wanted, with_heard
+from llmirage_server.replies.arguments import arguments_for, with_heard
+from llmirage_server.replies.commands import code_of, command_of, sql_of
+from llmirage_server.replies.lexicon import split_words
+from llmirage_server.replies.listener import Hints
 from llmirage_server.replies.prompted import object_form
 from llmirage_server.replies.prose import conversation_key
 from llmirage_server.replies.refusals import refusal_text
@@ -26,7 +29,7 @@ from llmirage_server.replies.reply import (
 from llmirage_server.replies.stops import find_stop
 from llmirage_server.replies.structured import grammar, pattern
 from llmirage_server.replies.structured.values import value_for
-from llmirage_server.replies.tool_choice import MOST_CALLS, choose_tools
+from llmirage_server.replies.tool_choice import Call, calls_now
 from llmirage_shared import embedded_tokenizer as vocabulary
 from llmirage_shared.prose_book import mix
 from llmirage_shared.synthetic_text import SyntheticText
@@ -52,7 +55,7 @@ class ComposedReplies:
     def reply(self, request: ReplyRequest) -> Reply:
         """The plan for one choice. Raises SchemaError, PatternError or GrammarError when what was asked for cannot be."""
         refuse = request.refuse and self._refuses
-        calls = choose_tools(request) if request.tools and not refuse else []
+        calls = calls_now(request) if request.tools and not refuse else []
         shaped = request.json_schema is not None or request.grammar is not None
         if not (calls or shaped or request.reasoning_tokens or refuse):
             return self._texts.reply(request)
@@ -68,9 +71,8 @@ class ComposedReplies:
             draft.say("refusal", refusal_text(key))
             return draft.reply("stop", ends=self._tokenizer.end_id)
         if calls:
-            for turn, (tool, index) in enumerate(_one_by_one(calls, request)):
-                said = request.last_user_text
-                self._call(draft, tool, self._input(tool, said, mix(key + turn), index))
+            for place, call in enumerate(calls):
+                self._call(draft, call.tool, self._input(call, mix(key + place)))
             return draft.reply("tool_calls", ends=self._tokenizer.end_id)
         if shaped:
             return self._shaped(draft, request, key)
@@ -96,10 +98,14 @@ class ComposedReplies:
         draft.say("function_call" if tool.kind == "function" else "custom_call", written, tool.name)
         draft.mark(vocabulary.END_OF_TOOL_CALL if self._own_marks else _CALL_CLOSES)
 
-    def _input(self, tool: Tool, said: str, seed: int, index: int) -> str:
+    def _input(self, call: Call, seed: int) -> str:
+        tool = call.tool
         if tool.kind == "function":
-            return json_text(arguments_for(tool.parameters, said, seed, index, tool.name))
-        return grammar_text(tool.grammar, seed) if tool.grammar is not None else said.strip() or "..."
+            hints = Hints(call.more, call.numbers, call.formula, call.operation, call.result)
+            return json_text(arguments_for(tool.parameters, call.said, seed, call.turn, tool.name, hints))
+        if tool.grammar is not None:
+            return grammar_text(tool.grammar, seed)
+        return free_input(tool.name, call.said, call.formula)
 
     def _shaped(self, draft: _Draft, request: ReplyRequest, key: int) -> Reply:
         if request.grammar is not None:
@@ -121,6 +127,16 @@ def _value(schema: Any, said: str, key: int) -> Any:
     return with_heard(value, schema, said, quoting=False) if isinstance(value, dict) else value
 
 
+def free_input(tool: str, said: str, formula: str = "") -> str:
+    """What is written to a tool that takes any text: a command for a shell, code for an interpreter, else the words."""
+    words = set(split_words(tool))
+    if formula:
+        return f"print({formula})" if words & {"python", "code"} else formula
+    if words & {"sql", "query", "database"} and (statement := sql_of(said)):
+        return statement
+    return code_of(said) or (command_of(said) if words & {"bash", "shell", "terminal"} else None) or said.strip() or "..."
+
+
 def json_text(value: Any) -> str:
     """JSON as models write it in structured output: no spaces, characters as they are."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
@@ -133,18 +149,6 @@ def grammar_text(shape: Grammar, seed: int) -> str:
     if shape.syntax == "lark":
         return grammar.text_for(shape.definition, seed)
     return pattern.whole_match(shape.definition, seed)
-
-
-def _one_by_one(calls: list[Tool], request: ReplyRequest) -> list[tuple[Tool, int]]:
-    """Each tool with the how-many-th call of it this is: one for each thing the user named, if calls may be parallel."""
-    if not request.parallel_tool_calls:
-        return [(tool, request.called.count(tool.name)) for tool in calls[:1]]
-    wanted = [
-        (tool, index)
-        for tool in calls
-        for index in range(calls_wanted(tool.parameters, request.last_user_text) if tool.kind == "function" else 1)
-    ]
-    return wanted[:MOST_CALLS]
 
 
 class _Draft:

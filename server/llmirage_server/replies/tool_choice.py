@@ -1,84 +1,80 @@
-"""Which tools a sensible model would call: those that do what the user asks for, and that it has not called yet."""
+"""Which tools a sensible model would call now: those that do what the user asks for, in the order it must be done."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+from llmirage_server.replies import sums
+from llmirage_server.replies.arguments import calls_wanted
+from llmirage_server.replies.asked import Clause, clauses, shortened
+from llmirage_server.replies.commands import FILE, command_of, sql_of
+from llmirage_server.replies.hearing import particulars
+from llmirage_server.replies.lexicon import language_of, meaning, split_words, stem, word_set
 from llmirage_server.replies.reply import ReplyRequest, Tool
+from llmirage_server.replies.sums import Earlier, Number, Operation
+from llmirage_server.replies.tool_traits import Traits
 
 MOST_CALLS = 8  # in one reply
-_ENOUGH = 3.0  # score from which a tool does what was asked
-_NAME, _DESCRIPTION, _PARAMETER, _SPELLED_OUT = 3.0, 1.5, 1.0, 10.0
+_ENOUGH, _ENOUGH_TO_EXPLAIN, _ENOUGH_TO_HAND_OVER = 3.0, 7.0, 1.5  # scores from which a tool does what was asked
+_NAME, _VERBATIM, _DESCRIPTION, _PARAMETER, _VERB = 3.0, 0.5, 1.5, 1.0, 1.0
+_LOOKS_WHERE_CHANGE_IS_ASKED, _CHANGES_WHERE_A_LOOK_IS_ASKED = 0.5, 0.3
 
-_WORD = re.compile(r"[A-Za-z]+|\d+(?:\.\d+)?")
-_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-
-
-def _set(words: str) -> frozenset[str]:
-    return frozenset(words.split())
-
-
-# Words that say nothing about what a tool does.
-_EMPTY = _set(
-    "a an and any are as at be by can current currently do does for from get give given has have how i if in into is it its "
-    "just let list make me more my new now of on or our out please provide return returns run set show some tell that the "
-    "their them then there this to tool tools up use used using value want was we what when where which who will with "
-    "would you your function call based one two s"
-)  # fmt: skip
-# What people say when they want what a tool's name or description speaks of.
-_SAID_AS: Mapping[str, frozenset[str]] = {
-    key: _set(words)
-    for key, words in {
-        "weather": "temperature forecast rain sunny cold hot warm snow wind umbrella",
-        "forecast": "weather rain sunny",
-        "temperature": "weather hot cold warm",
-        "calculate": "plus minus times sum multiply multiplied add divide divided subtract math compute square root percent",
-        "calculator": "plus minus times sum multiply multiplied add divide divided subtract math compute calculate square",
-        "math": "plus minus times sum multiply multiplied add divide divided calculate",
-        "add": "plus sum total together",
-        "sum": "plus add total",
-        "subtract": "minus less difference",
-        "multiply": "times multiplied product",
-        "divide": "divided over quotient",
-        "time": "clock hour oclock",
-        "search": "find look google web news",
-        "lookup": "find look search",
-        "email": "mail send message",
-        "stock": "price share ticker shares",
-        "price": "cost much",
-        "convert": "conversion exchange euros dollars",
-        "translate": "translation french german spanish",
-        "book": "reserve reservation flight hotel",
-        "flight": "fly plane",
-        "capital": "country",
-        "population": "people inhabitants",
-        "file": "read open folder directory",
-        "execute": "run code script command",
-        "python": "code script",
-        "remind": "reminder remember",
-        "reminder": "remind remember",
-        "database": "query many users customers orders records rows",
-        "sql": "database query many users customers orders records rows",
-        "query": "look find search orders records rows",
-        "transaction": "spend spent paid payment bought purchases",
-    }.items()
-}
 # A short question that leans on the one before: it asks, or names something.
-_FOLLOW_UP = re.compile(r"\s*(?i:and|what about|how about|now|same for|also) (?=.*(?:\?|[A-Z0-9])).{1,60}", re.DOTALL)
-_USE_IT = re.compile(
-    r"\b(?:use|call|invoke|run)\s+(?:the|a|your|this|that|one of the)\s+(?:\w+\s+)?(?:tool|function)s?\b", re.IGNORECASE
+_FOLLOW_UP = re.compile(
+    r"\s*(?:(?i:and|what about|how about|now|same for|also|ok(?:ay)?,?) (?=.*(?:\?|[A-Z0-9])).{1,60}|(?:[A-Z][\w-]+ "
+    r"?){1,3}\?)",
+    re.DOTALL,
 )
-_OPERATORS = re.compile(r"\d\s*([-+*/x×÷^])\s*\(?-?\d")
-_OPERATIONS = {"+": "plus", "-": "minus", "*": "times", "x": "times", "×": "times", "/": "divided", "÷": "divided"}
+_USE_IT = re.compile(
+    r"\b(?:use|call|invoke|run|try)\s+(?:the|a|your|this|that|one of the|one of your)\s+(?:\w+\s+)?(?:tool|function)s?\b",
+    re.IGNORECASE,
+)
+_ADDRESS = re.compile(r"[\w.+-]+@[\w-]+\.\w+")
+_LINK = re.compile(r"https?://|\bwww\.|\b\w+\.(?:com|org|net|io|dev)\b")
+_LOOKED_FOR = word_set("search google look lookup find research browse news latest recent investigate")
+_OF_OURS = word_set(
+    "our my policy policies handbook company internal document documents docs documentation manual report guide"
+)
+_ABOUT_YOU = re.compile(r"\b(?:you|your|yourself)\b", re.IGNORECASE)
+_TELL_ME_ABOUT = re.compile(r"\s*(?:tell me (?:about|more)|give me information|what do you know about)\b", re.IGNORECASE)
+_PLAIN_NAME = re.compile(r"[A-Za-z][a-z]*")
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
+_RESULT_KEY = re.compile(r"\"(?:result|value|sum|total|answer|output)\"\s*:\s*(-?\d+(?:\.\d+)?)")
+
+
+@dataclass(slots=True, frozen=True)
+class Call:
+    """A tool to call, and what its arguments are made of.
+
+    said: the words that ask for it; more: words of the conversation besides; turn: the how-many-th of several things of a
+    kind they name. numbers, formula and operation: of arithmetic. result: what the call before gave, for one that uses it.
+    """
+
+    tool: Tool
+    said: str
+    more: str = ""
+    turn: int = 0
+    stage: int = 0
+    numbers: tuple[Number, ...] = ()
+    formula: str = ""
+    operation: str = ""
+    index: int = -1  # of the operation
+    result: str = ""
 
 
 def choose_tools(request: ReplyRequest) -> list[Tool]:
-    """The tools to call now, in the order they were declared; [] to answer in text.
+    """The tools to call now, each once; [] to answer in text."""
+    return list({call.tool.name: call.tool for call in calls_now(request)}.values())
 
-    `auto` calls what the last user message asks for and has not been called since, so agent loops end; "and in London?" asks
-    for what was called for the message before. `required` calls the
-    best of the allowed ones in any case, one it has not called yet before others.
+
+def calls_now(request: ReplyRequest) -> list[Call]:
+    """The calls to make now; [] to answer in text.
+
+    `auto` calls what the last user message asks for and has not been called since, so agent loops end; what depends on a
+    result waits for it. "And in London?" asks for what was called for the message before. `required` calls something in any
+    case: what is asked for, else a tool that takes the final answer, else the likeliest that has not been called yet.
     """
     choice = request.tool_choice
     allowed = [tool for tool in request.tools if choice.names is None or tool.name in choice.names]
@@ -86,51 +82,297 @@ def choose_tools(request: ReplyRequest) -> list[Tool]:
         return []
     if choice.mode == "auto" and request.ignore_eos:
         return []  # the caller wants so many tokens of text
-    scores = {tool.name: score(tool, request.last_user_text) for tool in allowed}
-    fresh = [tool for tool in allowed if tool.name not in request.called]
-    wanted = [tool for tool in fresh if scores[tool.name] >= _ENOUGH]
-    if not wanted and fresh and _USE_IT.search(request.last_user_text):
-        wanted = [max(fresh, key=lambda tool: scores[tool.name])]
-    if not wanted and _FOLLOW_UP.fullmatch(request.last_user_text):
-        wanted = [tool for tool in fresh if tool.name in request.called_before]
-    if not wanted and choice.mode == "required":
-        candidates = fresh or allowed
-        wanted = [max(candidates, key=lambda tool: scores[tool.name])]
-    if wanted and not request.parallel_tool_calls:
-        wanted = [max(wanted, key=lambda tool: scores[tool.name])]
-    return wanted[:MOST_CALLS]
+    plan = _Plan(request, [Traits(tool) for tool in allowed])
+    now = plan.due() or plan.final()
+    if not now and choice.mode == "required":
+        now = plan.likeliest()
+    if not request.parallel_tool_calls:
+        now = now[:1]
+    return now[:MOST_CALLS]
 
 
-def score(tool: Tool, text: str) -> float:
-    """How much a text asks for what a tool does."""
-    if re.search(rf"\b{re.escape(tool.name)}\b", text):
-        return _SPELLED_OUT
-    said = _words([text])
-    if signs := _OPERATORS.findall(text):
-        said |= {_stem(word) for word in ("calculate", "math", *(_OPERATIONS.get(sign, "power") for sign in signs))}
-    found = _NAME * len(_meant(_words([tool.name])) & said)
-    found += _DESCRIPTION * len(_meant(_words([tool.description])) & said)
-    properties = tool.parameters.get("properties") if isinstance(tool.parameters, Mapping) else None
-    if isinstance(properties, Mapping) and found:
-        found += _PARAMETER * len(_words(properties) & said)
+class _Plan:
+    """All calls that the last user message asks for."""
+
+    def __init__(self, request: ReplyRequest, tools: Sequence[Traits]) -> None:
+        self._request = request
+        self._text = shortened(request.last_user_text)
+        self._tools = tools
+        self._answering = [traits for traits in tools if traits.answers([t for t in tools if t is not traits])]
+        if len(self._answering) == len(tools):
+            self._answering = []
+        self._acting = [traits for traits in tools if traits not in self._answering]
+        self._operations = sums.operations(self._text)
+        self._clauses = clauses(self._text)
+        self._calls: list[Call] = []
+        if self._clauses:
+            self._plan()
+        self._calls.sort(key=lambda call: call.stage)
+
+    def due(self) -> list[Call]:
+        """The first calls that were not made yet and wait for nothing."""
+        results = list(zip(self._request.called, [*self._request.results, *[""] * len(self._request.called)], strict=False))
+        left: list[Call] = []
+        values: dict[int, Number] = {}
+        last = results[-1][1] if results else ""
+        for call in self._calls:
+            made = next((number for number, (name, _) in enumerate(results) if name == call.tool.name), None)
+            if made is None:
+                left.append(call)
+                continue
+            _, said = results.pop(made)
+            if call.index >= 0 and (value := _value(said)) is not None:
+                values[call.index] = value
+        if any(traits.hands_over and traits.tool.name in self._request.called for traits in self._tools):
+            return []
+        now = [call for call in left if call.stage == left[0].stage]
+        return [self._with_results(call, values, last) for call in now]
+
+    def final(self) -> list[Call]:
+        """The call that hands in the answer, where the agent has a tool for it and all else is done."""
+        fresh = [traits.tool for traits in self._answering if traits.tool.name not in self._request.called]
+        wanted = self._request.tool_choice.mode == "required" or self._request.called or self._clauses
+        return [Call(self._best(fresh), self._text, result=self._last_result())] if fresh and wanted else []
+
+    def likeliest(self) -> list[Call]:
+        fresh = [traits.tool for traits in self._tools if traits.tool.name not in self._request.called]
+        tool = self._best(fresh or [traits.tool for traits in self._tools])
+        if self._operations and (made := self._operation_calls(only=tool)):
+            return [self._with_results(made[0], {}, "")]
+        return [Call(tool, self._text, self._request.text_before, self._request.called.count(tool.name))]
+
+    def _last_result(self) -> str:
+        return self._request.results[-1] if self._request.results else ""
+
+    def _best(self, tools: Sequence[Tool]) -> Tool:
+        said = _words(self._text, self._text) | ({stem("math")} if self._operations else set())
+        scores = {traits.tool.name: _score(traits, said, None)[0] for traits in self._tools}
+        return max(tools, key=lambda tool: scores[tool.name])
+
+    def _plan(self) -> None:
+        sums_made = self._operation_calls()
+        self._calls += sums_made
+        used = {call.tool.name for call in sums_made}
+        for clause in self._clauses:
+            found = self._spelled_out(clause) or self._by_words(clause, used)
+            if not found and not (sums_made and sums.operations(clause.said)) and not self._leans_back():
+                found = self._by_command(clause) or self._by_search(clause)
+            for tool in found:
+                self._add(tool, clause)
+        if (desk := self._handed_over()) is not None:
+            self._calls = [Call(desk, self._text)]
+        if not self._calls and self._leans_back():
+            before = [traits.tool for traits in self._acting if traits.tool.name in self._request.called_before]
+            for tool in before:
+                for turn in range(calls_wanted(tool.parameters, self._text) if tool.kind == "function" else 1):
+                    self._calls.append(Call(tool, self._text, self._request.text_before, turn))
+        if not self._calls and _USE_IT.search(self._text):
+            self._calls = [Call(self._best([traits.tool for traits in self._acting]), self._text)]
+
+    def _leans_back(self) -> bool:
+        before = self._request.called_before
+        return bool(before) and _FOLLOW_UP.fullmatch(self._request.last_user_text) is not None
+
+    def _add(self, tool: Tool, clause: Clause) -> None:
+        earlier = [call for call in self._calls if call.tool.name == tool.name]
+        if earlier and not self._says_more(Traits(tool), clause, earlier):
+            return
+        wanted = calls_wanted(tool.parameters, clause.said) if tool.kind == "function" else 1
+        for turn in range(wanted):
+            self._calls.append(
+                Call(tool, clause.said, self._text, turn, clause.stage, result="backwards" if clause.backwards else "")
+            )
+
+    @staticmethod
+    def _says_more(traits: Traits, clause: Clause, earlier: Sequence[Call]) -> bool:
+        """Whether the clause asks for one more call of a tool that is called already."""
+        if traits.searches or (not clause.question and traits.verbs & meaning(split_words(clause.said)[:2])):
+            return True
+        return bool(particulars(clause.topic) - set().union(*(particulars(call.said) for call in earlier)))
+
+    # what is asked for by name, and in words that speak of what a tool does
+
+    def _spelled_out(self, clause: Clause) -> list[Tool]:
+        found = []
+        for traits in self._tools:
+            name = traits.tool.name
+            if len(name) < 3 or not re.search(rf"(?<![\w]){re.escape(name)}(?![\w])", clause.said):
+                continue
+            if _PLAIN_NAME.fullmatch(name) and not re.search(
+                rf"[`'\"]{re.escape(name)}[`'\"]|{re.escape(name)} (?:tool|function)|(?:tool|function) {re.escape(name)}",
+                clause.said,
+            ):
+                continue
+            found.append(traits.tool)
+        return found
+
+    def _by_words(self, clause: Clause, used: set[str]) -> list[Tool]:
+        said = _words(clause.topic, clause.said)
+        candidates = [
+            traits
+            for traits in self._acting
+            if traits.tool.name not in used and not traits.hands_over and not self._is_for_sums(traits, clause)
+        ]
+        enough = _ENOUGH_TO_EXPLAIN if clause.explains else _ENOUGH
+        found: list[Tool] = []
+        while candidates:
+            scored = [(_score(traits, said, clause), traits) for traits in candidates]
+            (best, explained), traits = max(scored, key=lambda entry: entry[0][0])
+            if best < enough or (found and not traits.matched(said, deep=False)[0]):
+                break
+            candidates.remove(traits)
+            if not traits.searches or self._is_searched_for(traits, clause):
+                found.append(traits.tool)
+                said = said - explained
+        return found
+
+    def _is_for_sums(self, traits: Traits, clause: Clause) -> bool:
+        """Tools of arithmetic are not called for anything else."""
+        return any(traits.does(kind) and (traits.numbers or traits.words == [kind]) for kind in sums.NAMES)
+
+    def _by_command(self, clause: Clause) -> list[Tool]:
+        if clause.explains:
+            return []
+        for traits in self._acting:
+            if (traits.is_shell and command_of(clause.said)) or (traits.queries and sql_of(clause.said)):
+                return [traits.tool]
+        return []
+
+    def _by_search(self, clause: Clause) -> list[Tool]:
+        candidates = [traits for traits in self._acting if traits.searches and self._is_searched_for(traits, clause)]
+        if not candidates:
+            return []
+        said = _words(clause.topic, clause.said)
+        ours = bool(said & {stem(word) for word in _OF_OURS} or _OF_OURS & set(split_words(clause.topic)))
+        return [max(candidates, key=lambda traits: (traits.searches_files == ours, _score(traits, said, None)[0])).tool]
+
+    def _is_searched_for(self, traits: Traits, clause: Clause) -> bool:
+        words = split_words(clause.topic)
+        if not meaning(words):
+            return False
+        if _LOOKED_FOR & set(words) or _TELL_ME_ABOUT.match(clause.said):
+            return True
+        if _ABOUT_YOU.search(clause.topic) or sums.operations(clause.said):
+            return False
+        return clause.question and (traits.searches_files or not clause.explains)
+
+    def _handed_over(self) -> Tool | None:
+        """The agent to hand over to, if one is there for what is asked."""
+        desks = [traits for traits in self._acting if traits.hands_over]
+        if not desks:
+            return None
+        said = set().union(*(_words(clause.topic, clause.said) for clause in self._clauses))
+        if (language := language_of(self._text)) is not None:
+            said |= {stem(language)}
+        if self._operations:
+            said |= {stem("math")}
+        scores = {}
+        for traits in desks:
+            named, about = traits.matched(said)
+            named, about = named - {"transf", "agent"}, about - {"transf", "agent"}
+            scores[traits.tool.name] = (
+                _NAME * len(named) + _DESCRIPTION * len(about) + _VERBATIM * len(named & traits.objects)
+            )
+        best = max(desks, key=lambda traits: scores[traits.tool.name])
+        if scores[best.tool.name] < _ENOUGH_TO_HAND_OVER:
+            return None
+        at_hand = [call for call in self._calls if not Traits(call.tool).hands_over]
+        if at_hand and max(_score(Traits(call.tool), said, None)[0] for call in at_hand) >= scores[best.tool.name]:
+            return None
+        return best.tool
+
+    # arithmetic
+
+    def _operation_calls(self, only: Tool | None = None) -> list[Call]:
+        """A call for each operation that a tool is there for, or for a whole formula."""
+        tools = self._acting if only is None else [traits for traits in self._tools if traits.tool is only]
+        stages: dict[int, int] = {}
+        made: list[Call] = []
+        whole = next((traits for traits in tools if traits.calculates and not _by_operation(traits)), None) or next(
+            (traits for traits in tools if traits.runs_code), None
+        )
+        each = next((traits for traits in tools if traits.calculates and _by_operation(traits)), None)
+        inner = {
+            operand.index for operation in self._operations for operand in operation.operands if isinstance(operand, Earlier)
+        }
+        for index, operation in enumerate(self._operations):
+            after = [
+                operand.index for operand in operation.operands if isinstance(operand, Earlier) and operand.index in stages
+            ]
+            traits = next((traits for traits in tools if traits.does(operation.kind)), each)
+            if traits is not None:
+                stages[index] = 1 + max([stages[place] for place in after], default=-1)
+                made.append(Call(traits.tool, self._text, stage=stages[index], operation=operation.kind, index=index))
+            elif whole is not None and index not in inner:
+                formula = sums.written(self._operations, index, _number_text(_value(self._last_result())))
+                made.append(Call(whole.tool, self._text, stage=0, formula=formula, index=index))
+        return made
+
+    def _with_results(self, call: Call, values: dict[int, Number], last: str) -> Call:
+        if call.index < 0:
+            return replace(call, result=last if call.result else "")
+        if call.formula:
+            return call
+        for index, operation in enumerate(self._operations[: call.index]):
+            values.setdefault(index, sums.result(operation, self._numbers(operation, values)))
+        return replace(call, numbers=self._numbers(self._operations[call.index], values))
+
+    def _numbers(self, operation: Operation, values: dict[int, Number]) -> tuple[Number, ...]:
+        return tuple(
+            values.get(operand.index, _value(self._request.text_before) or 0) if isinstance(operand, Earlier) else operand
+            for operand in operation.operands
+        )
+
+
+def _by_operation(traits: Traits) -> bool:
+    """A calculator that takes an operation and its operands, not a formula."""
+    return len(traits.numbers) >= 2 or (
+        bool(traits.numbers) and any("array" in str(traits.properties[n]) for n in traits.numbers)
+    )
+
+
+def _value(said: str) -> Number | None:
+    """The number that a tool's result is, or names last."""
+    found = _RESULT_KEY.findall(said) or _NUMBER.findall(said)
+    if not found:
+        return None
+    value = float(found[-1])
+    return int(value) if value.is_integer() else value
+
+
+def _number_text(value: Number | None) -> str:
+    return "0" if value is None else f"{value:.15g}"
+
+
+def _words(topic: str, said: str) -> set[str]:
+    """The stems of what is said, and of what its addresses, files and statements speak of."""
+    found = meaning(split_words(topic))
+    if FILE.search(said):
+        found |= {stem("file"), stem("path")}
+    if _ADDRESS.search(said):
+        found |= {stem("email")}
+    elif _LINK.search(said):
+        found |= {stem("url"), stem("website")}
+    if re.search(r"\b(?:SELECT|INSERT|UPDATE)\b", said) and sql_of(said):
+        found |= {stem("sql"), stem("query")}
     return found
 
 
-def _meant(words: set[str]) -> set[str]:
-    return words.union(*(_STEMS_SAID_AS.get(word, ()) for word in words))
-
-
-def _words(texts: Iterable[str]) -> set[str]:
-    """The words that carry meaning, without their endings."""
-    found = (word.lower() for text in texts for word in _WORD.findall(_CAMEL.sub(" ", text)))
-    return {_stem(word) for word in found if word not in _EMPTY and len(word) > 1 and not word[0].isdigit()}
-
-
-def _stem(word: str) -> str:
-    for ending in ("ing", "ed", "es", "s", "e"):
-        if word.endswith(ending) and len(word) - len(ending) >= 4:
-            return word[: -len(ending)]
-    return word
-
-
-_STEMS_SAID_AS = {_stem(key): {_stem(word) for word in words} for key, words in _SAID_AS.items()}
+def _score(traits: Traits, said: set[str], clause: Clause | None) -> tuple[float, set[str]]:
+    """How much the words ask for what a tool does, and which of them do."""
+    named, about = traits.matched(said)
+    verbs = traits.verbs & said
+    if traits.objects:
+        score = _NAME * len(named) + _DESCRIPTION * len(about) + (_VERB if verbs and (named or about) else 0)
+        score += _VERBATIM * len(named & traits.objects)
+    else:
+        same = clause is not None and bool(clause.acts & traits.acts)
+        score = (_NAME if verbs else _DESCRIPTION * same) + _DESCRIPTION * len(about)
+    if score:
+        parameters = meaning(word for name in traits.properties for word in split_words(name))
+        score += _PARAMETER * min(
+            2, len(parameters & said) + bool(not traits.objects and {"path", "file"} & parameters & said)
+        )
+    if clause is not None and clause.acts and traits.acts and not clause.acts & traits.acts and "run" not in traits.acts:
+        score *= _CHANGES_WHERE_A_LOOK_IS_ASKED if traits.changes else _LOOKS_WHERE_CHANGE_IS_ASKED
+    return score, named | about | verbs

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from llmirage_server.api.shape import Shape, asked_in_words, schema_problem
 from llmirage_server.replies.reply import Tool, ToolChoice
 from llmirage_shared.wire import errors
-from llmirage_shared.wire.chat import called_before_user, called_since_user
+from llmirage_shared.wire.chat import called_before_user, called_since_user, results_since_user, text_before_user
 from llmirage_shared.wire.errors import ApiError
 
 if TYPE_CHECKING:
@@ -129,7 +129,9 @@ def messages_shape(request: CountRequest, chat: Sequence[Mapping[str, Any]], max
         tool_choice=_choice(request, {tool.name for tool in tools}),
         parallel_tool_calls=not (request.tool_choice and request.tool_choice.disable_parallel_tool_use),
         called=called_since_user(chat),
+        results=results_since_user(chat),
         called_before=called_before_user(chat),
+        text_before=text_before_user(chat),
         json_schema=schema,
         fenced=fenced,
         reasoning_tokens=thought,
