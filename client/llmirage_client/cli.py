@@ -21,6 +21,7 @@ COMMANDS = {
         "llmirage_client.commands.simulate:simulate",
         "Run a workload on a simulated cluster in virtual time.",
     ),
+    "report": ("llmirage_client.commands.report:report", "Write one HTML page about a run, or about several."),
     "step": ("llmirage_server.step_command:step", "Explain one forward pass of a model on a GPU, operation by operation."),
     "catalog": ("llmirage_client.commands.catalog:catalog", "List what is built in: workloads, GPUs, models, routers."),
 }

@@ -28,7 +28,7 @@ from llmirage_client.report.html.svg import Box, Floats, line, path, polyline, p
 _BINS = 48
 _CDF_POINTS = 160
 _LABEL_ROW_PX = 15.0
-_GAP_PX = 26.0  # between histogram and CDF
+_GAP_PX = 34.0  # between histogram and CDF
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def histogram(
     top += 22.0
     plot_top, bottom = top + band_px, size.height - 40.0
     high = bottom - plot_top - _GAP_PX
-    upper = Plot(left, plot_top, right, plot_top + 0.6 * high)
+    upper = Plot(left, plot_top, right, plot_top + 0.62 * high)
     lower = Plot(left, upper.bottom + _GAP_PX, right, bottom)
     edges = _edges(sx)
     heights = [np.histogram(v, edges)[0] * (100.0 / v.size if several else 1.0) for v in values]
@@ -88,8 +88,12 @@ def histogram(
     for (_, v, number), tall in zip(kept, heights, strict=True):
         parts.append(_outline(sx, sy, edges, tall, number) if several else _bars(sx, sy, edges, tall, number))
         at = np.unique(np.linspace(0, v.size - 1, min(v.size, _CDF_POINTS)).astype(int))
-        xs, ys = sx(np.sort(v)[at]), share((at + 1) * (100.0 / v.size))
+        # What a log scale cannot show lies at its left edge.
+        xs, ys = np.nan_to_num(sx(np.sort(v)[at]), nan=left), share((at + 1) * (100.0 / v.size))
         parts.append(path(polyline(np.repeat(xs, 2), np.append(lower.bottom, np.repeat(ys, 2)[:-1])), f"l l{number}"))
+    zeros = float((np.concatenate(values) <= 0).mean()) if sx.log else 0.0
+    if zeros:
+        parts.append(text(f"{100 * zeros:.2g} % are 0, left of the axis", right, lower.top - 9.0, anchor="end"))
     for label, at_px, box, row in labels:
         parts.append(line(at_px, plot_top, at_px, lower.bottom, "m"))
         parts.append(text(label, box.left, plot_top - 4.0 - _LABEL_ROW_PX * row))
@@ -129,7 +133,7 @@ def _labels(marks: Mapping[str, float], sx: Scale, left: float, right: float) ->
     placed: list[tuple[str, float, Box, int]] = []
     for name, value in marks.items():
         label = f"{name} {sx.say(value)}"
-        at = sx.at(value)
+        at = sx.at(value) if value > 0 or not sx.log else sx.start_px
         wide = text_width(label, TEXT_PX)
         x = min(max(at - wide / 2, left - 20.0), right + 18.0 - wide)
         box = text_box(label, x, 0.0, TEXT_PX)

@@ -29,7 +29,7 @@ class Size:
         return Size(self.width, height, self.name)
 
 
-SMALL = Size(420, 290, "small")  # three beside each other on a desktop, a whole phone
+SMALL = Size(420, 320, "small")  # three beside each other on a desktop, a whole phone
 HALF = Size(640, 300, "half")
 WIDE = Size(1180, 280, "wide")
 

@@ -17,6 +17,7 @@ Style = Literal["line", "step", "area", "dots", "dotted", "points"]
 MOST_DOTS = 4000
 MOST_POINTS = 400  # of a line: two a pixel would not be seen
 _HOVER_ROWS = 160
+_FEW_DOTS = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,7 @@ def _drawn(series: Series, number: int, sx: Scale, sy: Scale, xs: Floats, ys: Fl
     px_x, px_y = sx(xs), sy(ys)
     css = _css(series, number)
     if series.style == "dots":
-        return path(dots(px_x, px_y), css)
+        return path(dots(px_x, px_y), css + (" few" if xs.size <= _FEW_DOTS else ""))
     if series.style in ("step", "area"):
         px_x, px_y = np.repeat(px_x, 2)[1:], np.repeat(px_y, 2)[:-1]
     d = polyline(px_x, px_y)

@@ -1,0 +1,101 @@
+"""`llmirage report`: runs as one HTML page."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from llmirage_client.measure.record import RunResult
+
+PAGE_FILE = "report.html"
+_MOST_RUNS = 100
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    help="The page; - for standard output.  [default: report.html in the run's folder, here for several]",
+)
+@click.option("--open", "open_page", is_flag=True, help="Show the page in the browser.")
+def report(runs: tuple[str, ...], output: str | None, open_page: bool) -> None:
+    """Write one HTML page about RUN, or about several runs beside each other.
+
+    RUN is the folder of a run's files, its profile_export.jsonl, or a folder with such folders below it, as a sweep leaves
+    one. The page needs nothing else: it works offline and is drawn in light and dark. A run that was cut off has a page
+    too, of what finished. Exit status 2 when there is no run to be read.
+    """
+    places = _places(runs)
+    found = _read(places)
+    from llmirage_client.report.html.run_page import run_page
+    from llmirage_client.report.html.run_view import names_of
+
+    names = names_of([str(place.resolve()) for place in places])
+    page = run_page(list(zip(names, found, strict=True))).encode("utf-8", "replace")
+    if output == "-":
+        sys.stdout.buffer.write(page)
+        sys.stdout.buffer.flush()
+        return
+    path = Path(output) if output else _default(places)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(page)
+    except OSError as error:
+        _refuse([f"{path}: {error.strerror or error}"])
+    click.echo(f"Written to {path} ({len(page) / 1e3:,.0f} kB).")
+    if open_page and click.launch(path.resolve().as_uri()) != 0:
+        click.echo(f"No browser could be started; open {path} by hand.", err=True)
+
+
+def _places(runs: tuple[str, ...]) -> list[Path]:
+    """Every run named, or below a folder named, each once and in order."""
+    from llmirage_client.measure.run_folder import find_runs
+
+    places: list[Path] = []
+    problems = []
+    for name in runs:
+        found = find_runs(name)
+        if not found:
+            problems.append(
+                f"{name}: no run is here: a run has a file profile_export.jsonl"
+                if Path(name).exists()
+                else f"{name}: there is no such file or folder"
+            )
+        places += [place for place in found if place not in places]
+    if problems:
+        _refuse(problems)
+    if len(places) > _MOST_RUNS:
+        _refuse([f"These are {len(places)} runs; a page shows at most {_MOST_RUNS}. Name fewer of them."])
+    return places
+
+
+def _read(places: list[Path]) -> list[RunResult]:
+    from llmirage_client.measure.run_folder import RunFolderError, read_run
+
+    found, problems = [], []
+    for place in places:
+        try:
+            found.append(read_run(place))
+        except RunFolderError as error:
+            problems.append(str(error))
+    if problems:
+        _refuse(problems)
+    return found
+
+
+def _default(places: list[Path]) -> Path:
+    if len(places) > 1:
+        return Path(PAGE_FILE)
+    return (places[0] if places[0].is_dir() else places[0].parent) / PAGE_FILE
+
+
+def _refuse(problems: list[str]) -> None:
+    for problem in problems:
+        click.echo(problem, err=True)
+    sys.exit(2)

@@ -1,0 +1,39 @@
+"""The page of a run, or of several beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from llmirage_client.measure.record import RunResult
+from llmirage_client.report.console import reading_notes
+from llmirage_client.report.html import sections, words
+from llmirage_client.report.html.page import Head, page
+from llmirage_client.report.html.run_view import RunView, view_run
+from llmirage_client.report.html.swimlane import swimlane
+
+
+def run_page(runs: Sequence[tuple[str, RunResult]]) -> str:
+    """One HTML document. runs: name and result of each; the name matters only among several."""
+    views = [view_run(result, name) for name, result in runs]
+    if len(views) > 1:
+        from llmirage_client.report.html.comparison import comparison_page
+
+        return comparison_page(views)
+    return single_page(views[0])
+
+
+def single_page(view: RunView) -> str:
+    parts = [
+        sections.distributions(view),
+        sections.timeline(view),
+        swimlane(view),
+        sections.groups(view),
+        sections.what_drives_it(view),
+        sections.errors(view),
+        sections.slowest(view),
+        sections.said(view, reading_notes(view.result, view.metrics)),
+    ]
+    title = " on ".join(text for text in (view.result.workload_path, view.result.model) if text) or "A run"
+    head = Head(title, words.facts(view), words.verdicts(view), words.cards(view))
+    return page(head, parts, f"Written by llmirage {version('llmirage')} from the records of the run.")

@@ -1,0 +1,274 @@
+"""The sections of one run's page, each a heading, charts and tables of its metrics."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from llmirage_client.measure.columns import BRANCH_MODES
+from llmirage_client.measure.groups import Group
+from llmirage_client.measure.request_columns import chunk_gaps_ms
+from llmirage_client.report.html import over_time
+from llmirage_client.report.html.blocks import charts, figure, notes, paragraph, table
+from llmirage_client.report.html.charts import HALF, SMALL, Axis, Bars, Sample, Series, bars, histogram, line, scatter
+from llmirage_client.report.html.page import Section
+from llmirage_client.report.html.run_view import RunView
+from llmirage_client.report.html.scale import figure as shown
+from llmirage_client.report.numbers import count, number
+
+LATENCIES = (
+    ("time_to_first_token", "Time to first token (TTFT)", "TTFT"),
+    ("inter_token_latency", "Time per output token (TPOT)", "TPOT"),
+    ("inter_chunk_latency", "Between chunks (ITL)", "ITL"),
+    ("request_latency", "Whole request", "latency"),
+)
+_MARKS = ("p50", "p90", "p99")
+_SLOWEST = 12
+_ERRORS = 20
+_TURN_BARS = 60
+_SINCE = Axis("Time since the first request", "s")
+
+
+def distributions(view: RunView) -> Section:
+    figures = []
+    for tag, title, short in LATENCIES:
+        summary = view.metrics.per_request.get(tag)
+        if summary is None:
+            continue
+        gaps = tag == "inter_chunk_latency"
+        values = chunk_gaps_ms(view.columns, view.result.speed) if gaps else view.value(tag)
+        marks = {name: getattr(summary, name) for name in _MARKS}
+        counted = "gaps" if gaps else "requests"
+        figures.append(
+            figure(histogram([Sample(short, values, marks)], title=title, x=Axis(short, "ms", log=None), counted=counted))
+        )
+    for tag, title in (
+        ("input_sequence_length", "Input tokens a request"),
+        ("output_sequence_length", "Output tokens a request"),
+    ):
+        summary = view.metrics.per_request.get(tag)
+        if summary is not None:
+            marks = {name: getattr(summary, name) for name in _MARKS}
+            sample = Sample(title, view.value(tag), marks)
+            figures.append(figure(histogram([sample], title=title, x=Axis("Tokens", log=None), counted="requests")))
+    lead = (
+        "How many requests took how long (bars), and the share that took at most so long (line). Dashed: half, nine of ten "
+        "and 99 of 100 requests were at or below it. An axis is logarithmic where values differ by a factor of 60 or more."
+    )
+    return Section("Distributions", [charts(*figures)], lead)
+
+
+def timeline(view: RunView) -> Section:
+    figures = [_over_time(view, tag, title) for tag, title in (LATENCIES[0][:2], LATENCIES[1][:2])]
+    if len(view.columns):
+        edges = over_time.bins(float(np.nanmax(view.end_s)))
+        figures += [_rate(view, edges), _in_flight(view, edges)]
+    return Section("Over time", [charts(*figures, size="half")])
+
+
+def _over_time(view: RunView, tag: str, title: str) -> str:
+    if not view.has(tag):
+        return ""
+    values, ok = view.value(tag), view.columns.ok
+    series = [Series("one request", view.start_s, values, "dots", color=0)]
+    rolled = over_time.rolling(view.start_s, values)
+    series += [
+        Series(f"p{p}", rolled.at_s, v, "line", color)
+        for (p, v), color in zip(rolled.percentiles.items(), (6, 1, 5), strict=False)
+    ]
+    failed = view.start_s[~ok & ~view.columns.cancelled]
+    chart = line(series, title=f"{title} over time", x=_SINCE, y=Axis("", "ms", log=None), size=HALF)
+    window = f"Percentiles over windows of {shown(rolled.window_s)} s." if rolled.percentiles else ""
+    lost = f" {count(failed.size)} failed requests have no {title.lower()}." if failed.size else ""
+    return figure(chart, "By when a request was sent. " + window + lost)
+
+
+def _rate(view: RunView, edges: np.typing.NDArray[np.float64]) -> str:
+    rate = over_time.output_rate(view, edges)
+    if not rate.any():
+        return ""
+    width = float(edges[1] - edges[0])
+    x = Axis(_SINCE.title, "s", low=0.0, high=float(edges[-1]))
+    series = [Series("output tokens", edges, np.append(rate, rate[-1]), "area", 0)]
+    return figure(
+        line(series, title="Output tokens per second", x=x, y=Axis("", "tokens/s")),
+        f"By arrival at the client, in steps of {shown(width)} s.",
+    )
+
+
+def _in_flight(view: RunView, edges: np.typing.NDArray[np.float64]) -> str:
+    columns = view.columns
+    first, last = view.since_start_s(columns.first_s), view.since_start_s(columns.last_s)
+    whole = over_time.mean_active(view.start_s, view.end_s, edges)
+    x = Axis(_SINCE.title, "s", low=0.0, high=float(edges[-1]))
+    series = [Series("in flight", edges, np.append(whole, whole[-1]), "area", 6)]
+    streamed = columns.streamed & columns.ok
+    if streamed.any():
+        waiting = over_time.mean_active(view.start_s[streamed], first[streamed], edges)
+        decoding = over_time.mean_active(first[streamed], last[streamed], edges)
+        series.append(Series("waiting for a first token", edges, np.append(waiting, waiting[-1]), "step", 4))
+        series.append(Series("receiving tokens", edges, np.append(decoding, decoding[-1]), "step", 0))
+    return figure(
+        line(series, title="Requests in flight", x=x, y=Axis("", "requests")),
+        f"As the client saw them, averaged over {shown(float(edges[1] - edges[0]))} s.",
+    )
+
+
+def what_drives_it(view: RunView) -> Section:
+    """What TTFT and latency depend on."""
+    figures = []
+    isl, osl = view.value("input_sequence_length"), view.value("output_sequence_length")
+    if view.has("time_to_first_token") and np.isfinite(isl).any():
+        share = view.cached_share
+        ttft, y = view.value("time_to_first_token"), Axis("TTFT", "ms", log=None)
+        title = "TTFT against input tokens"
+        series = [Series("requests", isl, ttft, "dots", 0)]
+        if np.isfinite(share).any():
+            new = isl * (1 - np.nan_to_num(share))
+            series = [Series("requests", new, ttft, "dots", 0)]
+            title = "TTFT against input tokens that were not cached"
+        figures.append(figure(scatter(series, title=title, x=Axis("Tokens", log=None), y=y)))
+    if view.has("request_latency") and np.isfinite(osl).any():
+        series = [Series("requests", osl, view.value("request_latency"), "dots", 0)]
+        y = Axis("Latency", "ms", log=None)
+        figures.append(figure(scatter(series, title="Latency against output tokens", x=Axis("Tokens", log=None), y=y)))
+    return Section("What it depends on", [charts(*figures, size="half")], short="Dependence")
+
+
+def groups(view: RunView) -> Section:
+    """By turn, by depth and by branch mode."""
+    blocks, turns = [], view.metrics.by_turn
+    if len(turns) > 1:
+        names = [str(g.key) for g in turns[:_TURN_BARS]]
+        drawn = [_cached_by_turn(turns[:_TURN_BARS], names)]
+        drawn += [_ttft_by_turn(turns[:_TURN_BARS], names), _tokens_by_turn(turns[:_TURN_BARS], names)]
+        blocks.append(charts(*drawn))
+        if len(turns) > _TURN_BARS:
+            blocks.append(paragraph(f"Turns after the first {_TURN_BARS} of {len(turns)} are not drawn."))
+    rows = []
+    if len(view.metrics.by_depth) > 1:
+        rows += [_row(f"depth {g.key}" + (" (roots)" if g.key == 0 else ""), g) for g in view.metrics.by_depth]
+    if len(view.metrics.by_branch_mode) > 1:
+        rows += [
+            _row({"root": "roots", "fork": "forks", "spawn": "spawns"}[BRANCH_MODES[g.key]], g)
+            for g in view.metrics.by_branch_mode
+        ]
+    if rows:
+        columns = [
+            "Requests of",
+            "ok",
+            "failed",
+            "TTFT p50",
+            "TTFT p99",
+            "TPOT p50",
+            "latency p50",
+            "tokens in",
+            "tokens out",
+            "cached",
+        ]
+        blocks.append(table(columns, rows))
+        blocks.append(
+            paragraph("Times in ms; tokens are means. A fork goes on from its parent's conversation, a spawn begins anew.")
+        )
+    return Section("Turns and branches", blocks, "Turn 0 is the first request of a conversation." if turns else "")
+
+
+def _cached_by_turn(turns: tuple[Group, ...], names: list[str]) -> str:
+    hits = [np.nan if g.cached_pct is None else g.cached_pct for g in turns]
+    if not np.isfinite(hits).any():
+        return ""
+    y = Axis("Prompt tokens cached", "%", high=100.0)
+    return figure(bars(names, [Bars("cached", hits, 2)], title="Cache hits by turn", x="Turn", y=y))
+
+
+def _ttft_by_turn(turns: tuple[Group, ...], names: list[str]) -> str:
+    if not any(g.ttft_ms for g in turns):
+        return ""
+    x = np.array([g.key for g in turns], dtype=np.float64)
+    series = [
+        Series(name, x, [np.nan if g.ttft_ms is None else getattr(g.ttft_ms, name) for g in turns], "line", color)
+        for name, color in (("p50", 6), ("p90", 1), ("p99", 5))
+    ]
+    return figure(
+        line(series, title="TTFT by turn", x=Axis("Turn", integer=True), y=Axis("TTFT", "ms", log=None), size=SMALL)
+    )
+
+
+def _tokens_by_turn(turns: tuple[Group, ...], names: list[str]) -> str:
+    if not any(g.input_tokens for g in turns):
+        return ""
+    mean_in = [np.nan if g.input_tokens is None else g.input_tokens.avg for g in turns]
+    mean_out = [np.nan if g.output_tokens is None else g.output_tokens.avg for g in turns]
+    values = [Bars("input", mean_in, 0), Bars("output", mean_out, 1)]
+    return figure(bars(names, values, title="Tokens by turn, mean", x="Turn", y=Axis("Tokens")))
+
+
+def _row(name: str, g: Group) -> list[str]:
+    return [
+        name,
+        count(g.ok),
+        count(g.failed),
+        "-" if g.ttft_ms is None else number(g.ttft_ms.p50),
+        "-" if g.ttft_ms is None else number(g.ttft_ms.p99),
+        "-" if g.tpot_ms is None else number(g.tpot_ms.p50),
+        "-" if g.latency_ms is None else number(g.latency_ms.p50),
+        "-" if g.input_tokens is None else number(g.input_tokens.avg),
+        "-" if g.output_tokens is None else number(g.output_tokens.avg),
+        "-" if g.cached_pct is None else f"{g.cached_pct:.1f} %",
+    ]
+
+
+def errors(view: RunView) -> Section:
+    found = view.metrics.errors
+    rows = [
+        [g.error.message, "-" if g.error.code is None else g.error.code, g.error.type, count(g.count)]
+        for g in found[:_ERRORS]
+    ]
+    if len(found) > _ERRORS:
+        rest = found[_ERRORS:]
+        rows.append([f"... and {len(rest)} more kinds", "", "", count(sum(g.count for g in rest))])
+    columns = ["What the endpoint or the connection said", "Status", "Type", "Requests"]
+    return Section("Errors", [table(columns, rows, wrap=(0,))] if rows else [])
+
+
+def slowest(view: RunView) -> Section:
+    """The requests with the longest latency, with what there is to find them again."""
+    latency = view.value("request_latency")
+    if not view.records or not np.isfinite(latency).any():
+        return Section("Slowest requests", [])
+    ttft, tpot = view.value("time_to_first_token"), view.value("inter_token_latency")
+    isl, osl, share, start = (
+        view.value("input_sequence_length"),
+        view.value("output_sequence_length"),
+        view.cached_share,
+        view.start_s,
+    )
+    order = np.argsort(np.nan_to_num(latency, nan=-1.0), kind="stable")[::-1][:_SLOWEST]
+    rows = []
+    for i in order.tolist():
+        if not np.isfinite(latency[i]):
+            continue
+        record = view.records[i]
+        cells = [number(v) if np.isfinite(v) else "-" for v in (latency[i], ttft[i], tpot[i])]
+        tokens = [count(v) if np.isfinite(v) else "-" for v in (isl[i], osl[i])]
+        cached = f"{100 * share[i]:.0f} %" if np.isfinite(share[i]) else "-"
+        rows.append(
+            [record.conversation_id, record.turn_index, f"{start[i]:.2f}", *cells, *tokens, cached, record.request_id]
+        )
+    columns = [
+        "Conversation",
+        "Turn",
+        "Sent at, s",
+        "Latency, ms",
+        "TTFT, ms",
+        "TPOT, ms",
+        "In",
+        "Out",
+        "Cached",
+        "X-Request-ID",
+    ]
+    return Section("Slowest requests", [table(columns, rows)], short="Slowest")
+
+
+def said(view: RunView, more: list[str]) -> Section:
+    texts = [*view.result.notes, *more]
+    return Section("Notes", [notes(texts)] if texts else [])

@@ -1,0 +1,130 @@
+"""What a reader must know before any chart: what ran, whether it can be trusted, the key figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any
+
+from llmirage_client.measure.metrics import Metrics
+from llmirage_client.measure.record import RunResult
+from llmirage_client.report.client_health import client_warnings
+from llmirage_client.report.html.page import Card, Verdict
+from llmirage_client.report.html.run_view import RunView
+from llmirage_client.report.numbers import count, duration, number, plural
+from llmirage_client.report.secrets import hide_in_options, hide_in_text
+from llmirage_shared.statistics import Summary
+
+_ELSEWHERE = {"url", "artifact_dir", "model", "streaming", "endpoint_type", "speed", "api_key", "header", "headers"}
+# Settings that say nothing at their default; those of other values are shown with all the rest.
+_SILENT = {
+    "request_timeout_seconds": 600.0,
+    "arrival_pattern": "poisson",
+    "benchmark_grace_period": 30.0,
+    "session_prefix": "extend",
+}
+
+
+def facts(view: RunView) -> dict[str, str]:
+    """What ran, where and when."""
+    result = view.result
+    endpoint = [hide_in_text(result.url)] if result.url else []
+    endpoint += [f"{result.endpoint} API", "streamed" if result.streaming else "not streamed"]
+    workload = result.workload_path + (f" ({result.workload_format})" if result.workload_format else "")
+    found = {
+        "Model": result.model or "unnamed",
+        "Endpoint": ", ".join(endpoint),
+        "Workload": workload,
+        "Load": load_words(result.options),
+        "When": when(result),
+        "llmirage": result.version or version("llmirage"),
+    }
+    return {name: text for name, text in found.items() if text}
+
+
+def when(result: RunResult) -> str:
+    took_s = (result.end_s - result.start_s) * result.speed
+    text = f"{datetime.fromtimestamp(result.start_unix_s, UTC):%Y-%m-%d %H:%M:%S} UTC, for {duration(took_s)}"
+    if result.speed != 1:
+        text += f" of cluster time ({duration(took_s / result.speed)} here, at speed {result.speed:g})"
+    return text
+
+
+def load_words(options: Mapping[str, Any]) -> str:
+    """The settings that were not left at their default, in the words of the command line."""
+    said = []
+    for name, value in hide_in_options(dict(options)).items():
+        if name in _ELSEWHERE or value in (None, False, 0, "", [], {}, ()) or _SILENT.get(name) == value:
+            continue
+        words = name.replace("_", " ")
+        said.append(words if value is True else f"{words} {value:g}" if isinstance(value, float) else f"{words} {value}")
+    return ", ".join(said) or "one conversation after the other"
+
+
+def verdicts(view: RunView) -> list[Verdict]:
+    """Whether it worked, whether it was cut short, and whether the client is to be believed; the worst first."""
+    found = [_outcome(view.metrics)]
+    result = view.result
+    if result.cancelled:
+        why = f" ({result.cancel_reason})" if result.cancel_reason else ""
+        found.append(
+            Verdict(
+                "warn",
+                f"The run was cut short{why}",
+                ["All figures here are of what finished before that; what was still to come is in none of them."],
+            )
+        )
+    if warnings := client_warnings(result, view.metrics):
+        found.append(Verdict("warn", "The client was a bottleneck: the endpoint may be faster than this", warnings))
+    return sorted(found, key=lambda v: ("bad", "warn", "good").index(v.state))
+
+
+def _outcome(metrics: Metrics) -> Verdict:
+    values = metrics.whole_run
+    ok, failed = values.get("request_count", 0), values.get("error_request_count", 0)
+    cancelled = values.get("cancelled_request_count", 0)
+    extra = [f"{plural(cancelled, 'request')} cancelled by this client, in no figure of latency."] if cancelled else []
+    if not ok:
+        nothing = "No request was finished" if not failed else f"All {count(failed)} requests failed"
+        return Verdict("bad", f"{nothing}: there is nothing to measure", extra)
+    if failed:
+        share = 100 * failed / (ok + failed)
+        extra.insert(0, "Latencies are of the requests that succeeded; a table below says what the others met.")
+        return Verdict("bad", f"{count(failed)} of {count(ok + failed)} requests failed ({share:.2g} %)", extra)
+    return Verdict("good", f"All {plural(ok, 'request')} succeeded" if ok > 1 else "The one request succeeded", extra)
+
+
+def cards(view: RunView) -> list[Card]:
+    """The key figures; a metric without data has no card."""
+    metrics, found = view.metrics, []
+    values = metrics.whole_run
+    failed = values.get("error_request_count", 0)
+    found.append(Card("Requests", count(values.get("request_count", 0)), "ok", f"{count(failed)} failed"))
+    for tag, label in (
+        ("time_to_first_token", "TTFT, median"),
+        ("inter_token_latency", "TPOT, median"),
+        ("request_latency", "Whole request, median"),
+    ):
+        summary = metrics.per_request.get(tag)
+        if summary is not None:
+            found.append(_timed(label, summary))
+    for tag, label, unit in (
+        ("output_token_throughput", "Output tokens", "/s"),
+        ("total_token_throughput", "Input and output tokens", "/s"),
+        ("request_throughput", "Requests", "/s"),
+        ("goodput", "Goodput", "requests/s"),
+    ):
+        if tag in values:
+            found.append(Card(label, number(values[tag]), unit))
+    level = metrics.over_time.get("effective_concurrency")
+    if level is not None:
+        found.append(Card("In flight, on average", number(level.avg), "requests", f"at most {count(level.max)}"))
+    cached = values.get("overall_usage_prompt_cache_read_pct")
+    if cached is not None:
+        found.append(Card("Prompt tokens cached", f"{cached:.1f}", "%", "found in the prefix cache"))
+    return found
+
+
+def _timed(label: str, summary: Summary) -> Card:
+    return Card(label, number(summary.p50), "ms", f"p90 {number(summary.p90)}, p99 {number(summary.p99)}")
