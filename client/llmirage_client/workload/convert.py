@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from llmirage_client.workload.meaning import differences, renamed
+from llmirage_client.workload.dag.graph import references
+from llmirage_client.workload.meaning import differences
 from llmirage_client.workload.registry import ALIASES, load
 from llmirage_client.workload.session import Session, Workload, WorkloadError
 from llmirage_client.workload.writers import agentic_jsonl, authored, bodies, dag_jsonl, dialogues, trace
@@ -61,7 +62,11 @@ class Converted:
 
 
 def convert(workload: Workload, format_name: str) -> Converted:
-    """Raises ConversionError when the format cannot hold the workload, and KeyError when it has no writer."""
+    """Without conversations that an offset left out.
+
+    Raises ConversionError when the format cannot hold the workload, and KeyError when it has no writer.
+    """
+    workload = _without_skipped(workload)
     name = ALIASES.get(format_name, format_name)
     writer = WRITERS[name]
     foreign = dict.fromkeys(s.mode for s in workload.sessions.values() if s.turns and s.mode not in writer.modes)
@@ -82,14 +87,29 @@ def convert(workload: Workload, format_name: str) -> Converted:
     return Converted(written.data, name, written.options, tuple(_notes(workload, after)))
 
 
+def _without_skipped(workload: Workload) -> Workload:
+    """The roots that a run begins with, and what they start."""
+    roots = workload.roots[: len(workload.roots) - workload.skipped]
+    kept = dict.fromkeys(roots)
+    waiting = list(roots)
+    while waiting:
+        for reference in references(workload.sessions[waiting.pop()]):
+            if reference.child not in kept:
+                kept[reference.child] = None
+                waiting.append(reference.child)
+    sessions = {name: session for name, session in workload.sessions.items() if name in kept}
+    return replace(workload, sessions=sessions, roots=roots, skipped=0)
+
+
 def _first(workload: Workload, mode: str) -> Session:
     return next(session for session in workload.sessions.values() if session.mode == mode)
 
 
 def _notes(before: Workload, after: Workload) -> list[str]:
     notes = list(after.notes)
-    if renamed(before, after):
-        notes.append(f"conversations have other names ({before.roots[0]!r} is {after.roots[0]!r})")
+    names = next(((old, new) for old, new in zip(before.roots, after.roots, strict=True) if old != new), None)
+    if names is not None:
+        notes.append(f"conversations have other names ({names[0]!r} is {names[1]!r})")
     ends = {session.ends_on_failure for session in before.sessions.values()}
     if ends != {session.ends_on_failure for session in after.sessions.values()}:
         goes = "ends" if False in ends else "no longer ends"

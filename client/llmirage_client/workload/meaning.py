@@ -39,7 +39,7 @@ def differences(before: Workload, after: Workload) -> Differences:
         found.note("forks, spawns and rounds", "the file")
         return found
     if len(before.sessions) != len(after.sessions):
-        found.note(f"{len(before.sessions):,} conversations, of which {len(after.sessions):,} are left", "the file")
+        found.note(f"{len(before.sessions):,} conversations (there would be {len(after.sessions):,})", "the file")
         return found
     keys: tuple[dict[int, int], dict[int, int]] = ({}, {})
     if before.branching or after.branching:
@@ -54,10 +54,6 @@ def differences(before: Workload, after: Workload) -> Differences:
     for one, other in pairs:
         _session(one, other, one.id in fork_parents, found, keys)
     return found
-
-
-def renamed(before: Workload, after: Workload) -> bool:
-    return list(before.roots) != list(after.roots)
 
 
 def _forked(session: Session) -> list[str]:
