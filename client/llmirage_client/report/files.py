@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from llmirage_client.measure.catalogue import OVER_TIME, PER_CONVERSATION, PER_REQUEST, WHOLE_RUN
-from llmirage_client.measure.columns import BRANCH_MODES
-from llmirage_client.measure.groups import Group
+from llmirage_client.measure.columns import columns_of
 from llmirage_client.measure.metrics import Metrics, compute
 from llmirage_client.measure.record import RunResult
-from llmirage_client.report.records_file import RECORDS_FILE, RecordWriter, RunClock, error_details, record_line
-from llmirage_client.report.run_head import run_head
+from llmirage_client.measure.time_slices import time_slices
+from llmirage_client.report.evalscope_files import evalscope_files
+from llmirage_client.report.records_file import RECORDS_FILE, RecordWriter, RunClock, record_line
 from llmirage_client.report.secrets import hide_in_command
+from llmirage_client.report.slice_files import slices_csv, slices_json
+from llmirage_client.report.summary_files import summary_csv, summary_json
 
+SLICES_JSON = "profile_export_aiperf_timeslices.json"
+SLICES_CSV = "profile_export_aiperf_timeslices.csv"
 SUMMARY_JSON = "profile_export_aiperf.json"
 SUMMARY_CSV = "profile_export_aiperf.csv"
 INPUTS_JSON = "inputs.json"
-
-_CSV_STATISTICS = ("avg", "min", "max", "sum", "p1", "p5", "p10", "p25", "p50", "p75", "p90", "p95", "p99", "std")
 
 
 def write_artifacts(
@@ -53,99 +50,27 @@ def write_artifacts(
     benchmark_id = str(uuid.uuid4()) if records is None else records.benchmark_id
     summary = summary_json(result, measured, hide_in_command(words), benchmark_id)
 
+    columns = columns_of(result.records)
+    others = evalscope_files(columns, result.speed, result.options)
+    slice_s = result.options.get("slice_duration")
+    slices = time_slices(columns, slice_s, result.speed) if isinstance(slice_s, (int, float)) else []
+
     paths = [folder / SUMMARY_JSON, folder / SUMMARY_CSV, folder / RECORDS_FILE]
-    _write_whole(paths[0], lambda file: file.write(_json_bytes(summary)))
+    _write_json(paths[0], summary)
     _write_whole(paths[1], lambda file: file.write(summary_csv(measured).encode()))
     _finish_records(result, paths[2], records)
+    for name, content in others.items():
+        paths.append(folder / name)
+        _write_json(paths[-1], content)
+    if slices:
+        paths += [folder / SLICES_JSON, folder / SLICES_CSV]
+        _write_json(paths[-2], slices_json(slices, summary["input_config"]))
+        text = slices_csv(slices).encode()
+        _write_whole(paths[-1], lambda file: file.write(text))
     if result.inputs:
         paths.append(folder / INPUTS_JSON)
-        _write_whole(paths[-1], lambda file: file.write(_json_bytes({"data": result.inputs})))
+        _write_json(paths[-1], {"data": result.inputs})
     return paths
-
-
-def summary_json(result: RunResult, metrics: Metrics, cli_command: str, benchmark_id: str = "") -> dict[str, Any]:
-    """The content of profile_export_aiperf.json. What AIPerf has no place for is under the key "llmirage"."""
-    clock = RunClock(result.start_s, result.start_unix_s, result.speed)
-    head = run_head(result, benchmark_id, clock.start_unix_ns)
-    content: dict[str, Any] = {key: head.pop(key) for key in ("schema_version", "benchmark_id")}
-    for tag, value in metrics.whole_run.items():
-        content[tag] = {"unit": WHOLE_RUN[tag].unit, "avg": value}
-    for tag, summary in metrics.per_request.items():
-        content[tag] = {"unit": PER_REQUEST[tag].unit, **summary.as_dict()}
-    for tag, level in metrics.over_time.items():
-        content[tag] = {"unit": OVER_TIME[tag].unit, **level.as_dict()}
-    duration_s = (result.end_s - result.start_s) * result.speed
-    content |= {
-        "input_config": head["input_config"],
-        "run_info": {"cli_command": cli_command},
-        "was_cancelled": result.cancelled,
-        "is_complete": not result.cancelled,
-        "error_summary": [{"error_details": error_details(g.error), "count": g.count} for g in metrics.errors],
-        "start_time": head["start_time"],
-        "end_time": _iso_time(result.start_unix_s + duration_s),
-    }
-    if result.branch_stats is not None:
-        content["branch_stats"] = asdict(result.branch_stats)
-    cost = metrics.client
-    content["llmirage"] = {
-        **head["llmirage"],
-        "run_s": result.end_s - result.start_s,
-        "cancel_reason": result.cancel_reason,
-        "input_tokens_counted_by": metrics.input_counted_by,
-        "output_tokens_counted_by": metrics.output_counted_by,
-        "by_agent_depth": [_group_json("agent_depth", g) for g in metrics.by_depth],
-        "by_turn_index": [_group_json("turn_index", g) for g in metrics.by_turn],
-        "by_branch_mode": [
-            _group_json("branch_mode", g) | {"branch_mode": BRANCH_MODES[g.key]} for g in metrics.by_branch_mode
-        ],
-        "conversations": {
-            tag: {"unit": PER_CONVERSATION[tag].unit, **s.as_dict()} for tag, s in metrics.per_conversation.items()
-        },
-        "workload_throughput": {name: asdict(rates) for name, rates in metrics.workload_throughput.items()},
-        "cached_tokens_counted_by": metrics.cached_counted_by,
-        "client": None if cost is None else {**asdict(cost), "was_bottleneck": cost.was_bottleneck},
-        "notes": list(result.notes),
-    }
-    return content
-
-
-def summary_csv(metrics: Metrics) -> str:
-    """The content of profile_export_aiperf.csv: one row a per-request metric, a blank line, one row a single value."""
-    text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(("Metric", *_CSV_STATISTICS))
-    for tag in sorted(metrics.per_request):
-        summary = metrics.per_request[tag]
-        rows.writerow((PER_REQUEST[tag].heading, *(getattr(summary, name) for name in _CSV_STATISTICS)))
-    for tag in sorted(metrics.over_time):
-        level = metrics.over_time[tag]
-        rows.writerow((OVER_TIME[tag].heading, *(getattr(level, name, "") for name in _CSV_STATISTICS)))
-    rows.writerow(())
-    rows.writerow(("Metric", "Value"))
-    for tag in sorted(metrics.whole_run):
-        rows.writerow((WHOLE_RUN[tag].heading, metrics.whole_run[tag]))
-    return text.getvalue()
-
-
-def _group_json(key: str, group: Group) -> dict[str, Any]:
-    content: dict[str, Any] = {
-        key: group.key,
-        "request_count": group.ok,
-        "error_request_count": group.failed,
-        "cancelled_request_count": group.cancelled,
-    }
-    for tag, summary in (
-        ("time_to_first_token", group.ttft_ms),
-        ("request_latency", group.latency_ms),
-        ("input_sequence_length", group.input_tokens),
-        ("output_sequence_length", group.output_tokens),
-        ("inter_token_latency", group.tpot_ms),
-    ):
-        if summary is not None:
-            content[tag] = {"unit": PER_REQUEST[tag].unit, **summary.as_dict()}
-    if group.cached_pct is not None:
-        content["usage_prompt_cache_read_pct"] = {"unit": "%", "avg": group.cached_pct}
-    return content
 
 
 def _finish_records(result: RunResult, path: Path, writer: RecordWriter | None) -> None:
@@ -157,15 +82,15 @@ def _finish_records(result: RunResult, path: Path, writer: RecordWriter | None) 
     _write_whole(path, lambda file: file.writelines(record_line(r, clock) for r in result.records))
 
 
-def _iso_time(unix_s: float) -> str:
-    return datetime.fromtimestamp(unix_s, UTC).isoformat(timespec="microseconds")
-
-
 def _json_bytes(content: Any) -> bytes:
     try:
         return json.dumps(content, indent=2, ensure_ascii=False, default=str).encode() + b"\n"
     except UnicodeEncodeError:  # half of a surrogate pair, which JSON can escape but UTF-8 cannot hold
         return json.dumps(content, indent=2, default=str).encode() + b"\n"
+
+
+def _write_json(path: Path, content: Any) -> None:
+    _write_whole(path, lambda file: file.write(_json_bytes(content)))
 
 
 def _write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:

@@ -1,0 +1,108 @@
+"""profile_export_aiperf.json and .csv: the summary of a run, with AIPerf's names and structure."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+from llmirage_client.measure.catalogue import OVER_TIME, PER_CONVERSATION, PER_REQUEST, WHOLE_RUN
+from llmirage_client.measure.columns import BRANCH_MODES
+from llmirage_client.measure.groups import Group
+from llmirage_client.measure.metrics import Metrics
+from llmirage_client.measure.record import RunResult
+from llmirage_client.report.records_file import RunClock, error_details
+from llmirage_client.report.run_head import run_head
+
+CSV_STATISTICS = ("avg", "min", "max", "sum", "p1", "p5", "p10", "p25", "p50", "p75", "p90", "p95", "p99", "std")
+
+
+def summary_json(result: RunResult, metrics: Metrics, cli_command: str, benchmark_id: str = "") -> dict[str, Any]:
+    """The content of profile_export_aiperf.json. What AIPerf has no place for is under the key "llmirage"."""
+    clock = RunClock(result.start_s, result.start_unix_s, result.speed)
+    head = run_head(result, benchmark_id, clock.start_unix_ns)
+    content: dict[str, Any] = {key: head.pop(key) for key in ("schema_version", "benchmark_id")}
+    for tag, value in metrics.whole_run.items():
+        content[tag] = {"unit": WHOLE_RUN[tag].unit, "avg": value}
+    for tag, summary in metrics.per_request.items():
+        content[tag] = {"unit": PER_REQUEST[tag].unit, **summary.as_dict()}
+    for tag, level in metrics.over_time.items():
+        content[tag] = {"unit": OVER_TIME[tag].unit, **level.as_dict()}
+    duration_s = (result.end_s - result.start_s) * result.speed
+    content |= {
+        "input_config": head["input_config"],
+        "run_info": {"cli_command": cli_command},
+        "was_cancelled": result.cancelled,
+        "is_complete": not result.cancelled,
+        "error_summary": [{"error_details": error_details(g.error), "count": g.count} for g in metrics.errors],
+        "start_time": head["start_time"],
+        "end_time": _iso_time(result.start_unix_s + duration_s),
+    }
+    if result.branch_stats is not None:
+        content["branch_stats"] = asdict(result.branch_stats)
+    cost = metrics.client
+    content["llmirage"] = {
+        **head["llmirage"],
+        "run_s": result.end_s - result.start_s,
+        "cancel_reason": result.cancel_reason,
+        "input_tokens_counted_by": metrics.input_counted_by,
+        "output_tokens_counted_by": metrics.output_counted_by,
+        "by_agent_depth": [_group_json("agent_depth", g) for g in metrics.by_depth],
+        "by_turn_index": [_group_json("turn_index", g) for g in metrics.by_turn],
+        "by_branch_mode": [
+            _group_json("branch_mode", g) | {"branch_mode": BRANCH_MODES[g.key]} for g in metrics.by_branch_mode
+        ],
+        "conversations": {
+            tag: {"unit": PER_CONVERSATION[tag].unit, **s.as_dict()} for tag, s in metrics.per_conversation.items()
+        },
+        "workload_throughput": {name: asdict(rates) for name, rates in metrics.workload_throughput.items()},
+        "cached_tokens_counted_by": metrics.cached_counted_by,
+        "client": None if cost is None else {**asdict(cost), "was_bottleneck": cost.was_bottleneck},
+        "notes": list(result.notes),
+    }
+    return content
+
+
+def summary_csv(metrics: Metrics) -> str:
+    """The content of profile_export_aiperf.csv: one row a per-request metric, a blank line, one row a single value."""
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(("Metric", *CSV_STATISTICS))
+    for tag in sorted(metrics.per_request):
+        summary = metrics.per_request[tag]
+        rows.writerow((PER_REQUEST[tag].heading, *(getattr(summary, name) for name in CSV_STATISTICS)))
+    for tag in sorted(metrics.over_time):
+        level = metrics.over_time[tag]
+        rows.writerow((OVER_TIME[tag].heading, *(getattr(level, name, "") for name in CSV_STATISTICS)))
+    rows.writerow(())
+    rows.writerow(("Metric", "Value"))
+    for tag in sorted(metrics.whole_run):
+        rows.writerow((WHOLE_RUN[tag].heading, metrics.whole_run[tag]))
+    return text.getvalue()
+
+
+def _group_json(key: str, group: Group) -> dict[str, Any]:
+    content: dict[str, Any] = {
+        key: group.key,
+        "request_count": group.ok,
+        "error_request_count": group.failed,
+        "cancelled_request_count": group.cancelled,
+    }
+    for tag, summary in (
+        ("time_to_first_token", group.ttft_ms),
+        ("request_latency", group.latency_ms),
+        ("input_sequence_length", group.input_tokens),
+        ("output_sequence_length", group.output_tokens),
+        ("inter_token_latency", group.tpot_ms),
+    ):
+        if summary is not None:
+            content[tag] = {"unit": PER_REQUEST[tag].unit, **summary.as_dict()}
+    if group.cached_pct is not None:
+        content["usage_prompt_cache_read_pct"] = {"unit": "%", "avg": group.cached_pct}
+    return content
+
+
+def _iso_time(unix_s: float) -> str:
+    return datetime.fromtimestamp(unix_s, UTC).isoformat(timespec="microseconds")
