@@ -1,4 +1,4 @@
-"""The direct door: turns go to a simulated cluster in this process, without HTTP and, where only lengths matter, without text.
+"""The direct door: turns go to a simulated cluster in this process, without HTTP and, where lengths are all, without text.
 
 A call with text goes through the server's endpoints, which say how many tokens its prompt has and what the reply is. The
 cluster says when its tokens came: the times at which a client of the full protocol would get them.
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from llmirage_client.load.stop import wake
 from llmirage_client.measure.record import Exchange, RequestError
 from llmirage_client.targets.http import HttpTarget
 from llmirage_client.targets.memory import MemoryTransport
@@ -50,7 +52,7 @@ class DirectTarget:
         plans = Plans()
         token = PLANS.set(plans)
         try:
-            exchange = await self._http.send(replace(call, body={**call.body, "stream": False}, stream=False))
+            exchange = await self._http.send(replace(call, body=_unstreamed(call.body), stream=False))
         finally:
             PLANS.reset(token)
         if call.stream and exchange.error is None:
@@ -71,7 +73,7 @@ class DirectTarget:
         request = Request(next(self._ids), prompt, output, affinity, max_tokens=len(output))
         done: asyncio.Future[None] = self._loop.create_future()
         try:
-            flight = self._driver.submit(request, lambda _: done.done() or done.set_result(None))
+            flight = self._driver.submit(request, lambda _: wake(done))
         except ValueError as error:
             exchange.error = RequestError(400, "http_error", str(error))
         except RouterError as error:
@@ -104,12 +106,19 @@ class DirectTarget:
         return exchange
 
 
+def _unstreamed(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The same request for a reply in one piece."""
+    return {name: value for name, value in body.items() if name not in ("stream", "stream_options")}
+
+
 def _stamps(plans: Plans) -> list[float]:
     """When a stream's events that carry something would come: one for a token that shows text, one for a call's name."""
     stamps: list[float] = []
     for flight, reply in zip(plans.flights, plans.replies, strict=True):
         times = flight.times.tolist()
-        shown = [(place, times[place]) for place, piece in enumerate(reply.pieces[: len(times)]) if piece]
+        shown: list[tuple[float, float]] = [
+            (place, times[place]) for place, piece in enumerate(reply.pieces[: len(times)]) if piece
+        ]
         shown += [(part.start - 0.5, times[part.start]) for part in reply.parts if part.kind.endswith("_call")]
         stamps += [time_s for _, time_s in sorted(shown)]
     return sorted(stamps)

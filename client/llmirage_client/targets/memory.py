@@ -17,6 +17,7 @@ from urllib.parse import unquote
 
 import httpx
 
+from llmirage_client.load.stop import wake
 from llmirage_client.targets.clock import run_clock
 from llmirage_client.targets.connection import Want
 from llmirage_client.targets.fault import Fault, FaultKind
@@ -70,8 +71,8 @@ class _Incoming:
 
     def _wake(self) -> None:
         waiter, self._waiter = self._waiter, None
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+        if waiter is not None:
+            wake(waiter)
 
 
 class _AppCall:
@@ -124,8 +125,7 @@ class _AppCall:
 
     def leave(self) -> None:
         """The client wants no more."""
-        if not self._gone.done():
-            self._gone.set_result(None)
+        wake(self._gone)
 
 
 class MemoryStream(BodyStream):
@@ -161,7 +161,7 @@ class MemoryCore:
             before, self._last = self._last, entered
             if before is not None and not before.done():
                 await asyncio.shield(before)
-        call = _AppCall(body, lambda: entered.done() or entered.set_result(None))
+        call = _AppCall(body, lambda: wake(entered))
         task = loop.create_task(call.run(self._app, _scope(request)))
         self._calls.add(task)
         task.add_done_callback(self._calls.discard)
@@ -172,8 +172,7 @@ class MemoryCore:
             await asyncio.shield(call.incoming.started)
         except asyncio.CancelledError:
             call.leave()
-            if not entered.done():
-                entered.set_result(None)
+            wake(entered)
             raise
         return self.response(
             call.incoming.status,

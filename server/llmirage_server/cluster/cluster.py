@@ -147,7 +147,8 @@ class Cluster:
         """
         if max_steps is None:
             max_steps = sys.maxsize
-        self._held.extend(self._run(to, max_steps - len(self._held)))
+        if len(self._held) < max_steps:  # else the caller learns of what happened before time goes on
+            self._held.extend(self._run(to, max_steps - len(self._held)))
         ends, self._held = self._held[:max_steps], self._held[max_steps:]
         return ends
 
@@ -204,7 +205,7 @@ class Cluster:
                 self._now = max(self._now, now)
                 ends.extend(self._live())
             self._now = max(self._now, now)
-        if to < math.inf:
+        if to < math.inf and len(ends) < max_steps:  # else the caller learns of these before time goes on
             self._now = max(self._now, to)
         return ends
 
