@@ -85,8 +85,9 @@ class Identifiers:
 def message_call(conversation: Conversation, turn: Turn, options: RunOptions, endpoint: Endpoint) -> Call:
     """The request of a turn that has messages; they stay in the conversation's history."""
     mode = conversation.session.mode
-    new = fit_results(conversation.history, turn.messages, options.tool_results)
-    messages = authored(new, endpoint)
+    # The typed APIs refuse a history in which a call has no result; chat servers seldom look.
+    policy = options.tool_results or ("fitted" if endpoint.translates else "matched")
+    messages = authored(fit_results(conversation.history, turn.messages, policy), endpoint)
     if mode != "isolated":
         conversation.history.extend(messages)
         messages = conversation.history[conversation.on_server :]

@@ -57,7 +57,7 @@ class RunOptions:
     extra_inputs: Mapping[str, Any] = field(default_factory=dict)
     use_legacy_max_tokens: bool = False
     endpoint_path: str | None = None  # from the root of the host, instead of the endpoint's own
-    tool_results: ToolResults = "matched"  # see load.tool_results
+    tool_results: ToolResults | None = None  # see load.tool_results; None: as the API needs it
     session_header: str | None = None
     session_prefix: SessionPrefix = "extend"
     tokenizer: str | None = None

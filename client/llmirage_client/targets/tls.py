@@ -39,10 +39,8 @@ class Tls:
 
 
 def _reason(error: OSError) -> str:
-    if isinstance(error, ssl.SSLError):
-        return (
-            "it has no certificate or key in PEM form that fits"
-            if error.reason in (None, "PEM_LIB")
-            else error.reason.lower()
-        )
-    return error.strerror or str(error)
+    if not isinstance(error, ssl.SSLError):
+        return error.strerror or str(error)
+    if error.reason in (None, "PEM_LIB"):
+        return "no certificate and key that fit are in it"
+    return error.reason.lower().replace("_", " ")

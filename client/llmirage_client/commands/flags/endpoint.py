@@ -147,10 +147,8 @@ endpoint_flags = together(
         _SECTION,
         "--tool-results",
         type=click.Choice(["authored", "matched", "fitted"]),
-        default="matched",
-        show_default=True,
         help="The file's tool results after a live reply: as they are, with the ids of its calls, or exactly one for each "
-        "call.",
+        "call.  [default: matched; fitted for responses and messages]",
     ),
     flag(_SECTION, "--streaming/--no-streaming", default=True, show_default=True, help="Ask for streamed replies."),
     flag(

@@ -13,6 +13,8 @@ from llmirage_client.targets.wire_json import WireObject
 from llmirage_shared.chat_template import ChatTemplate, ChatTemplateError
 from llmirage_shared.tokens import load
 
+_OF_TOOLS = ("tool_choice", "parallel_tool_calls")  # this API has no tools: they are words in the prompt
+
 
 class CompletionsEndpoint:
     """tokenizer: folder or hub name of the one whose template writes prompts; None: the embedded one. Loaded when needed."""
@@ -47,7 +49,8 @@ class CompletionsEndpoint:
         return [WireObject(tool) for tool in tools]
 
     def extra(self, extra: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {"max_tokens" if key == "max_completion_tokens" else key: value for key, value in extra.items()}
+        kept = {key: value for key, value in extra.items() if key not in _OF_TOOLS}
+        return {"max_tokens" if key == "max_completion_tokens" else key: value for key, value in kept.items()}
 
     def body(self, ask: Ask) -> dict[str, Any]:
         """Raises TokenizerError and ChatTemplateError."""
