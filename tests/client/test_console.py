@@ -187,7 +187,7 @@ def test_the_files_are_named_with_their_folder(tmp_path: Any) -> None:
     result = run([request(0)])
     files = write_artifacts(result, tmp_path)
     text = report(result, width=1000, files=files)
-    assert f"Written to {tmp_path}: profile_export_aiperf.json, profile_export_aiperf.csv, profile_export.jsonl\n" in text
+    assert f"Written to {tmp_path}: profile_export_aiperf.json, profile_export_aiperf.csv, profile_export.jsonl" in text
 
 
 def test_chunks_that_came_together_are_said_to_blur_the_itl() -> None:

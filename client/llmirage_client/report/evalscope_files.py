@@ -32,11 +32,14 @@ _RATE_NAMES = {
 
 
 def evalscope_files(columns: Columns, speed: float = 1.0, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Content by file name, of the requests that are measured. options: the run's settings, for concurrency and rate.
+    """Content by file name, of the requests that are measured; none when none succeeded.
 
+    options: the run's settings, for concurrency and rate.
     trace_summary.json is there only when a conversation has more than one turn, as it is in evalscope.
     """
     columns = columns.rows(columns.measured)
+    if not columns.ok.any():
+        return {}
     run = _Run(columns, speed)
     files: dict[str, Any] = {}
     if (columns.turn_index > 0).any():
