@@ -97,7 +97,7 @@ def test_a_good_run_ends_with_0_and_leaves_its_files(endpoint: Endpoint, tmp_pat
     result = invoke(dag(tmp_path, "one", "two"), "--url", endpoint.url, "--artifact-dir", out, "--extra-inputs", "seed:4")
     assert result.exit_code == 0, result.output
     assert "2 requests ok" in result.output
-    assert {file.name for file in out.iterdir()} == {
+    assert {file.name for file in out.iterdir()} >= {
         "profile_export_aiperf.json",
         "profile_export_aiperf.csv",
         "profile_export.jsonl",
@@ -139,7 +139,7 @@ def test_a_hanging_endpoint_is_given_up_on(endpoint: Endpoint, tmp_path: Path) -
         (["--endpoint-type", "chats"], ["chat", "completions"]),
         (["--session-prefix", "some"], ["extend", "none"]),
         (["--arrival-pattern", "burst"], ["poisson", "constant"]),
-        (["--concurrency", "0"], ["--concurrency", "x>=1"]),
+        (["--concurrency", "0"], ["--concurrency", "whole number from 1 up"]),
         (["--request-rate", "-1"], ["--request-rate"]),
         (["--fixed-schedule"], ["--fixed-schedule", "arrive"]),
         (["--endpoint-type", "raw"], ["raw", "--endpoint-path"]),

@@ -1,63 +1,166 @@
-"""Options that say when conversations start, how many, and when the run ends."""
+"""Options that say when conversations start, which, how many, and when the run ends."""
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from llmirage_client.commands.flags.lists import NumberList, only
 from llmirage_client.commands.flags.sections import flag, together
 
 if TYPE_CHECKING:
+    from llmirage_client.load.options import RunOptions
+    from llmirage_client.load.rates import RateSeries
     from llmirage_client.workload.session import Workload
 
-_ARRIVALS = "Load"
+_LOAD = "Load"
 _STOP = "Stop conditions"
 _POSITIVE = click.IntRange(min=1)
 _ABOVE_ZERO = click.FloatRange(min=0, min_open=True)
 _NOT_NEGATIVE = click.FloatRange(min=0)
+_GRACE_S = 30.0
 
 load_flags = together(
     flag(
-        _ARRIVALS,
+        _LOAD,
         "--concurrency",
         "--parallel",
-        type=_POSITIVE,
-        metavar="N",
-        help="Root conversations at a time, each with all its children.  [default: 1, unless a rate or schedule rules]",
+        type=NumberList(whole=True),
+        metavar="N[,N...]",
+        help="Root conversations at a time, each with all its children; several numbers make a sweep.  [default: 1, unless "
+        "a rate or schedule rules]",
     ),
     flag(
-        _ARRIVALS,
-        "--request-rate",
+        _LOAD,
+        "--concurrency-ramp-duration",
         type=_ABOVE_ZERO,
-        metavar="PER_S",
-        help="Turns of root conversations per second.",
+        metavar="S",
+        help="From 1 to --concurrency by ones over S seconds.",
     ),
     flag(
-        _ARRIVALS,
+        _LOAD,
+        "--request-rate",
+        "--rate",
+        type=NumberList(whole=False),
+        metavar="R[,R...]",
+        help="Turns of root conversations per second; several numbers make a sweep.",
+    ),
+    flag(
+        _LOAD,
+        "--request-rate-ramp-duration",
+        type=_ABOVE_ZERO,
+        metavar="S",
+        help="From 0 to --request-rate along a line over S seconds.",
+    ),
+    flag(
+        _LOAD,
+        "--request-rate-series",
+        metavar="S:R,...|FILE",
+        help="A rate along straight lines between points, such as 0:1,60:10,120:10 or a file of them; then the last holds.",
+    ),
+    flag(
+        _LOAD,
         "--arrival-pattern",
         "--request-rate-mode",
-        type=click.Choice(["poisson", "constant"]),
-        default="poisson",
-        show_default=True,
-        help="Gaps between arrivals at --request-rate.",
+        type=click.Choice(["poisson", "constant", "gamma"]),
+        help="Gaps between arrivals at a rate.  [default: poisson; gamma with --arrival-smoothness]",
     ),
     flag(
-        _ARRIVALS,
+        _LOAD,
+        "--arrival-smoothness",
+        "--vllm-burstiness",
+        "--burstiness",
+        type=_ABOVE_ZERO,
+        metavar="K",
+        help="Shape of gamma gaps: below 1 bursts, 1 is poisson, above 1 more regular.",
+    ),
+    flag(
+        _LOAD,
+        "--user-centric-rate",
+        type=_ABOVE_ZERO,
+        metavar="R",
+        help="Turns per second of --num-users together: each user sends one every num-users / R seconds.",
+    ),
+    flag(_LOAD, "--num-users", type=_POSITIVE, metavar="N", help="Users of --user-centric-rate."),
+    flag(
+        _LOAD,
         "--fixed-schedule/--no-fixed-schedule",
         default=None,
         help="Start conversations at the file's own arrival times.  [default: if it has them and nothing above is given]",
     ),
     flag(
-        _ARRIVALS,
+        _LOAD,
+        "--fixed-schedule-speedup",
+        type=_ABOVE_ZERO,
+        metavar="N",
+        help="Arrivals N times as fast as in the file; think times and tool waits stay.",
+    ),
+    flag(
+        _LOAD,
+        "--fixed-schedule-start-offset",
+        type=_NOT_NEGATIVE,
+        metavar="MS",
+        help="Leave out what arrives before MS milliseconds of the schedule, and begin there.",
+    ),
+    flag(
+        _LOAD,
+        "--fixed-schedule-end-offset",
+        type=_NOT_NEGATIVE,
+        metavar="MS",
+        help="Leave out what arrives after MS milliseconds of the schedule.",
+    ),
+    flag(
+        _LOAD,
+        "--fixed-schedule-auto-offset",
+        is_flag=True,
+        help="Begin with the first arrival, whatever its time.  [traces do so by themselves]",
+    ),
+    flag(
+        _LOAD,
         "--inter-turn-delay-cap-seconds",
         type=_NOT_NEGATIVE,
         metavar="S",
         help="The longest a think time or tool wait may be.",
     ),
     flag(
-        _ARRIVALS,
+        _LOAD,
+        "--conversation-turn-delay-ratio",
+        "--session-delay-ratio",
+        type=_NOT_NEGATIVE,
+        default=1.0,
+        show_default=True,
+        metavar="N",
+        help="Think times and tool waits N times as long as in the file.",
+    ),
+    flag(
+        _LOAD,
+        "--dataset-sampling-strategy",
+        type=click.Choice(["sequential", "shuffle", "random"]),
+        default="sequential",
+        show_default=True,
+        help="Order of the conversations: the file's; all in a random order, then all in another; or drawn with "
+        "replacement. By --random-seed.",
+    ),
+    flag(
+        _LOAD,
+        "--request-cancellation-rate",
+        type=click.FloatRange(min=0, max=100),
+        metavar="PERCENT",
+        help="Cancel so many of the requests; they are recorded as cancelled, and their conversations go on.",
+    ),
+    flag(
+        _LOAD,
+        "--request-cancellation-delay",
+        type=_NOT_NEGATIVE,
+        metavar="S",
+        help="Cancel S seconds after the whole request is out, unless the reply is complete.  [default: 0]",
+    ),
+    flag(
+        _LOAD,
         "--speed",
         type=_ABOVE_ZERO,
         default=1.0,
@@ -67,86 +170,168 @@ load_flags = together(
         "measured times multiplied by it.",
     ),
     flag(
-        _ARRIVALS,
+        _LOAD,
         "--random-seed",
         type=int,
         metavar="N",
-        help="Same seed: same ids, arrivals and texts.  [default: drawn anew]",
-    ),
-    flag(
-        _ARRIVALS,
-        "--warmup-request-count",
-        type=click.IntRange(min=0),
-        default=0,
-        show_default=True,
-        metavar="N",
-        help="First send N requests of root conversations that do not count.",
+        help="Same seed: same ids, order, arrivals, cancellations and texts.  [default: drawn anew]",
     ),
     flag(
         _STOP,
         "--request-count",
-        type=_POSITIVE,
-        metavar="N",
-        help="Send at most N requests, those of forks and spawns included.",
+        "--num-requests",
+        type=NumberList(whole=True),
+        metavar="N[,N...]",
+        help="Send at most N requests, those of forks and spawns included; what is cut short is counted in branch_stats.",
     ),
     flag(
         _STOP,
         "--num-conversations",
+        "--num-sessions",
         "--number",
-        type=_POSITIVE,
-        metavar="N",
-        help="Run N root conversations, from the top again when the file has fewer.  [default: each once]",
+        type=NumberList(whole=True),
+        metavar="N[,N...]",
+        help="Run N root conversations with all their children, from the top again when the file has fewer.  [default: "
+        "each once]",
     ),
-    flag(_STOP, "--benchmark-duration", type=_ABOVE_ZERO, metavar="S", help="Send nothing more after S seconds."),
+    flag(
+        _STOP,
+        "--duration",
+        type=_ABOVE_ZERO,
+        metavar="S",
+        help="Begin no conversation after S seconds; each one that began sends all its turns.",
+    ),
+    flag(
+        _STOP,
+        "--benchmark-duration",
+        type=_ABOVE_ZERO,
+        metavar="S",
+        help="Send nothing more after S seconds, in the middle of conversations too.",
+    ),
     flag(
         _STOP,
         "--benchmark-grace-period",
         type=_NOT_NEGATIVE,
-        default=30.0,
-        show_default=True,
         metavar="S",
-        help="Wait so long after --benchmark-duration for replies under way.",
+        help=f"Wait so long after --benchmark-duration for replies under way; inf waits for all.  [default: {_GRACE_S:g}]",
     ),
-    flag(
-        _STOP,
-        "--fail-fast",
-        is_flag=True,
-        envvar="AIPERF_DAG_FAIL_FAST",
-        help="Stop at the first failed request of a forked or spawned conversation.",
-    ),
+    flag(_STOP, "--fail-fast", is_flag=True, help="Stop at the first failed request, with exit status 1."),
 )
 
 
 def load_fields(workload: Workload, settings: dict[str, Any]) -> dict[str, Any]:
-    """Fields of RunOptions. Raises click.UsageError for what makes no sense together."""
-    rate, concurrency, schedule = settings["request_rate"], settings["concurrency"], settings["fixed_schedule"]
+    """Fields of RunOptions for one point of load. Raises click.UsageError for what makes no sense together."""
+    series = _series(settings["request_rate_series"])
+    rate, concurrency, schedule = only(settings["request_rate"]), only(settings["concurrency"]), settings["fixed_schedule"]
+    paced = any(value is not None for value in (rate, series, settings["user_centric_rate"]))
     if schedule is None:
-        schedule = workload.timed and rate is None and concurrency is None
+        schedule = workload.timed and not paced and concurrency is None
+    for problem in _contradictions(settings, schedule):
+        raise click.UsageError(problem)
     if schedule and not workload.timed:
         raise click.UsageError(f"--fixed-schedule: {workload.path} does not say when its conversations arrive")
-    roots, wanted = len(workload.roots), settings["num_conversations"]
-    if schedule and wanted is not None and wanted > roots:
+    if concurrency is None and not paced and not schedule:
+        concurrency = 1
+    seed, grace_s = settings["random_seed"], settings["benchmark_grace_period"]
+    smoothness = settings["arrival_smoothness"]
+    start_ms, end_ms = settings["fixed_schedule_start_offset"], settings["fixed_schedule_end_offset"]
+    return {
+        "concurrency": concurrency,
+        "concurrency_ramp_s": settings["concurrency_ramp_duration"] or 0.0,
+        "request_rate_per_s": rate,
+        "request_rate_ramp_s": settings["request_rate_ramp_duration"] or 0.0,
+        "request_rate_series": series,
+        "arrival_pattern": settings["arrival_pattern"] or ("poisson" if smoothness is None else "gamma"),
+        "arrival_smoothness": 1.0 if smoothness is None else smoothness,
+        "user_rate_per_s": settings["user_centric_rate"],
+        "num_users": settings["num_users"] or 0,
+        "fixed_schedule": schedule,
+        "schedule_speedup": settings["fixed_schedule_speedup"] or 1.0,
+        "schedule_start_s": (start_ms or 0.0) / 1e3,
+        "schedule_end_s": math.inf if end_ms is None else end_ms / 1e3,
+        "schedule_auto_offset": settings["fixed_schedule_auto_offset"],
+        "inter_turn_delay_cap_s": settings["inter_turn_delay_cap_seconds"],
+        "inter_turn_delay_factor": settings["conversation_turn_delay_ratio"],
+        "sampling": settings["dataset_sampling_strategy"],
+        "cancellation_share": (settings["request_cancellation_rate"] or 0.0) / 100,
+        "cancellation_delay_s": settings["request_cancellation_delay"] or 0.0,
+        "num_conversations": only(settings["num_conversations"]),
+        "request_count": only(settings["request_count"]),
+        "soft_duration_s": settings["duration"],
+        "benchmark_duration_s": settings["benchmark_duration"],
+        "benchmark_grace_period_s": _GRACE_S if grace_s is None else grace_s,
+        "speed": settings["speed"],
+        "fail_fast": settings["fail_fast"],
+        "fail_fast_children": os.environ.get("AIPERF_DAG_FAIL_FAST", "").lower() in ("1", "true", "yes", "on"),
+        "seed": int.from_bytes(os.urandom(6)) if seed is None else seed,
+    }
+
+
+def check_schedule(workload: Workload, options: RunOptions) -> None:
+    """Raises click.UsageError when a fixed schedule has not the conversations that are asked for."""
+    from llmirage_client.load.plan import scheduled_roots
+
+    if not options.fixed_schedule:
+        return
+    roots, wanted = scheduled_roots(workload, options), options.num_conversations
+    if not roots:
+        times = [workload.sessions[root].arrival_s or 0.0 for root in workload.roots]
+        raise click.UsageError(
+            "no conversation arrives between --fixed-schedule-start-offset and --fixed-schedule-end-offset: the schedule of "
+            f"{workload.path} runs from {min(times) * 1e3:,.0f} to {max(times) * 1e3:,.0f} ms"
+        )
+    if wanted is not None and wanted > roots:
         raise click.UsageError(
             f"--num-conversations {wanted}: the schedule of {workload.path} has {roots} conversations; "
             "with --no-fixed-schedule they are repeated"
         )
-    if schedule and rate is not None:
-        raise click.UsageError("--fixed-schedule and --request-rate both say when conversations start: give one of them")
-    if concurrency is None and rate is None and not schedule:
-        concurrency = 1
-    seed = settings["random_seed"]
-    return {
-        "concurrency": concurrency,
-        "request_rate_per_s": rate,
-        "arrival_pattern": settings["arrival_pattern"],
-        "fixed_schedule": schedule,
-        "num_conversations": settings["num_conversations"],
-        "request_count": settings["request_count"],
-        "benchmark_duration_s": settings["benchmark_duration"],
-        "benchmark_grace_period_s": settings["benchmark_grace_period"],
-        "warmup_request_count": settings["warmup_request_count"],
-        "inter_turn_delay_cap_s": settings["inter_turn_delay_cap_seconds"],
-        "speed": settings["speed"],
-        "fail_fast": settings["fail_fast"],
-        "seed": int.from_bytes(os.urandom(6)) if seed is None else seed,
-    }
+
+
+def _series(text: str | None) -> RateSeries | None:
+    from llmirage_client.load.rate_series import RateSeriesError, read_rate_series
+
+    try:
+        return None if text is None else read_rate_series(text)
+    except RateSeriesError as error:
+        raise click.UsageError(f"--request-rate-series: {error}") from None
+
+
+def _contradictions(settings: dict[str, Any], schedule: bool) -> Iterator[str]:
+    """What cannot be meant together, one sentence each."""
+
+    def given(name: str) -> bool:
+        return settings[name] is not None
+
+    paces = [name for name in ("request_rate", "request_rate_series", "user_centric_rate") if given(name)]
+    words = [*(["--fixed-schedule"] if schedule else []), *(f"--{name.replace('_', '-')}" for name in paces)]
+    if len(words) > 1:
+        yield f"{' and '.join(words)} each say when requests start: give one of them"
+    if given("num_users") != given("user_centric_rate"):
+        yield "--user-centric-rate and --num-users go together: the one says how often all users send, the other how many"
+    at_a_rate = given("request_rate") or given("request_rate_series")
+    for name in ("arrival_pattern", "arrival_smoothness"):
+        if given(name) and not at_a_rate:
+            yield f"--{name.replace('_', '-')} is about --request-rate or --request-rate-series, and neither is given"
+    if given("arrival_smoothness") and settings["arrival_pattern"] not in (None, "gamma"):
+        yield f"--arrival-smoothness is the shape of gamma gaps, not of {settings['arrival_pattern']} ones"
+    if given("concurrency_ramp_duration") and not given("concurrency"):
+        yield "--concurrency-ramp-duration needs --concurrency, where the ramp ends"
+    if given("request_rate_ramp_duration") and not given("request_rate"):
+        yield "--request-rate-ramp-duration needs --request-rate, where the ramp ends"
+    for name in ("speedup", "start_offset", "end_offset", "auto_offset"):
+        if settings[f"fixed_schedule_{name}"] not in (None, False) and not schedule:
+            yield f"--fixed-schedule-{name.replace('_', '-')} needs a fixed schedule, and this run has none"
+    start_ms, end_ms = settings["fixed_schedule_start_offset"], settings["fixed_schedule_end_offset"]
+    if start_ms is not None and settings["fixed_schedule_auto_offset"]:
+        yield "--fixed-schedule-start-offset and --fixed-schedule-auto-offset both say where the schedule begins"
+    if start_ms is not None and end_ms is not None and end_ms < start_ms:
+        yield f"--fixed-schedule-end-offset {end_ms:g} comes before --fixed-schedule-start-offset {start_ms:g}"
+    if schedule and settings["dataset_sampling_strategy"] != "sequential":
+        yield f"--dataset-sampling-strategy {settings['dataset_sampling_strategy']}: a fixed schedule has its own order"
+    if given("request_cancellation_delay") and not given("request_cancellation_rate"):
+        yield "--request-cancellation-delay needs --request-cancellation-rate, which says how many are cancelled"
+    if given("benchmark_grace_period") and not given("benchmark_duration"):
+        yield "--benchmark-grace-period comes after --benchmark-duration, which is not given (--duration needs none)"
+    soft_s, hard_s = settings["duration"], settings["benchmark_duration"]
+    if soft_s is not None and hard_s is not None and soft_s >= hard_s:
+        yield f"--duration {soft_s:g} would never come: --benchmark-duration {hard_s:g} ends the run before"

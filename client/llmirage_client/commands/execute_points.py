@@ -1,0 +1,170 @@
+"""Carries out a sweep over several loads, and the search for the highest load that meets an objective."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from llmirage_client.commands.flags.sweep import Search
+from llmirage_client.commands.one_run import INTERRUPTED, Outcome, RefusedError, carry_out, run_folder
+from llmirage_client.load.options import RunOptions
+from llmirage_client.load.points import Point, Variable, probe_size
+from llmirage_client.load.saturation import falls_behind, gains_nothing, latency_exploded
+from llmirage_client.load.search import MaxSearch
+from llmirage_client.measure.slo import judge
+from llmirage_client.report.points import PointResult, SearchAnswer
+from llmirage_client.report.points_files import write_points
+from llmirage_client.report.points_table import one_line, render_points
+from llmirage_client.targets.endpoint import Endpoint
+from llmirage_client.workload.session import Workload
+
+
+@dataclass(slots=True)
+class Loads:
+    """What the points of a sweep or a search have in common, and where their conversations begin.
+
+    options, shown: those of any point, without its load. artifact_dir: the folder of all points; pause_s: between them.
+    """
+
+    workload: Workload
+    options: RunOptions
+    endpoint: Endpoint
+    shown: Mapping[str, Any]
+    artifact_dir: str | None
+    pause_s: float = 0.0
+    roots_taken: int = 0
+    folder: Path | None = None
+
+    def run(self, point: Point, total: int | None) -> PointResult:
+        """Runs one point with conversations that none before had. Raises RefusedError."""
+        if point.number > 1 and self.pause_s:
+            time.sleep(self.pause_s)
+        options = point.options(self.options, self.roots_taken)
+        shown = {**self.shown, point.variable: point.load}
+        if point.conversations is not None:
+            shown["num_conversations"] = point.conversations
+        if point.requests is not None:
+            shown["request_count"] = point.requests
+        click.echo(f"{point.name} ({point.number}" + (f" of {total})" if total else ")"), err=True)
+        outcome = carry_out(self.workload, options, self.endpoint, lambda o: self._folder(o, point), shown)
+        self.options = replace(self.options, model=outcome.options.model)
+        self.roots_taken = outcome.roots_taken
+        behind = falls_behind(outcome.result.records)
+        result = PointResult(point, options.speed, outcome.metrics, outcome.status, outcome.files, behind)
+        click.echo(one_line(result))
+        for note in _new_notes(outcome, self.workload):
+            click.echo(f"Note: {note}", err=True)
+        return result
+
+    def _folder(self, options: RunOptions, point: Point) -> Path:
+        if self.folder is None:
+            given = self.artifact_dir
+            kind = f"{point.variable}_points"
+            self.folder = Path(given) if given is not None else run_folder(options, self.workload, kind)
+        return self.folder / f"{point.number:02d}_{point.folder}"
+
+    def wrapped(self) -> str | None:
+        """What to say when the points had more conversations than the workload has."""
+        roots = len(self.workload.roots)
+        if self.roots_taken <= roots or self.options.sampling == "random":
+            return None
+        return (
+            f"{self.workload.path} has {roots:,} conversations and the points ran {self.roots_taken:,}, so some came again: "
+            "the endpoint may have had their prompts in its cache"
+        )
+
+
+def execute_sweep(loads: Loads, points: Sequence[Point], stop_at_saturation: bool) -> int:
+    """Runs the points in their order. Returns the exit status: 1 when a request failed anywhere."""
+    results: list[PointResult] = []
+    saturated: str | None = None
+    for point in points:
+        try:
+            results.append(loads.run(point, len(points)))
+        except RefusedError as error:
+            return _refused(error, loads, results)
+        if results[-1].status == INTERRUPTED:
+            break
+        saturated = _saturation(results)
+        if saturated and stop_at_saturation:
+            break
+    notes = [
+        note for note in (saturated and f"Saturated at {results[-1].point.name}: {saturated}.", loads.wrapped()) if note
+    ]
+    if len(results) < len(points):
+        notes.append(f"{len(points) - len(results)} of {len(points)} points were not run.")
+    _report(loads, results, notes, None)
+    return max(result.status for result in results)
+
+
+def execute_search(loads: Loads, search: Search) -> int:
+    """Searches. Returns the exit status: 0 with an answer, 1 when nothing meets the objectives."""
+    states = MaxSearch(search.start, search.lower, search.upper, search.variable == "concurrency", search.precision)
+    results: list[PointResult] = []
+    for point in _probes(loads.workload, states, loads.options, search.variable):
+        try:
+            result = loads.run(point, None)
+        except RefusedError as error:
+            return _refused(error, loads, results)
+        result.verdicts = judge(search.objectives, result.metrics)
+        results.append(result)
+        if result.status == INTERRUPTED:
+            break
+        met = result.meets
+        states.tell(point.load, met)
+        click.echo(f"  {'meets' if met else 'does not meet'} the SLO: {result.reasons()}")
+    interrupted = bool(results) and results[-1].status == INTERRUPTED
+    answer = SearchAnswer(search.slo, search.variable, states.best, states.worst, search.lower, search.upper, interrupted)
+    _report(loads, results, [note for note in (loads.wrapped(),) if note], answer)
+    return INTERRUPTED if interrupted else 0 if states.best is not None else 1
+
+
+def _probes(workload: Workload, states: MaxSearch, options: RunOptions, variable: Variable) -> Iterator[Point]:
+    number = 0
+    limited = options.open_ended or options.num_conversations is not None
+    while (load := states.next_load()) is not None:
+        number += 1
+        yield Point(variable, load, number, None if limited else probe_size(workload, variable, load))
+
+
+def _saturation(results: Sequence[PointResult]) -> str | None:
+    """Why the last point is one at which the endpoint no longer follows the load; None when it does."""
+    now = results[-1]
+    if now.point.variable == "request_rate" and now.behind:
+        return "requests waited longer and longer"
+    if len(results) < 2:
+        return None
+    before, ratio = results[-2], now.point.load / results[-2].point.load
+    if now.point.variable == "concurrency" and gains_nothing(before.metrics, now.metrics, ratio):
+        return f"{ratio:g} times the concurrency brought next to no more output"
+    if latency_exploded(results[0].metrics, now.metrics):
+        return "the median request took over ten times as long as at the first point"
+    return None
+
+
+def _new_notes(outcome: Outcome, workload: Workload) -> list[str]:
+    """What this run has to say beyond what is true of the workload at every point."""
+    return [note for note in outcome.result.notes if note not in workload.notes]
+
+
+def _refused(error: RefusedError, loads: Loads, results: Sequence[PointResult]) -> int:
+    click.echo(error, err=True)
+    if results:
+        _report(loads, results, [f"The points after {results[-1].point.name} were not run."], None)
+    return 2
+
+
+def _report(loads: Loads, results: Sequence[PointResult], notes: Sequence[str], answer: SearchAnswer | None) -> None:
+    files: list[Path] = []
+    notes = list(notes)
+    if loads.folder is not None:
+        try:
+            files = write_points(loads.folder, results, notes, answer)
+        except OSError as error:
+            notes.append(f"The table could not be written to {loads.folder}: {error}")
+    render_points(results, notes, answer, files)

@@ -1,0 +1,325 @@
+"""One run against an endpoint: asks it what it is, sends the workload, keeps the records, writes the files."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import gc
+import itertools
+import os
+import re
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from llmirage_client.load.heartbeat import Heartbeat
+from llmirage_client.load.options import RunOptions
+from llmirage_client.load.plan import scheduled_roots
+from llmirage_client.load.runner import Runner
+from llmirage_client.load.token_calls import PromptTooShortError, short_prompts
+from llmirage_client.measure.metrics import Metrics, compute
+from llmirage_client.measure.record import RunResult
+from llmirage_client.report.files import write_artifacts
+from llmirage_client.report.progress import Progress
+from llmirage_client.report.records_file import RecordWriter, RunClock
+from llmirage_client.targets.endpoint import Endpoint
+from llmirage_client.targets.http import probe
+from llmirage_client.targets.target import Askable
+from llmirage_client.workload.session import Workload, WorkloadError
+from llmirage_client.workload.summary import requests_by_root
+from llmirage_shared.chat_template import ChatTemplateError
+from llmirage_shared.tokens import TokenizerError
+
+_CTRL_C = "Ctrl-C"
+INTERRUPTED = 130  # what shells report for Ctrl-C
+_CONTENT_ERRORS = (TokenizerError, ChatTemplateError, PromptTooShortError)
+
+
+class RefusedError(Exception):
+    """The run cannot start as it was asked for; the message is for the user."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outcome:
+    """A run that is over. options: with what only the endpoint could say. roots_taken: see Runner.
+
+    files: what was written; empty when that failed, which is then among the result's notes.
+    """
+
+    result: RunResult
+    metrics: Metrics
+    options: RunOptions
+    files: list[Path]
+    roots_taken: int
+
+    @property
+    def interrupted(self) -> bool:
+        return self.result.cancel_reason == _CTRL_C
+
+    @property
+    def status(self) -> int:
+        """The exit status. What was cancelled, by the end of --benchmark-duration or on purpose, did not fail."""
+        if self.interrupted:
+            return INTERRUPTED
+        records = self.result.records
+        failed = any(not record.ok and not record.cancelled for record in records)
+        succeeded = any(record.ok for record in records)
+        return 0 if succeeded and not failed and self.files and not self.result.cancelled else 1
+
+
+def carry_out(
+    workload: Workload,
+    options: RunOptions,
+    endpoint: Endpoint,
+    folder: Callable[[RunOptions], Path],
+    shown: Mapping[str, Any],
+) -> Outcome:
+    """Runs the workload to its end; may be called again in the same process. Raises RefusedError.
+
+    folder: where the files go, once the options are complete. shown: the settings as the user knows them.
+    """
+    run = _Run(workload, options, endpoint, folder, shown)
+    result = _on_best_loop(run)
+    assert run.records is not None
+    metrics = compute(result)
+    files = _written(result, metrics, run.records)
+    return Outcome(result, metrics, run.options, files, run.roots_taken)
+
+
+def _written(result: RunResult, metrics: Metrics, records: RecordWriter) -> list[Path]:
+    """Writes the files, elsewhere if they cannot be where they should; says so in the result's notes."""
+    folder = records.path.parent
+    try:
+        return write_artifacts(result, folder, metrics=metrics, records=records)
+    except OSError as error:
+        result.notes.append(f"The files could not be written to {folder}: {error}")
+    try:
+        return write_artifacts(result, tempfile.mkdtemp(prefix="llmirage-"), metrics=metrics, records=records)
+    except OSError as error:
+        result.notes.append(f"Nor could they be written to a temporary folder: {error}")
+        return []
+
+
+def _spare_the_collector() -> None:
+    """Keep the cycle collector from walking the workload and all records again and again: up to 7 % of the run's CPU."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+
+
+def _on_best_loop(run: _Run) -> RunResult:
+    try:
+        import uvloop
+    except ImportError:  # not made for every platform
+        return asyncio.run(run())
+    return uvloop.run(run())
+
+
+class _Run:
+    """From the first question to the endpoint to the last record. options, records, roots_taken are known afterwards."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        options: RunOptions,
+        endpoint: Endpoint,
+        folder: Callable[[RunOptions], Path],
+        shown: Mapping[str, Any],
+    ) -> None:
+        self.options = options
+        self.records: RecordWriter | None = None
+        self.roots_taken = 0
+        self._workload = workload
+        self._endpoint = endpoint
+        self._folder = folder
+        self._shown = shown
+        self._notes: list[str] = []
+        if any(session.mode == "verbatim" for session in workload.sessions.values()) and (
+            options.extra_inputs or options.model
+        ):
+            self._notes.append(
+                "The file's request bodies are sent as they are: --model and --extra-inputs do not change them."
+            )
+
+    async def __call__(self) -> RunResult:
+        try:
+            target = self._endpoint.target()
+        except ValueError as error:
+            raise RefusedError(str(error)) from None
+        try:
+            self.options = await self._know_endpoint(target)
+            self._check_prompts()
+            self._open_records(target)
+            return await self._send(target)
+        finally:
+            await target.close()
+
+    async def _know_endpoint(self, target: Askable) -> RunOptions:
+        """Fill in what only the endpoint can say. It is asked only if that matters."""
+        options = self.options
+        sessions = self._workload.sessions.values()
+        needs_model = not options.model and any(
+            turn.model is None and turn.payload is None for session in sessions for turn in session.turns
+        )
+        by_tokens = any(
+            session.mode == "tokens" or any(turn.min_tokens is not None for turn in session.turns) for session in sessions
+        )
+        written = options.tokenizer is None and any(turn.synthetic for session in sessions for turn in session.turns)
+        if not needs_model and not by_tokens and not written:
+            return options
+        info = await probe(target)
+        if written and info.kind != "llmirage":
+            self._notes.append(
+                "Messages given by their length have it in the tokenizer of this package; --tokenizer names the endpoint's."
+            )
+        if needs_model and len(info.models) > 1 and info.kind != "llmirage":
+            raise RefusedError(f"{self._endpoint.url} serves several models, give one by --model: {', '.join(info.models)}")
+        model = options.model
+        if needs_model:
+            model = info.models[0] if info.models else "default"
+            if not info.models:
+                reason = info.error or "it is empty"
+                self._notes.append(
+                    f"No model was given and the endpoint's list of models did not help ({reason}): 'default' it is."
+                )
+        return dataclasses.replace(options, model=model, endpoint_kind=info.kind)
+
+    def _check_prompts(self) -> None:
+        """Refuse what would fail on the way because no prompt can be written for it."""
+        try:
+            problems = short_prompts(self._workload, self.options)
+        except _CONTENT_ERRORS as error:
+            raise RefusedError(str(error)) from None
+        if problems:
+            raise RefusedError(str(WorkloadError(self._workload.path, problems)))
+
+    def _open_records(self, target: Askable) -> None:
+        clock = RunClock(target.now(), time.time(), self.options.speed)
+        folder = self._folder(self.options)
+        try:
+            self.records = RecordWriter(folder, clock, self._about())
+        except OSError as error:
+            raise RefusedError(f"--artifact-dir {folder}: {error.strerror or error}") from None
+
+    def _about(self) -> RunResult:
+        """The run as far as it is known before its first request."""
+        return RunResult(
+            records=[],
+            branch_stats=None,
+            start_s=0.0,
+            end_s=0.0,
+            start_unix_s=time.time(),
+            speed=self.options.speed,
+            model=model_shown(self.options, self._workload),
+            url=self._endpoint.url,
+            endpoint=self.options.endpoint_type or "chat",
+            streaming=self.options.streaming,
+            workload_format=self._workload.format,
+            workload_path=self._workload.path,
+            options=self._shown,
+            notes=[*self._notes, *self._workload.notes],
+        )
+
+    async def _send(self, target: Askable) -> RunResult:
+        assert self.records is not None
+        progress = Progress(_expected_requests(self._workload, self.options))
+        runner = Runner(self._workload, self.options, target, progress, self.records.write)
+        restore_signals = self._heed_signals(runner)
+        progress.start()
+        _spare_the_collector()
+        try:
+            async with Heartbeat(runner.show_progress) as heartbeat:
+                result = await runner.run()
+                self.roots_taken = runner.roots_taken
+        except ExceptionGroup as group:
+            expected, others = group.split(_CONTENT_ERRORS)
+            if expected is None or others is not None:
+                raise
+            raise RefusedError(f"The run was stopped: {_first_of(expected)}") from None
+        finally:
+            progress.stop()
+            restore_signals()
+        return dataclasses.replace(
+            result,
+            url=self._endpoint.url,
+            model=model_shown(self.options, self._workload),
+            options=self._shown,
+            client_cpu_s=heartbeat.cpu_s,
+            client_lag_s=tuple(heartbeat.lag_s),
+            notes=[*self._notes, *result.notes],
+        )
+
+    def _heed_signals(self, runner: Runner) -> Any:
+        """The first Ctrl-C (or SIGTERM) ends the run and lets it be reported; the second ends the process."""
+        loop = asyncio.get_running_loop()
+        seen = 0
+
+        def stop() -> None:
+            nonlocal seen
+            seen += 1
+            if seen > 1:
+                os._exit(INTERRUPTED)  # every finished record is in its file already
+            click.echo("\nStopping; the report of what finished follows. Ctrl-C again ends at once.", err=True)
+            runner.cancel(_CTRL_C)
+
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        for number in numbers:
+            loop.add_signal_handler(number, stop)
+        return lambda: [loop.remove_signal_handler(number) for number in numbers]
+
+
+def model_shown(options: RunOptions, workload: Workload) -> str:
+    """The model of the command line or the endpoint, else those that the file names."""
+    if options.model:
+        return options.model
+    turns = [turn for session in workload.sessions.values() for turn in session.turns]
+    names = [turn.model or (turn.payload or {}).get("model") for turn in turns]
+    return ", ".join(dict.fromkeys(str(name) for name in names if name)) or "unnamed"
+
+
+def run_folder(options: RunOptions, workload: Workload, load: str = "") -> Path:
+    """Where a run's files go when nobody says: artifacts/MODEL-ENDPOINT-LOAD."""
+    model = re.sub(r"[^\w.-]+", "_", model_shown(options, workload))
+    return Path("artifacts") / f"{model}-openai-{options.endpoint_type or 'chat'}-{load or _load_shown(options)}"
+
+
+def _first_of(group: BaseExceptionGroup[Exception]) -> Exception:
+    """The first exception that is no group itself: conversations nest, and so do the groups of their errors."""
+    first = group.exceptions[0]
+    return _first_of(first) if isinstance(first, BaseExceptionGroup) else first
+
+
+def _expected_requests(workload: Workload, options: RunOptions) -> int | None:
+    """How many requests the run will send if nothing fails; None when only time limits it, or the roots are drawn."""
+    count = options.num_conversations
+    if options.fixed_schedule and (options.schedule_start_s or options.schedule_end_s < float("inf")):
+        return None if scheduled_roots(workload, options) < len(workload.roots) else sum(requests_by_root(workload).values())
+    if options.user_rate_per_s is not None or (count is options.request_count is None and options.open_ended):
+        return options.request_count
+    by_root = list(requests_by_root(workload).values())
+    once = by_root[: len(by_root) - workload.skipped]
+    if options.sampling != "sequential" and count is not None and len(set(by_root)) > 1:
+        expected = None
+    elif count is None:
+        expected = sum(once)
+    else:
+        expected = sum(itertools.islice(itertools.cycle(by_root), options.first_root, options.first_root + count))
+    if options.request_count is not None:
+        return options.request_count if count is None or expected is None else min(options.request_count, expected)
+    return expected
+
+
+def _load_shown(options: RunOptions) -> str:
+    if options.fixed_schedule:
+        return "fixed_schedule"
+    if options.user_rate_per_s is not None:
+        return f"user_centric{options.user_rate_per_s:g}"
+    if options.request_rate_series is not None:
+        return "request_rate_series"
+    if options.request_rate_per_s is not None:
+        return f"request_rate{options.request_rate_per_s:g}"
+    return f"concurrency{options.concurrency}"

@@ -1,0 +1,72 @@
+"""Points of load: what is varied in a sweep or a search, and how much each point runs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from llmirage_client.load.options import RunOptions
+from llmirage_client.workload.session import Workload
+from llmirage_client.workload.summary import requests_by_root
+
+Variable = Literal["concurrency", "request_rate"]
+
+PROBE_REQUESTS = 100  # so that a 99th percentile means something
+PROBE_S = 30.0
+_PROBE_ROUNDS = 2  # conversations in each slot
+
+
+@dataclass(slots=True, frozen=True)
+class Point:
+    """One load. number: its place in the sweep or search, from 1. conversations, requests: its own limits, if any."""
+
+    variable: Variable
+    load: float
+    number: int
+    conversations: int | None = None
+    requests: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Such as "concurrency 4" or "request rate 2.5"."""
+        return f"{self.variable.replace('_', ' ')} {self.load:g}"
+
+    @property
+    def folder(self) -> str:
+        return f"{self.variable}{self.load:g}"
+
+    def options(self, base: RunOptions, first_root: int) -> RunOptions:
+        """The run's options at this point, with conversations from first_root on."""
+        options = replace(base, first_root=first_root)
+        if self.variable == "concurrency":
+            options = replace(options, concurrency=int(self.load))
+        else:
+            options = replace(options, request_rate_per_s=self.load)
+        if self.conversations is not None:
+            options = replace(options, num_conversations=self.conversations)
+        return options if self.requests is None else replace(options, request_count=self.requests)
+
+
+def shared_out(workload: Workload, loads: tuple[float, ...], variable: Variable) -> int:
+    """How many conversations each point of a sweep runs when nothing says: an equal share of the file.
+
+    When that is fewer than the largest concurrency needs, each point runs as many as that, and the file comes again.
+    """
+    roots = len(workload.roots) - workload.skipped
+    needed = max(loads) if variable == "concurrency" else 1
+    return max(roots // len(loads), int(needed), 1)
+
+
+def probe_size(workload: Workload, variable: Variable, load: float) -> int:
+    """How many conversations a probe of a search runs when nothing says.
+
+    So many that they send PROBE_REQUESTS requests, fill every slot twice, or keep the rate up for PROBE_S seconds.
+    """
+    by_root = list(requests_by_root(workload).values())
+    requests_each = sum(by_root) / len(by_root)
+    needed = math.ceil(PROBE_REQUESTS / requests_each)
+    if variable == "concurrency":
+        return max(needed, _PROBE_ROUNDS * int(load))
+    turns_each = sum(len(workload.sessions[root].turns) for root in workload.roots) / len(by_root)
+    return max(needed, math.ceil(load * PROBE_S / max(turns_each, 1)))

@@ -1,0 +1,78 @@
+"""What came of a run at several loads: one PointResult each, and the answer of a search."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from llmirage_client.load.points import Point, Variable
+from llmirage_client.measure.metrics import Metrics
+from llmirage_client.measure.slo import Verdict
+
+
+@dataclass(slots=True)
+class PointResult:
+    """status: the exit status of this point alone. behind: requests waited longer and longer (see load.saturation).
+
+    verdicts: of the objectives of a search.
+    """
+
+    point: Point
+    speed: float
+    metrics: Metrics
+    status: int
+    files: list[Path]
+    behind: bool
+    verdicts: tuple[Verdict, ...] = ()
+
+    @property
+    def meets(self) -> bool:
+        """Whether the load counts as carried: every objective met, nothing failed, and a rate kept up with.
+
+        Failures are left to the objectives when one of them is about the error rate.
+        """
+        return not any(self._against()) and all(verdict.met for verdict in self.verdicts)
+
+    def reasons(self) -> str:
+        """Every objective with what was measured, and what else speaks against the load."""
+        return "; ".join([*map(str, self.verdicts), *self._against()])
+
+    def _against(self) -> Iterator[str]:
+        values = self.metrics.whole_run
+        failed, ok = values.get("error_request_count", 0), values.get("request_count", 0)
+        judged = any(verdict.objective.metric.tag == "request_error_rate" for verdict in self.verdicts)
+        if failed and not judged:
+            yield f"{failed:,.0f} of {failed + ok:,.0f} requests failed"
+        elif not ok:
+            yield "no request succeeded"
+        if self.behind and self.point.variable == "request_rate":
+            yield "requests waited longer and longer"
+
+
+@dataclass(slots=True, frozen=True)
+class SearchAnswer:
+    """best: the highest load that met the objectives, worst: the lowest that did not; None where there was none."""
+
+    slo: str
+    variable: Variable
+    best: float | None
+    worst: float | None
+    lower: float
+    upper: float
+    interrupted: bool
+
+    def __str__(self) -> str:
+        what = self.variable.replace("_", " ")
+        unit = " turns/s" if self.variable == "request_rate" else ""
+        if self.interrupted:
+            known = "none is known to" if self.best is None else f"{what} {self.best:g}{unit} does"
+            return f"The search was stopped. So far, of the loads that meet {self.slo}, {known}."
+        if self.best is None:
+            return f"Nothing meets {self.slo}: even {what} {self.worst:g}{unit}, the lowest tried, misses it."
+        if self.worst is None:
+            return (
+                f"Everything up to the bound meets {self.slo}: {what} {self.best:g}{unit} does, and no higher one was tried "
+                "(--find-max-upper-bound)."
+            )
+        return f"The highest {what} that meets {self.slo} is {self.best:g}{unit}; {self.worst:g} misses it."

@@ -1,0 +1,86 @@
+"""sweep.json and sweep.csv: every point of a run at several loads, in the folder above theirs."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from llmirage_client.measure.catalogue import PER_REQUEST, WHOLE_RUN
+from llmirage_client.report.points import PointResult, SearchAnswer
+
+SWEEP_JSON = "sweep.json"
+SWEEP_CSV = "sweep.csv"
+_STATISTICS = ("avg", "p50", "p90", "p95", "p99")
+
+
+def write_points(
+    folder: Path, results: Sequence[PointResult], notes: Sequence[str], answer: SearchAnswer | None
+) -> list[Path]:
+    """Writes both files, each whole or not at all, and returns their paths. Raises OSError."""
+    content: dict[str, Any] = {
+        "variable": results[0].point.variable,
+        "points": [_point(result) for result in results],
+        "notes": list(notes),
+    }
+    if answer is not None:
+        content["search"] = {
+            "slo": answer.slo,
+            "answer": str(answer),
+            "highest_met": answer.best,
+            "lowest_missed": answer.worst,
+            "lower_bound": answer.lower,
+            "upper_bound": answer.upper,
+            "interrupted": answer.interrupted,
+        }
+    folder.mkdir(parents=True, exist_ok=True)
+    json_path, csv_path = folder / SWEEP_JSON, folder / SWEEP_CSV
+    _replace(json_path, json.dumps(content, indent=2) + "\n")
+    rows = [_flat(result) for result in results]
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    temporary = csv_path.with_suffix(".csv.new")
+    with temporary.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    os.replace(temporary, csv_path)
+    return [json_path, csv_path]
+
+
+def _point(result: PointResult) -> dict[str, Any]:
+    metrics = result.metrics
+    content: dict[str, Any] = {
+        result.point.variable: result.point.load,
+        "folder": result.files[0].parent.name if result.files else None,
+        "exit_status": result.status,
+        "falls_behind": result.behind,
+    }
+    if result.verdicts:
+        content["meets_slo"] = result.meets
+        content["objectives"] = [
+            {"objective": v.objective.text, "value": v.value, "unit": v.objective.metric.unit, "met": v.met}
+            for v in result.verdicts
+        ]
+    content |= {tag: {"unit": WHOLE_RUN[tag].unit, "avg": value} for tag, value in metrics.whole_run.items()}
+    content |= {tag: {"unit": PER_REQUEST[tag].unit, **summary.as_dict()} for tag, summary in metrics.per_request.items()}
+    return content
+
+
+def _flat(result: PointResult) -> dict[str, Any]:
+    """One row of the table: whole-run metrics under their tags, others as tag_statistic."""
+    row: dict[str, Any] = {result.point.variable: result.point.load, "exit_status": result.status}
+    if result.verdicts:
+        row["meets_slo"] = result.meets
+    row |= dict(result.metrics.whole_run)
+    for tag, summary in result.metrics.per_request.items():
+        row |= {f"{tag}_{statistic}": getattr(summary, statistic) for statistic in _STATISTICS}
+    return row
+
+
+def _replace(path: Path, text: str) -> None:
+    temporary = path.with_name(path.name + ".new")
+    temporary.write_text(text)
+    os.replace(temporary, path)

@@ -1,0 +1,79 @@
+"""The table of a run at several loads, and the answer of a search, on the screen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from llmirage_client.report.numbers import count, number
+from llmirage_client.report.points import PointResult, SearchAnswer
+from llmirage_shared.statistics import Summary
+
+_HEAD = ("", "ok", "failed", "s", "req/s", "out tok/s", "TTFT p50", "p99", "TPOT p50", "p99", "latency p50", "p99", "cached")
+
+
+def one_line(result: PointResult) -> str:
+    """A point as it ends: what was done, and the figures that matter most."""
+    cells = dict(zip(_HEAD[1:6], _row(result)[1:6], strict=True))
+    parts = [f"{cells['ok']} ok, {cells['failed']} failed in {cells['s']} s", f"{cells['req/s']} requests/s"]
+    for tag, word in (("time_to_first_token", "TTFT"), ("inter_token_latency", "TPOT"), ("request_latency", "latency")):
+        summary = result.metrics.per_request.get(tag)
+        if summary is not None:
+            parts.append(f"{word} p50 {number(summary.p50)}, p99 {number(summary.p99)} ms")
+    return "  " + "; ".join(parts)
+
+
+def render_points(
+    results: Sequence[PointResult], notes: Sequence[str], answer: SearchAnswer | None, files: Sequence[Path]
+) -> None:
+    """Print everything. Points stand by their load; those of a search are marked as met or missed."""
+    ordered = sorted(results, key=lambda result: (result.point.load, result.point.number))
+    rows = [list(_HEAD), *map(_row, ordered)]
+    rows[0][0] = results[0].point.variable.replace("_", " ")
+    if answer is not None:
+        for row, mark in zip(rows, ["SLO", *("met" if result.meets else "missed" for result in ordered)], strict=True):
+            row.append(mark)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    click.echo("\n" + "\n".join(lines) + "\ntimes in ms" + _of_cluster(results))
+    if answer is not None:
+        click.echo(f"\n{answer}")
+    if notes:
+        click.echo()
+    for note in notes:
+        click.echo(f"Note: {note}")
+    if files:
+        click.echo(f"\nWritten to {files[0].parent}: {', '.join(file.name for file in files)}, and a folder for each point")
+
+
+def _row(result: PointResult) -> list[str]:
+    values = result.metrics.whole_run
+
+    def spread(tag: str) -> list[str]:
+        summary: Summary | None = result.metrics.per_request.get(tag)
+        return ["-", "-"] if summary is None else [number(summary.p50), number(summary.p99)]
+
+    cached = values.get("overall_usage_prompt_cache_read_pct")
+    return [
+        f"{result.point.load:g}",
+        count(values.get("request_count", 0)),
+        count(values.get("error_request_count", 0)),
+        f"{values['benchmark_duration']:.1f}" if "benchmark_duration" in values else "-",
+        number(values["request_throughput"]) if "request_throughput" in values else "-",
+        number(values["output_token_throughput"]) if "output_token_throughput" in values else "-",
+        *spread("time_to_first_token"),
+        *spread("inter_token_latency"),
+        *spread("request_latency"),
+        "-" if cached is None else f"{cached:.1f} %",
+    ]
+
+
+def _of_cluster(results: Sequence[PointResult]) -> str:
+    return (
+        ""
+        if all(result.speed == 1 for result in results)
+        else f", of the cluster's own life (at speed {results[0].speed:g})"
+    )
