@@ -22,6 +22,7 @@ class Probe:
 
 
 _SAID = [{"role": "user", "content": "Tell me about the weather in Paris as json"}]
+_GREETING = [{"role": "user", "content": "Good morning!"}]
 _BEGUN = [*_SAID, {"role": "assistant", "content": "The"}]
 _SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"], "additionalProperties": False}
 _TOOL = {"type": "function", "function": {"name": "get_weather", "description": "Weather of a city", "parameters": _SCHEMA}}
@@ -93,10 +94,10 @@ PROBES: dict[str, dict[str, Probe]] = {
         "logprobs": Probe(True),
         "top_logprobs": Probe(2, {"logprobs": True}),
         "tools": Probe([_TOOL]),
-        "tool_choice": Probe("none", {"tools": [_TOOL]}),
+        "tool_choice": Probe("required", {"tools": [_TOOL], "messages": _GREETING}),
         "parallel_tool_calls": Probe(False, {"tools": [_TOOL, _OTHER], "tool_choice": "required", "messages": _BOTH}),
         "functions": Probe([_TOOL["function"]]),
-        "function_call": Probe("none", {"functions": [_TOOL["function"]]}),
+        "function_call": Probe({"name": "get_weather"}, {"functions": [_TOOL["function"]], "messages": _GREETING}),
         "response_format": Probe({"type": "json_schema", "json_schema": {"name": "s", "schema": _SCHEMA}}),
         "reasoning_effort": Probe("low"),
         "verbosity": Probe("low", {"max_tokens": None}),
@@ -134,7 +135,7 @@ PROBES: dict[str, dict[str, Probe]] = {
         "previous_response_id": Probe(made=("/v1/responses", BASES["/v1/responses"])),
         "conversation": Probe(made=("/v1/conversations", {"items": _SAID})),
         "tools": Probe([_FLAT]),
-        "tool_choice": Probe("none", {"tools": [_FLAT]}),
+        "tool_choice": Probe("required", {"tools": [_FLAT], "input": _GREETING}),
         "parallel_tool_calls": Probe(False, {"tools": [_FLAT, {**_FLAT, "name": "get_time"}], "tool_choice": "required",
                                              "input": _BOTH}),
         "reasoning": Probe({"effort": "low", "summary": "auto"}),
@@ -168,7 +169,7 @@ PROBES: dict[str, dict[str, Probe]] = {
         "messages": Probe([{"role": "user", "content": "Hello"}]),
         "system": Probe("Be brief"),
         "tools": Probe([_INPUT_TOOL]),
-        "tool_choice": Probe({"type": "none"}, {"tools": [_INPUT_TOOL]}),
+        "tool_choice": Probe({"type": "any"}, {"tools": [_INPUT_TOOL], "messages": _GREETING}),
         "thinking": Probe({"type": "enabled", "budget_tokens": 1024}),
         "output_config": Probe(_ANSWER_FORM),
         "output_format": Probe(_ANSWER_FORM["format"]),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from llmirage_server.api.exchange import MAX_BODY_BYTES
 
 USER = {"role": "user", "content": "Hello"}
 CHAT = {"model": "Qwen/Qwen3-30B-A3B", "messages": [USER], "max_tokens": 2}
@@ -135,6 +139,7 @@ CHAT_CASES: list[tuple[dict[str, Any], str, str, str]] = [
         "invalid_type",
         "Invalid type for 'messages[0].content': expected one of a string or array of objects, but got an object instead.",
     ),
+    ({"messages": [{"role": "user", "content": []}]}, "messages[0].content", "empty_array", "minimum length 1"),
     ({"tools": []}, "tools", "empty_array", "Expected an array with minimum length 1, but got an empty array instead."),
     (
         {"tools": [F] * 129},
@@ -370,3 +375,37 @@ def test_names_that_are_none(api: Any, path: str, body: dict[str, Any], param: s
     assert answer.status_code == 400
     error = answer.json()["error"]
     assert (error["type"], error["param"], error["code"]) == ("invalid_request_error", param, "invalid_value")
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "GZIP", "identity"])
+def test_a_packed_body_is_unpacked(api: Any, encoding: str) -> None:
+    body = json.dumps(CHAT).encode()
+    packed = {"gzip": gzip.compress, "deflate": zlib.compress, "identity": bytes}[encoding.lower()](body)
+    answer = api.post("/v1/chat/completions", packed, headers={"content-encoding": encoding})
+    assert answer.status_code == 200, answer.text
+
+
+def test_a_body_that_cannot_be_unpacked_is_refused(api: Any) -> None:
+    body = json.dumps(CHAT).encode()
+    path = "/v1/chat/completions"
+    assert_error(api.post(path, body, headers={"content-encoding": "br"}), 415, None, "unsupported_content_encoding", "'br'")
+    assert_error(api.post(path, body, headers={"content-encoding": "gzip"}), 400, None, None, "content-encoding")
+    bomb = gzip.compress(bytes(MAX_BODY_BYTES + 10))
+    assert_error(api.post(path, bomb, headers={"content-encoding": "gzip"}), 413, None, "request_too_large", "too large")
+
+
+def test_a_number_that_no_float_holds_is_no_json(api: Any) -> None:
+    for path in ("/v1/chat/completions", "/v1/responses/input_tokens", "/v1/conversations"):
+        assert_error(api.post(path, b'{"a": 1e999}'), 400, None, None, "1e999 is too large a number")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/conversations", {"banana": 1}),
+        ("/v1/moderations", {"input": "x", "banana": 1}),
+        ("/v1/responses/input_tokens", {"input": "x", "banana": 1}),
+    ],
+)
+def test_small_endpoints_refuse_unknown_fields_too(api: Any, path: str, body: dict[str, Any]) -> None:
+    assert_error(api.post(path, body), 400, "banana", "unknown_parameter", "Unknown parameter: 'banana'.")

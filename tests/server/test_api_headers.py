@@ -219,3 +219,12 @@ def test_processing_time_and_version_are_told(api: Any) -> None:
     response = api.post("/v1/chat/completions", BODY)
     assert int(response.headers["openai-processing-ms"]) >= 0
     assert response.headers["openai-version"] == "2020-10-01"
+    assert response.headers["openai-organization"] == "llmirage"
+
+
+@pytest.mark.parametrize("more", [{}, {"stream": True}, {"max_tokens": 0}])
+def test_the_messages_api_has_another_name_for_the_id_of_a_request(api: Any, more: dict[str, Any]) -> None:
+    body = {"model": MODEL, "max_tokens": 3, "messages": [{"role": "user", "content": "Hello"}]}
+    headers = api.post("/v1/messages", body | more).headers
+    assert headers["request-id"] == headers["x-request-id"]
+    assert "request-id" not in api.chat(max_tokens=2).headers

@@ -21,6 +21,7 @@ class ConversationsEndpoint:
     """Creates, changes and deletes conversations, and their items one by one."""
 
     def __init__(self, service: Service) -> None:
+        self._service = service
         self._state = service.state
 
     async def create(self, exchange: Exchange) -> Response:
@@ -29,6 +30,7 @@ class ConversationsEndpoint:
 
         body = await exchange.body()
         request = check(ConversationCreate, parse_object(body) if body.strip() else {})
+        self._service.check_fields(request, "conversations")
         record: dict[str, Any] = {
             "object": {
                 "id": new_id("conv_"),
@@ -50,6 +52,7 @@ class ConversationsEndpoint:
 
         record = self._found(exchange)
         request = check(ConversationUpdate, parse_object(await exchange.body()))
+        self._service.check_fields(request, "conversations")
         record["object"]["metadata"] = request.metadata
         self._put(record)
         return exchange.json(record["object"])
@@ -64,7 +67,9 @@ class ConversationsEndpoint:
         from llmirage_shared.wire.schema.validation import check
 
         record = self._found(exchange)
-        new = stored(_plain(check(ItemsCreate, parse_object(await exchange.body())).items))
+        request = check(ItemsCreate, parse_object(await exchange.body()))
+        self._service.check_fields(request, "conversations")
+        new = stored(_plain(request.items))
         record["items"] += new
         self._put(record)
         return exchange.json(page(new, lambda name: {"limit": "100"}.get(name), "asc"))

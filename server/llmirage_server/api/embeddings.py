@@ -1,4 +1,4 @@
-"""POST /v1/embeddings. Vectors are answered at once: no instance of the cluster works for them."""
+"""POST /v1/embeddings. The cluster reads what is embedded; the vectors are made here."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from starlette.responses import Response
 
 from llmirage_server.api.exchange import Exchange
 from llmirage_server.api.generation import Service
+from llmirage_server.api.prefill import prefill
 from llmirage_server.api.text import LONG_CHARACTERS
-from llmirage_shared.tokens import Tokenizer
+from llmirage_shared.tokens import TokenIds, Tokenizer
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.completions import Prompt, read_prompts
 from llmirage_shared.wire.errors import ApiError
@@ -80,7 +81,11 @@ class EmbeddingsEndpoint:
         if self._service.limits is not None:
             self._service.limits.admit(exchange, request.model, _about_tokens(inputs))
         tokenizer = (await self._service.text.get()).encoder.tokenizer
-        body = await aside(inputs, lambda: _answer(request, model, inputs, tokenizer))
+        texts, ids = await aside(inputs, lambda: texts_and_ids(inputs, model, tokenizer))
+        _, body = await asyncio.gather(
+            prefill(self._service, request.model, ids, exchange),
+            aside(inputs, lambda: _answer(request, model, texts, sum(map(len, ids)))),
+        )
         return exchange.content(body, b"application/json")
 
 
@@ -118,28 +123,25 @@ async def aside(inputs: Sequence[Prompt], work: Callable[[], T]) -> T:
     return work()
 
 
-def texts_and_tokens(inputs: Sequence[Prompt], model: EmbeddingModel, tokenizer: Tokenizer) -> tuple[list[str], list[int]]:
-    """The text of each input and how many tokens it has. Raises ApiError when one has too many, or all together."""
-    texts, tokens = [], []
+def texts_and_ids(inputs: Sequence[Prompt], model: EmbeddingModel, tokenizer: Tokenizer) -> tuple[list[str], list[TokenIds]]:
+    """The text of each input and its tokens. Raises ApiError when one has too many, or all together."""
+    texts, ids = [], []
     for given in inputs:
-        if isinstance(given, str):
-            texts.append(given)
-            tokens.append(len(tokenizer.encode(given)))
-        else:
-            texts.append(_text_of_ids(given, tokenizer))
-            tokens.append(len(given))
-        if tokens[-1] > model.max_input_tokens:
+        texts.append(given if isinstance(given, str) else _text_of_ids(given, tokenizer))
+        ids.append(tokenizer.encode(given) if isinstance(given, str) else given)
+        count = len(ids[-1])
+        if count > model.max_input_tokens:
             raise ApiError(
                 f"This model's maximum context length is {model.max_input_tokens} tokens, however you requested "
-                f"{tokens[-1]} tokens ({tokens[-1]} in your prompt; 0 for the completion). Please reduce your prompt; or "
+                f"{count} tokens ({count} in your prompt; 0 for the completion). Please reduce your prompt; or "
                 "completion length.",
                 param="input",
                 code="context_length_exceeded",
             )
-    if (together := sum(tokens)) > MOST_TOKENS_TOGETHER:
+    if (together := sum(map(len, ids))) > MOST_TOKENS_TOGETHER:
         kind = "max_tokens_per_request"
         raise ApiError(f"Requested {together} tokens, max {MOST_TOKENS_TOGETHER} tokens per request", type=kind, code=kind)
-    return texts, tokens
+    return texts, ids
 
 
 def _text_of_ids(ids: npt.NDArray[np.int32], tokenizer: Tokenizer) -> str:
@@ -157,16 +159,15 @@ def vectors_of(name: str, model: EmbeddingModel, texts: Sequence[str], dimension
     return vectors if dimensions is None else [shortened(vector, dimensions) for vector in vectors]
 
 
-def _answer(request: EmbeddingRequest, model: EmbeddingModel, inputs: Sequence[Prompt], tokenizer: Tokenizer) -> bytes:
-    texts, tokens = texts_and_tokens(inputs, model, tokenizer)
+def _answer(request: EmbeddingRequest, model: EmbeddingModel, texts: Sequence[str], tokens: int) -> bytes:
     vectors = vectors_of(request.model, model, texts, request.dimensions)
     # One by one, so that the interpreter can turn to others in between.
     data = [
         b'{"object":"embedding","index":%d,"embedding":%s}' % (index, _written(vector, request.encoding_format))
         for index, vector in enumerate(vectors)
     ]
-    name, total = json.dumps(request.model).encode(), sum(tokens)
-    usage = b'{"prompt_tokens":%d,"total_tokens":%d}' % (total, total)
+    name = json.dumps(request.model).encode()
+    usage = b'{"prompt_tokens":%d,"total_tokens":%d}' % (tokens, tokens)
     return b'{"object":"list","data":[%s],"model":%s,"usage":%s}' % (b",".join(data), name, usage)
 
 

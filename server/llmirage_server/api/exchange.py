@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import time
+import zlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 from urllib.parse import parse_qs
@@ -60,7 +61,12 @@ class Exchange:
             self.request_id = b"req_" + os.urandom(12).hex().encode()
 
     async def body(self) -> bytes:
-        """The whole body. Raises ClientGoneError, and ApiError for one that is too large or not said to be JSON."""
+        """The body, whole and unpacked. Raises ClientGoneError, and ApiError for one too large or not said to be JSON."""
+        body = await self._packed_body()
+        encoding = self.headers.get(b"content-encoding")
+        return body if encoding is None else _unpacked(body, encoding.strip().lower())
+
+    async def _packed_body(self) -> bytes:
         kind = self.headers.get(b"content-type")
         if kind is not None and b"json" not in kind.lower():
             raise errors.unsupported_content_type(kind.decode("latin-1"))
@@ -105,8 +111,11 @@ class Exchange:
             (b"x-request-id", self.request_id),
             (b"openai-processing-ms", b"%d" % elapsed_ms),
             (b"openai-version", b"2020-10-01"),
+            (b"openai-organization", b"llmirage"),
             *self.more_headers,
         ]
+        if self.scope["path"].startswith("/v1/messages"):
+            headers.append((b"request-id", self.request_id))  # Anthropic's name for it
         if b"origin" in self.headers:
             headers.append((b"access-control-allow-origin", b"*"))
             headers.append((b"access-control-expose-headers", b"*"))
@@ -142,6 +151,22 @@ class Exchange:
             ]
         )
         return response
+
+
+def _unpacked(body: bytes, encoding: bytes) -> bytes:
+    """Raises ApiError for an encoding that is not read, and for a body that has none or is too large."""
+    if encoding in (b"", b"identity"):
+        return body
+    if encoding not in (b"gzip", b"deflate"):
+        raise errors.unsupported_content_encoding(encoding.decode("latin-1"))
+    unpacking = zlib.decompressobj(zlib.MAX_WBITS | 32)  # of either kind
+    try:
+        plain = unpacking.decompress(body, MAX_BODY_BYTES + 1)
+    except zlib.error:
+        raise errors.bad_json("the body is not what its content-encoding says") from None
+    if len(plain) > MAX_BODY_BYTES:
+        raise errors.body_too_large(MAX_BODY_BYTES)
+    return plain
 
 
 def _body_of(message: Message) -> bytes:

@@ -28,7 +28,7 @@ from llmirage_server.replies.structured.grammar import GrammarError
 from llmirage_server.replies.structured.pattern import PatternError
 from llmirage_server.replies.structured.schema import SchemaError
 from llmirage_server.telemetry.metrics import Metrics
-from llmirage_shared.tokens import Tokenizer
+from llmirage_shared.tokens import TokenIds, Tokenizer
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.responses import usage
@@ -89,6 +89,15 @@ class Service:
     def resume(self) -> None:
         self._refusal = None
 
+    def check_open(self) -> None:
+        """Raises ApiError while all new requests are refused."""
+        if self._refusal is not None:
+            raise self._refusal()
+
+    def new_request(self, prompt: TokenIds, output: TokenIds, model: str, **fields: Any) -> Request:
+        """A request for the cluster, which no other has the id of."""
+        return Request(next(self._request_ids), prompt, output, model=model, **fields)
+
     def check_fields(
         self, request: WireModel, api: Api, error: Callable[[str], ApiError] = errors.unknown_parameter
     ) -> None:
@@ -112,8 +121,7 @@ class Service:
 
         Raises ApiError when one does not fit the context window, or when nothing has the shape that was asked for.
         """
-        if self._refusal is not None:
-            raise self._refusal()
+        self.check_open()
         if sampling.priority and not served.priorities:
             raise errors.unsupported("priority", "Priorities need a cluster with schedule_policy priority.")
         limit_tokens = served.max_model_len
@@ -159,6 +167,7 @@ class Service:
                         parallel_tool_calls=shape.parallel_tool_calls,
                         called=shape.called,
                         results=shape.results,
+                        most_hosted_calls=shape.most_hosted_calls,
                         called_before=shape.called_before,
                         text_before=shape.text_before,
                         json_schema=shape.json_schema,
@@ -172,12 +181,11 @@ class Service:
                     reply = stopped_at_token(reply, sampling.stop_token_ids, sampling.include_stop_str, sampling.min_tokens)
                 if sampling.shows_end:
                     reply = with_end_shown(reply, text.encoder.tokenizer)
-                request = Request(
-                    next(self._request_ids),
+                request = self.new_request(
                     prompt.ids,
                     reply.ids,
-                    session_key,
                     served.model,
+                    session_key=session_key,
                     priority=sampling.priority,
                     max_tokens=sampling.max_tokens or limit_tokens - len(prompt.ids),
                 )

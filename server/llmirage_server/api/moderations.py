@@ -7,8 +7,10 @@ from typing import Any
 
 from starlette.responses import Response
 
+from llmirage_server.api.embeddings import aside
 from llmirage_server.api.exchange import Exchange
-from llmirage_server.api.text import LONG_CHARACTERS
+from llmirage_server.api.generation import Service
+from llmirage_server.api.prefill import prefill
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.json_body import parse_object
 from llmirage_shared.wire.responses import new_id
@@ -22,33 +24,41 @@ MODELS = (
 )
 
 
-async def moderate(exchange: Exchange) -> Response:
-    """Answers as the OpenAI API does: one result for each text of a list, one for all parts of a message."""
-    from llmirage_shared.wire.schema.moderations import ModerationRequest
-    from llmirage_shared.wire.schema.validation import check
+class ModerationsEndpoint:
+    """The cluster reads what is judged; the judgement is made here."""
 
-    request = check(ModerationRequest, parse_object(await exchange.body()))
-    model = MODELS[0] if request.model is None else request.model
-    if model not in MODELS:
-        raise errors.model_not_found(model, MODELS)
-    if isinstance(request.input, str):
-        judged = [(request.input, True, False)]
-    else:
-        texts = [item for item in request.input if isinstance(item, str)]
-        parts = [item for item in request.input if not isinstance(item, str)]
-        if texts and parts:
-            raise errors.wrong_type("input", "strings alone or objects alone", request.input)
-        judged = [(text, True, False) for text in texts]
-        if parts:
-            said = [part.text for part in parts if part.type == "text"]
-            judged = [("\n".join(said), bool(said), len(said) < len(parts))]
+    def __init__(self, service: Service) -> None:
+        self._service = service
 
-    def work() -> list[dict[str, Any]]:
-        return [_result(*each) for each in judged]
+    async def create(self, exchange: Exchange) -> Response:
+        """Answers as the OpenAI API does: one result for each text of a list, one for all parts of a message."""
+        from llmirage_shared.wire.schema.moderations import ModerationRequest
+        from llmirage_shared.wire.schema.validation import check
 
-    long = sum(len(text) for text, _, _ in judged) > LONG_CHARACTERS
-    results = await asyncio.to_thread(work) if long else work()
-    return exchange.json({"id": new_id("modr-"), "model": model, "results": results})
+        request = check(ModerationRequest, parse_object(await exchange.body()))
+        self._service.check_fields(request, "moderations")
+        model = MODELS[0] if request.model is None else request.model
+        if model not in MODELS:
+            raise errors.model_not_found(model, MODELS)
+        if isinstance(request.input, str):
+            judged = [(request.input, True, False)]
+        else:
+            texts = [item for item in request.input if isinstance(item, str)]
+            parts = [item for item in request.input if not isinstance(item, str)]
+            if texts and parts:
+                raise errors.wrong_type("input", "strings alone or objects alone", request.input)
+            judged = [(text, True, False) for text in texts]
+            if parts:
+                said = [part.text for part in parts if part.type == "text"]
+                judged = [("\n".join(said), bool(said), len(said) < len(parts))]
+
+        texts = [text for text, _, _ in judged]
+        tokenizer = (await self._service.text.get()).encoder.tokenizer
+        ids = await aside(texts, lambda: [tokenizer.encode(text) for text in texts])
+        _, results = await asyncio.gather(
+            prefill(self._service, model, ids, exchange), aside(texts, lambda: [_result(*each) for each in judged])
+        )
+        return exchange.json({"id": new_id("modr-"), "model": model, "results": results})
 
 
 def _result(text: str, has_text: bool, has_image: bool) -> dict[str, Any]:

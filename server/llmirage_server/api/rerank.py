@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from starlette.responses import Response
 
-from llmirage_server.api.embeddings import aside, embedding_model, texts_and_tokens, vectors_of
+from llmirage_server.api.embeddings import aside, embedding_model, texts_and_ids, vectors_of
 from llmirage_server.api.exchange import Exchange
 from llmirage_server.api.generation import Service
+from llmirage_server.api.prefill import prefill
+from llmirage_shared.tokens import TokenIds
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.json_body import parse_object
 from llmirage_shared.wire.responses import new_id
@@ -31,7 +35,8 @@ class RerankEndpoint:
 
         request = check(RerankRequest, parse_object(await exchange.body()))
         documents = [document if isinstance(document, str) else document.text for document in request.documents]
-        scores, tokens = await self._scores(request.model, [request.query] * len(documents), documents)
+        queries = [request.query] * len(documents)
+        scores, tokens = await self._scores(exchange, request.model, queries, documents, request.max_tokens_per_doc)
         order = sorted(range(len(documents)), key=lambda index: (-scores[index], index))
         shown = request.return_documents is not False
         return exchange.json(
@@ -64,7 +69,7 @@ class RerankEndpoint:
             firsts = firsts * len(seconds)
         if len(firsts) != len(seconds):
             raise errors.invalid_value("text_2", f"{len(firsts)} texts cannot be compared with {len(seconds)} one by one.")
-        scores, tokens = await self._scores(request.model, firsts, seconds)
+        scores, tokens = await self._scores(exchange, request.model, firsts, seconds)
         data = [{"index": index, "object": "score", "score": score} for index, score in enumerate(scores)]
         usage: dict[str, Any] = {"prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0}
         return exchange.json(
@@ -78,20 +83,33 @@ class RerankEndpoint:
             }
         )
 
-    async def _scores(self, name: str, firsts: Sequence[str], seconds: Sequence[str]) -> tuple[list[float], int]:
-        """The score of each pair, and the tokens of all pairs. Raises ApiError."""
-        model = embedding_model(self._service, name)
-        tokenizer = (await self._service.text.get()).encoder.tokenizer
-        texts = list(dict.fromkeys([*firsts, *seconds]))
+    async def _scores(
+        self, exchange: Exchange, name: str, firsts: Sequence[str], seconds: Sequence[str], most_tokens: int | None = None
+    ) -> tuple[list[float], int]:
+        """The score of each pair, and the tokens of all pairs; of `seconds` at most so many tokens are read each.
 
-        def work() -> tuple[list[float], int]:
-            _, counts = texts_and_tokens(texts, model, tokenizer)
-            tokens = dict(zip(texts, counts, strict=True))
-            vectors = dict(zip(texts, vectors_of(name, model, texts), strict=True))
-            scores = [_score(float(vectors[a] @ vectors[b])) for a, b in zip(firsts, seconds, strict=True)]
-            return scores, sum(tokens[a] + tokens[b] for a, b in zip(firsts, seconds, strict=True))
+        Raises ApiError. The cluster reads every pair as one prompt, as a cross-encoder does.
+        """
+        service, model = self._service, embedding_model(self._service, name)
+        tokenizer = (await service.text.get()).encoder.tokenizer
 
-        return await aside(texts, work)
+        def tokenized() -> tuple[dict[str, TokenIds], list[str]]:
+            read = list(seconds)
+            if most_tokens:
+                cut = [tokenizer.encode(text)[:most_tokens] for text in seconds]
+                read = [tokenizer.decode(ids) for ids in cut]
+            texts, ids = texts_and_ids(list(dict.fromkeys([*firsts, *read])), model, tokenizer)
+            return dict(zip(texts, ids, strict=True)), read
+
+        ids, read = await aside([*firsts, *seconds], tokenized)
+
+        def work() -> list[float]:
+            vectors = dict(zip(ids, vectors_of(name, model, list(ids)), strict=True))
+            return [_score(float(vectors[a] @ vectors[b])) for a, b in zip(firsts, read, strict=True)]
+
+        pairs = [np.concatenate([ids[a], ids[b]]) for a, b in zip(firsts, read, strict=True)]
+        _, scores = await asyncio.gather(prefill(service, name, pairs, exchange), aside(list(ids), work))
+        return scores, sum(map(len, pairs))
 
 
 def _score(cosine: float) -> float:

@@ -16,7 +16,7 @@ from llmirage_server.api.engine_info import EngineEndpoint
 from llmirage_server.api.exchange import Endpoint, Exchange, Handler
 from llmirage_server.api.generation import Service
 from llmirage_server.api.messages.endpoint import MessagesEndpoint, error_body
-from llmirage_server.api.moderations import moderate
+from llmirage_server.api.moderations import ModerationsEndpoint
 from llmirage_server.api.openapi.endpoint import OpenApiEndpoint
 from llmirage_server.api.rerank import RerankEndpoint
 from llmirage_server.api.responses.endpoint import ResponsesEndpoint
@@ -55,7 +55,7 @@ def routes(service: Service) -> list[Route]:
         Route("/v1/messages", Endpoint(messages.create, ("POST",), error_body)),
         Route("/v1/messages/count_tokens", Endpoint(messages.count_tokens, ("POST",), error_body)),
         Route("/v1/embeddings", Endpoint(EmbeddingsEndpoint(service).create, ("POST",))),
-        Route("/v1/moderations", Endpoint(moderate, ("POST",))),
+        Route("/v1/moderations", Endpoint(ModerationsEndpoint(service).create, ("POST",))),
         Route("/v1/models", Endpoint(service.models.list, _READ)),
         Route("/v1/models/{model:path}", Endpoint(service.models.retrieve, _READ)),
         Route("/health", Endpoint(health, _READ)),

@@ -257,6 +257,14 @@ def unsupported_content_type(given: str) -> ApiError:
     )
 
 
+def unsupported_content_encoding(given: str) -> ApiError:
+    return ApiError(
+        f"Unsupported content encoding: '{shorten(given)}'. Bodies may be sent as they are, or with gzip or deflate.",
+        status=415,
+        code="unsupported_content_encoding",
+    )
+
+
 def asleep() -> ApiError:
     return ApiError(
         "The server sleeps: POST /wake_up wakes it.", status=503, type="server_error", code="service_unavailable"

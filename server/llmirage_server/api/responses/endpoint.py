@@ -131,6 +131,9 @@ class ResponsesEndpoint:
         from llmirage_shared.wire.schema.validation import check
 
         request = check(InputFields, parse_object(await exchange.body()))
+        self._service.check_fields(request, "responses")
+        if request.model is not None:
+            self._service.models.find(request.model)
         context = self._context(request)
         ids = await self._encode(request, context.items)
         return exchange.json({"object": "response.input_tokens", "input_tokens": len(ids)})

@@ -58,7 +58,7 @@ class FilePart(WireModel):
 ContentPart = Annotated[
     TextPart | InputTextPart | RefusalPart | ImagePart | AudioPart | FilePart, Field(discriminator="type")
 ]
-Content = str | list[ContentPart]
+Content = str | Annotated[list[ContentPart], Field(min_length=1)]
 
 
 class SystemMessage(WireModel):

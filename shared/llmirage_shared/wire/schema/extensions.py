@@ -57,11 +57,13 @@ _MESSAGES = frozenset((
     "prefill", "speed", "user_profile_id", "workspace_id",
 ))  # fmt: skip
 
-Api = Literal["chat", "completions", "responses", "embeddings", "messages"]
+Api = Literal["chat", "completions", "responses", "conversations", "embeddings", "moderations", "messages"]
 EXTENSIONS: dict[Api, frozenset[str]] = {
     "chat": _CHAT,
     "completions": _COMPLETIONS,
     "responses": _RESPONSES,
+    "conversations": frozenset(),
+    "moderations": frozenset(),
     "embeddings": _EMBEDDINGS,
     "messages": _MESSAGES,
 }

@@ -1,0 +1,101 @@
+"""Embeddings, scores and moderations: the cluster reads their prompts, which takes its time and fills its caches."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+WORDS = "some words of a document " * 40
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/embeddings": {"model": "bge-m3", "input": WORDS},
+    "/rerank": {"model": "bge-m3", "query": "What?", "documents": [WORDS]},
+    "/score": {"model": "bge-m3", "text_1": "What?", "text_2": WORDS},
+    "/v1/moderations": {"input": WORDS},
+}
+
+
+def metric(api: Any, name: str) -> float:
+    text = api.request("GET", "/metrics").text
+    return sum(float(line.rsplit(" ", 1)[1]) for line in re.findall(rf"^vllm:{name}\{{.*", text, re.MULTILINE))
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_the_cluster_reads_the_prompt_and_remembers_it(make_api: Callable[..., Any], path: str) -> None:
+    api = make_api(instances=1)
+    answer = api.post(path, BODIES[path])
+    assert answer.status_code == 200, answer.text
+    read = metric(api, "prompt_tokens_total")
+    assert 200 <= read <= 210
+    usage = answer.json().get("usage")
+    assert usage is None or usage["prompt_tokens"] == usage["total_tokens"] == read
+    assert metric(api, "prefix_cache_hits_total") == 0
+    assert api.post(path, BODIES[path]).status_code == 200
+    assert metric(api, "prefix_cache_hits_total") >= 190
+    assert metric(api, "request_success_total") == 2
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_the_answer_comes_when_the_prefill_is_done(make_api: Callable[..., Any], path: str) -> None:
+    api = make_api(ttft_ms=60.0)
+    api.request("GET", "/health")
+    begun_s = time.monotonic()
+    assert api.post(path, BODIES[path]).status_code == 200
+    assert time.monotonic() - begun_s >= 0.06
+
+
+def test_every_input_is_a_request_and_a_long_one_is_read_as_far_as_it_fits(make_api: Callable[..., Any]) -> None:
+    api = make_api(instances=1, max_model_len=100)
+    ids = [[number] * (number * 40) for number in range(1, 5)]
+    answer = api.post("/v1/embeddings", {"model": "bge-m3", "input": ids}).json()
+    assert answer["usage"] == {"prompt_tokens": 400, "total_tokens": 400}
+    assert metric(api, "prompt_tokens_total") == 40 + 80 + 99 + 99
+    assert metric(api, "request_success_total") == 4
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_a_client_that_leaves_takes_its_request_with_it(make_api: Callable[..., Any], path: str) -> None:
+    api = make_api(ttft_ms=60_000.0)
+
+    async def leave() -> int:
+        body = json.dumps(BODIES[path]).encode()
+        scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": []}
+        come: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        sent: list[Any] = []
+        come.put_nowait({"type": "http.request", "body": body, "more_body": False})
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        asking = asyncio.ensure_future(api.app(scope, come.get, send))
+        while not api.app.service.under_way:
+            await asyncio.sleep(0)
+        come.put_nowait({"type": "http.disconnect"})
+        await asking
+        assert sent == []
+        return len(api.app.service.under_way)
+
+    assert api._runner.run(leave()) == 0
+    assert all(state.running == 0 and state.waiting == 0 for state in api.app.driver.snapshot())
+
+
+def test_a_server_that_sleeps_reads_nothing(make_api: Callable[..., Any]) -> None:
+    api = make_api()
+    api.request("POST", "/sleep")
+    assert {api.post(path, body).status_code for path, body in BODIES.items()} == {503}
+    api.request("POST", "/wake_up")
+    assert {api.post(path, body).status_code for path, body in BODIES.items()} == {200}
+
+
+def test_of_a_document_only_so_many_tokens_are_read(api: Any) -> None:
+    body = {"model": "bge-m3", "query": "Paris", "documents": ["Bananas are yellow. Paris is a city in France."]}
+    whole = api.post("/rerank", body).json()
+    short = api.post("/rerank", body | {"max_tokens_per_doc": 3}).json()
+    assert short["results"][0]["relevance_score"] < whole["results"][0]["relevance_score"]
+    assert short["usage"]["prompt_tokens"] == api.post("/tokenize", {"prompt": "Paris"}).json()["count"] + 3
+    assert short["results"][0]["document"] == whole["results"][0]["document"]
