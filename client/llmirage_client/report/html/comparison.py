@@ -11,13 +11,15 @@ import numpy as np
 from llmirage_client.measure.request_columns import chunk_gaps_ms
 from llmirage_client.report.html import over_time, words
 from llmirage_client.report.html.blocks import charts, figure, notes, paragraph, table
-from llmirage_client.report.html.charts import Axis, Bars, Sample, Series, bars, histogram, line
-from llmirage_client.report.html.page import Head, Section, Verdict, page
+from llmirage_client.report.html.charts import Axis, Bars, Point, Sample, Series, bars, histogram, line, pareto
+from llmirage_client.report.html.page import Head, Section, State, Verdict, page
 from llmirage_client.report.html.run_view import RunView
 from llmirage_client.report.html.sections import LATENCIES
 from llmirage_client.report.numbers import count, number
 
 _MOST_OVERLAID = 7  # as many as there are colours; more lines on one chart cannot be told apart anyway
+
+_DOUBLINGS = 8  # loads that differ by more were doubled, not stepped: a log axis spreads them evenly
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +60,17 @@ def load_of(views: Sequence[RunView]) -> Load | None:
 
 
 def _verdicts(views: Sequence[RunView]) -> list[Verdict]:
-    """One for all when all went well; else one for each thing that did not, with the name of its run."""
+    """One when all went well; else one of all failures and one of all doubts, each line with the runs it is about."""
+    runs_of: dict[State, dict[str, list[str]]] = {"bad": {}, "warn": {}}
+    for view in views:
+        for verdict in words.verdicts(view):
+            if verdict.state != "good":
+                runs_of[verdict.state].setdefault(verdict.headline, []).append(view.name)
+    headlines: dict[State, str] = {"bad": "Requests failed", "warn": "Some figures are to be read with care"}
     found = [
-        Verdict(verdict.state, f"{view.name}: {verdict.headline}", verdict.reasons)
-        for view in views
-        for verdict in words.verdicts(view)
-        if verdict.state != "good"
+        Verdict(state, headlines[state], [f"{', '.join(names)}: {said}." for said, names in lines.items()])
+        for state, lines in runs_of.items()
+        if lines
     ]
     requests = sum(v.metrics.whole_run.get("request_count", 0) for v in views)
     return found or [Verdict("good", f"All {count(requests)} requests of all {len(views)} runs succeeded")]
@@ -73,7 +80,7 @@ def _against_load(views: Sequence[RunView]) -> Section:
     load = load_of(views)
     if load is None:
         return Section("Against load", [])
-    x = Axis(load.title, load.unit, log=None)
+    x = Axis(load.title, load.unit, log=min(load.values) > 0 and max(load.values) >= _DOUBLINGS * min(load.values))
     order = np.argsort(load.values, kind="stable")
     at = np.array(load.values)[order]
     names = [views[i].name for i in order]
@@ -87,7 +94,7 @@ def _against_load(views: Sequence[RunView]) -> Section:
             series.append(Series(name, at, values, "points", tips=tips))
         if not any(np.isfinite(s.y).any() for s in series):
             return ""
-        return figure(line(series, title=title, x=x, y=Axis("", unit)))
+        return figure(line(series, title=title, x=x, y=Axis("", unit, log=None)))
 
     def whole(tag: str) -> Callable[[RunView], float | None]:
         return lambda v: v.metrics.whole_run.get(tag)
@@ -110,22 +117,16 @@ def _against_load(views: Sequence[RunView]) -> Section:
 
 def _user_against_cluster(views: Sequence[RunView]) -> str:
     """The trade every operator makes: speed for one user against tokens of all."""
-    pairs = [
-        (
-            v.metrics.per_request["output_token_throughput_per_user"].avg,
-            v.metrics.whole_run["output_token_throughput"],
-            v.name,
-        )
+    one, all_ = "output_token_throughput_per_user", "output_token_throughput"
+    points = [
+        Point(v.metrics.per_request[one].p50, v.metrics.whole_run[all_], v.name)
         for v in views
-        if "output_token_throughput_per_user" in v.metrics.per_request and "output_token_throughput" in v.metrics.whole_run
+        if one in v.metrics.per_request and all_ in v.metrics.whole_run
     ]
-    if len(pairs) < 2:
+    if len(points) < 2:
         return ""
-    pairs.sort()
-    tips = [f"{name}\n{number(x)} tokens/s a user, {number(y)} tokens/s in all" for x, y, name in pairs]
-    series = [Series("runs", [p[0] for p in pairs], [p[1] for p in pairs], "points", tips=tips)]
-    x = Axis("Output tokens per second of one stream, mean", "tokens/s")
-    return figure(line(series, title="Tokens of all against speed for one", x=x, y=Axis("", "tokens/s")))
+    x = Axis("Output tokens per second of one stream, median", "tokens/s")
+    return figure(pareto(points, title="Tokens of all against speed for one", x=x, y=Axis("", "tokens/s")))
 
 
 def _table(views: Sequence[RunView]) -> Section:

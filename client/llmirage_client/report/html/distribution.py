@@ -135,7 +135,7 @@ def _labels(marks: Mapping[str, float], sx: Scale, left: float, right: float) ->
         label = f"{name} {sx.say(value)}"
         at = sx.at(value) if value > 0 or not sx.log else sx.start_px
         wide = text_width(label, TEXT_PX)
-        x = min(max(at - wide / 2, left - 20.0), right + 18.0 - wide)
+        x = min(max(at - wide / 2, left + 3.0), right + 18.0 - wide)
         box = text_box(label, x, 0.0, TEXT_PX)
         row = 0
         while any(r == row and box.overlaps(b, 6.0) for *_, b, r in placed):

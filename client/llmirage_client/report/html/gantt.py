@@ -77,7 +77,7 @@ def gantt(
     head, top = heading(title, size.width, keys)
     labels = [shorten(lane.label, _LABEL_PX - _INDENT_PX * lane.depth, TEXT_PX) for lane in lanes]
     left = 24.0 + max(text_width(s, TEXT_PX) + _INDENT_PX * lane.depth for s, lane in zip(labels, lanes, strict=True))
-    top += 6.0
+    top += 20.0  # labels of the axis above the lanes too: a tall chart does not fit a screen
     headed = any(group.title for group in groups)
     bottom = top + _LANE_PX * len(lanes) + (_GROUP_PX * len(groups) if headed else 0.0)
     plot = Plot(left, top, size.width - 20.0, bottom)
@@ -99,6 +99,7 @@ def gantt(
     # Connectors lie over the grid and under the bars, so that they seem to leave and enter them.
     parts += [_link(link, sx, middles) for link in links]
     parts += drawn
+    parts += [text(label, sx.at(v), plot.top - 6.0, anchor="middle") for v, label in sx.ticks]
     parts.append(x_axis(sx, plot))
     whole = size.tall(bottom + 40.0)
     parts.append(text(axis_title(x, sx), (plot.left + plot.right) / 2, whole.height - 6.0, anchor="middle"))

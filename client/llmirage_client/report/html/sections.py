@@ -19,7 +19,7 @@ LATENCIES = (
     ("time_to_first_token", "Time to first token (TTFT)", "TTFT"),
     ("inter_token_latency", "Time per output token (TPOT)", "TPOT"),
     ("inter_chunk_latency", "Between chunks (ITL)", "ITL"),
-    ("request_latency", "Whole request", "latency"),
+    ("request_latency", "Whole request", "Latency"),
 )
 _MARKS = ("p50", "p90", "p99")
 _SLOWEST = 12

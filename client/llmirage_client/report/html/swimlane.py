@@ -14,7 +14,7 @@ from llmirage_client.report.html.run_view import RunView
 from llmirage_client.report.html.trees import Choice, Talk, Tree, choose, trees_of
 from llmirage_client.report.numbers import count, number, plural
 
-_ALIGNED_FROM = 4.0  # trees that last less than this part of the whole are drawn from a start of their own
+_ALIGNED_FROM = 3.0  # trees that last less than this part of the whole are drawn from a start of their own
 _DEEPEST = 6  # indentation beyond says nothing more
 _ID = "swimlane"
 
@@ -69,7 +69,12 @@ class _Drawing:
         if self._view.columns.cancelled[rows].any():
             keys.append(Key("cancelled", "cancelled", "box"))
         keys.append(Key("pause: a tool runs, or a user thinks", "idle"))
-        words = {"fork": "fork", "spawn": "spawn", "join": "join: a turn that waited for a child"}
+        words = {
+            "fork": "fork",
+            "spawn": "spawn",
+            "child": "child, fork or spawn",
+            "join": "join: a turn that waited for a child",
+        }
         keys += [Key(text, f"k {css}") for css, text in words.items() if css in drawn]
         if any(span[2] == "waits" for tree in self._choice.trees for t in tree.talks for span in self._spans(t, tree)):
             keys.append(Key("waiting for children", "waits"))
@@ -183,7 +188,7 @@ class _Drawing:
             above = self._talk_of[talk.parent][0]
             start = float(self._start[talk.rows[0]])
             ends = [float(self._end[r]) for r in above.rows if records[r].turn_index == talk.parent_turn]
-            css = "fork" if talk.branch_mode == "fork" else "spawn"
+            css = talk.branch_mode if talk.branch_mode in ("fork", "spawn") else "child"
             begin = self._x(ends[0] if ends else start, tree)
             links.append(
                 Link(self._lane_of[above.id], begin, lane, self._x(start, tree), css, f"{css}: {above.name} to {talk.name}")
