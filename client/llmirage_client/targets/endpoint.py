@@ -9,7 +9,6 @@ from llmirage_client.targets.retrying import RetryingTarget
 from llmirage_client.targets.spread import SpreadTarget, UrlStrategy
 from llmirage_client.targets.target import Askable
 from llmirage_client.targets.tls import Tls
-from llmirage_client.targets.transport import LeanTransport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,13 +35,12 @@ class Endpoint:
         context = self.tls.context()
         targets: list[tuple[str, Askable]] = []
         for url in self.urls:
-            transport = LeanTransport(verify=True if context is None else context)
             target = HttpTarget(
                 url,
                 self.api_key,
                 self.headers,
                 self.timeout_s,
-                transport=transport,
+                ssl_context=context,
                 connect_timeout_s=self.connect_timeout_s,
                 key_header=self.key_header,
             )

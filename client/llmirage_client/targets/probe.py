@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-import httpx
+from llmirage_client.targets.fault import Fault
 
 if TYPE_CHECKING:
     from llmirage_client.targets.target import Askable
@@ -35,7 +35,7 @@ async def probe(target: Askable, timeout_s: float = PROBE_TIMEOUT_S) -> Endpoint
             status, body = await target.get("/models")
     except TimeoutError:
         return EndpointInfo(error=f"no answer within {timeout_s:g} s")
-    except httpx.TransportError as error:
+    except Fault as error:
         return EndpointInfo(error=str(error))
     if status != 200:
         return EndpointInfo(error=f"HTTP {status}")

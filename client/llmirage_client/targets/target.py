@@ -49,5 +49,5 @@ class Askable(Target, Protocol):
     """A target that also answers questions about itself."""
 
     async def get(self, path: str) -> tuple[int, bytes]:
-        """GET a path below the API root: status and body. Raises httpx.TransportError."""
+        """GET a path below the API root: status and body. Raises targets.fault.Fault."""
         ...

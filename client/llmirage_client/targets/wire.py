@@ -1,0 +1,166 @@
+"""The two ways a request reaches an endpoint: our own connections, or any httpx transport."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import httpx
+
+from llmirage_client.targets.connection import Want
+from llmirage_client.targets.fault import Fault, FaultKind
+from llmirage_client.targets.pool import Origin, Pool, Timeouts
+from llmirage_client.targets.transport import BodyStream
+
+Headers = Sequence[tuple[str, str]]
+
+
+@dataclass(slots=True)
+class Arrived:
+    """What has come of a reply. Filled while it comes, so that it is there also when nobody waits for the rest.
+
+    segments: (arrival, bytes) of the body, oldest first. fault: why the body ended before its end.
+    """
+
+    status: int | None = None
+    reason: str = ""
+    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    headers_s: float | None = None
+    segments: list[tuple[float, bytes]] = field(default_factory=list)
+    end_s: float | None = None
+    fault: Fault | None = None
+
+    def header(self, name: bytes) -> str:
+        """The value of a header, by its name in small letters; "" where there is none."""
+        return next((value.decode("latin-1") for key, value in self.headers if key.lower() == name), "")
+
+    @property
+    def body(self) -> bytes:
+        return b"".join([piece for _, piece in self.segments])
+
+
+class Wire(Protocol):
+    async def request(
+        self,
+        method: str,
+        url: str,
+        headers: Headers,
+        body: bytes,
+        arrived: Arrived,
+        on_sent: Callable[[], None] | None = None,
+    ) -> None:
+        """Send, and wait for the whole reply. Raises Fault when none began, ValueError for what cannot be sent."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class PoolWire:
+    """Straight to kept connections: no objects of httpx are made on the way."""
+
+    def __init__(
+        self,
+        ssl_context: ssl.SSLContext | None = None,
+        max_connections: int | None = None,
+        connect_timeout_s: float | None = None,
+    ) -> None:
+        self._pool = Pool(ssl_context, max_connections)
+        self._timeouts = Timeouts(connect_s=connect_timeout_s)
+        self._known: dict[tuple[str, str], tuple[Origin, tuple[str, str]]] = {}
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        headers: Headers,
+        body: bytes,
+        arrived: Arrived,
+        on_sent: Callable[[], None] | None = None,
+    ) -> None:
+        known = self._known.get((method, url))
+        if known is None:
+            known = self._known[method, url] = _start_of(method, httpx.URL(url))
+        origin, start = known
+        lines = [*start, *[f"{name}: {value}" for name, value in headers], f"Content-Length: {len(body)}", "\r\n"]
+        head = "\r\n".join(lines)
+        if head.count("\n") != len(lines) or head.count("\r") != len(lines):
+            raise Fault(FaultKind.LOCAL, "a header contains a line break")
+        request = head.encode("ascii") + body
+        lease = await self._pool.request(origin, request, bodyless=False, timeouts=self._timeouts, on_sent=on_sent)
+        incoming = lease.incoming
+        arrived.status, arrived.reason = incoming.status, incoming.reason.decode("latin-1")
+        arrived.headers, arrived.headers_s = incoming.headers, incoming.headers_s
+        arrived.segments = incoming.segments
+        try:
+            with suppress(Fault):
+                await incoming.wait(Want.END)
+            arrived.fault, arrived.end_s = incoming.fault, incoming.arrival_s
+        finally:
+            self._pool.release(lease)
+
+    async def close(self) -> None:
+        self._pool.close()
+
+
+class HttpxWire:
+    """Through an httpx transport, such as one that has the server in this process. `now` is the run's clock."""
+
+    def __init__(
+        self, transport: httpx.AsyncBaseTransport, now: Callable[[], float], connect_timeout_s: float | None = None
+    ) -> None:
+        self._transport = transport
+        self._now = now
+        self._timeout = {} if connect_timeout_s is None else {"timeout": {"connect": connect_timeout_s}}
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        headers: Headers,
+        body: bytes,
+        arrived: Arrived,
+        on_sent: Callable[[], None] | None = None,
+    ) -> None:
+        extensions = self._timeout if on_sent is None else {**self._timeout, "on_sent": on_sent}
+        request = httpx.Request(method, url, headers=list(headers), content=body, extensions=extensions)
+        try:
+            response = await self._transport.handle_async_request(request)
+        except httpx.TransportError as error:
+            raise _fault(error) from error
+        arrived.status, arrived.reason = response.status_code, response.reason_phrase
+        arrived.headers = response.headers.raw
+        stream = response.stream
+        assert isinstance(stream, httpx.AsyncByteStream)
+        try:
+            if isinstance(stream, BodyStream):
+                arrived.segments, arrived.headers_s = stream.incoming.segments, stream.incoming.headers_s
+                arrived.fault = (await stream.collect()).fault
+                arrived.end_s = stream.incoming.arrival_s
+            else:
+                arrived.headers_s = self._now()
+                async for piece in stream:
+                    arrived.segments.append((self._now(), piece))
+                arrived.end_s = self._now()
+        except httpx.TransportError as error:
+            arrived.fault = _fault(error)
+        finally:
+            await stream.aclose()
+
+    async def close(self) -> None:
+        await self._transport.aclose()
+
+
+def _start_of(method: str, url: httpx.URL) -> tuple[Origin, tuple[str, str]]:
+    """Where to, and the request's first two lines."""
+    tls = url.scheme == "https"
+    origin = Origin(tls, url.raw_host.decode("ascii"), url.port or (443 if tls else 80))
+    return origin, (f"{method} {url.raw_path.decode('ascii')} HTTP/1.1", f"Host: {url.netloc.decode('ascii')}")
+
+
+def _fault(error: httpx.TransportError) -> Fault:
+    """Ours, where the transport is ours."""
+    cause = error.__cause__
+    return cause if isinstance(cause, Fault) else Fault(FaultKind.CONNECT, str(error) or type(error).__name__)
