@@ -126,6 +126,7 @@ class Cluster:
     def clear_cache(self, now: float) -> None:
         """Let all instances forget the KV that no request uses. Nobody tells the routers, as in life."""
         self._held.extend(self._run(now, sys.maxsize))
+        self._reach()
         for instance in self._instances:
             instance.clear_cache()
 
@@ -163,6 +164,7 @@ class Cluster:
 
     def snapshot(self) -> list[InstanceSnapshot]:
         """The state of every instance, as of the time reached."""
+        self._reach()
         return [
             replace(
                 instance.snapshot(),
@@ -215,6 +217,8 @@ class Cluster:
         front = accepting_front(fronts)
         if front is None:
             return self._wait(request, fronts, self._waiting)
+        if front.router.reads_kv:
+            self._reach()
         instance = front.choose(request)
         request.instance = instance.index
         request.placed_s = self._now
@@ -334,7 +338,14 @@ class Cluster:
                 failed.append(request)
         return [StepEnd(self._now, index, failed)] if failed else []
 
+    def _reach(self) -> None:
+        """Have all instances ready to be read."""
+        for instance in self._instances:
+            instance.reach(self._now)
+            self._look_again(instance.index)
+
     def _lose(self, index: int) -> list[Request]:
+        self._instances[index].reach(self._now)
         lost = self._instances[index].evacuate()
         self._pools.pool_of[index].router.forget(index)
         self._transfers.lose(index)

@@ -112,6 +112,9 @@ class InstanceBase(ABC):
         Among them are those that were handed over and not yet released.
         """
 
+    def reach(self, now: float) -> None:  # noqa: B027 (for those that run ahead of what can be read)
+        """Bring all that can be read up to `now`, the time of the present event."""
+
     @abstractmethod
     def clear_cache(self) -> None:
         """Forget all KV that no request uses; those under way keep theirs."""

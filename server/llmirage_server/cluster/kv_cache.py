@@ -118,6 +118,10 @@ class KVCache:
             sequence.computed += 1
         return True
 
+    def take_pages(self, pages: int) -> bool:
+        """Make room for so many pages of sequences that count their own tokens; if it is full, return False."""
+        return self._take(pages * self.page_size)
+
     def allocate_each(self, sequences: list[Sequence], new_tokens: list[int]) -> bool:
         """`allocate(sequence, tokens)` for all of them at once, or for none."""
         page = self.page_size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 TokenIds = npt.NDArray[np.int32]
+Span = tuple["array[float]", int, int]
+"""Tokens of a request that came step by step: the ends of an instance's steps, and which brought the first and the last."""
 
 
 @dataclass(slots=True, eq=False)
@@ -37,6 +40,7 @@ class Request:
     first_token_s: float = field(default=float("nan"), init=False)
     finished_s: float = field(default=float("nan"), init=False)
     cancelled: bool = field(default=False, init=False)
+    spans: list[Span] = field(default_factory=list, init=False)  # of instances that do not tell of single tokens
     failed: bool = field(default=False, init=False)  # its instance was lost, and the cluster does not try again
 
 

@@ -73,8 +73,13 @@ class EngineProfile:
 
     def host_s(self, gpu_s: float, rows: int) -> float:
         """Seconds that the host adds to a step of `gpu_s` with `rows` sequences."""
-        hidden = self.hidden_step_ms * 1e-3 + self.hidden_sequence_us * 1e-6 * rows
-        return self.host_step_ms * 1e-3 + self.host_sequence_us * 1e-6 * rows + max(0.0, hidden - gpu_s)
+        seen_s, hidden_s = self.host_parts_s(rows)
+        return seen_s + max(0.0, hidden_s - gpu_s)
+
+    def host_parts_s(self, rows: int) -> tuple[float, float]:
+        """What the host adds to every step with `rows` sequences, and what shows only as far as the GPUs are quicker."""
+        seen_s = self.host_step_ms * 1e-3 + self.host_sequence_us * 1e-6 * rows
+        return seen_s, self.hidden_step_ms * 1e-3 + self.hidden_sequence_us * 1e-6 * rows
 
     @property
     def front_end_ttft_s(self) -> float:

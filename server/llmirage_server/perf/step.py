@@ -22,6 +22,7 @@ from llmirage_server.perf.gpus import GpuSpec
 from llmirage_server.perf.kernels.routing import DEFAULT_SKEW
 from llmirage_server.perf.models import ModelSpec
 from llmirage_server.perf.parallelism import ONE_GPU, Parallelism, split_layers
+from llmirage_server.perf.steady import steady_steps
 from llmirage_server.perf.step_model import StepBatch
 from llmirage_server.perf.steps.load import Load
 from llmirage_server.perf.steps.model_ops import embedding_ops, hand_over_ops, layer_ops, mtp_ops, output_ops
@@ -85,6 +86,8 @@ class RooflineStep:
             ops = (_draft_ops(s, model, draft) for s in (first, *[later] * (draft_tokens - 1)))
             self._drafts = [Stage(_renamed(o)) for o in ops]
         self._scaled = engine.decode_scale != 1.0 or engine.prefill_scale != 1.0
+        # Step times from sums, where these are enough: for simulations that do not look at single sequences.
+        self.steady = steady_steps(self._stages, parallel.dp, draft_tokens, engine, self._seconds)
 
     @property
     def ranks(self) -> int:

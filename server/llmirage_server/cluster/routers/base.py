@@ -23,7 +23,10 @@ class Router(ABC):
     """Chooses for one request at a time; deterministic by seed and by what the instances hold.
 
     Instances come and go: what a router remembers of one, it remembers under its `index`.
+    reads_kv: whether it looks at `match` or `kv_used_tokens`; simulations bring these up to date for such routers alone.
     """
+
+    reads_kv = True
 
     @abstractmethod
     def choose(self, request: Request, instances: Sequence[InstanceBase]) -> int:

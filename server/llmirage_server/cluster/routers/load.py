@@ -14,6 +14,8 @@ from llmirage_server.cluster.routers.base import Rotation, Router, load
 class RoundRobin(Router):
     """One after the other."""
 
+    reads_kv = False
+
     def __init__(self, seed: int = 0) -> None:
         self._rotation = Rotation()
 
@@ -23,6 +25,8 @@ class RoundRobin(Router):
 
 class Random(Router):
     """Any, with equal chances, by the seed."""
+
+    reads_kv = False
 
     def __init__(self, seed: int = 0) -> None:
         self._rng = np.random.default_rng(seed)
@@ -34,6 +38,8 @@ class Random(Router):
 class LeastLoaded(Router):
     """The one with the least load: 4 * waiting + running requests; equals take turns."""
 
+    reads_kv = False
+
     def __init__(self, seed: int = 0) -> None:
         self._rotation = Rotation()
 
@@ -43,6 +49,8 @@ class LeastLoaded(Router):
 
 class PowerOfTwo(Router):
     """The less loaded of two drawn by the seed: nearly as even as least_loaded, while looking at two instances only."""
+
+    reads_kv = False
 
     def __init__(self, seed: int = 0) -> None:
         self._rng = np.random.default_rng(seed)

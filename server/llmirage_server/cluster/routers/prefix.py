@@ -27,6 +27,8 @@ class Prefix(Router):
     Replies are learnt with their prompts, when the request is sent: nobody can ask to go on from a reply before it exists.
     """
 
+    reads_kv = False
+
     def __init__(self, seed: int = 0) -> None:
         self._rotation = Rotation()
         self._sent = PrefixIndex()

@@ -69,6 +69,48 @@ class VllmScheduler(Scheduler):
             budget -= new_tokens
         return budget
 
+    # --- for an instance that keeps its decoding sequences by itself (compressed.py) ---
+
+    @property
+    def prefilling(self) -> set[Sequence]:
+        return self._prefilling
+
+    def prompts_last(self, decoding: int) -> bool:
+        """Whether all running sequences behind the first `decoding` ones still compute their prompt."""
+        return self._prefilling.issuperset(self.running[decoding:])
+
+    def may_admit(self, decodes: int) -> bool:
+        """Whether a step with so many decoding sequences could admit someone."""
+        return bool(
+            self.waiting
+            and len(self.running) < self.limits.max_num_seqs
+            and decodes < self.limits.max_num_batched_tokens
+            and self._blocked != (self.waiting[0], self.kv.changes)
+        )
+
+    def form_beside(self, step: Step, decodes: int, decode_pages: int, now: float) -> bool:
+        """Form a step beside so many decoding sequences, which need so many pages; False if someone must be preempted.
+
+        Nothing has changed then.
+        """
+        kv = self.kv
+        budget = self.limits.max_num_batched_tokens - decodes
+        chunks = []
+        needed = decode_pages * kv.page_size
+        for sequence in self.running[len(self.running) - len(self._prefilling) :] if self._prefilling else ():
+            if new_tokens := min(sequence.tokens - sequence.computed, budget):
+                chunks.append((sequence, new_tokens))
+                needed += self._needs(sequence, sequence.computed + new_tokens)
+                budget -= new_tokens
+        if needed > self._available:
+            return False
+        kv.take_pages(decode_pages)
+        for sequence, new_tokens in chunks:
+            kv.allocate(sequence, new_tokens)
+            self._add_chunk(step, sequence, new_tokens)
+        self._admit(step, budget, now)
+        return True
+
     def _chunk(self, missing: int) -> int:
         """How much of a prompt one step may compute."""
         threshold = self.limits.long_prefill_token_threshold

@@ -26,6 +26,16 @@ class Load:
         self._prefill: dict[int, tuple[int, int, int, int]] = {}
         self._decode: dict[int, tuple[int, int, int]] = {}
 
+    @classmethod
+    def summed(cls, chunks: Sequence[tuple[int, int]], decodes: int, context_sum: int, longest: int) -> Load:
+        """One whose decoding sequences are known by their number, total context and longest context alone: no windows."""
+        load = cls(chunks, ())
+        load.decodes = load.decode_tokens = decodes
+        load.tokens += decodes
+        load.rows += decodes
+        load._decode[0] = decodes, context_sum, longest
+        return load
+
     @property
     def sequences(self) -> int:
         """Sequences of the batch, decoding or prefilling."""

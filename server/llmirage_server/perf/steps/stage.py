@@ -76,6 +76,15 @@ class Stage:
                 total += (mixed if load.new else calls) * decode(*load.decode(window))
         return total
 
+    @property
+    def decode_ops(self) -> list[DecodeOp]:
+        return [op for op in self.ops if isinstance(op, DecodeOp)]
+
+    def decode_base_s(self, decodes: int) -> float:
+        """`local_s` of that many decoding sequences alone, before their attention; added up in the same order."""
+        total = self._tokens(decodes) + self._rows(decodes) + self._sequences(decodes)
+        return total + self._decode_tokens(decodes)
+
     def explain(self, load: Load, group_tokens: int, scale: float) -> list[OperationTime]:
         """Every operation that takes time; with `scale` 1 the seconds add up to local_s + shared_s."""
         times = []
