@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from llmirage_server.api.responses.hosted import chosen, hosted_tools
 from llmirage_server.replies.prompted import object_form, prompted_form
 from llmirage_server.replies.reply import ANY_OBJECT, AUTO, Grammar, Tool, ToolChoice
 from llmirage_server.replies.structured.schema import SchemaError
@@ -43,6 +44,7 @@ class Shape:
     fenced: bool = False
     grammar: Grammar | None = None
     reasoning_tokens: int = 0
+    most_hosted_calls: int = 8
     forced: bool = False  # one tool was named: the API then ends with "stop"
     legacy_functions: bool = False  # `functions` instead of `tools`: one call, told as function_call
     show_reasoning: bool = True
@@ -105,9 +107,11 @@ def _texts(content: Any) -> list[str]:
     return [part["text"] for part in content or () if isinstance(part.get("text"), str)]
 
 
-def response_shape(request: ResponseRequest, messages: Sequence[Mapping[str, Any]]) -> Shape:
-    """The shape of a response. messages: all that the model sees, in chat form. Raises ApiError."""
-    tools = []
+def response_shape(
+    request: ResponseRequest, messages: Sequence[Mapping[str, Any]], items: Sequence[Mapping[str, Any]] = ()
+) -> Shape:
+    """The shape of a response. messages: all that the model sees, in chat form; items: in the API's own. Raises ApiError."""
+    tools: list[Tool] = []
     for index, tool in enumerate(request.tools or ()):
         plain = tool.model_dump(by_alias=True, exclude_unset=True)
         if plain["type"] == "function":
@@ -118,6 +122,8 @@ def response_shape(request: ResponseRequest, messages: Sequence[Mapping[str, Any
             tools.append(Tool("function", plain["name"], plain.get("description") or "", plain.get("parameters")))
         elif plain["type"] == "custom":
             tools.append(custom_tool(plain))
+        else:
+            tools += hosted_tools(plain, items)
     schema: Any = None
     form: dict[str, Any]
     form = request.text.format.model_dump(by_alias=True) if request.text and request.text.format else {"type": "text"}
@@ -129,7 +135,7 @@ def response_shape(request: ResponseRequest, messages: Sequence[Mapping[str, Any
             raise errors.invalid_schema(
                 f"response_format '{form['name']}'", problem, "text.format.schema", "invalid_json_schema"
             )
-    choice, forced = _response_choice(request.tool_choice)
+    choice, forced = _response_choice(request.tool_choice, tools)
     if request.tool_choice == "required" and not request.tools:
         raise errors.invalid_value("tool_choice", "Tool choice 'required' must be specified with 'tools' parameter.")
     schema, fenced = asked_in_words(schema, None, messages)
@@ -137,6 +143,7 @@ def response_shape(request: ResponseRequest, messages: Sequence[Mapping[str, Any
         tools=tuple(tools),
         tool_choice=choice,
         parallel_tool_calls=request.parallel_tool_calls is not False,
+        most_hosted_calls=request.max_tool_calls or 8,
         called=called_since_user(messages),
         results=results_since_user(messages),
         called_before=called_before_user(messages),
@@ -150,13 +157,16 @@ def response_shape(request: ResponseRequest, messages: Sequence[Mapping[str, Any
     )
 
 
-def _response_choice(choice: Any) -> tuple[ToolChoice, bool]:
+def _response_choice(choice: Any, tools: Sequence[Tool]) -> tuple[ToolChoice, bool]:
     if isinstance(choice, dict):
         if choice.get("type") == "allowed_tools":
-            names = tuple(str(tool.get("name", "")) for tool in choice.get("tools") or ())
+            names = tuple(
+                name for tool in choice.get("tools") or () for name in chosen(tool, tools) or (str(tool.get("name", "")),)
+            )
             return ToolChoice(choice.get("mode", "auto"), names), False
         if choice.get("type") not in ("function", "custom"):
-            return ToolChoice("auto"), False  # a hosted tool: declared, never called by itself
+            forced = chosen(choice, tools)
+            return (ToolChoice("auto"), False) if forced is None else (ToolChoice("required", forced), True)
     return _tool_choice(choice)
 
 

@@ -11,17 +11,17 @@ Act = Literal["get", "create", "update", "delete", "send", "run"]
 
 # What people, and the names of tools, say for each kind of act.
 _VERBS: Mapping[Act, str] = {
-    "get": "get fetch read show list find search look lookup check retrieve view display print query tell give see open "
+    "get": "get ask fetch read show list find search look lookup check retrieve view display print query tell give see open "
     "load "
     "describe count compare analyze analyse inspect research browse google track monitor download cat grep glob explore "
     "recommend suggest calculate compute evaluate solve convert translate summarize summarise extract estimate",
-    "create": "create add make schedule book write save insert register reserve order buy set put plan generate draw "
+    "create": "apply create add make schedule book write save insert register reserve order buy set put plan generate draw "
     "arrange "
     "store append record log open new remind remember submit upload start post",
     "update": "update edit change modify rename replace move fix patch reschedule refactor correct adjust insert append "
     "turn "
     "switch set apply complete mark str",
-    "delete": "delete remove cancel drop clear erase unsubscribe rm",
+    "delete": "apply delete remove cancel drop clear erase unsubscribe rm",
     "send": "send email mail message text notify reply forward post tell share dm sms",
     "run": "run execute exec launch start install invoke call test build deploy restart stop use",
 }

@@ -17,6 +17,7 @@ from llmirage_server.replies.prose import conversation_key
 from llmirage_server.replies.refusals import refusal_text
 from llmirage_server.replies.reply import (
     ANY_OBJECT,
+    AUTO,
     FinishReason,
     Grammar,
     Part,
@@ -39,6 +40,11 @@ _THINKING = 0x7E11_0000_0000_0000  # so that thoughts are not the words of the a
 # Tokens around thoughts and calls show nothing. They are those of the embedded tokenizer's chat template, so that the next
 # turn finds the call in the prefix cache, token for token; for other vocabularies those of the Hermes style of tool calls.
 _CALL_OPENS, _CALL_CLOSES = '<tool_call>\n{{"name": "{}", "arguments": ', "}\n</tool_call>"
+
+
+_CALL_KINDS: dict[str, PartKind] = {
+    "function": "function_call", "custom": "custom_call", "hosted": "hosted_call", "client": "client_call",
+}  # fmt: skip
 
 
 class ComposedReplies:
@@ -70,6 +76,14 @@ class ComposedReplies:
         if refuse:
             draft.say("refusal", refusal_text(key))
             return draft.reply("stop", ends=self._tokenizer.end_id)
+        hosted_calls = 0
+        while hosted := [call for call in calls if call.tool.kind == "hosted"][: request.most_hosted_calls - hosted_calls]:
+            for call in hosted:
+                hosted_calls += 1
+                self._call(draft, call.tool, self._input(call, mix(key - hosted_calls)))
+            request = replace(request, **_with_called(request, [call.tool.name for call in hosted]))
+            calls = [call for call in calls if call.tool.kind != "hosted"] or calls_now(request)
+        calls = [call for call in calls if call.tool.kind != "hosted"]
         if calls:
             for place, call in enumerate(calls):
                 self._call(draft, call.tool, self._input(call, mix(key + place)))
@@ -95,12 +109,12 @@ class ComposedReplies:
         draft.mark(
             f"{vocabulary.TOOL_CALL}{name}{vocabulary.TOOL_ARGUMENTS}" if self._own_marks else _CALL_OPENS.format(name)
         )
-        draft.say("function_call" if tool.kind == "function" else "custom_call", written, tool.name)
+        draft.say(_CALL_KINDS[tool.kind], written, tool.name)
         draft.mark(vocabulary.END_OF_TOOL_CALL if self._own_marks else _CALL_CLOSES)
 
     def _input(self, call: Call, seed: int) -> str:
         tool = call.tool
-        if tool.kind == "function":
+        if tool.kind != "custom":
             hints = Hints(call.more, call.numbers, call.formula, call.operation, call.result)
             return json_text(arguments_for(tool.parameters, call.said, seed, call.turn, tool.name, hints))
         if tool.grammar is not None:
@@ -125,6 +139,14 @@ def _value(schema: Any, said: str, key: int) -> Any:
         schema = object_form([said])
     value = value_for(schema, key)
     return with_heard(value, schema, said, quoting=False) if isinstance(value, dict) else value
+
+
+def _with_called(request: ReplyRequest, names: list[str]) -> dict[str, Any]:
+    """The fields of a request in which these tools were called and nothing is forced any more."""
+    forced = request.tool_choice.mode == "required"
+    choice = AUTO if forced else request.tool_choice
+    called, results = request.called, request.results
+    return {"called": (*called, *names), "results": (*results, *[""] * len(names)), "tool_choice": choice}
 
 
 def free_input(tool: str, said: str, formula: str = "") -> str:

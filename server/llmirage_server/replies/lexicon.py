@@ -22,7 +22,7 @@ EMPTY = word_set(
     "was we "
     "were what when where which who whose why will with would you your yours function based one two three all about also "
     "m re ve "
-    "ll don d am user users given specified between per via etc e g such whether each every other useful helps assistant "
+    "ll don d am given specified between per via etc e g such whether each every other useful helps assistant "
     "ai model "
     "information info data details result results output input need needs like good best thing things mcp api server"
 )  # fmt: skip

@@ -278,6 +278,8 @@ class Listener:
             return sql_of(said)
         if words & _CODE_NAMES and (code := code_of(said)):
             return code
+        if words & _CODE_NAMES and self._tool & {"python", "code", "interpreter"}:
+            return f"# {' '.join(said.split())}\nprint('done')"
         if words & _FILE_NAMES and (match := FILE.search(said)):
             return match[0]
         if words & _LANGUAGE_NAMES or (words & {"target", "source", "to", "from"} and "translate" in self._tool):

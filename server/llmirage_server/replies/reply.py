@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 FinishReason = Literal["stop", "length", "tool_calls"]
-PartKind = Literal["reasoning", "text", "refusal", "function_call", "custom_call"]
+PartKind = Literal["reasoning", "text", "refusal", "function_call", "custom_call", "hosted_call", "client_call"]
 
 
 @dataclass(slots=True, frozen=True)
@@ -72,9 +72,12 @@ class Grammar:
 
 @dataclass(slots=True, frozen=True)
 class Tool:
-    """A tool the model may call. parameters: JSON Schema of a function's arguments; grammar: of a custom tool's input."""
+    """A tool the model may call. parameters: JSON Schema of a function's arguments; grammar: of a custom tool's input.
 
-    kind: Literal["function", "custom"]
+    hosted: the API runs it and the reply goes on; client: a tool of the API's own that the client runs.
+    """
+
+    kind: Literal["function", "custom", "hosted", "client"]
     name: str
     description: str = ""
     parameters: Any = None
@@ -121,6 +124,7 @@ class ReplyRequest:
     results: tuple[str, ...] = ()  # what those calls gave
     called_before: tuple[str, ...] = ()  # names of the tools called for the user message before the last
     text_before: str = ""  # that message's text
+    most_hosted_calls: int = 8
     json_schema: Any = None  # the answer is a JSON value valid against it; {"type": "object"} for any object
     fenced: bool = False  # that value stands in a Markdown code block
     grammar: Grammar | None = None  # the answer matches it

@@ -164,7 +164,7 @@ class _Plan:
         if not self._calls and self._leans_back():
             before = [traits.tool for traits in self._acting if traits.tool.name in self._request.called_before]
             for tool in before:
-                for turn in range(calls_wanted(tool.parameters, self._text) if tool.kind == "function" else 1):
+                for turn in range(calls_wanted(tool.parameters, self._text) if tool.kind != "custom" else 1):
                     self._calls.append(Call(tool, self._text, self._request.text_before, turn))
         if not self._calls and _USE_IT.search(self._text):
             self._calls = [Call(self._best([traits.tool for traits in self._acting]), self._text)]
@@ -177,7 +177,7 @@ class _Plan:
         earlier = [call for call in self._calls if call.tool.name == tool.name]
         if earlier and not self._says_more(Traits(tool), clause, earlier):
             return
-        wanted = calls_wanted(tool.parameters, clause.said) if tool.kind == "function" else 1
+        wanted = calls_wanted(tool.parameters, clause.said) if tool.kind != "custom" else 1
         for turn in range(wanted):
             self._calls.append(
                 Call(tool, clause.said, self._text, turn, clause.stage, result="backwards" if clause.backwards else "")
@@ -221,7 +221,7 @@ class _Plan:
             if best < enough or (found and not traits.matched(said, deep=False)[0]):
                 break
             candidates.remove(traits)
-            if not traits.searches or self._is_searched_for(traits, clause):
+            if not traits.searches or (clause.acts and traits.objects & said) or self._is_searched_for(traits, clause):
                 found.append(traits.tool)
                 said = said - explained
         return found
@@ -234,6 +234,8 @@ class _Plan:
         if clause.explains:
             return []
         for traits in self._acting:
+            if traits.uses_computer and clause.acts and not clause.question:
+                return [traits.tool]
             if (traits.is_shell and command_of(clause.said)) or (traits.queries and sql_of(clause.said)):
                 return [traits.tool]
         return []
@@ -355,6 +357,8 @@ def _words(topic: str, said: str) -> set[str]:
         found |= {stem("url"), stem("website")}
     if re.search(r"\b(?:SELECT|INSERT|UPDATE)\b", said) and sql_of(said):
         found |= {stem("sql"), stem("query")}
+    if re.search(r"\blook(?:ed|ing)? up\b", topic, re.IGNORECASE):
+        found |= {"lookup"}
     return found
 
 

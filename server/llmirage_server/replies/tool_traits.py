@@ -97,6 +97,11 @@ class Traits:
         )
 
     @cached_property
+    def uses_computer(self) -> bool:
+        """It is a screen, a mouse and a keyboard."""
+        return self.tool.kind == "client" and self.words == ["computer"]
+
+    @cached_property
     def queries(self) -> bool:
         """It takes SQL."""
         return bool(set(self.words) & _DATABASES)

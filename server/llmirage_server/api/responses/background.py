@@ -18,6 +18,14 @@ from llmirage_shared.wire import errors
 from llmirage_shared.wire.chunks import encoded
 from llmirage_shared.wire.errors import ApiError
 
+_STAGES = {  # of the API's own tools, when their calls are told again
+    "web_search_call": ("searching",),
+    "file_search_call": ("searching",),
+    "code_interpreter_call": ("interpreting",),
+    "image_generation_call": ("generating",),
+    "mcp_list_tools": (),
+    "mcp_call": (),
+}
 _WORDS = re.compile(r"\s*\S+\s*$|\s*\S+")
 
 
@@ -140,6 +148,22 @@ def _events_of(response: Item) -> list[bytes]:
     return events
 
 
+def _content_events(add: Callable[..., None], at: Item, part: Item) -> None:
+    if part["type"] == "refusal":
+        add("response.content_part.added", **at, part={**part, "refusal": ""})
+        for word in _WORDS.findall(part["refusal"]):
+            add("response.refusal.delta", **at, delta=word)
+        add("response.refusal.done", **at, refusal=part["refusal"])
+    else:
+        add("response.content_part.added", **at, part={**part, "text": "", "logprobs": [], "annotations": []})
+        for word in _WORDS.findall(part["text"]):
+            add("response.output_text.delta", **at, delta=word, logprobs=[])
+        for index, annotation in enumerate(part["annotations"]):
+            add("response.output_text.annotation.added", **at, annotation_index=index, annotation=annotation)
+        add("response.output_text.done", **at, text=part["text"], logprobs=part.get("logprobs", []))
+    add("response.content_part.done", **at, part=part)
+
+
 def _item_events(add: Callable[..., None], index: int, item: Item) -> None:
     place = {"item_id": item["id"], "output_index": index}
     kind = item["type"]
@@ -155,14 +179,13 @@ def _item_events(add: Callable[..., None], index: int, item: Item) -> None:
     if kind == "message":
         for inner, part in enumerate(item["content"]):
             at = {**place, "content_index": inner}
-            add("response.content_part.added", **at, part={**part, "text": "", "logprobs": []})
-            for word in _WORDS.findall(part["text"]):
-                add("response.output_text.delta", **at, delta=word, logprobs=[])
-            add("response.output_text.done", **at, text=part["text"], logprobs=part.get("logprobs", []))
-            add("response.content_part.done", **at, part=part)
+            _content_events(add, at, part)
     elif kind == "function_call":
         add("response.function_call_arguments.delta", **place, delta=item["arguments"])
         add("response.function_call_arguments.done", **place, name=item["name"], arguments=item["arguments"])
+    elif kind in _STAGES:
+        for stage in ("in_progress", *_STAGES[kind], "completed"):
+            add(f"response.{kind}.{stage}", **place)
     elif kind == "custom_tool_call":
         add("response.custom_tool_call_input.delta", **place, delta=item["input"])
         add("response.custom_tool_call_input.done", **place, input=item["input"])

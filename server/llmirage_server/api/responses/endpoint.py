@@ -15,6 +15,7 @@ from llmirage_server.api.logprobs import ReplyLogprobs
 from llmirage_server.api.models import ServedModel
 from llmirage_server.api.responses import items as item_forms
 from llmirage_server.api.responses.background import BackgroundRun, follow, replayed
+from llmirage_server.api.responses.hosted import listed
 from llmirage_server.api.responses.items import Item
 from llmirage_server.api.responses.resource import new_response, response_usage
 from llmirage_server.api.responses.writer import ResponseWriter
@@ -57,7 +58,7 @@ class ResponsesEndpoint:
             raise errors.missing("model")
         served = service.models.find(request.model)
         context = self._context(request)
-        shape = response_shape(request, _messages(request, context.items))
+        shape = response_shape(request, _messages(request, context.items), context.items)
         check_names(shape)
         generation, context = await self._generation(request, context, shape, served, exchange)
         [choice] = generation.choices
@@ -67,7 +68,8 @@ class ResponsesEndpoint:
         if _LOGPROBS in (request.include or ()) or request.top_logprobs:
             tokenizer = (await service.text.get()).encoder.tokenizer
             logprobs = ReplyLogprobs(choice.reply, tokenizer, request.top_logprobs or 0).entry
-        writer = ResponseWriter(choice, request, response, logprobs)
+        declared = [tool.model_dump(by_alias=True, exclude_unset=True) for tool in request.tools or ()]
+        writer = ResponseWriter(choice, request, response, logprobs, listed(declared, context.items), context.items)
 
         def finished() -> Item:
             self._finish(response, writer, generation)

@@ -20,6 +20,37 @@ _ID_PREFIX = {
     "custom_tool_call_output": "ctco_",
     "reasoning": "rs_",
     "compaction": "cmp_",
+    "web_search_call": "ws_",
+    "file_search_call": "fs_",
+    "code_interpreter_call": "ci_",
+    "image_generation_call": "ig_",
+    "mcp_list_tools": "mcpl_",
+    "mcp_call": "mcp_",
+    "mcp_approval_request": "mcpr_",
+    "mcp_approval_response": "mcpa_",
+    "computer_call": "cu_",
+    "computer_call_output": "cuo_",
+    "shell_call": "sh_",
+    "shell_call_output": "sho_",
+    "local_shell_call": "lsh_",
+    "local_shell_call_output": "lsho_",
+    "apply_patch_call": "ap_",
+    "apply_patch_call_output": "apo_",
+}
+
+
+_UNSEEN = ("reasoning", "compaction_trigger", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response")
+# Calls of the API's own tools, by the names that the model has for the tools; an MCP server's tools have their own.
+_OWN_CALLS = {
+    "web_search_call": "web_search",
+    "file_search_call": "search_documents",
+    "code_interpreter_call": "python_interpreter",
+    "image_generation_call": "generate_image",
+    "computer_call": "computer",
+    "shell_call": "shell",
+    "local_shell_call": "local_shell",
+    "apply_patch_call": "apply_patch",
+    "mcp_call": "",
 }
 
 
@@ -79,11 +110,31 @@ def messages(items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 chat.append({"role": "assistant", "content": None, "tool_calls": [call]})
         elif kind in ("function_call_output", "custom_tool_call_output"):
             chat.append({"role": "tool", "tool_call_id": item["call_id"], "content": _content(item["output"])})
+        elif kind in _OWN_CALLS:
+            call = {
+                "name": _OWN_CALLS[kind] or f"{item.get('server_label')}.{item.get('name')}",
+                "arguments": _written(item),
+            }
+            call_id = item.get("call_id") or item.get("id")
+            chat.append(
+                {"role": "assistant", "content": None, "tool_calls": [{"id": call_id, "type": "function", "function": call}]}
+            )
+            if "call_id" not in item:  # it ran here, and what came of it is in the item
+                chat.append({"role": "tool", "tool_call_id": call_id, "content": _written(item)})
+        elif kind.endswith("_call_output"):
+            output = item.get("output")
+            written = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
+            chat.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": written})
         elif kind == "compaction":
             chat.append({"role": "system", "content": unsealed(str(item.get("encrypted_content") or ""))})
-        elif kind not in ("reasoning", "compaction_trigger"):  # what a hosted tool did: shown as it is
+        elif kind not in _UNSEEN:  # what else the API's own tools did: shown as it is
             chat.append({"role": "assistant", "content": json.dumps(dict(item), ensure_ascii=False)})
     return chat
+
+
+def _written(item: Mapping[str, Any]) -> str:
+    fields = {key: value for key, value in item.items() if key not in ("id", "type", "status", "call_id")}
+    return json.dumps(fields, ensure_ascii=False)
 
 
 def check_outputs(items: Sequence[Mapping[str, Any]]) -> None:

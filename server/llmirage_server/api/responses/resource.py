@@ -93,8 +93,10 @@ class OutputItem:
         self.text = reply.said(part)
         self.cut = cut
         self.kind = {"text": "message", "reasoning": "reasoning", "function_call": "function_call"}.get(
-            part.kind, "custom_tool_call"
+            part.kind, "message" if part.kind == "refusal" else "custom_tool_call"
         )
+        self.refuses = part.kind == "refusal"
+        self.annotations: list[Item] = []
         self.id = new_item_id(self.kind)
         self.summarised = request.reasoning is not None and bool(
             request.reasoning.summary or request.reasoning.generate_summary
@@ -117,7 +119,7 @@ class OutputItem:
     def finished(self, logprobs: list[Item]) -> Item:
         """The item as `output_item.done` and the response show it."""
         if self.kind == "message":
-            content = [self.text_part(self.text, logprobs)]
+            content = [self.content_part(self.text, logprobs, self.annotations)]
             return {"id": self.id, "type": "message", "status": self.status, "content": content, "role": "assistant"}
         if self.kind == "reasoning":
             item: Item = {"id": self.id, "type": "reasoning", "summary": []}
@@ -130,9 +132,10 @@ class OutputItem:
             return item
         return self._call(self.status, self.text)
 
-    @staticmethod
-    def text_part(text: str, logprobs: list[Item]) -> Item:
-        return {"type": "output_text", "annotations": [], "logprobs": logprobs, "text": text}
+    def content_part(self, text: str, logprobs: list[Item], annotations: list[Item]) -> Item:
+        if self.refuses:
+            return {"type": "refusal", "refusal": text}
+        return {"type": "output_text", "annotations": annotations, "logprobs": logprobs, "text": text}
 
     def _call(self, status: str, written: str) -> Item:
         name, field = self.part.name, "arguments" if self.kind == "function_call" else "input"

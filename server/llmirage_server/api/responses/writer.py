@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from llmirage_server.api.generation import Choice
+from llmirage_server.api.responses.hosted import HostedCall, ListedTools
 from llmirage_server.api.responses.items import Item
 from llmirage_server.api.responses.resource import OutputItem
 from llmirage_shared.wire.chunks import encoded, escape
@@ -25,7 +26,16 @@ _DELTA = {
 class ResponseWriter:
     """A ChoiceWriter of events. `output` grows by each item that is finished."""
 
-    def __init__(self, choice: Choice, request: ResponseRequest, response: Item, logprobs: Logprobs | None) -> None:
+    def __init__(
+        self,
+        choice: Choice,
+        request: ResponseRequest,
+        response: Item,
+        logprobs: Logprobs | None,
+        listed: Sequence[Item] = (),
+        context: Sequence[Item] = (),
+    ) -> None:
+        """listed: items of tools that MCP servers have, which come first; context: the items of the prompt."""
         reply = choice.reply
         self.response = response
         self.sequence = 0  # of the next event
@@ -33,7 +43,14 @@ class ResponseWriter:
         self._logprobs = logprobs
         parts = reply.all_parts
         cut = reply.finish_reason == "length"
-        self.items = [OutputItem(part, reply, request, cut and part is parts[-1]) for part in parts]
+        self.items: list[OutputItem | HostedCall | ListedTools] = [ListedTools(item) for item in listed]
+        for part in parts:
+            ends = cut and part is parts[-1]
+            if part.kind in ("hosted_call", "client_call"):
+                self.items.append(HostedCall(part, reply.said(part), ends, request.include or (), context))
+            else:
+                self.items.append(OutputItem(part, reply, request, ends))
+        _annotate(self.items)
         self._index = -1  # of the item that is open
         self._next = 0  # item that the next token belongs to, or comes before
         self._spoken: list[Item] = []  # log probabilities of the open item
@@ -82,8 +99,8 @@ class ResponseWriter:
         """All output items as they are when the reply is complete."""
         return [item.finished(self._all_logprobs(item)) for item in self.items]
 
-    def _all_logprobs(self, item: OutputItem) -> list[Item]:
-        if self._logprobs is None or item.kind != "message":
+    def _all_logprobs(self, item: OutputItem | HostedCall | ListedTools) -> list[Item]:
+        if self._logprobs is None or item.kind != "message" or item.part.kind == "refusal":
             return []
         return [self._logprobs(place) for place in range(item.part.start, item.part.end) if self._pieces[place]]
 
@@ -93,20 +110,28 @@ class ResponseWriter:
         self._spoken = []
         events = [self.event("response.output_item.added", output_index=index, item=item.opening())]
         place = {"item_id": item.id, "output_index": index}
+        if not isinstance(item, OutputItem):
+            events += [self.event(f"response.{kind}", **place, **fields) for kind, fields in item.begun()]
+            self._delta = self._delta_frame(f"response.{item.delta}.delta", place, "") if item.delta else None
+            return b"".join(events)
         if item.kind == "message":
-            part = item.text_part("", [])
+            part = item.content_part("", [], [])
             events.append(self.event("response.content_part.added", **place, content_index=0, part=part))
         elif item.kind == "reasoning" and item.summarised:
             part = {"type": "summary_text", "text": ""}
             events.append(self.event("response.reasoning_summary_part.added", **place, summary_index=0, part=part))
-        kind = self._delta_kind(item) + ".delta"
-        head = b"event: " + kind.encode() + b'\ndata: {"type":"' + kind.encode() + b'","sequence_number":'
-        middle = b"," + encoded({**place, **self._inner_index(item)})[1:-1] + b',"delta":'
-        self._delta = (head, middle, b',"logprobs":' if item.kind == "message" else b"")
+        more = ',"logprobs":' if item.kind == "message" and not item.refuses else ""
+        self._delta = self._delta_frame(self._delta_kind(item) + ".delta", {**place, **self._inner_index(item)}, more)
         return b"".join(events)
 
+    @staticmethod
+    def _delta_frame(kind: str, place: Item, more: str) -> tuple[bytes, bytes, bytes]:
+        head = b"event: " + kind.encode() + b'\ndata: {"type":"' + kind.encode() + b'","sequence_number":'
+        return head, b"," + encoded(place)[1:-1] + b',"delta":', more.encode()
+
     def _say(self, piece: str, place: int) -> bytes:
-        assert self._delta is not None
+        if self._delta is None:  # what a tool is called with is not streamed
+            return b""
         head, middle, logprobs = self._delta
         data = head + str(self.sequence).encode() + middle + escape(piece)
         self.sequence += 1
@@ -121,12 +146,23 @@ class ResponseWriter:
         data = self._open(index) if self._index < index else b""
         item = self.items[index]
         place = {"item_id": item.id, "output_index": index}
+        events = [data]
+        if not isinstance(item, OutputItem):
+            events += [self.event(f"response.{name}", **place, **fields) for name, fields in item.ended()]
+            events.append(self.event("response.output_item.done", output_index=index, item=item.finished([])))
+            return b"".join(events)
         kind = self._delta_kind(item)
         inner = self._inner_index(item)
-        events = [data]
-        if item.kind == "message":
+        for number, annotation in enumerate(item.annotations):
+            more = {"annotation_index": number, "annotation": annotation}
+            events.append(self.event("response.output_text.annotation.added", **place, **inner, **more))
+        if item.kind == "message" and item.refuses:
+            events.append(self.event(f"{kind}.done", **place, **inner, refusal=item.text))
+            part = item.content_part(item.text, [], [])
+            events.append(self.event("response.content_part.done", **place, **inner, part=part))
+        elif item.kind == "message":
             events.append(self.event(f"{kind}.done", **place, **inner, text=item.text, logprobs=self._spoken))
-            part = item.text_part(item.text, self._spoken)
+            part = item.content_part(item.text, self._spoken, item.annotations)
             events.append(self.event("response.content_part.done", **place, **inner, part=part))
         elif item.kind == "reasoning":
             events.append(self.event(f"{kind}.done", **place, **inner, text=item.text))
@@ -144,13 +180,24 @@ class ResponseWriter:
     def _delta_kind(item: OutputItem) -> str:
         if item.kind == "reasoning":
             return "response.reasoning_summary_text" if item.summarised else "response.reasoning_text"
-        return _DELTA[item.kind]
+        return "response.refusal" if item.refuses else _DELTA[item.kind]
 
     @staticmethod
     def _inner_index(item: OutputItem) -> dict[str, int]:
         if item.kind == "reasoning" and item.summarised:
             return {"summary_index": 0}
         return {"content_index": 0} if item.kind in ("message", "reasoning") else {}
+
+
+def _annotate(items: list[OutputItem | HostedCall | ListedTools]) -> None:
+    """A message that follows a search cites it."""
+    calls: list[HostedCall] = []
+    for item in items:
+        if isinstance(item, HostedCall):
+            calls.append(item)
+        elif isinstance(item, OutputItem) and item.part.kind == "text" and item.text:
+            item.annotations = [cited for call in calls if (cited := call.annotation(item.text)) is not None]
+            calls = []
 
 
 def encoded_list(entries: list[Item]) -> bytes:

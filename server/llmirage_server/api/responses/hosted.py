@@ -1,0 +1,340 @@
+"""Tools of the API's own: those that it runs itself, whose results are simulated, and those that the client runs for it.
+
+Every simulated result says so: in its URL (https://example.com/simulated/...), its file name, its attributes or its text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from llmirage_server.api.responses.items import Item, new_item_id
+from llmirage_server.replies import sums
+from llmirage_server.replies.reply import Part, Tool
+from llmirage_shared.wire.responses import new_call_id
+
+Event = tuple[str, Item]  # the end of its type and its fields
+
+_TEXT = {"type": "string"}
+_PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+
+def _arguments(*names: str) -> dict[str, Any]:
+    return {"type": "object", "properties": dict.fromkeys(names, _TEXT), "required": list(names)}
+
+
+# By type: the tool as the model sees it. `hosted` ones are run here, `client` ones by the client.
+_TOOLS: dict[str, Tool] = {
+    "web_search": Tool("hosted", "web_search", "Search the web.", _arguments("query")),
+    "file_search": Tool("hosted", "search_documents", "Search the uploaded documents.", _arguments("query")),
+    "code_interpreter": Tool("hosted", "python_interpreter", "Run Python code, plot and analyze data.", _arguments("code")),
+    "image_generation": Tool("hosted", "generate_image", "Generate an image or picture.", _arguments("prompt")),
+    "computer": Tool("client", "computer", "Use a computer: open websites, click, type, take screenshots.", _arguments()),
+    "shell": Tool("client", "shell", "Run a shell command.", _arguments("command")),
+    "local_shell": Tool("client", "local_shell", "Run a shell command.", _arguments("command")),
+    "apply_patch": Tool("client", "apply_patch", "Change a file.", _arguments("path", "old_string", "new_string")),
+}  # fmt: skip
+_ITEMS = {
+    "web_search": "web_search_call",
+    "file_search": "file_search_call",
+    "code_interpreter": "code_interpreter_call",
+    "image_generation": "image_generation_call",
+    "computer": "computer_call",
+    "shell": "shell_call",
+    "local_shell": "local_shell_call",
+    "apply_patch": "apply_patch_call",
+}
+_TYPE_BY_NAME = {tool.name: kind for kind, tool in _TOOLS.items()}
+_STAGES = {  # events between the beginning and the end of a call that is run here
+    "web_search": ("searching",),
+    "file_search": ("searching",),
+    "code_interpreter": ("interpreting",),
+    "image_generation": ("generating",),
+}
+
+
+def kind_of(declared: str) -> str:
+    """web_search_preview_2025_03_11 -> web_search, computer_use_preview -> computer."""
+    for kind in ("web_search", "computer"):
+        if declared.startswith(kind):
+            return kind
+    return declared
+
+
+def hosted_tools(declared: Mapping[str, Any], items: Sequence[Mapping[str, Any]]) -> list[Tool]:
+    """What the model may call of a tool of the API's own. items: the conversation, in which the user may have approved."""
+    kind = kind_of(str(declared["type"]))
+    if kind != "mcp":
+        return [_TOOLS[kind]] if kind in _TOOLS else []
+    label, about = str(declared.get("server_label", "")), str(declared.get("server_description") or "")
+    tools = []
+    for name in _names(declared):
+        approved = _approval(items, label, name)
+        if approved is False:
+            continue
+        runs = approved or not _needs_approval(declared, name)
+        tools.append(Tool("hosted" if runs else "client", f"{label}.{name}", about or f"Use {label}.", _arguments("query")))
+    return tools
+
+
+def chosen(choice: Mapping[str, Any], tools: Sequence[Tool]) -> tuple[str, ...] | None:
+    """The names of the tools that a `tool_choice` of a hosted type forces; None for any other choice."""
+    kind = kind_of(str(choice.get("type", "")))
+    if kind == "mcp":
+        label, name = choice.get("server_label", ""), choice.get("name")
+        return tuple(
+            tool.name for tool in tools if tool.name == f"{label}.{name}" or (not name and tool.name.startswith(f"{label}."))
+        )
+    return (_TOOLS[kind].name,) if kind in _TOOLS else None
+
+
+def _names(declared: Mapping[str, Any]) -> list[str]:
+    """The tools of an MCP server, which is never asked: those that are allowed, else a search."""
+    allowed = declared.get("allowed_tools") or ()
+    names = allowed.get("tool_names") or () if isinstance(allowed, dict) else allowed
+    return [str(name) for name in names] or ["search"]
+
+
+def _needs_approval(declared: Mapping[str, Any], name: str) -> bool:
+    wanted = declared.get("require_approval", "always")
+    if isinstance(wanted, dict):
+        never = (wanted.get("never") or {}).get("tool_names") or ()
+        always = (wanted.get("always") or {}).get("tool_names")
+        return name not in never and (always is None or name in always)
+    return bool(wanted != "never")
+
+
+def _approval(items: Sequence[Mapping[str, Any]], label: str, name: str) -> bool | None:
+    """What the user answered to the last request to call this tool, None where there was none."""
+    asked = {item.get("id") for item in items if _asks_for(item, f"{label}.{name}")}
+    given = [
+        item for item in items if item.get("type") == "mcp_approval_response" and item.get("approval_request_id") in asked
+    ]
+    return bool(given[-1].get("approve")) if given else None
+
+
+def _asks_for(item: Mapping[str, Any], name: str) -> bool:
+    """Whether it is a request to approve a call of this MCP tool."""
+    return item.get("type") == "mcp_approval_request" and f"{item.get('server_label')}.{item.get('name')}" == name
+
+
+def listed(declared: Sequence[Mapping[str, Any]], items: Sequence[Mapping[str, Any]]) -> list[Item]:
+    """An `mcp_list_tools` item for each MCP server that the conversation does not list yet."""
+    known = {item.get("server_label") for item in items if item.get("type") == "mcp_list_tools"}
+    return [
+        {
+            "id": new_item_id("mcp_list_tools"),
+            "type": "mcp_list_tools",
+            "server_label": tool["server_label"],
+            "tools": [
+                {
+                    "name": name,
+                    "description": "A simulated tool.",
+                    "input_schema": _arguments("query"),
+                    "annotations": {"simulated": True},
+                }
+                for name in _names(tool)
+            ],
+            "error": None,
+        }
+        for tool in declared
+        if tool.get("type") == "mcp" and tool.get("server_label") not in known
+    ]
+
+
+class ListedTools:
+    """The item of a listed MCP server among the output: nothing that was generated."""
+
+    kind = "mcp_list_tools"
+    delta = ""
+
+    def __init__(self, item: Item) -> None:
+        self._item = item
+        self.id: str = item["id"]
+        self.text = ""
+        self.part = Part("hosted_call", 0, 0)
+
+    def opening(self) -> Item:
+        return {**self._item, "tools": []}
+
+    def finished(self, logprobs: list[Item]) -> Item:
+        return self._item
+
+    def begun(self) -> Iterator[Event]:
+        yield "mcp_list_tools.in_progress", {}
+
+    def ended(self) -> Iterator[Event]:
+        yield "mcp_list_tools.completed", {}
+
+
+class HostedCall:
+    """The item that a call of a tool of the API's own becomes."""
+
+    def __init__(self, part: Part, text: str, cut: bool, include: Sequence[str], items: Sequence[Mapping[str, Any]]) -> None:
+        """cut: the reply ended inside this part."""
+        self.part = part
+        self.text = text
+        self.cut = cut
+        self._include = include
+        self._kind = _TYPE_BY_NAME.get(part.name, "mcp")
+        self._runs_here = part.kind == "hosted_call"
+        self.kind = _ITEMS.get(self._kind) or ("mcp_call" if self._runs_here else "mcp_approval_request")
+        self.id = new_item_id(self.kind)
+        self.delta = "mcp_call_arguments" if self.kind == "mcp_call" else ""  # what is streamed as it is generated
+        self._call_id = new_call_id()
+        try:
+            self._arguments: dict[str, Any] = json.loads(text)
+        except ValueError:  # it was cut
+            self._arguments = {}
+        self._approved_by = next((item.get("id") for item in items if _asks_for(item, part.name)), None)
+
+    def opening(self) -> Item:
+        return self._item("in_progress", begun=True)
+
+    def finished(self, logprobs: list[Item]) -> Item:
+        return self._item(self._status())
+
+    def begun(self) -> Iterator[Event]:
+        """The events right after the item was added."""
+        if self._runs_here:
+            yield f"{self.kind}.in_progress", {}
+
+    def ended(self) -> Iterator[Event]:
+        """The events before the item is done."""
+        if not self._runs_here:
+            return
+        if self._kind == "code_interpreter":
+            for line in self._said("code").splitlines(keepends=True):
+                yield "code_interpreter_call_code.delta", {"delta": line}
+            yield "code_interpreter_call_code.done", {"code": self._said("code")}
+        if self._kind == "mcp":
+            yield "mcp_call_arguments.done", {"arguments": self.text}
+        if self.cut:
+            return
+        for stage in _STAGES.get(self._kind, ()):
+            yield f"{self.kind}.{stage}", {}
+        yield f"{self.kind}.completed", {}
+
+    def annotation(self, text: str) -> Item | None:
+        """What a text that follows this call cites of it, in its first sentence."""
+        end = max(1, text.find(".") + 1 or len(text))
+        if self._kind == "web_search":
+            where = {"start_index": 0, "end_index": end}
+            return {"type": "url_citation", **where, "url": self._sources()[0]["url"], "title": "Simulated search result"}
+        if self._kind == "file_search":
+            found = self._results()[0]
+            return {"type": "file_citation", "index": end, "file_id": found["file_id"], "filename": found["filename"]}
+        return None
+
+    def _status(self) -> str:
+        if not self.cut:
+            return "completed"
+        return (
+            "incomplete"
+            if self._kind in ("file_search", "code_interpreter", "mcp", "shell", "local_shell", "computer")
+            else "failed"
+        )
+
+    def _said(self, name: str) -> str:
+        return str(self._arguments.get(name, ""))
+
+    def _item(self, status: str, begun: bool = False) -> Item:
+        item: Item = {"id": self.id, "type": self.kind, "status": status}
+        fields = getattr(self, f"_{self._kind}")(begun)
+        if self.kind == "mcp_approval_request":
+            item.pop("status")
+        if self.kind == "apply_patch_call" and status == "failed":
+            item["status"] = "completed"  # it knows no other end
+        return {**item, **fields}
+
+    def _web_search(self, begun: bool) -> Item:
+        query = "" if begun else self._said("query")
+        action: Item = {"type": "search", "query": query, "queries": [query]}
+        if "web_search_call.action.sources" in self._include and not begun:
+            action["sources"] = self._sources()
+        return {"action": action}
+
+    def _sources(self) -> list[Item]:
+        words = "-".join(self._said("query").lower().split()[:6])
+        word = "".join(letter for letter in words if letter.isalnum() or letter == "-") or "result"
+        return [{"type": "url", "url": f"https://example.com/simulated/{number}/{word}"} for number in (1, 2, 3)]
+
+    def _file_search(self, begun: bool) -> Item:
+        shown = "file_search_call.results" in self._include and not begun
+        return {"queries": [] if begun else [self._said("query")], "results": self._results() if shown else None}
+
+    def _results(self) -> list[Item]:
+        return [
+            {
+                "file_id": f"file-simulated{number}",
+                "filename": f"simulated-{number}.txt",
+                "score": round(0.95 - 0.1 * number, 2),
+                "text": f"Simulated passage {number} for: {self._said('query')}",
+                "attributes": {"simulated": True},
+            }
+            for number in (1, 2)
+        ]
+
+    def _code_interpreter(self, begun: bool) -> Item:
+        outputs: list[Item] | None = None
+        if "code_interpreter_call.outputs" in self._include and not begun:
+            outputs = [{"type": "logs", "logs": f"(simulated) {_printed(self._said('code'))}\n"}]
+        return {"container_id": "cntr_simulated", "code": "" if begun else self._said("code"), "outputs": outputs}
+
+    def _image_generation(self, begun: bool) -> Item:
+        if begun or self.cut:
+            return {"result": None}
+        return {"result": _PIXEL, "revised_prompt": f"(simulated, one pixel) {self._said('prompt')}"}
+
+    def _mcp(self, begun: bool) -> Item:
+        label, _, name = self.part.name.partition(".")
+        fields: Item = {"server_label": label, "name": name, "arguments": "" if begun else self.text}
+        if self._runs_here:
+            output = (
+                None if begun or self.cut else json.dumps({"simulated": True, "tool": name, "query": self._said("query")})
+            )
+            fields |= {"output": output, "error": None, "approval_request_id": self._approved_by}
+        return fields
+
+    def _computer(self, begun: bool) -> Item:
+        return {"call_id": self._call_id, "action": {"type": "screenshot"}, "pending_safety_checks": []}
+
+    def _shell(self, begun: bool) -> Item:
+        action = {"commands": [] if begun else [self._said("command")], "timeout_ms": None, "max_output_length": None}
+        return {"call_id": self._call_id, "action": action, "environment": {"type": "local"}}
+
+    def _local_shell(self, begun: bool) -> Item:
+        command = [] if begun else ["bash", "-lc", self._said("command")]
+        action: Item = {
+            "type": "exec",
+            "command": command,
+            "env": {},
+            "timeout_ms": None,
+            "user": None,
+            "working_directory": None,
+        }
+        return {"call_id": self._call_id, "action": action}
+
+    def _apply_patch(self, begun: bool) -> Item:
+        old, new = self._said("old_string"), self._said("new_string")
+        path = self._said("path") or "file.txt"
+        return {
+            "call_id": self._call_id,
+            "operation": {"type": "update_file", "path": path, "diff": f"@@\n-{old}\n+{new}\n"},
+        }
+
+
+def _printed(code: str) -> str:
+    """What a formula's value is; of other code, how long it is."""
+    inner = code.strip().removeprefix("print(").removesuffix(")")
+    operations = sums.operations(inner)
+    if not operations:
+        return f"{len(code.splitlines())} lines ran without an error."
+    values: list[sums.Number] = []
+    for operation in operations:
+        operands = [
+            values[part.index] if isinstance(part, sums.Earlier) and part.index >= 0 else part for part in operation.operands
+        ]
+        values.append(sums.result(operation, [part for part in operands if not isinstance(part, sums.Earlier)]))
+    return f"{values[-1]:.15g}"

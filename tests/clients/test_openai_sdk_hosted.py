@@ -1,0 +1,152 @@
+"""Tools of the API's own, with the official SDK: what is simulated, what the client runs, what `include` adds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import openai
+import pytest
+
+MODEL = "Qwen/Qwen3-30B-A3B"
+MCP = {"type": "mcp", "server_label": "wiki", "server_url": "https://example.com/mcp", "allowed_tools": ["ask_question"]}
+
+
+@pytest.fixture
+def client(base_url: str) -> openai.OpenAI:
+    return openai.OpenAI(base_url=base_url, api_key="none", max_retries=0)
+
+
+def kinds(response: Any) -> list[str]:
+    return [item.type for item in response.output]
+
+
+@pytest.mark.parametrize(
+    ("tool", "said", "item"),
+    [
+        ({"type": "web_search"}, "What is the latest news about robots?", "web_search_call"),
+        ({"type": "web_search_preview"}, "Who won the world cup?", "web_search_call"),
+        ({"type": "file_search", "vector_store_ids": ["vs_1"]}, "What is our vacation policy?", "file_search_call"),
+        (
+            {"type": "code_interpreter", "container": {"type": "auto"}},
+            "Use python to compute 3 * 14",
+            "code_interpreter_call",
+        ),
+        ({"type": "image_generation"}, "Draw a picture of a cat", "image_generation_call"),
+        ({**MCP, "require_approval": "never"}, "Ask the wiki a question about harbors", "mcp_call"),
+    ],
+)
+def test_a_tool_that_the_api_runs(client: openai.OpenAI, tool: Any, said: str, item: str) -> None:
+    response = client.responses.create(model=MODEL, input=said, tools=[tool])
+    assert [kind for kind in kinds(response) if kind != "mcp_list_tools"] == [item, "message"]
+    assert response.output_text
+    assert kinds(client.responses.create(model=MODEL, input="Hello", tools=[tool]))[-1] == "message"
+    assert item not in kinds(client.responses.create(model=MODEL, input="Hello", tools=[tool]))
+    with client.responses.stream(model=MODEL, input=said, tools=[tool]) as stream:
+        seen = [event.type for event in stream]
+        final = stream.get_final_response()
+    assert kinds(final) == kinds(response)
+    begun, ended = f"response.{item}.in_progress", f"response.{item}.completed"
+    assert 0 < seen.index(begun) < seen.index(ended) < seen.index("response.output_text.delta")
+    follow_up = client.responses.create(model=MODEL, input="Thanks", previous_response_id=response.id, tools=[tool])
+    assert kinds(follow_up) == ["message"]
+
+
+@pytest.mark.parametrize(
+    ("tool", "said", "item"),
+    [
+        ({"type": "local_shell"}, "Run ls", "local_shell_call"),
+        ({"type": "shell"}, "Run ls -la", "shell_call"),
+        ({"type": "apply_patch"}, "In main.py, replace foo with bar", "apply_patch_call"),
+        (
+            {"type": "computer_use_preview", "display_width": 800, "display_height": 600, "environment": "browser"},
+            "Open bing.com and check the news",
+            "computer_call",
+        ),
+    ],
+)
+def test_a_tool_that_the_client_runs(client: openai.OpenAI, tool: Any, said: str, item: str) -> None:
+    response = client.responses.create(model=MODEL, input=said, tools=[tool])
+    assert kinds(response) == [item]
+    call = response.output[0]
+    output: dict[str, Any] = {"type": f"{item}_output", "call_id": call.call_id, "output": "done"}
+    if item == "local_shell_call":
+        output["id"] = call.id
+        assert call.action.command[-1] == "ls"
+    elif item == "shell_call":
+        assert call.action.commands == ["ls -la"]
+        output["output"] = [{"stdout": "a", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}]
+    elif item == "apply_patch_call":
+        assert (call.operation.path, call.operation.diff) == ("main.py", "@@\n-foo\n+bar\n")
+        output["status"] = "completed"
+    else:
+        output["output"] = {"type": "computer_screenshot", "image_url": "data:image/png;base64,AA=="}
+    done = client.responses.create(model=MODEL, input=[output], tools=[tool], previous_response_id=response.id)
+    assert kinds(done) == ["message"]
+
+
+def test_what_include_adds(client: openai.OpenAI) -> None:
+    def made(tool: Any, said: str, include: Any) -> Any:
+        response = client.responses.create(model=MODEL, input=said, tools=[tool], include=include, tool_choice="required")
+        return response.output[0]
+
+    search: Any = {"type": "web_search"}
+    assert (
+        made(search, "Who won?", ["web_search_call.action.sources"])
+        .action.sources[0]
+        .url.startswith("https://example.com/simulated/")
+    )
+    assert getattr(made(search, "Who won?", []).action, "sources", None) is None
+    files: Any = {"type": "file_search", "vector_store_ids": ["vs_1"]}
+    assert made(files, "policy", ["file_search_call.results"]).results[0].attributes == {"simulated": True}
+    assert made(files, "policy", []).results is None
+    code: Any = {"type": "code_interpreter", "container": {"type": "auto"}}
+    assert made(code, "3 * 14", ["code_interpreter_call.outputs"]).outputs[0].logs == "(simulated) 42\n"
+    assert made(code, "3 * 14", []).outputs is None
+
+
+def test_a_search_is_cited(client: openai.OpenAI) -> None:
+    response = client.responses.create(model=MODEL, input="Who won the world cup?", tools=[{"type": "web_search"}])
+    text = response.output[-1].content[0]
+    [cited] = text.annotations
+    assert cited.type == "url_citation"
+    assert 0 <= cited.start_index < cited.end_index <= len(text.text)
+
+
+def test_a_forced_tool_and_a_limit(client: openai.OpenAI) -> None:
+    tools: Any = [{"type": "web_search"}, {"type": "image_generation"}]
+    forced = client.responses.create(model=MODEL, input="Hello", tools=tools, tool_choice={"type": "image_generation"})
+    assert kinds(forced) == ["image_generation_call", "message"]
+    said = "Search the web for cats, then search the web for dogs"
+    assert kinds(client.responses.create(model=MODEL, input=said, tools=tools)) == ["web_search_call"] * 2 + ["message"]
+    limited = client.responses.create(model=MODEL, input=said, tools=tools, max_tool_calls=1)
+    assert kinds(limited) == ["web_search_call", "message"]
+
+
+def test_a_call_that_needs_approval(client: openai.OpenAI) -> None:
+    said = "Ask the wiki a question about harbors"
+    asked = client.responses.create(model=MODEL, input=said, tools=[MCP])
+    assert kinds(asked) == ["mcp_list_tools", "mcp_approval_request"]
+
+    def answered(approve: bool) -> Any:
+        given = {"type": "mcp_approval_response", "approval_request_id": asked.output[-1].id, "approve": approve}
+        return client.responses.create(model=MODEL, input=[given], tools=[MCP], previous_response_id=asked.id)
+
+    call = answered(True).output[0]
+    assert (call.type, call.approval_request_id) == ("mcp_call", asked.output[-1].id)
+    assert '"simulated": true' in call.output
+    assert kinds(answered(False)) == ["message"]
+
+
+def test_functions_beside_them(client: openai.OpenAI) -> None:
+    weather = {
+        "type": "function",
+        "name": "get_weather",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    }
+    said = "Search the web for cats and tell me the weather in Paris"
+    tools: Any = [{"type": "web_search"}, weather]
+    response = client.responses.create(model=MODEL, input=said, tools=tools)
+    assert kinds(response) == ["web_search_call", "function_call"]
+    output = {"type": "function_call_output", "call_id": response.output[1].call_id, "output": "sunny"}
+    again: Any = [{"role": "user", "content": said}, *[item.model_dump() for item in response.output], output]
+    assert kinds(client.responses.create(model=MODEL, input=again, tools=tools)) == ["message"]
