@@ -22,6 +22,7 @@ COMMANDS = {
         "Run a workload on a simulated cluster in virtual time.",
     ),
     "report": ("llmirage_client.commands.report:report", "Write one HTML page about a run, or about several."),
+    "compare": ("llmirage_client.commands.compare:compare", "Show what differs between runs, and what is only noise."),
     "step": ("llmirage_server.step_command:step", "Explain one forward pass of a model on a GPU, operation by operation."),
     "catalog": ("llmirage_client.commands.catalog:catalog", "List what is built in: workloads, GPUs, models, routers."),
 }

@@ -41,9 +41,14 @@ def render(
     """
     measured = compute(result) if metrics is None else metrics
     out = sys.stdout if stream is None else stream
-    console, drawn = _console(out)
+    console, drawn = console_for(out)
     for block in _blocks(result, measured, files, console.width):
         console.print(block)
+    write_drawn(drawn, out)
+
+
+def write_drawn(drawn: io.StringIO, out: TextIO) -> None:
+    """Write what a console drew, without blanks at line ends; characters that the stream cannot carry become "?"."""
     text = "\n".join(line.rstrip() for line in drawn.getvalue().split("\n"))
     encoding = getattr(out, "encoding", None) or "utf-8"
     try:
@@ -53,7 +58,7 @@ def render(
         pass
 
 
-def _console(stream: TextIO) -> tuple[Console, io.StringIO]:
+def console_for(stream: TextIO) -> tuple[Console, io.StringIO]:
     """A console for what the stream is, and the text it draws into."""
     from rich.console import Console
 

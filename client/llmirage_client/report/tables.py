@@ -37,7 +37,7 @@ _BRANCH_WORDS = {
 }
 
 
-def _table(*columns: str) -> Table:
+def plain_table(*columns: str) -> Table:
     from rich import box
     from rich.table import Table
 
@@ -53,7 +53,7 @@ def latency_table(metrics: Metrics, width: int) -> Table:
     statistics = {"mean": "avg", "p50": "p50", "p90": "p90", "p99": "p99", "min": "min", "max": "max"}
     if width < _WIDE:
         del statistics["min"], statistics["max"]
-    table = _table("", *statistics, "requests")
+    table = plain_table("", *statistics, "requests")
     for tag, words in _LATENCIES:
         summary = metrics.per_request.get(tag)
         if summary is None:
@@ -64,7 +64,7 @@ def latency_table(metrics: Metrics, width: int) -> Table:
 
 
 def throughput_table(metrics: Metrics) -> Table:
-    table = _table("", "")
+    table = plain_table("", "")
     values, summaries = metrics.whole_run, metrics.per_request
     for tag, words, unit in (
         ("request_throughput", "Requests that succeeded", "/s"),
@@ -96,7 +96,7 @@ def _spread(summary: Summary) -> str:
 
 
 def group_table(key: str, groups: Sequence[Group]) -> Table:
-    table = _table(key, "ok", "failed", "TTFT p50", "latency p50", "tokens in", "tokens out", "cached")
+    table = plain_table(key, "ok", "failed", "TTFT p50", "latency p50", "tokens in", "tokens out", "cached")
     for group in groups:
         table.add_row(
             str(group.key),
@@ -112,7 +112,7 @@ def group_table(key: str, groups: Sequence[Group]) -> Table:
 
 
 def branch_table(stats: BranchStats) -> Table:
-    table = _table("", "", "")
+    table = plain_table("", "", "")
     name_column, _, words_column = table.columns
     name_column.no_wrap = True
     words_column.justify, words_column.no_wrap = "left", False
@@ -122,7 +122,7 @@ def branch_table(stats: BranchStats) -> Table:
 
 
 def error_table(errors: Sequence[ErrorGroup]) -> Table:
-    table = _table("what the endpoint or the connection said", "status", "type", "requests")
+    table = plain_table("what the endpoint or the connection said", "status", "type", "requests")
     for group in errors[:_ERRORS_SHOWN]:
         error = group.error
         table.add_row(

@@ -1,0 +1,255 @@
+"""Two runs side by side: by how much each figure differs, and whether that is more than chance."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from llmirage_client.measure.catalogue import PER_REQUEST, WHOLE_RUN
+from llmirage_client.measure.columns import Columns, Floats, Ints, columns_of
+from llmirage_client.measure.metrics import compute_columns
+from llmirage_client.measure.record import RunResult
+from llmirage_client.measure.request_columns import request_columns
+from llmirage_client.measure.resampling import REPLICATES, draws, means, percentiles, ratios
+
+FEWEST_CLUSTERS = 8  # fewer conversations than this say nothing about how conversations vary
+FEWEST_BEYOND = 5  # values above a percentile that its noise can be judged by
+_SLICES = 30  # of a run, for rates
+
+Statistic = Literal["avg", "p50", "p90", "p99", ""]
+
+_PER_REQUEST: tuple[tuple[str, tuple[Statistic, ...]], ...] = (
+    ("time_to_first_token", ("avg", "p50", "p90", "p99")),
+    ("first_turn_time_to_first_token", ("p50",)),
+    ("subsequent_turn_time_to_first_token", ("p50",)),
+    ("inter_token_latency", ("avg", "p50", "p90", "p99")),
+    ("request_latency", ("avg", "p50", "p90", "p99")),
+    ("effective_latency", ("p50", "p99")),
+    ("input_sequence_length", ("avg",)),
+    ("output_sequence_length", ("avg",)),
+)
+_LARGER_IS_BETTER = {"request_throughput", "output_token_throughput", "total_token_throughput"}
+_SMALLER_IS_BETTER = {
+    "time_to_first_token",
+    "first_turn_time_to_first_token",
+    "subsequent_turn_time_to_first_token",
+    "inter_token_latency",
+    "request_latency",
+    "effective_latency",
+    "request_error_rate",
+}
+
+
+@dataclass(slots=True, frozen=True)
+class Difference:
+    """One figure of two runs, in `unit`. low, high: between these the difference lies with the confidence asked for.
+
+    They are None when there is too little to tell, and `why_not` says what is too little.
+    """
+
+    tag: str
+    title: str
+    statistic: Statistic
+    unit: str
+    baseline: float
+    value: float
+    low: float | None = None
+    high: float | None = None
+    why_not: str | None = None
+
+    @property
+    def difference(self) -> float:
+        return self.value - self.baseline
+
+    @property
+    def percent(self) -> float | None:
+        return 100 * self.difference / self.baseline if self.baseline else None
+
+    @property
+    def beyond_noise(self) -> bool | None:
+        """Whether the two differ by more than chance; None: cannot be told."""
+        if self.low is None or self.high is None:
+            return None
+        return self.low > 0 or self.high < 0
+
+    @property
+    def better(self) -> bool | None:
+        """None where it differs by chance only, or where neither way is better."""
+        if not self.beyond_noise or self.tag not in _LARGER_IS_BETTER | _SMALLER_IS_BETTER:
+            return None
+        return (self.difference > 0) == (self.tag in _LARGER_IS_BETTER)
+
+
+@dataclass(slots=True, frozen=True)
+class Comparison:
+    """paired: the runs had the same conversations, and each was drawn together with its twin, which takes away what the
+    conversations themselves vary by. conversations: trees of the baseline and of the other run.
+    """
+
+    differences: tuple[Difference, ...]
+    paired: bool
+    conversations: tuple[int, int]
+
+
+def compare(baseline: RunResult, other: RunResult, *, confidence: float = 0.95, seed: int = 0) -> Comparison:
+    """Every figure that both runs have. The same seed gives the same bounds."""
+    one, two = _Side(baseline), _Side(other)
+    rng = np.random.default_rng(seed)
+    paired = one.trees == two.trees
+    one.draw(rng)
+    if paired:
+        two.counts = one.counts
+    else:
+        two.draw(rng)
+    bounds = _Bounds(one, two, confidence)
+    found = [*_of_requests(one, two, bounds), *_of_runs(one, two, bounds, rng)]
+    return Comparison(tuple(found), paired, (len(one.trees), len(two.trees)))
+
+
+class _Side:
+    """A run's measured requests. trees: names of its conversation trees, sorted; cluster: each row's place among them."""
+
+    def __init__(self, result: RunResult) -> None:
+        records = [r for r in result.records if r.phase == "profiling"]
+        self.columns: Columns = columns_of(records)
+        self.speed = result.speed
+        self.metrics = request_columns(self.columns, result.speed)
+        later, ttft = self.columns.turn_index > 0, self.metrics.get("time_to_first_token")
+        if ttft is not None and later.any():
+            self.metrics["first_turn_time_to_first_token"] = np.where(later, np.nan, ttft)
+            self.metrics["subsequent_turn_time_to_first_token"] = np.where(later, ttft, np.nan)
+        self.whole_run = compute_columns(self.columns, result.speed, metrics=self.metrics).whole_run
+        names: dict[str, tuple[str, int]] = {}
+        seen: Counter[str] = Counter()
+        for record in sorted(records, key=lambda r: (r.session_num, r.turn_index)):
+            if record.root_correlation_id not in names:
+                names[record.root_correlation_id] = (record.conversation_id, seen[record.conversation_id])
+                seen[record.conversation_id] += 1
+        self.trees = sorted(names.values())
+        place = {tree: i for i, tree in enumerate(self.trees)}
+        self.cluster: Ints = np.array([place[names[r.root_correlation_id]] for r in records], dtype=np.int64)
+        self.counts: npt.NDArray[np.int32] = np.zeros((REPLICATES, 1), dtype=np.int32)
+
+    def draw(self, rng: np.random.Generator) -> None:
+        if self.trees:
+            self.counts = draws(len(self.trees), rng)
+
+    def values(self, tag: str) -> tuple[Floats, Ints]:
+        """The metric of the rows that have it, and their trees."""
+        values = self.metrics.get(tag, np.empty(0))
+        present = ~np.isnan(values)
+        return values[present], self.cluster[: values.size][present]
+
+
+@dataclass(slots=True)
+class _Bounds:
+    one: _Side
+    two: _Side
+    confidence: float
+
+    def of(self, first: Floats, second: Floats) -> tuple[float | None, float | None]:
+        """Between which the second is above the first in so many of the replicates."""
+        apart = second - first
+        apart = apart[~np.isnan(apart)]
+        if not apart.size:
+            return None, None
+        tail = 50 * (1 - self.confidence)
+        low, high = np.percentile(apart, (tail, 100 - tail))
+        return float(low), float(high)
+
+    def few(self) -> str | None:
+        fewest = min(len(self.one.trees), len(self.two.trees))
+        return f"only {fewest} conversations" if fewest < FEWEST_CLUSTERS else None
+
+
+def _of_requests(one: _Side, two: _Side, bounds: _Bounds) -> Iterator[Difference]:
+    for tag, statistics in _PER_REQUEST:
+        (first, of_first), (second, of_second) = one.values(tag), two.values(tag)
+        if not first.size or not second.size:
+            continue
+        for statistic in statistics:
+            percent = 0.0 if statistic == "avg" else float(statistic[1:])
+            beyond = min(first.size, second.size) * (1 - percent / 100)
+            why_not = bounds.few()
+            if why_not is None and percent and beyond < FEWEST_BEYOND:
+                why_not = f"only {min(first.size, second.size)} requests"
+            low = high = None
+            if why_not is None and statistic == "avg":
+                low, high = bounds.of(means(first, of_first, one.counts), means(second, of_second, two.counts))
+            elif why_not is None:
+                low, high = bounds.of(
+                    percentiles(first, of_first, one.counts, percent), percentiles(second, of_second, two.counts, percent)
+                )
+            spec = PER_REQUEST[tag]
+            figures = [float(v.mean()) if statistic == "avg" else float(np.percentile(v, percent)) for v in (first, second)]
+            yield Difference(tag, spec.title, statistic, spec.unit, figures[0], figures[1], low, high, why_not)
+
+
+def _of_runs(one: _Side, two: _Side, bounds: _Bounds, rng: np.random.Generator) -> Iterator[Difference]:
+    failed = [(~s.columns.ok & ~s.columns.cancelled).astype(np.float64) for s in (one, two)]
+    completed = [(~s.columns.cancelled).astype(np.float64) for s in (one, two)]
+    yield from _share("request_error_rate", one, two, failed, completed, bounds)
+    cached = [s.metrics.get("usage_prompt_cache_read_tokens") for s in (one, two)]
+    prompts = [s.metrics.get("usage_prompt_tokens") for s in (one, two)]
+    if all(v is not None for v in (*cached, *prompts)):
+        yield from _share(
+            "overall_usage_prompt_cache_read_pct",
+            one,
+            two,
+            [np.nan_to_num(v) for v in cached if v is not None],
+            [np.nan_to_num(v) for v in prompts if v is not None],
+            bounds,
+        )
+    for tag in ("request_throughput", "output_token_throughput", "total_token_throughput"):
+        if tag in one.whole_run and tag in two.whole_run:
+            slices = [_rates(side, tag) for side in (one, two)]
+            why_not = None
+            low = high = None
+            if any((np.isfinite(s) & (s > 0)).sum() < _SLICES // 2 for s in slices):
+                why_not = "too few requests for rates over time"
+            else:
+                drawn = [s[rng.integers(0, _SLICES, size=(REPLICATES, _SLICES))].mean(axis=1) for s in slices]
+                low, high = bounds.of(drawn[0], drawn[1])
+            spec = WHOLE_RUN[tag]
+            yield Difference(tag, spec.title, "", spec.unit, one.whole_run[tag], two.whole_run[tag], low, high, why_not)
+
+
+def _share(
+    tag: str, one: _Side, two: _Side, upper: list[Floats], lower: list[Floats], bounds: _Bounds
+) -> Iterator[Difference]:
+    """A share of sums, in percent."""
+    if tag not in one.whole_run or tag not in two.whole_run:
+        return
+    why_not, low, high = bounds.few(), None, None
+    if why_not is None:
+        first, second = (
+            100 * ratios(up, down, side.cluster, side.counts)
+            for up, down, side in zip(upper, lower, (one, two), strict=True)
+        )
+        low, high = bounds.of(first, second)
+    spec = WHOLE_RUN[tag]
+    yield Difference(tag, spec.title, "", spec.unit, one.whole_run[tag], two.whole_run[tag], low, high, why_not)
+
+
+def _rates(side: _Side, tag: str) -> Floats:
+    """The rate in each of _SLICES equal parts of the run; tokens are booked when their request is over."""
+    columns = side.columns
+    amount = np.ones(len(columns))
+    if tag != "request_throughput":
+        amount = side.metrics["output_sequence_length"]
+        if tag == "total_token_throughput":
+            amount = amount + side.metrics["input_sequence_length"]
+    ok = columns.ok & ~np.isnan(amount)
+    if not ok.any():
+        return np.zeros(_SLICES)
+    begin, end = float(columns.start_s[ok].min()), float(columns.end_s[ok].max())
+    if end <= begin:
+        return np.zeros(_SLICES)
+    sums, _ = np.histogram(columns.end_s[ok], bins=_SLICES, range=(begin, end), weights=amount[ok])
+    rates: Floats = sums * (_SLICES / ((end - begin) * side.speed))
+    return rates

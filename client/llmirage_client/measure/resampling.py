@@ -1,0 +1,51 @@
+"""How much a figure would vary if the run were repeated: its conversations drawn anew with replacement (cluster bootstrap).
+
+Requests of one conversation tree share their context, their place in the cluster and its queue, so they are not independent
+samples: whole trees are what is drawn. Source: B. Efron, R. Tibshirani, An Introduction to the Bootstrap, 1993, ch. 8, 13.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from llmirage_client.measure.columns import Floats, Ints
+
+REPLICATES = 500
+_AT_ONCE = 4_000_000  # weights held in memory at a time
+
+
+def draws(clusters: int, rng: np.random.Generator, replicates: int = REPLICATES) -> npt.NDArray[np.int32]:
+    """How often each cluster is drawn in each replicate, shape (replicates, clusters); every row sums to `clusters`."""
+    chosen = rng.integers(0, clusters, size=(replicates, clusters))
+    counts = np.zeros((replicates, clusters), dtype=np.int32)
+    np.add.at(counts, (np.arange(replicates)[:, None], chosen), 1)
+    return counts
+
+
+def means(values: Floats, cluster: Ints, counts: npt.NDArray[np.int32]) -> Floats:
+    """The mean of the values in each replicate, NaN where none was drawn. values, cluster: one entry a row, without NaN."""
+    return ratios(values, np.ones(values.size), cluster, counts)
+
+
+def ratios(upper: Floats, lower: Floats, cluster: Ints, counts: npt.NDArray[np.int32]) -> Floats:
+    """Sum of upper / sum of lower in each replicate, NaN where lower sums to 0."""
+    clusters = counts.shape[1]
+    above, below = (counts @ np.bincount(cluster, weights=v, minlength=clusters) for v in (upper, lower))
+    shares: Floats = np.divide(above, below, out=np.full(counts.shape[0], np.nan), where=below > 0)
+    return shares
+
+
+def percentiles(values: Floats, cluster: Ints, counts: npt.NDArray[np.int32], percent: float) -> Floats:
+    """The percentile of the values in each replicate (the smallest value that so many percent do not exceed)."""
+    order = np.argsort(values)
+    values, cluster = values[order], cluster[order]
+    found = np.full(counts.shape[0], np.nan)
+    step = max(_AT_ONCE // max(values.size, 1), 1)
+    for begin in range(0, counts.shape[0], step):
+        weights = np.cumsum(counts[begin : begin + step][:, cluster], axis=1, dtype=np.int64)
+        wanted = np.ceil(weights[:, -1:] * percent / 100).clip(1)
+        places = (weights < wanted).sum(axis=1)
+        drawn = weights[:, -1] > 0
+        found[begin : begin + step][drawn] = values[places[drawn]]
+    return found

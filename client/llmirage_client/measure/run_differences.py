@@ -1,0 +1,54 @@
+"""What two runs were told differently: a comparison of figures is about these as much as about the endpoints."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from llmirage_client.measure.record import RunResult
+
+# Options that say where files go or where requests come from, not what was asked of the endpoint.
+_NO_MATTER = {"artifact_dir", "api_key", "url", "headers", "goodput", "slice_duration", "file"}
+
+
+def run_differences(baseline: RunResult, other: RunResult) -> list[str]:
+    """One sentence each, about the workload, the settings and how the runs ended; empty when there is nothing to say."""
+    found = []
+    told: tuple[tuple[str, Any, Any], ...] = (
+        ("model", baseline.model, other.model),
+        ("API", baseline.endpoint, other.endpoint),
+        ("workload", baseline.workload_path, other.workload_path),
+        ("format of the workload", baseline.workload_format, other.workload_format),
+        ("streaming", baseline.streaming, other.streaming),
+        ("speed", baseline.speed, other.speed),
+    )
+    for word, one, two in told:
+        if one != two:
+            found.append(f"The {word} differs: {_shown(one)} and {_shown(two)}.")
+    for name in sorted((baseline.options.keys() | other.options.keys()) - _NO_MATTER - {"model", "streaming", "speed"}):
+        one, two = baseline.options.get(name), other.options.get(name)
+        if _shown(one) != _shown(two):
+            found.append(f"--{name.replace('_', '-')} differs: {_shown(one)} and {_shown(two)}.")
+    if _conversations(baseline) != _conversations(other):
+        counts = " and ".join(str(len(_conversations(run))) for run in (baseline, other))
+        found.append(f"They did not run the same conversations ({counts} different ones).")
+    for name, run in (("first", baseline), ("other", other)):
+        if run.cancelled:
+            found.append(f"The {name} run is not whole: {run.cancel_reason or 'it was stopped'}.")
+    return found
+
+
+def _conversations(run: RunResult) -> Counter[str]:
+    roots = {
+        (r.root_correlation_id, r.conversation_id) for r in run.records if r.agent_depth == 0 and r.phase == "profiling"
+    }
+    return Counter(name for _, name in roots)
+
+
+def _shown(value: Any) -> str:
+    if value is None or value == "":
+        return "not given"
+    if isinstance(value, (list, tuple)) and len(value) == 1:
+        value = value[0]
+    text = str(value)
+    return text if len(text) <= 80 else text[:77] + "..."

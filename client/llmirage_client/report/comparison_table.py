@@ -1,0 +1,70 @@
+"""Two runs side by side on the screen."""
+
+from __future__ import annotations
+
+import sys
+
+from llmirage_client.measure.comparison import Comparison, Difference
+from llmirage_client.report.console import console_for, write_drawn
+from llmirage_client.report.numbers import number
+from llmirage_client.report.tables import plain_table
+
+
+_WORDS = {
+    "time_to_first_token": "TTFT",
+    "first_turn_time_to_first_token": "TTFT of first turns",
+    "subsequent_turn_time_to_first_token": "TTFT of later turns",
+    "inter_token_latency": "TPOT",
+    "request_latency": "Latency",
+    "effective_latency": "Latency from due time",
+    "input_sequence_length": "Input tokens",
+    "output_sequence_length": "Output tokens",
+    "request_error_rate": "Failed requests",
+    "overall_usage_prompt_cache_read_pct": "Input found in cache",
+    "request_throughput": "Requests",
+    "output_token_throughput": "Output tokens",
+    "total_token_throughput": "All tokens",
+}
+
+
+def print_comparison(baseline: str, run: str, comparison: Comparison, warnings: list[str], confidence: float) -> None:
+    """One table, then what else differs. Without control codes unless standard output is a terminal."""
+    from rich.text import Text
+
+    console, drawn = console_for(sys.stdout)
+    table = plain_table("", "baseline", "run", "difference", f"{confidence:g} % bounds", "verdict")
+    table.columns[0].no_wrap = True
+    for one in comparison.differences:
+        percent = "" if one.percent is None else f"{one.percent:+.1f} %"
+        bounds = "-" if one.low is None or one.high is None else f"{_signed(one.low)} to {_signed(one.high)}"
+        unit = one.unit.removeprefix("requests").removeprefix("tokens").replace("sec", "s")
+        name = f"{_WORDS.get(one.tag, one.title)} {one.statistic}".strip() + (f", {unit}" if unit else "")
+        table.add_row(
+            name, number(one.baseline), number(one.value), percent or _signed(one.difference), bounds, _verdict(one)
+        )
+    trees = " and ".join(f"{n:,}" for n in comparison.conversations)
+    how = "each drawn together with its twin" if comparison.paired else "drawn apart, for they are not the same"
+    console.print(f"\nbaseline: {baseline}\nrun:      {run}\n")
+    console.print(table)
+    console.print(f"\nBounds: from {trees} conversations with their children, {how}; rates from 30 parts of each run.")
+    told = sum(one.beyond_noise is not None for one in comparison.differences)
+    by_chance = told * (100 - confidence) / 100
+    if by_chance >= 0.5:
+        console.print(f"Of {told} figures, {by_chance:.0f} or so may be beyond such bounds by chance alone.")
+    for why in dict.fromkeys(d.why_not for d in comparison.differences if d.why_not):
+        console.print(f"Too few to tell: {why}.")
+    for warning in warnings:
+        console.print(Text(f"Note: {warning}", style="yellow"))
+    write_drawn(drawn, sys.stdout)
+
+
+def _verdict(one: Difference) -> str:
+    if one.beyond_noise is None:
+        return "too few to tell"
+    if not one.beyond_noise:
+        return "within noise"
+    return "differs" if one.better is None else "better" if one.better else "worse"
+
+
+def _signed(value: float) -> str:
+    return ("+" if value > 0 else "-" if value < 0 else "") + number(abs(value))

@@ -1,0 +1,193 @@
+"""`llmirage compare`: what is more than noise, and what is not."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from llmirage_client.cli import main
+from llmirage_client.measure.comparison import Comparison, Difference, compare
+from llmirage_client.measure.record import Exchange, Record, RequestError, RunResult
+from llmirage_client.measure.resampling import draws, means, percentiles, ratios
+from llmirage_client.measure.run_differences import run_differences
+from llmirage_client.report.files import write_artifacts
+
+
+def run(
+    seed: int, conversations: int = 40, turns: int = 4, ttft_s: float = 0.2, noise: float = 0.3, name: str = "c"
+) -> RunResult:
+    """Conversations that differ in how slow they are, as long contexts make them; turns of one are alike."""
+    rng = np.random.default_rng(seed)
+    records = []
+    for number in range(conversations):
+        slow = ttft_s * float(rng.lognormal(0, noise))
+        at = float(rng.uniform(0, 60))
+        for turn in range(turns):
+            first = at + slow * float(rng.lognormal(0, 0.05))
+            stamps = [first + 0.02 * i for i in range(5)]
+            usage = {"prompt_tokens": 100, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 20 * turn}}
+            records.append(
+                Record(
+                    session_num=number,
+                    conversation_id=f"{name}{number}",
+                    turn_index=turn,
+                    request_id=f"{number}-{turn}",
+                    correlation_id=f"x{seed}-{number}",
+                    root_correlation_id=f"x{seed}-{number}",
+                    parent_correlation_id=None,
+                    agent_depth=0,
+                    issued_s=at,
+                    exchange=Exchange(at, at, stamps[-1], stamps, stamps[0], 200, True, usage=usage),
+                )
+            )
+            at = stamps[-1]
+    return RunResult(records, None, 0.0, 70.0, 1e9, workload_path="w.jsonl", options={"concurrency": 8})
+
+
+def figure(comparison: Comparison, tag: str, statistic: str = "") -> Difference:
+    return next(d for d in comparison.differences if (d.tag, d.statistic) == (tag, statistic))
+
+
+def test_drawing_clusters_by_hand() -> None:
+    counts = np.array([[1, 1], [2, 0], [0, 2]], dtype=np.int32)
+    values, cluster = np.array([1.0, 2.0, 9.0]), np.array([0, 0, 1])
+    assert means(values, cluster, counts).tolist() == [4.0, 1.5, 9.0]
+    assert percentiles(values, cluster, counts, 50).tolist() == [2.0, 1.0, 9.0]
+    assert percentiles(values, cluster, counts, 99).tolist() == [9.0, 2.0, 9.0]
+    assert ratios(np.array([1.0, 0.0, 4.0]), np.array([2.0, 2.0, 4.0]), cluster, counts).tolist() == [5 / 8, 0.25, 1.0]
+
+
+def test_every_replicate_draws_as_many_clusters_as_there_are() -> None:
+    counts = draws(7, np.random.default_rng(0), 50)
+    assert counts.shape == (50, 7)
+    assert (counts.sum(axis=1) == 7).all()
+    assert counts.std() > 0
+
+
+def test_a_run_differs_from_itself_by_nothing() -> None:
+    comparison = compare(run(1), run(1))
+    assert comparison.paired
+    assert not any(d.beyond_noise for d in comparison.differences)
+    assert {d.difference for d in comparison.differences} == {0.0}
+
+
+def test_a_large_change_is_beyond_noise_and_has_a_direction() -> None:
+    comparison = compare(run(1), run(2, ttft_s=0.4))
+    ttft = figure(comparison, "time_to_first_token", "p50")
+    assert ttft.beyond_noise
+    assert ttft.better is False
+    assert ttft.percent == pytest.approx(100, abs=40)
+    assert ttft.low is not None
+    assert ttft.high is not None
+    assert 0 < ttft.low < ttft.difference < ttft.high
+    back = figure(compare(run(2, ttft_s=0.4), run(1)), "time_to_first_token", "p50")
+    assert back.better is True
+    isl = figure(comparison, "input_sequence_length", "avg")
+    assert (isl.beyond_noise, isl.better) == (False, None)
+
+
+def test_chance_is_rarely_taken_for_a_change() -> None:
+    # 60 pairs of runs of the same endpoint: at 95 % about 3 are beyond, if conversations and not requests are what is drawn.
+    beyond = 0
+    for seed in range(60):
+        one, two = run(seed), run(1000 + seed, name="other")
+        beyond += figure(compare(one, two), "time_to_first_token", "avg").beyond_noise is True
+    assert beyond <= 9
+
+
+def test_twins_drawn_together_show_what_their_variety_would_hide() -> None:
+    one, two = run(5, noise=1.0), run(5, noise=1.0, ttft_s=0.21)
+    assert figure(compare(one, two), "time_to_first_token", "avg").beyond_noise
+    other = replace(two, records=[replace(r, conversation_id="o" + r.conversation_id) for r in two.records])
+    apart = compare(one, other)
+    assert not apart.paired
+    assert not figure(apart, "time_to_first_token", "avg").beyond_noise
+
+
+def test_too_little_is_said_to_be_too_little() -> None:
+    few = compare(run(1, conversations=3), run(2, conversations=3))
+    assert figure(few, "time_to_first_token", "p50").beyond_noise is None
+    assert figure(few, "time_to_first_token", "p50").why_not == "only 3 conversations"
+    enough = compare(run(1), run(2))
+    assert figure(enough, "time_to_first_token", "p99").why_not == "only 160 requests"
+    assert figure(enough, "time_to_first_token", "p90").why_not is None
+
+
+def test_shares_and_rates() -> None:
+    one, two = run(1, 200), run(2, 200)
+    for record in two.records[::3]:
+        record.exchange.error = RequestError(500, "http_error", "no")
+    comparison = compare(one, two)
+    errors = figure(comparison, "request_error_rate")
+    assert (errors.baseline, errors.value) == (0.0, pytest.approx(33.375))
+    assert errors.beyond_noise
+    assert errors.better is False
+    assert errors.percent is None
+    cached = figure(comparison, "overall_usage_prompt_cache_read_pct")
+    assert cached.baseline == pytest.approx(30.0)  # 0, 20, 40 and 60 of 100
+    rate = figure(comparison, "request_throughput")
+    assert rate.beyond_noise
+    assert rate.better is False
+
+
+def test_runs_without_a_request_compare_to_nothing() -> None:
+    empty = replace(run(1), records=[])
+    assert [d.tag for d in compare(empty, run(1)).differences] == []
+
+
+def test_what_the_runs_were_told_differently_is_said() -> None:
+    one = run(1)
+    two = replace(
+        run(1, conversations=39),
+        options={"concurrency": 16, "seed": 1, "artifact_dir": "b"},
+        workload_path="v.jsonl",
+        cancelled=True,
+        cancel_reason="Ctrl-C",
+    )
+    assert run_differences(one, two) == [
+        "The workload differs: w.jsonl and v.jsonl.",
+        "--concurrency differs: 8 and 16.",
+        "--seed differs: not given and 1.",
+        "They did not run the same conversations (40 and 39 different ones).",
+        "The other run is not whole: Ctrl-C.",
+    ]
+    assert run_differences(one, one) == []
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[str, str]:
+    write_artifacts(run(1), tmp_path / "a")
+    write_artifacts(run(2, ttft_s=0.4), tmp_path / "b")
+    return str(tmp_path / "a"), str(tmp_path / "b")
+
+
+def test_the_command_prints_a_table(folders: tuple[str, str]) -> None:
+    result = CliRunner().invoke(main, ["compare", *folders])
+    assert result.exit_code == 0, result.output
+    line = next(line for line in result.output.splitlines() if line.startswith("TTFT p50, ms"))
+    assert line.endswith("worse")
+    assert "each drawn together with its twin" in result.output
+
+
+def test_the_command_writes_json_and_fails_when_asked_to(folders: tuple[str, str]) -> None:
+    result = CliRunner().invoke(main, ["compare", *folders, folders[0], "--json", "--fail-if-worse"])
+    assert result.exit_code == 1
+    content = json.loads(result.output)
+    assert [c["run"] for c in content["comparisons"]] == [folders[1], folders[0]]
+    metrics = content["comparisons"][0]["metrics"]
+    ttft = next(m for m in metrics if (m["metric"], m["statistic"]) == ("time_to_first_token", "p50"))
+    assert ttft["better"] is False
+    assert ttft["low"] < ttft["difference"] < ttft["high"]
+    assert CliRunner().invoke(main, ["compare", *folders[::-1], "--fail-if-worse"]).exit_code == 0
+
+
+def test_every_run_that_cannot_be_read_is_named(folders: tuple[str, str]) -> None:
+    result = CliRunner().invoke(main, ["compare", "nowhere", folders[0], "elsewhere"])
+    assert result.exit_code == 2
+    assert "nowhere: No such file or directory" in result.output
+    assert "elsewhere: No such file or directory" in result.output
