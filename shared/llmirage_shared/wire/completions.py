@@ -72,16 +72,15 @@ def read_prompts(prompt: Any, param: str = "prompt") -> list[Prompt]:
     if not prompt:
         raise errors.empty_array(param)
     if isinstance(prompt[0], str | list):
-        return [_read_one(item, f"{param}[{index}]") for index, item in enumerate(prompt)]
+        kind = str if isinstance(prompt[0], str) else list
+        return [_read_one(item, f"{param}[{index}]", kind) for index, item in enumerate(prompt)]
     return [read_ids(prompt, param)]
 
 
-def _read_one(prompt: Any, path: str) -> Prompt:
-    if isinstance(prompt, str):
-        return _checked_text(prompt, path)
-    if isinstance(prompt, list):
-        return read_ids(prompt, path)
-    raise errors.wrong_type(path, "a string or an array of token ids", prompt)
+def _read_one(prompt: Any, path: str, kind: type) -> Prompt:
+    if not isinstance(prompt, kind):
+        raise errors.wrong_type(path, "a string" if kind is str else "an array of token ids", prompt)
+    return _checked_text(prompt, path) if isinstance(prompt, str) else read_ids(prompt, path)
 
 
 def _checked_text(text: str, path: str) -> str:
