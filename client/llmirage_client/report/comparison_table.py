@@ -9,7 +9,6 @@ from llmirage_client.report.console import console_for, write_drawn
 from llmirage_client.report.numbers import number
 from llmirage_client.report.tables import plain_table
 
-
 _WORDS = {
     "time_to_first_token": "TTFT",
     "first_turn_time_to_first_token": "TTFT of first turns",
