@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llmirage_client.workload.checking import Checker
+from llmirage_client.workload.checking import MOST_TOKENS, Checker
 from llmirage_client.workload.session import Turn
 from llmirage_client.workload.stray_keys import StrayKeys
 from llmirage_client.workload.user_content import MODALITY_KEYS, Content, ContentReader
@@ -79,7 +79,7 @@ def read_timing(row: Mapping[str, Any], check: Checker, prefix: str = "") -> Tim
 
 def read_output_length(row: Mapping[str, Any], check: Checker, prefix: str = "") -> int | None:
     value = row.get("output_length")
-    return None if value is None else check.integer(value, f"{prefix}output_length", minimum=1)
+    return None if value is None else check.integer(value, f"{prefix}output_length", minimum=1, maximum=MOST_TOKENS)
 
 
 NO_EXTRA: Mapping[str, Any] = {}

@@ -17,6 +17,7 @@ _TRUE = {"true", "t", "yes", "y", "on", "1"}
 _FALSE = {"false", "f", "no", "n", "off", "0"}
 
 AT_LEAST_ONE_ITEM = "List should have at least 1 item after validation, not 0"
+MOST_TOKENS = 10_000_000  # of one prompt or reply; a file with more has a slip of the pen, and nothing could send it
 FIELD_REQUIRED = "Field required"
 ABSENT = object()  # what `required` gives for a key that is not there; every check lets it pass, as it is noted already
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,12 @@ from llmirage_client.workload.session import Problem, WorkloadError
 
 _BOM = b"\xef\xbb\xbf"
 _GZIP_MAGIC = b"\x1f\x8b"
+_SURROGATE = re.compile(
+    r"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F]"
+)
+_LONG_INTEGER = re.compile(r"\d{4000}")
+_BRACKETS = re.compile(r"[\[\]{}]")
+_DEEP = 500  # more than any workload has, fewer than the parser takes
 
 
 def read_bytes(path: str) -> bytes:
@@ -73,11 +80,30 @@ def _is_one_document(data: bytes) -> bool:
 
 
 class JsonFault(ValueError):
-    """Text that is no JSON; `line` counts from 1 within the text, None where the place is not known."""
+    """Text that is no JSON; `line` counts from 1 within the text, None where the place is not known.
 
-    def __init__(self, message: str, line: int | None = None) -> None:
+    pattern: what to look for in the text to find the place.
+    """
+
+    def __init__(self, message: str, line: int | None = None, pattern: re.Pattern[str] | None = None) -> None:
         super().__init__(message)
         self.line = line
+        self.pattern = pattern
+
+
+def _line_of(pattern: re.Pattern[str] | None, text: str) -> int | None:
+    match = pattern.search(text) if pattern else None
+    return text.count("\n", 0, match.start()) + 1 if match else None
+
+
+def _line_of_depth(text: str) -> int:
+    """The line on which more brackets are open than anywhere before, and so many that it is too many."""
+    depth = 0
+    for match in _BRACKETS.finditer(text):
+        depth += 1 if match.group() in "[{" else -1
+        if depth > _DEEP:
+            return text.count("\n", 0, match.start()) + 1
+    return 1
 
 
 def parse(data: bytes) -> Any:
@@ -95,11 +121,14 @@ def parse(data: bytes) -> Any:
     except json.JSONDecodeError as error:
         raise JsonFault(f"{error.msg} at column {error.colno}", error.lineno) from None
     except UnicodeEncodeError:
-        raise JsonFault("a \\u escape gives half of a surrogate pair, which is no character") from None
+        message = "a \\u escape gives half of a surrogate pair, which is no character"
+        raise JsonFault(message, _line_of(_SURROGATE, text)) from None
     except RecursionError:
-        raise JsonFault("nested too deeply") from None
+        raise JsonFault("nested too deeply", _line_of_depth(text)) from None
+    except JsonFault as error:
+        raise JsonFault(str(error), _line_of(error.pattern, text)) from None
     except ValueError as error:  # an integer of thousands of digits
-        raise JsonFault(str(error)) from None
+        raise JsonFault(str(error), _line_of(_LONG_INTEGER, text)) from None
     return value
 
 
@@ -111,9 +140,9 @@ def fault(path: str, message: str, line: int | None = None, field: str | None = 
 def _finite(digits: str) -> float:
     number = float(digits)
     if math.isinf(number):
-        raise JsonFault(f"the number {digits[:20]} is too large")
+        raise JsonFault(f"the number {digits[:20]} is too large", pattern=re.compile(re.escape(digits)))
     return number
 
 
 def _no_constants(name: str) -> NoReturn:
-    raise JsonFault(f"{name} is not a JSON number")
+    raise JsonFault(f"{name} is not a JSON number", pattern=re.compile(re.escape(name)))

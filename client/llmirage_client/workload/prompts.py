@@ -17,6 +17,7 @@ from llmirage_shared.media import part_tokens
 from llmirage_shared.prompt_encoder import PromptEncoder
 
 _FIRST_UNKNOWN = 2**31  # ids from here on are in no vocabulary
+_LONGEST_REPLY = 1_000_000  # where a file allows more, no model gives them
 _OUTPUT_KEYS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 
@@ -115,7 +116,7 @@ class PromptWriter:
         reply = turn.max_tokens
         if reply is None:
             reply = next((body[key] for key in _OUTPUT_KEYS if type(body.get(key)) is int), None)
-        answer = self._unknown((self._assumed if reply is None else max(reply, 0)) + self._per_message)
+        answer = self._unknown(min(self._assumed if reply is None else reply, _LONGEST_REPLY) + self._per_message)
         state.history = [*history, answer] if mode == "accumulate" else history
         return segments, (*segments, answer), reply
 

@@ -43,6 +43,16 @@ class Distribution:
     bars: tuple[int, ...]
 
 
+def _bars(values: list[float]) -> tuple[int, ...]:
+    """In the middle, if all values are the same."""
+    array = np.array(values, dtype=np.float64)
+    low, width = float(array.min()), float(array.max() - array.min())
+    if not 0 < width < np.inf:
+        return tuple(len(values) if bar == _BARS // 2 else 0 for bar in range(_BARS))
+    places = np.minimum((array - low) / width * _BARS, _BARS - 1).astype(np.int64)
+    return tuple(np.bincount(places, minlength=_BARS).tolist())
+
+
 @dataclass(slots=True, frozen=True)
 class Shape:
     """distributions: by what is counted; those without a value are left out. counted_requests: fewer than there are when
@@ -88,7 +98,7 @@ def shape(workload: Workload, encoder: PromptEncoder, assumed_reply_tokens: int,
         _GAPS: gaps,
     }
     distributions = {
-        name: Distribution(summary, tuple(np.histogram(values, bins=_BARS)[0].tolist()))
+        name: Distribution(summary, _bars(values))
         for name, values in samples.items()
         if (summary := summarize(values)) is not None
     }

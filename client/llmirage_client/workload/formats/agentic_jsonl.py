@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from llmirage_client.workload.checking import AT_LEAST_ONE_ITEM, Checker
+from llmirage_client.workload.checking import AT_LEAST_ONE_ITEM, MOST_TOKENS, Checker
 from llmirage_client.workload.files import read_bytes, read_json_lines
 from llmirage_client.workload.format import Format
 from llmirage_client.workload.session import Problem, Session, TokenSpec, Turn, Workload, WorkloadError
@@ -100,7 +100,7 @@ def _tokens(call: Mapping[str, Any], prefix: str, check: Checker) -> TokenSpec:
 def _side(call: Mapping[str, Any], side: str, prefix: str, check: Checker) -> tuple[int, npt.NDArray[np.int32] | None]:
     """How many tokens go in (or come out), and which."""
     key, ids_key = f"{side}_toks", f"{side}_tok_ids"
-    count = check.integer(check.required(call, key, prefix), prefix + key, minimum=1, from_text=False)
+    count = check.integer(check.required(call, key, prefix), prefix + key, minimum=1, maximum=MOST_TOKENS, from_text=False)
     ids = _ids(call[ids_key], prefix + ids_key, check) if call.get(ids_key) is not None else None
     if ids is not None and count is not None and len(ids) != count:
         check.fail(prefix + ids_key, f"has {len(ids)} ids, but {key} is {count}")

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llmirage_client.workload.checking import Checker
+from llmirage_client.workload.checking import MOST_TOKENS, Checker
 from llmirage_client.workload.files import read_bytes, read_json_lines
 from llmirage_client.workload.format import Format
 from llmirage_client.workload.format_options import Option
@@ -70,8 +70,8 @@ def _read(row: Mapping[str, Any], check: Checker, stray: StrayKeys, block_tokens
         check.text(row["type"], "type")
     timestamp_s = check.number(row["timestamp"], "timestamp") if "timestamp" in row else None
     check.required(row, "timestamp")
-    tokens = check.integer(check.required(row, "input_length"), "input_length", minimum=1) or 0
-    output_tokens = check.integer(check.required(row, "output_length"), "output_length", minimum=1)
+    tokens = check.integer(check.required(row, "input_length"), "input_length", minimum=1, maximum=MOST_TOKENS) or 0
+    output_tokens = check.integer(check.required(row, "output_length"), "output_length", minimum=1, maximum=MOST_TOKENS)
     key = check.line or 0
     synthetic = read_prompt(tokens, row.get("hash_ids"), block_tokens, key, check, "hash_ids")
     turn = Turn(synthetic=synthetic, max_tokens=output_tokens, min_tokens=output_tokens, arrival_s=timestamp_s)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
-from llmirage_client.workload.checking import Checker
+from llmirage_client.workload.checking import MOST_TOKENS, Checker
 from llmirage_client.workload.files import fault, read_bytes
 from llmirage_client.workload.format import Format
 from llmirage_client.workload.schedule import scheduled
@@ -86,8 +86,8 @@ def _session(line: int, row: Sequence[str], places: Sequence[int], check: Checke
     if check.problems:
         return None
     timestamp_s = check.number(cells[0], COLUMNS[0])
-    tokens = check.integer(cells[1], COLUMNS[1], minimum=1)
-    output_tokens = check.integer(cells[2], COLUMNS[2], minimum=1)
+    tokens = check.integer(cells[1], COLUMNS[1], minimum=1, maximum=MOST_TOKENS)
+    output_tokens = check.integer(cells[2], COLUMNS[2], minimum=1, maximum=MOST_TOKENS)
     if timestamp_s is None or tokens is None or output_tokens is None:
         return None
     prompt = SyntheticUser(tokens, line, block_ids=_NO_BLOCKS)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from llmirage_client.workload.authored_turn import check_type, read_extra, read_output_length, read_timing
-from llmirage_client.workload.checking import Checker
+from llmirage_client.workload.checking import MOST_TOKENS, Checker
 from llmirage_client.workload.files import read_bytes, read_json_lines
 from llmirage_client.workload.format import Format
 from llmirage_client.workload.format_options import Option
@@ -106,7 +106,7 @@ def _read(row: Mapping[str, Any], check: Checker, block_tokens: int) -> _Row | N
     tools = None
     match way:
         case "input_length":
-            tokens = check.integer(row["input_length"], "input_length", minimum=1) or 0
+            tokens = check.integer(row["input_length"], "input_length", minimum=1, maximum=MOST_TOKENS) or 0
             synthetic = read_prompt(tokens, row.get("hash_ids"), block_tokens, line, check, "hash_ids")
         case "text_input":
             messages = ({"role": "user", "content": check.text(row["text_input"], "text_input") or ""},)
