@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from llmirage_server.cluster.cluster import Cluster
+from llmirage_server.cluster.compressed import CompressedInstance, can_compress
 from llmirage_server.cluster.fixed import FixedInstance
 from llmirage_server.cluster.instance import Instance
 from llmirage_server.cluster.instance_base import InstanceBase
@@ -16,8 +17,11 @@ from llmirage_server.config import ClusterConfig, ConfigError, EventConfig, KvTr
 from llmirage_server.planning import ServedPool
 
 
-def build(config: ClusterConfig, pools: Iterable[ServedPool], link: KVLink | None) -> Cluster:
-    """The cluster of the planned pools. Raises ConfigError."""
+def build(config: ClusterConfig, pools: Iterable[ServedPool], link: KVLink | None, *, compressed: bool = False) -> Cluster:
+    """The cluster of the planned pools. Raises ConfigError.
+
+    compressed: for simulations, that need not be told of single tokens (cluster/compressed.py), where the rules allow it.
+    """
     built = []
     number = 0
     # Pools that do the same part of the same work are one choice for one router.
@@ -25,7 +29,7 @@ def build(config: ClusterConfig, pools: Iterable[ServedPool], link: KVLink | Non
     try:
         for pool in pools:
             router = routers.setdefault((pool.model, pool.config.role), make_router(config.router, config.seed))
-            instances = [_instance(pool, number + i) for i in range(pool.config.instances)]
+            instances = [_instance(pool, number + i, compressed) for i in range(pool.config.instances)]
             number += len(instances)
             built.append(
                 Pool(
@@ -43,10 +47,13 @@ def build(config: ClusterConfig, pools: Iterable[ServedPool], link: KVLink | Non
         raise ConfigError([str(error)]) from None
 
 
-def _instance(pool: ServedPool, index: int) -> InstanceBase:
+def _instance(pool: ServedPool, index: int, compressed: bool) -> InstanceBase:
     config = pool.config
+    front_end_s = pool.deployment.engine.front_end_ttft_s
     if config.fixed_times:
         return FixedInstance(index, (config.ttft_ms or 0.0) / 1000, (config.itl_ms or 0.0) / 1000, pool.limits)
+    if compressed and can_compress(pool.step_model, pool.limits, config.role, len(pool.tiers)):
+        return CompressedInstance(index, pool.step_model, pool.limits, front_end_s=front_end_s)
     return Instance(
         index,
         pool.step_model,
@@ -54,7 +61,7 @@ def _instance(pool: ServedPool, index: int) -> InstanceBase:
         config.role,
         tiers=pool.tiers,
         kv_bytes_per_token=pool.deployment.kv_bytes_per_token,
-        front_end_s=pool.deployment.engine.front_end_ttft_s,
+        front_end_s=front_end_s,
     )
 
 

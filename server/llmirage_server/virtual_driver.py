@@ -37,7 +37,11 @@ class Flight:
     @property
     def times(self) -> Times:
         """When each token that was produced came, cluster time, float64, shape (produced,)."""
-        return np.array(self.token_s)
+        spans = self.request.spans
+        if not spans:
+            return np.array(self.token_s)
+        pieces = [np.array(ends_s[first : last + 1]) for ends_s, first, last in spans]
+        return np.sort(np.concatenate([*pieces, np.array(self.token_s)]))
 
 
 class VirtualDriver:
@@ -87,15 +91,12 @@ class VirtualDriver:
             now = end.time_s
             for request in end.emitted:
                 flight: Flight = request.tag
-                if request.failed:
-                    any_over = True
-                    self._over(flight)
-                    continue
-                token_s = flight.token_s
-                token_s.append(now)
-                if len(token_s) < request.produced:  # speculation
-                    token_s.extend([now] * (request.produced - len(token_s)))
-                if not math.isnan(request.finished_s):
+                if not request.failed and not request.spans:
+                    token_s = flight.token_s
+                    token_s.append(now)
+                    if len(token_s) < request.produced:  # speculation
+                        token_s.extend([now] * (request.produced - len(token_s)))
+                if request.failed or request.finished_s <= now:
                     any_over = True
                     self._over(flight)
         return any_over

@@ -124,7 +124,7 @@ def _runner(
         return SimulatedRunner(
             workload, options, HttpTarget(LOCAL_URL, transport=MemoryTransport(_app(config))), as_text=True
         )
-    driver = VirtualDriver(build(config, pools, kv_link(config, pools)))
+    driver = VirtualDriver(build(config, pools, kv_link(config, pools), compressed=True))
     app: LlmirageApp | None = None
     if not by_tokens:
         from llmirage_server.virtual_driver import DirectDriver
