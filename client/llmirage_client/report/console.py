@@ -13,10 +13,19 @@ from typing import TYPE_CHECKING, TextIO
 
 from llmirage_client.measure.metrics import Metrics, compute
 from llmirage_client.measure.record import RunResult
+from llmirage_client.measure.workload_throughput import LAST_WINDOW_S
 from llmirage_client.report.client_health import client_warnings
 from llmirage_client.report.numbers import count, duration, plural
 from llmirage_client.report.secrets import hide_in_text
-from llmirage_client.report.tables import branch_table, error_table, group_table, latency_table, throughput_table
+from llmirage_client.report.tables import (
+    branch_table,
+    conversation_table,
+    error_table,
+    group_table,
+    latency_table,
+    throughput_table,
+    token_rate_table,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -92,6 +101,10 @@ def _blocks(result: RunResult, metrics: Metrics, files: Sequence[Path], width: i
     if metrics.per_request:
         tables.append(("Latency in ms", latency_table(metrics, width)))
         tables.append(("Throughput and tokens", throughput_table(metrics)))
+    if "subsequent_turn_time_to_first_token" in metrics.per_request or len(metrics.by_turn) > 1:
+        tables.append(("By conversation", conversation_table(metrics)))
+    if metrics.workload_throughput and metrics.whole_run.get("benchmark_duration", 0.0) > LAST_WINDOW_S:
+        tables.append(("Tokens per second over the run", token_rate_table(metrics)))
     if len(metrics.by_depth) > 1:
         tables.append(
             ("By agent depth (0: roots, 1: their children)" + _GROUP_WORDS, group_table("depth", metrics.by_depth))

@@ -19,9 +19,20 @@ _WIDE = 96  # columns that the latency table with min and max needs
 _ERRORS_SHOWN = 10
 _LATENCIES = (
     ("time_to_first_token", "First token (TTFT)"),
+    ("first_turn_time_to_first_token", "- of first turns"),
+    ("subsequent_turn_time_to_first_token", "- of later turns"),
     ("inter_token_latency", "Per output token (TPOT)"),
     ("inter_chunk_latency", "Between chunks (ITL)"),
     ("request_latency", "Whole request"),
+    ("effective_latency", "- from when it was due"),
+)
+_SEEN_LATE = 1.05  # the latency from the due time is worth a row when its mean is so many times the request's own
+_CONVERSATIONS = (
+    ("conversation_latency", "Whole conversation, s", 1e-3),
+    ("conversation_ttfat", "First token of the last answer, s", 1e-3),
+    ("conversation_decode_throughput", "Output tokens/s while decoding", 1.0),
+    ("conversation_cache_hit_pct", "Input found in cache, %", 1.0),
+    ("conversation_eligible_cache_hit_pct", "- of what it could find there, %", 1.0),
 )
 # A rule under the head and nothing else.
 _LINES = "    \n    \n -- \n    \n    \n    \n    \n    \n"
@@ -56,10 +67,39 @@ def latency_table(metrics: Metrics, width: int) -> Table:
     table = plain_table("", *statistics, "requests")
     for tag, words in _LATENCIES:
         summary = metrics.per_request.get(tag)
-        if summary is None:
+        if summary is None or (tag == "effective_latency" and not _seen_late(metrics)):
             continue
         counted = f"{count(summary.count)} gaps" if tag == "inter_chunk_latency" else count(summary.count)
         table.add_row(words, *(number(getattr(summary, field)) for field in statistics.values()), counted)
+    return table
+
+
+def _seen_late(metrics: Metrics) -> bool:
+    due, sent = (metrics.per_request.get(tag) for tag in ("effective_latency", "request_latency"))
+    return due is not None and sent is not None and due.avg > _SEEN_LATE * sent.avg
+
+
+def conversation_table(metrics: Metrics) -> Table:
+    table = plain_table("", "mean", "p50", "p90", "p99", "max", "conversations")
+    for tag, words, factor in _CONVERSATIONS:
+        summary = metrics.per_conversation.get(tag)
+        if summary is not None:
+            figures = (summary.avg, summary.p50, summary.p90, summary.p99, summary.max)
+            table.add_row(words, *(number(factor * value) for value in figures), count(summary.count))
+    return table
+
+
+def token_rate_table(metrics: Metrics) -> Table:
+    table = plain_table("", "overall", "last 30 s", "without the first fifth")
+    for name, words in (
+        ("total_prompt", "Input tokens/s"),
+        ("new_prompt", "- computed"),
+        ("cached_prompt", "- found in cache"),
+        ("completion", "Output tokens/s"),
+    ):
+        rates = metrics.workload_throughput.get(name)
+        if rates is not None and (metrics.cached_counted_by == "server" or name in ("total_prompt", "completion")):
+            table.add_row(words, number(rates.overall), number(rates.last_window), number(rates.steady_state))
     return table
 
 
@@ -70,6 +110,7 @@ def throughput_table(metrics: Metrics) -> Table:
         ("request_throughput", "Requests that succeeded", "/s"),
         ("output_token_throughput", "Output tokens", "/s"),
         ("total_token_throughput", "Input and output tokens", "/s"),
+        ("goodput", "Requests that met every limit of --goodput", "/s"),
     ):
         if tag in values:
             table.add_row(words, f"{number(values[tag])}{unit}")
