@@ -16,7 +16,7 @@ from llmirage_client.workload.convert import WRITERS, ConversionError, convert
 from llmirage_client.workload.registry import load
 from llmirage_client.workload.session import Branch, ContextMode, Session, SyntheticUser, TokenSpec, Turn, Workload
 
-TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=("Cs",), exclude_characters="@"), min_size=1, max_size=12)
+TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="@"), min_size=1, max_size=12)
 TIMES_S = st.integers(0, 50_000).map(lambda ms: ms / 1000)
 LENGTHS = st.integers(1, 300)
 EXTRA: st.SearchStrategy[dict[str, Any]] = st.one_of(

@@ -1,0 +1,73 @@
+"""Workloads of given lengths, without a file."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from llmirage_client.workload.arrival_process import ArrivalProcess
+from llmirage_client.workload.session import TokenSpec, Workload, WorkloadError
+from llmirage_client.workload.synthetic_load import synthetic_load
+
+
+def specs(workload: Workload) -> list[TokenSpec]:
+    return [turn.tokens for s in workload.sessions.values() for turn in s.turns if turn.tokens is not None]
+
+
+def test_each_request_is_a_session_of_the_lengths_that_were_given() -> None:
+    workload = synthetic_load(1000, 500, 20)
+    assert len(workload.roots) == 20
+    assert {(s.input_tokens, s.output_tokens, s.input_ids) for s in specs(workload)} == {(1000, 500, None)}
+    assert {session.mode for session in workload.sessions.values()} == {"tokens"}
+    assert not workload.timed
+
+
+def test_lengths_may_be_distributions_and_hang_on_the_seed() -> None:
+    lengths = [s.input_tokens for s in specs(synthetic_load("lognormal(p50=900, p95=4000)", "40:160", 5000))]
+    assert np.percentile(lengths, [50, 95]) == pytest.approx([900, 4000], rel=0.1)
+    assert lengths == [s.input_tokens for s in specs(synthetic_load("lognormal(p50=900, p95=4000)", "40:160", 5000))]
+    assert lengths != [s.input_tokens for s in specs(synthetic_load("lognormal(p50=900, p95=4000)", "40:160", 5000, seed=1))]
+
+
+def test_turns_continue_the_last_request_and_its_reply() -> None:
+    workload = synthetic_load(100, 10, 25, turns=3, wait_s=2)
+    assert sum(len(s.turns) for s in workload.sessions.values()) == 25
+    assert [len(s.turns) for s in workload.sessions.values()] == [3] * 8 + [1]
+    first = next(iter(workload.sessions.values()))
+    assert [turn.tokens.input_tokens for turn in first.turns if turn.tokens] == [100, 210, 320]
+    assert [turn.delay_s for turn in first.turns] == [0, 2, 2]
+
+
+def test_a_shared_prefix_is_the_same_tokens_in_all_sessions() -> None:
+    workload = synthetic_load(100, 10, 8, turns=2, shared_prefix_tokens=60)
+    prompts = []
+    for session in workload.sessions.values():
+        for before, after in itertools.pairwise([turn.tokens for turn in session.turns if turn.tokens]):
+            assert before.input_ids is not None
+            assert before.output_ids is not None
+            assert after.input_ids is not None
+            history = [*before.input_ids, *before.output_ids]
+            assert after.input_ids.tolist()[: len(history)] == history
+            prompts.append(before.input_ids.tolist())
+    assert len({tuple(prompt[:60]) for prompt in prompts}) == 1
+    assert len({tuple(prompt[:65]) for prompt in prompts}) == len(prompts)
+
+
+@pytest.mark.parametrize(("process", "cv"), [("constant", 0.0), ("poisson", 1.0), ("gamma", 2.5)])
+def test_arrivals_are_of_the_process_that_was_asked_for(process: str, cv: float) -> None:
+    workload = synthetic_load(10, 1, 4000, arrivals=ArrivalProcess(process, 5.0, cv=2.5))  # type: ignore[arg-type]
+    times = [session.arrival_s or 0.0 for session in workload.sessions.values()]
+    gaps = np.diff(times)
+    assert workload.timed
+    assert times[0] == 0
+    assert 1 / gaps.mean() == pytest.approx(5, rel=0.15)
+    assert gaps.std() / gaps.mean() == pytest.approx(cv, rel=0.15, abs=1e-6)
+
+
+def test_all_that_is_wrong_is_told_by_name() -> None:
+    with pytest.raises(WorkloadError) as caught:
+        synthetic_load("many", 0, 0, turns="lognormal(mean=1)", wait_s=-1, shared_prefix_tokens=-1)
+    fields = [problem.field for problem in caught.value.problems]
+    assert fields == ["isl", "osl", "turns", "wait_s", "requests", "shared_prefix_tokens"]
