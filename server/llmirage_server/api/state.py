@@ -8,7 +8,7 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-Kind = Literal["response", "conversation", "completion", "thread"]
+Kind = Literal["response", "conversation", "completion", "thread", "item"]
 MEMORY_BYTES = 256 * 1024 * 1024  # of JSON; what was not used for longest is forgotten beyond that
 
 

@@ -18,6 +18,7 @@ from llmirage_shared.wire import errors
 from llmirage_shared.wire.chunks import encoded
 from llmirage_shared.wire.errors import ApiError
 
+_LAST_EVENTS = {"cancelled": "incomplete"}  # the API has no event for a response that was cancelled
 _STAGES = {  # of the API's own tools, when their calls are told again
     "web_search_call": ("searching",),
     "file_search_call": ("searching",),
@@ -84,7 +85,7 @@ class BackgroundRun:
         response["status"], response["error"] = status, error
         self._store()
         self._end()
-        self._add(self._writer.event(f"response.{status}", response=response))
+        self._add(self._writer.event(f"response.{_LAST_EVENTS.get(status, status)}", response=response))
 
     def _end(self) -> None:
         self.over = True
@@ -144,7 +145,7 @@ def _events_of(response: Item) -> list[bytes]:
     for index, item in enumerate(response["output"]):
         _item_events(add, index, item)
     if response["status"] not in ("queued", "in_progress"):
-        add(f"response.{response['status']}", response=response)
+        add(f"response.{_LAST_EVENTS.get(response['status'], response['status'])}", response=response)
     return events
 
 

@@ -108,9 +108,12 @@ class ResponsesEndpoint:
 
     async def delete(self, exchange: Exchange) -> Response:
         response_id = exchange.scope["path_params"]["id"]
-        self._found(response_id)
+        record = self._found(response_id)
         if (run := self._running.get(response_id)) is not None:
             run.cancel()
+        for item in [*record["input"], *record["response"]["output"]]:
+            if self._service.state.get("item", item["id"]) == {"response": response_id}:
+                self._service.state.delete("item", item["id"])
         self._service.state.delete("response", response_id)
         return exchange.json({"id": response_id, "object": "response", "deleted": True})
 
@@ -219,12 +222,12 @@ class ResponsesEndpoint:
 
     def _item(self, key: str) -> Item | None:
         """An item of any stored response."""
-        for record in reversed(self._service.state.all("response")):
-            for item in record["items"]:
-                if item.get("id") == key:
-                    found: Item = item
-                    return found
-        return None
+        state = self._service.state
+        place = state.get("item", key)
+        record = None if place is None else state.get("response", place["response"])
+        if record is None:
+            return None
+        return next((item for item in record["items"] if item.get("id") == key), None)
 
     async def _encode(self, request: InputFields, items: Sequence[Item]) -> Any:
         return await self._service.text.encode_chat(_messages(request, items), _chat_tools(request))
@@ -272,6 +275,9 @@ class ResponsesEndpoint:
             items = [*context.items, *response["output"]]
             record = {"response": response, "input": context.new, "items": items}
             state.put("response", response["id"], record)
+            for item in [*context.new, *response["output"]]:  # where an item_reference finds it
+                if state.get("item", item["id"]) is None:
+                    state.put("item", item["id"], {"response": response["id"]})
         if context.conversation is not None and ended:
             conversation = state.get("conversation", context.conversation)
             if conversation is not None:  # deleted meanwhile
@@ -287,6 +293,8 @@ class ResponsesEndpoint:
 
 def _messages(request: InputFields, items: Sequence[Item]) -> list[dict[str, Any]]:
     messages = item_forms.messages(items)
+    if request.prompt is not None:
+        messages = [{"role": "developer", "content": _template(request.prompt)}, *messages]
     instructions = request.instructions
     if isinstance(instructions, str):
         return [{"role": "system", "content": instructions}, *messages]
@@ -294,6 +302,21 @@ def _messages(request: InputFields, items: Sequence[Item]) -> list[dict[str, Any
         plain = [item.model_dump(by_alias=True, exclude_unset=True) for item in instructions]
         return [*item_forms.messages(plain), *messages]
     return messages or [{"role": "user", "content": ""}]
+
+
+def _template(prompt: Mapping[str, Any]) -> str:
+    """What stands for a prompt template, whose text only its maker knows: its name and what its variables are."""
+    lines = [f"Prompt {prompt.get('id', '')}{' version ' + str(prompt['version']) if prompt.get('version') else ''}"]
+    for name, value in (prompt.get("variables") or {}).items():
+        written = (
+            value
+            if isinstance(value, str)
+            else value.get("text", value.get("type", ""))
+            if isinstance(value, dict)
+            else value
+        )
+        lines.append(f"{name}: {written}")
+    return "\n".join(lines)
 
 
 def _chat_tools(request: InputFields) -> list[dict[str, Any]] | None:

@@ -36,6 +36,7 @@ def new_response(response_id: str, created_at: int, request: ResponseRequest, mo
         "parallel_tool_calls": request.parallel_tool_calls is not False,
         "presence_penalty": request.presence_penalty or 0.0,
         "previous_response_id": request.previous_response_id,
+        **({} if request.prompt is None else {"prompt": request.prompt}),
         "prompt_cache_key": request.prompt_cache_key,
         "prompt_cache_retention": request.prompt_cache_retention,
         "reasoning": {

@@ -227,6 +227,7 @@ class InputFields(WireModel):
     reasoning: Reasoning | None = None
     text: TextOptions | None = None
     truncation: Literal["auto", "disabled"] | None = None
+    prompt: dict[str, Any] | None = None
 
 
 class ResponseRequest(InputFields):
@@ -239,7 +240,6 @@ class ResponseRequest(InputFields):
     max_output_tokens: Annotated[Integer, Field(ge=1)] | None = None
     max_tool_calls: Annotated[Integer, Field(ge=1)] | None = None
     metadata: Metadata | None = None
-    prompt: dict[str, Any] | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
     safety_identifier: str | None = None
