@@ -11,10 +11,12 @@ from llmirage_client.load.planner import Planner
 from llmirage_client.load.recorder import Planned, Recorder
 from llmirage_client.load.runner import Runner
 from llmirage_client.measure.record import Exchange
+from llmirage_client.study.token_run import TokenPlanner, TokenRecorder
 from llmirage_client.study.token_streams import TokenIds, TokenStreams
 from llmirage_client.targets.direct import OUTPUT_IDS
 from llmirage_client.targets.target import Call, Target
 from llmirage_client.workload.session import Workload
+from llmirage_server.virtual_driver import VirtualDriver
 from llmirage_shared.tokens import Tokenizer, load
 
 
@@ -29,6 +31,18 @@ class SimulatedRunner(Runner):
 
     async def close(self) -> None:
         await self._target.close()
+
+
+class TokenRunner(SimulatedRunner):
+    """For workloads in token counts alone, straight to the cluster: see token_run. `recorder` has the rows."""
+
+    def __init__(self, workload: Workload, options: RunOptions, target: Target, driver: VirtualDriver) -> None:
+        super().__init__(workload, options, target, as_text=False)
+        streams = TokenStreams(options.session_prefix == "extend")
+        self.recorder = TokenRecorder(driver, streams, Identifiers(options.seed))
+        # A phase asks no more of either than these can do.
+        self._planner = TokenPlanner(streams)  # type: ignore[assignment]
+        self._recorder = self.recorder  # type: ignore[assignment]
 
 
 class _Planner(Planner):
@@ -60,9 +74,9 @@ class _Recorder(Recorder):
         self._streams = streams
 
     async def send(
-        self, conversation: Conversation, turn_index: int, planned: Planned, *args: Any, **named: Any
+        self, conversation: Conversation, turn_index: int, planned: Planned, issued_s: float, phase: str
     ) -> Exchange:
-        exchange = await super().send(conversation, turn_index, planned, *args, **named)
+        exchange = await super().send(conversation, turn_index, planned, issued_s, phase)
         if conversation.session.mode == "tokens" and exchange.error is None:
             body = planned.call.body
             ids: TokenIds = body[OUTPUT_IDS] if OUTPUT_IDS in body else self._tokenizer.encode(exchange.text)

@@ -11,15 +11,18 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Mapping
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from llmirage_client.load.options import RunOptions
+from llmirage_client.measure.columns import Columns, columns_of
 from llmirage_client.measure.metrics import Metrics, compute
 from llmirage_client.measure.record import RunResult
-from llmirage_client.study.simulated_run import SimulatedRunner
+from llmirage_client.study.simulated_run import SimulatedRunner, TokenRunner
 from llmirage_client.study.summary import summary_of
+from llmirage_client.study.token_columns import columns_of_rows, token_metrics
+from llmirage_client.study.token_run import TokenRecorder
 from llmirage_client.targets.direct import LOCAL_URL, DirectTarget
 from llmirage_client.workload.session import Workload
 from llmirage_server.assembly import build, kv_link
@@ -39,14 +42,25 @@ class SimulationError(ValueError):
     """A simulation that makes no sense; the message is for the user."""
 
 
-@dataclass(slots=True)
 class Simulation:
-    """What came of it. summary: plain figures by name, see study.summary. stopped: why it ended before the workload did."""
+    """What came of it. summary: plain figures by name, see study.summary. stopped: why it ended before the workload did.
 
-    result: RunResult
-    metrics: Metrics
-    summary: dict[str, Any]
-    stopped: str | None = None
+    columns: one row a request. result: with the records of single requests, which are made when they are asked for.
+    """
+
+    def __init__(self, result: RunResult, columns: Columns, metrics: Metrics, recorder: TokenRecorder | None) -> None:
+        self.columns = columns
+        self.metrics = metrics
+        self.stopped = result.cancel_reason
+        self.summary = summary_of(metrics)
+        self._result = result
+        self._recorder = recorder
+
+    @cached_property
+    def result(self) -> RunResult:
+        if self._recorder is not None:
+            self._result.records = self._recorder.records
+        return self._result
 
 
 def simulate(
@@ -56,40 +70,43 @@ def simulate(
     *,
     door: Door = "direct",
     max_time_s: float | None = None,
-    record: Literal["full", "summary"] = "full",
+    shown: Mapping[str, Any] | None = None,
 ) -> Simulation:
     """Run the workload to its end, or to `max_time_s` of the cluster's time.
 
-    door: "direct" asks the cluster alone; "memory" goes through the server's whole protocol. record: "summary" keeps no
-    record of each request. Raises ConfigError for a cluster that cannot be, SimulationError for a load without an end or without requests.
+    door: "direct" asks the cluster alone; "memory" goes through the server's whole protocol. shown: the settings as the user
+    knows them, for reports. Raises ConfigError for a cluster that cannot be, SimulationError for what makes no sense.
     """
     config = dataclasses.replace(config, speed=1.0, rate_limit=None, token_limit=None, api_key=())
     pools = plan_of(config)
     options = dataclasses.replace(
         options, speed=1.0, endpoint_kind="llmirage", model=options.model or pools[0].names[0], seed=options.seed or 0
     )
-    check_ends(workload, options, max_time_s)
-    by_tokens = all(_lengths_only(workload, name) for name in workload.sessions)
+    check(workload)
     begun_s = time.process_time()
 
-    async def main() -> tuple[RunResult, str | None]:
-        runner = _runner(config, pools, workload, options, door, by_tokens)
-        loop = asyncio.get_running_loop()
-        reason = f"--max-time: {max_time_s:g} s of the cluster's time are over" if max_time_s is not None else None
+    async def main() -> tuple[RunResult, TokenRecorder | None]:
+        runner = _runner(config, pools, workload, options, door)
         if max_time_s is not None:
-            loop.call_at(max_time_s, runner.cancel, reason)
+            reason = f"--max-time: {max_time_s:g} s of the cluster's time are over"
+            asyncio.get_running_loop().call_at(max_time_s, runner.cancel, reason)
         try:
-            result = await runner.run()
+            return await runner.run(), getattr(runner, "recorder", None)
         finally:
             await runner.close()
-        return result, result.cancel_reason
 
-    result, stopped = run(main())
+    result, recorder = run(main())
     result = dataclasses.replace(
-        result, url=f"simulation ({door} door)", model=options.model, client_cpu_s=time.process_time() - begun_s
+        result,
+        url=f"simulation ({door} door)",
+        model=options.model,
+        options=shown or {},
+        client_cpu_s=time.process_time() - begun_s,
     )
-    metrics = compute(result)
-    return Simulation(result, metrics, summary_of(result, metrics), stopped)
+    if recorder is None:
+        return Simulation(result, columns_of(result.records), compute(result), None)
+    columns = columns_of_rows(recorder.rows)
+    return Simulation(result, columns, token_metrics(recorder.rows, columns, shown or {}), recorder)
 
 
 @lru_cache(maxsize=64)
@@ -98,39 +115,35 @@ def plan_of(config: ClusterConfig) -> tuple[ServedPool, ...]:
     return tuple(plan(config))
 
 
-def check_ends(workload: Workload, options: RunOptions, max_time_s: float | None) -> None:
+def check(workload: Workload) -> None:
     """Raises SimulationError for a workload without requests."""
     if not any(session.turns for session in workload.sessions.values()):
         raise SimulationError(f"{workload.path} has no request: there is nothing to simulate")
 
 
-def _lengths_only(workload: Workload, name: str) -> bool:
-    session = workload.sessions[name]
-    return session.mode == "tokens" and all(turn.tokens and turn.tokens.input_ids is None for turn in session.turns)
+def _lengths_only(workload: Workload) -> bool:
+    return all(
+        session.mode == "tokens" and all(turn.tokens and turn.tokens.input_ids is None for turn in session.turns)
+        for session in workload.sessions.values()
+    )
 
 
 def _runner(
-    config: ClusterConfig,
-    pools: tuple[ServedPool, ...],
-    workload: Workload,
-    options: RunOptions,
-    door: Door,
-    by_tokens: bool,
+    config: ClusterConfig, pools: tuple[ServedPool, ...], workload: Workload, options: RunOptions, door: Door
 ) -> SimulatedRunner:
     if door == "memory":
         from llmirage_client.targets.http import HttpTarget
         from llmirage_client.targets.memory import MemoryTransport
 
-        return SimulatedRunner(
-            workload, options, HttpTarget(LOCAL_URL, transport=MemoryTransport(_app(config))), as_text=True
-        )
+        target = HttpTarget(LOCAL_URL, transport=MemoryTransport(_app(config)))
+        return SimulatedRunner(workload, options, target, as_text=True)
     driver = VirtualDriver(build(config, pools, kv_link(config, pools), compressed=True))
-    app: LlmirageApp | None = None
-    if not by_tokens:
-        from llmirage_server.virtual_driver import DirectDriver
+    if _lengths_only(workload):
+        return TokenRunner(workload, options, DirectTarget(driver), driver)
+    from llmirage_server.virtual_driver import DirectDriver
 
-        app = _app(config)
-        app.driver = app.service.driver = DirectDriver(driver)
+    app = _app(config)
+    app.driver = app.service.driver = DirectDriver(driver)
     return SimulatedRunner(workload, options, DirectTarget(driver, app), as_text=False)
 
 

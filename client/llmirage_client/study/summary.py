@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from llmirage_client.measure.metrics import Metrics
-from llmirage_client.measure.record import RunResult
 
 _TIMES = {
     "ttft_ms": "time_to_first_token",
@@ -15,7 +14,7 @@ _TIMES = {
 }
 
 
-def summary_of(result: RunResult, metrics: Metrics) -> dict[str, Any]:
+def summary_of(metrics: Metrics) -> dict[str, Any]:
     """ttft_ms, tpot_ms, itl_ms and latency_ms as {mean, p50, p90, p99}, None where no request has one; rates and counts.
 
     tpot_ms is the mean gap of each request's tokens, itl_ms every single gap.
