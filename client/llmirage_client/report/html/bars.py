@@ -77,8 +77,9 @@ def _labels(categories: Sequence[str], plot: Plot, each: float) -> str:
     every = 1
     if widest + 8.0 > each:
         every = 1 if each >= 60.0 else int(np.ceil((min(widest, 60.0) + 8.0) / each))
-    return join(
-        text(shorten(c, each * every - 6.0, TEXT_PX), plot.left + each * (i + 0.5), plot.bottom + 16.0, anchor="middle")
-        for i, c in enumerate(categories)
-        if i % every == 0
-    )
+    parts = []
+    for i, category in enumerate(categories):
+        label, middle = shorten(category, each * every - 6.0, TEXT_PX), plot.left + each * (i + 0.5)
+        if i % every == 0 and middle + text_width(label, TEXT_PX) / 2 < plot.right + 10.0:
+            parts.append(text(label, middle, plot.bottom + 18.0, anchor="middle"))
+    return join(parts)

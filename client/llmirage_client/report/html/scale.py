@@ -13,6 +13,7 @@ from llmirage_client.report.html.svg import Floats, text_box
 
 TEXT_PX = 12.0
 _LOG_FROM = 60.0  # a positive sample whose largest value is so many times its smallest reads better on a log scale
+_SMALLEST = 1e-12  # what is below is rounding, not a measurement
 _GAP_PX = 10.0  # between labels
 _LARGE = ((1e9, "G"), (1e6, "M"), (1e3, "k"))  # prefixes of numbers from ten times their size
 # Larger units of an axis, and from which value on they are used.
@@ -178,16 +179,15 @@ def _extent(values: Sequence[Floats]) -> tuple[float, float, float]:
 def _linear_limits(axis: Axis, low: float, high: float) -> tuple[float, float]:
     low = axis.low if axis.low is not None else min(low, 0.0) if axis.zero else low
     high = axis.high if axis.high is not None else high
-    if high <= low:
-        high = low + (abs(low) * 0.1 or 1.0)
-    elif axis.high is None and not (axis.zero and high == 0):
-        pass
+    if high - low <= max(_SMALLEST, 1e-9 * abs(low)):
+        high = low + max(abs(low) * 0.1, _SMALLEST) if abs(low) > _SMALLEST else low + 1.0
     return low, high
 
 
 def _log_limits(axis: Axis, low: float, high: float) -> tuple[float, float]:
     low = axis.low if axis.low and axis.low > 0 else low if low > 0 else 1.0
-    high = max(axis.high if axis.high is not None else high, low)
+    high = max(axis.high if axis.high is not None else high, _SMALLEST)
+    low = min(max(low, _SMALLEST), high)
     low, high = _step_down(low), _step_up(high)
     return (low, high) if high > low else (low, low * 10)
 

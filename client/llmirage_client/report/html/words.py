@@ -13,17 +13,35 @@ from llmirage_client.report.client_health import client_warnings
 from llmirage_client.report.html.page import Card, Verdict
 from llmirage_client.report.html.run_view import RunView
 from llmirage_client.report.numbers import count, duration, number, plural
-from llmirage_client.report.secrets import hide_in_options, hide_in_text
+from llmirage_client.report.secrets import hide_in_text
 from llmirage_shared.statistics import Summary
 
-_ELSEWHERE = {"url", "artifact_dir", "model", "streaming", "endpoint_type", "speed", "api_key", "header", "headers"}
-# Settings that say nothing at their default; those of other values are shown with all the rest.
-_SILENT = {
-    "request_timeout_seconds": 600.0,
-    "arrival_pattern": "poisson",
-    "benchmark_grace_period": 30.0,
-    "session_prefix": "extend",
-}
+# The settings that make the load, in the order they are said.
+_LOAD = (
+    "concurrency",
+    "concurrency_ramp_duration",
+    "request_rate",
+    "request_rate_series",
+    "arrival_pattern",
+    "arrival_smoothness",
+    "request_rate_ramp_duration",
+    "user_centric_rate",
+    "num_users",
+    "fixed_schedule",
+    "fixed_schedule_speedup",
+    "isl",
+    "osl",
+    "requests",
+    "num_conversations",
+    "request_count",
+    "duration",
+    "benchmark_duration",
+    "inter_turn_delay_cap_seconds",
+    "request_cancellation_rate",
+    "warmup_request_count",
+    "goodput",
+)
+_ONLY_WITH = {"arrival_pattern": "request_rate"}
 
 
 def facts(view: RunView) -> dict[str, str]:
@@ -52,10 +70,11 @@ def when(result: RunResult) -> str:
 
 
 def load_words(options: Mapping[str, Any]) -> str:
-    """The settings that were not left at their default, in the words of the command line."""
+    """The settings of the load that were given, in the words of the command line."""
     said = []
-    for name, value in hide_in_options(dict(options)).items():
-        if name in _ELSEWHERE or value in (None, False, 0, "", [], {}, ()) or _SILENT.get(name) == value:
+    for name in _LOAD:
+        value = options.get(name)
+        if value in (None, False, 0, "") or (name in _ONLY_WITH and options.get(_ONLY_WITH[name]) is None):
             continue
         words = name.replace("_", " ")
         said.append(words if value is True else f"{words} {value:g}" if isinstance(value, float) else f"{words} {value}")
@@ -112,7 +131,7 @@ def cards(view: RunView) -> list[Card]:
     for tag, label, unit in (
         ("output_token_throughput", "Output tokens", "/s"),
         ("total_token_throughput", "Input and output tokens", "/s"),
-        ("request_throughput", "Requests", "/s"),
+        ("request_throughput", "Request throughput", "/s"),
         ("goodput", "Goodput", "requests/s"),
     ):
         if tag in values:
