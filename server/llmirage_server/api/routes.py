@@ -59,7 +59,7 @@ def routes(service: Service) -> list[Route]:
         Route("/v1/models", Endpoint(service.models.list, _READ)),
         Route("/v1/models/{model:path}", Endpoint(service.models.retrieve, _READ)),
         Route("/health", Endpoint(health, _READ)),
-        Route("/openapi.json", Endpoint(OpenApiEndpoint(service.models.served[0]).document, _READ)),
+        Route("/openapi.json", Endpoint(OpenApiEndpoint(service).document, _READ)),
         *_engine_routes(service),
     ]
 

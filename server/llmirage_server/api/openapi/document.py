@@ -11,8 +11,23 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from llmirage_server.api.openapi.operations import EXAMPLES, OPERATIONS, Operation
+from llmirage_shared.wire.schema import chat, completions, embeddings, messages, moderations, responses
 from llmirage_shared.wire.schema.answers.base import ErrorAnswer, MessagesErrorAnswer
+from llmirage_shared.wire.schema.extensions import EXTENSIONS, Api
 
+# Bodies whose fields are looked at, whoever they belong to.
+_CLOSED: dict[type[BaseModel], Api] = {
+    chat.ChatCompletionRequest: "chat",
+    completions.CompletionRequest: "completions",
+    responses.ResponseRequest: "responses",
+    responses.InputFields: "responses",
+    responses.ConversationCreate: "conversations",
+    responses.ItemsCreate: "conversations",
+    embeddings.EmbeddingRequest: "embeddings",
+    moderations.ModerationRequest: "moderations",
+    messages.MessagesRequest: "messages",
+    messages.CountRequest: "messages",
+}
 _WORDS = {
     400: "The request is wrong: the error names the field",
     404: "There is no such thing",
@@ -21,13 +36,22 @@ _WORDS = {
 }
 
 
-def openapi_document(model: str) -> dict[str, Any]:
-    """The document as a JSON object. model: the name that its examples use."""
+def openapi_document(model: str, refuses_unknown: bool = True) -> dict[str, Any]:
+    """The document as a JSON object. model: the name that its examples use; refuses_unknown: fields nobody documents."""
     models = list(dict.fromkeys(_models()))
     names, definitions = models_json_schema(
         [(model, "validation") for model in models], ref_template="#/components/schemas/{model}"
     )
     refs = {model: names[model, "validation"] for model in models}
+    schemas = _corrected(definitions["$defs"])
+    if refuses_unknown:
+        for body, api in _CLOSED.items():
+            described = schemas[body.__name__]
+            others: dict[str, Any] = {name: {} for name in sorted(EXTENSIONS[api]) if name not in described["properties"]}
+            described["properties"] |= others
+            described["additionalProperties"] = {"type": "null"}
+        for inner in (chat.StreamOptions, responses.ResponseStreamOptions, responses.Reasoning, responses.TextOptions):
+            schemas[inner.__name__]["additionalProperties"] = False
     paths: dict[str, dict[str, Any]] = {}
     for operation in OPERATIONS:
         paths.setdefault(operation.path, {})[operation.method] = _described(operation, refs, model)
@@ -40,7 +64,7 @@ def openapi_document(model: str) -> dict[str, Any]:
         },
         "paths": paths,
         "components": {
-            "schemas": _corrected(definitions["$defs"]),
+            "schemas": schemas,
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{}, {"key": []}],

@@ -149,6 +149,7 @@ class ResponsesEndpoint:
         from llmirage_shared.wire.schema.validation import check
 
         request = check(ResponseRequest, parse_object(await exchange.body()))
+        self._service.check_fields(request, "responses")
         if request.model is None:
             raise errors.missing("model")
         served = self._service.models.find(request.model)
