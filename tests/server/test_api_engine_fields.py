@@ -190,3 +190,27 @@ def test_log_probabilities_can_name_tokens_by_their_ids(api: Any) -> None:
     assert text["logprobs"]["tokens"] == [f"token_id:{token}" for token in text["token_ids"]]
     plain = api.complete(logprobs=1, max_tokens=5).json()["choices"][0]["logprobs"]
     assert text["logprobs"]["text_offset"] == plain["text_offset"]
+
+
+def test_a_stream_tells_every_id_once_and_those_of_the_prompt_first(api: Any) -> None:
+    fields = {"max_tokens": None, "return_token_ids": True, "reasoning_effort": "minimal"}
+    whole = api.chat("Hello", **fields).json()
+    first, *chunks = events(api.chat("Hello", stream=True, **fields))
+    assert first["prompt_token_ids"] == whole["prompt_token_ids"]
+    assert not any("prompt_token_ids" in chunk for chunk in chunks)
+    told = [token for chunk in chunks for token in chunk["choices"][0].get("token_ids", ())]
+    assert told == whole["choices"][0]["token_ids"]
+    hidden = events(api.chat("Hello", stream=True, include_reasoning=False, **fields))
+    assert [token for chunk in hidden for token in chunk["choices"][0].get("token_ids", ())] == told
+
+
+@pytest.mark.parametrize("more", [{}, {"logprobs": 1}, {"echo": True}, {"echo": True, "max_tokens": 0, "logprobs": 0}])
+def test_a_streamed_completion_tells_its_ids_too(api: Any, more: dict[str, Any]) -> None:
+    fields = {"max_tokens": 9, "return_token_ids": True, **more}
+    whole = api.complete("Once upon 🦜", **fields).json()["choices"][0]
+    chunks = [chunk["choices"][0] for chunk in events(api.complete("Once upon 🦜", stream=True, **fields))]
+    assert chunks[0]["prompt_token_ids"] == whole["prompt_token_ids"]
+    assert not any("prompt_token_ids" in chunk for chunk in chunks[1:])
+    told = [token for chunk in chunks for token in chunk["token_ids"]]
+    assert told == ([] if more.get("max_tokens") == 0 else whole["token_ids"])
+    assert "".join(chunk["text"] for chunk in chunks) == whole["text"]

@@ -55,6 +55,7 @@ class CompletionsEndpoint:
         sampling = request.sampling
         template = text_stream(head, sampling.include_usage)
         plain = sampling.logprobs is None and not sampling.usage_in_every_chunk and not request.silent
+        plain = plain and not sampling.return_token_ids
         writers: list[ChoiceWriter] = []
         for index, choice in enumerate(generation.choices):
             if plain:
@@ -73,6 +74,7 @@ class CompletionsEndpoint:
                     silent=request.silent,
                     usage=generation.usage if sampling.usage_in_every_chunk else None,
                     prompt_pieces=_prompt_pieces(choice, tokenizer),
+                    token_ids=sampling.return_token_ids,
                 )
             )
 

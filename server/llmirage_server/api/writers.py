@@ -79,6 +79,7 @@ class ChatWriter:
         self._logprobs = logprobs
         self._usage = usage
         self._token_ids = token_ids
+        self._untold: list[int] = []  # ids of tokens that no chunk has told of
         self._at = 0  # index of the part that the next token belongs to, or comes before
         self._opened = -1  # index of the last part whose opening was sent
         self._calls = 0
@@ -87,17 +88,28 @@ class ChatWriter:
         chunks = []
         if start == 0:
             speaks = any(part.kind == "text" for part in self._parts) or not self._parts
-            chunks.append(self._chunk({"role": "assistant", "content": "" if speaks else None, "refusal": None}))
+            first = {"role": "assistant", "content": "" if speaks else None, "refusal": None}
+            prompt = self._choice.request.prompt.tolist() if self._token_ids else None
+            chunks.append(self._chunk(first, prompt_ids=prompt))
         chunks += [self._token(place) for place in range(start, end)]
         return b"".join(chunks)
 
     def ending(self) -> bytes:
         reply = self._choice.reply
         more: dict[str, Any] = {} if reply.stop_reason is None else {"stop_reason": reply.stop_reason}
-        return self._chunk({}, finish_reason=self._finish_reason, **more)
+        return self._chunk({}, finish_reason=self._finish_reason, **more, **self._told_ids())
+
+    def _told_ids(self) -> dict[str, Any]:
+        """The ids that the next chunk tells of: of tokens that showed nothing, too."""
+        if not self._untold:
+            return {}
+        told, self._untold = self._untold, []
+        return {"token_ids": told}
 
     def _token(self, place: int) -> bytes:
         parts = self._parts
+        if self._token_ids:
+            self._untold.append(int(self._choice.reply.ids[place]))
         while self._at < len(parts) and place >= parts[self._at].end:
             self._at += 1
         if self._at == len(parts) or place < parts[self._at].start:
@@ -110,7 +122,9 @@ class ChatWriter:
             self._calls += 1
         if not piece:
             return opening
-        more: dict[str, Any] = {"token_ids": [int(self._choice.reply.ids[place])]} if self._token_ids else {}
+        if part.kind == "reasoning" and not self._show_reasoning:
+            return b""
+        more = self._told_ids()
         if part.kind == "text":
             logprobs = None if self._logprobs is None else {"content": [self._logprobs(place)], "refusal": None}
             return opening + self._chunk({"content": piece}, logprobs, **more)
@@ -118,7 +132,7 @@ class ChatWriter:
             logprobs = None if self._logprobs is None else {"content": None, "refusal": [self._logprobs(place)]}
             return self._chunk({"refusal": piece}, logprobs, **more)
         if part.kind == "reasoning":
-            return self._chunk({"reasoning_content": piece, "reasoning": piece}, **more) if self._show_reasoning else b""
+            return self._chunk({"reasoning_content": piece, "reasoning": piece}, **more)
         return opening + self._chunk(self._call_delta(part.kind, piece), **more)
 
     def _call_opening(self, kind: str, name: str) -> dict[str, Any]:
@@ -136,10 +150,17 @@ class ChatWriter:
         return {"tool_calls": [{"index": self._calls - 1, **inner}]}
 
     def _chunk(
-        self, delta: dict[str, Any], logprobs: dict[str, Any] | None = None, finish_reason: str | None = None, **more: Any
+        self,
+        delta: dict[str, Any],
+        logprobs: dict[str, Any] | None = None,
+        finish_reason: str | None = None,
+        *,
+        prompt_ids: list[int] | None = None,
+        **more: Any,
     ) -> bytes:
         choice = encoded({"delta": delta, "logprobs": logprobs, "finish_reason": finish_reason, **more})
-        return self._frame.chunk(choice, None if self._usage is None else encoded(self._usage()))
+        told = b"" if prompt_ids is None else b"," + encoded({"prompt_token_ids": prompt_ids})[1:-1]
+        return self._frame.chunk(choice, None if self._usage is None else encoded(self._usage()), told)
 
 
 class TextWriter:
@@ -154,7 +175,11 @@ class TextWriter:
         silent: bool = False,
         usage: Callable[[], dict[str, Any]] | None = None,
         prompt_pieces: list[str] | None = None,
+        token_ids: bool = False,
     ) -> None:
+        self._token_ids = token_ids
+        self._begun = False  # a chunk was made
+        self._told = 0  # ids of the reply that chunks have told of
         self._choice = choice
         self._frame = frame
         self._all = None if logprobs is None else logprobs.text(prompt_pieces)
@@ -167,16 +192,25 @@ class TextWriter:
         data = self._chunk(self._choice.echo, self._echoed) if start == 0 and self._choice.echo else b""
         if self._silent:
             return data
-        pieces = [piece for piece in self._choice.reply.pieces[start:end] if piece]
-        return data + b"".join([self._chunk(piece, 1) for piece in pieces])
+        pieces = self._choice.reply.pieces
+        return data + b"".join(
+            [self._chunk(pieces[place], 1, ids_to=place + 1) for place in range(start, end) if pieces[place]]
+        )
 
     def ending(self) -> bytes:
         reply = self._choice.reply
-        return self._chunk("", 0, reply.finish_reason, reply.stop_reason)
+        return self._chunk("", 0, reply.finish_reason, reply.stop_reason, ids_to=0 if self._silent else len(reply.ids))
 
     def _chunk(
-        self, text: str, entries: int, finish_reason: str | None = None, stop_reason: str | int | None = None
+        self,
+        text: str,
+        entries: int,
+        finish_reason: str | None = None,
+        stop_reason: str | int | None = None,
+        *,
+        ids_to: int = 0,
     ) -> bytes:
+        """entries: how many of the log probabilities go with it; ids_to: up to which token of the reply its ids are told."""
         logprobs = None
         if self._all is not None and entries:
             first, self._entry = self._entry, self._entry + entries
@@ -184,4 +218,9 @@ class TextWriter:
         choice: dict[str, Any] = {"text": text, "logprobs": logprobs, "finish_reason": finish_reason}
         if stop_reason is not None:
             choice["stop_reason"] = stop_reason
+        if self._token_ids:
+            if not self._begun:
+                choice["prompt_token_ids"] = self._choice.request.prompt.tolist()
+            choice["token_ids"] = self._choice.reply.ids[self._told : ids_to].tolist()
+            self._begun, self._told = True, max(self._told, ids_to)
         return self._frame.chunk(encoded(choice), None if self._usage is None else encoded(self._usage()))

@@ -113,9 +113,14 @@ class ChoiceFrame:
     start: bytes  # up to and including "index": and the index
     end: bytes  # after the choice
 
-    def chunk(self, choice: bytes, usage: bytes | None = None) -> bytes:
-        """A chunk around the JSON object of a choice without its index; with `usage` as the usage of this chunk."""
+    def chunk(self, choice: bytes, usage: bytes | None = None, more: bytes = b"") -> bytes:
+        """A chunk around the JSON object of a choice without its index; with `usage` as the usage of this chunk.
+
+        more: other keys of the chunk, each with a comma before it.
+        """
         end = self.end if usage is None else b'],"usage":' + usage + b"}\n\n"
+        if more:
+            end = b"]" + more + end[1:]
         return self.start + b"," + choice[1:] + end
 
 

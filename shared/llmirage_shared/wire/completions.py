@@ -77,7 +77,7 @@ def read_prompts(prompt: Any, param: str = "prompt") -> list[Prompt]:
     return [read_ids(prompt, param)]
 
 
-def _read_one(prompt: Any, path: str, kind: type) -> Prompt:
+def _read_one(prompt: Any, path: str, kind: type[Any]) -> Prompt:
     if not isinstance(prompt, kind):
         raise errors.wrong_type(path, "a string" if kind is str else "an array of token ids", prompt)
     return _checked_text(prompt, path) if isinstance(prompt, str) else read_ids(prompt, path)
