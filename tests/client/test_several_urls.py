@@ -1,0 +1,242 @@
+"""Several servers, failed requests that go out again, TLS, and keys."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import ssl
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from llmirage_client.commands.flags.endpoint import endpoint_of
+from llmirage_client.commands.run import run
+from llmirage_client.measure.record import Exchange, RequestError
+from llmirage_client.targets.endpoint import Endpoint
+from llmirage_client.targets.retrying import RetryingTarget, worth_retrying
+from llmirage_client.targets.spread import SpreadTarget
+from llmirage_client.targets.target import Call
+from llmirage_client.targets.tls import Tls
+from llmirage_shared import virtual_time
+
+JSON = b'{"choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}]}'
+OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(JSON), JSON)
+
+
+class Scripted:
+    """Fails as the script says, then succeeds; each attempt takes a second."""
+
+    def __init__(self, *errors: tuple[int | None, str], retry_after_s: float | None = None) -> None:
+        self.errors = list(errors)
+        self.retry_after_s = retry_after_s
+        self.starts: list[float] = []
+
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    async def send(self, call: Call) -> Exchange:
+        exchange = Exchange(start_s=self.now(), status=200)
+        self.starts.append(exchange.start_s)
+        await asyncio.sleep(1.0)
+        if self.errors:
+            status, kind = self.errors.pop(0)
+            exchange.status = status
+            exchange.error = RequestError(status, kind, "no")
+            exchange.retry_after_s = self.retry_after_s
+        exchange.end_s = self.now()
+        return exchange
+
+    async def get(self, path: str) -> tuple[int, bytes]:
+        return 200, path.encode()
+
+    async def close(self) -> None: ...
+
+
+def retried(target: Scripted, retries: int, request_id: str = "r") -> Exchange:
+    call = Call("/chat/completions", {}, {"X-Request-ID": request_id})
+    return virtual_time.run(RetryingTarget(target, retries).send(call))
+
+
+def test_failures_are_sent_again_with_growing_pauses_and_all_time_counts() -> None:
+    target = Scripted((500, "http_error"), (None, "connection_refused"), (429, "http_error"))
+    exchange = retried(target, 5)
+    assert (exchange.error, exchange.retries, exchange.start_s) == (None, 3, target.starts[0])
+    pauses = [b - a - 1.0 for a, b in zip(target.starts, target.starts[1:], strict=False)]
+    assert all(0.75 * most <= pause <= most for pause, most in zip(pauses, (0.5, 1.0, 2.0), strict=True))
+    again = Scripted((500, "http_error"), (None, "connection_refused"), (429, "http_error"))
+    retried(again, 5)
+    assert again.starts == target.starts
+
+
+def test_the_last_failure_is_the_result_when_no_attempt_is_left() -> None:
+    exchange = retried(Scripted((500, "http_error"), (503, "http_error"), (500, "http_error")), 1)
+    assert exchange.error is not None
+    assert (exchange.error.code, exchange.retries) == (503, 1)
+
+
+def test_a_server_that_names_a_time_is_asked_then() -> None:
+    target = Scripted((429, "http_error"), retry_after_s=7.0)
+    retried(target, 1)
+    assert target.starts[1] - target.starts[0] == 8.0
+    assert retried(Scripted((429, "http_error"), retry_after_s=61.0), 1).retries == 0
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "again"),
+    [
+        (400, "http_error", False),
+        (404, "http_error", False),
+        (408, "http_error", True),
+        (409, "http_error", True),
+        (429, "http_error", True),
+        (529, "http_error", True),
+        (200, "stream_error", False),
+        (200, "connection_reset", False),
+        (302, "redirect", False),
+        (None, "connection_refused", True),
+        (None, "connection_reset", True),
+        (None, "connect_timeout", True),
+        (None, "timeout", False),
+        (None, "tls_error", False),
+        (None, "dns_error", False),
+        (None, "invalid_request", False),
+    ],
+)
+def test_what_is_sent_again(status: int | None, kind: str, again: bool) -> None:
+    exchange = Exchange(start_s=0.0, status=status, error=RequestError(status, kind, "no"))
+    assert worth_retrying(exchange) is again
+    exchange.token_s = [1.0]  # a part of the reply was there
+    assert worth_retrying(exchange) is False
+
+
+def test_calls_take_turns_or_stay_with_their_conversation() -> None:
+    async def urls(strategy: Any) -> list[str | None]:
+        spread = SpreadTarget([("a", Scripted()), ("b", Scripted())], strategy)
+        exchanges = [await spread.send(Call("/x", {}, affinity_id=name)) for name in ("1", "1", "2", "1", "3", "2")]
+        return [exchange.url for exchange in exchanges]
+
+    assert virtual_time.run(urls("round_robin")) == ["a", "b", "a", "b", "a", "b"]
+    assert virtual_time.run(urls("sticky")) == ["a", "a", "b", "a", "a", "b"]
+
+
+def test_a_server_that_comes_back_is_waited_for(raw_server: Callable[..., Any]) -> None:
+    busy = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 0\r\nContent-Length: 0\r\n\r\n"
+
+    async def answer(request: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(busy if len(server.requests) == 1 else OK)
+
+    server = raw_server(answer)
+
+    async def main() -> Exchange:
+        async with server:
+            target = Endpoint(urls=(server.url,), retries=1).target()
+            exchange = await target.send(Call("/chat/completions", {}, stream=False))
+            await target.close()
+            return exchange
+
+    exchange = asyncio.run(main())
+    assert (exchange.error, exchange.retries, exchange.text) == (None, 1, "hi")
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with ca.pem, server.pem and client.pem, each with its key beside it as NAME.key."""
+    if shutil.which("openssl") is None:
+        pytest.skip("needs the openssl command to make certificates")
+    folder = tmp_path_factory.mktemp("tls")
+
+    def openssl(*arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+    key = ("-newkey", "rsa:2048", "-nodes")
+    openssl("req", "-x509", *key, "-days", "2", "-subj", "/CN=ca", "-keyout", "ca.key", "-out", "ca.pem")
+    (folder / "names").write_text("subjectAltName=IP:127.0.0.1")
+    for name in ("server", "client"):
+        openssl("req", *key, "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
+        signed = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "names")
+        openssl("x509", "-req", "-in", f"{name}.csr", *signed, "-out", f"{name}.pem")
+    return folder
+
+
+def test_both_sides_show_certificates(raw_server: Callable[..., Any], authority: Path) -> None:
+    served = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority / "ca.pem"))
+    served.load_cert_chain(authority / "server.pem", authority / "server.key")
+
+    async def error_with(tls: Tls) -> str | None:
+        async with raw_server(OK, ssl=served) as server:
+            target = Endpoint(urls=(f"https://127.0.0.1:{server.port}",), tls=tls, timeout_s=5.0).target()
+            exchange = await target.send(Call("/chat/completions", {}, stream=False))
+            await target.close()
+            return exchange.error.type if exchange.error else None
+
+    def error(wanted: ssl.VerifyMode, **tls: Any) -> str | None:
+        served.verify_mode = wanted
+        return asyncio.run(error_with(Tls(**tls)))
+
+    ca, ours = str(authority / "ca.pem"), {"cert": str(authority / "client.pem"), "key": str(authority / "client.key")}
+    assert error(ssl.CERT_NONE) == "tls_error"
+    assert error(ssl.CERT_NONE, ca=ca) is None
+    assert error(ssl.CERT_NONE, insecure=True) is None
+    assert error(ssl.CERT_REQUIRED, ca=ca) is not None
+    assert error(ssl.CERT_REQUIRED, ca=ca, **ours) is None
+
+
+def test_files_that_do_not_fit_are_refused(authority: Path) -> None:
+    with pytest.raises(ValueError, match=r"--tls-cert .*client.pem with --tls-key .*server.key"):
+        Tls(cert=str(authority / "client.pem"), key=str(authority / "server.key")).context()
+    with pytest.raises(ValueError, match="--tls-ca nowhere: No such file"):
+        Tls(ca="nowhere").context()
+    assert Tls().context() is None
+
+
+def settings(*arguments: str) -> dict[str, Any]:
+    with run.make_context("run", ["file", *arguments]) as context:
+        return context.params
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key", "header"),
+    [
+        ([], "from-openai", "Authorization"),
+        (["--url", "https://far"], "from-openai", "Authorization"),
+        (["--url", "http://far"], None, "Authorization"),
+        (["--url", "localhost:1,http://far"], None, "Authorization"),
+        (["--api-key", "mine", "--url", "http://far"], "mine", "Authorization"),
+        (["--endpoint-type", "messages"], "from-anthropic", "x-api-key"),
+    ],
+)
+def test_a_key_of_the_environment_goes_only_where_nobody_reads_it(
+    arguments: list[str], key: str | None, header: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "from-openai")
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "from-anthropic")
+    endpoint = endpoint_of(settings(*arguments))
+    assert (endpoint.api_key, endpoint.key_header) == (key, header)
+
+
+def test_urls_may_be_repeated_or_have_commas() -> None:
+    endpoint = endpoint_of(settings("--url", "a:1,b:2", "--url", "http://c"))
+    assert endpoint.urls == ("http://a:1/v1", "http://b:2/v1", "http://c/v1")
+    assert endpoint.url_strategy == "round_robin"
+    on_server = ("--endpoint-type", "responses", "--context-mode", "server_state", "--url", "a,b")
+    assert endpoint_of(settings(*on_server)).url_strategy == "sticky"
+    with pytest.raises(click.UsageError, match="sticky"):
+        endpoint_of(settings(*on_server, "--url-strategy", "round_robin"))
+
+
+def test_the_key_goes_into_the_header_of_its_api(raw_server: Callable[..., Any]) -> None:
+    async def sent(**options: Any) -> Any:
+        async with raw_server(OK) as server:
+            target = Endpoint(urls=(server.url,), api_key="k", **options).target()
+            await target.send(Call("/chat/completions", {}, stream=False))
+            await target.close()
+            return server.requests[0]
+
+    bearer = asyncio.run(sent())
+    assert (bearer.header("authorization"), bearer.header("x-api-key")) == ("Bearer k", None)
+    alone = asyncio.run(sent(key_header="x-api-key"))
+    assert (alone.header("authorization"), alone.header("x-api-key")) == (None, "k")
