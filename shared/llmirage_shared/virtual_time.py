@@ -137,8 +137,14 @@ def _place(task: asyncio.Task[Any]) -> str:
 
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Runs `main` to its end in virtual time. Raises VirtualDeadlockError when nothing can go on."""
+    results: list[T] = []
+
+    async def keep() -> None:  # not returned: asyncio.Runner makes the text of its task, result and all, to restore SIGINT
+        results.append(await main)
+
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        return runner.run(main)
+        runner.run(keep())
+    return results[0]
 
 
 def precise_clock() -> Callable[[], float]:

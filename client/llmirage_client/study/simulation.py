@@ -9,9 +9,11 @@ Calling it again in one process costs what the run costs: deployments, catalogue
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
+import gc
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -59,7 +61,7 @@ class Simulation:
     @cached_property
     def result(self) -> RunResult:
         if self._recorder is not None:
-            self._result.records = self._recorder.records
+            self._result.records = self._recorder.made_records()
         return self._result
 
 
@@ -95,7 +97,8 @@ def simulate(
         finally:
             await runner.close()
 
-    result, recorder = run(main())
+    with _few_collections():
+        result, recorder = run(main())
     result = dataclasses.replace(
         result,
         url=f"simulation ({door} door)",
@@ -107,6 +110,17 @@ def simulate(
         return Simulation(result, columns_of(result.records), compute(result), None)
     columns = columns_of_rows(recorder.rows)
     return Simulation(result, columns, token_metrics(recorder.rows, columns, shown or {}), recorder)
+
+
+@contextlib.contextmanager
+def _few_collections() -> Iterator[None]:
+    """Most of what a run makes stays until its end: the cycle collector would walk it again and again in vain."""
+    before = gc.get_threshold()
+    gc.set_threshold(200_000, 50, 1000)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 @lru_cache(maxsize=64)

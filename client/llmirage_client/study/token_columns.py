@@ -133,8 +133,8 @@ def weighted_summary(values: Floats, counts: npt.NDArray[np.int64]) -> Summary |
     low = ranked[np.searchsorted(upto, below, side="right")]
     high = ranked[np.searchsorted(upto, np.minimum(below + 1, total - 1), side="right")]
     percentiles = low + (places - below) * (high - low)
-    whole = float(np.dot(values, counts))
+    whole = float((values * counts).sum())
     mean = min(max(whole / total, float(ranked[0])), float(ranked[-1]))
-    std = float(np.sqrt(np.dot((values - mean) ** 2, counts) / total))
+    std = float(np.sqrt(((values - mean) ** 2 * counts).sum() / total))
     named = {f"p{p}": float(value) for p, value in zip(PERCENTILES, percentiles, strict=True)}
     return Summary(avg=mean, min=float(ranked[0]), max=float(ranked[-1]), std=std, count=total, sum=whole, **named)

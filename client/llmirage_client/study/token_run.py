@@ -127,6 +127,11 @@ class TokenRecorder:
 
     @property
     def records(self) -> list[Record]:
+        """None yet: see `made_records`."""
+        return []
+
+    def made_records(self) -> list[Record]:
+        """A record of every row."""
         return [self.record(row) for row in self.rows]
 
     def record(self, row: TokenRow) -> Record:

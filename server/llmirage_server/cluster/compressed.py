@@ -70,6 +70,14 @@ class CompressedInstance(Instance):
 
     # --- what the cluster asks ---
 
+    @property
+    def running(self) -> int:
+        return len(self._scheduler.running)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._scheduler.waiting) + len(self._arriving)
+
     def reach(self, now: float) -> None:
         if self._formed:
             self._settle(now)
