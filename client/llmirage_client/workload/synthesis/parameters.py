@@ -135,6 +135,9 @@ def put(values: Values, name: str, value: Any) -> None:
     if whole in PARAMETERS and PARAMETERS[whole].kind == "distribution":
         values[whole] = overridden(values[whole], part, value)
         return
+    own = [other.removeprefix(f"{name}.") for other in PARAMETERS if other.startswith(f"{name}.")]
+    if own:
+        raise DistributionError(f"has parameters of its own: {', '.join(own)}")
     known = [*PARAMETERS, *(n.split(".")[0] for n in PARAMETERS if "." in n)]
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     hint = f"did you mean '{near[0]}'?" if near else "'llmirage generate PRESET --show' lists them"

@@ -123,8 +123,8 @@ def read_values(
     tree, lines = read_yaml(path, name)
     base = tree.pop("preset", None)
     if base is not None:
-        if base not in known:
-            problems.append(Problem(f"'{base}' is not one of {', '.join(known)}", lines.get("preset"), "preset"))
+        if not isinstance(base, str) or base not in known:
+            problems.append(Problem(f"{base!r} is not one of {', '.join(known)}", lines.get("preset"), "preset"))
         else:
             merge(values, read_yaml(known[base], base)[0], problems)
     merge(values, tree, problems, lines)
