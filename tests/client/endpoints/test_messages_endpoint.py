@@ -60,7 +60,8 @@ USAGE = {
     "prompt_tokens": 22,
     "completion_tokens": 9,
     "total_tokens": 31,
-    "prompt_tokens_details": {"cached_tokens": 16, "cache_write_tokens": 2},
+    "prompt_tokens_details": {"cached_tokens": 16},
+    "cache_creation_input_tokens": 2,
 }
 
 

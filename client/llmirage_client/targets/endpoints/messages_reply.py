@@ -147,5 +147,6 @@ def chat_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": read, "cache_write_tokens": written},
+        "prompt_tokens_details": {"cached_tokens": read},
+        "cache_creation_input_tokens": written,
     }
