@@ -38,14 +38,14 @@ def whole(body: bytes, status: str = "200 OK", content_type: str = "application/
     return head.encode() + body
 
 
-def exchange_with(server: Any, **options: Any) -> tuple[Exchange, Any]:
+def exchange_with(server: Any, empty_ok: bool = False, **options: Any) -> tuple[Exchange, Any]:
     """What HttpTarget makes of one call to the server, and the server."""
 
     async def main() -> Exchange:
         async with server:
             target = HttpTarget(server.url, **options)
             try:
-                return await target.send(Call("/chat/completions", BODY))
+                return await target.send(Call("/chat/completions", BODY, empty_ok=empty_ok))
             finally:
                 await target.close()
 
@@ -171,7 +171,7 @@ REPLIES = [
     (STREAM_HEAD + token("", "stop") + DONE + END, 200, "empty_response"),
     (STREAM_HEAD + END, 200, "stream_ended_early"),
     (STREAM_HEAD + token("Hel") + END, 200, "stream_ended_early"),
-    (STREAM_HEAD + token("Hel") + chunk(b"data: {oops\n\n") + DONE + END, None, "malformed_stream"),
+    (STREAM_HEAD + token("Hel") + chunk(b"data: {oops\n\n") + END, None, "malformed_stream"),
     (STREAM_HEAD + token("Hel") + chunk(b'data: {"error": {"message": "died"}}\n\n') + END, None, "stream_error"),
     (b"SSH-2.0-OpenSSH_9.6\r\n", None, "protocol_error"),
     (STREAM_HEAD + token("Hel") + b"zz\r\n", 200, "protocol_error"),
@@ -187,6 +187,30 @@ def test_every_kind_of_bad_reply_is_an_error_of_its_own_type(
     if b"Hel" in reply:
         assert exchange.text == "Hel"
         assert len(exchange.token_s) == 1
+
+
+def test_an_event_that_is_not_json_is_skipped_in_a_stream_that_ends_well(raw_server: MakeServer) -> None:
+    reply = STREAM_HEAD + token("Hel") + chunk(b"data: {oops\n\n") + token("lo") + DONE + END
+    exchange, _ = exchange_with(raw_server(reply))
+    assert (exchange.error, exchange.text, exchange.skipped_events) == (None, "Hello", 1)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        STREAM_HEAD + token("", "stop") + DONE + END,
+        whole(b'{"choices": [{"message": {"content": ""}, "finish_reason": "stop"}]}'),
+    ],
+)
+def test_a_whole_reply_that_says_nothing_is_a_message_where_that_is_asked_for(raw_server: MakeServer, reply: bytes) -> None:
+    exchange, _ = exchange_with(raw_server(reply), empty_ok=True)
+    assert exchange.error is None
+    assert exchange.message == {"role": "assistant", "content": ""}
+
+
+def test_a_stream_cut_before_its_first_word_is_an_error_all_the_same(raw_server: MakeServer) -> None:
+    exchange, _ = exchange_with(raw_server(STREAM_HEAD + END), empty_ok=True)
+    assert error_of(exchange) == (200, "stream_ended_early")
 
 
 def closing(*pieces: bytes, reset: bool = False) -> Any:

@@ -188,11 +188,12 @@ def test_an_error_event_is_the_reply_s_error_and_the_text_before_it_is_kept() ->
 
 
 @pytest.mark.parametrize("bad", [b"data: {broken\n\n", b"data: 17\n\n", b"data: \xff\n\n", b'data: {"choices": "\xe4"}\n\n'])
-def test_a_malformed_event_is_an_error_and_the_others_still_count(bad: bytes) -> None:
+def test_a_malformed_event_is_left_out_and_the_others_still_count(bad: bytes) -> None:
     reply = read(event({"content": "a"}), event({"content": "b"}), bad, event({"content": "c"}), DONE)
     assert reply.text == "abc"
-    assert reply.error is not None
-    assert reply.error.type == "malformed_stream"
+    assert (reply.error, reply.skipped_events) == (None, 1)
+    assert reply.malformed is not None
+    assert reply.malformed.type == "malformed_stream"
 
 
 @pytest.mark.parametrize(

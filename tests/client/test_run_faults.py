@@ -66,7 +66,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             case "cut":
                 self.stream(CHUNK, ended=False)
             case "garbage":
-                self.stream(CHUNK + b"data: {nonsense\n\n" + b"data: [DONE]\n\n")
+                self.stream(CHUNK + b"data: {nonsense\n\n")
             case "not json":
                 self.whole(200, "hello")
             case _:

@@ -23,6 +23,7 @@ class Planner:
     def plan(self, conversation: Conversation, turn_index: int) -> Planned:
         planned = self._planned(conversation, conversation.session.turns[turn_index])
         planned.call.affinity_id = conversation.affinity_id
+        planned.call.empty_ok = conversation.session.ends_on_failure  # evalscope's rules, which have both
         return planned
 
     def _planned(self, conversation: Conversation, turn: Turn) -> Planned:

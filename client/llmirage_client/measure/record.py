@@ -31,6 +31,7 @@ class Exchange:
     message: the assistant message to thread into the history, without reasoning; None when there is nothing to append.
     items: the same in the form of an API whose histories are not chat's messages. response_id: the server's name for it.
     usage: in the words of chat completions, whatever the API. finish_reason: likewise (stop, length, tool_calls).
+    skipped_events: events of a stream that were not JSON, and were left out because it ended as a stream should.
     retries: how often it was sent again; start_s is that of the first attempt. url: which of several endpoints took it.
     """
 
@@ -49,6 +50,7 @@ class Exchange:
     error: RequestError | None = None
     items: list[dict[str, Any]] | None = None
     response_id: str | None = None
+    skipped_events: int = 0
     retries: int = 0
     url: str | None = None
     retry_after_s: float | None = None  # with an error: when the server wants to see us again

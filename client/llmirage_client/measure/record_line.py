@@ -45,6 +45,7 @@ def record_of(line: Mapping[str, Any], start_unix_ns: int, speed: float) -> Reco
         streamed=own.get("streamed", "time_to_first_token" in metrics or not metrics) is True,
         finish_reason=own.get("finish_reason"),
         error=_error(line.get("error")),
+        skipped_events=_whole(own.get("skipped_events")) or 0,
         retries=_whole(own.get("retries")) or 0,
         url=own.get("url"),
     )

@@ -167,6 +167,11 @@ def reading_notes(result: RunResult, metrics: Metrics) -> list[str]:
             "At least a quarter of the chunks arrived in one piece with the chunk before them, so the ITL row is about "
             "reads of the network more than about tokens; TPOT is not affected."
         )
+    skipped = sum(r.exchange.skipped_events for r in result.records)
+    if skipped:
+        notes.append(
+            f"{plural(skipped, 'event')} of streamed replies could not be read as JSON; what they said is left out."
+        )
     if metrics.output_counted_by in ("client", "mixed"):
         notes.append(
             "The server did not count the output tokens of every reply (no usage): there each streamed event counts as one."

@@ -173,6 +173,7 @@ def _own(record: Record) -> dict[str, Any]:
         "parent_turn_index": record.parent_turn_index,
         "joined": record.joined or None,
         "retries": exchange.retries or None,
+        "skipped_events": exchange.skipped_events or None,
         "url": exchange.url,
     }
     return {key: value for key, value in own.items() if value is not None}

@@ -12,9 +12,11 @@ from llmirage_client.measure.catalogue import OVER_TIME, PER_CONVERSATION, PER_R
 from llmirage_client.measure.columns import BRANCH_MODES
 from llmirage_client.measure.groups import Group
 from llmirage_client.measure.metrics import Metrics
+from llmirage_client.measure.over_time import Level
 from llmirage_client.measure.record import RunResult
 from llmirage_client.report.records_file import RunClock, error_details
 from llmirage_client.report.run_head import run_head
+from llmirage_shared.statistics import Summary
 
 CSV_STATISTICS = ("avg", "min", "max", "sum", "p1", "p5", "p10", "p25", "p50", "p75", "p90", "p95", "p99", "std")
 
@@ -66,16 +68,14 @@ def summary_json(result: RunResult, metrics: Metrics, cli_command: str, benchmar
 
 
 def summary_csv(metrics: Metrics) -> str:
-    """The content of profile_export_aiperf.csv: one row a per-request metric, a blank line, one row a single value."""
+    """The content of profile_export_aiperf.csv: a row a metric with statistics, a blank line, a row a single value."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(("Metric", *CSV_STATISTICS))
-    for tag in sorted(metrics.per_request):
-        summary = metrics.per_request[tag]
-        rows.writerow((PER_REQUEST[tag].heading, *(getattr(summary, name) for name in CSV_STATISTICS)))
-    for tag in sorted(metrics.over_time):
-        level = metrics.over_time[tag]
-        rows.writerow((OVER_TIME[tag].heading, *(getattr(level, name, "") for name in CSV_STATISTICS)))
+    figures: dict[str, Summary | Level] = {PER_REQUEST[tag].heading: summary for tag, summary in metrics.per_request.items()}
+    figures |= {OVER_TIME[tag].heading: level for tag, level in metrics.over_time.items()}
+    for heading in sorted(figures):
+        rows.writerow((heading, *(getattr(figures[heading], name, "") for name in CSV_STATISTICS)))
     rows.writerow(())
     rows.writerow(("Metric", "Value"))
     for tag in sorted(metrics.whole_run):

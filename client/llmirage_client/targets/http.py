@@ -92,7 +92,7 @@ class HttpTarget:
         except (ValueError, TypeError, httpx.InvalidURL) as error:
             exchange.error = RequestError(None, "invalid_request", f"the request cannot be sent: {error}")
         exchange.end_s = now() if arrived.end_s is None else arrived.end_s
-        _take_in(exchange, call.new_reply(), arrived)
+        _take_in(exchange, call.new_reply(), arrived, call.empty_ok)
         return exchange
 
     async def get(self, path: str) -> tuple[int, bytes]:
@@ -126,7 +126,7 @@ def _check_header(name: str, value: str) -> None:
         raise ValueError(f"the value of the header {name} has a character that cannot be sent")
 
 
-def _take_in(exchange: Exchange, reply: Reply, arrived: Arrived) -> None:
+def _take_in(exchange: Exchange, reply: Reply, arrived: Arrived, empty_ok: bool) -> None:
     """What arrived of a reply, whole or not, and the error if it is not what a reply must be."""
     if arrived.status is not None:
         exchange.status, exchange.ack_s = arrived.status, arrived.headers_s
@@ -144,13 +144,19 @@ def _take_in(exchange: Exchange, reply: Reply, arrived: Arrived) -> None:
         exchange.error = None  # the reply was complete; how the connection ended does not matter
     if exchange.error is None and reply.error is not None:
         exchange.error = reply.error
+    exchange.skipped_events = reply.skipped_events
     if exchange.error is None and exchange.streamed and not reply.ended and reply.finish_reason is None:
-        exchange.error = RequestError(
+        exchange.error = reply.malformed or RequestError(
             exchange.status, "stream_ended_early", "the stream ended without [DONE] or a finish reason"
         )
     message = reply.message()
     if exchange.error is None and message is None and not (reply.may_be_empty and exchange.token_s):
-        exchange.error = RequestError(exchange.status, "empty_response", "the reply has no text and no tool call")
+        if empty_ok and (reply.ended or reply.finish_reason is not None):
+            message = {"role": "assistant", "content": ""}
+        elif reply.malformed is not None:
+            exchange.error = reply.malformed
+        else:
+            exchange.error = RequestError(exchange.status, "empty_response", "the reply has no text and no tool call")
     if exchange.error is None:
         exchange.message = message
         exchange.items = reply.items

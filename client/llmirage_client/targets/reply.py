@@ -27,6 +27,7 @@ class Reply:
 
     items: the reply in its API's own form, as it goes back in the history; None where that is chat's message.
     usage: in the words of chat completions, whatever the API. may_be_empty: a reply without text is no error.
+    malformed: the first event that was not JSON, of skipped_events. It matters only if the stream does not end as it should.
     """
 
     may_be_empty = False
@@ -38,6 +39,8 @@ class Reply:
         self.usage: Mapping[str, Any] | None = None
         self.ended = False  # the stream said itself that it is over
         self.error: RequestError | None = None
+        self.malformed: RequestError | None = None
+        self.skipped_events = 0
         self.response_id: str | None = None
         self.items: list[dict[str, Any]] | None = None
         self._text: list[str] = []
@@ -108,12 +111,18 @@ class Reply:
             value = None
         if not isinstance(value, dict) or ESCAPED_BYTE.search(chunk):
             if chunk.strip():
-                excerpt = chunk[:80].encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-                text = f"an event of the stream is not a JSON object: {excerpt!r}"
-                self._fail(RequestError(None, "malformed_stream", text))
+                self._skip(chunk)
             return None
         self._read_chunk(stamp_s, value)
         return self._text_model(chunk, value)
+
+    def _skip(self, chunk: str) -> None:
+        self.skipped_events += 1
+        if self.malformed is None:
+            excerpt = chunk[:80].encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+            self.malformed = RequestError(
+                None, "malformed_stream", f"an event of the stream is not a JSON object: {excerpt!r}"
+            )
 
     def _fail(self, error: RequestError) -> None:
         if self.error is None:

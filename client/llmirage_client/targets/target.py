@@ -17,6 +17,7 @@ class Call:
 
     path: below the API root, such as "/chat/completions"; with from_root, below the host's root. api: the endpoint's name.
     new_reply: what reads this API's replies. affinity_id: calls with the same one should go to the same server.
+    empty_ok: a whole reply that says nothing is a success, and an empty message in the history; else it is an error.
     on_sent: called by the target as soon as the whole request is out; twice when it had to be sent again.
     """
 
@@ -29,6 +30,7 @@ class Call:
     api: str = "chat"
     from_root: bool = False
     affinity_id: str = ""
+    empty_ok: bool = False
 
 
 class Target(Protocol):
