@@ -45,7 +45,9 @@ class ChatEndpoint:
             return self._stream(request, shape, generation, exchange, head, tokenizer)
         await generation.finish(exchange)
         completion = self._complete(request, shape, generation, head, tokenizer)
-        return exchange.json(completion | await told_of_prompt(generation.choices[0], sampling, tokenizer))
+        if sampling.tells_of_prompt:
+            completion |= await told_of_prompt(generation.choices[0], sampling, tokenizer)
+        return exchange.json(completion)
 
     def _complete(
         self, request: ChatRequest, shape: Shape, generation: Generation, head: Head, tokenizer: Tokenizer

@@ -45,7 +45,7 @@ class CompletionsEndpoint:
         await generation.finish(exchange)
         kept = [choice for index, choice in enumerate(generation.choices) if index % best_of < n]
         choices = [_finished(choice, request, tokenizer) for choice in kept]
-        for choice, text in zip(kept, choices, strict=True):
+        for choice, text in zip(kept, choices, strict=True) if sampling.tells_of_prompt else ():
             text.more = await told_of_prompt(choice, sampling, tokenizer)
         return exchange.json(text_completion(head, choices, _usage(request, generation)))
 

@@ -7,6 +7,8 @@ nobody should pay for the looking.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from llmirage_server.replies.moderation import has_sign_of
 
 REFUSED = ("illicit/violent", "self-harm/instructions", "sexual/minors", "hate/threatening")
@@ -27,8 +29,12 @@ _SIGNS = (
 
 def is_refused(text: str) -> bool:
     """Whether the model refuses to answer this message."""
-    if len(text) > MOST_CHARACTERS:
-        return False
+    return len(text) <= MOST_CHARACTERS and _is_refused(text)
+
+
+@lru_cache(maxsize=2048)
+def _is_refused(text: str) -> bool:
+    """Agents send their task with every turn: each text is looked at once."""
     plain = text.casefold()
     if not any(sign in plain for sign in _SIGNS):
         return False

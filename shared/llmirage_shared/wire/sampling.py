@@ -39,6 +39,11 @@ class Sampling:
     prompt_logprobs: int | None = None  # like logprobs, of the prompt's tokens
     truncate_prompt_tokens: int = 0  # of a longer prompt the last so many are kept; 0: all, -1: as many as fit
 
+    @property
+    def tells_of_prompt(self) -> bool:
+        """Whether the answer tells of the prompt's tokens, too."""
+        return self.prompt_logprobs is not None or self.return_token_ids
+
 
 def read_sampling(body: SamplingFields, max_tokens: int | None, logprobs: int | None) -> Sampling:
     """Check what no single field shows; `max_tokens` is what the endpoint made of its own token limits.
