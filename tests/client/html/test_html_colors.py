@@ -5,15 +5,12 @@ from __future__ import annotations
 import math
 import re
 from itertools import combinations, pairwise
-from pathlib import Path
 
 import pytest
+from themes import STYLE, THEMES, theme
 
-import llmirage_client.report.html as html
 from llmirage_client.report.html.frame import COLORS
 from llmirage_client.report.html.heat import LEVELS
-
-STYLE = (Path(html.__file__).parent / "page.css").read_text()
 
 # Severity 1.0 of Machado, Oliveira and Fernandes, "A Physiologically-based Model for Simulation of Color Vision
 # Deficiency" (2009), on linear RGB.
@@ -25,13 +22,6 @@ SEEN_BY = {
 }
 
 
-def theme(selector: str) -> dict[str, str]:
-    block = re.search(re.escape(selector) + r"\s*\{(.*?)\}", STYLE, re.DOTALL)
-    assert block is not None
-    return dict(re.findall(r"--([\w-]+):\s*(#[0-9a-f]{6})", block[1]))
-
-
-THEMES = {"light": theme(":root"), "dark": theme(':root[data-theme="dark"]')}
 BOTH = pytest.mark.parametrize("colors", THEMES.values(), ids=THEMES)
 
 

@@ -129,7 +129,7 @@ def test_text_is_large_enough_on_a_desktop_and_on_a_phone() -> None:
 
 
 def test_a_page_of_fifty_thousand_requests_is_under_two_megabytes() -> None:
-    page = page_of(run(many(2500, 20, tokens=4)))
+    page = page_of(run(many(2500, 20, tokens=2)))
     assert len(page.encode()) < 2_000_000
     assert "of 2,500 conversation trees" in page
 

@@ -1,0 +1,100 @@
+"""Several runs on one page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from drawn import Document, Drawn, svgs
+from made_runs import family, many, record, run
+
+from llmirage_client.measure.record import RequestError
+from llmirage_client.report.html.comparison import load_of
+from llmirage_client.report.html.run_page import run_page
+from llmirage_client.report.html.run_view import RunView, view_run
+
+
+def view(name: str, seed: int = 0, **options: Any) -> RunView:
+    return view_run(run(many(12, 4, seed=seed), options=options), name)
+
+
+def sweep(option: str, values: tuple[float, ...]) -> str:
+    return run_page([(f"{option}-{v:g}", run(many(12, 4, seed=i), options={option: v})) for i, v in enumerate(values)])
+
+
+def chart(page: str, title: str) -> Drawn:
+    return next(d for d in svgs(page) if d.root.attrib["aria-label"].startswith(title))
+
+
+@pytest.mark.parametrize(("option", "title"), [("concurrency", "Concurrency"), ("request_rate", "Request rate")])
+def test_what_was_varied_is_the_axis(option: str, title: str) -> None:
+    page = sweep(option, (1, 2, 4))
+    assert any(text.startswith(title) for text in chart(page, "Output tokens per second").contents)
+    assert len(chart(page, "Output tokens per second").of_class("f1")) == 3
+
+
+def test_points_tell_their_run_and_value() -> None:
+    runs = [view(f"c{n}", seed=n, concurrency=n) for n in (1, 4)]
+    page = run_page([(v.name, v.result) for v in runs])
+    tips = chart(page, "Output tokens per second").tips()
+    for v in runs:
+        assert f"{v.name}\noutput tokens: {v.metrics.whole_run['output_token_throughput']:,.2f} tokens/s" in tips
+
+
+def test_loads_that_were_doubled_are_spread_evenly() -> None:
+    drawn = chart(sweep("concurrency", (1, 4, 16, 64)), "Output tokens per second")
+    at = [float(e.attrib["cx"]) for e in drawn.of_class("f1")]
+    assert at[1] - at[0] == pytest.approx(at[2] - at[1], abs=0.2)
+    assert at[2] - at[1] == pytest.approx(at[3] - at[2], abs=0.2)
+
+
+def test_without_an_option_that_differs_the_load_is_what_was_in_flight() -> None:
+    few, more = view_run(run(many(2, 4)), "few"), view_run(run(many(40, 4), options={"concurrency": 4}), "more")
+    load = load_of([few, more])
+    assert load is not None
+    assert load.title == "Requests in flight, mean"
+    assert load.values[1] > load.values[0]
+
+
+def test_runs_of_the_same_load_are_compared_without_curves() -> None:
+    same = run(many(12, 4))
+    assert load_of([view_run(same, "a"), view_run(same, "b")]) is None
+    page = run_page([("a", same), ("b", same)])
+    assert "Against load" not in Document(page).text
+    assert "Figures" in Document(page).text
+
+
+def test_the_table_has_a_row_for_each_run_and_no_figure_that_is_not_known() -> None:
+    failed = run([record(error=RequestError(500, "boom", "it broke"))])
+    said = Document(run_page([("good", run(family())), ("bad", failed)])).text
+    assert "good 7 0" in said
+    assert "bad 0 1 0.00 - - -" in said
+
+
+def test_trouble_of_any_run_is_said_with_its_name() -> None:
+    cut = run(family(), cancelled=True, cancel_reason="Ctrl-C")
+    said = Document(run_page([("one", cut), ("two", cut), ("three", run(family()))])).text
+    assert "one, two: The run was cut short (Ctrl-C)." in said
+    assert "All 21 requests of all 3 runs succeeded" in Document(run_page([(n, run(family())) for n in "abc"])).text
+
+
+def test_distributions_lie_over_each_other() -> None:
+    drawn = [
+        d for d in svgs(sweep("concurrency", (1, 2, 4))) if d.root.attrib["aria-label"].startswith("Time to first token")
+    ][1]
+    assert {"concurrency-1", "concurrency-2", "concurrency-4"} <= set(drawn.contents)
+    assert "share of requests (%)" in drawn.contents
+
+
+def test_more_runs_than_colours_are_in_the_table_at_least() -> None:
+    page = sweep("concurrency", tuple(range(1, 11)))
+    said = Document(page).text
+    assert "Drawn are the first 7 of 10 runs" in said
+    assert "concurrency-10" in said
+    assert len(chart(page, "Output tokens per second").of_class("f1")) == 10
+
+
+def test_every_chart_of_several_runs_is_readable() -> None:
+    for drawn in svgs(sweep("request_rate", (0.5, 1, 2, 4, 8, 16))):
+        assert drawn.touching() == [], drawn.root.attrib["aria-label"]
+        assert drawn.outside() == []
