@@ -86,6 +86,7 @@ APIS = [
     ("chat",),
     ("responses",),
     ("responses", "--context-mode", "server_state"),
+    ("responses", "--context-mode", "server_conversation"),
     ("messages",),
 ]
 

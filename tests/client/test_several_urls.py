@@ -17,6 +17,7 @@ from llmirage_client.commands.flags.endpoint import endpoint_of
 from llmirage_client.commands.run import run
 from llmirage_client.measure.record import Exchange, RequestError
 from llmirage_client.targets.endpoint import Endpoint
+from llmirage_client.targets.endpoints.responses_reply import ResponsesReply
 from llmirage_client.targets.retrying import RetryingTarget, worth_retrying
 from llmirage_client.targets.spread import SpreadTarget
 from llmirage_client.targets.target import Call
@@ -240,3 +241,32 @@ def test_the_key_goes_into_the_header_of_its_api(raw_server: Callable[..., Any])
     assert (bearer.header("authorization"), bearer.header("x-api-key")) == ("Bearer k", None)
     alone = asyncio.run(sent(key_header="x-api-key"))
     assert (alone.header("authorization"), alone.header("x-api-key")) == (None, "k")
+
+
+def test_a_conversation_is_made_once_and_its_failure_is_told(raw_server: Callable[..., Any]) -> None:
+    made = b'{"id":"conv_1","object":"conversation"}'
+    done = (
+        b'{"id":"resp_1","object":"response","status":"completed","output":[{"type":"message","content":[{"text":"hi"}]}]}'
+    )
+    refused = b"HTTP/1.1 501 Not Implemented\r\nContent-Length: 0\r\n\r\n"
+
+    def whole(body: bytes) -> bytes:
+        return b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+
+    async def talk(able: bool) -> tuple[Any, list[Exchange]]:
+        async def answer(request: Any, writer: asyncio.StreamWriter) -> None:
+            making = request.head.startswith("POST /v1/conversations ")
+            writer.write(refused if making and not able else whole(made if making else done))
+
+        async with raw_server(answer) as server:
+            target = Endpoint(urls=(server.url,), keeps_conversations=True).target()
+            calls = [Call("/responses", {"conversation": "ours"}, stream=False, new_reply=ResponsesReply) for _ in range(2)]
+            exchanges = [await target.send(call) for call in calls]
+            await target.close()
+            return server, exchanges
+
+    server, exchanges = asyncio.run(talk(able=True))
+    assert [request.body for request in server.requests] == [b"{}"] + [b'{"conversation":"conv_1"}'] * 2
+    assert [exchange.text for exchange in exchanges] == ["hi", "hi"]
+    server, exchanges = asyncio.run(talk(able=False))
+    assert [exchange.error.code for exchange in exchanges if exchange.error] == [501, 501]

@@ -12,7 +12,9 @@ CONTEXT_MODES: Mapping[str, ContextMode] = {
     "deltas_with_responses": "accumulate_authored",
     "message_array_with_responses": "isolated",
     "server_state": "server_state",
+    "server_conversation": "server_conversation",
 }
+ON_SERVER = ("server_state", "server_conversation")  # the server keeps the history
 
 
 def in_context_mode(workload: Workload, name: str) -> Workload:

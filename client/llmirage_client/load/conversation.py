@@ -18,7 +18,7 @@ from llmirage_client.targets.target import Call
 from llmirage_client.targets.wire_json import WireObject
 from llmirage_client.workload.session import Session, Turn
 
-LIVE_MODES = ("accumulate", "server_state", "tokens")  # live replies become part of the history
+LIVE_MODES = ("accumulate", "server_state", "server_conversation", "tokens")  # live replies become part of the history
 
 
 @dataclass(slots=True, eq=False)
@@ -69,6 +69,8 @@ class Conversation:
         if self.session.mode == "server_state" and exchange.response_id is not None:
             self.response_id = exchange.response_id
             self.on_server = len(self.history)
+        elif self.session.mode == "server_conversation":
+            self.on_server = len(self.history)
 
 
 class Identifiers:
@@ -103,6 +105,7 @@ def message_call(conversation: Conversation, turn: Turn, options: RunOptions, en
         max_tokens=turn.max_tokens,
         legacy_max_tokens=options.use_legacy_max_tokens,
         previous_response_id=conversation.response_id,
+        conversation_id=conversation.correlation_id if mode == "server_conversation" else None,
     )
     body = endpoint.body(ask)
     if turn.min_tokens is not None and options.knows_ignore_eos and endpoint.knows_ignore_eos:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from llmirage_client.targets.http import HttpTarget
 from llmirage_client.targets.retrying import RetryingTarget
+from llmirage_client.targets.server_conversations import ServerConversations
 from llmirage_client.targets.spread import SpreadTarget, UrlStrategy
 from llmirage_client.targets.target import Askable
 from llmirage_client.targets.tls import Tls
@@ -13,7 +14,10 @@ from llmirage_client.targets.tls import Tls
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """urls: at least one. key_header: Authorization, where the key goes behind "Bearer", or a header of its own."""
+    """urls: at least one. key_header: Authorization, where the key goes behind "Bearer", or a header of its own.
+
+    keeps_conversations: bodies name conversations that are to be made on the server.
+    """
 
     urls: tuple[str, ...]
     api_key: str | None = None
@@ -23,6 +27,7 @@ class Endpoint:
     connect_timeout_s: float | None = None
     retries: int = 0
     url_strategy: UrlStrategy = "round_robin"
+    keeps_conversations: bool = False
     tls: Tls = field(default_factory=Tls)
 
     @property
@@ -35,7 +40,7 @@ class Endpoint:
         context = self.tls.context()
         targets: list[tuple[str, Askable]] = []
         for url in self.urls:
-            target = HttpTarget(
+            door = HttpTarget(
                 url,
                 self.api_key,
                 self.headers,
@@ -44,6 +49,8 @@ class Endpoint:
                 connect_timeout_s=self.connect_timeout_s,
                 key_header=self.key_header,
             )
-            targets.append((url, target))
-        spread = SpreadTarget(targets, self.url_strategy) if len(targets) > 1 else targets[0][1]
-        return RetryingTarget(spread, self.retries) if self.retries else spread
+            targets.append((url, door))
+        target: Askable = SpreadTarget(targets, self.url_strategy) if len(targets) > 1 else targets[0][1]
+        if self.retries:
+            target = RetryingTarget(target, self.retries)
+        return ServerConversations(target) if self.keeps_conversations else target

@@ -11,12 +11,14 @@ import numpy.typing as npt
 
 BranchKind = Literal["fork", "spawn"]
 
-ContextMode = Literal["accumulate", "accumulate_authored", "server_state", "isolated", "verbatim", "tokens"]
+ContextMode = Literal["accumulate", "accumulate_authored", "server_state", "server_conversation", "isolated", "verbatim", "tokens"]
 """How a turn's request is built.
 
 accumulate: the turn's messages are appended to the history, the live reply is appended after it (DAG, multi-turn).
 accumulate_authored: messages are appended too, but live replies are dropped: the file holds the assistant's messages.
-server_state: as accumulate, but the server keeps the history: only what is new goes out, with the last reply's id (Responses).
+server_state: as accumulate, but the server keeps the history: only what is new goes out, with the last reply's id
+(Responses).
+server_conversation: likewise, with the id of a conversation that the server keeps; a fork begins one of its own.
 isolated: the turn's messages are the whole message array; nothing is carried from turn to turn.
 verbatim: the turn's `payload` is the whole body, nothing added or taken away (inputs_json).
 tokens: the turn's `tokens` say how many tokens (or which) go in and come out (flat and agentic JSONL).

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import click
 import pytest
 
+from llmirage_client.commands.run import run
 from llmirage_client.load.branches import Family
 from llmirage_client.load.context_modes import CONTEXT_MODES, in_context_mode
 from llmirage_client.load.conversation import Conversation, Identifiers
@@ -100,6 +102,19 @@ def test_a_server_that_keeps_the_history_gets_what_is_new() -> None:
     assert (spawned["input"], "previous_response_id" in spawned) == ([user("kid")], False)
 
 
+def test_a_conversation_on_the_server_gets_what_is_new_and_a_fork_has_its_own() -> None:
+    talk = Talk("server_conversation", "a", "b", "c", endpoint_type="responses")
+    own_id = talk.conversation.correlation_id
+    first = talk.send("1", response_id="r1")
+    assert (first["input"], first["conversation"]) == ([user("a")], own_id)
+    second = talk.send(None)
+    assert (second["input"], second["conversation"], "previous_response_id" in second) == ([user("b")], own_id, False)
+    assert talk.send("3")["input"] == [user("b"), user("c")]
+    forked = talk.fork()
+    assert forked["input"] == [user("a"), assistant("1"), user("b"), user("c"), assistant("3"), user("kid")]
+    assert forked["conversation"] != own_id
+
+
 def test_replies_go_back_as_they_came_but_forks_do_not_get_what_servers_built() -> None:
     talk = Talk("deltas_without_responses", "a", "b", endpoint_type="responses", tool_results="authored")
     talk.send("re", items=[THOUGHT, SEARCH, TEXT, CALL])
@@ -182,4 +197,6 @@ def test_modes_are_refused_where_they_make_no_sense(bench: Any) -> None:
     with pytest.raises(ValueError, match="message arrays do not have"):
         in_context_mode(forked, "message_array_with_responses")
     assert {session.mode for session in in_context_mode(forked, "server_state").sessions.values()} == {"server_state"}
-    assert set(CONTEXT_MODES) >= {"deltas_without_responses", "deltas_with_responses", "message_array_with_responses"}
+    offered = next(option for option in run.params if option.name == "context_mode")
+    assert isinstance(offered.type, click.Choice)
+    assert list(offered.type.choices) == list(CONTEXT_MODES)

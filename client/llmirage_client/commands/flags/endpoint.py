@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 _SECTION = "Endpoint"
 _ABOVE_ZERO = click.FloatRange(min=0, min_open=True)
 _FILE = click.Path(exists=True, dir_okay=False)
+_MODES = (  # those of load.context_modes, which is not loaded for a help text
+    "deltas_without_responses",
+    "deltas_with_responses",
+    "message_array_with_responses",
+    "server_state",
+    "server_conversation",
+)
 _THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 
 
@@ -136,12 +143,10 @@ endpoint_flags = together(
     flag(
         _SECTION,
         "--context-mode",
-        type=click.Choice(
-            ["deltas_without_responses", "deltas_with_responses", "message_array_with_responses", "server_state"]
-        ),
+        type=click.Choice(_MODES),
         metavar="MODE",
         help="How turns become requests, over what the file says: deltas_without_responses, deltas_with_responses, "
-        "message_array_with_responses or server_state (docs/context-modes.md).  [default: the file's]",
+        "message_array_with_responses, server_state or server_conversation (docs/context-modes.md).  [default: the file's]",
     ),
     flag(
         _SECTION,
@@ -194,6 +199,7 @@ endpoint_flags = together(
 
 def endpoint_of(settings: dict[str, Any]) -> Endpoint:
     """Raises click.UsageError for what cannot be an endpoint."""
+    from llmirage_client.load.context_modes import ON_SERVER
     from llmirage_client.targets.address import normalise_url
     from llmirage_client.targets.endpoint import Endpoint
     from llmirage_client.targets.tls import Tls
@@ -206,10 +212,12 @@ def endpoint_of(settings: dict[str, Any]) -> Endpoint:
         tls.context()
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    on_server = settings["context_mode"] == "server_state"
+    on_server = settings["context_mode"] in ON_SERVER
     strategy: UrlStrategy = settings["url_strategy"] or ("sticky" if on_server else "round_robin")
     if on_server and len(urls) > 1 and strategy != "sticky":
-        raise click.UsageError("--context-mode server_state needs --url-strategy sticky: one server keeps the history")
+        raise click.UsageError(
+            f"--context-mode {settings['context_mode']} needs --url-strategy sticky: one server keeps the history"
+        )
     messages = settings["endpoint_type"] == "messages"
     return Endpoint(
         urls=urls,
@@ -220,12 +228,15 @@ def endpoint_of(settings: dict[str, Any]) -> Endpoint:
         connect_timeout_s=settings["connect_timeout_seconds"],
         retries=settings["retries"],
         url_strategy=strategy,
+        keeps_conversations=settings["context_mode"] == "server_conversation",
         tls=tls,
     )
 
 
 def endpoint_fields(workload: Workload, settings: dict[str, Any]) -> dict[str, Any]:
     """Fields of RunOptions. Raises click.UsageError for what makes no sense together."""
+    from llmirage_client.load.context_modes import ON_SERVER
+
     kind = settings["endpoint_type"]
     if kind == "raw":
         if settings["endpoint_path"] is None:
@@ -235,8 +246,10 @@ def endpoint_fields(workload: Workload, settings: dict[str, Any]) -> dict[str, A
                 f"--endpoint-type raw sends whole request bodies, which a {workload.format} file does not have: take chat, "
                 "completions, responses or messages; --endpoint-path goes with each of them"
             )
-    if settings["context_mode"] == "server_state" and kind != "responses":
-        raise click.UsageError("--context-mode server_state needs --endpoint-type responses: only this API keeps histories")
+    if settings["context_mode"] in ON_SERVER and kind != "responses":
+        raise click.UsageError(
+            f"--context-mode {settings['context_mode']} needs --endpoint-type responses: only this API keeps histories"
+        )
     return {
         "model": settings["model"] or "",
         "endpoint_type": kind,

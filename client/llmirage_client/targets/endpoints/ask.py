@@ -13,7 +13,8 @@ from llmirage_client.targets.reply import Reply
 class Ask:
     """One request, in no API's words but for items and tools, which have the API's own form already.
 
-    previous_response_id, conversation_id: what the server itself remembers; the items are then only what is new.
+    previous_response_id: what the server itself remembers; the items are then only what is new. conversation_id: likewise;
+    it is our name for what targets.server_conversations makes.
     """
 
     items: Sequence[Mapping[str, Any]]
