@@ -91,11 +91,11 @@ def histogram(
         # What a log scale cannot show lies at its left edge.
         xs, ys = np.nan_to_num(sx(np.sort(v)[at]), nan=left), share((at + 1) * (100.0 / v.size))
         parts.append(path(polyline(np.repeat(xs, 2), np.append(lower.bottom, np.repeat(ys, 2)[:-1])), f"l l{number}"))
-    zeros = float((np.concatenate(values) <= 0).mean()) if sx.log else 0.0
+    zeros = float((np.concatenate(values) < sx.low).mean()) if sx.log else 0.0
     if zeros:
-        parts.append(text(f"{100 * zeros:.2g} % are 0, left of the axis", right, lower.top - 9.0, anchor="end"))
+        parts.append(text(f"{100 * zeros:.2g} % are about 0, left of the axis", right, lower.top - 9.0, anchor="end"))
     for label, at_px, box, row in labels:
-        parts.append(line(at_px, plot_top, at_px, lower.bottom, "m"))
+        parts += [line(at_px, panel.top, at_px, panel.bottom, "m") for panel in (upper, lower)]
         parts.append(text(label, box.left, plot_top - 4.0 - _LABEL_ROW_PX * row))
     return svg(size, title, description or _words(kept[0][0]), parts)
 
@@ -133,7 +133,7 @@ def _labels(marks: Mapping[str, float], sx: Scale, left: float, right: float) ->
     placed: list[tuple[str, float, Box, int]] = []
     for name, value in marks.items():
         label = f"{name} {sx.say(value)}"
-        at = sx.at(value) if value > 0 or not sx.log else sx.start_px
+        at = sx.at(value) if value >= sx.low else sx.start_px
         wide = text_width(label, TEXT_PX)
         x = min(max(at - wide / 2, left + 3.0), right + 18.0 - wide)
         box = text_box(label, x, 0.0, TEXT_PX)

@@ -13,6 +13,7 @@ from llmirage_client.report.html.svg import Floats, text_box
 
 TEXT_PX = 12.0
 _LOG_FROM = 60.0  # a positive sample whose largest value is so many times its smallest reads better on a log scale
+_NOUGHT = 1e-5  # of the largest value
 _SMALLEST = 1e-12  # what is below is rounding, not a measurement
 _GAP_PX = 10.0  # between labels
 _LARGE = ((1e9, "G"), (1e6, "M"), (1e3, "k"))  # prefixes of numbers from ten times their size
@@ -55,11 +56,11 @@ class Scale:
     divisor: float
 
     def __call__(self, values: Floats | Sequence[float]) -> Floats:
-        """Pixels of values; those outside the limits lie outside the axis, those a log scale cannot show are NaN."""
+        """Pixels of values; those outside the limits lie outside the axis, those below a log axis are NaN."""
         v = np.asarray(values, dtype=np.float64)
         low, high = self.low, self.high
         if self.log:
-            v = np.log10(np.where(v > 0, v, np.nan))
+            v = np.log10(np.where(v >= low * (1 - 1e-9), v, np.nan))
             low, high = math.log10(low), math.log10(high)
         return self.start_px + (v - low) / (high - low) * (self.end_px - self.start_px)
 
@@ -167,12 +168,16 @@ def with_unit(number: str, unit: str) -> str:
 
 
 def _extent(values: Sequence[Floats]) -> tuple[float, float, float]:
-    """Smallest, largest and smallest positive of the finite values; 0, 1 and 1 without any."""
+    """Smallest, largest and smallest positive of the finite values; 0, 1 and 1 without any.
+
+    What is 100,000 times smaller than the largest counts as 0: on no chart can both be read.
+    """
     finite = [kept for v in values if (kept := v[np.isfinite(v)]).size]
     if not finite:
         return 0.0, 1.0, 1.0
     low, high = min(float(v.min()) for v in finite), max(float(v.max()) for v in finite)
-    positive = [float(p.min()) for v in finite if (p := v[v > 0]).size]
+    positive = [float(p.min()) for v in finite if (p := v[v > max(high, 0.0) * _NOUGHT]).size]
+    low = 0.0 if -high * _NOUGHT < low < 0 else low
     return low, high, min(positive, default=0.0)
 
 
