@@ -143,7 +143,7 @@ def test_every_bundled_workload_loads_by_name() -> None:
 
 def test_an_unknown_bundled_name_lists_the_names_there_are() -> None:
     (problem,) = problems_of("bundled:dag")
-    assert problem.startswith("there is no such bundled workload; choose one of coding-agent, dag-agent-team, dag-example")
+    assert problem.startswith("there is no such bundled workload; choose one of chat, coding-agent, ")
 
 
 LINES = [json.loads(line) for file in EXAMPLES if file.suffix == ".jsonl" for line in file.read_text().splitlines()]

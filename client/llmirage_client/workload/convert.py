@@ -37,6 +37,7 @@ _KINDS = {
     "accumulate": "conversations whose replies are threaded in",
     "accumulate_authored": "conversations with the file's own replies",
     "server_state": "conversations whose history the server keeps",
+    "server_conversation": "conversations whose history the server keeps",
     "isolated": "requests that are complete in themselves",
     "verbatim": "whole request bodies",
     "tokens": "calls in tokens",

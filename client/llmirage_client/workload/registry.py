@@ -141,8 +141,9 @@ def _needs() -> str:
 
 def bundled() -> dict[str, Path]:
     """Every workload that ships with the package, by name."""
-    files = sorted(BUNDLED_DIRECTORY.iterdir()) if BUNDLED_DIRECTORY.is_dir() else []
-    return {file.name.removesuffix(suffix): file for file in files for suffix in _SUFFIXES if file.name.endswith(suffix)}
+    files = list(BUNDLED_DIRECTORY.iterdir()) if BUNDLED_DIRECTORY.is_dir() else []
+    named = {file.name.removesuffix(end): file for file in files for end in _SUFFIXES if file.name.endswith(end)}
+    return dict(sorted(named.items()))
 
 
 def resolve_bundled(name: str) -> str:
