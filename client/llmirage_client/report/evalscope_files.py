@@ -139,6 +139,8 @@ def _benchmark_summary(run: _Run, options: Mapping[str, Any]) -> dict[str, Any]:
     if counted.any():
         duration_s = float(columns.end_s[counted].max() - columns.start_s[counted].min()) * run.speed
     streamed = ok & columns.streamed
+    # A failed reply has no form; it counts as what was asked for.
+    as_stream = counted & (columns.streamed | (~ok & bool(options.get("streaming", True))))
     content: dict[str, Any] = {
         "Test Duration (s)": round(duration_s, 4),
         "Concurrency": options.get("concurrency") or -1,
@@ -146,11 +148,12 @@ def _benchmark_summary(run: _Run, options: Mapping[str, Any]) -> dict[str, Any]:
         "Total Requests": int(counted.sum()),
         "Success Requests": int(ok.sum()),
         "Failed Requests": int((counted & ~ok).sum()),
-        "Stream Requests": int((counted & columns.streamed).sum()),
-        "Non-Stream Requests": int((counted & ~columns.streamed).sum()),
+        "Stream Requests": int(as_stream.sum()),
+        "Non-Stream Requests": int((counted & ~as_stream).sum()),
         "Req Throughput (req/s)": _per_s(ok.sum(), duration_s),
         "Avg Latency (s)": _mean(run.latency_s, 4),
         "Avg Input Tokens": _mean(run.prompt, 4),
+        "Input Throughput (tok/s)": _per_s(np.nansum(run.prompt), duration_s),
         "Output Throughput (tok/s)": _per_s(np.nansum(run.completion), duration_s),
         "Total Throughput (tok/s)": _per_s(np.nansum(run.completion) + np.nansum(run.prompt), duration_s),
         "Avg TTFT (ms)": _mean(np.where(streamed if streamed.any() else ok, run.ttft_s, np.nan) * 1e3, 2),
