@@ -50,3 +50,16 @@ def test_keys_are_taken_from_words() -> None:
     }
     assert object_form([json.dumps(USER), "JSON!"]) == USER
     assert object_form(["Some JSON"])["required"] == ["answer", "explanation"]
+
+
+def test_a_key_in_the_plural_is_a_list() -> None:
+    schema = object_form(["Answer in JSON with the keys name, tags, status, address, categories and days"])
+    kinds = {name: sub["type"] for name, sub in schema["properties"].items()}
+    assert kinds == {
+        "name": "string",
+        "tags": "array",
+        "status": "string",
+        "address": "string",
+        "categories": "array",
+        "days": "integer",
+    }

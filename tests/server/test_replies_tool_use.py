@@ -247,6 +247,50 @@ TABLE: list[tuple[tuple[Tool, ...], str, Calls]] = [
 ]
 
 
+# The same again for tools of other trades, and in other languages.
+DISTANCE = tool("get_distance", "Compute the distance between two cities.", {"origin": TEXT, "destination": TEXT})
+SLACK = tool("slack_post_message", "Post a message to a Slack channel.", {"channel": TEXT, "text": TEXT})
+FIBONACCI = tool("fibonacci", "Compute the nth Fibonacci number.", {"n": WHOLE})
+TIP = tool("calculate_tip", "Calculate a tip.", {"bill": NUMBER, "percentage": NUMBER})
+WHERE = tool("get_weather", "Get the temperature for coordinates.", {"latitude": NUMBER, "longitude": NUMBER})
+PLAY = tool("play_music", "Play a song.", {"song": TEXT})
+TODOS = tool("todo_write", "Write the todo list.", {"todos": {"type": "array", "items": TEXT}})
+PRODUCT = tool("get_product_info", "Get a product by its id.", {"product_id": TEXT})
+TABLE += [
+    ((DISTANCE,), "How far is Berlin from Munich?", [("get_distance", {"origin": "Munich", "destination": "Berlin"})]),
+    (
+        (SLACK, EMAIL),
+        "Post 'deploy done' to the #general channel on slack",
+        [("slack_post_message", {"channel": "#general", "text": "deploy done"})],
+    ),
+    ((FIBONACCI,), "Give me the 10th fibonacci number", [("fibonacci", {"n": 10})]),
+    ((TIP, CALCULATOR), "What's a 20% tip on a $50 bill?", [("calculate_tip", {"bill": 50, "percentage": 20})]),
+    ((WHERE,), "What's the weather like in Paris today?", [("get_weather", {"latitude": 48.86, "longitude": 2.35})]),
+    ((PLAY,), "Play Bohemian Rhapsody by Queen", [("play_music", {"song": "Bohemian Rhapsody"})]),
+    ((TODOS, *CODING), "Add a dark mode toggle to the settings page", []),
+    ((PRODUCT, SEARCH), "Tell me about product ABC-123", [("get_product_info", {"product_id": "ABC-123"})]),
+    (
+        (STOCK,),
+        "Get stock prices for AAPL and Microsoft",
+        [("get_stock_price", {"symbol": "AAPL"}), ("get_stock_price", {"symbol": "MSFT"})],
+    ),
+    (
+        (EMAIL,),
+        "Can you write an email to john@doe.com telling him the meeting moved to 3pm",
+        [("send_email", {"to": "john@doe.com", "body": "the meeting moved to 3pm"})],
+    ),
+    (
+        (TRANSLATE,),
+        "How do you say hello in Spanish?",
+        [("translate_text", {"text": "hello", "target_language": "Spanish"})],
+    ),
+    ((CALCULATOR,), "(12+8)/4", [("calculator", {"expression": "(12 + 8) / 4"})]),
+    ((WEATHER,), "¿Qué tiempo hace en Madrid?", [("get_weather", {"location": "Madrid"})]),
+    ((WEATHER,), "Quel temps fait-il à Paris ?", [("get_weather", {"location": "Paris"})]),
+    ((WEATHER,), "Wie ist das Wetter in Berlin?", [("get_weather", {"location": "Berlin"})]),
+]
+
+
 @pytest.fixture(scope="module")
 def source() -> ComposedReplies:
     return ComposedReplies(embedded(), make_reply_source("prose", embedded()))

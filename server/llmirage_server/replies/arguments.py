@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmirage_server.replies.hearing import lower_places, places, proper_names, words_of
-from llmirage_server.replies.listener import PLACE_NAMES, Hints, Listener
+from llmirage_server.replies.hearing import lower_places, places, proper_names, tickers, words_of
+from llmirage_server.replies.listener import PLACE_NAMES, TICKER_NAMES, Hints, Listener
 from llmirage_server.replies.structured.schema import Resolver, SchemaError
 from llmirage_server.replies.structured.values import validator_for, value_for
 
@@ -100,6 +100,8 @@ def calls_wanted(schema: Any, said: str) -> int:
     """How many calls of one tool the words ask for: one for each of the places named, where it takes a place."""
     flat = Resolver(schema).flat(schema) if isinstance(schema, Mapping) else {}
     properties = flat.get("properties") or {}
+    if sum([bool(words_of(name) & TICKER_NAMES) for name in properties]) == 1:
+        return max(1, len(tickers(said)))
     if sum([bool(words_of(name) & PLACE_NAMES) and "array" not in str(sub) for name, sub in properties.items()]) == 1:
         return max(1, len(places(said) or proper_names(said) or lower_places(said)))
     return 1

@@ -23,7 +23,8 @@ _VERBS: Mapping[Act, str] = {
     "switch set apply complete mark str",
     "delete": "apply delete remove cancel drop clear erase unsubscribe rm",
     "send": "send email mail message text notify reply forward post tell share dm sms",
-    "run": "run execute exec launch start install invoke call test build deploy restart stop use",
+    "run": "run play pause click press navigate execute exec launch start install invoke call test build deploy "
+    "restart stop use",
 }
 VERBS: Mapping[str, frozenset[Act]] = {
     verb: frozenset(act for act, verbs in _VERBS.items() if verb in verbs.split())
@@ -70,8 +71,9 @@ _MADE_UP = re.compile(
     re.IGNORECASE,
 )  # fmt: skip
 _EXPLAINED = re.compile(
-    r"\s*(?:how (?:do|can|would|should|could|does)\b|how to\b|explain\b|define\b|why\b|what (?:does|do) .{1,40} mean\b"
-    r"|what(?:'s| is) the difference between\b|what(?:'s| is| are) an? )",
+    r"\s*(?:how (?:do|can|would|should|could|does)\b(?! (?:you|i|one) (?:say|spell|pronounce))|how to\b|explain\b|"
+    r"define\b|why\b|what (?:does|do) .{1,40} mean\b"
+    r"|what(?:'s| is) the difference between\b|what(?:'s| is| are) an? [a-z -]{1,40}\??$)",
     re.IGNORECASE,
 )
 _CONDITION = re.compile(r"^\s*(?:if|when|once|unless|in case)\b[^,]*,", re.IGNORECASE)
@@ -168,6 +170,6 @@ def _clause(said: str, stage: int, backwards: bool) -> Clause:
     topic = _CONDITION.sub("", _QUOTED.sub(" ", said))
     if (made_up := _MADE_UP.search(topic)) is not None:
         topic = topic[: made_up.end()]
-    elif acts & {"send", "create"} and not question:
+    elif acts & {"send", "create"} and "get" not in acts and not question:
         topic = _CONTENT.sub(" ", topic)
     return Clause(said, topic, stage, frozenset(acts), question, _EXPLAINED.match(said) is not None, backwards)

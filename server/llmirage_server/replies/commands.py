@@ -32,7 +32,7 @@ _TYPED: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"\b((?:git|npm|pip|docker|kubectl|make|cargo|go|yarn|pnpm|uv|brew|apt) [a-z][\w-]*(?: -{1,2}\w[\w-]*)*)", "{1}"),
         (r"\brun (?:all )?(?:the |my |our )?(?:unit )?tests?\b", "pytest"),
         (r"\b(?:current|working) (?:working )?directory\b", "pwd"),
-        (r"\b(?:list|show|see|which|what)\b.{0,25}\b(?:files|folders|director(?:y|ies)|contents)\b", "ls {file}"),
+        (r"\b(?:list|show|see|which|what)\b.{0,25}\b(?:files|folders|director(?:y|ies))\b", "ls {file}"),
         (r"\b(?:show|print|display|cat|read|view|contents? of|what(?:'s| is) in)\b.*", "cat {file}"),
         (r"\b(?:make|create|new) (?:a |an )?(?:new )?(?:directory|folder)(?: (?:called|named))? ([\w./-]+)", "mkdir {1}"),
         (r"\b(?:delete|remove)\b.*", "rm {file}"),

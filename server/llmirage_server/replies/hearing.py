@@ -8,7 +8,7 @@ from collections.abc import Callable
 from llmirage_server.replies.commands import FILE
 from llmirage_server.replies.lexicon import word_set
 
-_NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?![\w])")
+_NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?=(?:st|nd|rd|th)?(?!\w))")
 _NUMBER_WORDS = {
     word: str(number)
     for number, word in enumerate("two three four five six seven eight nine ten eleven twelve".split(), start=2)  # noqa: SIM905
@@ -34,7 +34,7 @@ _PLACE = re.compile(
 )
 _ONE_MORE = re.compile(r"(?:\s*,\s*(?:and\s+)?|\s+and\s+(?:in\s+)?|\s+or\s+)([A-Z][\w-]+(?: [A-Z][\w-]+)*)")
 _STATE = re.compile(r"[A-Z]{2,3}")
-_PROPER = re.compile(r"(?<=[a-z,] )([A-Z][\w-]+(?: [A-Z][\w-]+)*)")
+_PROPER = re.compile(r"(?<=[a-zà-ÿ,] )([A-Z][\w-]+(?: [A-Z][\w-]+)*)")
 _SUBJECT = re.compile(
     r"(?:^|[.!?:]\s+)([A-Z][\w-]+(?: [A-Z][\w-]+)*)(?=,? (?:is|was|has|aged|lives|works|and [A-Z]|\d)|, )", re.MULTILINE
 )
@@ -62,6 +62,18 @@ _DAY_WORDS = re.compile(
 )  # fmt: skip
 _CLOCK = re.compile(r"\b(\d{1,2})(?::(\d\d))?\s*(am|pm)\b|\b([01]?\d|2[0-3]):([0-5]\d)\b|\b(noon|midnight)\b", re.IGNORECASE)
 _QUOTED = re.compile(r"[\"“]([^\"”]+)[\"”]|(?<!\w)'([^']{2,})'(?!\w)|`([^`\n]+)`")
+_COORDINATES = {
+    "Paris": (48.86, 2.35), "London": (51.51, -0.13), "Berlin": (52.52, 13.41), "Tokyo": (35.68, 139.69),
+    "Madrid": (40.42, -3.7), "New York": (40.71, -74.01), "San Francisco": (37.77, -122.42), "Rome": (41.9, 12.5),
+    "Sydney": (-33.87, 151.21),
+    "Bogotá": (4.71, -74.07), "Boston": (42.36, -71.06), "Oslo": (59.91, 10.75), "Chicago": (41.88, -87.63),
+}  # fmt: skip
+_TICKERS = {
+    "Apple": "AAPL", "Tesla": "TSLA", "Microsoft": "MSFT", "Google": "GOOGL", "Alphabet": "GOOGL", "Amazon": "AMZN",
+    "Nvidia": "NVDA", "NVIDIA": "NVDA", "Meta": "META", "Netflix": "NFLX", "Intel": "INTC",
+}  # fmt: skip
+_TICKER = re.compile(r"\$?\b(?!NVIDIA\b)([A-Z]{2,5})\b")
+_COMPANY = re.compile(rf"\b(?:{'|'.join(_TICKERS)})\b")
 _split_words: Callable[[str], list[str]] = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+").findall
 
 
@@ -96,6 +108,18 @@ def ends_of_route(said: str) -> tuple[str | None, str | None]:
     """Where a journey starts and where it goes: "from New York to London"."""
     start, end = (re.search(rf"\b{word}\s+({_CAPITALISED})", said) for word in ("from", "to"))
     return start and start.group(1), end and end.group(1)
+
+
+def at(said: str) -> tuple[float, float] | None:
+    """Latitude and longitude of the first place named, where it is one of a few that everybody knows."""
+    return next((_COORDINATES[place] for place in [*places(said), *proper_names(said)] if place in _COORDINATES), None)
+
+
+def tickers(said: str) -> list[str]:
+    """The symbols of the shares that a text names."""
+    found = {match.start(): match[1] for match in _TICKER.finditer(said)}
+    found |= {match.start(): _TICKERS[match[0]] for match in _COMPANY.finditer(said)}
+    return [found[place] for place in sorted(found)]
 
 
 def lower_places(said: str) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-_WORD = re.compile(r"[A-Za-z]+")
+_WORD = re.compile(r"[^\W\d_]+")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
@@ -27,7 +27,8 @@ EMPTY = word_set(
     "information info data details result results output input need needs like good best thing things mcp api server"
 )  # fmt: skip
 _SAID_AS: Mapping[str, str] = {
-    "weather": "temperature forecast rain raining rainy sunny snow snowing wind windy umbrella hot cold warm humidity "
+    "weather": "tiempo clima temps météo wetter meteo tempo 天气 天気 temperature forecast rain raining rainy sunny snow "
+               "snowing wind windy umbrella hot cold warm humidity "
                "degrees jacket",
     "forecast": "weather rain sunny temperature umbrella",
     "temperature": "weather hot cold warm degrees",

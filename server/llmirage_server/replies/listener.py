@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llmirage_server.replies import hearing
+from llmirage_server.replies import hearing, phrases
+from llmirage_server.replies.asked import VERBS
 from llmirage_server.replies.commands import FILE, code_of, command_of, sql_of
 from llmirage_server.replies.hearing import words_of
 from llmirage_server.replies.lexicon import EMPTY, meaning, split_words, word_set
@@ -36,6 +37,7 @@ _CODE_NAMES = word_set("code program script source python")
 _SQL_NAMES = word_set("sql query statement")
 _DATE_NAMES = word_set("date day when deadline due start departure arrival checkin checkout time datetime")
 _TIME_NAMES = word_set("time hour start when at")
+_WHEN = word_set("date day deadline due checkin checkout datetime")
 _LANGUAGE_NAMES = word_set("language lang locale")
 _TITLES = word_set("subject title summary topic headline label")
 _BODIES = word_set("body content text message note description")
@@ -43,78 +45,9 @@ _LIMITS = word_set(
     "limit max maximum top k page offset timeout num count size results ms seconds per min minimum temperature"
 )
 _OLD, _NEW = word_set("old from before search find original"), word_set("new to after replace replacement with")
+TICKER_NAMES = word_set("symbol symbols ticker tickers")
 _SUBSTITUTED = word_set("string str text old new replacement find replace")
 _ARRAY_OF_PLACES = frozenset(name + "s" for name in PLACE_NAMES) | {"cities", "countries"}
-
-_SHAPES: dict[str, re.Pattern[str]] = {
-    "email": re.compile(r"[\w.+-]+@[\w-]+\.[\w.]*\w"),
-    "url": re.compile(r"https?://[^\s\"'<>)]*[^\s\"'<>).,?!]"),
-    "uri": re.compile(r"https?://[^\s\"'<>)]*[^\s\"'<>).,?!]"),
-    "link": re.compile(r"https?://[^\s\"'<>)]*[^\s\"'<>).,?!]"),
-    "uuid": re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", re.IGNORECASE),
-}
-_DOMAIN = re.compile(r"\b(?:[\w-]+\.)+(?:com|org|net|io|dev|ai|edu|gov)\b(?:/[\w./-]*)?")
-_FORMULA = re.compile(r"[-(]*\d[\d\s.,()+*/^x×÷%-]*\d\)*")
-_IDENTIFIER = re.compile(r"#?\b([A-Z]{2,}-?\d[\w-]*|[A-Za-z]+_\w*\d\w*|\d{3,}|[a-z]+-\d+)\b")
-_TICKER = re.compile(r"\$?\b([A-Z]{2,5})\b")
-_LANGUAGES = re.compile(
-    r"\b(English|French|German|Spanish|Italian|Portuguese|Dutch|Japanese|Chinese|Mandarin|Korean|Russian|Arabic|Hindi|"
-    r"Polish|Swedish|Turkish|Greek)\b",
-    re.IGNORECASE,
-)  # fmt: skip
-_CURRENCIES = {"dollar": "USD", "euro": "EUR", "yen": "JPY", "pound": "GBP", "franc": "CHF", "rupee": "INR", "yuan": "CNY"}
-_CURRENCY = re.compile(r"\b(?:[A-Z]{3}\b|(?:dollar|euro|yen|pound|franc|rupee|yuan)s?\b)|[$€£¥]")
-_SIGN_CURRENCIES = {"$": "USD", "€": "EUR", "£": "GBP", "¥": "JPY"}
-_REPOSITORY = re.compile(r"\b[\w.-]+/[\w.-]+\b")
-_SEARCHED = re.compile(
-    r"^(?:.*?\b)?(?:search|google|look up|look for|look into|find out|find|research|browse|retrieve|query|looking for|"
-    r"grep)\b"
-    r"(?:\s+(?:on|through|in)?\s*(?:the |our |my )?(?:web|internet|online|google|wikipedia|knowledge base|docs|"
-    r"documentation|documents|database|codebase))*"
-    r"(?:\s+(?:for|about|on))?\s+(?:information (?:about|on)\s+|all (?:the )?(?:usages|occurrences|references|uses) "
-    r"of\s+)?(.+)",
-    re.IGNORECASE | re.DOTALL,
-)  # fmt: skip
-_TRANSLATED = re.compile(
-    r"\b(?:translate|say|convert)\s+(?:the (?:word|phrase|sentence|text):?\s+)?(.+?)\s+(?:in)?to\s+[A-Z]?[a-z]+|"
-    r"\bsay\s+(.+?)\s+in\s+\w+",
-    re.IGNORECASE,
-)
-_REPLACED = re.compile(
-    r"\b(?:replace|change|rename|swap|substitute)\s+(?:the (?:word|text|string)\s+)?(.+?)\s+(?:with|to|by|for|"
-    r"into)\s+(.+?)(?:\s+(?:in|inside|within|of|on|at)\s+\S+.*|[.?!]?$)",
-    re.IGNORECASE,
-)
-_BODY = re.compile(
-    r"(?:\b(?:saying|that says|telling \w+(?: that)?|which says|with (?:the )?(?:body|message|text|content|contents|"
-    r"note)|body|content|to tell \w+(?: that)?|that reads)\b:?\s+|:\s+)(.+)",
-    re.IGNORECASE | re.DOTALL,
-)
-_TITLE = re.compile(
-    r"\b(?:with (?:the )?(?:subject|title)|titled|subject|entitled|called|named|about|regarding|"
-    r"re)\b:?\s+(.+?)(?=\s+(?:saying|with (?:the )?(?:body|content|message)|and (?:say|tell|body)|that says|on \w+day|"
-    r"tomorrow|today|at \d|to \S+@)\b|[.?!]?$)",
-    re.IGNORECASE | re.DOTALL,
-)
-_REMINDED = re.compile(
-    r"\bremind (?:me|us|him|her|them)?\s*(?:(?:tomorrow|today|tonight|at \S+|on \w+)\s+)*(?:to|about|of|"
-    r"that)\s+(.+?)(?:\s+(?:tomorrow|today|tonight|at \d\S*|on \w+day|next \w+|in \d+ \w+).*)?[.?!]?$",
-    re.IGNORECASE,
-)
-_TASK = re.compile(
-    r"\b(?:add|create|make|put|new)\s+(?:a |an |the )?(?:(?:new )?(?:task|todo|to-do|item|note|reminder|event|issue|"
-    r"ticket)\b(?: (?:to|for|about|called|titled|named|that|saying))?:?\s+)?(.+?)(?:\s+(?:to|on|in|into) (?:my|the|our) "
-    r".*)?[.?!]?$",
-    re.IGNORECASE,
-)
-_MEETING = re.compile(
-    r"\b((?:[a-z-]+ )?(?:meeting|call|lunch|dinner|appointment|interview|standup|review|sync|party|coffee)(?: (?:with|"
-    r"about) [A-Z][\w]*(?: and [A-Z]\w*)*)?)",
-    re.IGNORECASE,
-)
-_DROPPED = word_set("weather forecast please in for at near of on the is what whats how celsius fahrenheit today "
-                    "tomorrow now "
-                    "tonight price stock temperature time population currently like")  # fmt: skip
 
 
 @dataclass(slots=True, frozen=True)
@@ -141,7 +74,7 @@ class Listener:
         self._tool = set(split_words(tool))
         self._hints = hints
         self._quoting = quoting
-        self._numbers = [f"{number:.15g}" for number in hints.numbers] or hearing.numbers(_DATED.sub(" ", said))
+        self._numbers = [f"{number:.15g}" for number in hints.numbers] or hearing.numbers(phrases.DATED.sub(" ", said))
         self._quoted = hearing.quoted(said)
         self._names: set[str] = set()
 
@@ -157,7 +90,17 @@ class Listener:
         elsewhere = Listener(self._hints.more, self._turn, "", Hints(numbers=(0,)), quoting=False)
         elsewhere._numbers = []
         elsewhere._names = self._names
-        return elsewhere._value(name, schema, required)
+        found = elsewhere._value(name, schema, required)
+        if found is None and self._is_plain(name, schema):
+            return next(iter(reversed(hearing.proper_names(self._hints.more))), None)
+        return found
+
+    @staticmethod
+    def _is_plain(name: str, schema: Mapping[str, Any]) -> bool:
+        """Whether it is a text of which nothing is known."""
+        return (
+            types_of(schema) == ["string"] and not schema.keys() & {"enum", "const", "format"} and not strings.is_known(name)
+        )
 
     def _value(self, name: str, schema: Mapping[str, Any], required: bool) -> Any:
         if "enum" in schema:
@@ -207,6 +150,8 @@ class Listener:
 
     def _number(self, name: str, fraction: bool, required: bool) -> Number | None:
         words = words_of(name)
+        if words & {"latitude", "lat", "longitude", "lon", "lng"} and (place := hearing.at(self._said)) is not None:
+            return place[0 if words & {"latitude", "lat"} else 1]
         beside = None if self._hints.numbers else hearing.number_beside(self._said, words - EMPTY - {"id"} or words)
         if beside is None and not self._hints.numbers and words & _LIMITS and not required:
             found = re.search(
@@ -238,15 +183,17 @@ class Listener:
         )
 
     def _string(self, name: str, schema: Mapping[str, Any], required: bool) -> str | None:
-        words = words_of(name)
+        words = words_of(re.sub(r"check[_-]?(?=in|out)", "check", name, flags=re.IGNORECASE))
         form = schema.get("format")
-        shape = _SHAPES.get(form or "") or next((_SHAPES[word] for word in sorted(words) if word in _SHAPES), None)
-        if shape is None and words & _ADDRESSEES and (match := _SHAPES["email"].search(self._said)):
+        shape = phrases.SHAPES.get(form or "") or next(
+            (phrases.SHAPES[word] for word in sorted(words) if word in phrases.SHAPES), None
+        )
+        if shape is None and words & _ADDRESSEES and (match := phrases.SHAPES["email"].search(self._said)):
             return match[0]
         if shape is not None:
             if (match := shape.search(self._said)) is not None:
                 return match[0]
-            if words & {"url", "uri", "link", "website"} and (match := _DOMAIN.search(self._said)):
+            if words & {"url", "uri", "link", "website"} and (match := phrases.DOMAIN.search(self._said)):
                 return f"https://{match[0]}"
             return None
         if form in ("date", "date-time", "time"):
@@ -259,7 +206,10 @@ class Listener:
             return self._hints.formula
         if self._hints.formula and words & _CODE_NAMES:
             return f"print({self._hints.formula})"
-        return self._special(words) or self._named(name, words, required)
+        found = self._special(words)
+        if found is None and (words & _WHEN and not words & _TEXT_NAMES):
+            return None
+        return found or self._named(name, words, required)
 
     def _moment(self, form: str) -> str | None:
         day, time = hearing.date(self._said), hearing.clock(self._said)
@@ -283,15 +233,17 @@ class Listener:
         if words & _FILE_NAMES and (match := FILE.search(said)):
             return match[0]
         if words & _LANGUAGE_NAMES or (words & {"target", "source", "to", "from"} and "translate" in self._tool):
-            found = _LANGUAGES.findall(said)
+            found = phrases.LANGUAGES.findall(said)
             return found[-1] if found and not words & {"source", "from"} else found[0] if len(found) > 1 else None
         if words & {"currency", "currencies", "base"} or (words & {"from", "to"} and self._tool & {"currency", "exchange"}):
             return self._currency(words)
-        if words & {"symbol", "ticker"} and (match := _TICKER.search(said)):
-            return match[1]
-        if words & {"repo", "repository"} and (match := _REPOSITORY.search(said)):
+        if words & TICKER_NAMES and (symbols := hearing.tickers(said)):
+            return symbols[self._turn % len(symbols)]
+        if words & {"channel"} and (match := phrases.CHANNEL.search(said)):
             return match[0]
-        if words & {"id", "identifier", "number", "code", "sku", "key"} and (match := _IDENTIFIER.search(said)):
+        if words & {"repo", "repository"} and (match := phrases.REPOSITORY.search(said)):
+            return match[0]
+        if words & {"id", "identifier", "number", "code", "sku", "key"} and (match := phrases.IDENTIFIER.search(said)):
             return match[1]
         if words & {"id", "identifier", "number"} and self._numbers:
             return self._numbers[0]
@@ -310,9 +262,12 @@ class Listener:
 
     def _currency(self, words: set[str]) -> str | None:
         found = []
-        for match in _CURRENCY.finditer(self._said):
+        for match in phrases.CURRENCY.finditer(self._said):
             word = match[0]
-            found.append(_SIGN_CURRENCIES.get(word) or (word if word.isupper() else _CURRENCIES[word.rstrip("s").lower()]))
+            found.append(
+                phrases.SIGN_CURRENCIES.get(word)
+                or (word if word.isupper() else phrases.CURRENCIES[word.rstrip("s").lower()])
+            )
         if not found:
             return None
         return found[-1] if words & {"to", "target", "quote"} else found[0]
@@ -331,11 +286,13 @@ class Listener:
                 return start
             if words & _ENDS and end:
                 return end
+            if words & (_STARTS | _ENDS) and len(named := self._ends(start, end)) > 1:
+                return named[0] if words & _STARTS else named[-1]
             found = hearing.places(said) or hearing.proper_names(said) or hearing.lower_places(said) or self._rest()
             return found[self._turn % len(found)] if found else None
-        if words & _SUBSTITUTED and words & (_OLD | _NEW) and (replaced := _REPLACED.search(said)) is not None:
+        if words & _SUBSTITUTED and words & (_OLD | _NEW) and (replaced := phrases.REPLACED.search(said)) is not None:
             return replaced[2 if words & _NEW - {"to"} else 1].strip("\"'`“” ")
-        if words & _FORMULA_NAMES and (match := _FORMULA.search(said)):
+        if words & _FORMULA_NAMES and (match := phrases.FORMULA.search(said)):
             return match[0].strip()
         if self._hints.result and words & _BODIES:
             return self._hints.result
@@ -343,35 +300,47 @@ class Listener:
             return None
         return self._worded(name, words, required)
 
+    def _ends(self, start: str | None, end: str | None) -> list[str]:
+        """The places of a journey in order, of which only one may be marked as its start or its end."""
+        known = [place for place in (start, end) if place]
+        names = dict.fromkeys([*hearing.places(self._said), *phrases.CITY.findall(self._said)])
+        others = [place for place in names if place not in known]
+        return [*([start] if start else []), *others, *([end] if end else [])]
+
     def _worded(self, name: str, words: set[str], required: bool) -> str | None:
         """The user's own words."""
         said = self._said
         if self._quoted and not words & PLACE_NAMES and (required or words & _TEXT_NAMES):
             return self._quoted.pop(0)
         if words & _SEARCH_NAMES:
-            match = _SEARCHED.match(said)
+            match = phrases.SEARCHED.match(said)
             return (match[1] if match else said).strip(" .?!" if match else " ").strip("\"'“”")
-        if words & _TEXT_NAMES and (match := _TRANSLATED.search(said)) and "translate" in self._tool:
+        if words & _TEXT_NAMES and (match := phrases.TRANSLATED.search(said)) and "translate" in self._tool:
             return (match[1] or match[2]).strip()
-        if words & _BODIES and (match := _BODY.search(said)):
+        if words & _BODIES and (match := phrases.BODY.search(said)):
             return match[1].strip(" .")
         if words & (_TITLES | _BODIES | {"task", "item", "name", "event"}):
-            for pattern in (_TITLE, _REMINDED) + (
-                (_TASK,) if self._tool & {"todo", "task", "item", "list", "note", "issue", "ticket"} else ()
+            for pattern in (phrases.TITLE, phrases.REMINDED) + (
+                (phrases.TASK,) if self._tool & {"todo", "task", "item", "list", "note", "issue", "ticket"} else ()
             ):
                 if (match := pattern.search(said)) is not None and match[1].strip():
                     return match[1].strip(" .")
-            if self._tool & {"event", "meeting", "calendar", "appointment"} and (match := _MEETING.search(said)):
-                return re.sub(r"^(?:an?|the|my|schedule|book|create|add) ", "", match[1].strip())
+            if self._tool & {"event", "meeting", "calendar", "appointment"} and (match := phrases.MEETING.search(said)):
+                return re.sub(r"^(?:an?|the|my|schedule|book|create|add) ", "", match[1].strip(), flags=re.IGNORECASE)
         if required and words & (_TEXT_NAMES | _FORMULA_NAMES):
             return said.strip()
-        if required and not strings.is_known(name) and (named := hearing.proper_names(said)):
-            return named[-1]
+        if required and not strings.is_known(name):
+            words_said = split_words(said)
+            if words_said and words_said[0] in VERBS and (match := phrases.OBJECT.match(said)) is not None:
+                return match[1]
+            return next(iter(reversed(hearing.proper_names(said))), None)
         return None
 
     def _rest(self) -> list[str]:
         """The few words that are left when those that name the tool are taken away: "weather tokyo" -> tokyo."""
-        left = [word for word in re.findall(r"[^\W\d_]+", self._said) if word.lower() not in _DROPPED | EMPTY | self._tool]
+        left = [
+            word for word in re.findall(r"[^\W\d_]+", self._said) if word.lower() not in phrases.DROPPED | EMPTY | self._tool
+        ]
         return [" ".join(left)] if 0 < len(left) <= 2 and len(self._said.split()) <= 5 else []
 
     def _array(self, name: str, schema: Mapping[str, Any]) -> list[Any] | None:
@@ -387,14 +356,14 @@ class Listener:
         if "enum" in items:
             lower = self._said.lower()
             return [option for option in items["enum"] if isinstance(option, str) and _mentions(lower, option)] or None
-        if words & (_ADDRESSEES | _GROUPS) and (found := _SHAPES["email"].findall(self._said)):
+        if words & (_ADDRESSEES | _GROUPS) and (found := phrases.SHAPES["email"].findall(self._said)):
             return list(found)
         if words & _ARRAY_OF_PLACES:
             return hearing.places(self._said) or None
         if words & _GROUPS:
             return hearing.people(self._said) or None
         if words & {"urls", "links"}:
-            return _SHAPES["url"].findall(self._said) or None
+            return phrases.SHAPES["url"].findall(self._said) or None
         if words & {"paths", "files"}:
             return FILE.findall(self._said) or None
         if words & {"queries", "keywords"}:
@@ -403,9 +372,6 @@ class Listener:
         if words & _COMMAND_NAMES and (command := command_of(self._said)):
             return command.split()
         return (hearing.listed(self._said) or None) if self._quoting else None
-
-
-_DATED = re.compile(r"\b\d{4}-\d\d-\d\d\b|\b\d{1,2}(?::\d\d)?\s*(?:am|pm)\b|\b\d{1,2}:\d\d\b", re.IGNORECASE)
 
 
 def _mentions(lower_text: str, option: str) -> bool:

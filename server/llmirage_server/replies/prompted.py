@@ -21,6 +21,7 @@ _DEMAND = re.compile(
 _FENCE = re.compile(r"(in|within|inside|use|using)\b[^.\n]{0,20}(```json|(json )?(code ?block|fence))", re.IGNORECASE)
 _QUOTED_KEY = re.compile(r"[\"'`“]([A-Za-z_]\w{0,40})[\"'`”]")
 _LISTED_KEYS = re.compile(r"\b(?:keys?|fields?|properties|attributes)\b:?\s+((?:\w+(?:,? and |, ?))*\w+)", re.IGNORECASE)
+_PLURAL = re.compile(r"(?:[a-rt-z]s|[^aeiou]ies)$(?<!us)(?<!is)(?<!news)(?<!lens)(?<!series)", re.IGNORECASE)
 _WHOLE = {"age", "year", "count", "number", "quantity", "size", "rank", "days", "hours"}
 _FRACTION = {"price", "cost", "amount", "score", "confidence", "temperature", "rating", "total"}
 
@@ -64,7 +65,15 @@ def object_form(texts: Sequence[str]) -> Any:
 
 
 def _object(names: list[str]) -> dict[str, Any]:
-    return {"type": "object", "properties": {name: {"type": _type(name)} for name in names}, "required": names}
+    return {"type": "object", "properties": {name: _schema(name) for name in names}, "required": names}
+
+
+def _schema(name: str) -> dict[str, Any]:
+    """What a key of this name is likely to hold: tags are a list, an age is a number."""
+    kind = _type(name)
+    if kind == "string" and _PLURAL.search(name):
+        return {"type": "array", "items": {"type": "string"}, "minItems": 1}
+    return {"type": kind}
 
 
 def _type(name: str) -> str:

@@ -77,7 +77,8 @@ _COUNTED = {
 _COUNTED_WORD = re.compile(rf"\b(?:{'|'.join(_COUNTED)})\b", re.IGNORECASE)
 # Not arithmetic, although there are digits and signs in it.
 _OTHER = re.compile(
-    r"https?://\S+|\S+@\S+|\d{1,4}[-/]\d{1,2}[-/]\d{1,4}|\d+(?:\.\d+){2,}|[\w~]*[/\\][\w/\\.-]+|\b[A-Za-z]+-\d+\b"
+    r"https?://\S+|\S+@\S+|\d{1,4}[-/]\d{1,2}[-/]\d{1,4}|\d+(?:\.\d+){2,}|[\w~.]*[/\\](?=[\w./\\-]*[A-Za-z])[\w/\\.-]+|"
+    r"\b[A-Za-z]+-\d+\b"
 )
 _REWRITTEN = tuple(
     (re.compile(pattern, re.IGNORECASE), written)

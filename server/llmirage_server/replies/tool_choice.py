@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from llmirage_server.replies import sums
 from llmirage_server.replies.arguments import calls_wanted
-from llmirage_server.replies.asked import Clause, clauses, shortened
+from llmirage_server.replies.asked import Act, Clause, clauses, shortened
 from llmirage_server.replies.commands import FILE, command_of, sql_of
 from llmirage_server.replies.hearing import particulars
 from llmirage_server.replies.lexicon import language_of, meaning, split_words, stem, word_set
@@ -326,6 +326,12 @@ class _Plan:
         )
 
 
+def _agree(asked: frozenset[Act], done: frozenset[Act]) -> bool:
+    """Whether what a tool does may be what was asked for: one writes or makes a message to send it."""
+    made = {"create", "send"}
+    return not asked or not done or bool(asked & done) or "run" in done or bool(asked & made and done & made)
+
+
 def _by_operation(traits: Traits) -> bool:
     """A calculator that takes an operation and its operands, not a formula."""
     return len(traits.numbers) >= 2 or (
@@ -377,6 +383,6 @@ def _score(traits: Traits, said: set[str], clause: Clause | None) -> tuple[float
         score += _PARAMETER * min(
             2, len(parameters & said) + bool(not traits.objects and {"path", "file"} & parameters & said)
         )
-    if clause is not None and clause.acts and traits.acts and not clause.acts & traits.acts and "run" not in traits.acts:
+    if clause is not None and not _agree(clause.acts, traits.acts):
         score *= _CHANGES_WHERE_A_LOOK_IS_ASKED if traits.changes else _LOOKS_WHERE_CHANGE_IS_ASKED
     return score, named | about | verbs

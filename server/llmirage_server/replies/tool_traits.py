@@ -132,7 +132,8 @@ class Traits:
         if _ANSWERS.fullmatch(self.tool.name):
             return True
         plain = [other for other in others if not _SCHEMA_NAME.fullmatch(other.tool.name)]
-        return bool(plain) and _SCHEMA_NAME.fullmatch(self.tool.name) is not None
+        acts = self.acts or self.is_shell or self.searches or self.verbs
+        return bool(plain) and not acts and _SCHEMA_NAME.fullmatch(self.tool.name) is not None
 
     def desk(self) -> set[str]:
         """Of a handoff: the words for what the other agent is there for."""
