@@ -105,6 +105,7 @@ def _as_json(facts: dict[str, Any], seen: Shape, notes: list[str]) -> dict[str, 
         },
         "arrivals_per_s": seen.arrivals_per_s,
         "gap_variation": seen.gap_variation,
+        "arrival_bars": seen.arrival_bars,
         "prefix_reuse": {
             "share": reuse.share,
             "prompt_tokens": reuse.prompt_tokens,
@@ -124,6 +125,7 @@ def _print(file: str, facts: dict[str, Any], seen: Shape, notes: list[str]) -> N
             click.echo(f"  {name:<36}{value if isinstance(value, str) else f'{value:,}'}")
     if seen.arrivals_per_s is not None:
         click.echo(f"  {'arrivals':<36}{seen.arrivals_per_s:,.4g}/s, gaps vary by {seen.gap_variation:.2f} (1: Poisson)")
+        click.echo(f"  {'from the first to the last of them':<36}{_plot(seen.arrival_bars)}")
     reuse = seen.reuse
     if reuse.prompt_tokens:
         own, other = reuse.own_tokens / reuse.prompt_tokens, reuse.other_tokens / reuse.prompt_tokens

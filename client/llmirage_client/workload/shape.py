@@ -15,6 +15,7 @@ from llmirage_shared.prompt_encoder import PromptEncoder
 from llmirage_shared.statistics import Summary, summarize
 
 _BARS = 12
+_TIME_BARS = 60
 _WAITS = "wait before a turn, s"
 _GAPS = "gap between arrivals, s"
 
@@ -43,14 +44,14 @@ class Distribution:
     bars: tuple[int, ...]
 
 
-def _bars(values: list[float]) -> tuple[int, ...]:
-    """In the middle, if all values are the same."""
+def _bars(values: list[float], bars: int = _BARS) -> tuple[int, ...]:
+    """How many values are in each of equal parts of their range; in the middle, if all are the same."""
     array = np.array(values, dtype=np.float64)
     low, width = float(array.min()), float(array.max() - array.min())
     if not 0 < width < np.inf:
-        return tuple(len(values) if bar == _BARS // 2 else 0 for bar in range(_BARS))
-    places = np.minimum((array - low) / width * _BARS, _BARS - 1).astype(np.int64)
-    return tuple(np.bincount(places, minlength=_BARS).tolist())
+        return tuple(len(values) if bar == bars // 2 else 0 for bar in range(bars))
+    places = np.minimum((array - low) / width * bars, bars - 1).astype(np.int64)
+    return tuple(np.bincount(places, minlength=bars).tolist())
 
 
 @dataclass(slots=True, frozen=True)
@@ -64,6 +65,7 @@ class Shape:
     counted_requests: int
     assumed_replies: int
     arrivals_per_s: float | None
+    arrival_bars: tuple[int, ...]  # how many arrive in each of equal parts of the time; none without times
     gap_variation: float | None  # standard deviation of the gaps between arrivals over their mean; 1 for Poisson
 
 
@@ -113,5 +115,6 @@ def shape(workload: Workload, encoder: PromptEncoder, assumed_reply_tokens: int,
         counted_requests=len(prompts),
         assumed_replies=len(prompts) - len(replies),
         arrivals_per_s=1 / gap.avg if gap is not None and regular else None,
+        arrival_bars=_bars(arrivals, _TIME_BARS) if regular else (),
         gap_variation=gap.std / gap.avg if gap is not None and regular else None,
     )
