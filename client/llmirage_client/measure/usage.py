@@ -21,23 +21,22 @@ _PLACES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("usage_rejected_prediction_tokens", ("completion_tokens_details", "rejected_prediction_tokens")),
 )
 USAGE_TAGS = tuple(dict.fromkeys(tag for tag, _ in _PLACES))
-_TOP = tuple((tag, path[0]) for tag, path in _PLACES if len(path) == 1)
-_NESTED: dict[str, list[tuple[str, str]]] = {}
-for _tag, _path in _PLACES:
-    if len(_path) == 2:
-        _NESTED.setdefault(_path[0], []).append((_tag, _path[1]))
+_TOP = {path[0]: tag for tag, path in _PLACES if len(path) == 1}
+_NESTED = {group: {path[1]: tag for tag, path in _PLACES if path[0] == group} for _, (group, *rest) in _PLACES if rest}
 
 
 def usage_counts(usage: Mapping[str, Any]) -> dict[str, int]:
     """The counts that are whole numbers; an endpoint may send anything, and null for what it lacks."""
     counts: dict[str, int] = {}
-    for tag, key in _TOP:
-        _take(counts, tag, usage.get(key))
-    for group, members in _NESTED.items():
+    for key, value in usage.items():
+        if key in _TOP and type(value) is int and value >= 0:  # neither a bool nor a fraction
+            counts[_TOP[key]] = value
+    for group, tags in _NESTED.items():
         details = usage.get(group)
         if isinstance(details, Mapping):
-            for tag, key in members:
-                _take(counts, tag, details.get(key))
+            for key, value in details.items():
+                if key in tags and type(value) is int and value >= 0:
+                    counts[tags[key]] = value
     return counts
 
 
@@ -58,8 +57,3 @@ def _holds(usage: Mapping[str, Any], path: tuple[str, ...]) -> bool:
     for key in path:
         found = found.get(key) if isinstance(found, Mapping) else None
     return found is not None
-
-
-def _take(counts: dict[str, int], tag: str, value: Any) -> None:
-    if type(value) is int and value >= 0:  # neither a bool nor a fraction
-        counts[tag] = value
