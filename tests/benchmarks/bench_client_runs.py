@@ -12,8 +12,8 @@
 | burst | 256 conversations that start at once: how late the first token is | p50 15 ms |
 | long | 32 conversations of 50 turns with 60,000 tokens of context: CPU at 4 requests a second | 50 % of a core |
 
-The server, in a process of its own, answers from bytes that were put together before. All of the burst's TTFT is the client's
-own lateness, since the server takes no time.
+The server, in a process of its own, answers from bytes that were put together before. It takes no time: all of the burst's
+TTFT is the client's own lateness.
 """
 
 from __future__ import annotations
