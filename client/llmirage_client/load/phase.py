@@ -114,20 +114,29 @@ class Phase:
 
     async def _converse(self, conversation: Conversation, due_s: float) -> None:
         """The conversation's own turns, then whatever of its children is still running."""
+        session = conversation.session
+        if not session.rounds and not any([turn.branches for turn in session.turns]):
+            await self._own_part(conversation, None, due_s)
+            return
         async with asyncio.TaskGroup() as children:
-            try:
-                if conversation.session.rounds:
-                    whole = await self._rounds(conversation, children)
-                else:
-                    whole = await self._turns(conversation, children, due_s)
-                self._count_end(conversation, whole)
-            except asyncio.CancelledError:
-                self._count_end(conversation, False)
-                raise
-            finally:
-                conversation.own_turns_done.set()
+            await self._own_part(conversation, children, due_s)
 
-    async def _turns(self, conversation: Conversation, children: asyncio.TaskGroup, ready_s: float) -> bool:
+    async def _own_part(self, conversation: Conversation, children: asyncio.TaskGroup | None, due_s: float) -> None:
+        """children: None for a conversation that has none."""
+        try:
+            if conversation.session.rounds:
+                assert children is not None
+                whole = await self._rounds(conversation, children)
+            else:
+                whole = await self._turns(conversation, children, due_s)
+            self._count_end(conversation, whole)
+        except asyncio.CancelledError:
+            self._count_end(conversation, False)
+            raise
+        finally:
+            conversation.own_turns_done.set()
+
+    async def _turns(self, conversation: Conversation, children: asyncio.TaskGroup | None, ready_s: float) -> bool:
         """Sends turn after turn; False when the phase ended before the last. ready_s: when the first may go out."""
         if self._with_children and conversation.session.pre_session_spawns:
             self._start_pre_session(conversation)
@@ -160,7 +169,7 @@ class Phase:
             if conversation.last_failed and conversation.session.ends_on_failure:
                 return True
             ready_s = self._stop.clock() if exchange.end_s is None else exchange.end_s
-            if self._with_children and turn.branches:
+            if self._with_children and turn.branches and children is not None:
                 self._start_branches(conversation, turn, children)
                 await asyncio.sleep(0)  # they go out before the next turn
         return True

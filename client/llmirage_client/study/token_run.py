@@ -106,6 +106,7 @@ class TokenRecorder:
                 row.error = _NO_INSTANCE
             else:
                 await self._wait(row, done)
+        request.forget_tokens()
         row.end_s = loop.time()
         self.rows.append(row)
         return row

@@ -25,7 +25,7 @@ class TokenStreams:
     def __init__(self, shares: bool = True) -> None:
         self._shares = shares
         self._next_id = _FIRST_ID
-        self._places: dict[tuple[str, int], TokenIds] = {}
+        self._places: dict[tuple[str, int], tuple[int, int]] = {}  # first id, and how many follow it
         self._prompts: dict[int, TokenIds] = {}  # by conversation: its last prompt
         self._contexts: dict[int, TokenIds] = {}  # and that prompt with its reply
 
@@ -45,9 +45,12 @@ class TokenStreams:
             prompt = (
                 np.concatenate([before, self._at(conversation.session.id, index, more)]) if more > 0 else before[:wanted]
             )
-        last = index + 1 == len(conversation.session.turns) and not conversation.session.turns[index].branches
-        if not last:
+        turns = conversation.session.turns
+        if index + 1 < len(turns) or turns[index].branches:
             self._prompts[number] = prompt
+        else:
+            self._prompts.pop(number, None)
+            self._contexts.pop(number, None)
         return prompt
 
     def add_reply(self, conversation: Conversation, ids: TokenIds) -> None:
@@ -64,8 +67,9 @@ class TokenStreams:
 
     def _at(self, session_id: str, index: int, tokens: int) -> TokenIds:
         place = session_id, index
-        known = self._places.get(place)
-        if known is None or len(known) < tokens:
-            more = self.fresh(tokens if known is None else tokens - len(known))
-            known = self._places[place] = more if known is None else np.concatenate([known, more])
-        return known if len(known) == tokens else known[:tokens]
+        first, known = self._places.get(place, (0, 0))
+        if known < tokens:
+            ids = self.fresh(tokens)
+            self._places[place] = int(ids[0]), tokens
+            return ids
+        return np.arange(first, first + tokens, dtype=np.int32)

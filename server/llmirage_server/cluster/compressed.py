@@ -146,16 +146,22 @@ class CompressedInstance(Instance):
         if not self._formed:
             super()._begin(start_s)
             return
-        scheduler, batch, kv = self._scheduler, self._batch, self._kv
-        kv.now_s = start_s
         self._start_s = start_s
-        if batch.size and not scheduler.prefilling and not scheduler.may_admit(batch.size):
-            begun = self._begin_run(start_s)
-        else:
-            begun = self._begin_step(start_s)
-        if not begun:
+        if not (self._begin_run(start_s) if self._steady_now else self._begin_step(start_s)):
             self._dissolve()
             super()._begin(start_s)
+
+    @property
+    def _steady_now(self) -> bool:
+        """Whether the next step is one of decoding sequences alone."""
+        scheduler, size = self._scheduler, self._batch.size
+        return size > 0 and not scheduler.prefilling and not (scheduler.waiting and scheduler.may_admit(size))
+
+    def _go_on(self, now: float) -> None:
+        """After a step: begin a run at once, if that is what comes. Nothing is settled of it if someone comes now."""
+        self._start_s = now
+        if self._steady_now and not (self._arriving and self._arriving[0][0] <= now):
+            self._begin_run(now)
 
     def _begin_step(self, start_s: float) -> bool:
         """Form a step that may have prompts in it; False if running sequences find no memory."""
@@ -198,7 +204,9 @@ class CompressedInstance(Instance):
                 finished.append(sequence)
             else:
                 batch.join(sequence, batch.step - 1)
-        return self._finish(finished, now) if finished else None
+        end = self._finish(finished, now) if finished else None
+        self._go_on(now)
+        return end
 
     # --- runs of decoding steps ---
 
@@ -237,9 +245,10 @@ class CompressedInstance(Instance):
         now, steps = self._run_ends[-1], self._run_steps
         self._run_steps = 0
         self._count_steps(steps, steps)
-        self._start_s = now
         finished = self._take_done()
-        return self._finish(finished, now) if finished else None
+        end = self._finish(finished, now) if finished else None
+        self._go_on(now)
+        return end
 
     def _settle(self, now: float) -> None:
         """End the run at `now`: its steps so far are over, and one may be under way."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from llmirage_server.cluster.instance_base import TierSnapshot
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.cluster.offload import Part
-from llmirage_server.cluster.radix_tree import TOKEN_BYTES, Node, RadixTree, token_bytes
+from llmirage_server.cluster.radix_tree import TOKEN_BYTES, Node, RadixTree
 from llmirage_server.cluster.request import Request
 
 
@@ -43,7 +43,7 @@ class Sequence:
         prompt_tokens = len(request.prompt)
         return cls(
             request=request,
-            key=token_bytes(request.prompt) + token_bytes(request.output),
+            key=request.key,
             prompt_tokens=prompt_tokens,
             max_tokens=prompt_tokens + len(request.output),
             tokens=prompt_tokens + request.produced,
@@ -219,10 +219,11 @@ class KVCache:
         return -(-tokens // self.page_size) * self.page_size
 
     def _take(self, tokens: int) -> bool:
-        missing = tokens - self.free_tokens
+        tree = self.tree
+        missing = tokens - (self.capacity_tokens - tree.total_tokens - self.own_tokens)
         if missing > 0:
-            if missing > self.tree.evictable_tokens:
+            if missing > tree.total_tokens - tree.locked_tokens:
                 return False
-            self.tree.evict(missing)
+            tree.evict(missing)
         self.own_tokens += tokens
         return True

@@ -18,17 +18,13 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from heapq import heapify, heappop, heappush
 
-import numpy as np
-import numpy.typing as npt
+from llmirage_server.cluster.request import token_bytes
+
+__all__ = ["TOKEN_BYTES", "Node", "RadixTree", "token_bytes"]
 
 TOKEN_BYTES = 4
 _HEAP_SLACK = 1024
 MERGED_BYTES = 1 << 16  # bytes are not joined to more than this: joining must stay cheap
-
-
-def token_bytes(tokens: npt.NDArray[np.int32]) -> bytes:
-    """The tree's key for these token ids, shape (n,)."""
-    return np.ascontiguousarray(tokens, dtype=np.int32).tobytes()
 
 
 class Node:

@@ -40,8 +40,35 @@ class Request:
     first_token_s: float = field(default=float("nan"), init=False)
     finished_s: float = field(default=float("nan"), init=False)
     cancelled: bool = field(default=False, init=False)
+    _key: bytes | None = field(default=None, init=False, repr=False)
     spans: list[Span] = field(default_factory=list, init=False)  # of instances that do not tell of single tokens
     failed: bool = field(default=False, init=False)  # its instance was lost, and the cluster does not try again
+
+    @property
+    def key(self) -> bytes:
+        """The bytes of the prompt's and the whole output's ids: what caches go by."""
+        key = self._key
+        if key is None:
+            key = self._key = token_bytes(self.prompt) + token_bytes(self.output)
+        return key
+
+    def forget_tokens(self) -> None:
+        """Let go of ids that nobody needs any more; how many there were can still be asked."""
+        self._key = None
+        self.prompt, self.output = _blank(len(self.prompt)), _blank(len(self.output))
+
+
+def token_bytes(tokens: TokenIds) -> bytes:
+    """The key of caches for these token ids, shape (n,)."""
+    return np.ascontiguousarray(tokens, dtype=np.int32).tobytes()
+
+
+_BLANK = np.zeros(1 << 12, dtype=np.int32)
+
+
+def _blank(tokens: int) -> TokenIds:
+    """An array of that length that takes no memory of its own."""
+    return _BLANK[:tokens] if tokens <= _BLANK.size else np.broadcast_to(np.int32(0), tokens)
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llmirage_server.cluster.instance_base import InstanceBase
-from llmirage_server.cluster.radix_tree import token_bytes
+from llmirage_server.cluster.radix_tree import TOKEN_BYTES
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.routers.base import Rotation, Router, loads
 from llmirage_server.cluster.routers.prefix_index import PrefixIndex
@@ -34,16 +34,16 @@ class Prefix(Router):
         self._sent = PrefixIndex()
 
     def choose(self, request: Request, instances: Sequence[InstanceBase]) -> int:
-        prompt = token_bytes(request.prompt)
+        key, prompt_bytes = request.key, TOKEN_BYTES * len(request.prompt)
         positions = {instance.index: i for i, instance in enumerate(instances)}
         scores, out_of_balance = loads(instances, _BALANCE_REQUESTS)
-        matched_bytes, found = self._sent.longest(prompt, positions)
-        if matched_bytes > _MATCHED_SHARE * len(prompt) and not out_of_balance:
+        matched_bytes, found = self._sent.longest(key, positions, prompt_bytes)
+        if matched_bytes > _MATCHED_SHARE * prompt_bytes and not out_of_balance:
             position = min((positions[index] for index in found), key=lambda i: (scores[i], i))
         else:
             position = min(self._rotation.positions(instances), key=scores.__getitem__)
         chosen = instances[position]
-        self._sent.insert(prompt + token_bytes(request.output), chosen.index, chosen.kv_total_tokens)
+        self._sent.insert(key, chosen.index, chosen.kv_total_tokens)
         return position
 
     def forget(self, index: int) -> None:

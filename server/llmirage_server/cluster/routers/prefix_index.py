@@ -41,9 +41,9 @@ class PrefixIndex:
         # For each instance: ends of what it was sent, by time, the deeper first. Those that a node has outlived are skipped.
         self._ends: defaultdict[int, list[tuple[int, int, _Node]]] = defaultdict(list)
 
-    def longest(self, key: bytes, instances: Container[int]) -> tuple[int, list[int]]:
-        """Bytes of the longest prefix of `key` that was sent to any of these instances, and to which of them."""
-        node, at, child, common = self._walk(key)
+    def longest(self, key: bytes, instances: Container[int], end: int | None = None) -> tuple[int, list[int]]:
+        """Bytes of the longest prefix of `key` (`key[:end]`) that was sent to any of these instances, and to which."""
+        node, at, child, common = self._walk(key, len(key) if end is None else end)
         if child is not None:
             found = [index for index in child.sent if index in instances]
             if found:
@@ -58,7 +58,7 @@ class PrefixIndex:
     def insert(self, key: bytes, instance: int, capacity_tokens: int) -> None:
         """Remember that `key` is sent to an instance whose KV memory holds `capacity_tokens`."""
         self._clock += 1
-        node, at, child, common = self._walk(key)
+        node, at, child, common = self._walk(key, len(key))
         if child is not None:
             node, at = self._split(child, common), at + common
         if at < len(key):
@@ -79,9 +79,9 @@ class PrefixIndex:
         self._shrink(instance, 0)
         del self.tokens[instance], self._ends[instance]
 
-    def _walk(self, key: bytes) -> tuple[_Node, int, _Node | None, int]:
+    def _walk(self, key: bytes, end: int) -> tuple[_Node, int, _Node | None, int]:
         """The last node passed whole, the bytes up to there, and the child and bytes of a match within an edge."""
-        node, at, end = self._root, 0, len(key)
+        node, at = self._root, 0
         while at < end:
             child = node.children.get(key[at : at + TOKEN_BYTES])
             if child is None:
