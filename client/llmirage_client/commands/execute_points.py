@@ -39,6 +39,7 @@ class Loads:
     pause_s: float = 0.0
     roots_taken: int = 0
     folder: Path | None = None
+    title: str = ""
 
     def run(self, point: Point, total: int | None) -> PointResult:
         """Runs one point with conversations that none before had. Raises RefusedError."""
@@ -53,9 +54,12 @@ class Loads:
         click.echo(f"{point.name} ({point.number}" + (f" of {total})" if total else ")"), err=True)
         outcome = carry_out(self.workload, options, self.endpoint, lambda o: self._folder(o, point), shown)
         self.options = replace(self.options, model=outcome.options.model)
+        self.title = f"{outcome.result.model} at {outcome.result.url}, workload {self.workload.path}, seed {options.seed}"
         self.roots_taken = outcome.roots_taken
         behind = falls_behind(outcome.result.records)
-        result = PointResult(point, options.speed, outcome.metrics, outcome.status, outcome.files, behind)
+        result = PointResult(
+            point, options.speed, outcome.metrics, outcome.status, outcome.files, behind, outcome.interrupted
+        )
         click.echo(one_line(result))
         for note in _new_notes(outcome, self.workload):
             click.echo(f"Note: {note}", err=True)
@@ -88,7 +92,7 @@ def execute_sweep(loads: Loads, points: Sequence[Point], stop_at_saturation: boo
             results.append(loads.run(point, len(points)))
         except RefusedError as error:
             return _refused(error, loads, results)
-        if results[-1].status == INTERRUPTED:
+        if results[-1].interrupted:
             break
         saturated = _saturation(results)
         if saturated and stop_at_saturation:
@@ -113,12 +117,12 @@ def execute_search(loads: Loads, search: Search) -> int:
             return _refused(error, loads, results)
         result.verdicts = judge(search.objectives, result.metrics)
         results.append(result)
-        if result.status == INTERRUPTED:
+        if result.interrupted:
             break
         met = result.meets
         states.tell(point.load, met)
         click.echo(f"  {'meets' if met else 'does not meet'} the SLO: {result.reasons()}")
-    interrupted = bool(results) and results[-1].status == INTERRUPTED
+    interrupted = bool(results) and results[-1].interrupted
     answer = SearchAnswer(search.slo, search.variable, states.best, states.worst, search.lower, search.upper, interrupted)
     _report(loads, results, [note for note in (loads.wrapped(),) if note], answer)
     return INTERRUPTED if interrupted else 0 if states.best is not None else 1
@@ -167,4 +171,4 @@ def _report(loads: Loads, results: Sequence[PointResult], notes: Sequence[str], 
             files = write_points(loads.folder, results, notes, answer)
         except OSError as error:
             notes.append(f"The table could not be written to {loads.folder}: {error}")
-    render_points(results, notes, answer, files)
+    render_points(loads.title, results, notes, answer, files)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from llmirage_client.measure.cluster_series import ClusterSeries
     from llmirage_client.measure.record import RunResult
 
 PAGE_FILE = "report.html"
@@ -21,7 +22,7 @@ _MOST_RUNS = 100
     "-o",
     "--output",
     metavar="FILE",
-    help="The page; - for standard output.  [default: report.html in the run's folder, here for several]",
+    help="The page; - for standard output.  [default: report.html in the folder named, here for several]",
 )
 @click.option("--open", "open_page", is_flag=True, help="Show the page in the browser.")
 def report(runs: tuple[str, ...], output: str | None, open_page: bool) -> None:
@@ -37,12 +38,12 @@ def report(runs: tuple[str, ...], output: str | None, open_page: bool) -> None:
     from llmirage_client.report.html.run_view import names_of
 
     names = names_of([str(place.resolve()) for place in places])
-    page = run_page(list(zip(names, found, strict=True))).encode("utf-8", "replace")
+    page = run_page(list(zip(names, found, strict=True)), _clusters(places, names)).encode("utf-8", "replace")
     if output == "-":
         sys.stdout.buffer.write(page)
         sys.stdout.buffer.flush()
         return
-    path = Path(output) if output else _default(places)
+    path = Path(output) if output else _default(runs, places)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(page)
@@ -89,10 +90,28 @@ def _read(places: list[Path]) -> list[RunResult]:
     return found
 
 
-def _default(places: list[Path]) -> Path:
-    if len(places) > 1:
+def _clusters(places: list[Path], names: list[str]) -> dict[str, ClusterSeries]:
+    """What the clusters of simulated runs did; a broken file of one is said and left out."""
+    from llmirage_client.measure.cluster_series import ClusterSeriesError, read_cluster_series
+
+    found = {}
+    for place, name in zip(places, names, strict=True):
+        try:
+            series = read_cluster_series(place if place.is_dir() else place.parent)
+        except ClusterSeriesError as error:
+            click.echo(f"{error}; the page is without it.", err=True)
+        else:
+            if series is not None:
+                found[name] = series
+    return found
+
+
+def _default(runs: tuple[str, ...], places: list[Path]) -> Path:
+    """In the folder named, when it is one; a file of records stands for the folder it is in."""
+    if len(runs) > 1:
         return Path(PAGE_FILE)
-    return (places[0] if places[0].is_dir() else places[0].parent) / PAGE_FILE
+    folder = Path(runs[0]) if Path(runs[0]).is_dir() else places[0].parent
+    return folder / PAGE_FILE
 
 
 def _refuse(problems: list[str]) -> None:

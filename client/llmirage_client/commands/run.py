@@ -50,6 +50,8 @@ def run(file: str, **settings: Any) -> None:
         click.echo(error, err=True)
         sys.exit(2)
     workload = in_context_mode_of(workload, settings)
+    if search:
+        settings |= {search.variable: (search.start,), "fixed_schedule": False}
     points = [] if search else sweep_points(workload, settings)
     options = run_options(workload, one_point(settings) if points else settings)
     shown = {name: value for name, value in one_point(settings).items() if value not in (None, ())}

@@ -13,6 +13,8 @@ from llmirage_client.load.slots import Slots
 from llmirage_client.load.stop import Stop, wake
 from llmirage_client.workload.session import Session
 
+_STEPS_TO_SEND = 3  # of the event loop: a conversation starts, its pre-session children go out, its first turn goes out
+
 Start = Callable[[Session, float], None]
 """Starts a root's conversation, which was due at that time of the run's clock. Its slot is free again when its whole tree is
 done: `Arrivals.tree_done` says so."""
@@ -32,9 +34,7 @@ class Arrivals:
     async def drive(self) -> None:
         """Starts roots until there are no more, or no more may start."""
         self._slots.open(self.stop.clock())
-        for session in self.roots:
-            if not await self.slot():
-                return
+        while await self.slot() and (session := next(self.roots, None)) is not None:
             self.begin(session, self.stop.clock())
             await asyncio.sleep(0)  # let it go out before the next is prepared
 
@@ -146,14 +146,13 @@ class AtRate(Arrivals):
     async def drive(self) -> None:
         origin_s = self.stop.clock()
         self._slots.open(origin_s)
-        self._upcoming = next(self.roots, None)
         time_s = self._rates.after(0.0, 0.0)
         while await self._tick(origin_s + time_s / self._speed):
             held_back = False
             while not self._can_send():
                 if self._over():
                     return
-                await self.change(self._slots.next_s(self.stop.clock()) if self._upcoming else math.inf)
+                await self.change(self._slots.next_s(self.stop.clock()))
                 held_back = True
             if self.stop.ended():
                 return
@@ -166,16 +165,24 @@ class AtRate(Arrivals):
                 wake(turn.waiter)
             elif self._upcoming:
                 self.begin(self._upcoming, due_s)
-                self._upcoming = next(self.roots, None)
+                self._upcoming = None
             time_s = self._rates.after(time_s, next(self._gaps))
+        for _ in range(_STEPS_TO_SEND):
+            await asyncio.sleep(0)  # what had the last tick goes out
         self.stop.end()  # a rate that has come to nothing for good sends nothing more
 
     def _can_send(self) -> bool:
-        return bool(self._ready) or (self._upcoming is not None and not self.stop.closed and self.slot_free())
+        return bool(self._ready) or (not self.stop.closed and self.slot_free() and self._more())
 
     def _over(self) -> bool:
         """Whether nothing will ever be sent again."""
-        return self.stop.ended() or ((self._upcoming is None or self.stop.closed) and self.idle)
+        return self.stop.ended() or (self.idle and (self.stop.closed or not self._more()))
+
+    def _more(self) -> bool:
+        """Whether there is another root to begin; it is taken only when it is asked for."""
+        if self._upcoming is None:
+            self._upcoming = next(self.roots, None)
+        return self._upcoming is not None
 
     async def _tick(self, due_s: float) -> bool:
         """Waits for the time; False when it never comes, or nothing will be left to send then."""

@@ -24,6 +24,8 @@ def read_rate_series(text: str) -> RateSeries:
     points = [_inline_point(part) for part in text.split(",") if part.strip()]
     if points and None not in points:
         return _series([point for point in points if point is not None], "")
+    if not text.strip():
+        raise RateSeriesError("it is empty; points look like 0:1,60:10,120:10")
     path = Path(text)
     try:
         content = path.read_text(encoding="utf-8-sig")

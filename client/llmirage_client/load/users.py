@@ -50,11 +50,11 @@ class Users(Arrivals):
         self._slots.open(origin_s)
         seats = [(origin_s + place * self._stagger_s, turns) for place, turns in first_users(self._users, self._turns)]
         heapq.heapify(seats)
-        for session in self.roots:
+        while True:
             due_s, turns = heapq.heappop(seats)
             while self.stop.clock() < due_s and not self.stop.closed:
                 await self.change(due_s)
-            if not await self.slot():
+            if not await self.slot() or (session := next(self.roots, None)) is None:
                 return
             if turns is not None and turns < len(session.turns):
                 session = replace(session, turns=session.turns[:turns])

@@ -15,7 +15,7 @@ from llmirage_client.measure.slo import Verdict
 class PointResult:
     """status: the exit status of this point alone. behind: requests waited longer and longer (see load.saturation).
 
-    verdicts: of the objectives of a search.
+    verdicts: of the objectives of a search. interrupted: it was stopped before its end.
     """
 
     point: Point
@@ -24,6 +24,7 @@ class PointResult:
     status: int
     files: list[Path]
     behind: bool
+    interrupted: bool = False
     verdicts: tuple[Verdict, ...] = ()
 
     @property
@@ -32,7 +33,12 @@ class PointResult:
 
         Failures are left to the objectives when one of them is about the error rate.
         """
-        return not any(self._against()) and all(verdict.met for verdict in self.verdicts)
+        return not self.interrupted and not any(self._against()) and all(verdict.met for verdict in self.verdicts)
+
+    @property
+    def mark(self) -> str:
+        """What a search thinks of it, in a word."""
+        return "cut off" if self.interrupted else "met" if self.meets else "missed"
 
     def reasons(self) -> str:
         """Every objective with what was measured, and what else speaks against the load."""

@@ -9,6 +9,7 @@ import click
 
 from llmirage_client.report.numbers import count, number
 from llmirage_client.report.points import PointResult, SearchAnswer
+from llmirage_client.report.secrets import hide_in_text
 from llmirage_shared.statistics import Summary
 
 _HEAD = ("", "ok", "failed", "s", "req/s", "out tok/s", "TTFT p50", "p99", "TPOT p50", "p99", "latency p50", "p99", "cached")
@@ -26,19 +27,19 @@ def one_line(result: PointResult) -> str:
 
 
 def render_points(
-    results: Sequence[PointResult], notes: Sequence[str], answer: SearchAnswer | None, files: Sequence[Path]
+    title: str, results: Sequence[PointResult], notes: Sequence[str], answer: SearchAnswer | None, files: Sequence[Path]
 ) -> None:
     """Print everything. Points stand by their load; those of a search are marked as met or missed."""
     ordered = sorted(results, key=lambda result: (result.point.load, result.point.number))
     rows = [list(_HEAD), *map(_row, ordered)]
     rows[0][0] = results[0].point.variable.replace("_", " ")
     if answer is not None:
-        for row, mark in zip(rows, ["SLO", *("met" if result.meets else "missed" for result in ordered)], strict=True):
+        for row, mark in zip(rows, ["SLO", *(result.mark for result in ordered)], strict=True):
             row.append(mark)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     lines.insert(1, "  ".join("-" * width for width in widths))
-    click.echo("\n" + "\n".join(lines) + "\ntimes in ms" + _of_cluster(results))
+    click.echo(f"\n{hide_in_text(title)}\n\n" + "\n".join(lines) + "\ntimes in ms" + _of_cluster(results))
     if answer is not None:
         click.echo(f"\n{answer}")
     if notes:

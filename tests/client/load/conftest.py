@@ -44,6 +44,8 @@ class FakeTarget:
         sent = Sent(call, label, self.now())
         self.sent.append(sent)
         exchange = Exchange(start_s=self.now(), streamed=call.stream)
+        if call.on_sent is not None:
+            call.on_sent()
         await asyncio.sleep(float(label.partition("@")[2] or self.reply_s))
         exchange.end_s = sent.end_s = self.now()
         if "FAIL" in label:

@@ -116,6 +116,8 @@ def sweep_points(workload: Workload, settings: dict[str, Any]) -> list[Point]:
             "--request-rate"
         )
     variable, loads = varied[0], lists[varied[0]]
+    if settings["fixed_schedule"]:
+        raise click.UsageError("--fixed-schedule: every point of a sweep would replay the same conversations")
     for name in ("num_conversations", "request_count"):
         if len(lists[name]) not in (0, 1, len(loads)):
             word, swept = f"--{name.replace('_', '-')}", f"--{variable.replace('_', '-')}"
