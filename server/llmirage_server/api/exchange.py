@@ -134,7 +134,9 @@ class Exchange:
         return self.refusal(error.body(), error)
 
     def refusal(self, body: dict[str, Any], error: ApiError) -> Response:
-        """An error in the shape that an API has for them."""
+        """An error in the shape that an API has for them. Anthropic's tells the id of the request."""
+        if body.get("type") == "error":
+            body = {**body, "request_id": self.request_id.decode()}
         self.more_headers = error.headers
         return self.json(body, error.status)
 

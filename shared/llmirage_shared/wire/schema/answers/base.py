@@ -36,6 +36,7 @@ class MessagesErrorAnswer(Answer):
 
     type: Literal["error"]
     error: MessagesErrorObject
+    request_id: str | None = None
 
 
 class Deleted(Answer):
