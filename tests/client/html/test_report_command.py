@@ -51,6 +51,19 @@ def test_a_folder_of_runs_stands_for_all_of_them(tmp_path: Path) -> None:
     assert "c1, c2, c10" in said
 
 
+def test_the_page_of_one_folder_of_runs_goes_there(tmp_path: Path) -> None:
+    for name in ("c1", "c2"):
+        kept(tmp_path / "sweep" / name)
+    assert report(tmp_path / "sweep").exit_code == 0
+    assert (tmp_path / "sweep" / "report.html").is_file()
+
+
+def test_a_file_of_records_stands_for_its_folder(tmp_path: Path) -> None:
+    kept(tmp_path / "a")
+    assert report(tmp_path / "a" / "profile_export.jsonl").exit_code == 0
+    assert (tmp_path / "a" / "report.html").is_file()
+
+
 def test_a_minus_writes_to_standard_output(tmp_path: Path) -> None:
     done = report(kept(tmp_path / "a"), "-o", "-")
     assert done.stdout.startswith("<!DOCTYPE html>")

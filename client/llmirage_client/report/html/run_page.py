@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 
+from llmirage_client.measure.cluster_series import ClusterSeries
 from llmirage_client.measure.record import RunResult
 from llmirage_client.report.console import reading_notes
 from llmirage_client.report.html import sections, words
+from llmirage_client.report.html.cluster import cluster_section
 from llmirage_client.report.html.page import Head, page
 from llmirage_client.report.html.run_view import RunView, view_run
 from llmirage_client.report.html.swimlane import swimlane
 
 
-def run_page(runs: Sequence[tuple[str, RunResult]]) -> str:
-    """One HTML document. runs: name and result of each; the name matters only among several."""
+def run_page(runs: Sequence[tuple[str, RunResult]], clusters: Mapping[str, ClusterSeries] | None = None) -> str:
+    """One HTML document. runs: name and result of each. clusters: by name of a run, what its cluster did, where known.
+
+    The name matters only among several; the cluster's side is only on the page of a single run.
+    """
     views = [view_run(result, name) for name, result in runs]
     if len(views) > 1:
         from llmirage_client.report.html.comparison import comparison_page
 
         return comparison_page(views)
-    return single_page(views[0])
+    return single_page(views[0], (clusters or {}).get(runs[0][0]))
 
 
-def single_page(view: RunView) -> str:
+def single_page(view: RunView, cluster: ClusterSeries | None = None) -> str:
     parts = [
         sections.distributions(view),
         sections.timeline(view),
+        *([cluster_section(cluster)] if cluster is not None else []),
         swimlane(view),
         sections.groups(view),
         sections.what_drives_it(view),

@@ -1,0 +1,71 @@
+"""The cluster's side of a simulated run: batches, queues and memory of every instance over time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from llmirage_client.measure.cluster_series import ClusterSeries
+from llmirage_client.report.html.blocks import charts, figure
+from llmirage_client.report.html.charts import HALF, Axis, Bars, Series, bars, heat_strip, line
+from llmirage_client.report.html.page import Section
+from llmirage_client.report.html.svg import Floats
+
+_LINES = 4  # instances that lines can show; more become rows of colour
+
+# Title, unit and highest value of the levels that have a name of their own.
+_KNOWN: dict[str, tuple[str, str, float | None]] = {
+    "running": ("Batch size", "requests", None),
+    "waiting": ("Queue", "requests", None),
+    "kv_used_pct": ("KV cache in use", "%", 100.0),
+    "busy_pct": ("Utilisation", "%", 100.0),
+    "prefix_hit_pct": ("Prompt tokens found cached", "%", 100.0),
+    "preemptions": ("Preemptions", "", None),
+}
+
+
+def cluster_section(series: ClusterSeries) -> Section:
+    """A chart for each level; where the time of steps went."""
+    few = len(series.instances) <= _LINES
+    names = sorted(series.levels, key=lambda n: list(_KNOWN).index(n) if n in _KNOWN else len(_KNOWN))
+    drawn = [figure((_lines if few else _strip)(series, name)) for name in names if np.isfinite(series.levels[name]).any()]
+    blocks = [charts(*drawn, size="half" if few else "wide")]
+    if series.step_time_s:
+        parts = sorted(series.step_time_s.items(), key=lambda item: -item[1])
+        whole = sum(value for _, value in parts) or 1.0
+        shares = Bars("share", [100 * value / whole for _, value in parts])
+        title = "Where the time of steps went"
+        blocks.append(
+            charts(figure(bars([n for n, _ in parts], [shares], title=title, y=Axis("", "%"), size=HALF)), size="half")
+        )
+    return Section("Cluster", blocks, "As the simulated instances saw it.")
+
+
+def _about(name: str) -> tuple[str, str, float | None]:
+    return _KNOWN.get(name, (name.replace("_", " ").capitalize(), "", None))
+
+
+def _held(values: Floats) -> Floats:
+    """With the last value once more, so that a step lasts to the last edge."""
+    return np.append(values, values[-1:])
+
+
+def _lines(series: ClusterSeries, name: str) -> str:
+    title, unit, high = _about(name)
+    rows = [
+        Series(instance, series.edges_s, _held(values), "area" if len(series.instances) == 1 else "step")
+        for instance, values in zip(series.instances, series.levels[name], strict=True)
+    ]
+    x = Axis("Time since the first request", "s", low=0.0, high=float(series.edges_s[-1]))
+    return line(rows, title=title, x=x, y=Axis("", unit, low=0.0, high=high))
+
+
+def _strip(series: ClusterSeries, name: str) -> str:
+    title, unit, high = _about(name)
+    return heat_strip(
+        series.instances,
+        series.edges_s,
+        series.levels[name],
+        title=title,
+        x=Axis("Time since the first request", "s"),
+        value=Axis(title, unit, high=high),
+    )

@@ -1,0 +1,93 @@
+"""The cluster's side of a simulated run: its file and its charts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from drawn import Document, svgs
+from made_runs import family, run
+
+from llmirage_client.cli import main
+from llmirage_client.measure.cluster_series import CLUSTER_FILE, ClusterSeries, ClusterSeriesError, read_cluster_series
+from llmirage_client.report.files import write_artifacts
+from llmirage_client.report.html.cluster import cluster_section
+
+
+def series(instances: int, stretches: int = 50) -> ClusterSeries:
+    rng = np.random.default_rng(0)
+    kv = rng.random((instances, stretches)) * 100
+    kv[0, 0] = np.nan
+    return ClusterSeries(
+        tuple(f"instance {i}" for i in range(instances)),
+        np.arange(stretches + 1.0),
+        {"own_name": kv, "kv_used_pct": kv, "running": np.round(kv)},
+        {"attention": 3.0, "mlp": 1.0},
+    )
+
+
+def test_a_series_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    made = series(3)
+    assert made.write(tmp_path).name == CLUSTER_FILE
+    read = read_cluster_series(tmp_path)
+    assert read is not None
+    assert read.instances == made.instances
+    assert read.step_time_s == made.step_time_s
+    np.testing.assert_allclose(read.edges_s, made.edges_s)
+    for name, values in made.levels.items():
+        np.testing.assert_allclose(read.levels[name], values, atol=1e-4)
+
+
+def test_a_run_without_the_file_has_no_series(tmp_path: Path) -> None:
+    assert read_cluster_series(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"instances": ["a"], "edges_s": [0, 1], "levels": {"x": [[1, 2]]}}',
+        '{"instances": 1, "edges_s": "x"}',
+        '{"instances": ["a"], "edges_s": [0, 1], "levels": {"x": 3}}',
+        '{"instances": [], "edges_s": [], "levels": {}, "step_time_s": 1}',
+    ],
+)
+def test_a_broken_file_is_refused_by_its_name(tmp_path: Path, content: str) -> None:
+    (tmp_path / CLUSTER_FILE).write_text(content)
+    with pytest.raises(ClusterSeriesError, match=CLUSTER_FILE):
+        read_cluster_series(tmp_path)
+
+
+def test_few_instances_are_lines_and_many_are_rows_of_colour() -> None:
+    few, many = ("".join(cluster_section(series(n)).blocks) for n in (2, 24))
+    assert {d.root.attrib["class"] for d in svgs(few)} == {"chart half"}
+    assert [d.root.attrib["class"] for d in svgs(many)] == ["chart wide"] * 3 + ["chart half"]
+    assert "instance 23" in svgs(many)[0].contents
+    for drawn in svgs(few) + svgs(many):
+        assert drawn.touching() == []
+        assert drawn.outside() == []
+
+
+def test_known_levels_come_first_and_have_their_words() -> None:
+    titles = [d.root.attrib["aria-label"] for d in svgs("".join(cluster_section(series(2)).blocks))]
+    assert titles == ["Batch size", "KV cache in use", "Own name", "Where the time of steps went"]
+
+
+def test_shares_of_step_time_add_up() -> None:
+    last = svgs("".join(cluster_section(series(2)).blocks))[-1]
+    assert last.tips() == ["attention: 75 %", "mlp: 25 %"]
+
+
+def test_the_report_of_a_simulated_run_shows_its_cluster(tmp_path: Path) -> None:
+    write_artifacts(run(family()), tmp_path, command=["llmirage", "simulate"])
+    series(2).write(tmp_path)
+    assert CliRunner().invoke(main, ["report", str(tmp_path)]).exit_code == 0
+    assert "KV cache in use" in Document((tmp_path / "report.html").read_text()).text
+    (tmp_path / CLUSTER_FILE).write_text("torn")
+    done = CliRunner().invoke(main, ["report", str(tmp_path)])
+    assert done.exit_code == 0
+    assert "the page is without it" in done.output
