@@ -138,7 +138,7 @@ def test_arrivals_waits_and_a_walk_that_is_cut(tmp_path: Path) -> None:
     rows = [{"input_toks": 3, "output_toks": 1, "arrival_time_ns": t * 500_000_000} for t in range(5)]
     shape_ = seen(load(write(tmp_path, *rows)), most=3)
     assert (shape_.arrivals_per_s, shape_.gap_variation, shape_.counted_requests) == (2.0, 0.0, 3)
-    assert [i for i, count in enumerate(shape_.arrival_bars) if count] == [0, 30, 59]
+    assert [i for i, count in enumerate(shape_.arrival_bars) if count] == [0, 15, 30, 45, 59]
     assert "wait before a turn, s" not in shape_.distributions
     assert seen(load(str(DATA / "trie.jsonl"))).distributions["wait before a turn, s"].summary.max == 0.05
 
