@@ -147,6 +147,7 @@ def test_what_the_runs_were_told_differently_is_said() -> None:
         options={"concurrency": 16, "seed": 1, "artifact_dir": "b"},
         workload_path="v.jsonl",
         cancelled=True,
+        client_cpu_s=69.0,
         cancel_reason="Ctrl-C",
     )
     assert run_differences(one, two) == [
@@ -155,6 +156,7 @@ def test_what_the_runs_were_told_differently_is_said() -> None:
         "--seed differs: not given and 1.",
         "They did not run the same conversations (40 and 39 different ones).",
         "The other run is not whole: Ctrl-C.",
+        "The client of the other run was busy: its figures may be worse than the endpoint is.",
     ]
     assert run_differences(one, one) == []
 

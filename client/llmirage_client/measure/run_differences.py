@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from llmirage_client.measure.metrics import compute
 from llmirage_client.measure.record import RunResult
 
 # Options that say where files go or where requests come from, not what was asked of the endpoint.
@@ -35,6 +36,10 @@ def run_differences(baseline: RunResult, other: RunResult) -> list[str]:
     for name, run in (("first", baseline), ("other", other)):
         if run.cancelled:
             found.append(f"The {name} run is not whole: {run.cancel_reason or 'it was stopped'}.")
+        cost = compute(run).client
+        if cost is not None and cost.was_bottleneck:
+            state = "late" if cost.late else "busy"
+            found.append(f"The client of the {name} run was {state}: its figures may be worse than the endpoint is.")
     return found
 
 

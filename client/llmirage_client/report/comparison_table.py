@@ -31,7 +31,7 @@ def print_comparison(baseline: str, run: str, comparison: Comparison, warnings: 
     from rich.text import Text
 
     console, drawn = console_for(sys.stdout)
-    table = plain_table("", "baseline", "run", "difference", f"{confidence:g} % bounds", "verdict")
+    table = plain_table("", "baseline", "run", "change", f"{confidence:g} % bounds", "verdict")
     table.columns[0].no_wrap = True
     for one in comparison.differences:
         percent = "" if one.percent is None else f"{one.percent:+.1f} %"
@@ -51,7 +51,7 @@ def print_comparison(baseline: str, run: str, comparison: Comparison, warnings: 
     if by_chance >= 0.5:
         console.print(f"Of {told} figures, {by_chance:.0f} or so may be beyond such bounds by chance alone.")
     for why in dict.fromkeys(d.why_not for d in comparison.differences if d.why_not):
-        console.print(f"Too few to tell: {why}.")
+        console.print(f"Too few: {why}.")
     for warning in warnings:
         console.print(Text(f"Note: {warning}", style="yellow"))
     write_drawn(drawn, sys.stdout)
@@ -59,7 +59,7 @@ def print_comparison(baseline: str, run: str, comparison: Comparison, warnings: 
 
 def _verdict(one: Difference) -> str:
     if one.beyond_noise is None:
-        return "too few to tell"
+        return "too few"
     if not one.beyond_noise:
         return "within noise"
     return "differs" if one.better is None else "better" if one.better else "worse"
