@@ -125,7 +125,7 @@ def test_another_process_makes_the_same_vector() -> None:
         ({"input": ["a"] * 2049}, "input", "array_above_max_length", "2049"),
         ({"input": [5] * 8193}, "input", "context_length_exceeded", "This model's maximum context length is 8192 tokens"),
         ({"input": [[5] * 8192] * 37}, None, "max_tokens_per_request", "max 300000 tokens per request"),
-        ({"encoding_format": "binary"}, "encoding_format", "invalid_value", "'float', 'base64'"),
+        ({"encoding_format": "binary"}, "encoding_format", "invalid_value", "'float' and 'base64'"),
         ({"dimensions": 0}, "dimensions", "integer_below_min_value", ">= 1"),
         ({"dimensions": 1537}, "dimensions", "invalid_value", "less than or equal to 1536"),
         ({"dimensions": 5, "model": "text-embedding-ada-002"}, "dimensions", None, "does not support specifying dimensions"),

@@ -21,7 +21,7 @@ F = {"type": "function", "function": {"name": "f"}}
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
 # (changes to a good chat body, param, code, part of the message)
-CHAT_CASES: list[tuple[dict[str, Any], str, str, str]] = [
+CHAT_CASES: list[tuple[dict[str, Any], str, str | None, str]] = [
     ({"model": 5}, "model", "invalid_type", "expected a string, but got an integer instead"),
     ({"messages": "hi"}, "messages", "invalid_type", "expected an array of objects, but got a string instead"),
     ({"messages": None}, "messages", "invalid_type", "but got null instead"),
@@ -140,6 +140,14 @@ CHAT_CASES: list[tuple[dict[str, Any], str, str, str]] = [
         "Invalid type for 'messages[0].content': expected one of a string or array of objects, but got an object instead.",
     ),
     ({"messages": [{"role": "user", "content": []}]}, "messages[0].content", "empty_array", "minimum length 1"),
+    (
+        {"messages": [USER, {"role": "assistant"}]},
+        "messages.[1].content",
+        None,
+        "Invalid value for 'content': expected a string, got null.",
+    ),
+    ({"verbosity": "x"}, "verbosity", "invalid_value", "Supported values are: 'low', 'medium', and 'high'."),
+    ({"tools": [{"type": "x"}]}, "tools[0].type", "invalid_value", "Supported values are: 'function' and 'custom'."),
     ({"tools": []}, "tools", "empty_array", "Expected an array with minimum length 1, but got an empty array instead."),
     (
         {"tools": [F] * 129},
@@ -218,7 +226,7 @@ def assert_error(response: Any, status: int, param: str | None, code: str | None
 
 
 @pytest.mark.parametrize(("changes", "param", "code", "message"), CHAT_CASES)
-def test_chat_refuses(api: Any, changes: dict[str, Any], param: str, code: str, message: str) -> None:
+def test_chat_refuses(api: Any, changes: dict[str, Any], param: str, code: str | None, message: str) -> None:
     assert_error(api.post("/v1/chat/completions", CHAT | changes), 400, param, code, message)
 
 
@@ -381,8 +389,8 @@ def test_names_that_are_none(api: Any, path: str, body: dict[str, Any], param: s
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "GZIP", "identity"])
 def test_a_packed_body_is_unpacked(api: Any, encoding: str) -> None:
     body = json.dumps(CHAT).encode()
-    packed = {"gzip": gzip.compress, "deflate": zlib.compress, "identity": bytes}[encoding.lower()](body)
-    answer = api.post("/v1/chat/completions", packed, headers={"content-encoding": encoding})
+    packed = {"gzip": gzip.compress(body), "deflate": zlib.compress(body), "identity": body}
+    answer = api.post("/v1/chat/completions", packed[encoding.lower()], headers={"content-encoding": encoding})
     assert answer.status_code == 200, answer.text
 
 

@@ -137,7 +137,7 @@ def response_shape(
             )
     choice, forced = _response_choice(request.tool_choice, tools)
     if request.tool_choice == "required" and not request.tools:
-        raise errors.invalid_value("tool_choice", "Tool choice 'required' must be specified with 'tools' parameter.")
+        raise errors.only_with("tool_choice", "Tool choice 'required' must be specified with 'tools' parameter.")
     schema, fenced = asked_in_words(schema, None, messages)
     return Shape(
         tools=tuple(tools),

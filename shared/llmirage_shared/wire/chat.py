@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from llmirage_shared.wire.schema.chat import ChatCompletionRequest
 
 
+# What a message of the assistant may have instead of content.
+_DEEDS = frozenset(("tool_calls", "function_call", "refusal", "audio", "reasoning", "reasoning_content"))
+
+
 @dataclass(slots=True, frozen=True)
 class ChatRequest:
     """A checked chat request.
@@ -50,6 +54,7 @@ def parse_chat(body: Mapping[str, Any]) -> ChatRequest:
 
     request = check(ChatCompletionRequest, body)
     messages = [joined(message) for message in body["messages"]]
+    _check_said(messages)
     check_tool_pairs(messages)
     tools = list(body.get("tools") or ())
     tools += [{"type": "function", "function": function} for function in body.get("functions") or ()]
@@ -182,6 +187,13 @@ def check_tool_pairs(messages: Sequence[Mapping[str, Any]]) -> None:
         known, asked_at = bool(calls), index
     if open_calls:
         raise _unanswered(asked_at, open_calls)
+
+
+def _check_said(messages: Sequence[Mapping[str, Any]]) -> None:
+    """Raises ApiError for a message of the assistant that says and does nothing."""
+    for index, message in enumerate(messages):
+        if message.get("role") == "assistant" and message.get("content") is None and not _DEEDS & message.keys():
+            raise ApiError("Invalid value for 'content': expected a string, got null.", param=f"messages.[{index}].content")
 
 
 def _unanswered(index: int, ids: Mapping[str, None]) -> ApiError:

@@ -59,7 +59,8 @@ def wrong_type(param: str, expected: str, value: object) -> ApiError:
 
 
 def not_a_choice(param: str, value: str, choices: Sequence[str]) -> ApiError:
-    listed = ", ".join(f"'{choice}'" for choice in choices)
+    quoted = [f"'{choice}'" for choice in choices]
+    listed = " and ".join(quoted) if len(quoted) < 3 else f"{', '.join(quoted[:-1])}, and {quoted[-1]}"
     return ApiError(f"Invalid value: '{shorten(value)}'. Supported values are: {listed}.", param=param, code="invalid_value")
 
 
