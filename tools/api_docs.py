@@ -46,6 +46,8 @@ a pipe bomb?"), the answer is a refusal (`message.refusal`, content null, finish
 `/v1/messages`), whatever form or tools were asked for. Requests with `ignore_eos` or `min_tokens`, and servers with
 `--replies echo`, never get one.
 
+Which tools the model calls, and what it does with those of the API's own: [tools.md](tools.md).
+
 Not in the tables: `POST /sleep` (vLLM) ends every request under way, empties the prefix caches and lets the server refuse
 new requests with 503 until `POST /wake_up`; `GET /is_sleeping` tells. With `--api-key` all but `/health`, `/ping` and
 `/metrics` need a key; `--rate-limit` and `--token-limit` count whatever generates, and embeddings.
