@@ -34,9 +34,8 @@ def cluster_section(series: ClusterSeries) -> Section:
         whole = sum(value for _, value in parts) or 1.0
         shares = Bars("share", [100 * value / whole for _, value in parts])
         title = "Where the time of steps went"
-        blocks.append(
-            charts(figure(bars([n for n, _ in parts], [shares], title=title, y=Axis("", "%"), size=HALF)), size="half")
-        )
+        split = figure(bars([n for n, _ in parts], [shares], title=title, y=Axis("", "%"), size=HALF))
+        blocks = [charts(*drawn, split, size="half")] if few else [*blocks, charts(split, size="half")]
     return Section("Cluster", blocks, "As the simulated instances saw it.")
 
 

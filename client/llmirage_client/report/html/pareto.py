@@ -14,6 +14,7 @@ from llmirage_client.report.html.svg import Box, Floats, escape, join, path, px,
 
 Better = Literal["more", "less"]
 _LABEL_PX = 190.0
+_ROOM = 1.04  # beside the rightmost point, so that it is not cut
 _MOST_POINTS = 3000
 
 
@@ -82,7 +83,8 @@ def pareto(
         parts.append(_labels([known[i] for i in best], sx, sy, plot))
         return join(parts)
 
-    return chart(title, size, x, y, [xs], [ys], body, keys, description)
+    room = xs.max() * _ROOM if xs.max() > 0 else xs.max()
+    return chart(title, size, x, y, [np.append(xs, room)], [ys], body, keys, description)
 
 
 def _labels(best: Sequence[Point], sx: Scale, sy: Scale, plot: Plot) -> str:
@@ -104,6 +106,6 @@ def _labels(best: Sequence[Point], sx: Scale, sy: Scale, plot: Plot) -> str:
                 and not any(box.overlaps(other, 2) for other in taken)
             ):
                 taken.append(box)
-                parts.append(text(name, a + dx, b + dy, anchor=anchor))
+                parts.append(text(name, a + dx, b + dy, "n", anchor))
                 break
     return join(parts)
