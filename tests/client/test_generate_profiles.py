@@ -70,6 +70,8 @@ def test_any_text_is_a_profile_or_refused(tmp_path_factory: pytest.TempPathFacto
         ("preset: [chat]", "line 1: preset: ['chat'] is not one of agent-chain, batch"),
         ("exact_replies: maybe", "line 1: exact_replies: 'maybe' is neither true nor false"),
         ("forks:\n  children: 0", "line 2: forks.children: gives 0; values below 1 make no sense here"),
+        ("turns: 1000000", "line 1: turns: gives 1e+06; values above 100,000 make no sense here"),
+        ("output: 1:100000000", "line 1: output: gives 1e+08; values above 10,000,000 make no sense here"),
         ("turns: {distribution: [1]}", "line 1: turns: there is no distribution '[1]'"),
         ("1: 2", "line 1: 1: there is no such parameter"),
     ],

@@ -82,8 +82,8 @@ class Distribution:
         return f"{self.kind}({', '.join(f'{key}={_shown(value)}' for key, value in self.parameters.items())})"
 
 
-def read_distribution(value: Any, *, least: float = 0.0) -> Distribution:
-    """From a number, a text or a mapping. least: no value may be lower. Raises DistributionError."""
+def read_distribution(value: Any, *, least: float = 0.0, most: float = math.inf) -> Distribution:
+    """From a number, a text or a mapping. least and most: no value may be lower or higher. Raises DistributionError."""
     given = parameters_of(value)
     kind = given.pop("distribution")
     if kind not in KINDS:
@@ -93,12 +93,14 @@ def read_distribution(value: Any, *, least: float = 0.0) -> Distribution:
         if key not in (*known, "min", "max"):
             raise DistributionError(f"{kind} has no '{key}'; it has {', '.join(dict.fromkeys((*known, 'min', 'max')))}")
     parameters = {key: entry if key in LISTS else number_of(entry, key) for key, entry in given.items()}
-    low, high = max(parameters.get("min", least), least), parameters.get("max", math.inf)
-    if low > high:
-        raise DistributionError(f"the least value {low:g} is above the largest, {high:g}")
+    low, high = max(parameters.get("min", least), least), min(parameters.get("max", most), most)
+    if parameters.get("min", least) > parameters.get("max", math.inf):
+        raise DistributionError(f"the least value {low:g} is above the largest, {parameters['max']:g}")
     draw, (first, last) = make(parameters)
     if first < least and kind in BOUNDED:
         raise DistributionError(f"gives {first:g}; values below {least:g} make no sense here")
+    if last > most and kind in BOUNDED:
+        raise DistributionError(f"gives {last:g}; values above {most:,.12g} make no sense here")
     if last < low or first > high:
         raise DistributionError(f"gives values from {first:g} to {last:g}, none of them between {low:g} and {high:g}")
     return Distribution(kind, parameters, low, high, draw)

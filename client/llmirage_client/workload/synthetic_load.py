@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,10 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from llmirage_client.workload.arrival_process import ArrivalProcess
+from llmirage_client.workload.checking import MOST_TOKENS
 from llmirage_client.workload.distributions import Distribution, DistributionError, read_distribution
 from llmirage_client.workload.session import Problem, Session, TokenSpec, Turn, Workload, WorkloadError
 
 FORMAT_NAME = "synthetic"
+_MOST_TURNS = 100_000
 _FIRST_ID, _LAST_ID = 256, 8192  # in every vocabulary of a model, and no special tokens there
 
 
@@ -39,10 +42,10 @@ def synthetic_load(
     Raises WorkloadError with every parameter that makes no sense.
     """
     problems: list[Problem] = []
-    lengths_in = _read(isl, "isl", 1, problems)
-    lengths_out = _read(osl, "osl", 1, problems)
-    turn_counts = _read(turns, "turns", 1, problems)
-    waits_s = _read(wait_s, "wait_s", 0, problems)
+    lengths_in = _read(isl, "isl", 1, MOST_TOKENS, problems)
+    lengths_out = _read(osl, "osl", 1, MOST_TOKENS, problems)
+    turn_counts = _read(turns, "turns", 1, _MOST_TURNS, problems)
+    waits_s = _read(wait_s, "wait_s", 0, math.inf, problems)
     if requests < 1:
         problems.append(Problem("must be at least 1", field="requests"))
     if shared_prefix_tokens < 0:
@@ -71,11 +74,11 @@ def synthetic_load(
     return Workload(FORMAT_NAME, FORMAT_NAME, sessions, tuple(sessions))
 
 
-def _read(value: Any, field: str, least: float, problems: list[Problem]) -> Distribution:
+def _read(value: Any, field: str, least: float, most: float, problems: list[Problem]) -> Distribution:
     if isinstance(value, Distribution):
         return value
     try:
-        return read_distribution(value, least=least)
+        return read_distribution(value, least=least, most=most)
     except DistributionError as error:
         problems.append(Problem(str(error), field=field))
         return read_distribution(least)

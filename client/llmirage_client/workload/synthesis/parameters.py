@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from llmirage_client.workload.checking import MOST_TOKENS
 from llmirage_client.workload.distributions import (
     Distribution,
     DistributionError,
@@ -19,6 +20,8 @@ from llmirage_client.workload.distributions import (
     read_distribution,
 )
 from llmirage_client.workload.session import Problem
+
+_MOST_TURNS, _MOST_CHILDREN, _MOST_SECONDS = 100_000, 1_000, 1e7
 
 Kind = Literal["distribution", "integer", "number", "boolean", "choice"]
 
@@ -36,12 +39,12 @@ class Parameter:
     choices: tuple[str, ...] = ()
 
 
-def _distribution(help: str, default: Any = 0, least: float = 0) -> Parameter:
-    return Parameter("distribution", help, default, least)
+def _distribution(help: str, default: Any = 0, least: float = 0, most: float = MOST_TOKENS) -> Parameter:
+    return Parameter("distribution", help, default, least, most)
 
 
 def _seconds(help: str) -> Parameter:
-    return Parameter("distribution", help, 0, whole=False)
+    return Parameter("distribution", help, 0, most=_MOST_SECONDS, whole=False)
 
 
 def _share(help: str) -> Parameter:
@@ -51,7 +54,7 @@ def _share(help: str) -> Parameter:
 def _talk(of: str) -> dict[str, Parameter]:
     """What every kind of conversation has."""
     return {
-        "turns": _distribution(f"requests of {of}", 1, least=1),
+        "turns": _distribution(f"requests of {of}", 1, least=1, most=_MOST_TURNS),
         "first_input": _distribution(f"tokens of {of}'s first user message, besides what it shares", 100, least=1),
         "input": _distribution(f"tokens of each later user message of {of}", 100, least=1),
         "output": _distribution(f"tokens of each reply in {of}", 100, least=1),
@@ -79,19 +82,19 @@ PARAMETERS: Mapping[str, Parameter] = {
     "shared_context.tokens": _distribution("tokens that begin the first user messages of a group of conversations"),
     "shared_context.groups": Parameter("integer", "how many groups", 1, least=1, most=1_000_000),
     "shared_context.skew": Parameter("number", "0: groups are of equal size; 1: Zipf", 0.0, most=10),
-    "documents.per_message": _distribution("documents that begin each user message"),
+    "documents.per_message": _distribution("documents that begin each user message", most=_MOST_CHILDREN),
     "documents.tokens": _distribution("tokens of a document", 500, least=1),
     "documents.pool": Parameter("integer", "different documents", 100, least=1, most=1_000_000),
     "documents.skew": Parameter("number", "0: each as often as the others; 1: Zipf", 0.0, most=10),
     "sub_agents.share": _share("share of the conversations that call sub-agents"),
-    "sub_agents.calls": _distribution("times that one of these calls sub-agents", 1, least=1),
-    "sub_agents.per_call": _distribution("sub-agents of one call", 1, least=1),
-    "sub_agents.join_after": _distribution("turns until their results are waited for", 1, least=1),
+    "sub_agents.calls": _distribution("times that one of these calls sub-agents", 1, least=1, most=_MOST_TURNS),
+    "sub_agents.per_call": _distribution("sub-agents of one call", 1, least=1, most=_MOST_CHILDREN),
+    "sub_agents.join_after": _distribution("turns until their results are waited for", 1, least=1, most=_MOST_TURNS),
     "sub_agents.nested": _share("share of the sub-agents that call sub-agents themselves, once"),
     "sub_agents.system_prompt_tokens": _distribution("tokens of the sub-agents' own system prompt"),
     **_under("sub_agents", _talk("a sub-agent")),
     "forks.share": _share("share of the conversations that fork at their end"),
-    "forks.children": _distribution("branches of such a fork; each inherits the history", 2, least=1),
+    "forks.children": _distribution("branches of such a fork; each inherits the history", 2, least=1, most=_MOST_CHILDREN),
     "forks.background": _share("share of the conversations that fork once in the background and go on"),
     **_under("forks", _talk("a branch")),
     "exact_replies": Parameter("boolean", "replies of exactly so many tokens (min_tokens, ignore_eos), or at most", True),
@@ -158,7 +161,7 @@ class Reader:
     def distribution(self, name: str) -> Distribution:
         parameter = PARAMETERS[name]
         try:
-            return read_distribution(self._values[name], least=parameter.least)
+            return read_distribution(self._values[name], least=parameter.least, most=parameter.most)
         except DistributionError as error:
             self._problems.append(Problem(str(error), field=name))
             return read_distribution(parameter.least)
