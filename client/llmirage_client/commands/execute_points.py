@@ -16,8 +16,8 @@ from llmirage_client.load.options import RunOptions
 from llmirage_client.load.points import Point, Variable, probe_size
 from llmirage_client.load.saturation import falls_behind, gains_nothing, latency_exploded
 from llmirage_client.load.search import MaxSearch
+from llmirage_client.measure.points import PointResult, SearchAnswer
 from llmirage_client.measure.slo import judge
-from llmirage_client.report.points import PointResult, SearchAnswer
 from llmirage_client.report.points_files import write_points
 from llmirage_client.report.points_table import one_line, render_points
 from llmirage_client.targets.endpoint import Endpoint
@@ -56,9 +56,16 @@ class Loads:
         self.options = replace(self.options, model=outcome.options.model)
         self.title = f"{outcome.result.model} at {outcome.result.url}, workload {self.workload.path}, seed {options.seed}"
         self.roots_taken = outcome.roots_taken
-        behind = falls_behind(outcome.result.records)
         result = PointResult(
-            point, options.speed, outcome.metrics, outcome.status, outcome.files, behind, outcome.interrupted
+            variable=point.variable,
+            load=point.load,
+            number=point.number,
+            speed=options.speed,
+            metrics=outcome.metrics,
+            status=outcome.status,
+            files=outcome.files,
+            behind=falls_behind(outcome.result.records),
+            interrupted=outcome.interrupted,
         )
         click.echo(one_line(result))
         for note in _new_notes(outcome, self.workload):
@@ -97,9 +104,7 @@ def execute_sweep(loads: Loads, points: Sequence[Point], stop_at_saturation: boo
         saturated = _saturation(results)
         if saturated and stop_at_saturation:
             break
-    notes = [
-        note for note in (saturated and f"Saturated at {results[-1].point.name}: {saturated}.", loads.wrapped()) if note
-    ]
+    notes = [note for note in (saturated and f"Saturated at {results[-1].name}: {saturated}.", loads.wrapped()) if note]
     if len(results) < len(points):
         notes.append(f"{len(points) - len(results)} of {len(points)} points were not run.")
     _report(loads, results, notes, None)
@@ -139,12 +144,12 @@ def _probes(workload: Workload, states: MaxSearch, options: RunOptions, variable
 def _saturation(results: Sequence[PointResult]) -> str | None:
     """Why the last point is one at which the endpoint no longer follows the load; None when it does."""
     now = results[-1]
-    if now.point.variable == "request_rate" and now.behind:
+    if now.variable == "request_rate" and now.behind:
         return "requests waited longer and longer"
     if len(results) < 2:
         return None
-    before, ratio = results[-2], now.point.load / results[-2].point.load
-    if now.point.variable == "concurrency" and gains_nothing(before.metrics, now.metrics, ratio):
+    before, ratio = results[-2], now.load / results[-2].load
+    if now.variable == "concurrency" and gains_nothing(before.metrics, now.metrics, ratio):
         return f"{ratio:g} times the concurrency brought next to no more output"
     if latency_exploded(results[0].metrics, now.metrics):
         return "the median request took over ten times as long as at the first point"
@@ -159,7 +164,7 @@ def _new_notes(outcome: Outcome, workload: Workload) -> list[str]:
 def _refused(error: RefusedError, loads: Loads, results: Sequence[PointResult]) -> int:
     click.echo(error, err=True)
     if results:
-        _report(loads, results, [f"The points after {results[-1].point.name} were not run."], None)
+        _report(loads, results, [f"The points after {results[-1].name} were not run."], None)
     return 2
 
 

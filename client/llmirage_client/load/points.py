@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from llmirage_client.load.options import RunOptions
+from llmirage_client.measure.points import point_name
 from llmirage_client.workload.session import Workload
 from llmirage_client.workload.summary import requests_by_root
 
@@ -29,8 +30,7 @@ class Point:
 
     @property
     def name(self) -> str:
-        """Such as "concurrency 4" or "request rate 2.5"."""
-        return f"{self.variable.replace('_', ' ')} {self.load:g}"
+        return point_name(self.variable, self.load)
 
     @property
     def folder(self) -> str:

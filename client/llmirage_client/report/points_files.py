@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from llmirage_client.measure.catalogue import PER_REQUEST, WHOLE_RUN
-from llmirage_client.report.points import PointResult, SearchAnswer
+from llmirage_client.measure.points import PointResult, SearchAnswer
 
 SWEEP_JSON = "sweep.json"
 SWEEP_CSV = "sweep.csv"
@@ -22,7 +22,7 @@ def write_points(
 ) -> list[Path]:
     """Writes both files, each whole or not at all, and returns their paths. Raises OSError."""
     content: dict[str, Any] = {
-        "variable": results[0].point.variable,
+        "variable": results[0].variable,
         "points": [_point(result) for result in results],
         "notes": list(notes),
     }
@@ -53,7 +53,7 @@ def write_points(
 def _point(result: PointResult) -> dict[str, Any]:
     metrics = result.metrics
     content: dict[str, Any] = {
-        result.point.variable: result.point.load,
+        result.variable: result.load,
         "folder": result.files[0].parent.name if result.files else None,
         "exit_status": result.status,
         "falls_behind": result.behind,
@@ -71,7 +71,7 @@ def _point(result: PointResult) -> dict[str, Any]:
 
 def _flat(result: PointResult) -> dict[str, Any]:
     """One row of the table: whole-run metrics under their tags, others as tag_statistic."""
-    row: dict[str, Any] = {result.point.variable: result.point.load, "exit_status": result.status}
+    row: dict[str, Any] = {result.variable: result.load, "exit_status": result.status}
     if result.verdicts:
         row["meets_slo"] = result.meets
     row |= dict(result.metrics.whole_run)

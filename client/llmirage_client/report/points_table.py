@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
+from llmirage_client.measure.points import PointResult, SearchAnswer
 from llmirage_client.report.numbers import count, number
-from llmirage_client.report.points import PointResult, SearchAnswer
 from llmirage_client.report.secrets import hide_in_text
 from llmirage_shared.statistics import Summary
 
@@ -30,9 +30,9 @@ def render_points(
     title: str, results: Sequence[PointResult], notes: Sequence[str], answer: SearchAnswer | None, files: Sequence[Path]
 ) -> None:
     """Print everything. Points stand by their load; those of a search are marked as met or missed."""
-    ordered = sorted(results, key=lambda result: (result.point.load, result.point.number))
+    ordered = sorted(results, key=lambda result: (result.load, result.number))
     rows = [list(_HEAD), *map(_row, ordered)]
-    rows[0][0] = results[0].point.variable.replace("_", " ")
+    rows[0][0] = results[0].variable.replace("_", " ")
     if answer is not None:
         for row, mark in zip(rows, ["SLO", *(result.mark for result in ordered)], strict=True):
             row.append(mark)
@@ -59,7 +59,7 @@ def _row(result: PointResult) -> list[str]:
 
     cached = values.get("overall_usage_prompt_cache_read_pct")
     return [
-        f"{result.point.load:g}",
+        f"{result.load:g}",
         count(values.get("request_count", 0)),
         count(values.get("error_request_count", 0)),
         f"{values['benchmark_duration']:.1f}" if "benchmark_duration" in values else "-",

@@ -241,7 +241,12 @@ class TestWarmUp:
 
     def test_it_may_have_a_load_of_its_own(self, bench: Any) -> None:
         flow = bench.workload(*(single(bench, name) for name in "abcdefgh"))
-        options = {"warmup_num_conversations": 4, "warmup_concurrency": 4, "num_conversations": 4, "concurrency": 2}
+        options: dict[str, Any] = {
+            "warmup_num_conversations": 4,
+            "warmup_concurrency": 4,
+            "num_conversations": 4,
+            "concurrency": 2,
+        }
         _, target = bench.run(flow, **options)
         assert starts(target) == [0, 0, 0, 0, 1, 1, 2, 2]
         options = {"warmup_num_conversations": 3, "warmup_request_rate_per_s": 2.0, "warmup_arrival_pattern": "constant"}

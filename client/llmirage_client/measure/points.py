@@ -6,19 +6,27 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmirage_client.load.points import Point, Variable
 from llmirage_client.measure.metrics import Metrics
 from llmirage_client.measure.slo import Verdict
 
 
+def point_name(variable: str, load: float) -> str:
+    """Such as "concurrency 4" or "request rate 2.5"."""
+    return f"{variable.replace('_', ' ')} {load:g}"
+
+
 @dataclass(slots=True)
 class PointResult:
-    """status: the exit status of this point alone. behind: requests waited longer and longer (see load.saturation).
+    """variable: "concurrency" or "request_rate". number: the place in the sweep or search, from 1.
+
+    status: the exit status of this point alone. behind: requests waited longer and longer (see load.saturation).
 
     verdicts: of the objectives of a search. interrupted: it was stopped before its end.
     """
 
-    point: Point
+    variable: str
+    load: float
+    number: int
     speed: float
     metrics: Metrics
     status: int
@@ -26,6 +34,10 @@ class PointResult:
     behind: bool
     interrupted: bool = False
     verdicts: tuple[Verdict, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return point_name(self.variable, self.load)
 
     @property
     def meets(self) -> bool:
@@ -52,7 +64,7 @@ class PointResult:
             yield f"{failed:,.0f} of {failed + ok:,.0f} requests failed"
         elif not ok:
             yield "no request succeeded"
-        if self.behind and self.point.variable == "request_rate":
+        if self.behind and self.variable == "request_rate":
             yield "requests waited longer and longer"
 
 
@@ -61,7 +73,7 @@ class SearchAnswer:
     """best: the highest load that met the objectives, worst: the lowest that did not; None where there was none."""
 
     slo: str
-    variable: Variable
+    variable: str
     best: float | None
     worst: float | None
     lower: float

@@ -1,0 +1,237 @@
+"""`llmirage run` at several loads: sweeps and searches, against an endpoint that bears so many requests at once."""
+
+from __future__ import annotations
+
+import csv
+import json
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from llmirage_client.commands.flags.lists import join_lists
+from llmirage_client.commands.run import run
+
+REPLY_S = 0.03
+
+
+class Endpoint(ThreadingHTTPServer):
+    """Fails what comes while more than `bears` requests are under way."""
+
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self, bears: int) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.bears = bears
+        self.under_way = 0
+        self.lock = threading.Lock()
+        self.prompts: list[str] = []
+
+    @property
+    def url(self) -> str:
+        return f"127.0.0.1:{self.server_address[1]}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Endpoint
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        with self.server.lock:
+            self.server.under_way += 1
+            too_many = self.server.under_way > self.server.bears
+            self.server.prompts.append(str(body["messages"][-1]["content"]))
+        time.sleep(REPLY_S)
+        with self.server.lock:
+            self.server.under_way -= 1
+        usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+        choice = {"index": 0, "message": {"role": "assistant", "content": "yes"}, "finish_reason": "stop"}
+        data = json.dumps({"error": {"message": "too many"}} if too_many else {"choices": [choice], "usage": usage}).encode()
+        self.send_response(503 if too_many else 200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: Any) -> None: ...
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    with Endpoint(bears=5) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture
+def workload(tmp_path: Path) -> Path:
+    file = tmp_path / "twenty.jsonl"
+    lines = [{"session_id": f"s{i}", "turns": [{"messages": [{"role": "user", "content": f"p{i}"}]}]} for i in range(20)]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return file
+
+
+def invoke(workload: Path, endpoint: Endpoint, *arguments: Any) -> Result:
+    words = [str(workload), "--url", endpoint.url, "--model", "m", "--random-seed", "1", *map(str, arguments)]
+    return CliRunner().invoke(run, words)
+
+
+def test_a_sweep_runs_every_point_with_conversations_of_its_own(endpoint: Endpoint, workload: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    result = invoke(workload, endpoint, "--concurrency", "1,2,4", "--num-conversations", "3,5,8", "--artifact-dir", out)
+    assert result.exit_code == 0, result.output
+    assert sorted(endpoint.prompts) == sorted(f"p{i}" for i in range(16))
+    content = json.loads((out / "sweep.json").read_text())
+    assert [(p["concurrency"], p["request_count"]["avg"]) for p in content["points"]] == [(1, 3), (2, 5), (4, 8)]
+    rows = list(csv.DictReader((out / "sweep.csv").open()))
+    assert [row["concurrency"] for row in rows] == ["1", "2", "4"]
+    assert all(float(row["request_latency_p50"]) >= REPLY_S * 1e3 for row in rows)
+    folders = [out / p["folder"] for p in content["points"]]
+    assert [folder.name for folder in folders] == ["01_concurrency1", "02_concurrency2", "03_concurrency4"]
+    ids = [line["metadata"]["x_correlation_id"] for f in folders for line in records(f)]
+    assert len(set(ids)) == 16
+    assert "came again" not in result.output
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "profile_export.jsonl").read_text().splitlines()]
+
+
+def test_the_file_is_shared_out_and_a_wrap_is_told(endpoint: Endpoint, workload: Path, tmp_path: Path) -> None:
+    result = invoke(workload, endpoint, "--concurrency", "1,2", "--artifact-dir", tmp_path / "a")
+    assert (result.exit_code, len(endpoint.prompts), len(set(endpoint.prompts))) == (0, 20, 20)
+    result = invoke(workload, endpoint, "--request-rate", "100,200", "--number", 15, "--artifact-dir", tmp_path / "b")
+    assert "has 20 conversations and the points ran 30, so some came again" in " ".join(result.output.split())
+
+
+def test_evalscopes_words_make_the_same_sweep(endpoint: Endpoint, workload: Path, tmp_path: Path) -> None:
+    result = invoke(workload, endpoint, "--parallel", 1, 2, "--number", 2, 4, "--artifact-dir", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    assert len(endpoint.prompts) == 6
+
+
+def test_a_failed_request_anywhere_ends_a_sweep_with_1(endpoint: Endpoint, workload: Path, tmp_path: Path) -> None:
+    result = invoke(workload, endpoint, "--concurrency", "2,16", "--number", 16, "--artifact-dir", tmp_path / "out")
+    assert result.exit_code == 1
+    points = json.loads((tmp_path / "out" / "sweep.json").read_text())["points"]
+    assert [point["exit_status"] for point in points] == [0, 1]
+
+
+def test_a_search_finds_how_many_the_endpoint_bears(endpoint: Endpoint, workload: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    result = invoke(workload, endpoint, "--find-max", "latency_p50<60s", "--number", 32, "--artifact-dir", out)
+    assert result.exit_code == 0, result.output
+    assert "The highest concurrency that meets latency_p50<60s is 5; 6 misses it." in result.output
+    content = json.loads((out / "sweep.json").read_text())
+    assert [point["concurrency"] for point in content["points"]] == [1, 2, 4, 8, 6, 5]
+    assert [point["meets_slo"] for point in content["points"]] == [True, True, True, False, False, True]
+    assert (content["search"]["highest_met"], content["search"]["lowest_missed"]) == (5, 6)
+    assert "requests failed" in result.output
+    assert "cut off" not in result.output
+
+
+def test_a_search_says_when_nothing_or_everything_meets_it(endpoint: Endpoint, workload: Path, tmp_path: Path) -> None:
+    arguments = ("--number", 4, "--artifact-dir", tmp_path / "out", "--find-max-upper-bound", 4)
+    result = invoke(workload, endpoint, "--find-max", "latency_p50<1ms", "--concurrency", 4, *arguments)
+    assert result.exit_code == 1
+    assert "Nothing meets latency_p50<1ms: even concurrency 1, the lowest tried, misses it." in result.output
+    result = invoke(workload, endpoint, "--find-max", "error_rate<=0", *arguments)
+    assert result.exit_code == 0
+    assert "Everything up to the bound meets error_rate<=0: concurrency 4 does" in result.output
+
+
+def test_what_was_not_measured_does_not_meet_it(endpoint: Endpoint, workload: Path, tmp_path: Path) -> None:
+    arguments = ("--number", 2, "--artifact-dir", tmp_path / "out")
+    result = invoke(workload, endpoint, "--find-max", "ttft_p99<1s", "--no-streaming", *arguments)
+    assert result.exit_code == 1
+    assert "ttft_p99<1s: not measured" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--concurrency", "1,2", "--request-rate", "1,2"], "one of them can be swept"),
+        (["--concurrency", "1,2", "--number", "1,2,3"], "--concurrency has 2 numbers and --num-conversations 3"),
+        (["--number", "1,2"], "only beside as many"),
+        (["--concurrency", "1,,2"], "two commas"),
+        (["--request-rate", "1,x"], "'x' is not a number above 0"),
+        (["--find-max", "ttft<5"], "say which statistic"),
+        (["--find-max", "ttft_p9<5,nothing_p99<3"], "there is no metric 'nothing_p99'"),
+        (["--find-max", "ttft_p99<5", "--concurrency", "1,2"], "chooses the loads itself"),
+        (["--find-max", "ttft_p99<5", "--concurrency", "4000"], "not within its bounds"),
+        (["--find-max", "ttft_p99<5", "--fixed-schedule"], "a fixed schedule has its own pace"),
+        (["--find-max", "ttft_p99<5", "--request-rate-series", "0:1"], "not --request-rate-series"),
+        (["--find-max", "ttft_p99<5", "--find-max-variable", "parallel", "--request-rate", "4"], "is not the load"),
+        (["--sla-params", "[{}, {}]"], "one object of objectives"),
+        (["--sla-params", "[{oops"], "not JSON"),
+        (["--user-centric-rate", "2"], "--user-centric-rate and --num-users go together"),
+        (["--request-rate", "2", "--user-centric-rate", "2", "--num-users", "2"], "each say when requests start"),
+        (["--request-rate-series", "0:1,5:2", "--request-rate", "2"], "each say when requests start"),
+        (["--request-rate-series", "5:2"], "a series begins at 0 s"),
+        (["--arrival-pattern", "constant"], "neither is given"),
+        (["--request-rate", "2", "--arrival-pattern", "poisson", "--arrival-smoothness", "2"], "shape of gamma gaps"),
+        (["--concurrency-ramp-duration", "2"], "needs --concurrency"),
+        (["--request-rate-ramp-duration", "2"], "needs --request-rate"),
+        (["--fixed-schedule-speedup", "2"], "needs a fixed schedule"),
+        (["--fixed-schedule-auto-offset"], "needs a fixed schedule"),
+        (["--request-cancellation-delay", "2"], "needs --request-cancellation-rate"),
+        (["--request-cancellation-rate", "200"], "0<=x<=100"),
+        (["--benchmark-grace-period", "2"], "comes after --benchmark-duration"),
+        (["--duration", "5", "--benchmark-duration", "5"], "would never come"),
+        (["--warmup-concurrency", "5"], "there is no warm-up"),
+        (["--warmup-request-count", "5", "--warmup-grace-period", "5"], "comes after --warmup-duration"),
+        (["--warmup-request-count", "5", "--warmup-request-rate-ramp-duration", "5"], "needs --warmup-request-rate"),
+        (["--num-warmup-sessions", "0.5"], "a share of --num-conversations"),
+        (["--num-warmup-sessions", "1.5"], "neither a whole number nor a share"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_message(
+    arguments: list[str], said: str, endpoint: Endpoint, workload: Path
+) -> None:
+    result = invoke(workload, endpoint, *arguments)
+    assert result.exit_code == 2
+    assert said in result.output
+    assert result.output.count("Error:") == 1
+    assert not endpoint.prompts
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--fixed-schedule-start-offset", "9000"], "runs from 0 to 3,000 ms"),
+        (["--fixed-schedule-start-offset", "20", "--fixed-schedule-end-offset", "10"], "comes before"),
+        (["--fixed-schedule-start-offset", "20", "--fixed-schedule-auto-offset"], "both say where the schedule begins"),
+        (["--fixed-schedule-end-offset", "1500", "--number", "3"], "has 2 conversations"),
+        (["--dataset-sampling-strategy", "shuffle"], "a fixed schedule has its own order"),
+        (["--fixed-schedule", "--concurrency", "1,2"], "would replay the same conversations"),
+        (["--fixed-schedule", "--request-rate", "2"], "each say when requests start"),
+    ],
+)
+def test_bad_schedules_are_refused(arguments: list[str], said: str, endpoint: Endpoint, tmp_path: Path) -> None:
+    file = tmp_path / "trace.jsonl"
+    file.write_text("".join(json.dumps({"timestamp": 1000 * i, "text": f"p{i}"}) + "\n" for i in range(4)))
+    result = invoke(file, endpoint, "--format", "single_turn", *arguments)
+    assert result.exit_code == 2
+    assert said in result.output
+    assert not endpoint.prompts
+
+
+@pytest.mark.parametrize(
+    ("words", "joined"),
+    [
+        ("f --parallel 1 2 4 --number 10 20 30", "f --parallel 1,2,4 --number 10,20,30"),
+        ("--parallel 1 f.jsonl", "--parallel 1 f.jsonl"),
+        ("--parallel 1 2 f", "--parallel 1,2 f"),
+        ("--parallel 1,2 4 -m 7 8", "--parallel 1,2,4 -m 7 8"),
+        ("--rate 0.5 1.5 --url x", "--rate 0.5,1.5 --url x"),
+    ],
+)
+def test_numbers_behind_a_flag_are_its_list(words: str, joined: str) -> None:
+    assert join_lists(words.split(), ("--parallel", "--number", "--rate")) == joined.split()
