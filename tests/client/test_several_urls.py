@@ -200,23 +200,23 @@ def settings(*arguments: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "key", "header"),
+    ("arguments", "key", "api"),
     [
-        ([], "from-openai", "Authorization"),
-        (["--url", "https://far"], "from-openai", "Authorization"),
-        (["--url", "http://far"], None, "Authorization"),
-        (["--url", "localhost:1,http://far"], None, "Authorization"),
-        (["--api-key", "mine", "--url", "http://far"], "mine", "Authorization"),
-        (["--endpoint-type", "messages"], "from-anthropic", "x-api-key"),
+        ([], "from-openai", "chat"),
+        (["--url", "https://far"], "from-openai", "chat"),
+        (["--url", "http://far"], None, "chat"),
+        (["--url", "localhost:1,http://far"], None, "chat"),
+        (["--api-key", "mine", "--url", "http://far"], "mine", "chat"),
+        (["--endpoint-type", "messages"], "from-anthropic", "messages"),
     ],
 )
 def test_a_key_of_the_environment_goes_only_where_nobody_reads_it(
-    arguments: list[str], key: str | None, header: str, monkeypatch: pytest.MonkeyPatch
+    arguments: list[str], key: str | None, api: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "from-openai")
     monkeypatch.setenv("ANTHROPIC_API_KEY", "from-anthropic")
     endpoint = endpoint_of(settings(*arguments))
-    assert (endpoint.api_key, endpoint.key_header) == (key, header)
+    assert (endpoint.api_key, endpoint.api) == (key, api)
 
 
 def test_urls_may_be_repeated_or_have_commas() -> None:
@@ -239,8 +239,10 @@ def test_the_key_goes_into_the_header_of_its_api(raw_server: Callable[..., Any])
 
     bearer = asyncio.run(sent())
     assert (bearer.header("authorization"), bearer.header("x-api-key")) == ("Bearer k", None)
-    alone = asyncio.run(sent(key_header="x-api-key"))
+    alone = asyncio.run(sent(api="messages"))
     assert (alone.header("authorization"), alone.header("x-api-key")) == (None, "k")
+    assert (bearer.header("anthropic-version"), alone.header("anthropic-version")) == (None, "2023-06-01")
+    assert asyncio.run(sent(api="messages", headers=(("Anthropic-Version", "new"),))).header("anthropic-version") == "new"
 
 
 def test_a_conversation_is_made_once_and_its_failure_is_told(raw_server: Callable[..., Any]) -> None:

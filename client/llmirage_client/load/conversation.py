@@ -139,8 +139,7 @@ def _call(endpoint: Endpoint, body: Mapping[str, Any], stream: bool, options: Ru
     return Call(
         path or endpoint.path,
         body,
-        dict(endpoint.headers),
-        stream,
+        stream=stream,
         new_reply=endpoint.new_reply,
         api=endpoint.name,
         from_root=path is not None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from llmirage_client.targets.endpoints import EndpointName, endpoint_named
 from llmirage_client.targets.http import HttpTarget
 from llmirage_client.targets.retrying import RetryingTarget
 from llmirage_client.targets.server_conversations import ServerConversations
@@ -14,14 +15,14 @@ from llmirage_client.targets.tls import Tls
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """urls: at least one. key_header: Authorization, where the key goes behind "Bearer", or a header of its own.
+    """urls: at least one. api: says where the key goes, and which headers it wants besides.
 
     keeps_conversations: bodies name conversations that are to be made on the server.
     """
 
     urls: tuple[str, ...]
     api_key: str | None = None
-    key_header: str = "Authorization"
+    api: EndpointName = "chat"
     headers: tuple[tuple[str, str], ...] = ()
     timeout_s: float | None = None
     connect_timeout_s: float | None = None
@@ -38,16 +39,17 @@ class Endpoint:
     def target(self) -> Askable:
         """Raises ValueError for what cannot be an endpoint. Make it on the running loop."""
         context = self.tls.context()
+        api = endpoint_named(self.api)
         targets: list[tuple[str, Askable]] = []
         for url in self.urls:
             door = HttpTarget(
                 url,
                 self.api_key,
-                self.headers,
+                (*api.headers.items(), *self.headers),
                 self.timeout_s,
                 ssl_context=context,
                 connect_timeout_s=self.connect_timeout_s,
-                key_header=self.key_header,
+                key_header=api.key_header,
             )
             targets.append((url, door))
         target: Askable = SpreadTarget(targets, self.url_strategy) if len(targets) > 1 else targets[0][1]

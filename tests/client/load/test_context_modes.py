@@ -146,7 +146,6 @@ def test_every_api_gets_its_path_and_its_stream_of_usage(endpoint_type: str) -> 
     paths = {"chat": "/chat/completions", "completions": "/completions", "responses": "/responses", "messages": "/messages"}
     assert (call.path, call.from_root, call.api) == (paths[endpoint_type], False, endpoint_type)
     assert ("stream_options" in call.body) is (endpoint_type in ("chat", "completions"))
-    assert call.headers.get("anthropic-version") == ("2023-06-01" if endpoint_type == "messages" else None)
 
 
 def test_a_path_of_ones_own_counts_from_the_root() -> None:

@@ -218,11 +218,10 @@ def endpoint_of(settings: dict[str, Any]) -> Endpoint:
         raise click.UsageError(
             f"--context-mode {settings['context_mode']} needs --url-strategy sticky: one server keeps the history"
         )
-    messages = settings["endpoint_type"] == "messages"
     return Endpoint(
         urls=urls,
-        api_key=settings["api_key"] or _key_of_environment(urls, messages),
-        key_header="x-api-key" if messages else "Authorization",
+        api_key=settings["api_key"] or _key_of_environment(urls, settings["endpoint_type"] == "messages"),
+        api=settings["endpoint_type"] or "chat",
         headers=settings["headers"],
         timeout_s=settings["request_timeout_seconds"],
         connect_timeout_s=settings["connect_timeout_seconds"],

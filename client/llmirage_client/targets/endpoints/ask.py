@@ -32,6 +32,7 @@ class Endpoint(Protocol):
 
     path: below the API root. translates: its items are other things than chat's messages.
     knows_ignore_eos: has vLLM's `ignore_eos` and `min_tokens`, where the server does.
+    key_header: Authorization, where a key goes behind "Bearer", or a header of its own. headers: what else the API wants.
     asks_for_usage: a stream reports its usage only when `stream_options` says so.
     """
 
@@ -40,6 +41,7 @@ class Endpoint(Protocol):
     translates: bool
     knows_ignore_eos: bool
     asks_for_usage: bool
+    key_header: str
     headers: Mapping[str, str]
 
     @property

@@ -88,6 +88,7 @@ class ChatEndpoint:
     translates = False
     knows_ignore_eos = True
     asks_for_usage = True
+    key_header = "Authorization"
     headers: Mapping[str, str] = {}
 
     def items(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:

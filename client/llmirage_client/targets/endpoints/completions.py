@@ -25,6 +25,7 @@ class CompletionsEndpoint:
     translates = False
     knows_ignore_eos = True
     asks_for_usage = True
+    key_header = "Authorization"
     headers: Mapping[str, str] = {}
 
     def __init__(self, tokenizer: str | None = None) -> None:

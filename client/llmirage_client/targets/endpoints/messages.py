@@ -30,6 +30,7 @@ class MessagesEndpoint:
     translates = True
     knows_ignore_eos = False
     asks_for_usage = False
+    key_header = "x-api-key"
     headers: Mapping[str, str] = {"anthropic-version": "2023-06-01"}
 
     def items(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:

@@ -69,6 +69,7 @@ class RawEndpoint:
     translates = False
     knows_ignore_eos = False
     asks_for_usage = False
+    key_header = "Authorization"
     headers: Mapping[str, str] = {}
 
     def items(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:

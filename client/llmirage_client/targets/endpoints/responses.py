@@ -23,6 +23,7 @@ class ResponsesEndpoint:
     translates = True
     knows_ignore_eos = True
     asks_for_usage = False
+    key_header = "Authorization"
     headers: Mapping[str, str] = {}
 
     def items(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
