@@ -132,6 +132,12 @@ def test_a_page_of_fifty_thousand_requests_is_under_two_megabytes() -> None:
     page = page_of(run(many(2500, 20, tokens=2)))
     assert len(page.encode()) < 2_000_000
     assert "of 2,500 conversation trees" in page
+    assert re.search(r"Drawn are 4,000 of 4\d,\d{3} requests, the highest among them", page)
+
+
+def test_whole_conversations_have_figures_of_their_own(usual: str) -> None:
+    summary = view_run(run(many(30, 6) + family())).metrics.per_conversation["conversation_latency"]
+    assert f"Conversation Latency (ms) {summary.avg:,.1f} {summary.p50:,.1f}" in Document(usual).text
 
 
 def test_success_is_said() -> None:

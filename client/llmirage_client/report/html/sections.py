@@ -13,7 +13,9 @@ from llmirage_client.report.html.charts import HALF, SMALL, Axis, Bars, Sample, 
 from llmirage_client.report.html.page import Section
 from llmirage_client.report.html.run_view import RunView
 from llmirage_client.report.html.scale import figure as shown
-from llmirage_client.report.numbers import count, number
+from llmirage_client.report.html.svg import Floats
+from llmirage_client.report.html.xy import MOST_DOTS
+from llmirage_client.report.numbers import count, number, plural
 
 LATENCIES = (
     ("time_to_first_token", "Time to first token (TTFT)", "TTFT"),
@@ -78,11 +80,17 @@ def _over_time(view: RunView, tag: str, title: str) -> str:
     failed = view.start_s[~ok & ~view.columns.cancelled]
     chart = line(series, title=f"{title} over time", x=_SINCE, y=Axis("", "ms", log=None), size=HALF)
     window = f"Percentiles over windows of {shown(rolled.window_s)} s." if rolled.percentiles else ""
-    lost = f" {count(failed.size)} failed requests have no {title.lower()}." if failed.size else ""
-    return figure(chart, "By when a request was sent. " + window + lost)
+    lost = f" {plural(failed.size, 'request')} failed and cannot be shown." if failed.size else ""
+    return figure(chart, " ".join(filter(None, ("By when a request was sent.", _drawn(values), window + lost))))
 
 
-def _rate(view: RunView, edges: np.typing.NDArray[np.float64]) -> str:
+def _drawn(values: Floats) -> str:
+    """Says so when a cloud has more dots than are drawn."""
+    dots = int(np.isfinite(values).sum())
+    return f"Drawn are {count(MOST_DOTS)} of {count(dots)} requests, the highest among them." if dots > MOST_DOTS else ""
+
+
+def _rate(view: RunView, edges: Floats) -> str:
     rate = over_time.output_rate(view, edges)
     if not rate.any():
         return ""
@@ -95,7 +103,7 @@ def _rate(view: RunView, edges: np.typing.NDArray[np.float64]) -> str:
     )
 
 
-def _in_flight(view: RunView, edges: np.typing.NDArray[np.float64]) -> str:
+def _in_flight(view: RunView, edges: Floats) -> str:
     columns = view.columns
     first, last = view.since_start_s(columns.first_s), view.since_start_s(columns.last_s)
     whole = over_time.mean_active(view.start_s, view.end_s, edges)
@@ -126,11 +134,12 @@ def what_drives_it(view: RunView) -> Section:
             new = isl * (1 - np.nan_to_num(share))
             series = [Series("requests", new, ttft, "dots", 0)]
             title = "TTFT against input tokens that were not cached"
-        figures.append(figure(scatter(series, title=title, x=Axis("Tokens", log=None), y=y)))
+        figures.append(figure(scatter(series, title=title, x=Axis("Tokens", log=None), y=y), _drawn(ttft)))
     if view.has("request_latency") and np.isfinite(osl).any():
         series = [Series("requests", osl, view.value("request_latency"), "dots", 0)]
         y = Axis("Latency", "ms", log=None)
-        figures.append(figure(scatter(series, title="Latency against output tokens", x=Axis("Tokens", log=None), y=y)))
+        chart = scatter(series, title="Latency against output tokens", x=Axis("Tokens", log=None), y=y)
+        figures.append(figure(chart, _drawn(view.value("request_latency"))))
     return Section("What it depends on", [charts(*figures, size="half")], short="Dependence")
 
 

@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 
-from llmirage_client.report.html.blocks import charts, figure, toggle
+from llmirage_client.measure.catalogue import PER_CONVERSATION
+from llmirage_client.report.html.blocks import charts, figure, table, toggle
 from llmirage_client.report.html.charts import Axis, Bar, Group, Key, Lane, Link, gantt
 from llmirage_client.report.html.heat import LEVELS
 from llmirage_client.report.html.page import Section
@@ -34,7 +35,17 @@ def swimlane(view: RunView) -> Section:
     drawn = charts(figure(drawing.svg(), drawing.caption()), size="wide")
     body = f'<div id="{_ID}"><div class="tools">{tools}</div>{drawn}</div>'
     lead = "A lane is a conversation, a bar a request: the wait for its first token, then its tokens. Point at it for more."
-    return Section("Conversations", [body], lead)
+    return Section("Conversations", [body, _figures(view)], lead)
+
+
+def _figures(view: RunView) -> str:
+    """What is measured of whole conversations."""
+    found = view.metrics.per_conversation
+    rows = [
+        [PER_CONVERSATION[tag].heading, *(number(getattr(s, p)) for p in ("avg", "p50", "p90", "p99", "min", "max"))]
+        for tag, s in found.items()
+    ]
+    return table(["Of a conversation", "mean", "p50", "p90", "p99", "min", "max"], rows) if rows else ""
 
 
 class _Drawing:

@@ -65,7 +65,11 @@ def line(
     ]
     if not any(np.isfinite(ys).any() for _, _, _, ys in prepared):
         return empty(title, size, "no data")
-    keys = [Key(s.name, _css(s, n), _shape(s)) for s, n, _, _ in prepared] if len(prepared) > 1 else []
+    keys = (
+        [Key(s.name, _css(s, n) + (" few" if s.style == "dots" else ""), _shape(s)) for s, n, _, _ in prepared]
+        if len(prepared) > 1
+        else []
+    )
     x_values = [xs for _, _, xs, _ in prepared] + [np.array([m.value]) for m in marks if m.on == "x"]
     y_values = [ys for _, _, _, ys in prepared] + [np.array([m.value]) for m in marks if m.on == "y"]
 
