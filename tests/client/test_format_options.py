@@ -72,7 +72,8 @@ def test_an_offset_puts_the_first_conversations_last_or_drops_them_from_a_schedu
     assert skip(workload(None, None, None), 1).roots == ("1", "2", "0")
     assert skip(workload(None, None, None), 1).skipped == 1
     assert skip(workload(0.0, 1.0, 2.0), 1).roots == ("1", "2")
-    assert skip(workload(0.0, 1.0, 2.0), 1).skipped == 0
+    rest = skip(workload(0.0, 1.0, 2.5), 1)
+    assert (rest.skipped, [rest.sessions[root].arrival_s for root in rest.roots]) == (0, [0.0, 1.5])
     assert skip(workload(None, None), 0) == workload(None, None)
     with pytest.raises(WorkloadError, match="2 leaves nothing of the 2 conversations"):
         skip(workload(None, None), 2)
@@ -103,8 +104,8 @@ def examples() -> Iterator[tuple[str, str]]:
     for file, name in names.items():
         yield str(DATA / "evalscope" / file), name
     for label, path in bundled().items():
-        dag, inputs = label.startswith("dag-"), label == "replay-example"
-        yield str(path), "dag_jsonl" if dag else "inputs_json" if inputs else "agentic_jsonl"
+        others = {"replay-example": "inputs_json", "coding-agent": "agentic_jsonl", "mixed-flat-agentic": "agentic_jsonl"}
+        yield str(path), others.get(label, "dag_jsonl")
 
 
 @pytest.mark.parametrize(("path", "name"), list(examples()), ids=lambda value: Path(value).name)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from llmirage_client.workload.checking import Checker
+from llmirage_client.workload.schedule import earlier
 from llmirage_client.workload.session import Problem, Workload, WorkloadError
 
 Kind = Literal["integer", "number", "boolean", "text", "range"]
@@ -120,7 +121,7 @@ def skip(workload: Workload, count: int) -> Workload:
     """The workload from its root number `count` on.
 
     A run that wants more roots than are left goes on with the skipped ones; where the file says when roots arrive, they are
-    left out for good. Raises WorkloadError when nothing is left.
+    left out for good, and the schedule begins with the first that is left. Raises WorkloadError when nothing is left.
     """
     if count == 0:
         return workload
@@ -130,5 +131,7 @@ def skip(workload: Workload, count: int) -> Workload:
         raise WorkloadError(workload.path, [Problem(message, field="option dataset_offset")])
     rest, skipped = workload.roots[count:], workload.roots[:count]
     if workload.timed:
-        return replace(workload, roots=rest)
+        first_s = min(workload.sessions[root].arrival_s or 0.0 for root in rest)
+        moved = {root: earlier(workload.sessions[root], first_s) for root in rest}
+        return replace(workload, roots=rest, sessions={**workload.sessions, **moved})
     return replace(workload, roots=(*rest, *skipped), skipped=count)

@@ -24,14 +24,15 @@ def scheduled(format_name: str, path: str, sessions: Sequence[Session], notes: I
     elif arrivals:
         first = min(arrivals)
         if first > 0:
-            sessions = [_earlier(session, first) for session in sessions]
+            sessions = [earlier(session, first) for session in sessions]
             notes += (f"the file's first timestamp, {first:,.3f} s, is the start of the run",)
         sessions = sorted(sessions, key=lambda session: session.arrival_s or 0.0)
     by_id = {session.id: session for session in sessions}
     return Workload(format_name, path, by_id, tuple(by_id), notes)
 
 
-def _earlier(session: Session, by_s: float) -> Session:
+def earlier(session: Session, by_s: float) -> Session:
+    """The session with all its times so much earlier."""
     turns = tuple(
         turn if turn.arrival_s is None else replace(turn, arrival_s=turn.arrival_s - by_s) for turn in session.turns
     )
