@@ -450,3 +450,11 @@ def test_a_long_document_between_question_and_answer_costs_little(source: Compos
     document = "The ship left the harbor and nobody knew where it would go. " * 5000
     calls = turn(source, MANY, f"What's the weather in Paris?\n{document}")
     assert ("get_weather", {"location": "Paris"}) in calls
+
+
+@pytest.mark.parametrize(
+    "said", ["1+" * 1500 + "1", "(" * 2000, "add 1 and " * 300, "a" * 100_000, "remind me to " * 300, "\x00`" * 900]
+)
+def test_no_text_is_too_odd(source: ComposedReplies, said: str) -> None:
+    turn(source, (*MANY, *SUMS, *OFFICE), said)
+    turn(source, (*MANY, *SUMS, *OFFICE), said, tool_choice=ToolChoice("required"))

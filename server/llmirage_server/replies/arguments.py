@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from llmirage_server.replies.asked import shortened
 from llmirage_server.replies.hearing import lower_places, places, proper_names, tickers, words_of
 from llmirage_server.replies.listener import PLACE_NAMES, TICKER_NAMES, Hints, Listener
 from llmirage_server.replies.structured.schema import Resolver, SchemaError
 from llmirage_server.replies.structured.values import validator_for, value_for
 
+_MOST_HEARD = 8000  # characters of a prompt that a structured answer may quote from
 _ANYTHING: dict[str, Any] = {"type": "object", "properties": {}}
 
 
@@ -34,7 +36,7 @@ def with_heard(value: dict[str, Any], schema: Any, said: str, *, quoting: bool =
 
     quoting: texts may be what the user said, word for word.
     """
-    return _heard(value, schema, Listener(said, 0, "", Hints(), quoting), prune=False)
+    return _heard(value, schema, Listener(shortened(said, _MOST_HEARD), 0, "", Hints(), quoting), prune=False)
 
 
 def _heard(value: dict[str, Any], schema: Any, listener: Listener, prune: bool) -> dict[str, Any]:

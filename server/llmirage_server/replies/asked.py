@@ -30,7 +30,9 @@ VERBS: Mapping[str, frozenset[Act]] = {
     verb: frozenset(act for act, verbs in _VERBS.items() if verb in verbs.split())
     for verb in {verb for verbs in _VERBS.values() for verb in verbs.split()}
 }
-MOST_CHARACTERS = 4000  # of a text that are looked at: its beginning and its end
+MOST_CHARACTERS = 2000  # of a text that are looked at: its beginning and its end
+_MOST_CLAUSES = 24
+_ENDLESS = re.compile(r"(\S{150})\S+")
 
 _QUOTED = re.compile(r"```.*?```|`[^`\n]+`|\"[^\"\n]+\"|“[^”\n]+”|(?<!\w)'[^'\n]+'(?!\w)", re.DOTALL)
 _SENTENCE_ENDS = re.compile(r"(?<=[.!?;])\s+|\n+")
@@ -117,10 +119,11 @@ class Clause:
     backwards: bool  # it speaks of what came before: "send it to Bob"
 
 
-def shortened(text: str) -> str:
+def shortened(text: str, most: int = MOST_CHARACTERS) -> str:
     """A long text's beginning and end: a request stands there, with a document between."""
-    half = MOST_CHARACTERS // 2
-    return text if len(text) <= MOST_CHARACTERS else f"{text[:half]}\n{text[-half:]}"
+    half = most // 2
+    text = text if len(text) <= most else f"{text[:half]}\n{text[-half:]}"
+    return _ENDLESS.sub(r"\1", text)
 
 
 def clauses(text: str) -> list[Clause]:
@@ -141,7 +144,8 @@ def clauses(text: str) -> list[Clause]:
             stage += bool(found) and (later or backwards)
             found.append(_clause(plain, stage, backwards))
         at = end[1]
-    return found
+    half = _MOST_CLAUSES // 2
+    return found if len(found) <= _MOST_CLAUSES else [*found[:half], *found[-half:]]
 
 
 def _split(masked: str, start: int, end: int) -> list[tuple[bool, int, int]]:

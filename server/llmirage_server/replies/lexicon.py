@@ -145,9 +145,9 @@ def meaning(words: Iterable[str]) -> set[str]:
     return {stem(word) for word in words if word not in EMPTY and len(word) > 1}
 
 
-def said_as(stems: Iterable[str]) -> dict[str, set[str]]:
-    """For each of the stems all that people may say for it."""
-    return {word: {word, *_STEMS.get(word, ())} for word in stems}
+def said_as(stems: Iterable[str]) -> set[str]:
+    """The stems, and all that people may say for them."""
+    return {said for word in stems for said in (word, *_STEMS.get(word, ()))}
 
 
 _STEMS = {stem(key): {stem(word) for word in words.split()} for key, words in _SAID_AS.items()}

@@ -74,6 +74,7 @@ _COUNTED = {
         ]
     )
 }
+_LONGEST_FORMULA = 200  # characters
 _COUNTED_WORD = re.compile(rf"\b(?:{'|'.join(_COUNTED)})\b", re.IGNORECASE)
 # Not arithmetic, although there are digits and signs in it.
 _OTHER = re.compile(
@@ -188,6 +189,8 @@ def _operand(written: str, found: list[Operation]) -> Operand:
 
 
 def _formula(written: str, found: list[Operation]) -> None:
+    if len(written) > _LONGEST_FORMULA:
+        return
     try:
         tree = ast.parse(written.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # unbalanced, say

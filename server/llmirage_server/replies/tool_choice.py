@@ -14,7 +14,7 @@ from llmirage_server.replies.hearing import particulars
 from llmirage_server.replies.lexicon import language_of, meaning, split_words, stem, word_set
 from llmirage_server.replies.reply import ReplyRequest, Tool
 from llmirage_server.replies.sums import Earlier, Number, Operation
-from llmirage_server.replies.tool_traits import Traits
+from llmirage_server.replies.tool_traits import Traits, traits_of
 
 MOST_CALLS = 8  # in one reply
 _ENOUGH, _ENOUGH_TO_EXPLAIN, _ENOUGH_TO_HAND_OVER = 3.0, 7.0, 1.5  # scores from which a tool does what was asked
@@ -82,7 +82,7 @@ def calls_now(request: ReplyRequest) -> list[Call]:
         return []
     if choice.mode == "auto" and request.ignore_eos:
         return []  # the caller wants so many tokens of text
-    plan = _Plan(request, [Traits(tool) for tool in allowed])
+    plan = _Plan(request, [traits_of(tool) for tool in allowed])
     now = plan.due() or plan.final()
     if not now and choice.mode == "required":
         now = plan.likeliest()
@@ -98,7 +98,8 @@ class _Plan:
         self._request = request
         self._text = shortened(request.last_user_text)
         self._tools = tools
-        self._answering = [traits for traits in tools if traits.answers([t for t in tools if t is not traits])]
+        beside = not all(traits.named_as_class for traits in tools)
+        self._answering = [traits for traits in tools if traits.takes_the_answer or (beside and traits.is_schema)]
         if len(self._answering) == len(tools):
             self._answering = []
         self._acting = [traits for traits in tools if traits not in self._answering]
@@ -175,7 +176,7 @@ class _Plan:
 
     def _add(self, tool: Tool, clause: Clause) -> None:
         earlier = [call for call in self._calls if call.tool.name == tool.name]
-        if earlier and not self._says_more(Traits(tool), clause, earlier):
+        if earlier and not self._says_more(traits_of(tool), clause, earlier):
             return
         wanted = calls_wanted(tool.parameters, clause.said) if tool.kind != "custom" else 1
         for turn in range(wanted):
@@ -211,7 +212,7 @@ class _Plan:
         candidates = [
             traits
             for traits in self._acting
-            if traits.tool.name not in used and not traits.hands_over and not self._is_for_sums(traits, clause)
+            if traits.tool.name not in used and not traits.hands_over and not traits.is_for_sums
         ]
         enough = _ENOUGH_TO_EXPLAIN if clause.explains else _ENOUGH
         found: list[Tool] = []
@@ -225,10 +226,6 @@ class _Plan:
                 found.append(traits.tool)
                 said = said - explained
         return found
-
-    def _is_for_sums(self, traits: Traits, clause: Clause) -> bool:
-        """Tools of arithmetic are not called for anything else."""
-        return any(traits.does(kind) and (traits.numbers or traits.words == [kind]) for kind in sums.NAMES)
 
     def _by_command(self, clause: Clause) -> list[Tool]:
         if clause.explains:
@@ -278,8 +275,8 @@ class _Plan:
         best = max(desks, key=lambda traits: scores[traits.tool.name])
         if scores[best.tool.name] < _ENOUGH_TO_HAND_OVER:
             return None
-        at_hand = [call for call in self._calls if not Traits(call.tool).hands_over]
-        if at_hand and max(_score(Traits(call.tool), said, None)[0] for call in at_hand) >= scores[best.tool.name]:
+        at_hand = [call for call in self._calls if not traits_of(call.tool).hands_over]
+        if at_hand and max(_score(traits_of(call.tool), said, None)[0] for call in at_hand) >= scores[best.tool.name]:
             return None
         return best.tool
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from llmirage_server.replies.asked import VERBS, Act
 from llmirage_server.replies.lexicon import meaning, said_as, split_words, stem, word_set
-from llmirage_server.replies.reply import Tool
+from llmirage_server.replies.reply import Grammar, Tool
 from llmirage_server.replies.structured.schema import types_of
 from llmirage_server.replies.sums import NAMES as OPERATIONS
 
@@ -127,13 +128,25 @@ class Traits:
         lists = [name for name in self.numbers if "array" in types_of(self.properties[name])]
         return not self.properties or bool(lists) or len(self.numbers) >= (1 if kind == "sqrt" else 2)
 
-    def answers(self, others: Sequence[Traits]) -> bool:
+    @cached_property
+    def takes_the_answer(self) -> bool:
         """It takes the final answer: an agent library's way to structured output."""
-        if _ANSWERS.fullmatch(self.tool.name):
-            return True
-        plain = [other for other in others if not _SCHEMA_NAME.fullmatch(other.tool.name)]
+        return _ANSWERS.fullmatch(self.tool.name) is not None
+
+    @cached_property
+    def named_as_class(self) -> bool:
+        return _SCHEMA_NAME.fullmatch(self.tool.name) is not None
+
+    @cached_property
+    def is_schema(self) -> bool:
+        """It is named as a class is, and for no act: WeatherReport. Beside tools of plainer names it takes the answer."""
         acts = self.acts or self.is_shell or self.searches or self.verbs
-        return bool(plain) and not acts and _SCHEMA_NAME.fullmatch(self.tool.name) is not None
+        return not acts and self.named_as_class
+
+    @cached_property
+    def is_for_sums(self) -> bool:
+        """It does one operation of arithmetic, and is called for nothing else."""
+        return any(self.does(kind) and (self.numbers or self.words == [kind]) for kind in OPERATIONS)
 
     def desk(self) -> set[str]:
         """Of a handoff: the words for what the other agent is there for."""
@@ -141,14 +154,19 @@ class Traits:
 
     def matched(self, said: set[str], deep: bool = True) -> tuple[set[str], set[str]]:
         """The words said that its name, and that its description, speak of."""
-        named: set[str] = set()
-        for meant in self._said_for_objects.values():
-            named |= meant & said
-        about: set[str] = set()
-        if deep:
-            for meant in self._said_for_about.values():
-                about |= meant & said
+        named = self._said_for_objects & said
+        about = self._said_for_about & said if deep else set()
         return named, about - named
+
+
+def traits_of(tool: Tool) -> Traits:
+    """Agents send the same tools with every request: each is read once."""
+    return _traits(tool.kind, tool.name, tool.description[:_DESCRIBED], json.dumps(tool.parameters), tool.grammar)
+
+
+@lru_cache(maxsize=4096)
+def _traits(kind: Any, name: str, description: str, parameters: str, grammar: Grammar | None) -> Traits:
+    return Traits(Tool(kind, name, description, json.loads(parameters), grammar))
 
 
 _NOUNS = word_set(
