@@ -215,10 +215,11 @@ def test_times_keep_their_nanoseconds() -> None:
 
 def test_inputs_are_written_as_they_were_sent(tmp_path: Path) -> None:
     payload = {"messages": [{"role": "user", "content": "Grüße 你好 \ud83d"}], "temperature": 0.1, "seed": 2**70}
-    paths = write_artifacts(run([finished()], inputs=[{"session_id": "a", "payloads": [payload]}]), tmp_path)
+    sent = [{"session_id": "ä", "payloads": [payload, {"n": 1}]}, {"session_id": "b", "payloads": [payload]}]
+    paths = write_artifacts(run([finished()], inputs=sent), tmp_path)
     assert paths[-1].name == "inputs.json"
-    assert json.loads(paths[-1].read_text()) == {"data": [{"session_id": "a", "payloads": [payload]}]}
-    assert paths[-1].read_text().startswith('{\n  "data": [\n')
+    assert json.loads(paths[-1].read_text()) == {"data": sent}
+    assert '\n{"n":1}]}' in paths[-1].read_text()  # a line a body
 
 
 class TestRecordWriter:
@@ -275,7 +276,7 @@ def test_a_file_that_cannot_be_replaced_leaves_nothing_behind(tmp_path: Path) ->
     (tmp_path / "profile_export_aiperf.json").mkdir()
     with pytest.raises(OSError, match=r"profile_export_aiperf\.json"):
         write_artifacts(run([finished()]), tmp_path)
-    assert os.listdir(tmp_path) == ["profile_export_aiperf.json"]
+    assert sorted(os.listdir(tmp_path)) == ["profile_export.jsonl", "profile_export_aiperf.json"]  # the records come first
 
 
 def test_files_are_readable_as_any_other_new_file(tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ from llmirage_client.measure.workload_throughput import (
     timeline,
 )
 
+TIMELINE_JSON = "workload_timeline.json"
+
 _SUMMARY_STATISTICS = ("mean", "min", "p50", "p90", "p95", "p99", "max")
 _PERCENTILES = (("min", 0), *((f"{p}%", p) for p in (1, 5, 10, 25, 50, 75, 90, 95, 99)), ("max", 100))
 _RATE_NAMES = {
@@ -46,7 +48,7 @@ def evalscope_files(columns: Columns, speed: float = 1.0, options: Mapping[str, 
         files["trace_summary.json"] = _trace_summary(run)
     line = timeline(columns, run.prompt, run.completion, run.cached, speed)
     files["workload_throughput.json"] = _workload_throughput(line, run.cached_by)
-    files["workload_timeline.json"] = _workload_timeline(line)
+    files[TIMELINE_JSON] = _workload_timeline(line)
     files["benchmark_summary.json"] = _benchmark_summary(run, options or {})
     files["benchmark_percentile.json"] = _benchmark_percentile(run)
     return files

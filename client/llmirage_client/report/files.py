@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -15,7 +15,7 @@ from llmirage_client.measure.columns import columns_of
 from llmirage_client.measure.metrics import Metrics, compute
 from llmirage_client.measure.record import RunResult
 from llmirage_client.measure.time_slices import time_slices
-from llmirage_client.report.evalscope_files import evalscope_files
+from llmirage_client.report.evalscope_files import TIMELINE_JSON, evalscope_files
 from llmirage_client.report.records_file import RECORDS_FILE, RecordWriter, RunClock, record_line
 from llmirage_client.report.secrets import hide_in_command
 from llmirage_client.report.slice_files import slices_csv, slices_json
@@ -56,20 +56,20 @@ def write_artifacts(
     slices = time_slices(columns, slice_s, result.speed) if isinstance(slice_s, (int, float)) else []
 
     paths = [folder / SUMMARY_JSON, folder / SUMMARY_CSV, folder / RECORDS_FILE]
+    _finish_records(result, paths[2], records)  # first: all else can be computed from them
     _write_json(paths[0], summary)
     _write_whole(paths[1], lambda file: file.write(summary_csv(measured).encode()))
-    _finish_records(result, paths[2], records)
     for name, content in others.items():
         paths.append(folder / name)
-        _write_json(paths[-1], content)
+        _write_json(paths[-1], content, indent=None if name == TIMELINE_JSON else 2)
     if slices:
         paths += [folder / SLICES_JSON, folder / SLICES_CSV]
-        _write_json(paths[-2], slices_json(slices, summary["input_config"]))
+        _write_json(paths[-2], slices_json(slices, summary["input_config"]), indent=None)
         text = slices_csv(slices).encode()
         _write_whole(paths[-1], lambda file: file.write(text))
     if result.inputs:
         paths.append(folder / INPUTS_JSON)
-        _write_json(paths[-1], {"data": result.inputs})
+        _write_whole(paths[-1], lambda file: file.writelines(_inputs(result.inputs)))
     return paths
 
 
@@ -82,15 +82,30 @@ def _finish_records(result: RunResult, path: Path, writer: RecordWriter | None) 
     _write_whole(path, lambda file: file.writelines(record_line(r, clock) for r in result.records))
 
 
-def _json_bytes(content: Any) -> bytes:
+def _inputs(inputs: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
+    """The content of inputs.json, a line a body: together they may be many times larger than anything in memory now."""
+    yield b'{"data":['
+    for number, session in enumerate(inputs):
+        yield b",\n" if number else b"\n"
+        yield b'{"session_id":' + _json_bytes(session["session_id"]) + b',"payloads":['
+        for place, payload in enumerate(session["payloads"]):
+            yield b",\n" if place else b"\n"
+            yield _json_bytes(payload)
+        yield b"]}"
+    yield b"\n]}\n"
+
+
+def _json_bytes(content: Any, indent: int | None = None) -> bytes:
+    """With an indent it is the slow encoder that is at work: for what people read."""
+    separators = None if indent else (",", ":")
     try:
-        return json.dumps(content, indent=2, ensure_ascii=False, default=str).encode() + b"\n"
+        return json.dumps(content, indent=indent, separators=separators, ensure_ascii=False, default=str).encode()
     except UnicodeEncodeError:  # half of a surrogate pair, which JSON can escape but UTF-8 cannot hold
-        return json.dumps(content, indent=2, default=str).encode() + b"\n"
+        return json.dumps(content, indent=indent, separators=separators, default=str).encode()
 
 
-def _write_json(path: Path, content: Any) -> None:
-    _write_whole(path, lambda file: file.write(_json_bytes(content)))
+def _write_json(path: Path, content: Any, indent: int | None = 2) -> None:
+    _write_whole(path, lambda file: file.write(_json_bytes(content, indent) + b"\n"))
 
 
 def _write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
