@@ -86,7 +86,25 @@ def by_the_book(stream: bytes) -> list[str]:
 
 
 PIECES = st.sampled_from(
-    ["data: ", "data:", "data", "event: x", ": ping", "\n", "\n", "\r\n", "\r", "a", " ", "é", "🙂", ":", "{"]
+    [
+        "data: ",
+        "data:",
+        "data",
+        "event: x",
+        "event: y\ndata: ",
+        "\n\nevent: z\ndata: a",
+        ": ping",
+        "\n",
+        "\n",
+        "\r\n",
+        "\r",
+        "a",
+        " ",
+        "é",
+        "🙂",
+        ":",
+        "{",
+    ]
 )
 
 
@@ -101,9 +119,12 @@ def test_any_stream_cut_anywhere_gives_the_events_of_the_standard(pieces: list[s
     assert events.stamps_s == sorted(events.stamps_s)
 
 
-@given(st.lists(st.text(), min_size=1, max_size=5), st.sampled_from(["\n", "\r\n"]), st.data())
-def test_every_event_bears_the_arrival_of_its_last_byte(texts: list[str], end: str, data: st.DataObject) -> None:
-    blocks = [f"data: {json.dumps(text)}{end}{end}".encode() for text in texts]
+NAMES = st.sampled_from(["", "event: name"])
+
+
+@given(st.lists(st.text(), min_size=1, max_size=5), st.sampled_from(["\n", "\r\n"]), NAMES, st.data())
+def test_every_event_bears_the_arrival_of_its_last_byte(texts: list[str], end: str, name: str, data: st.DataObject) -> None:
+    blocks = [f"{name}{name and end}data: {json.dumps(text)}{end}{end}".encode() for text in texts]
     stream = b"".join(blocks)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
     bounds = [0, *cuts, len(stream)]
@@ -115,9 +136,9 @@ def test_every_event_bears_the_arrival_of_its_last_byte(texts: list[str], end: s
     assert split_events(segments).stamps_s == expected
 
 
-@given(st.lists(st.text(), min_size=1, max_size=5), st.sampled_from(["\n", "\r\n", "\r"]))
-def test_the_plain_case_and_the_general_one_agree(texts: list[str], end: str) -> None:
-    plain = "".join([f"data: {json.dumps(text, ensure_ascii=False)}{end}{end}" for text in texts])
+@given(st.lists(st.text(), min_size=1, max_size=5), st.sampled_from(["\n", "\r\n", "\r"]), NAMES)
+def test_the_plain_cases_and_the_general_one_agree(texts: list[str], end: str, name: str) -> None:
+    plain = "".join([f"{name}{name and end}data: {json.dumps(text, ensure_ascii=False)}{end}{end}" for text in texts])
     assert split_events([(1.0, plain.encode("utf-8", "surrogatepass"))]).data == (
         split_events([(1.0, (": ping" + end + end + plain).encode("utf-8", "surrogatepass"))]).data
     )

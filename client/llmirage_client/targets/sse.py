@@ -46,7 +46,24 @@ def split_events(segments: Sequence[tuple[float, bytes]]) -> Events:
             next(ends)
             data = [piece.decode("utf-8", "surrogateescape") for piece in pieces]
             return Events(_stamps(segments, list(ends)), data, None)
-    return _split_any(stream, start, segments)
+    named = _split_named(stream, start, segments) if blank == b"\n\n" else None
+    return _split_any(stream, start, segments) if named is None else named
+
+
+def _split_named(stream: bytes, start: int, segments: Sequence[tuple[float, bytes]]) -> Events | None:
+    """The other plain case: every event is a line with its name and one data line. None where any is something else."""
+    if not stream.startswith(b"event: ", start) or not stream.endswith(b"\n\n"):
+        return None
+    pieces = stream[start:-2].split(b"\n\n")
+    data: list[str] = []
+    for piece in pieces:
+        name, found, value = piece.partition(b"\ndata: ")
+        if not found or b"\n" in value or b"\n" in name or not name.startswith(b"event: "):
+            return None
+        data.append(value.decode("utf-8", "surrogateescape"))
+    ends = accumulate([len(piece) + 2 for piece in pieces], initial=start)
+    next(ends)
+    return Events(_stamps(segments, list(ends)), data, None)
 
 
 def _split_any(stream: bytes, start: int, segments: Sequence[tuple[float, bytes]]) -> Events:

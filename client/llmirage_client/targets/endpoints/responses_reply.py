@@ -17,8 +17,7 @@ _CALL_DELTAS = {"response.function_call_arguments.delta", "response.custom_tool_
 _LAST_EVENTS = {"response.completed", "response.incomplete", "response.failed"}
 _CALLS = {"function_call": ("function", "arguments"), "custom_tool_call": ("custom", "input")}
 
-# An unescaped "delta": in JSON text is a key: inside a string value its quotes would be escaped.
-_DELTA = re.compile(r'(?<!\\)"delta"[ \t\r\n]*:[ \t\r\n]*"')
+_DELTA = '"delta":"'
 
 
 class DeltaModel:
@@ -31,17 +30,18 @@ class DeltaModel:
         self.reasoning = reasoning
 
     def text_of(self, chunk: str) -> str | None:
-        """The text of the event's delta; None for an event of another kind."""
+        """The text of the event's delta; None for an event of another kind, and where it is not plain to see."""
         if not chunk.startswith(self._before):
             return None
-        found = _DELTA.search(chunk, len(self._before))
-        if found is None or _DELTA.search(chunk, found.end()):
+        # Without a backslash before it this is a key: within a string its quotes would be escaped.
+        found = chunk.find(_DELTA, len(self._before))
+        if found < 0 or chunk[found - 1] == "\\" or chunk.find(_DELTA, found + 1) >= 0:
             return None
         try:
-            text, _ = scanstring(chunk, found.end())
+            text, _ = scanstring(chunk, found + len(_DELTA))
         except ValueError:
             return None
-        whole = chunk.endswith("}") and (chunk.isascii() or not ESCAPED_BYTE.search(chunk))
+        whole = chunk[-1] == "}" and (chunk.isascii() or not ESCAPED_BYTE.search(chunk))
         return text if whole else None
 
 
