@@ -11,7 +11,9 @@ import numpy.typing as npt
 
 BranchKind = Literal["fork", "spawn"]
 
-ContextMode = Literal["accumulate", "accumulate_authored", "server_state", "server_conversation", "isolated", "verbatim", "tokens"]
+ContextMode = Literal[
+    "accumulate", "accumulate_authored", "server_state", "server_conversation", "isolated", "verbatim", "tokens"
+]
 """How a turn's request is built.
 
 accumulate: the turn's messages are appended to the history, the live reply is appended after it (DAG, multi-turn).
