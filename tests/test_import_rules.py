@@ -38,7 +38,11 @@ WALLS = [
 ]
 
 # The client knows the server only through the doors in targets/ and, lazily, where the commands show its catalogue.
-MAY_KNOW_THE_SERVER = ("targets/", "commands/catalog.py")
+MAY_KNOW_THE_SERVER = (
+    "targets/",
+    "commands/catalog.py",
+    "commands/flags/cluster.py",
+)
 
 
 def imports(path: Path, package: str) -> Iterator[tuple[str, int]]:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -44,15 +45,31 @@ class Flight:
         return np.sort(np.concatenate([*pieces, np.array(self.token_s)]))
 
 
+class Onlooker(Protocol):
+    """Somebody who reads the state of the cluster now and then."""
+
+    next_s: float  # when
+
+    def look(self, now: float) -> None:
+        """It is that time."""
+        ...
+
+    def skip(self, to: float) -> None:
+        """Nothing will happen until then."""
+        ...
+
+
 class VirtualDriver:
     """Make it on the loop. Cluster time is the loop's time."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, onlooker: Onlooker | None = None) -> None:
         loop = asyncio.get_running_loop()
         if not isinstance(loop, VirtualTimeLoop):
             raise RuntimeError("the direct door needs a loop of virtual time (llmirage_shared.virtual_time)")
         self.cluster = cluster
         self.under_way = 0
+        self.waited_s: list[float] = []  # of requests that are over, in that order: from arrival to the first step
+        self._onlooker = onlooker
         self._loop = loop
         loop.source = self._run
 
@@ -69,16 +86,26 @@ class VirtualDriver:
     def cancel(self, request: Request) -> None:
         """Take a request back; harmless when it is over."""
         if not (request.failed or request.cancelled or not math.isnan(request.finished_s)):
+            now = self._loop.time()
             self.under_way -= 1
-            self.cluster.cancel(request, self._loop.time())
+            self.cluster.cancel(request, now)
+            self.waited_s.append((now if math.isnan(request.admitted_s) else request.admitted_s) - request.arrival_s)
 
     def _run(self, to: float) -> float:
         """Let the cluster run until `to`, or until requests are over: all that are so at the first such instant."""
-        cluster = self.cluster
+        cluster, onlooker = self.cluster, self._onlooker
         while True:
-            ends = cluster.advance(to, 1)
+            stop = to if onlooker is None else min(to, onlooker.next_s)
+            ends = cluster.advance(stop, 1)
             if not ends:
-                return to
+                if onlooker is not None and stop == onlooker.next_s:
+                    if cluster.next_event_time() == math.inf:
+                        onlooker.skip(to)
+                        return to
+                    onlooker.look(stop)
+                if stop == to:
+                    return to
+                continue
             if self._note(ends):
                 now = ends[-1].time_s
                 self._note(cluster.advance(now))
@@ -102,8 +129,10 @@ class VirtualDriver:
         return any_over
 
     def _over(self, flight: Flight) -> None:
+        request = flight.request
         self.under_way -= 1
-        flight.over(flight.request)
+        self.waited_s.append(request.admitted_s - request.arrival_s)
+        flight.over(request)
 
 
 # --- for the server's own endpoints, asked for whole replies -------------------------------------------------------------

@@ -25,6 +25,7 @@ Ts = TypeVarTuple("Ts")
 
 _CANCELLED_TIMERS = 256  # kept in the heap before it is cleaned
 _TASKS_NAMED = 3
+_TURNS_AT_ONE_TIME = 1_000_000
 
 Source = Callable[[float], float]
 """Something that moves on its own while no task can: called with the time of the next timer (inf if none is set), it goes on
@@ -33,6 +34,10 @@ until then, or until it has made something ready, and returns when it stopped.""
 
 class VirtualDeadlockError(RuntimeError):
     """Every task waits for something that nothing will ever bring."""
+
+
+class StandstillError(RuntimeError):
+    """Much is done, and no time passes: a load whose replies take no time goes on for ever at one moment."""
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
@@ -48,6 +53,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._timers: list[tuple[float, int, TimerHandle]] = []  # a heap
         self._serial = count()
         self._cancelled_timers = 0
+        self._turned_s = 0.0
+        self._turns = 0  # of the loop at that time
         self.source: Source | None = None
         super().__init__()
 
@@ -87,6 +94,12 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         ready, timers = self._ready, self._timers
         if not ready:
             self._go_on()
+        if self._now > self._turned_s:
+            self._turned_s, self._turns = self._now, 0
+        self._turns += 1
+        if self._turns > _TURNS_AT_ONE_TIME:
+            self._turns = 0
+            raise StandstillError(f"time stands still at {self._now:g} s: what happens there takes no time, and never ends")
         while timers and timers[0][0] <= self._now:
             handle = heapq.heappop(timers)[2]
             handle._scheduled = False  # type: ignore[attr-defined]

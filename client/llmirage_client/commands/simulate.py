@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from llmirage_client.commands.flags.cluster import cluster_config, cluster_flags
+from llmirage_client.commands.flags.lists import only
 from llmirage_client.commands.flags.load import load_fields, load_flags
 from llmirage_client.commands.flags.measure import measure_fields, measure_flags
 from llmirage_client.commands.flags.sections import SectionedCommand, flag, together
 from llmirage_client.commands.flags.workload import load_workload, workload_fields, workload_flags
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from llmirage_client.study.simulation import Simulation
     from llmirage_client.workload.session import Workload
 
@@ -74,6 +77,13 @@ simulation_flags = together(
     ),
     flag(
         _SIMULATION,
+        "--trace",
+        type=click.Path(dir_okay=False),
+        metavar="FILE",
+        help="Write every step and request as a Chrome trace, for https://ui.perfetto.dev (direct door).",
+    ),
+    flag(
+        _SIMULATION,
         "--json",
         "as_json",
         is_flag=True,
@@ -93,18 +103,22 @@ simulation_flags = together(
 def simulate(workload: str | None, **settings: Any) -> None:
     """Run WORKLOAD (a file, bundled:NAME, or lengths by --isl and --osl) on a simulated cluster, and report it.
 
-    Time is virtual: an hour of the cluster passes as fast as it can be computed. The same seed gives the same result; without
-    --random-seed it is 0. Exit status: 0 all requests succeeded, 1 some failed or --max-time came first, 2 the input was refused.
+    Time is virtual: an hour of the cluster passes as fast as it can be computed. The same seed gives the same result;
+    --random-seed is 0 if it is not given. Exit status: 0 all requests succeeded, 1 some failed or --max-time came first,
+    2 the input was refused.
     """  # fmt: skip
     if settings["random_seed"] is None:
         settings["random_seed"] = 0
+    for name in ("concurrency", "request_rate", "request_count", "num_conversations"):
+        if len(settings[name] or ()) > 1:
+            raise click.UsageError(f"--{name.replace('_', '-')} has several values: `llmirage sweep` compares them")
     config = cluster_config(settings, settings["random_seed"])
     loaded = _workload(workload, settings)
     fields = load_fields(loaded, settings) | workload_fields(settings) | measure_fields(settings)
 
     from llmirage_client.load.options import RunOptions
     from llmirage_client.study.simulation import SimulationError, simulate
-    from llmirage_server.config import ConfigError
+    from llmirage_client.targets.simulator import ConfigError
 
     try:
         simulation = simulate(config, loaded, RunOptions(**fields), door=settings["door"], max_time_s=settings["max_time"])
@@ -124,7 +138,7 @@ def _workload(file: str | None, settings: dict[str, Any]) -> Workload:
         if file is not None:
             if lengths:
                 raise click.UsageError(f"--{lengths[0]} is for a load without a file: give either it or WORKLOAD")
-            return load_workload(file, settings, settings["num_conversations"])
+            return load_workload(file, settings, only(settings["num_conversations"]))
         if len(lengths) < 2:
             raise click.UsageError("give a WORKLOAD, or a load without a file by --isl and --osl")
         from llmirage_client.workload.synthetic_load import synthetic_load
@@ -132,7 +146,7 @@ def _workload(file: str | None, settings: dict[str, Any]) -> Workload:
         return synthetic_load(
             settings["isl"],
             settings["osl"],
-            settings["requests"] or settings["request_count"] or 1000,
+            settings["requests"] or only(settings["request_count"]) or 1000,
             turns=settings["turns"],
             wait_s=settings["think_time"],
             shared_prefix_tokens=settings["shared_prefix"],
@@ -148,16 +162,44 @@ def _show(simulation: Simulation, settings: dict[str, Any]) -> None:
     import json
 
     if simulation.stopped:
-        click.echo(f"Stopped: {simulation.stopped}.", err=True)
-    files = []
-    if settings["artifact_dir"] or not settings["as_json"]:
-        from llmirage_client.report.files import write_artifacts
-
-        folder = settings["artifact_dir"] or "artifacts/simulation"
-        files = write_artifacts(simulation.result, folder, metrics=simulation.metrics)
+        click.echo(f"Stopped early: {simulation.stopped}.", err=True)
+    try:
+        files = _write(simulation, settings)
+    except OSError as error:
+        click.echo(f"llmirage simulate: the files could not be written: {error}", err=True)
+        sys.exit(2)
     if settings["as_json"]:
         click.echo(json.dumps(simulation.summary))
-    else:
-        from llmirage_client.report.console import render
+        return
+    from llmirage_client.report.console import console_for, render, write_drawn
+    from llmirage_client.study.simulate_report import cluster_blocks
 
-        render(simulation.result, metrics=simulation.metrics, files=files)
+    render(simulation.result, metrics=simulation.metrics)
+    console, drawn = console_for(sys.stdout)
+    for block in cluster_blocks(simulation):
+        console.print(block)
+    if files:
+        console.print("\nWritten to " + str(files[0].parent) + ": " + ", ".join(file.name for file in files))
+    write_drawn(drawn, sys.stdout)
+
+
+def _write(simulation: Simulation, settings: dict[str, Any]) -> list[Path]:
+    """The files of a run and the cluster's series, and the trace. Raises OSError."""
+    from pathlib import Path
+
+    if settings["trace"]:
+        from llmirage_client.study.chrome_trace import write_trace
+
+        left_out = write_trace(settings["trace"], simulation.steps, simulation.result.records)
+        more = f" without its last {left_out:,} events" if left_out else ""
+        click.echo(f"Trace written to {settings['trace']}{more}; open it in https://ui.perfetto.dev", err=True)
+    if not settings["artifact_dir"] and settings["as_json"]:
+        return []
+    from llmirage_client.report.files import write_artifacts
+    from llmirage_client.study.simulate_report import write_series
+
+    folder = Path(settings["artifact_dir"] or "artifacts/simulation")
+    files = write_artifacts(simulation.result, folder, metrics=simulation.metrics)
+    if simulation.series is not None:
+        files.append(write_series(simulation.series, folder))
+    return files

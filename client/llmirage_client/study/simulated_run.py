@@ -14,9 +14,9 @@ from llmirage_client.measure.record import Exchange
 from llmirage_client.study.token_run import TokenPlanner, TokenRecorder
 from llmirage_client.study.token_streams import TokenIds, TokenStreams
 from llmirage_client.targets.direct import OUTPUT_IDS
+from llmirage_client.targets.simulator import VirtualDriver
 from llmirage_client.targets.target import Call, Target
 from llmirage_client.workload.session import Workload
-from llmirage_server.virtual_driver import VirtualDriver
 from llmirage_shared.tokens import Tokenizer, load
 
 

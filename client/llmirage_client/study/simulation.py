@@ -14,27 +14,31 @@ import dataclasses
 import gc
 import time
 from collections.abc import Iterator, Mapping
-from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, Literal
+from functools import cached_property
+from typing import Any, Literal
 
 from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.columns import Columns, columns_of
 from llmirage_client.measure.metrics import Metrics, compute
 from llmirage_client.measure.record import RunResult
+from llmirage_client.study.bill import bill_of
+from llmirage_client.study.cluster_series import ClusterSeries, Sampler
 from llmirage_client.study.simulated_run import SimulatedRunner, TokenRunner
 from llmirage_client.study.summary import summary_of
 from llmirage_client.study.token_columns import columns_of_rows, token_metrics
 from llmirage_client.study.token_run import TokenRecorder
 from llmirage_client.targets.direct import LOCAL_URL, DirectTarget
+from llmirage_client.targets.simulator import (
+    ClusterConfig,
+    ServedPool,
+    StepSpan,
+    VirtualDriver,
+    new_app,
+    new_cluster,
+    plan_of,
+)
 from llmirage_client.workload.session import Workload
-from llmirage_server.assembly import build, kv_link
-from llmirage_server.config import ClusterConfig
-from llmirage_server.planning import ServedPool, plan
-from llmirage_server.virtual_driver import VirtualDriver
-from llmirage_shared.virtual_time import run
-
-if TYPE_CHECKING:
-    from llmirage_server.app import LlmirageApp
+from llmirage_shared.virtual_time import StandstillError, VirtualDeadlockError, run
 
 Door = Literal["direct", "memory"]
 DOORS: tuple[Door, ...] = ("direct", "memory")
@@ -48,13 +52,27 @@ class Simulation:
     """What came of it. summary: plain figures by name, see study.summary. stopped: why it ended before the workload did.
 
     columns: one row a request. result: with the records of single requests, which are made when they are asked for.
+    series: the cluster over time; steps: of each instance, where they were to be traced. Both of the direct door alone.
     """
 
-    def __init__(self, result: RunResult, columns: Columns, metrics: Metrics, recorder: TokenRecorder | None) -> None:
+    def __init__(
+        self,
+        config: ClusterConfig,
+        result: RunResult,
+        columns: Columns,
+        metrics: Metrics,
+        watch: Watch | None,
+        recorder: TokenRecorder | None,
+    ) -> None:
+        self.config = config
         self.columns = columns
         self.metrics = metrics
         self.stopped = result.cancel_reason
-        self.summary = summary_of(metrics)
+        self.series = watch.series if watch is not None else None
+        self.steps = watch.steps if watch is not None else []
+        waited_s = watch.driver.waited_s if watch is not None else []
+        self.bill = bill_of(plan_of(config), metrics, self.series)
+        self.summary = summary_of(metrics, self.series, self.bill, waited_s)
         self._result = result
         self._recorder = recorder
 
@@ -73,11 +91,13 @@ def simulate(
     door: Door = "direct",
     max_time_s: float | None = None,
     shown: Mapping[str, Any] | None = None,
+    trace: bool = False,
 ) -> Simulation:
     """Run the workload to its end, or to `max_time_s` of the cluster's time.
 
     door: "direct" asks the cluster alone; "memory" goes through the server's whole protocol. shown: the settings as the user
-    knows them, for reports. Raises ConfigError for a cluster that cannot be, SimulationError for what makes no sense.
+    knows them, for reports. trace: keep every step of every instance. Raises ConfigError for a cluster that cannot be, and
+    SimulationError for what makes no sense, or comes to nothing: a load that never lets time pass.
     """
     config = dataclasses.replace(config, speed=1.0, rate_limit=None, token_limit=None, api_key=())
     pools = plan_of(config)
@@ -86,9 +106,13 @@ def simulate(
     )
     check(workload)
     begun_s = time.process_time()
+    watch: Watch | None = None
 
     async def main() -> tuple[RunResult, TokenRecorder | None]:
-        runner = _runner(config, pools, workload, options, door)
+        nonlocal watch
+        if door == "direct":
+            watch = Watch(config, pools, trace)
+        runner = _runner(config, workload, options, watch)
         if max_time_s is not None:
             reason = f"--max-time: {max_time_s:g} s of the cluster's time are over"
             asyncio.get_running_loop().call_at(max_time_s, runner.cancel, reason)
@@ -96,9 +120,14 @@ def simulate(
             return await runner.run(), getattr(runner, "recorder", None)
         finally:
             await runner.close()
+            if watch is not None:
+                watch.finish(asyncio.get_running_loop().time())
 
-    with _few_collections():
-        result, recorder = run(main())
+    try:
+        with _few_collections():
+            result, recorder = run(main())
+    except (VirtualDeadlockError, StandstillError) as error:
+        raise SimulationError(str(error)) from None
     result = dataclasses.replace(
         result,
         url=f"simulation ({door} door)",
@@ -107,9 +136,25 @@ def simulate(
         client_cpu_s=time.process_time() - begun_s,
     )
     if recorder is None:
-        return Simulation(result, columns_of(result.records), compute(result), None)
+        return Simulation(config, result, columns_of(result.records), compute(result), watch, None)
     columns = columns_of_rows(recorder.rows)
-    return Simulation(result, columns, token_metrics(recorder.rows, columns, shown or {}), recorder)
+    return Simulation(config, result, columns, token_metrics(recorder.rows, columns, shown or {}), watch, recorder)
+
+
+class Watch:
+    """The cluster of the direct door, and those who look on. Make it on the loop."""
+
+    def __init__(self, config: ClusterConfig, pools: tuple[ServedPool, ...], trace: bool) -> None:
+        cluster = new_cluster(config)
+        self._sampler = Sampler(cluster, pools)
+        self.driver = VirtualDriver(cluster, self._sampler)
+        self.series: ClusterSeries | None = None
+        self.steps: list[list[StepSpan]] = []
+        if trace:
+            self.steps = cluster.trace_steps()
+
+    def finish(self, now: float) -> None:
+        self.series = self._sampler.series(now)
 
 
 @contextlib.contextmanager
@@ -121,12 +166,6 @@ def _few_collections() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*before)
-
-
-@lru_cache(maxsize=64)
-def plan_of(config: ClusterConfig) -> tuple[ServedPool, ...]:
-    """The pools of a configuration. Raises ConfigError."""
-    return tuple(plan(config))
 
 
 def check(workload: Workload) -> None:
@@ -142,37 +181,15 @@ def _lengths_only(workload: Workload) -> bool:
     )
 
 
-def _runner(
-    config: ClusterConfig, pools: tuple[ServedPool, ...], workload: Workload, options: RunOptions, door: Door
-) -> SimulatedRunner:
-    if door == "memory":
+def _runner(config: ClusterConfig, workload: Workload, options: RunOptions, watch: Watch | None) -> SimulatedRunner:
+    """Through the direct door, if there is somebody to watch it."""
+    if watch is None:
         from llmirage_client.targets.http import HttpTarget
         from llmirage_client.targets.memory import MemoryTransport
 
-        target = HttpTarget(LOCAL_URL, transport=MemoryTransport(_app(config)))
+        target = HttpTarget(LOCAL_URL, transport=MemoryTransport(new_app(config)))
         return SimulatedRunner(workload, options, target, as_text=True)
-    driver = VirtualDriver(build(config, pools, kv_link(config, pools), compressed=True))
-    if _lengths_only(workload):
+    driver = watch.driver
+    if _lengths_only(workload) and not options.cancellation_share:
         return TokenRunner(workload, options, DirectTarget(driver), driver)
-    from llmirage_server.virtual_driver import DirectDriver
-
-    app = _app(config)
-    app.driver = app.service.driver = DirectDriver(driver)
-    return SimulatedRunner(workload, options, DirectTarget(driver, app), as_text=False)
-
-
-def _app(config: ClusterConfig) -> LlmirageApp:
-    from llmirage_server.api.text import TextLoader, TextTools
-    from llmirage_server.app import create_app, load_text_tools
-    from llmirage_server.virtual_driver import NotedReplies
-
-    key = config.tokenizer, config.replies, config.seed, config.natural_stop, config.reply_tokens
-    if key not in _TEXT:
-        tools = load_text_tools(config)
-        _TEXT[key] = TextTools(tools.encoder, NotedReplies(tools.replies))
-    app = create_app(config)
-    app.service.text = TextLoader(lambda: _TEXT[key])
-    return app
-
-
-_TEXT: dict[tuple[Any, ...], Any] = {}
+    return SimulatedRunner(workload, options, DirectTarget(driver, new_app(config, driver)), as_text=False)

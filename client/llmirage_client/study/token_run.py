@@ -1,7 +1,7 @@
 """Turns in token counts, straight to the cluster: what a simulation of lengths alone needs of a target and a recorder.
 
-The same phases, arrivals, waits and stop conditions drive it as every run. A request is a row here; what a report needs of it
-is worked out after the run, for all requests at once, and records of single requests are made when somebody asks for them.
+The same phases, arrivals, waits and stop conditions drive it as every run. A request is a row here; what a report needs of
+it is worked out after the run, for all requests at once, and records are made when somebody asks for them.
 """
 
 from __future__ import annotations
@@ -14,10 +14,8 @@ from llmirage_client.load.conversation import Conversation, Identifiers
 from llmirage_client.load.stop import wake
 from llmirage_client.measure.record import CANCELLED, Exchange, Record, RequestError
 from llmirage_client.study.token_streams import TokenStreams
+from llmirage_client.targets.simulator import Flight, Request, RouterError, VirtualDriver
 from llmirage_client.workload.session import TokenSpec
-from llmirage_server.cluster.request import Request
-from llmirage_server.cluster.router import RouterError
-from llmirage_server.virtual_driver import Flight, VirtualDriver
 
 _LOST = RequestError(None, "stream_error", "the instance that served the request was lost")
 _NO_INSTANCE = RequestError(503, "http_error", "no instance is there for the request, now or later")

@@ -15,3 +15,9 @@ def run_clock(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
     time.monotonic() on a loop of real time, because uvloop rounds its own time to milliseconds; else the loop's.
     """
     return loop.time if isinstance(loop, VirtualTimeLoop) else time.monotonic
+
+
+def wake(waiter: asyncio.Future[None]) -> None:
+    """Let whoever waits go on, if nobody has done so before."""
+    if not waiter.done():
+        waiter.set_result(None)

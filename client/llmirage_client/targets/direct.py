@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from llmirage_client.load.stop import wake
 from llmirage_client.measure.record import Exchange, RequestError
+from llmirage_client.targets.clock import wake
 from llmirage_client.targets.http import HttpTarget
 from llmirage_client.targets.memory import MemoryTransport
 from llmirage_client.targets.target import Call

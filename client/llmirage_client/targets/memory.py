@@ -17,8 +17,7 @@ from urllib.parse import unquote
 
 import httpx
 
-from llmirage_client.load.stop import wake
-from llmirage_client.targets.clock import run_clock
+from llmirage_client.targets.clock import run_clock, wake
 from llmirage_client.targets.connection import Want
 from llmirage_client.targets.fault import Fault, FaultKind
 from llmirage_client.targets.transport import BodyStream, exceptions_of

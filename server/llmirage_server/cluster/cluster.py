@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
+from llmirage_server.cluster.instance import Instance, StepSpan
 from llmirage_server.cluster.instance_base import InstanceBase, InstanceSnapshot
 from llmirage_server.cluster.kv_admission import KVAdmission, travelling_tokens
 from llmirage_server.cluster.kv_transfer import KVLink, KVTransfers, TransferSnapshot
@@ -17,6 +18,7 @@ from llmirage_server.cluster.pools import Front, Pool, Pools, accepting_front
 from llmirage_server.cluster.radix_tree import token_bytes
 from llmirage_server.cluster.request import Request, StepEnd
 from llmirage_server.cluster.router import Router, RouterError
+from llmirage_server.perf.step_model import StepBatch
 
 __all__ = ["Cluster", "EngineLimits", "InstanceBase", "InstanceSnapshot"]
 
@@ -177,6 +179,19 @@ class Cluster:
             )
             for instance, pool in zip(self._instances, self._pools.pool_of, strict=True)
         ]
+
+    def trace_steps(self) -> list[list[StepSpan]]:
+        """Have all steps written down from now on; return the lists that they come into, by instance."""
+        steps: list[list[StepSpan]] = [[] for _ in self._instances]
+        for instance, its in zip(self._instances, steps, strict=True):
+            if isinstance(instance, Instance):
+                instance.trace = its
+        return steps
+
+    def batches(self, index: int) -> list[StepBatch]:
+        """What the step under way on an instance computes, by rank; empty if there is none, or no physics."""
+        instance = self._instances[index]
+        return instance.batches() if isinstance(instance, Instance) else []
 
     def _run(self, to: float, max_steps: int) -> list[StepEnd]:
         ends: list[StepEnd] = []

@@ -20,7 +20,7 @@ from array import array
 from bisect import bisect_right
 from typing import Any
 
-from llmirage_server.cluster.instance import Instance
+from llmirage_server.cluster.instance import Instance, StepSpan
 from llmirage_server.cluster.instance_base import Role
 from llmirage_server.cluster.kv_cache import Sequence
 from llmirage_server.cluster.limits import EngineLimits
@@ -29,6 +29,7 @@ from llmirage_server.cluster.schedulers.base import Step
 from llmirage_server.cluster.schedulers.vllm import VllmScheduler
 from llmirage_server.cluster.steady_batch import SteadyBatch
 from llmirage_server.perf.steady import SteadySteps
+from llmirage_server.perf.step_model import StepBatch
 
 _SURE = 1.0 - 1e-9  # of a sum of equal steps: rounding must not make it later than what it is a bound of
 
@@ -175,6 +176,9 @@ class CompressedInstance(Instance):
         longest = batch.longest if batch.size else 0
         end_s = start_s + self._steady.step_s(step.prefill, batch.size, batch.context_sum, longest)
         self.ends_s.append(end_s)
+        self._busy_s += end_s - start_s
+        if self.trace is not None:
+            self.trace.append(StepSpan(start_s, end_s, 1, sum([chunk[0] for chunk in step.prefill]), batch.size))
         self._fly(step, end_s)
         return True
 
@@ -268,9 +272,15 @@ class CompressedInstance(Instance):
 
     def _count_steps(self, over: int, formed: int) -> None:
         """So many steps of the run are over, and so many have their memory."""
-        self._kv.take_pages(self._batch.pages(formed))
-        self._batch.advance(over)
-        self.ends_s.extend(self._run_ends[:formed])
+        if not formed:
+            return
+        ends, batch = self._run_ends, self._batch
+        self._kv.take_pages(batch.pages(formed))
+        self.ends_s.extend(ends if formed == len(ends) else ends[:formed])
+        self._busy_s += ends[formed - 1] - self._run_start_s
+        if self.trace is not None:
+            self.trace.append(StepSpan(self._run_start_s, ends[formed - 1], formed, 0, batch.size))
+        batch.advance(over)
 
     # --- coming and going ---
 
@@ -290,6 +300,14 @@ class CompressedInstance(Instance):
             self._kv.finish(sequence)
             del self._sequences[sequence.request]
         return StepEnd(now, self.index, [sequence.request for sequence in finished])
+
+    def batches(self) -> list[StepBatch]:
+        if not self._formed:
+            return super().batches()
+        size = self._batch.size
+        if self._flight is None:
+            return []
+        return [StepBatch(self._flight.prefill, [self._batch.context_sum // size] * size if size else [])]
 
     def _dissolve(self) -> None:
         """From sums to sequences: the plain way from here on."""

@@ -6,7 +6,7 @@ import math
 from bisect import insort
 from collections import deque
 from collections.abc import Sequence as Seq
-from typing import cast
+from typing import NamedTuple, cast
 
 from llmirage_server.cluster.instance_base import InstanceBase, InstanceSnapshot, Role, TierSnapshot
 from llmirage_server.cluster.kv_cache import Sequence
@@ -16,6 +16,16 @@ from llmirage_server.cluster.request import Request, StepEnd
 from llmirage_server.cluster.schedulers import Scheduler, Step, make_scheduler
 from llmirage_server.cluster.tiered_cache import make_kv_cache
 from llmirage_server.perf.step_model import GroupStepModel, StepBatch, StepModel
+
+
+class StepSpan(NamedTuple):
+    """One step, or several of the same batch that followed each other: prompt tokens and decoding sequences of each."""
+
+    start_s: float
+    end_s: float
+    steps: int
+    prompt_tokens: int
+    decodes: int
 
 
 class Instance(InstanceBase):
@@ -68,6 +78,8 @@ class Instance(InstanceBase):
         self._free_s = [-math.inf] * self._stages  # when each stage has finished with the last step
         self._start_s = -math.inf  # when the next step may start
         self._stalled = False  # nobody can be scheduled until something happens
+        self._busy_s = 0.0
+        self.trace: list[StepSpan] | None = None  # steps are written down here, if somebody wants them
 
     @property
     def running(self) -> int:
@@ -155,6 +167,12 @@ class Instance(InstanceBase):
         self._begin(start_s)
         return None
 
+    def batches(self) -> list[StepBatch]:
+        """What the step under way computes, by rank; empty if there is none."""
+        if not self._flights:
+            return []
+        return [StepBatch(step.prefill, step.decode_contexts) for step in self._flights[-1][1]]
+
     def snapshot(self) -> InstanceSnapshot:
         schedulers = self.schedulers
         return InstanceSnapshot(
@@ -168,6 +186,7 @@ class Instance(InstanceBase):
             prefix_query_tokens=sum(scheduler.prefix_query_tokens for scheduler in schedulers),
             preemptions=sum(scheduler.preemptions for scheduler in schedulers),
             tiers=tuple(map(_together, zip(*(scheduler.kv.tier_snapshots() for scheduler in schedulers), strict=True))),
+            busy_s=self._busy_s,
         )
 
     # --- time ---
@@ -207,9 +226,14 @@ class Instance(InstanceBase):
             end_s = start_s
             for stage, seconds in enumerate(self._group.stages_s(batches)):
                 free_s[stage] = end_s = max(end_s, free_s[stage]) + seconds
+        begun_s = max(start_s, self._flights[-1][0]) if self._flights else start_s  # steps of a pipeline overlap
+        self._busy_s += end_s - begun_s
         self._start_s = free_s[0]
         self._stalled = False
         self._flights.append((end_s, steps))
+        if self.trace is not None:
+            chunks = [chunk[0] for step in steps for chunk in step.prefill]
+            self.trace.append(StepSpan(start_s, end_s, 1, sum(chunks), sum(len(step.decode_contexts) for step in steps)))
 
     def _end(self, end_s: float, steps: list[Step]) -> StepEnd | None:
         end = StepEnd(end_s, self.index, [], [])

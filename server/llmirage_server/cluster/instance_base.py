@@ -39,6 +39,7 @@ class InstanceSnapshot:
     prefix_query_tokens: int  # counter: prompt tokens looked up
     preemptions: int  # counter
     tiers: tuple[TierSnapshot, ...] = ()  # of KV offload, the nearest first
+    busy_s: float = 0.0  # counter: while a step was under way
     # What the cluster knows of it:
     pool: str = ""
     role: Role = "both"
