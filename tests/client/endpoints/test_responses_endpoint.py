@@ -142,6 +142,13 @@ def test_failures_in_all_their_forms() -> None:
     assert error.message == "the response is queued"
 
 
+def test_items_that_only_the_events_or_only_the_end_have_are_kept() -> None:
+    done = [{"type": "response.output_item.done", "item": item} for item in (MESSAGE, CALL)]
+    reply = stream(*done, {"type": "response.completed", "response": response("completed", [THOUGHT, MESSAGE])})
+    assert reply.items == [THOUGHT, MESSAGE, CALL]
+    assert stream(*done, {"type": "response.completed", "response": response("completed", [])}).items == [MESSAGE, CALL]
+
+
 def test_a_cut_stream_keeps_what_came() -> None:
     reply = stream(delta("output_text", "Hel"), delta("output_text", "lo"))
     assert (reply.text, reply.ended, reply.finish_reason) == ("Hello", False, None)

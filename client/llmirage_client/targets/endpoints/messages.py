@@ -13,7 +13,7 @@ from llmirage_client.targets.endpoints.messages_reply import MessagesReply
 from llmirage_client.targets.reply import text_of
 from llmirage_client.targets.wire_json import WireObject
 
-DEFAULT_MAX_TOKENS = 4096  # the API requires one
+DEFAULT_MAX_TOKENS = 16_384  # the API requires one; this is AIPerf's
 _SYSTEM = ("system", "developer")
 _RESULTS = ("tool", "function")
 _DATA_URL = re.compile(r"data:(?P<type>[\w/+.-]+);base64,(?P<data>.*)", re.DOTALL)

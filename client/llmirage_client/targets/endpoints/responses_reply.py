@@ -111,8 +111,9 @@ class ResponsesReply(Reply):
             self.response_id = response["id"]
         if isinstance(usage := response.get("usage"), dict):
             self.usage = chat_usage(usage)
-        if output := dicts(response.get("output")):
-            self._output = output
+        output = dicts(response.get("output"))
+        known = {item.get("id") for item in output}  # servers were seen to leave items out, here or of the events
+        self._output = output + [item for item in self._output if item.get("id") not in known]
         self.items = self._output
         self._tool_calls = [_tool_call(item) for item in self._output if item.get("type") in _CALLS]
         status = response.get("status")
