@@ -83,6 +83,10 @@ def test_arrays_say_what_each_request_says(run: list[Record], speed: float) -> N
         wanted = request_metrics(one, speed)
         if one.ok:
             wanted["credit_to_start_latency"] = (one.exchange.start_s - one.issued_s) * speed * 1e3
+            for tag, ours in (("prompt", one.input_tokens), ("completion", one.output_tokens)):
+                if ours and f"usage_{tag}_tokens" in wanted:
+                    apart = abs(wanted[f"usage_{tag}_tokens"] - ours)
+                    wanted[f"usage_{tag}_tokens_diff_pct"] = 100 * apart / ours
             wanted["effective_latency"] = (one.exchange.end_s - one.issued_s) * speed * 1e3  # type: ignore[operator]
         assert {tag: v[row] for tag, v in found.items() if not np.isnan(v[row])} == pytest.approx(wanted, rel=1e-9, abs=1e-6)
     gaps = [gap for one in run for gap in gaps_of_one(one, speed)]
@@ -283,6 +287,29 @@ def test_cached_tokens_are_estimated_where_no_server_counts_them() -> None:
     assert (mixed.tolist(), source) == ([4.0, 15.0, 8.0], "mixed")
     shorter, _ = cached_or_estimated(columns, np.array([10.0, 12.0, 8.0]), completion, None)
     assert shorter.tolist() == [0.0, 12.0, 0.0]
+
+
+def test_counts_of_server_and_client_are_compared() -> None:
+    run = [
+        record("a", 0, 0.0, (1.0,), usage=(90, 50, None), input_tokens=100),
+        record("b", 0, 0.0, (1.0,), usage=(120, 50, None), input_tokens=100),
+        record("c", 0, 0.0, (1.0,), usage=(100, 40, None), input_tokens=100, output_tokens=50),
+        record("d", 0, 0.0, (1.0,), usage=(100, 40, None)),
+    ]
+    metrics = compute(RunResult(run, None, 0.0, 9.0, 0.0))
+    assert metrics.per_request["usage_prompt_tokens_diff_pct"].avg == pytest.approx(10.0)  # 10, 20 and 0
+    assert metrics.per_request["usage_completion_tokens_diff_pct"].avg == pytest.approx(20.0)
+    assert metrics.whole_run["usage_discrepancy_count"] == 2
+    assert metrics.whole_run["total_isl"] == 410  # the server's counts
+
+
+def test_a_schedule_that_was_not_kept_says_so() -> None:
+    run = [record(name, 0, at, (at + 1,), issued_s=at - late) for name, at, late in (("a", 1.0, 0.1), ("b", 2.0, 0.9))]
+    whole = compute(RunResult(run, None, 0.0, 9.0, 0.0, options={"fixed_schedule": True})).whole_run
+    assert whole["replay_sched_lag_p50"] == pytest.approx(400.0)
+    assert whole["replay_sched_lag_p99"] == pytest.approx(792.0)
+    assert whole["replay_sched_degraded"] == 1
+    assert "replay_sched_degraded" not in compute(RunResult(run, None, 0.0, 9.0, 0.0)).whole_run
 
 
 def test_goodput_by_hand() -> None:

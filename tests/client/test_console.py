@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import os
 import pty
+import re
 import subprocess
 import sys
+from itertools import takewhile
 from typing import Any
 
 import pytest
@@ -285,3 +287,53 @@ def test_figures_are_rounded_for_reading(value: float, shown: str) -> None:
 )
 def test_durations_are_said_in_the_units_people_use(seconds: float, shown: str) -> None:
     assert duration(seconds) == shown
+
+
+def rows(text: str, title: str) -> dict[str, list[str]]:
+    """The rows of a table by their first cell; cells lie two blanks or more apart."""
+    lines = text[text.index(title) :].splitlines()[1:]
+    table = list(takewhile(lambda line: line.strip(), lines))
+    cells = [re.split(r"\s{2,}", line.strip()) for line in table if not line.startswith("--")]
+    return {row[0]: row[1:] for row in cells}
+
+
+def test_conversations_have_a_table_when_they_have_turns() -> None:
+    text = report(run([request(0), request(2, turn=1)]), width=200)
+    table = rows(text, "By conversation")
+    assert table["Whole conversation, s"] == ["3.00", "3.00", "3.00", "3.00", "3.00", "1"]
+    assert table["First token of the last answer, s"][0] == "2.50"
+    assert table["Output tokens/s while decoding"][0] == "4.00"
+    assert table["Input found in cache, %"][0] == "25.00"
+    assert table["- of what it could find there, %"][0] == "24.93"  # 250 of 1,003
+    assert rows(text, "Latency in ms")["- of later turns"][0] == "500.0"
+    assert "By conversation" not in report(run([request(0)]))
+
+
+def test_forks_and_spawns_have_rows_of_their_own() -> None:
+    child = {"depth": 1, "parent_correlation_id": "x", "correlation_id": "y"}
+    text = report(
+        run([request(0), request(1, branch_mode="fork", **child), request(2, branch_mode="fork", **child)]), width=200
+    )
+    table = rows(text, "By branch")
+    assert [table["root"][0], table["fork"][0]] == ["1", "2"]
+    assert "By branch (" not in report(run([request(0), request(1, branch_mode="spawn", **child)]), width=200)
+
+
+def test_token_rates_over_the_run_are_shown_when_it_was_long_enough() -> None:
+    text = report(run([request(n) for n in range(0, 100, 10)]), width=200)
+    table = rows(text, "Tokens per second over the run")
+    assert list(table) == ["overall", "Input tokens/s", "- computed", "- found in cache", "Output tokens/s"]
+    assert table["Input tokens/s"][0] == "109.9"  # 10,000 in 91 s
+    assert table["- found in cache"][0] == "27.47"
+    assert "Tokens per second over the run" not in report(run([request(0), request(1)]), width=200)
+
+
+def test_goodput_is_shown_where_it_was_asked_for() -> None:
+    text = report(run([request(0), request(1)], options={"goodput": "ttft:600"}), width=200)
+    assert rows(text, "Throughput and tokens")["Requests that met every limit of --goodput"] == ["1.00/s"]
+
+
+def test_latency_from_the_due_time_is_shown_where_it_is_another() -> None:
+    late = request(0, issued_s=99.0)
+    assert rows(report(run([late]), width=200), "Latency in ms")["- from when it was due"][0] == "2,000.0"
+    assert "- from when it was due" not in report(run([request(0)]), width=200)

@@ -332,7 +332,15 @@ def test_every_metric_that_is_computed_is_in_the_catalogue() -> None:
     second = record(12.0, (13.0, 14.0), usage=usage(9, 2, cached=4), turn=1)
     last.output_tokens_asked, last.correlation_id, second.correlation_id = 5, "another", "another"
     failed = record(9.5, (), error=RequestError(503, "overloaded", "try later"), input_tokens=7)
-    result = RunResult([*run_of_five(), failed, last, second], None, 0.0, 100.0, 0.0, options={"goodput": "ttft:600"})
+    result = RunResult(
+        [*run_of_five(), failed, last, second],
+        None,
+        0.0,
+        100.0,
+        0.0,
+        options={"goodput": "ttft:600", "fixed_schedule": True},
+    )
+    last.input_tokens, last.output_tokens = 2, 3
     metrics = compute(result)
     assert set(metrics.per_request) == set(PER_REQUEST)
     assert set(metrics.whole_run) == set(WHOLE_RUN)

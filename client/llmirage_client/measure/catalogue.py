@@ -62,6 +62,8 @@ PER_REQUEST = _by_tag(
     ("reasoning_token_count", "Reasoning Token Count", "tokens"),
     ("osl_mismatch_diff_pct", "OSL Mismatch Diff %", "%"),
     ("error_isl", "Error Input Sequence Length", "tokens"),
+    ("usage_prompt_tokens_diff_pct", "Usage Prompt Diff %", "%"),
+    ("usage_completion_tokens_diff_pct", "Usage Completion Diff %", "%"),
     *_USAGE,
 )
 
@@ -115,6 +117,11 @@ WHOLE_RUN = _by_tag(
     ("good_request_fraction", "Good Request Fraction", "ratio"),
     ("goodput", "Goodput", "requests/sec"),
     ("osl_mismatch_count", "OSL Mismatch Count", "requests"),
+    ("usage_discrepancy_count", "Usage Discrepancy Count", "requests"),
+    ("replay_sched_lag_p50", "Replay Schedule Lag p50", "ms"),
+    ("replay_sched_lag_p90", "Replay Schedule Lag p90", "ms"),
+    ("replay_sched_lag_p99", "Replay Schedule Lag p99", "ms"),
+    ("replay_sched_degraded", "Replay Schedule Degraded", "0/1"),
     ("total_isl", "Total Input Sequence Length", "tokens"),
     ("total_osl", "Total Output Sequence Length", "tokens"),
     ("total_output_tokens", "Total Output Tokens", "tokens"),

@@ -27,6 +27,11 @@ TokenSource = Literal["server", "client", "mixed", "unknown"]
 _OSL_MISMATCH_SHARE = 0.05
 _OSL_MISMATCH_TOKENS = 50
 
+# Counts of the server and the client agree within so many percent, and a schedule is kept within so many ms (likewise).
+_DIFFERENCES = ("usage_prompt_tokens_diff_pct", "usage_completion_tokens_diff_pct")
+_DISCREPANCY_PCT = 10.0
+_DEGRADED_MS = 500.0
+
 
 @dataclass(slots=True, frozen=True)
 class ErrorGroup:
@@ -85,7 +90,10 @@ def compute(result: RunResult) -> Metrics:
         None if latency is None else float(np.nanmedian(latency)),
         result.speed,
     )
-    return compute_columns(columns, result.speed, metrics=metrics, errors=errors, goodput=limits, client=cost)
+    scheduled = result.options.get("fixed_schedule") is True
+    return compute_columns(
+        columns, result.speed, metrics=metrics, errors=errors, goodput=limits, client=cost, scheduled=scheduled
+    )
 
 
 def compute_columns(
@@ -96,8 +104,13 @@ def compute_columns(
     errors: tuple[ErrorGroup, ...] = (),
     goodput: Mapping[str, float] | None = None,
     client: ClientCost | None = None,
+    scheduled: bool = False,
 ) -> Metrics:
-    """The same from columns. metrics: request_columns of these rows, if computed already. goodput: limits by metric tag."""
+    """The same from columns.
+
+    metrics: request_columns of these rows, if computed already. goodput: limits by metric tag. scheduled: whether requests
+    had times of their own in the workload.
+    """
     columns = columns.rows(columns.measured)
     found = dict(request_columns(columns, speed) if metrics is None else metrics)
     _add_turn_ttfts(found, columns)
@@ -114,6 +127,8 @@ def compute_columns(
     whole_run = _whole_run(columns, found, per_request, speed)
     if goodput:
         whole_run |= _goodput(whole_run, int(good_requests(columns, found, goodput).sum()))
+    if scheduled and "credit_to_start_latency" in found:
+        whole_run |= _schedule_lag(found["credit_to_start_latency"])
     return Metrics(
         per_request={tag: per_request[tag] for tag in PER_REQUEST if tag in per_request},
         whole_run=whole_run,
@@ -179,6 +194,9 @@ def _whole_run(
         asked = columns.asked_tokens
         allowed = np.minimum(asked * _OSL_MISMATCH_SHARE, _OSL_MISMATCH_TOKENS)
         values["osl_mismatch_count"] = int((np.abs(found["output_sequence_length"] - asked) > allowed).sum())
+    apart = [found[tag] > _DISCREPANCY_PCT for tag in _DIFFERENCES if tag in found]
+    if apart:
+        values["usage_discrepancy_count"] = int(np.any(apart, axis=0).sum())
     values |= {total: per_request[tag].sum for total, tag in TOTALS.items() if tag in per_request}
     overall = cached_pct(found, np.zeros(len(columns), dtype=np.int64), 1)[0]
     if overall is not None:
@@ -202,6 +220,14 @@ def _goodput(values: Mapping[str, float], good: int) -> dict[str, float]:
     if "benchmark_duration" in values:
         found["goodput"] = good / values["benchmark_duration"]
     return found
+
+
+def _schedule_lag(late_ms: Floats) -> dict[str, float]:
+    """Against the request that was late the least, as AIPerf has it."""
+    late_ms = late_ms[~np.isnan(late_ms)]
+    p50, p90, p99 = (float(v) for v in np.percentile(late_ms - late_ms.min(), (50, 90, 99)))
+    lag = {"replay_sched_lag_p50": p50, "replay_sched_lag_p90": p90, "replay_sched_lag_p99": p99}
+    return lag | {"replay_sched_degraded": float(p99 > _DEGRADED_MS)}
 
 
 def _duration_s(columns: Columns) -> float:

@@ -79,9 +79,11 @@ def _take_measured(record: Record, metrics: Mapping[str, Any], own: Mapping[str,
     counts = {tag: value for tag in USAGE_TAGS if (value := _whole(_value(metrics, tag))) is not None}
     exchange.usage = usage_of(counts) or None
     record.input_tokens = _whole(own.get("input_tokens"))
-    if record.input_tokens is None and "usage_prompt_tokens" not in counts:
+    record.output_tokens = _whole(own.get("output_tokens"))
+    # Without the server's count the lengths are the client's; those of AIPerf always are, unless it was told otherwise.
+    if record.input_tokens is None and (not own or "usage_prompt_tokens" not in counts):
         record.input_tokens = _whole(_value(metrics, "input_sequence_length"))
-    if "usage_completion_tokens" not in counts:
+    if record.output_tokens is None and (not own or "usage_completion_tokens" not in counts):
         record.output_tokens = _whole(_value(metrics, "output_sequence_length"))
     first_ms, latency_ms = _ms(metrics, "time_to_first_token"), _ms(metrics, "request_latency")
     output_ms = _ms(metrics, "time_to_first_output_token")

@@ -40,6 +40,8 @@ def request_columns(columns: Columns, speed: float = 1.0) -> dict[str, Floats]:
         **_reasoning(osl, usage.get("usage_reasoning_tokens")),
         "osl_mismatch_diff_pct": 100 * _ratio(osl - columns.asked_tokens, columns.asked_tokens),
         **usage,
+        "usage_prompt_tokens_diff_pct": _apart(usage.get("usage_prompt_tokens"), columns.input_tokens),
+        "usage_completion_tokens_diff_pct": _apart(usage.get("usage_completion_tokens"), columns.output_tokens),
     }
     return {tag: values for tag, values in found.items() if not np.isnan(values).all()}
 
@@ -69,6 +71,11 @@ def _reasoning(osl: Floats, reasoning: Floats | None) -> dict[str, Floats]:
         "output_token_count": np.maximum(osl - np.nan_to_num(reasoning), 0),
         "reasoning_token_count": _where((reasoning > 0) & ~np.isnan(osl), reasoning),
     }
+
+
+def _apart(theirs: Floats | None, ours: Floats) -> Floats:
+    """By how many percent of our count the server's is off it."""
+    return np.full(ours.size, np.nan) if theirs is None else 100 * _ratio(np.abs(theirs - ours), ours)
 
 
 def _where(chosen: Bools, values: Floats) -> Floats:

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from llmirage_client.measure.columns import BRANCH_MODES
 from llmirage_client.measure.metrics import Metrics, compute
 from llmirage_client.measure.record import RunResult
 from llmirage_client.measure.workload_throughput import LAST_WINDOW_S
@@ -18,6 +19,7 @@ from llmirage_client.report.client_health import client_warnings
 from llmirage_client.report.numbers import count, duration, plural
 from llmirage_client.report.secrets import hide_in_text
 from llmirage_client.report.tables import (
+    branch_mode_table,
     branch_table,
     conversation_table,
     error_table,
@@ -108,6 +110,10 @@ def _blocks(result: RunResult, metrics: Metrics, files: Sequence[Path], width: i
     if len(metrics.by_depth) > 1:
         tables.append(
             ("By agent depth (0: roots, 1: their children)" + _GROUP_WORDS, group_table("depth", metrics.by_depth))
+        )
+    if any(BRANCH_MODES[group.key] == "fork" for group in metrics.by_branch_mode):
+        tables.append(
+            ("By branch (forks continue their parent, spawns start afresh)" + _GROUP_WORDS, branch_mode_table(metrics))
         )
     if 1 < len(metrics.by_turn) <= _TURNS_SHOWN:
         tables.append(("By turn (0: first request of a conversation)" + _GROUP_WORDS, group_table("turn", metrics.by_turn)))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from llmirage_client.measure.columns import BRANCH_MODES
 from llmirage_client.measure.groups import Group
 from llmirage_client.measure.metrics import ErrorGroup, Metrics
 from llmirage_client.measure.record import BranchStats
@@ -136,11 +137,11 @@ def _spread(summary: Summary) -> str:
     return f"mean {number(summary.avg)}, {count(summary.min)} to {count(summary.max)}"
 
 
-def group_table(key: str, groups: Sequence[Group]) -> Table:
+def group_table(key: str, groups: Sequence[Group], names: Mapping[int, str] | None = None) -> Table:
     table = plain_table(key, "ok", "failed", "TTFT p50", "latency p50", "tokens in", "tokens out", "cached")
     for group in groups:
         table.add_row(
-            str(group.key),
+            str(group.key) if names is None else names[group.key],
             count(group.ok),
             count(group.failed),
             "-" if group.ttft_ms is None else number(group.ttft_ms.p50),
@@ -150,6 +151,10 @@ def group_table(key: str, groups: Sequence[Group]) -> Table:
             "-" if group.cached_pct is None else f"{group.cached_pct:.1f} %",
         )
     return table
+
+
+def branch_mode_table(metrics: Metrics) -> Table:
+    return group_table("branch", metrics.by_branch_mode, dict(enumerate(BRANCH_MODES)))
 
 
 def branch_table(stats: BranchStats) -> Table:
