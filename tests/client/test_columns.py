@@ -373,6 +373,9 @@ def test_the_client_says_when_it_was_the_bottleneck() -> None:
         return client.late, client.busy, client.was_bottleneck, client.sends_late_max_ms
 
     assert cost() == (True, False, True, pytest.approx(100.0))  # a request left 100 ms late
+    held_back = {"fixed_schedule": True, "concurrency": 1}
+    assert cost(options=held_back) == (False, False, False, None)  # it was the slot that it waited for
+    assert cost(options={"fixed_schedule": True, "concurrency": None})[0] is True  # type: ignore[index]
     assert cost(records=run[1:]) == (False, False, False, pytest.approx(0.0))
     assert cost(records=run[1:], client_lag_s=(0.0, 0.5)) == (True, False, True, pytest.approx(0.0))
     assert cost(records=run[1:], client_cpu_s=9.0) == (False, True, True, pytest.approx(0.0))
