@@ -144,7 +144,7 @@ def test_what_the_runs_were_told_differently_is_said() -> None:
     one = run(1)
     two = replace(
         run(1, conversations=39),
-        options={"concurrency": 16, "seed": 1, "artifact_dir": "b"},
+        options={"concurrency": [16], "seed": 1, "artifact_dir": "b", "retries": 0, "fail_fast": False},
         workload_path="v.jsonl",
         cancelled=True,
         client_cpu_s=69.0,
@@ -152,8 +152,7 @@ def test_what_the_runs_were_told_differently_is_said() -> None:
     )
     assert run_differences(one, two) == [
         "The workload differs: w.jsonl and v.jsonl.",
-        "--concurrency differs: 8 and 16.",
-        "--seed differs: not given and 1.",
+        "Options differ: --concurrency (8, 16), --seed (not given, 1).",
         "They did not run the same conversations (40 and 39 different ones).",
         "The other run is not whole: Ctrl-C.",
         "The client of the other run was busy: its figures may be worse than the endpoint is.",

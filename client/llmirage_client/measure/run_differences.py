@@ -26,10 +26,13 @@ def run_differences(baseline: RunResult, other: RunResult) -> list[str]:
     for word, one, two in told:
         if one != two:
             found.append(f"The {word} differs: {_shown(one)} and {_shown(two)}.")
+    options = []
     for name in sorted((baseline.options.keys() | other.options.keys()) - _NO_MATTER - {"model", "streaming", "speed"}):
-        one, two = baseline.options.get(name), other.options.get(name)
-        if _shown(one) != _shown(two):
-            found.append(f"--{name.replace('_', '-')} differs: {_shown(one)} and {_shown(two)}.")
+        one, two = _shown(baseline.options.get(name)), _shown(other.options.get(name))
+        if one != two:
+            options.append(f"--{name.replace('_', '-')} ({one}, {two})")
+    if options:
+        found.append(f"Options differ: {', '.join(options)}.")
     if _conversations(baseline) != _conversations(other):
         counts = " and ".join(str(len(_conversations(run))) for run in (baseline, other))
         found.append(f"They did not run the same conversations ({counts} different ones).")
@@ -51,9 +54,9 @@ def _conversations(run: RunResult) -> Counter[str]:
 
 
 def _shown(value: Any) -> str:
-    if value is None or value == "":
-        return "not given"
     if isinstance(value, (list, tuple)) and len(value) == 1:
         value = value[0]
+    if not value:  # switches that are off, lists without an entry, zeros: as if not given
+        return "not given"
     text = str(value)
     return text if len(text) <= 80 else text[:77] + "..."
