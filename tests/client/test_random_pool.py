@@ -124,7 +124,10 @@ def test_problems_of_a_directory_name_the_file(tmp_path: Path) -> None:
     [
         ({"conversations": 0}, "option conversations: Input should be greater than or equal to 1"),
         ({"seed": "x"}, "option seed: Input should be a valid integer, unable to parse string as an integer"),
-        ({"pool": 1}, "option pool: random_pool has no such option (it has conversations, seed, dataset_offset)"),
+        (
+            {"pool": 1},
+            "option pool: random_pool has no such option (it has conversations, seed, batch_size_text, batch_size_image, batch_size_audio, batch_size_video, dataset_offset)",
+        ),
     ],
 )
 def test_a_bad_option_is_refused(options: dict[str, Any], problem: str) -> None:
@@ -141,3 +144,29 @@ def test_any_mutant_loads_or_is_refused(tmp_path_factory: pytest.TempPathFactory
     path = write(tmp_path_factory.mktemp("mutant"), row, data.draw(ANYTHING))
     loads_or_is_refused(path, "random_pool")
     loads_or_is_refused(str(Path(path).parent), "random_pool")
+
+
+def test_batches_take_lines_apart_and_draw_so_many_of_each_kind(tmp_path: Path) -> None:
+    rows = [{"text": f"t{i}", "image": f"https://a/{i}.png"} for i in range(20)]
+    path = write(tmp_path, *rows)
+    requests = drawn(path, conversations=50, batch_size_text=2, batch_size_image=3)
+    kinds = {tuple(part["type"] for part in request) for request in requests}
+    assert kinds == {("text", "text", "image_url", "image_url", "image_url")}
+    assert len({part["text"] for request in requests for part in request if part["type"] == "text"}) == 20
+    assert requests == drawn(path, conversations=50, batch_size_text=2, batch_size_image=3)
+
+
+def test_a_batch_of_none_leaves_a_kind_out_and_a_pool_may_be_smaller_than_its_batch(tmp_path: Path) -> None:
+    path = write(tmp_path, {"text": "a", "image": "https://a/1.png"})
+    assert drawn(path, conversations=1, batch_size_image=0) == ["a"]
+    (content,) = drawn(path, conversations=1, batch_size_image=0, batch_size_text=3)
+    assert [part["text"] for part in content] == ["a", "a", "a"]
+    (content,) = drawn(path, conversations=1, batch_size_audio=4, batch_size_text=0)
+    assert [part["type"] for part in content] == ["image_url"]
+
+
+def test_batches_of_a_directory_draw_from_all_its_files() -> None:
+    requests = drawn(str(DIRECTORY), conversations=200, batch_size_text=2)
+    texts = {part["text"] for request in requests for part in request}
+    assert texts >= {"I am a cat.", "Where do you live?"}
+    assert all(len(request) == 2 for request in requests)

@@ -101,10 +101,12 @@ def execute_sweep(loads: Loads, points: Sequence[Point], stop_at_saturation: boo
             return _refused(error, loads, results)
         if results[-1].interrupted:
             break
-        saturated = _saturation(results)
-        if saturated and stop_at_saturation:
+        why = _saturation(results)
+        if why and saturated is None:
+            saturated = f"Saturated from {results[-1].name} on: {why}."
+        if why and stop_at_saturation:
             break
-    notes = [note for note in (saturated and f"Saturated at {results[-1].name}: {saturated}.", loads.wrapped()) if note]
+    notes = [note for note in (saturated, loads.wrapped()) if note]
     if len(results) < len(points):
         notes.append(f"{len(points) - len(results)} of {len(points)} points were not run.")
     _report(loads, results, notes, None)

@@ -14,6 +14,11 @@ if TYPE_CHECKING:
 
 _SECTION = "Workload"
 
+_BATCHES = ("text", "image", "audio", "video")
+_ALIASES = {"text": ("--batch-size-text", "--prompt-batch-size")} | {
+    kind: (f"--{kind}-batch-size", f"--batch-size-{kind}") for kind in _BATCHES[1:]
+}
+
 workload_flags = together(
     flag(
         _SECTION,
@@ -24,6 +29,17 @@ workload_flags = together(
         help="Format of the file ('llmirage catalog formats' lists them).  [default: detected]",
     ),
     format_options,
+    *(
+        flag(
+            _SECTION,
+            *_ALIASES[kind],
+            f"batch_size_{kind}",
+            type=click.IntRange(0),
+            metavar="N",
+            help=f"{kind.capitalize()}s of a request drawn from a random_pool.  [default: 1]",
+        )
+        for kind in _BATCHES
+    ),
     flag(
         _SECTION,
         "--session-prefix",
@@ -51,7 +67,9 @@ def load_workload(file: str, settings: dict[str, Any], conversations: int | None
         "seed": settings["random_seed"],
         "conversations": conversations,
     }
-    return load(file, settings["format_name"], *given_options(settings, offered))
+    options, offered = given_options(settings, offered)
+    options |= {name: settings[name] for name in (f"batch_size_{kind}" for kind in _BATCHES) if settings[name] is not None}
+    return load(file, settings["format_name"], options, offered)
 
 
 def workload_fields(settings: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 A file is one pool, each line of it a request as in single_turn but without times, roles and sessions. A directory has one
 pool a file: every request is a line of each, put together in one message. As many requests are drawn as the run asks for.
+With a batch size other than 1 the lines are taken apart: all texts of all files are one pool, all images another, and so on,
+and a request has as many of each as its batch size says, drawn independently.
 """
 
 from __future__ import annotations
@@ -24,10 +26,21 @@ from llmirage_client.workload.user_content import MODALITY_KEYS, Content, Conten
 _KEYS = frozenset((*MODALITY_KEYS, "type")) - {"image_uuids"}
 _SINGLE_TURN_ONLY = ("timestamp", "delay", "role", "session_id", "output_length", "extra", "image_uuids")
 _LOWEST_SEED = -(2**63)
+_MOST = 10_000  # of one kind in a request
 
 
-def load(path: str, *, conversations: int = 100, seed: int = 0) -> Workload:
+def load(
+    path: str,
+    *,
+    conversations: int = 100,
+    seed: int = 0,
+    batch_size_text: int = 1,
+    batch_size_image: int = 1,
+    batch_size_audio: int = 1,
+    batch_size_video: int = 1,
+) -> Workload:
     """As many requests as conversations says. Raises WorkloadError with all problems, each with file, line and field."""
+    sizes = (batch_size_text, batch_size_image, batch_size_audio, batch_size_video)
     problems: list[Problem] = []
     stray = StrayKeys()
     reader = ContentReader()
@@ -41,17 +54,39 @@ def load(path: str, *, conversations: int = 100, seed: int = 0) -> Workload:
     if not pools:
         raise fault(path, "is a directory without any file; each file of it is a pool")
     rng = random.Random(seed)
-    draws = zip(*(rng.choices(pool, k=conversations) for pool in pools), strict=True)
+    draws = _draws(pools, conversations, rng) if set(sizes) == {1} else _batches(pools, conversations, sizes, rng)
     sessions = {}
-    for number, drawn in enumerate(draws):
-        content = Content()
-        for part in drawn:
-            content.add(part)
+    for number, content in enumerate(draws):
         turn = Turn(messages=({"role": "user", "content": content.rendered()},))
         sessions[f"session_{number:06d}"] = Session(f"session_{number:06d}", (turn,), mode="isolated")
     entries = " x ".join(f"{len(pool):,}" for pool in pools)
     note = f"{conversations:,} requests are drawn from {entries} entries by seed {seed} (--num-conversations, --random-seed)"
     return Workload(FORMAT.name, path, sessions, tuple(sessions), (note, *stray.notes()))
+
+
+def _draws(pools: list[list[Content]], count: int, rng: random.Random) -> Iterator[Content]:
+    """One entry of each pool for every request."""
+    for drawn in zip(*(rng.choices(pool, k=count) for pool in pools), strict=True):
+        content = Content()
+        for part in drawn:
+            content.add(part)
+        yield content
+
+
+def _batches(pools: list[list[Content]], count: int, sizes: tuple[int, ...], rng: random.Random) -> Iterator[Content]:
+    """So many texts, images, sounds and videos for every request, of all that the pools hold."""
+    whole = Content()
+    for pool in pools:
+        for entry in pool:
+            whole.add(entry)
+    texts, images, audios, videos = sizes
+    for _ in range(count):
+        yield Content(
+            texts=rng.choices(whole.texts, k=texts) if whole.texts else [],
+            images=rng.choices(whole.images, k=images) if whole.images else [],
+            audios=rng.choices(whole.audios, k=audios) if whole.audios else [],
+            videos=rng.choices(whole.videos, k=videos) if whole.videos else [],
+        )
 
 
 def _pool(path: str, reader: ContentReader, stray: StrayKeys, problems: list[Problem]) -> Iterator[Content]:
@@ -107,6 +142,17 @@ FORMAT = Format(
     options=(
         Option("conversations", "integer", "how many requests are drawn (--num-conversations)", 100, minimum=1),
         Option("seed", "integer", "what is drawn (--random-seed)", 0, minimum=_LOWEST_SEED, maximum=2**63),
+        *(
+            Option(
+                f"batch_size_{kind}",
+                "integer",
+                f"{kind}s of a request, where the pools have any",
+                1,
+                minimum=0,
+                maximum=_MOST,
+            )
+            for kind in ("text", "image", "audio", "video")
+        ),
     ),
     recognises_directory=recognises_directory,
 )
