@@ -36,9 +36,11 @@ def report(runs: tuple[str, ...], output: str | None, open_page: bool) -> None:
     found = _read(places)
     from llmirage_client.report.html.run_page import run_page
     from llmirage_client.report.html.run_view import names_of
+    from llmirage_client.report.html.sweep import read_sweep
 
     names = names_of([str(place.resolve()) for place in places])
-    page = run_page(list(zip(names, found, strict=True)), _clusters(places, names)).encode("utf-8", "replace")
+    sweep = read_sweep(Path(runs[0])) if len(runs) == 1 else None
+    page = run_page(list(zip(names, found, strict=True)), _clusters(places, names), sweep).encode("utf-8", "replace")
     if output == "-":
         sys.stdout.buffer.write(page)
         sys.stdout.buffer.flush()

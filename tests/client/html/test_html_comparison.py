@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,9 +12,11 @@ from drawn import Document, Drawn, svgs
 from made_runs import family, many, record, run
 
 from llmirage_client.measure.record import RequestError
-from llmirage_client.report.html.comparison import load_of
+from llmirage_client.measure.slo import parse_slo
+from llmirage_client.report.html.against_load import load_of
 from llmirage_client.report.html.run_page import run_page
 from llmirage_client.report.html.run_view import RunView, view_run
+from llmirage_client.report.html.sweep import Sweep, read_sweep
 
 
 def view(name: str, seed: int = 0, **options: Any) -> RunView:
@@ -98,3 +103,54 @@ def test_every_chart_of_several_runs_is_readable() -> None:
     for drawn in svgs(sweep("request_rate", (0.5, 1, 2, 4, 8, 16))):
         assert drawn.touching() == [], drawn.root.attrib["aria-label"]
         assert drawn.outside() == []
+
+
+SEARCH = {
+    "variable": "concurrency",
+    "notes": ["a note"],
+    "points": [
+        {"concurrency": 1, "folder": "c1", "meets_slo": True},
+        {"concurrency": 8, "folder": "c8", "meets_slo": False},
+    ],
+    "search": {"slo": "ttft_p95<400ms, error_rate<1%", "answer": "Concurrency 1 is the highest.", "highest_met": 1},
+}
+
+
+def searched(tmp_path: Path, search: dict[str, Any]) -> Sweep | None:
+    (tmp_path / "sweep.json").write_text(json.dumps(search))
+    return read_sweep(tmp_path)
+
+
+def test_a_search_shows_its_answer_its_limits_and_what_each_run_met(tmp_path: Path) -> None:
+    sweep = searched(tmp_path, SEARCH)
+    runs = [(f"c{n}", run(many(12, 4, seed=n), options={"concurrency": n})) for n in (8, 1)]
+    page = run_page(runs, sweep=sweep)
+    said = Document(page).text
+    assert "Concurrency 1 is the highest." in said
+    assert "a note" in said
+    ttft = chart(page, "Time to first token")
+    assert "ttft_p95<400ms" in ttft.contents
+    assert "p95" in ttft.contents
+    assert "ttft_p95<400ms" not in chart(page, "Time per output token").contents
+    assert re.search(r"c1 met 4\d \d .* c8 missed 4\d \d ", said)  # by load, not as they were named
+
+
+def test_a_search_that_was_stopped_is_no_good_news(tmp_path: Path) -> None:
+    stopped = searched(tmp_path, SEARCH | {"search": SEARCH["search"] | {"interrupted": True}})  # type: ignore[operator]
+    assert stopped is not None
+    assert not stopped.found
+    sweep = searched(tmp_path, SEARCH)
+    assert sweep is not None
+    assert sweep.found
+    assert sweep.objectives == parse_slo("ttft_p95<400ms, error_rate<1%")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "3", "{}", '{"points": [1]}', '{"search": []}', '{"search": {"slo": "nonsense"}}']
+)
+def test_a_broken_file_of_a_sweep_does_no_harm(tmp_path: Path, text: str) -> None:
+    (tmp_path / "sweep.json").write_text(text)
+    sweep = read_sweep(tmp_path)
+    assert sweep is None or sweep == Sweep()
+    same = run(many(12, 4))
+    assert "2 runs beside each other" in run_page([("a", same), ("b", same)], sweep=sweep)

@@ -2,61 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from importlib.metadata import version
 
 import numpy as np
 
 from llmirage_client.measure.request_columns import chunk_gaps_ms
 from llmirage_client.report.html import over_time, words
+from llmirage_client.report.html.against_load import Load, against_load, load_of
 from llmirage_client.report.html.blocks import charts, figure, notes, paragraph, table
-from llmirage_client.report.html.charts import Axis, Bars, Point, Sample, Series, bars, histogram, line, pareto
+from llmirage_client.report.html.charts import Axis, Bars, Sample, Series, bars, histogram, line
 from llmirage_client.report.html.page import Head, Section, State, Verdict, page
 from llmirage_client.report.html.run_view import RunView
 from llmirage_client.report.html.sections import LATENCIES
+from llmirage_client.report.html.sweep import Sweep
 from llmirage_client.report.numbers import count, number
 
 _MOST_OVERLAID = 7  # as many as there are colours; more lines on one chart cannot be told apart anyway
 
-_DOUBLINGS = 8  # loads that differ by more were doubled, not stepped: a log axis spreads them evenly
 
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """What was varied: its name, its unit, and its value in each run."""
-
-    title: str
-    unit: str
-    values: list[float]
-
-
-def comparison_page(views: Sequence[RunView]) -> str:
-    """Names of the views tell them apart."""
-    parts = [_against_load(views), _table(views), _distributions(views), _over_time(views), _notes(views)]
+def comparison_page(views: Sequence[RunView], sweep: Sweep | None = None) -> str:
+    """Names of the views tell them apart; they are shown by load where it is known. sweep: what theirs says."""
+    sweep = sweep or Sweep()
+    load = load_of(views)
+    if load is not None:
+        views = [views[i] for i in np.argsort(load.values, kind="stable")]
+        load = Load(load.title, load.unit, sorted(load.values))
+    parts = [
+        against_load(views, load, sweep.objectives),
+        _table(views, sweep),
+        _distributions(views),
+        _over_time(views),
+        _notes(views, sweep),
+    ]
     models = dict.fromkeys(v.result.model for v in views)
     workloads = dict.fromkeys(v.result.workload_path for v in views)
     facts = {"Runs": ", ".join(v.name for v in views), "Models": ", ".join(models), "Workloads": ", ".join(workloads)}
-    facts["When"] = ", ".join(words.when(v.result) for v in (views[0], views[-1]))
-    head = Head(f"{len(views)} runs beside each other", {k: t for k, t in facts.items() if t}, _verdicts(views))
+    facts["When"] = words.between(v.result for v in views)
+    head = Head(
+        f"{len(views)} runs beside each other", {k: t for k, t in facts.items() if t}, [*_answer(sweep), *_verdicts(views)]
+    )
     return page(head, parts, f"Written by llmirage {version('llmirage')} from the records of the runs.")
 
 
-def load_of(views: Sequence[RunView]) -> Load | None:
-    """The option of the load that differs between runs; else the concurrency measured; None without either."""
-    for option, title, unit in (
-        ("concurrency", "Concurrency", "conversations"),
-        ("request_rate", "Request rate", "requests/s"),
-        ("speed", "Speed", ""),
-    ):
-        values = [v.result.options.get(option) for v in views]
-        if all(isinstance(x, (int, float)) and not isinstance(x, bool) for x in values) and len(set(values)) > 1:
-            return Load(title, unit, [float(x) for x in values if x is not None])
-    levels = [v.metrics.over_time.get("effective_concurrency") for v in views]
-    means = [level.avg for level in levels if level is not None]
-    if len(means) == len(views) and max(means) > 1.05 * min(means):
-        return Load("Requests in flight, mean", "", means)
-    return None
+def _answer(sweep: Sweep) -> list[Verdict]:
+    return [Verdict("good" if sweep.found else "warn", sweep.answer)] if sweep.answer else []
 
 
 def _verdicts(views: Sequence[RunView]) -> list[Verdict]:
@@ -76,61 +66,9 @@ def _verdicts(views: Sequence[RunView]) -> list[Verdict]:
     return found or [Verdict("good", f"All {count(requests)} requests of all {len(views)} runs succeeded")]
 
 
-def _against_load(views: Sequence[RunView]) -> Section:
-    load = load_of(views)
-    if load is None:
-        return Section("Against load", [])
-    x = Axis(load.title, load.unit, log=min(load.values) > 0 and max(load.values) >= _DOUBLINGS * min(load.values))
-    order = np.argsort(load.values, kind="stable")
-    at = np.array(load.values)[order]
-    names = [views[i].name for i in order]
-
-    def curve(title: str, unit: str, lines: Sequence[tuple[str, Callable[[RunView], float | None]]]) -> str:
-        series = []
-        for name, value_of in lines:
-            found = [value_of(views[i]) for i in order]
-            values = [np.nan if v is None else v for v in found]
-            tips = [f"{run}\n{name}: {number(v)} {unit}" for run, v in zip(names, values, strict=True)]
-            series.append(Series(name, at, values, "points", tips=tips))
-        if not any(np.isfinite(s.y).any() for s in series):
-            return ""
-        return figure(line(series, title=title, x=x, y=Axis("", unit, log=None)))
-
-    def whole(tag: str) -> Callable[[RunView], float | None]:
-        return lambda v: v.metrics.whole_run.get(tag)
-
-    def percentile(tag: str, name: str) -> Callable[[RunView], float | None]:
-        return lambda v: getattr(v.metrics.per_request[tag], name) if tag in v.metrics.per_request else None
-
-    curves = [
-        curve("Output tokens per second", "tokens/s", [("output tokens", whole("output_token_throughput"))]),
-        curve("Requests per second", "requests/s", [("requests", whole("request_throughput"))]),
-    ]
-    curves += [
-        curve(title, "ms", [(p, percentile(tag, p)) for p in ("p50", "p90", "p99")])
-        for tag, title, _ in LATENCIES
-        if tag != "inter_chunk_latency"
-    ]
-    curves.append(_user_against_cluster(views))
-    return Section("Against load", [charts(*curves, size="half")], "Each point is a run; point at it for its name.")
-
-
-def _user_against_cluster(views: Sequence[RunView]) -> str:
-    """The trade every operator makes: speed for one user against tokens of all."""
-    one, all_ = "output_token_throughput_per_user", "output_token_throughput"
-    points = [
-        Point(v.metrics.per_request[one].p50, v.metrics.whole_run[all_], v.name)
-        for v in views
-        if one in v.metrics.per_request and all_ in v.metrics.whole_run
-    ]
-    if len(points) < 2:
-        return ""
-    x = Axis("Output tokens per second of one stream, median", "tokens/s")
-    return figure(pareto(points, title="Tokens of all against speed for one", x=x, y=Axis("", "tokens/s")))
-
-
-def _table(views: Sequence[RunView]) -> Section:
-    columns = ["Run", "ok", "failed", "requests/s", "output tokens/s", "TTFT p50", "TTFT p99", "TPOT p50", "TPOT p99"]
+def _table(views: Sequence[RunView], sweep: Sweep) -> Section:
+    columns = ["Run", *(["objectives"] if sweep.met else []), "ok", "failed", "requests/s", "output tokens/s"]
+    columns += ["TTFT p50", "TTFT p99", "TPOT p50", "TPOT p99"]
     columns += ["latency p50", "latency p99", "cached"]
     rows = []
     for view in views:
@@ -143,7 +81,9 @@ def _table(views: Sequence[RunView]) -> Section:
         rates = [number(values[t]) if t in values else "-" for t in ("request_throughput", "output_token_throughput")]
         cached = values.get("overall_usage_prompt_cache_read_pct")
         counts = [count(values.get(t, 0)) for t in ("request_count", "error_request_count")]
-        rows.append([view.name, *counts, *rates, *times, "-" if cached is None else f"{cached:.1f} %"])
+        met = {True: "met", False: "missed", None: "-"}[sweep.met.get(view.name.rpartition("/")[2])]
+        hits = "-" if cached is None else f"{cached:.1f} %"
+        rows.append([view.name, *([met] if sweep.met else []), *counts, *rates, *times, hits])
     return Section("Figures", [table(columns, rows)], "Times in ms of cluster time.")
 
 
@@ -186,6 +126,7 @@ def _over_time(views: Sequence[RunView]) -> Section:
     return Section("Over time", [charts(*figures, size="half")])
 
 
-def _notes(views: Sequence[RunView]) -> Section:
-    texts = [f"{v.name}: {text}" for v in views for text in v.result.notes]
+def _notes(views: Sequence[RunView], sweep: Sweep) -> Section:
+    texts = [*sweep.notes]
+    texts += [f"{v.name}: {text}" for v in views for text in v.result.notes]
     return Section("Notes", [notes(texts)])

@@ -12,19 +12,23 @@ from llmirage_client.report.html import sections, words
 from llmirage_client.report.html.cluster import cluster_section
 from llmirage_client.report.html.page import Head, page
 from llmirage_client.report.html.run_view import RunView, view_run
+from llmirage_client.report.html.sweep import Sweep
 from llmirage_client.report.html.swimlane import swimlane
 
 
-def run_page(runs: Sequence[tuple[str, RunResult]], clusters: Mapping[str, ClusterSeries] | None = None) -> str:
-    """One HTML document. runs: name and result of each. clusters: by name of a run, what its cluster did, where known.
+def run_page(
+    runs: Sequence[tuple[str, RunResult]], clusters: Mapping[str, ClusterSeries] | None = None, sweep: Sweep | None = None
+) -> str:
+    """One HTML document. runs: name and result of each; the name matters only among several.
 
-    The name matters only among several; the cluster's side is only on the page of a single run.
+    clusters: by name of a run, what its cluster did, where known; it is only on the page of a single run.
+    sweep: what the sweep that made the runs says of them.
     """
     views = [view_run(result, name) for name, result in runs]
     if len(views) > 1:
         from llmirage_client.report.html.comparison import comparison_page
 
-        return comparison_page(views)
+        return comparison_page(views, sweep)
     return single_page(views[0], (clusters or {}).get(runs[0][0]))
 
 

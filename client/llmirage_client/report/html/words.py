@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
@@ -67,6 +67,13 @@ def when(result: RunResult) -> str:
     if result.speed != 1:
         text += f" of cluster time ({duration(took_s / result.speed)} here, at speed {result.speed:g})"
     return text
+
+
+def between(results: Iterable[RunResult]) -> str:
+    """From the first start to the last end of several runs."""
+    spans = [(r.start_unix_s, r.start_unix_s + (r.end_s - r.start_s)) for r in results]
+    first, last = (datetime.fromtimestamp(t, UTC) for t in (min(s for s, _ in spans), max(e for _, e in spans)))
+    return f"{first:%Y-%m-%d %H:%M:%S} to {last:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def load_words(options: Mapping[str, Any]) -> str:
