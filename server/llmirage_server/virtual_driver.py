@@ -44,6 +44,12 @@ class Flight:
         pieces = [np.array(ends_s[first : last + 1]) for ends_s, first, last in spans]
         return np.sort(np.concatenate([*pieces, np.array(self.token_s)]))
 
+    @property
+    def arrivals(self) -> Times:
+        """The same, but tokens that one step brought together (speculation) came as one."""
+        times = self.times
+        return times[np.append(True, times[1:] > times[:-1])] if len(times) > 1 else times
+
 
 class Onlooker(Protocol):
     """Somebody who reads the state of the cluster now and then."""

@@ -25,7 +25,7 @@ Ts = TypeVarTuple("Ts")
 
 _CANCELLED_TIMERS = 256  # kept in the heap before it is cleaned
 _TASKS_NAMED = 3
-_TURNS_AT_ONE_TIME = 1_000_000
+_TURNS_AT_ONE_TIME = 200_000
 
 Source = Callable[[float], float]
 """Something that moves on its own while no task can: called with the time of the next timer (inf if none is set), it goes on

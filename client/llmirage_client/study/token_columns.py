@@ -34,7 +34,7 @@ def columns_of_rows(rows: Sequence[TokenRow]) -> Columns:
             events[i] = end - begin + 1
             if end > begin:
                 second[i] = ends_s[begin + 1]
-        elif row.flight is not None and len(times := row.flight.times):
+        elif row.flight is not None and len(times := row.flight.arrivals):
             first[i], last[i], events[i] = times[0], times[-1], len(times)
             if len(times) > 1:
                 second[i] = times[1]
@@ -93,7 +93,7 @@ def gaps_ms(rows: Sequence[TokenRow]) -> Summary | None:
         spans = row.request.spans
         if not spans:
             assert row.flight is not None
-            single.append(np.diff(row.flight.times))
+            single.append(np.diff(row.flight.arrivals))
         before = None
         for ends_s, begin, end in spans:
             if before is not None:

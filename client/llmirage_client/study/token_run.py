@@ -136,7 +136,7 @@ class TokenRecorder:
     def record(self, row: TokenRow) -> Record:
         """What a run through the whole protocol would have written down."""
         conversation, request = row.conversation, row.request
-        stamps = row.flight.times.tolist() if row.flight is not None else []
+        stamps = row.flight.arrivals.tolist() if row.flight is not None else []
         ok = row.error is None
         exchange = Exchange(
             start_s=row.start_s,

@@ -91,7 +91,7 @@ class DirectTarget:
         finally:
             self._driver.cancel(request)
         exchange.end_s = now()
-        stamps = flight.times.tolist()
+        stamps = flight.arrivals.tolist()
         exchange.token_s = stamps if call.stream else stamps[-1:]
         exchange.first_output_s = exchange.token_s[0] if stamps else None
         if request.failed:
@@ -116,6 +116,9 @@ def _stamps(plans: Plans) -> list[float]:
     stamps: list[float] = []
     for flight, reply in zip(plans.flights, plans.replies, strict=True):
         times = flight.times.tolist()
+        if not reply.parts:  # the server writes what one step brought as one event
+            stamps += dict.fromkeys([times[place] for place, piece in enumerate(reply.pieces[: len(times)]) if piece])
+            continue
         shown: list[tuple[float, float]] = [
             (place, times[place]) for place, piece in enumerate(reply.pieces[: len(times)]) if piece
         ]

@@ -1,0 +1,94 @@
+"""The same workload and seed through the direct and the memory door: the same token times, bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmirage_client.load.options import RunOptions
+from llmirage_client.study.simulation import Door, simulate
+from llmirage_client.targets.simulator import ClusterConfig
+from llmirage_client.workload.registry import load
+from llmirage_client.workload.session import Branch, Session, Turn, Workload
+from llmirage_client.workload.synthetic_load import synthetic_load
+
+WORKLOADS = Path(__file__).parents[3] / "workloads"
+
+
+def told(door: Door, workload: Workload, options: RunOptions, **settings: Any) -> dict[Any, Any]:
+    """What a client saw of every request."""
+    config = ClusterConfig(model="meta-llama/Llama-3.1-8B", gpu="h100_sxm", **settings)
+    result = simulate(config, workload, options, door=door).result
+    seen = {}
+    for record in result.records:
+        exchange = record.exchange
+        usage = exchange.usage or {}
+        counts = usage.get("prompt_tokens"), usage.get("completion_tokens")
+        place = record.session_num, record.conversation_id, record.turn_index
+        seen[place] = exchange.start_s, exchange.token_s, counts, exchange.error and exchange.error.message
+    return seen
+
+
+def both(workload: Workload, options: RunOptions, **settings: Any) -> dict[Any, Any]:
+    direct = told("direct", workload, options, **settings)
+    assert direct == told("memory", workload, options, **settings)
+    return direct
+
+
+@pytest.mark.parametrize("router", ["prefix", "kv_aware", "least_loaded"])
+def test_lengths_alone(router: str) -> None:
+    workload = synthetic_load("200:1500", "5:60", 40, turns="1:4", wait_s=0.3, seed=4)
+    seen = both(workload, RunOptions(concurrency=6, seed=4), instances=3, router=router)
+    assert len(seen) == 40
+    assert all(len(stamps) == counts[1] for _, stamps, counts, _ in seen.values())
+
+
+def test_lengths_at_a_rate_with_memory_that_runs_out() -> None:
+    workload = synthetic_load("300:900", "60:200", 30, seed=2)
+    options = RunOptions(request_rate_per_s=60.0, seed=2)
+    both(workload, options, num_gpu_blocks_override=220, max_model_len=1400)
+
+
+def test_token_ids() -> None:
+    workload = synthetic_load(300, "3:30", 16, turns=4, shared_prefix_tokens=120, seed=1)
+    seen = both(workload, RunOptions(concurrency=3, seed=1), instances=2)
+    assert any(counts[0] > 300 for _, _, counts, _ in seen.values())
+
+
+@pytest.mark.parametrize("engine", ["sglang", "trtllm"])
+def test_engines_whose_steps_are_followed_one_by_one(engine: str) -> None:
+    workload = synthetic_load("100:800", "2:40", 20, turns=2, seed=5)
+    both(workload, RunOptions(concurrency=5, seed=5), engine=engine)
+
+
+@pytest.mark.parametrize("name", ["dag-agent-team.jsonl", "mixed-flat-agentic.jsonl"])
+def test_bundled_files(name: str) -> None:
+    workload = load(str(WORKLOADS / name), None, {}, {})
+    options = RunOptions(
+        seed=3, concurrency=None if workload.timed else 3, fixed_schedule=workload.timed, request_count=40
+    )
+    assert len(both(workload, options, instances=2)) > 10
+
+
+def test_tool_calls_and_forks() -> None:
+    tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+    ask = {"role": "user", "content": "Please call the tool and look."}
+    parent = Session(
+        "parent",
+        (
+            Turn((ask,), max_tokens=40, tools=(tool,), branches=(Branch("parent:0", "fork", ("child",), join_at=1),)),
+            Turn(({"role": "user", "content": "And now?"},), max_tokens=25),
+        ),
+    )
+    child = Session("child", (Turn(({"role": "user", "content": "Go on."},), max_tokens=30),))
+    workload = Workload("made", "made", {"parent": parent, "child": child}, ("parent",))
+    assert len(both(workload, RunOptions(num_conversations=3, concurrency=2, seed=1, tool_results="fitted"))) == 9
+
+
+def test_speculative_decoding() -> None:
+    workload = synthetic_load(400, 60, 12, seed=6)
+    settings = {"num_speculative_tokens": 3, "acceptance_rate": 0.7, "speculative_method": "draft_model"}
+    settings["draft_model"] = "meta-llama/Llama-3.2-1B"
+    both(workload, RunOptions(concurrency=4, seed=6), **settings)
