@@ -126,7 +126,8 @@ def test_problems_of_a_directory_name_the_file(tmp_path: Path) -> None:
         ({"seed": "x"}, "option seed: Input should be a valid integer, unable to parse string as an integer"),
         (
             {"pool": 1},
-            "option pool: random_pool has no such option (it has conversations, seed, batch_size_text, batch_size_image, batch_size_audio, batch_size_video, dataset_offset)",
+            "option pool: random_pool has no such option (it has conversations, seed, batch_size_text, batch_size_image, "
+            "batch_size_audio, batch_size_video, dataset_offset)",
         ),
     ],
 )
