@@ -57,8 +57,7 @@ def test_drawing_clusters_by_hand() -> None:
     counts = np.array([[1, 1], [2, 0], [0, 2]], dtype=np.int32)
     values, cluster = np.array([1.0, 2.0, 9.0]), np.array([0, 0, 1])
     assert means(values, cluster, counts).tolist() == [4.0, 1.5, 9.0]
-    assert percentiles(values, cluster, counts, 50).tolist() == [2.0, 1.0, 9.0]
-    assert percentiles(values, cluster, counts, 99).tolist() == [9.0, 2.0, 9.0]
+    assert percentiles(values, cluster, counts, (50, 99)).tolist() == [[2.0, 9.0], [1.0, 2.0], [9.0, 9.0]]
     assert ratios(np.array([1.0, 0.0, 4.0]), np.array([2.0, 2.0, 4.0]), cluster, counts).tolist() == [5 / 8, 0.25, 1.0]
 
 

@@ -169,25 +169,33 @@ class _Bounds:
 
 def _of_requests(one: _Side, two: _Side, bounds: _Bounds) -> Iterator[Difference]:
     for tag, statistics in _PER_REQUEST:
-        (first, of_first), (second, of_second) = one.values(tag), two.values(tag)
+        (first, _), (second, _) = one.values(tag), two.values(tag)
         if not first.size or not second.size:
             continue
+        drawn = {} if bounds.few() else _drawn(one, two, tag, statistics)
         for statistic in statistics:
             percent = 0.0 if statistic == "avg" else float(statistic[1:])
-            beyond = min(first.size, second.size) * (1 - percent / 100)
+            few = min(first.size, second.size)
             why_not = bounds.few()
-            if why_not is None and percent and beyond < FEWEST_BEYOND:
-                why_not = f"only {min(first.size, second.size)} requests"
-            low = high = None
-            if why_not is None and statistic == "avg":
-                low, high = bounds.of(means(first, of_first, one.counts), means(second, of_second, two.counts))
-            elif why_not is None:
-                low, high = bounds.of(
-                    percentiles(first, of_first, one.counts, percent), percentiles(second, of_second, two.counts, percent)
-                )
+            if why_not is None and percent and few * (1 - percent / 100) < FEWEST_BEYOND:
+                why_not = f"only {few} requests"
+            low, high = (None, None) if why_not else bounds.of(*drawn[statistic])
             spec = PER_REQUEST[tag]
             figures = [float(v.mean()) if statistic == "avg" else float(np.percentile(v, percent)) for v in (first, second)]
             yield Difference(tag, spec.title, statistic, spec.unit, figures[0], figures[1], low, high, why_not)
+
+
+def _drawn(one: _Side, two: _Side, tag: str, statistics: tuple[Statistic, ...]) -> dict[Statistic, tuple[Floats, Floats]]:
+    """Each statistic of the metric in each replicate of the one run and of the other."""
+    percents = [s for s in statistics if s != "avg"]
+    found: list[dict[Statistic, Floats]] = []
+    for side in (one, two):
+        values, cluster = side.values(tag)
+        drawn = percentiles(values, cluster, side.counts, [float(s[1:]) for s in percents])
+        found.append({s: drawn[:, place] for place, s in enumerate(percents)})
+        if "avg" in statistics:
+            found[-1]["avg"] = means(values, cluster, side.counts)
+    return {s: (found[0][s], found[1][s]) for s in statistics}
 
 
 def _of_runs(one: _Side, two: _Side, bounds: _Bounds, rng: np.random.Generator) -> Iterator[Difference]:

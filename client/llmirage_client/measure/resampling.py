@@ -6,6 +6,8 @@ samples: whole trees are what is drawn. Source: B. Efron, R. Tibshirani, An Intr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -36,16 +38,19 @@ def ratios(upper: Floats, lower: Floats, cluster: Ints, counts: npt.NDArray[np.i
     return shares
 
 
-def percentiles(values: Floats, cluster: Ints, counts: npt.NDArray[np.int32], percent: float) -> Floats:
-    """The percentile of the values in each replicate (the smallest value that so many percent do not exceed)."""
+def percentiles(values: Floats, cluster: Ints, counts: npt.NDArray[np.int32], percents: Sequence[float]) -> Floats:
+    """Percentiles of the values in each replicate, NaN where none was drawn, shape (replicates, percents).
+
+    A percentile is the smallest value that so many percent do not exceed.
+    """
     order = np.argsort(values)
     values, cluster = values[order], cluster[order]
-    found = np.full(counts.shape[0], np.nan)
+    found = np.full((counts.shape[0], len(percents)), np.nan)
     step = max(_AT_ONCE // max(values.size, 1), 1)
+    shares = np.array(percents) / 100
     for begin in range(0, counts.shape[0], step):
-        weights = np.cumsum(counts[begin : begin + step][:, cluster], axis=1, dtype=np.int64)
-        wanted = np.ceil(weights[:, -1:] * percent / 100).clip(1)
-        places = (weights < wanted).sum(axis=1)
-        drawn = weights[:, -1] > 0
-        found[begin : begin + step][drawn] = values[places[drawn]]
+        weights = np.cumsum(counts[begin : begin + step][:, cluster], axis=1, dtype=np.int32)
+        for row, drawn in enumerate(weights, begin):
+            if drawn[-1] > 0:
+                found[row] = values[np.searchsorted(drawn, np.ceil(shares * drawn[-1]).clip(1))]
     return found
