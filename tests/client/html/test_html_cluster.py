@@ -13,7 +13,7 @@ from made_runs import family, run
 from llmirage_client.cli import main
 from llmirage_client.measure.cluster_series import CLUSTER_FILE, ClusterSeries, ClusterSeriesError, read_cluster_series
 from llmirage_client.report.files import write_artifacts
-from llmirage_client.report.html.cluster import cluster_section
+from llmirage_client.report.html.cluster import _coarser, cluster_section
 
 
 def series(instances: int, stretches: int = 50) -> ClusterSeries:
@@ -75,6 +75,24 @@ def test_few_instances_are_lines_and_many_are_rows_of_colour() -> None:
 def test_known_levels_come_first_and_have_their_words() -> None:
     titles = [d.root.attrib["aria-label"] for d in svgs("".join(cluster_section(series(2)).blocks))]
     assert titles == ["Batch size", "KV cache in use", "Own name", "Where the time of steps went"]
+
+
+def test_a_level_that_was_never_above_0_is_a_word_instead_of_a_chart() -> None:
+    levels = {"running": np.ones((1, 2)), "preemptions": np.zeros((1, 2)), "waiting": np.full((1, 2), np.nan)}
+    blocks = "".join(cluster_section(ClusterSeries(("i",), np.arange(3.0), levels)).blocks)
+    assert [d.root.attrib["aria-label"] for d in svgs(blocks)] == ["Batch size"]
+    assert "0 on every instance all the time: preemptions." in blocks
+
+
+def test_many_samples_are_averaged_by_how_long_they_lasted() -> None:
+    edges = np.concatenate([[0.0, 3.0], np.arange(4.0, 203.0)])  # the first stretch is three times as long
+    levels = np.ones((1, edges.size - 1))
+    levels[0, 0] = 5.0
+    coarse_edges, coarse = _coarser(edges, levels)
+    assert coarse.shape == (1, 100)
+    assert coarse[0, 0] == (3 * 5 + 1) / 4
+    assert coarse_edges[-1] == edges[-1]
+    assert np.isclose((coarse * np.diff(coarse_edges)).sum(), (levels * np.diff(edges)).sum())
 
 
 def test_shares_of_step_time_add_up() -> None:

@@ -203,7 +203,8 @@ def test_the_load_is_said_in_the_words_of_the_command_line() -> None:
         == "request rate 2.5, arrival pattern gamma"
     )
     assert words.load_words({"fixed_schedule": True, "api_key": "secret"}) == "fixed schedule"
-    assert words.load_words({}) == "one conversation after the other"
+    assert words.load_words({"concurrency": None}) == "one conversation after the other"
+    assert words.load_words({}) == ""
 
 
 def test_pages_of_the_same_run_are_the_same(usual: str) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from llmirage_client.measure.cluster_series import ClusterSeries
-from llmirage_client.report.html.blocks import charts, figure
+from llmirage_client.report.html.blocks import charts, figure, paragraph
 from llmirage_client.report.html.charts import HALF, Axis, Bars, Series, bars, heat_strip, line
 from llmirage_client.report.html.page import Section
 from llmirage_client.report.html.svg import Floats
 
 _LINES = 4  # instances that lines can show; more become rows of colour
+_STRETCHES = 100
 
 # Title, unit and highest value of the levels that have a name of their own.
 _KNOWN: dict[str, tuple[str, str, float | None]] = {
@@ -24,10 +25,11 @@ _KNOWN: dict[str, tuple[str, str, float | None]] = {
 
 
 def cluster_section(series: ClusterSeries) -> Section:
-    """A chart for each level; where the time of steps went."""
+    """A chart for each level that was ever above 0; where the time of steps went."""
     few = len(series.instances) <= _LINES
     names = sorted(series.levels, key=lambda n: list(_KNOWN).index(n) if n in _KNOWN else len(_KNOWN))
-    drawn = [figure((_lines if few else _strip)(series, name)) for name in names if np.isfinite(series.levels[name]).any()]
+    seen = [name for name in names if np.isfinite(series.levels[name]).any()]
+    drawn = [figure((_lines if few else _strip)(series, name)) for name in seen if np.nanmax(series.levels[name]) > 0]
     blocks = [charts(*drawn, size="half" if few else "wide")]
     if series.step_time_s:
         parts = sorted(series.step_time_s.items(), key=lambda item: -item[1])
@@ -36,6 +38,8 @@ def cluster_section(series: ClusterSeries) -> Section:
         title = "Where the time of steps went"
         split = figure(bars([n for n, _ in parts], [shares], title=title, y=Axis("", "%"), size=HALF))
         blocks = [charts(*drawn, split, size="half")] if few else [*blocks, charts(split, size="half")]
+    nothing = [_about(name)[0].lower() for name in seen if np.nanmax(series.levels[name]) <= 0]
+    blocks.append(paragraph(f"0 on every instance all the time: {', '.join(nothing)}." if nothing else ""))
     return Section("Cluster", blocks, "As the simulated instances saw it.")
 
 
@@ -43,16 +47,26 @@ def _about(name: str) -> tuple[str, str, float | None]:
     return _KNOWN.get(name, (name.replace("_", " ").capitalize(), "", None))
 
 
-def _held(values: Floats) -> Floats:
-    """With the last value once more, so that a step lasts to the last edge."""
-    return np.append(values, values[-1:])
+def _coarser(edges_s: Floats, levels: Floats) -> tuple[Floats, Floats]:
+    """Neighbouring stretches averaged, by their lengths, until there are at most _STRETCHES: lines of several instances
+    that jump at every sample hide each other."""
+    stretches = edges_s.size - 1
+    if stretches <= _STRETCHES:
+        return edges_s, levels
+    cuts = np.linspace(0, stretches, _STRETCHES + 1).astype(int)
+    widths = np.diff(edges_s) * np.isfinite(levels)
+    whole = np.add.reduceat(widths, cuts[:-1], axis=1)
+    sums = np.add.reduceat(np.nan_to_num(levels) * widths, cuts[:-1], axis=1)
+    return edges_s[cuts], np.divide(sums, whole, out=np.full(sums.shape, np.nan), where=whole > 0)
 
 
 def _lines(series: ClusterSeries, name: str) -> str:
     title, unit, high = _about(name)
+    edges_s, levels = _coarser(series.edges_s, series.levels[name])
     rows = [
-        Series(instance, series.edges_s, _held(values), "area" if len(series.instances) == 1 else "step")
-        for instance, values in zip(series.instances, series.levels[name], strict=True)
+        # The last value once more, so that a step lasts to the last edge.
+        Series(instance, edges_s, np.append(values, values[-1:]), "area" if len(series.instances) == 1 else "step")
+        for instance, values in zip(series.instances, levels, strict=True)
     ]
     x = Axis("Time since the first request", "s", low=0.0, high=float(series.edges_s[-1]))
     return line(rows, title=title, x=x, y=Axis("", unit, low=0.0, high=high))

@@ -49,7 +49,8 @@ def facts(view: RunView) -> dict[str, str]:
     result = view.result
     endpoint = [hide_in_text(result.url)] if result.url else []
     endpoint += [f"{result.endpoint} API", "streamed" if result.streaming else "not streamed"]
-    workload = result.workload_path + (f" ({result.workload_format})" if result.workload_format else "")
+    kind = result.workload_format if result.workload_format != result.workload_path else ""
+    workload = result.workload_path + (f" ({kind})" if kind else "")
     found = {
         "Model": result.model or "unnamed",
         "Endpoint": ", ".join(endpoint),
@@ -85,7 +86,7 @@ def load_words(options: Mapping[str, Any]) -> str:
             continue
         words = name.replace("_", " ")
         said.append(words if value is True else f"{words} {value:g}" if isinstance(value, float) else f"{words} {value}")
-    return ", ".join(said) or "one conversation after the other"
+    return ", ".join(said) or ("one conversation after the other" if "concurrency" in options else "")
 
 
 def verdicts(view: RunView) -> list[Verdict]:
