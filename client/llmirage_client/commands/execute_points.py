@@ -13,8 +13,8 @@ import click
 from llmirage_client.commands.flags.sweep import Search
 from llmirage_client.commands.one_run import INTERRUPTED, Outcome, RefusedError, carry_out, run_folder
 from llmirage_client.load.options import RunOptions
-from llmirage_client.load.points import Point, Variable, probe_size
-from llmirage_client.load.saturation import falls_behind, gains_nothing, latency_exploded
+from llmirage_client.load.points import Point, Variable, probe
+from llmirage_client.load.saturation import falls_behind, gains_nothing, latency_exploded, rate_not_reached
 from llmirage_client.load.search import MaxSearch
 from llmirage_client.measure.points import PointResult, SearchAnswer
 from llmirage_client.measure.slo import judge
@@ -65,6 +65,7 @@ class Loads:
             status=outcome.status,
             files=outcome.files,
             behind=falls_behind(outcome.result.records),
+            offered_per_s=_rate_missed(outcome),
             interrupted=outcome.interrupted,
         )
         click.echo(one_line(result))
@@ -108,7 +109,9 @@ def execute_sweep(loads: Loads, points: Sequence[Point], stop_at_saturation: boo
             break
     notes = [note for note in (saturated, loads.wrapped()) if note]
     if len(results) < len(points):
-        notes.append(f"{len(points) - len(results)} of {len(points)} points were not run.")
+        notes.append(f"The points after {results[-1].name} were not run.")
+    if results[-1].interrupted:
+        notes.append(f"{results[-1].name} was cut off.".capitalize())
     _report(loads, results, notes, None)
     return max(result.status for result in results)
 
@@ -140,7 +143,7 @@ def _probes(workload: Workload, states: MaxSearch, options: RunOptions, variable
     limited = options.open_ended or options.num_conversations is not None
     while (load := states.next_load()) is not None:
         number += 1
-        yield Point(variable, load, number, None if limited else probe_size(workload, variable, load))
+        yield Point(variable, load, number) if limited else probe(workload, variable, load, number)
 
 
 def _saturation(results: Sequence[PointResult]) -> str | None:
@@ -156,6 +159,13 @@ def _saturation(results: Sequence[PointResult]) -> str | None:
     if latency_exploded(results[0].metrics, now.metrics):
         return "the median request took over ten times as long as at the first point"
     return None
+
+
+def _rate_missed(outcome: Outcome) -> float | None:
+    options = outcome.options
+    if options.request_rate_per_s is None or options.request_rate_ramp_s:
+        return None
+    return rate_not_reached(outcome.result.records, options.request_rate_per_s, options.speed)
 
 
 def _new_notes(outcome: Outcome, workload: Workload) -> list[str]:

@@ -20,13 +20,14 @@ _PROBE_ROUNDS = 2  # conversations in each slot
 
 @dataclass(slots=True, frozen=True)
 class Point:
-    """One load. number: its place in the sweep or search, from 1. conversations, requests: its own limits, if any."""
+    """One load. number: its place in the sweep or search, from 1. conversations, requests, duration_s: its own limits."""
 
     variable: Variable
     load: float
     number: int
     conversations: int | None = None
     requests: int | None = None
+    duration_s: float | None = None
 
     @property
     def name(self) -> str:
@@ -45,6 +46,8 @@ class Point:
             options = replace(options, request_rate_per_s=self.load)
         if self.conversations is not None:
             options = replace(options, num_conversations=self.conversations)
+        if self.duration_s is not None:
+            options = replace(options, benchmark_duration_s=self.duration_s)
         return options if self.requests is None else replace(options, request_count=self.requests)
 
 
@@ -58,15 +61,14 @@ def shared_out(workload: Workload, loads: tuple[float, ...], variable: Variable)
     return max(roots // len(loads), int(needed), 1)
 
 
-def probe_size(workload: Workload, variable: Variable, load: float) -> int:
-    """How many conversations a probe of a search runs when nothing says.
+def probe(workload: Workload, variable: Variable, load: float, number: int) -> Point:
+    """A point of a search, of the size it has when nothing says.
 
-    So many that they send PROBE_REQUESTS requests, fill every slot twice, or keep the rate up for PROBE_S seconds.
+    At a concurrency: so many conversations that they send PROBE_REQUESTS requests and fill every slot twice. At a rate: so
+    long that PROBE_REQUESTS are due, and PROBE_S seconds at least; new conversations come all the while.
     """
+    if variable == "request_rate":
+        return Point(variable, load, number, duration_s=max(PROBE_S, PROBE_REQUESTS / load))
     by_root = list(requests_by_root(workload).values())
-    requests_each = sum(by_root) / len(by_root)
-    needed = math.ceil(PROBE_REQUESTS / requests_each)
-    if variable == "concurrency":
-        return max(needed, _PROBE_ROUNDS * int(load))
-    turns_each = sum(len(workload.sessions[root].turns) for root in workload.roots) / len(by_root)
-    return max(needed, math.ceil(load * PROBE_S / max(turns_each, 1)))
+    needed = math.ceil(PROBE_REQUESTS * len(by_root) / sum(by_root))
+    return Point(variable, load, number, conversations=max(needed, _PROBE_ROUNDS * int(load)))

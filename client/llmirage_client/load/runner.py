@@ -14,6 +14,7 @@ from llmirage_client.load.phase import Phase
 from llmirage_client.load.planner import Planner
 from llmirage_client.load.recorder import OnRecord, ProgressSink, Recorder
 from llmirage_client.load.sampling import Sampler
+from llmirage_client.load.saturation import rate_not_reached
 from llmirage_client.measure.record import RunResult
 from llmirage_client.targets.target import Target
 from llmirage_client.workload.session import Workload
@@ -87,13 +88,25 @@ class Runner:
             workload_format=self._workload.format,
             workload_path=self._workload.path,
             inputs=self._recorder.inputs(),
-            notes=[*self._workload.notes, *self._notes(phase)],
+            notes=[*self._workload.notes, *self._notes(phase), *self._rate_note()],
         )
 
     @property
     def roots_taken(self) -> int:
         """How far the order of roots has been followed: where a run after this one finds conversations that are new."""
         return self._sampler.taken
+
+    def _rate_note(self) -> Iterator[str]:
+        options, rate = self._options, self._options.request_rate_per_s
+        if rate is None or options.request_rate_ramp_s or self._cancel_reason is not None:
+            return
+        offered = rate_not_reached(self._recorder.records, rate, options.speed)
+        if offered is not None:
+            why = f"all {options.concurrency} slots were taken or " if options.concurrency else ""
+            yield (
+                f"{rate:g} turns a second were asked for, and {offered:.3g} on average were there to send: {why}too few "
+                "conversations ran at a time, with the think times they have. --duration keeps new ones coming."
+            )
 
     async def _run_phase(self, name: Literal["warmup", "profiling"], options: RunOptions) -> Phase:
         self._phase = Phase(

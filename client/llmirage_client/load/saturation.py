@@ -1,4 +1,4 @@
-"""Whether an endpoint still keeps up with the load: two tests on what a run recorded."""
+"""Whether the load was what it should be, and whether the endpoint kept up with it: tests on what a run recorded."""
 
 from __future__ import annotations
 
@@ -38,6 +38,23 @@ def falls_behind(records: Sequence[Record]) -> bool:
     """Whether requests that come at a rate wait longer and longer."""
     growth = backlog_growth(records)
     return growth is not None and growth > GROWTH_LIMIT
+
+
+def offered_per_s(records: Sequence[Record], speed: float = 1.0) -> float | None:
+    """How many turns of roots a second were due, over the whole run; None with too few to tell."""
+    due_s = [r.issued_s for r in records if r.phase == "profiling" and r.agent_depth == 0]
+    if len(due_s) < _FEWEST_REQUESTS or max(due_s) == min(due_s):
+        return None
+    return (len(due_s) - 1) / (max(due_s) - min(due_s)) / speed
+
+
+def rate_not_reached(records: Sequence[Record], per_s: float, speed: float = 1.0) -> float | None:
+    """What was offered, when that is clearly less than the rate: by a tenth, and by more than chance explains."""
+    offered = offered_per_s(records, speed)
+    if offered is None:
+        return None
+    turns = sum(r.phase == "profiling" and r.agent_depth == 0 for r in records)
+    return offered if offered < per_s * (1 - max(0.1, 2 / math.sqrt(turns))) else None
 
 
 def output_per_s(metrics: Metrics) -> float:

@@ -32,6 +32,7 @@ class PointResult:
     status: int
     files: list[Path]
     behind: bool
+    offered_per_s: float | None  # where that is clearly less than the rate asked for
     interrupted: bool = False
     verdicts: tuple[Verdict, ...] = ()
 
@@ -64,6 +65,8 @@ class PointResult:
             yield f"{failed:,.0f} of {failed + ok:,.0f} requests failed"
         elif not ok:
             yield "no request succeeded"
+        if self.offered_per_s is not None:
+            yield f"only {self.offered_per_s:.3g} turns/s were there to send"
         if self.behind and self.variable == "request_rate":
             yield "requests waited longer and longer"
 

@@ -324,3 +324,16 @@ class TestFailFast:
         result, target = bench.run(bench.workload(root, kid), fail_fast_children=True)
         assert [label for label, _ in target.times()] == ["FAIL root", "r1", "FAIL kid"]
         assert result.cancelled
+
+
+class TestRateNote:
+    def test_a_rate_that_there_was_too_little_to_send_for_is_told(self, bench: Any) -> None:
+        flow = bench.workload(*(chain(bench, name, 5, delay_s=50.0) for name in "abcd"))
+        result, _ = bench.run(flow, request_rate_per_s=10.0, arrival_pattern="constant")
+        (note,) = result.notes
+        assert note.startswith("10 turns a second were asked for, and 0.093 on average were there to send")
+
+    def test_nothing_is_told_when_it_was_reached(self, bench: Any) -> None:
+        flow = bench.workload(*(chain(bench, name, 5, delay_s=2.0) for name in "abcd"))
+        result, _ = bench.run(flow, request_rate_per_s=10.0, soft_duration_s=60.0)
+        assert result.notes == []

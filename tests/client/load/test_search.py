@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmirage_client.load.points import Point, probe_size, shared_out
+from llmirage_client.load.points import Point, probe, shared_out
 from llmirage_client.load.saturation import backlog_growth, falls_behind, gains_nothing, latency_exploded
 from llmirage_client.load.search import MaxSearch
 from llmirage_client.measure.metrics import Metrics
@@ -149,9 +149,10 @@ def test_points_of_a_sweep_share_the_file_out(bench: Any) -> None:
 
 def test_a_probe_is_large_enough_to_mean_something(bench: Any) -> None:
     flow = bench.workload(*(Session(f"s{i}", (bench.turn("x"), bench.turn("y"))) for i in range(4)))
-    assert probe_size(flow, "concurrency", 3) == 50  # a hundred requests
-    assert probe_size(flow, "concurrency", 80) == 160  # each slot twice
-    assert probe_size(flow, "request_rate", 20) == 300  # thirty seconds
+    assert probe(flow, "concurrency", 3, 1).conversations == 50  # a hundred requests
+    assert probe(flow, "concurrency", 80, 1).conversations == 160  # each slot twice
+    assert probe(flow, "request_rate", 20, 1).duration_s == 30
+    assert probe(flow, "request_rate", 0.5, 1).duration_s == 200  # a hundred requests
 
 
 def test_a_point_changes_nothing_but_its_load(bench: Any) -> None:
