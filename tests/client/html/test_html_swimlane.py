@@ -126,13 +126,25 @@ def test_a_conversation_too_long_to_draw_is_cut() -> None:
 
 def test_trees_far_apart_are_compared_from_a_start_of_their_own() -> None:
     together, _ = drawn([record("a", start_s=0.0), record("b", start_s=0.1)])
-    apart, blocks = drawn([record("a", start_s=0.0), record("b", start_s=100.0), record("c", start_s=200.0)])
+    apart, blocks = drawn(
+        [record(name, turn, at + turn) for at, name in ((0.0, "a"), (100.0, "b"), (200.0, "c")) for turn in (0, 1)]
+    )
     assert "Time since the first request of the run (s)" in together.contents
     assert "Time since the tree's first request (s)" in apart.contents
     assert "Every tree begins at 0" in blocks
 
 
 def test_lanes_of_many_ids_do_not_touch() -> None:
-    picture, _ = drawn([record(f"some/very-long-conversation-name-{n}-of-a-data-set-{n}", 0, n * 0.1) for n in range(60)])
+    picture, _ = drawn(
+        [record(f"some/very-long-conversation-name-{n}-of-a-data-set-{n}", t, n + t) for n in range(60) for t in (0, 1)]
+    )
     assert picture.touching() == []
     assert picture.outside() == []
+
+
+def test_conversations_of_one_request_have_lanes_as_long_as_they_are_few() -> None:
+    few, _ = drawn([record(f"talk-{n}", 0, n * 10.0) for n in range(5)])
+    assert "Time since the first request of the run (s)" in few.contents
+    section = swimlane(view_run(run([record(f"talk-{n}", 0, n * 10.0) for n in range(50)])))
+    assert svgs("".join(section.blocks)) == []
+    assert "there are no lanes to draw" in section.blocks[0]

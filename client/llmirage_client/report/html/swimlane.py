@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from llmirage_client.measure.catalogue import PER_CONVERSATION
-from llmirage_client.report.html.blocks import charts, figure, table, toggle
+from llmirage_client.report.html.blocks import charts, figure, paragraph, table, toggle
 from llmirage_client.report.html.charts import Axis, Bar, Group, Key, Lane, Link, gantt
 from llmirage_client.report.html.heat import LEVELS
 from llmirage_client.report.html.page import Section
@@ -16,6 +16,7 @@ from llmirage_client.report.html.trees import Choice, Talk, Tree, choose, trees_
 from llmirage_client.report.numbers import count, number, plural
 
 _ALIGNED_FROM = 3.0  # trees that last less than this part of the whole are drawn from a start of their own
+_MOST_SINGLE = 40  # conversations of one request each: lanes of many show less than the chart of requests in flight
 _DEEPEST = 6  # indentation beyond says nothing more
 _ID = "swimlane"
 
@@ -25,6 +26,9 @@ def swimlane(view: RunView) -> Section:
     trees = trees_of(view) if view.records else []
     if not trees:
         return Section("Conversations", [])
+    single = all(tree.requests == 1 for tree in trees)
+    if single and len(trees) > _MOST_SINGLE:
+        return Section("Conversations", [paragraph("Every conversation is a single request: there are no lanes to draw.")])
     choice = choose(view, trees)
     drawing = _Drawing(view, choice)
     ramp = "".join(
@@ -60,7 +64,8 @@ class _Drawing:
         self._share = view.cached_share
         whole_s = max(t.end_s for t in choice.trees) - min(t.start_s for t in choice.trees)
         usual_s = float(np.median([t.end_s - t.start_s for t in choice.trees]))
-        self._aligned = len(choice.trees) > 1 and whole_s > _ALIGNED_FROM * usual_s
+        several = any(tree.requests > 1 for tree in choice.trees)
+        self._aligned = several and len(choice.trees) > 1 and whole_s > _ALIGNED_FROM * usual_s
         self._trees = sorted(choice.trees, key=lambda t: len(t.talks) == 1)  # otherwise as they began
         self._lane_of: dict[str, int] = {}
         self._talk_of: dict[str, tuple[Talk, Tree]] = {}
