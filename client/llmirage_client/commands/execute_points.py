@@ -11,7 +11,8 @@ from typing import Any
 import click
 
 from llmirage_client.commands.flags.sweep import Search
-from llmirage_client.commands.one_run import INTERRUPTED, Outcome, RefusedError, carry_out, run_folder
+from llmirage_client.commands.one_run import INTERRUPTED, Outcome, RefusedError, carry_out
+from llmirage_client.commands.run_description import run_folder
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.points import Point, Variable, probe
 from llmirage_client.load.saturation import falls_behind, gains_nothing, latency_exploded, rate_not_reached

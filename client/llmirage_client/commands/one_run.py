@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import gc
-import itertools
 import os
-import re
 import signal
 import tempfile
 import time
@@ -17,9 +15,9 @@ from typing import Any
 
 import click
 
+from llmirage_client.commands.run_description import expected_requests, model_shown
 from llmirage_client.load.heartbeat import Heartbeat
 from llmirage_client.load.options import RunOptions
-from llmirage_client.load.plan import scheduled_roots
 from llmirage_client.load.runner import Runner
 from llmirage_client.load.token_calls import PromptTooShortError, short_prompts
 from llmirage_client.measure.metrics import Metrics, compute
@@ -31,7 +29,6 @@ from llmirage_client.targets.endpoint import Endpoint
 from llmirage_client.targets.http import probe
 from llmirage_client.targets.target import Askable
 from llmirage_client.workload.session import Workload, WorkloadError
-from llmirage_client.workload.summary import requests_by_root
 from llmirage_shared.chat_template import ChatTemplateError
 from llmirage_shared.tokens import TokenizerError
 
@@ -226,7 +223,7 @@ class _Run:
 
     async def _send(self, target: Askable) -> RunResult:
         assert self.records is not None
-        progress = Progress(_expected_requests(self._workload, self.options))
+        progress = Progress(expected_requests(self._workload, self.options))
         runner = Runner(self._workload, self.options, target, progress, self.records.write)
         restore_signals = self._heed_signals(runner)
         progress.start()
@@ -272,54 +269,7 @@ class _Run:
         return lambda: [loop.remove_signal_handler(number) for number in numbers]
 
 
-def model_shown(options: RunOptions, workload: Workload) -> str:
-    """The model of the command line or the endpoint, else those that the file names."""
-    if options.model:
-        return options.model
-    turns = [turn for session in workload.sessions.values() for turn in session.turns]
-    names = [turn.model or (turn.payload or {}).get("model") for turn in turns]
-    return ", ".join(dict.fromkeys(str(name) for name in names if name)) or "unnamed"
-
-
-def run_folder(options: RunOptions, workload: Workload, load: str = "") -> Path:
-    """Where a run's files go when nobody says: artifacts/MODEL-ENDPOINT-LOAD."""
-    model = re.sub(r"[^\w.-]+", "_", model_shown(options, workload))
-    return Path("artifacts") / f"{model}-openai-{options.endpoint_type or 'chat'}-{load or _load_shown(options)}"
-
-
 def _first_of(group: BaseExceptionGroup[Exception]) -> Exception:
     """The first exception that is no group itself: conversations nest, and so do the groups of their errors."""
     first = group.exceptions[0]
     return _first_of(first) if isinstance(first, BaseExceptionGroup) else first
-
-
-def _expected_requests(workload: Workload, options: RunOptions) -> int | None:
-    """How many requests the run will send if nothing fails; None when only time limits it, or the roots are drawn."""
-    count = options.num_conversations
-    if options.fixed_schedule and (options.schedule_start_s or options.schedule_end_s < float("inf")):
-        return None if scheduled_roots(workload, options) < len(workload.roots) else sum(requests_by_root(workload).values())
-    if options.user_rate_per_s is not None or (count is options.request_count is None and options.open_ended):
-        return options.request_count
-    by_root = list(requests_by_root(workload).values())
-    once = by_root[: len(by_root) - workload.skipped]
-    if options.sampling != "sequential" and count is not None and len(set(by_root)) > 1:
-        expected = None
-    elif count is None:
-        expected = sum(once)
-    else:
-        expected = sum(itertools.islice(itertools.cycle(by_root), options.first_root, options.first_root + count))
-    if options.request_count is not None:
-        return options.request_count if count is None or expected is None else min(options.request_count, expected)
-    return expected
-
-
-def _load_shown(options: RunOptions) -> str:
-    if options.fixed_schedule:
-        return "fixed_schedule"
-    if options.user_rate_per_s is not None:
-        return f"user_centric{options.user_rate_per_s:g}"
-    if options.request_rate_series is not None:
-        return "request_rate_series"
-    if options.request_rate_per_s is not None:
-        return f"request_rate{options.request_rate_per_s:g}"
-    return f"concurrency{options.concurrency}"

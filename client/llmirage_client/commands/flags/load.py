@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from llmirage_client.commands.flags.contradictions import load_contradictions
 from llmirage_client.commands.flags.lists import NumberList, only
 from llmirage_client.commands.flags.sections import flag, together
 
@@ -226,7 +226,7 @@ def load_fields(workload: Workload, settings: dict[str, Any]) -> dict[str, Any]:
     paced = any(value is not None for value in (rate, series, settings["user_centric_rate"]))
     if schedule is None:
         schedule = workload.timed and not paced and concurrency is None
-    for problem in _contradictions(settings, schedule):
+    for problem in load_contradictions(settings, schedule):
         raise click.UsageError(problem)
     if schedule and not workload.timed:
         raise click.UsageError(f"--fixed-schedule: {workload.path} does not say when its conversations arrive")
@@ -294,44 +294,3 @@ def _series(text: str | None) -> RateSeries | None:
         return None if text is None else read_rate_series(text)
     except RateSeriesError as error:
         raise click.UsageError(f"--request-rate-series: {error}") from None
-
-
-def _contradictions(settings: dict[str, Any], schedule: bool) -> Iterator[str]:
-    """What cannot be meant together, one sentence each."""
-
-    def given(name: str) -> bool:
-        return settings[name] is not None
-
-    paces = [name for name in ("request_rate", "request_rate_series", "user_centric_rate") if given(name)]
-    words = [*(["--fixed-schedule"] if schedule else []), *(f"--{name.replace('_', '-')}" for name in paces)]
-    if len(words) > 1:
-        yield f"{' and '.join(words)} each say when requests start: give one of them"
-    if given("num_users") != given("user_centric_rate"):
-        yield "--user-centric-rate and --num-users go together: the one says how often all users send, the other how many"
-    at_a_rate = given("request_rate") or given("request_rate_series")
-    for name in ("arrival_pattern", "arrival_smoothness"):
-        if given(name) and not at_a_rate:
-            yield f"--{name.replace('_', '-')} is about --request-rate or --request-rate-series, and neither is given"
-    if given("arrival_smoothness") and settings["arrival_pattern"] not in (None, "gamma"):
-        yield f"--arrival-smoothness is the shape of gamma gaps, not of {settings['arrival_pattern']} ones"
-    if given("concurrency_ramp_duration") and not given("concurrency"):
-        yield "--concurrency-ramp-duration needs --concurrency, where the ramp ends"
-    if given("request_rate_ramp_duration") and not given("request_rate"):
-        yield "--request-rate-ramp-duration needs --request-rate, where the ramp ends"
-    for name in ("speedup", "start_offset", "end_offset", "auto_offset"):
-        if settings[f"fixed_schedule_{name}"] not in (None, False) and not schedule:
-            yield f"--fixed-schedule-{name.replace('_', '-')} needs a fixed schedule, and this run has none"
-    start_ms, end_ms = settings["fixed_schedule_start_offset"], settings["fixed_schedule_end_offset"]
-    if start_ms is not None and settings["fixed_schedule_auto_offset"]:
-        yield "--fixed-schedule-start-offset and --fixed-schedule-auto-offset both say where the schedule begins"
-    if start_ms is not None and end_ms is not None and end_ms < start_ms:
-        yield f"--fixed-schedule-end-offset {end_ms:g} comes before --fixed-schedule-start-offset {start_ms:g}"
-    if schedule and settings["dataset_sampling_strategy"] != "sequential":
-        yield f"--dataset-sampling-strategy {settings['dataset_sampling_strategy']}: a fixed schedule has its own order"
-    if given("request_cancellation_delay") and not given("request_cancellation_rate"):
-        yield "--request-cancellation-delay needs --request-cancellation-rate, which says how many are cancelled"
-    if given("benchmark_grace_period") and not given("benchmark_duration"):
-        yield "--benchmark-grace-period comes after --benchmark-duration, which is not given (--duration needs none)"
-    soft_s, hard_s = settings["duration"], settings["benchmark_duration"]
-    if soft_s is not None and hard_s is not None and soft_s >= hard_s:
-        yield f"--duration {soft_s:g} would never come: --benchmark-duration {hard_s:g} ends the run before"

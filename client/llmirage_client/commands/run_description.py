@@ -1,0 +1,59 @@
+"""What a run is called, where its files go when nobody says, and how long it will be."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+
+from llmirage_client.load.options import RunOptions
+from llmirage_client.load.plan import scheduled_roots
+from llmirage_client.workload.session import Workload
+from llmirage_client.workload.summary import requests_by_root
+
+
+def model_shown(options: RunOptions, workload: Workload) -> str:
+    """The model of the command line or the endpoint, else those that the file names."""
+    if options.model:
+        return options.model
+    turns = [turn for session in workload.sessions.values() for turn in session.turns]
+    names = [turn.model or (turn.payload or {}).get("model") for turn in turns]
+    return ", ".join(dict.fromkeys(str(name) for name in names if name)) or "unnamed"
+
+
+def run_folder(options: RunOptions, workload: Workload, load: str = "") -> Path:
+    """Where a run's files go when nobody says: artifacts/MODEL-ENDPOINT-LOAD."""
+    model = re.sub(r"[^\w.-]+", "_", model_shown(options, workload))
+    return Path("artifacts") / f"{model}-openai-{options.endpoint_type or 'chat'}-{load or _load_shown(options)}"
+
+
+def expected_requests(workload: Workload, options: RunOptions) -> int | None:
+    """How many requests the run will send if nothing fails; None when only time limits it, or the roots are drawn."""
+    count = options.num_conversations
+    if options.fixed_schedule and (options.schedule_start_s or options.schedule_end_s < float("inf")):
+        return None if scheduled_roots(workload, options) < len(workload.roots) else sum(requests_by_root(workload).values())
+    if options.user_rate_per_s is not None or (count is options.request_count is None and options.open_ended):
+        return options.request_count
+    by_root = list(requests_by_root(workload).values())
+    once = by_root[: len(by_root) - workload.skipped]
+    if options.sampling != "sequential" and count is not None and len(set(by_root)) > 1:
+        expected = None
+    elif count is None:
+        expected = sum(once)
+    else:
+        expected = sum(itertools.islice(itertools.cycle(by_root), options.first_root, options.first_root + count))
+    if options.request_count is not None:
+        return options.request_count if count is None or expected is None else min(options.request_count, expected)
+    return expected
+
+
+def _load_shown(options: RunOptions) -> str:
+    if options.fixed_schedule:
+        return "fixed_schedule"
+    if options.user_rate_per_s is not None:
+        return f"user_centric{options.user_rate_per_s:g}"
+    if options.request_rate_series is not None:
+        return "request_rate_series"
+    if options.request_rate_per_s is not None:
+        return f"request_rate{options.request_rate_per_s:g}"
+    return f"concurrency{options.concurrency}"
