@@ -165,5 +165,11 @@ def text_of(value: Any) -> str:
     return "".join(text_of(part.get("text")) for part in dicts(value))
 
 
+def kind_of(value: Mapping[str, Any]) -> str:
+    """What an event, an item or a block says it is."""
+    kind = value.get("type")
+    return kind if isinstance(kind, str) else ""
+
+
 def dicts(value: Any) -> list[dict[str, Any]]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

@@ -71,7 +71,9 @@ class ChatReply(Reply):
             self._tool_call_at[index] = call
             self._tool_calls.append(call)
         for key, value in delta.items():
-            if key in _CALL_TEXT and isinstance(value, dict):
+            if key in _CALL_TEXT:
+                if not isinstance(value, dict):
+                    continue
                 written = call.setdefault(key, {"name": "", _CALL_TEXT[key]: ""})
                 for part in written:
                     written[part] += text_of(value.get(part))
@@ -115,6 +117,8 @@ def _only_text_key(value: Mapping[str, Any]) -> str | None:
     if value.get("usage") is not None or value.get("error") or not isinstance(choices, list) or len(choices) != 1:
         return None
     choice = choices[0]
+    if not isinstance(choice, dict):
+        return None
     if choice.get("finish_reason") is not None or choice.get("index") not in (0, None):
         return None
     delta = choice.get("delta")

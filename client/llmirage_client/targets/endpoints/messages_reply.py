@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from llmirage_client.targets.chunk import ChunkModel
-from llmirage_client.targets.reply import Reply, TextModel, dicts, stated_error, text_of
+from llmirage_client.targets.reply import Reply, TextModel, dicts, kind_of, stated_error, text_of
 
 _FINISH_REASONS = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_calls"}
 # Which key of a delta carries the model's words, and which key of its block they are collected under.
 _DELTAS = {"text_delta": ("text", "text"), "thinking_delta": ("thinking", "thinking"),
            "signature_delta": ("signature", "signature"), "input_json_delta": ("partial_json", "input")}  # fmt: skip
+_COUNTS = ("cache_read_input_tokens", "cache_creation_input_tokens", "input_tokens", "output_tokens")
 _TEXT_KEYS = {"text_delta": "text", "thinking_delta": "thinking"}
 
 
@@ -48,17 +49,17 @@ class MessagesReply(Reply):
 
     def _text_model(self, chunk: str, value: Mapping[str, Any]) -> TextModel | None:
         delta = value.get("delta")
-        key = _TEXT_KEYS.get(str(delta.get("type"))) if isinstance(delta, dict) else None
+        key = _TEXT_KEYS.get(kind_of(delta)) if isinstance(delta, dict) else None
         model = ChunkModel.of(chunk, key) if key is not None else None
         return _BlockModel(model, self._pieces[value.get("index")][key]) if model is not None and key is not None else None
 
     def _read_chunk(self, stamp_s: float, value: Mapping[str, Any]) -> None:
-        kind = value.get("type")
+        kind = kind_of(value)
         if kind == "content_block_delta":
             self._read_delta(stamp_s, value.get("index"), value.get("delta"))
         elif kind == "content_block_start" and isinstance(block := value.get("content_block"), dict):
             self._blocks[value.get("index")] = dict(block)
-            if block.get("type") == "tool_use":
+            if kind_of(block) == "tool_use":
                 self._note_arrival(stamp_s, True)  # the call's name
         elif kind == "message_start" and isinstance(message := value.get("message"), dict):
             self._read_usage(message.get("usage"))
@@ -72,7 +73,7 @@ class MessagesReply(Reply):
             self._fail(stated_error(value, None, "stream_error"))
 
     def _read_delta(self, stamp_s: float, index: Any, delta: Any) -> None:
-        kind = delta.get("type") if isinstance(delta, dict) else None
+        kind = kind_of(delta) if isinstance(delta, dict) else ""
         if kind not in _DELTAS:
             return
         key, block_key = _DELTAS[kind]
@@ -98,8 +99,8 @@ class MessagesReply(Reply):
             self._fail(stated_error(value, None, "server_error"))
             return
         blocks = dicts(value.get("content"))
-        self._text.extend(text_of(block.get("text")) for block in blocks if block.get("type") == "text")
-        self._reasoning.extend(text_of(block.get("thinking")) for block in blocks if block.get("type") == "thinking")
+        self._text.extend(text_of(block.get("text")) for block in blocks if kind_of(block) == "text")
+        self._reasoning.extend(text_of(block.get("thinking")) for block in blocks if kind_of(block) == "thinking")
         self._take_blocks(blocks)
         self._read_usage(value.get("usage"))
         self._read_stop(value)
@@ -108,8 +109,8 @@ class MessagesReply(Reply):
         self._note_arrival(stamp_s, output, output or bool(self.reasoning))
 
     def _take_blocks(self, blocks: list[dict[str, Any]]) -> None:
-        self._tool_calls = [_tool_call(block) for block in blocks if block.get("type") == "tool_use"]
-        kept = [block for block in blocks if block.get("type") != "text" or block.get("text")]  # an empty one is refused
+        self._tool_calls = [_tool_call(block) for block in blocks if kind_of(block) == "tool_use"]
+        kept = [block for block in blocks if kind_of(block) != "text" or block.get("text")]  # an empty one is refused
         self.items = [{"role": "assistant", "content": kept}] if kept else []
 
     def _read_usage(self, usage: Any) -> None:
@@ -138,11 +139,14 @@ def _tool_call(block: Mapping[str, Any]) -> dict[str, Any]:
     return {"id": block.get("id"), "type": "function", "function": {"name": block.get("name"), "arguments": arguments}}
 
 
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) else 0
+
+
 def chat_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
     """The usage in the words of chat completions: there the prompt's count includes what came from the cache."""
-    read, written = usage.get("cache_read_input_tokens") or 0, usage.get("cache_creation_input_tokens") or 0
-    prompt = (usage.get("input_tokens") or 0) + read + written
-    completion = usage.get("output_tokens") or 0
+    read, written, new, completion = (_count(usage.get(key)) for key in _COUNTS)
+    prompt = new + read + written
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,

@@ -9,7 +9,7 @@ from typing import Any
 
 from llmirage_client.measure.record import RequestError
 from llmirage_client.targets.chunk import ESCAPED_BYTE
-from llmirage_client.targets.reply import Reply, TextModel, dicts, stated_error, text_of
+from llmirage_client.targets.reply import Reply, TextModel, dicts, kind_of, stated_error, text_of
 
 _OUTPUT_DELTAS = {"response.output_text.delta", "response.refusal.delta"}
 _REASONING_DELTAS = {"response.reasoning_text.delta", "response.reasoning_summary_text.delta"}
@@ -53,14 +53,14 @@ class ResponsesReply(Reply):
         self._output: list[dict[str, Any]] = []
 
     def _text_model(self, chunk: str, value: Mapping[str, Any]) -> TextModel | None:
-        kind = value.get("type")
+        kind = kind_of(value)
         if kind not in _OUTPUT_DELTAS and kind not in _REASONING_DELTAS:
             return None
-        start = re.match(rf'\{{[ ]*"type"[ ]*:[ ]*"{re.escape(str(kind))}"', chunk)
+        start = re.match(rf'\{{[ ]*"type"[ ]*:[ ]*"{re.escape(kind)}"', chunk)
         return DeltaModel(start[0], kind in _REASONING_DELTAS) if start else None
 
     def _read_chunk(self, stamp_s: float, value: Mapping[str, Any]) -> None:
-        kind = value.get("type")
+        kind = kind_of(value)
         delta = value.get("delta")
         if kind in _OUTPUT_DELTAS and isinstance(delta, str):
             self._text.append(delta)
@@ -72,7 +72,7 @@ class ResponsesReply(Reply):
             self._note_arrival(stamp_s, bool(delta), bool(delta))
         elif kind == "response.output_item.added":
             item = value.get("item")
-            if isinstance(item, dict) and item.get("type") in _CALLS:
+            if isinstance(item, dict) and kind_of(item) in _CALLS:
                 self._note_arrival(stamp_s, True)  # the call's name
         elif kind == "response.output_item.done":
             if isinstance(item := value.get("item"), dict):
@@ -98,11 +98,11 @@ class ResponsesReply(Reply):
         self._note_arrival(stamp_s, output, output or bool(self._reasoning))
 
     def _read_texts(self, item: Mapping[str, Any]) -> None:
-        if item.get("type") == "message":
+        if kind_of(item) == "message":
             self._text.extend(
                 text_of(part.get("text")) or text_of(part.get("refusal")) for part in dicts(item.get("content"))
             )
-        elif item.get("type") == "reasoning":
+        elif kind_of(item) == "reasoning":
             self._reasoning.append(text_of(item.get("content")) or text_of(item.get("summary")))
 
     def _read_response(self, response: Mapping[str, Any]) -> None:
@@ -115,7 +115,7 @@ class ResponsesReply(Reply):
         known = {item.get("id") for item in output}  # servers were seen to leave items out, here or of the events
         self._output = output + [item for item in self._output if item.get("id") not in known]
         self.items = self._output
-        self._tool_calls = [_tool_call(item) for item in self._output if item.get("type") in _CALLS]
+        self._tool_calls = [_tool_call(item) for item in self._output if kind_of(item) in _CALLS]
         status = response.get("status")
         if status == "failed":
             self._fail(stated_error(response, None, "server_error"))
@@ -130,7 +130,7 @@ class ResponsesReply(Reply):
 
 def _tool_call(item: Mapping[str, Any]) -> dict[str, Any]:
     """A call in chat's form."""
-    kind, written = _CALLS[item["type"]]
+    kind, written = _CALLS[kind_of(item)]
     call = {"name": item.get("name"), written: item.get(written)}
     return {"id": item.get("call_id"), "type": kind, kind: call}
 
