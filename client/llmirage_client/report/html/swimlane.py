@@ -149,7 +149,7 @@ class _Drawing:
         start, end = self._x(float(self._start[row]), tree), self._x(float(self._end[row]), tree)
         first, last = self._x(float(self._first[row]), tree), self._x(float(self._last[row]), tree)
         if columns.cancelled[row] or not columns.ok[row]:
-            return Bar([(start, end, "cancelled" if columns.cancelled[row] else "failed")], self._tip(row), "u")
+            return Bar([(start, end, "cancelled" if columns.cancelled[row] else "failed")], self._tip(row))
         share = self._share[row]
         css = f"q{min(LEVELS, int(share * LEVELS) + 1)}" if math.isfinite(share) else "u"
         if not columns.streamed[row] or not math.isfinite(first):
