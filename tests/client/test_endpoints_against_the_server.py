@@ -12,6 +12,14 @@ from click.testing import CliRunner
 from served import serving
 
 from llmirage_client.commands.run import run
+from llmirage_client.load.context_modes import in_context_mode
+from llmirage_client.load.options import RunOptions
+from llmirage_client.load.runner import Runner
+from llmirage_client.targets.http import HttpTarget
+from llmirage_client.targets.memory import MemoryTransport
+from llmirage_client.workload.registry import load
+from llmirage_server.app import create_app
+from llmirage_shared import virtual_time
 
 TOOL = {
     "type": "function",
@@ -104,6 +112,26 @@ def test_the_same_agent_costs_the_same_tokens_over_every_api(
     assert len(chat) == 4
     assert all(own == chat for own in found.values()), found
     assert [prompt > before for (prompt, *_), (before, *_) in zip(chat[1:], chat, strict=False)] == [True] * 3
+
+
+def test_in_memory_the_apis_are_equally_fast_to_the_last_bit(agent: Path) -> None:
+    def token_times(api: Any, mode: str | None = None) -> list[list[float]]:
+        workload = load(str(agent), None)
+
+        async def main() -> list[list[float]]:
+            target = HttpTarget("http://llmirage", transport=MemoryTransport(create_app()))
+            options = RunOptions(model="Qwen/Qwen3-30B-A3B", endpoint_type=api, seed=1)
+            result = await Runner(in_context_mode(workload, mode) if mode else workload, options, target).run()
+            assert all(record.ok for record in result.records)
+            return [record.exchange.token_s for record in result.records]
+
+        return virtual_time.run(main())
+
+    chat = token_times("chat")
+    assert all(len(times) > 1 for times in chat)
+    # The event that names a tool is one of its own there; all words come at the same times.
+    assert [times[-1] for times in token_times("responses")] == [times[-1] for times in chat]
+    assert token_times("responses", "server_state") == token_times("responses")
 
 
 def test_a_prompt_of_text_has_as_many_tokens_as_its_messages(server: str, agent: Path, tmp_path: Path) -> None:

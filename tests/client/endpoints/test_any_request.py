@@ -1,0 +1,96 @@
+"""Whatever messages and tools a file has, every API gets a body that is JSON, and what the file has is not changed."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llmirage_client.load.branches import Family
+from llmirage_client.load.conversation import Identifiers
+from llmirage_client.load.options import RunOptions
+from llmirage_client.load.planner import Planner
+from llmirage_client.measure.record import Exchange
+from llmirage_client.targets.wire_json import encode, encode_body
+from llmirage_client.workload.session import Session, Turn, Workload
+from llmirage_shared.chat_template import ChatTemplateError
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner, max_size=2),
+    max_leaves=4,
+)
+PARTS = st.lists(
+    st.fixed_dictionaries(
+        {"type": st.sampled_from(["text", "image_url", "input_audio", "file", "refusal", "x"])},
+        optional={
+            "text": st.text(max_size=4),
+            "image_url": st.text(max_size=4) | st.dictionaries(st.sampled_from(["url", "detail"]), st.text(max_size=4)),
+            "file": JSON,
+        },
+    ),
+    max_size=2,
+)
+CALLS = st.lists(
+    st.fixed_dictionaries(
+        {"id": st.text(max_size=3)},
+        optional={
+            "type": st.sampled_from(["function", "custom"]),
+            "function": st.fixed_dictionaries(
+                {"name": st.text(max_size=3)}, optional={"arguments": st.text(max_size=4) | JSON}
+            ),
+            "custom": st.fixed_dictionaries({"name": st.text(max_size=3), "input": st.text(max_size=4)}),
+        },
+    ),
+    max_size=2,
+)
+MESSAGES = st.lists(
+    st.fixed_dictionaries(
+        {"role": st.sampled_from(["system", "developer", "user", "assistant", "tool", "function", "x"])},
+        optional={
+            "content": st.none() | st.text(max_size=5) | PARTS,
+            "tool_calls": CALLS | st.none(),
+            "tool_call_id": st.text(max_size=3),
+            "name": st.text(max_size=3),
+            "function_call": st.none()
+            | st.fixed_dictionaries({"name": st.text(max_size=3), "arguments": st.text(max_size=3)}),
+            "refusal": st.none() | st.text(max_size=3),
+        },
+    ),
+    max_size=4,
+)
+EXTRA = st.dictionaries(
+    st.sampled_from(["tool_choice", "response_format", "stop", "parallel_tool_calls", "reasoning_effort", "user", "stream"]),
+    JSON | st.fixed_dictionaries({"type": st.just("json_schema"), "json_schema": JSON}),
+)
+
+
+@pytest.mark.parametrize("api", ["chat", "completions", "responses", "messages"])
+@pytest.mark.parametrize("tool_results", ["matched", "fitted"])
+@settings(max_examples=60)
+@given(first=MESSAGES, second=MESSAGES, extra=EXTRA, calls=CALLS)
+def test_every_history_becomes_a_body(
+    api: Any, tool_results: Any, first: list[Any], second: list[Any], extra: dict[str, Any], calls: list[Any]
+) -> None:
+    turns = (
+        Turn(messages=tuple(first), extra=extra),
+        Turn(messages=tuple(second), extra=extra, tools=[{"type": "function"}]),
+    )
+    before = copy.deepcopy(turns)
+    session = Session("s", turns)
+    conversation = Family(Workload("dag_jsonl", "x", {"s": session}, ("s",)), Identifiers(1)).root(session)
+    planner = Planner(RunOptions(model="m", endpoint_type=api, tool_results=tool_results))
+    try:
+        bodies = [planner.plan(conversation, 0).call.body]
+        conversation.append_reply(Exchange(0.0, message={"role": "assistant", "content": "re", "tool_calls": calls}))
+        bodies.append(planner.plan(conversation, 1).call.body)
+    except ChatTemplateError:
+        assert api == "completions"
+        return
+    assert turns == before
+    for body in bodies:
+        assert json.loads(encode_body(body)) == json.loads(encode(body))
