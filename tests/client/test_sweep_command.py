@@ -181,6 +181,7 @@ def test_what_was_not_measured_does_not_meet_it(endpoint: Endpoint, workload: Pa
         (["--request-rate-ramp-duration", "2"], "needs --request-rate"),
         (["--fixed-schedule-speedup", "2"], "needs a fixed schedule"),
         (["--fixed-schedule-auto-offset"], "needs a fixed schedule"),
+        (["--conversation-turn-delay-stddev", "2"], "needs --conversation-turn-delay-mean"),
         (["--request-cancellation-delay", "2"], "needs --request-cancellation-rate"),
         (["--request-cancellation-rate", "200"], "0<=x<=100"),
         (["--benchmark-grace-period", "2"], "comes after --benchmark-duration"),

@@ -37,6 +37,7 @@ class RunOptions:
     fixed_schedule: start roots when the file says, schedule_speedup times as fast. schedule_start_s, schedule_end_s: only
         those from there to there, by the file's time; schedule_auto_offset: the first of them starts at once.
     user_rate_per_s, num_users: a pace of users; see load.users.
+    inter_turn_delay_mean_s, inter_turn_delay_std_s: normal delays before further turns instead of the file's own.
     inter_turn_delay_cap_s: the longest any turn's delay may be, after it was multiplied by inter_turn_delay_factor.
 
     When it ends. num_conversations: how many roots to run, the file again from its start when it has fewer; None: each once,
@@ -81,6 +82,8 @@ class RunOptions:
     schedule_auto_offset: bool = False
     user_rate_per_s: float | None = None
     num_users: int = 0
+    inter_turn_delay_mean_s: float | None = None
+    inter_turn_delay_std_s: float = 0.0
     inter_turn_delay_cap_s: float | None = None
     inter_turn_delay_factor: float = 1.0
 

@@ -151,7 +151,7 @@ class Phase:
             if self._options.fixed_schedule and turn.arrival_s is not None:
                 ready_s = max(ready_s, schedule_s + turn.arrival_s / self._options.speed)
             else:
-                ready_s += self._delay_s(turn)
+                ready_s += self._delay_s(conversation, index)
             await self._stop.wait_until(ready_s)
             paced = index and conversation.depth == 0 and not gated
             due_s = await self._arrivals.turn(ready_s, due_s) if paced else ready_s
@@ -229,9 +229,15 @@ class Phase:
             await child.own_turns_done.wait()
         return bool(waiting) and count
 
-    def _delay_s(self, turn: Turn) -> float:
-        delay_s, cap_s = turn.delay_s * self._options.inter_turn_delay_factor, self._options.inter_turn_delay_cap_s
-        return (delay_s if cap_s is None else min(delay_s, cap_s)) / self._options.speed
+    def _delay_s(self, conversation: Conversation, index: int) -> float:
+        """The pause before a turn, by the file or as drawn, on the run's clock."""
+        options, delay_s = self._options, conversation.session.turns[index].delay_s
+        if index and options.inter_turn_delay_mean_s is not None:
+            rng = random.Random(f"delay {conversation.correlation_id} {index}")
+            delay_s = max(rng.gauss(options.inter_turn_delay_mean_s, options.inter_turn_delay_std_s), 0.0)
+        delay_s *= options.inter_turn_delay_factor
+        cap_s = options.inter_turn_delay_cap_s
+        return (delay_s if cap_s is None else min(delay_s, cap_s)) / options.speed
 
     def _count_start(self, conversation: Conversation) -> None:
         if conversation.depth > 0 and not conversation.counted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import statistics
 from collections import Counter
 from typing import Any
 
@@ -75,6 +76,22 @@ def test_think_times_are_stretched_and_then_capped(bench: Any) -> None:
     session = Session("a", (bench.turn("a0"), bench.turn("a1", delay_s=1.0), bench.turn("a2", delay_s=9.0)))
     _, target = bench.run(bench.workload(session), inter_turn_delay_factor=2.0, inter_turn_delay_cap_s=5.0)
     assert starts(target) == [0, 3, 9]
+
+
+def test_think_times_may_be_drawn_instead_of_the_files(bench: Any) -> None:
+    flow = bench.workload(*(chain(bench, name, 40, 0.0, delay_s=77.0) for name in "abcde"))
+    options: dict[str, Any] = {"inter_turn_delay_mean_s": 10.0, "inter_turn_delay_std_s": 2.0, "concurrency": 5}
+    result, target = bench.run(flow, **options)
+    starts_of: dict[str, list[float]] = {}
+    for record in result.records:
+        starts_of.setdefault(record.conversation_id, []).append(record.exchange.start_s)
+    assert {times[0] for times in starts_of.values()} == {77}  # a delay before the first turn is no think time
+    gaps = [b - a for times in starts_of.values() for a, b in itertools.pairwise(times)]
+    assert statistics.fmean(gaps) == pytest.approx(10.0, abs=0.5)
+    assert statistics.pstdev(gaps) == pytest.approx(2.0, abs=0.3)
+    assert bench.run(flow, **options)[1].times() == target.times()
+    _, steady = bench.run(bench.workload(chain(bench, "a", 3)), inter_turn_delay_mean_s=4.0)
+    assert starts(steady) == [0, 5, 10]
 
 
 class TestSchedule:

@@ -38,6 +38,8 @@ def load_contradictions(settings: dict[str, Any], schedule: bool) -> Iterator[st
         yield f"--fixed-schedule-end-offset {end_ms:g} comes before --fixed-schedule-start-offset {start_ms:g}"
     if schedule and settings["dataset_sampling_strategy"] != "sequential":
         yield f"--dataset-sampling-strategy {settings['dataset_sampling_strategy']}: a fixed schedule has its own order"
+    if given("conversation_turn_delay_stddev") and not given("conversation_turn_delay_mean"):
+        yield "--conversation-turn-delay-stddev needs --conversation-turn-delay-mean, around which think times are drawn"
     if given("request_cancellation_delay") and not given("request_cancellation_rate"):
         yield "--request-cancellation-delay needs --request-cancellation-rate, which says how many are cancelled"
     if given("benchmark_grace_period") and not given("benchmark_duration"):

@@ -136,6 +136,8 @@ endpoint_flags = together(
         _SECTION,
         "--endpoint-path",
         "--custom-endpoint",
+        "--endpoint",
+        "endpoint_path",
         callback=_path,
         metavar="PATH",
         help="Path on the host instead of the API's own, such as /v2/chat.",

@@ -121,6 +121,22 @@ load_flags = together(
     ),
     flag(
         _LOAD,
+        "--conversation-turn-delay-mean",
+        "--session-turn-delay-mean",
+        type=_NOT_NEGATIVE,
+        metavar="MS",
+        help="Think times before further turns, normal around MS milliseconds, instead of the file's own.",
+    ),
+    flag(
+        _LOAD,
+        "--conversation-turn-delay-stddev",
+        "--session-turn-delay-stddev",
+        type=_NOT_NEGATIVE,
+        metavar="MS",
+        help="Their standard deviation.  [default: 0]",
+    ),
+    flag(
+        _LOAD,
         "--inter-turn-delay-cap-seconds",
         type=_NOT_NEGATIVE,
         metavar="S",
@@ -233,7 +249,7 @@ def load_fields(workload: Workload, settings: dict[str, Any]) -> dict[str, Any]:
     if concurrency is None and not paced and not schedule:
         concurrency = 1
     seed, grace_s = settings["random_seed"], settings["benchmark_grace_period"]
-    smoothness = settings["arrival_smoothness"]
+    smoothness, delay_ms = settings["arrival_smoothness"], settings["conversation_turn_delay_mean"]
     start_ms, end_ms = settings["fixed_schedule_start_offset"], settings["fixed_schedule_end_offset"]
     return {
         "concurrency": concurrency,
@@ -250,6 +266,8 @@ def load_fields(workload: Workload, settings: dict[str, Any]) -> dict[str, Any]:
         "schedule_start_s": (start_ms or 0.0) / 1e3,
         "schedule_end_s": math.inf if end_ms is None else end_ms / 1e3,
         "schedule_auto_offset": settings["fixed_schedule_auto_offset"],
+        "inter_turn_delay_mean_s": None if delay_ms is None else delay_ms / 1e3,
+        "inter_turn_delay_std_s": (settings["conversation_turn_delay_stddev"] or 0.0) / 1e3,
         "inter_turn_delay_cap_s": settings["inter_turn_delay_cap_seconds"],
         "inter_turn_delay_factor": settings["conversation_turn_delay_ratio"],
         "sampling": settings["dataset_sampling_strategy"],
