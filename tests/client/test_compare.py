@@ -175,7 +175,8 @@ def test_the_command_prints_a_table(folders: tuple[str, str]) -> None:
     assert result.exit_code == 0, result.output
     line = next(line for line in result.output.splitlines() if line.startswith("TTFT p50, ms"))
     assert line.endswith("worse")
-    assert "each drawn together with its twin" in result.output
+    assert f"baseline: {folders[0]}\n" in result.output
+    assert "each drawn together with its twin" in " ".join(result.output.split())
 
 
 def test_the_command_writes_json_and_fails_when_asked_to(folders: tuple[str, str]) -> None:

@@ -43,7 +43,7 @@ def print_comparison(baseline: str, run: str, comparison: Comparison, warnings: 
         )
     trees = " and ".join(f"{n:,}" for n in comparison.conversations)
     how = "each drawn together with its twin" if comparison.paired else "drawn apart, for they are not the same"
-    console.print(f"\nbaseline: {baseline}\nrun:      {run}\n")
+    console.print(f"\nbaseline: {baseline}\nrun:      {run}\n", soft_wrap=True)
     console.print(table)
     console.print(f"\nBounds: from {trees} conversations with their children, {how}; rates from 30 parts of each run.")
     told = sum(one.beyond_noise is not None for one in comparison.differences)
