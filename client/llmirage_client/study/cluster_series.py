@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,8 @@ from llmirage_client.targets.simulator import Cluster, InstanceSnapshot, ServedP
 
 Floats = npt.NDArray[np.float64]
 
-MOST_SAMPLES = 512
-_FIRST_EVERY_S = 0.125
+MOST_SAMPLES = 256
+_FIRST_EVERY_S = 0.25
 
 _COUNTED = ("prefix_hit_tokens", "prefix_query_tokens", "preemptions", "busy_s")
 _LEVELS = ("running", "waiting", "kv_used_tokens", "cached_tokens")
@@ -145,6 +146,7 @@ _KINDS = (
 )
 
 
+@cache
 def _kind(operation: str) -> str:
     """The group of operations that a report shows. What is in no other is a matrix product."""
     name = operation.removeprefix("draft ")
