@@ -178,6 +178,14 @@ def test_a_run_that_was_stopped_says_why() -> None:
     assert "The run was stopped before its end: Ctrl-C. The figures are of the requests that finished." in text
 
 
+def test_requests_that_went_out_again_are_told() -> None:
+    records = [request(number) for number in range(3)]
+    records[0].exchange.retries, records[2].exchange.retries = 1, 3
+    note = "Note: 2 requests went out again, 4 times in all; times count from the first."
+    assert note in report(run(records), width=200)
+    assert "went out again" not in report(run(records[1:2]))
+
+
 def test_notes_and_files_are_repeated() -> None:
     result = run([request(0), request(1, phase="warmup")], notes=["Two roots share one session."])
     text = report(result, width=200, files=[])

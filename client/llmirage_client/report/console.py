@@ -178,6 +178,11 @@ def reading_notes(result: RunResult, metrics: Metrics) -> list[str]:
         notes.append(
             f"{plural(skipped, 'event')} of streamed replies could not be read as JSON; what they said is left out."
         )
+    retried = [r.exchange.retries for r in result.records if r.exchange.retries]
+    if retried:
+        notes.append(
+            f"{plural(len(retried), 'request')} went out again, {sum(retried)} times in all; times count from the first."
+        )
     if metrics.output_counted_by in ("client", "mixed"):
         notes.append(
             "The server did not count the output tokens of every reply (no usage): there each streamed event counts as one."
