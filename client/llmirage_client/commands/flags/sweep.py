@@ -10,9 +10,9 @@ import click
 
 from llmirage_client.commands.flags.lists import only
 from llmirage_client.commands.flags.sections import flag, together
-from llmirage_client.load.points import Point, Variable, shared_out
 
 if TYPE_CHECKING:
+    from llmirage_client.load.points import Point, Variable
     from llmirage_client.measure.slo import Objective
     from llmirage_client.workload.session import Workload
 
@@ -101,6 +101,8 @@ class Search:
 
 def sweep_points(workload: Workload, settings: dict[str, Any]) -> list[Point]:
     """The points of a sweep; empty when no option has several numbers. Raises click.UsageError."""
+    from llmirage_client.load.points import Point, shared_out
+
     lists = {name: settings[name] or () for name in _LISTS}
     length = max(len(values) for values in lists.values())
     if length == 1 or not any(lists.values()):
