@@ -215,6 +215,18 @@ def test_a_conversation_with_a_failure_has_hit_rates_and_no_latency() -> None:
     assert metrics.per_conversation["conversation_turns"].avg == 2
 
 
+def test_a_conversation_that_was_cut_short_has_no_latency() -> None:
+    run = [
+        record("a", 0, 1.0, (2.0,), turns=2),
+        record("b", 0, 1.0, (2.0,), turns=2),
+        record("b", 1, 3.0, (5.0,), turns=2),
+    ]
+    metrics = compute(RunResult(run, None, 0.0, 30.0, 0.0))
+    assert metrics.per_conversation["conversation_latency"].count == 1
+    assert metrics.per_conversation["conversation_latency"].avg == 4000.0
+    assert metrics.per_conversation["conversation_turns"].count == 2
+
+
 def test_conversations_without_eligible_tokens_are_not_zero() -> None:
     run = [record(name, 0, 0.0, (1.0,), usage=(10, 2, 4)) for name in "abc"]
     metrics = compute(RunResult(run, None, 0.0, 30.0, 0.0))

@@ -83,6 +83,7 @@ class Recorder:
             phase=phase,
             input_tokens=planned.input_tokens,
             output_tokens_asked=planned.output_tokens,
+            turns=len(conversation.session.turns),
             branch_mode=conversation.branch_mode,
             parent_turn_index=conversation.parent_turn_index,
             joined=tuple(child.correlation_id for child in conversation.gates.get(turn_index, ())),

@@ -30,7 +30,8 @@ class Columns:
     conversation: one number for each instance of a conversation. branch_mode: an index into BRANCH_MODES.
     continues: the row whose prompt and reply this one's prompt begins with: the conversation's turn before, or where a fork
         began, the parent's turn; of those that succeeded. -1: none.
-    measured: not of the warm-up. stamps_s: arrivals of all content events, row after row; None if only the above is known.
+    final: the last turn that its conversation has, or nobody knows how many it has. measured: not of the warm-up.
+    stamps_s: arrivals of all content events, row after row; None if only the above is known.
     """
 
     start_s: Floats
@@ -53,6 +54,7 @@ class Columns:
     ok: Bools
     cancelled: Bools
     streamed: Bools
+    final: Bools
     measured: Bools
     usage: Mapping[str, Floats] = field(default_factory=dict)
     stamps_s: Floats | None = None
@@ -73,7 +75,7 @@ class Columns:
 
 _ARRAYS = tuple(f.name for f in fields(Columns))[:-2]
 _INTEGERS = {"events", "conversation", "turn_index", "agent_depth", "branch_mode", "continues"}
-_FLAGS = {"ok": True, "cancelled": False, "streamed": True, "measured": True}
+_FLAGS = {"ok": True, "cancelled": False, "streamed": True, "final": True, "measured": True}
 
 
 def filled(
@@ -151,6 +153,7 @@ def columns_of(records: Sequence[Record]) -> Columns:
         ok=ok,
         cancelled=cancelled,
         streamed=np.array([e.streamed for e in exchanges], dtype=bool),
+        final=_bools(records, lambda r: r.turns is None or r.turn_index >= r.turns - 1),
         measured=_bools(records, lambda r: r.phase == "profiling"),
         usage=_usage_columns([e.usage for e in exchanges]),
         stamps_s=stamps,

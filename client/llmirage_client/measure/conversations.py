@@ -14,7 +14,7 @@ class Conversations:
     """Arrays of one length, one entry a conversation with at least one request that succeeded, in order of first start.
 
     Times are in seconds of cluster time, counted over the turns that succeeded; NaN where a figure has no basis.
-    number: as in Columns.conversation. whole: none of its requests failed or was cancelled.
+    number: as in Columns.conversation. whole: it came to its last turn, and none of its requests failed or was cancelled.
     latency_s: first start to last content. ttfat_s: first start to the first content of the last turn.
     decode_tokens_per_s: mean over turns of (tokens - 1) / (latency - TTFT).
     cache_hit: cached tokens, part of all prompt tokens. eligible_cache_hit: cached tokens, part of those that the server had
@@ -67,7 +67,7 @@ def conversations(
     result = Conversations(
         number=number[starts],
         turns=turns,
-        whole=~failed,
+        whole=~failed & np.isin(number[starts], columns.conversation[columns.final]),
         start_s=begin[starts],
         latency_s=(end[lasts] - begin[starts]) * speed,
         first_turn_ttft_s=ttft[starts] * speed,

@@ -62,8 +62,8 @@ class Record:
 
     issued_s: when it was due: its arrival or schedule said so, or the reply or join before it came and its delay was over.
         What lies between this and exchange.start_s is the client's own delay.
-    branch_mode: how its conversation began. parent_turn_index: the parent's turn whose reply started a child.
-    joined: correlation ids of the children that this turn waited for.
+    turns: how many its conversation has in the workload. branch_mode: how that began.
+    parent_turn_index: the parent's turn whose reply started a child. joined: correlation ids of the children that this turn waited for.
     """
 
     session_num: int
@@ -84,6 +84,7 @@ class Record:
     branch_mode: BranchMode = "root"
     parent_turn_index: int | None = None
     joined: tuple[str, ...] = ()
+    turns: int | None = None
 
     @property
     def ok(self) -> bool:

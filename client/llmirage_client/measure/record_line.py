@@ -64,6 +64,7 @@ def record_of(line: Mapping[str, Any], start_unix_ns: int, speed: float) -> Reco
         cancelled=metadata.get("was_cancelled") is True,
         output_tokens_asked=_whole(own.get("output_tokens_asked")),
         parent_turn_index=_whole(own.get("parent_turn_index")),
+        turns=_whole(own.get("turns")),
         joined=tuple(map(str, own.get("joined", ()))),
     )
     if own.get("branch_mode") in BRANCH_MODES:

@@ -174,13 +174,19 @@ def _own(record: Record) -> str:
         "url": exchange.url,
     }
     given = {key: value for key, value in rare.items() if value is not None}
-    common = _common(record.branch_mode, exchange.streamed, exchange.status, exchange.finish_reason)
+    common = _common(record.branch_mode, exchange.streamed, exchange.status, exchange.finish_reason, record.turns)
     return f"{{{common},{_ENCODER.encode(given)[1:]}" if given else f"{{{common}}}"
 
 
-@lru_cache(maxsize=256)
-def _common(branch_mode: str, streamed: bool, status: int | None, finish_reason: str | None) -> str:
-    own = {"branch_mode": branch_mode, "streamed": streamed, "status": status, "finish_reason": finish_reason}
+@lru_cache(maxsize=1024)
+def _common(branch_mode: str, streamed: bool, status: int | None, finish_reason: str | None, turns: int | None) -> str:
+    own = {
+        "branch_mode": branch_mode,
+        "turns": turns,
+        "streamed": streamed,
+        "status": status,
+        "finish_reason": finish_reason,
+    }
     return _ENCODER.encode({key: value for key, value in own.items() if value is not None})[1:-1]
 
 
