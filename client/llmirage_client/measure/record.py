@@ -63,7 +63,8 @@ class Record:
     issued_s: when it was due: its arrival or schedule said so, or the reply or join before it came and its delay was over.
         What lies between this and exchange.start_s is the client's own delay.
     turns: how many its conversation has in the workload. branch_mode: how that began.
-    parent_turn_index: the parent's turn whose reply started a child. joined: correlation ids of the children that this turn waited for.
+    parent_turn_index: the parent's turn whose reply started a child.
+    joined: correlation ids of the children that this turn waited for.
     """
 
     session_num: int
