@@ -51,6 +51,7 @@ class Runner:
         self._planner = Planner(options)
         self._sampler = Sampler(workload, options.sampling, options.seed, options.first_root)
         self._rng = random.Random(options.seed)
+        self._warmed_roots = 0
         self._phase: Phase | None = None
         self._cancel_reason: str | None = None
 
@@ -68,6 +69,7 @@ class Runner:
         warm_up = self._options.of_warm_up()
         if warm_up is not None and any(self._workload.sessions[root].turns for root in self._workload.roots):
             await self._run_phase("warmup", warm_up)
+            self._warmed_roots = self._sampler.taken - self._options.first_root
         start_s, start_unix_s = self._target.now(), time.time()
         phase = await self._run_phase("profiling", self._options)
         if phase.failed_fast is not None:
@@ -88,13 +90,21 @@ class Runner:
             workload_format=self._workload.format,
             workload_path=self._workload.path,
             inputs=self._recorder.inputs(),
-            notes=[*self._workload.notes, *self._notes(phase), *self._rate_note()],
+            notes=[*self._workload.notes, *self._notes(phase), *self._warm_up_note(), *self._rate_note()],
         )
 
     @property
     def roots_taken(self) -> int:
         """How far the order of roots has been followed: where a run after this one finds conversations that are new."""
         return self._sampler.taken
+
+    def _warm_up_note(self) -> Iterator[str]:
+        if self._warmed_roots and self._sampler.used_up and not self._options.fixed_schedule:
+            roots, warmed = len(self._workload.roots), self._warmed_roots
+            yield (
+                f"The workload has {roots:,} conversations, and the warm-up ran {warmed:,} of them: some were measured that the "
+                "endpoint had seen before."
+            )
 
     def _rate_note(self) -> Iterator[str]:
         options, rate = self._options, self._options.request_rate_per_s

@@ -287,6 +287,15 @@ class TestWarmUp:
             (False, 5.5),
         ]
 
+    def test_conversations_that_come_again_after_it_are_told(self, bench: Any) -> None:
+        flow = bench.workload(*(single(bench, name) for name in "abc"))
+        result, _ = bench.run(flow, warmup_num_conversations=2, num_conversations=2)
+        assert [note.partition(":")[0] for note in result.notes] == [
+            "The workload has 3 conversations, and the warm-up ran 2 of them"
+        ]
+        result, _ = bench.run(flow, warmup_num_conversations=1, num_conversations=2)
+        assert result.notes == []
+
 
 class TestCancellation:
     def cancelled(self, bench: Any, **options: Any) -> list[tuple[str, int]]:
