@@ -27,6 +27,7 @@ from llmirage_client.study.simulated_run import SimulatedRunner, TokenRunner
 from llmirage_client.study.summary import summary_of
 from llmirage_client.study.token_columns import columns_of_rows, token_metrics
 from llmirage_client.study.token_run import TokenRecorder
+from llmirage_client.study.window import WINDOW_OVER, Window
 from llmirage_client.targets.direct import LOCAL_URL, DirectTarget
 from llmirage_client.targets.simulator import (
     ClusterConfig,
@@ -67,7 +68,7 @@ class Simulation:
         self.config = config
         self.columns = columns
         self.metrics = metrics
-        self.stopped = result.cancel_reason
+        self.stopped = result.cancel_reason if result.cancel_reason != WINDOW_OVER else None
         self.series = watch.series if watch is not None else None
         self.steps = watch.steps if watch is not None else []
         waited_s = watch.driver.waited_s if watch is not None else []
@@ -92,12 +93,14 @@ def simulate(
     max_time_s: float | None = None,
     shown: Mapping[str, Any] | None = None,
     trace: bool = False,
+    window: Window | None = None,
 ) -> Simulation:
     """Run the workload to its end, or to `max_time_s` of the cluster's time.
 
     door: "direct" asks the cluster alone; "memory" goes through the server's whole protocol. shown: the settings as the user
-    knows them, for reports. trace: keep every step of every instance. Raises ConfigError for a cluster that cannot be, and
-    SimulationError for what makes no sense, or comes to nothing: a load that never lets time pass.
+    knows them, for reports. trace: keep every step of every instance. window: which requests count, of workloads in token
+    counts through the direct door. Raises ConfigError for a cluster that cannot be, and SimulationError for what makes no
+    sense, or comes to nothing: a load that never lets time pass.
     """
     config = dataclasses.replace(config, speed=1.0, rate_limit=None, token_limit=None, api_key=())
     pools = plan_of(config)
@@ -116,6 +119,8 @@ def simulate(
         if max_time_s is not None:
             reason = f"--max-time: {max_time_s:g} s of the cluster's time are over"
             asyncio.get_running_loop().call_at(max_time_s, runner.cancel, reason)
+        if window is not None:
+            window.watch(runner)
         try:
             return await runner.run(), getattr(runner, "recorder", None)
         finally:

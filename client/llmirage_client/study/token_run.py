@@ -7,6 +7,7 @@ it is worked out after the run, for all requests at once, and records are made w
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from itertools import count
 from typing import Any
 
@@ -81,6 +82,8 @@ class TokenRecorder:
         self._loop = asyncio.get_running_loop()
         self.rows: list[TokenRow] = []
         self.apis = {"completions"}
+        self.counted: range | None = None  # which requests count, by the order in which they were planned; None: all
+        self.on_row: Callable[[TokenRow], None] | None = None  # called as each request is over
 
     async def send(
         self, conversation: Conversation, turn_index: int, request: Request, issued_s: float, phase: str
@@ -88,7 +91,7 @@ class TokenRecorder:
         """Sends one request and keeps its row, also when the task is cancelled meanwhile."""
         loop = self._loop
         row = TokenRow(conversation, turn_index, request, issued_s, loop.time())
-        row.measured = phase == "profiling"
+        row.measured = phase == "profiling" and (self.counted is None or request.id in self.counted)
         if conversation.gates:
             row.joined = tuple(child.correlation_id for child in conversation.gates.get(turn_index, ()))
         conversation.last_turn_index = turn_index
@@ -107,6 +110,8 @@ class TokenRecorder:
         request.forget_tokens()
         row.end_s = loop.time()
         self.rows.append(row)
+        if self.on_row is not None:
+            self.on_row(row)
         return row
 
     async def _wait(self, row: TokenRow, done: asyncio.Future[None]) -> None:
