@@ -102,8 +102,8 @@ class Runner:
         if self._warmed_roots and self._sampler.used_up and not self._options.fixed_schedule:
             roots, warmed = len(self._workload.roots), self._warmed_roots
             yield (
-                f"The workload has {roots:,} conversations, and the warm-up ran {warmed:,} of them: some were measured that the "
-                "endpoint had seen before."
+                f"The workload has {roots:,} conversations, and the warm-up ran {warmed:,} of them: some were "
+                "measured that the endpoint had seen before."
             )
 
     def _rate_note(self) -> Iterator[str]:

@@ -10,6 +10,9 @@ from llmirage_client.measure.metrics import Metrics
 from llmirage_client.measure.slo import Verdict
 
 
+_ERROR_CHARACTERS = 120
+
+
 def point_name(variable: str, load: float) -> str:
     """Such as "concurrency 4" or "request rate 2.5"."""
     return f"{variable.replace('_', ' ')} {load:g}"
@@ -49,6 +52,14 @@ class PointResult:
         return not self.interrupted and not any(self._against()) and all(verdict.met for verdict in self.verdicts)
 
     @property
+    def first_error(self) -> str:
+        """The most frequent error in one line; empty when nothing failed."""
+        if not self.metrics.errors:
+            return ""
+        text = " ".join(self.metrics.errors[0].error.message.split())
+        return text if len(text) <= _ERROR_CHARACTERS else text[: _ERROR_CHARACTERS - 3] + "..."
+
+    @property
     def mark(self) -> str:
         """What a search thinks of it, in a word."""
         return "cut off" if self.interrupted else "met" if self.meets else "missed"
@@ -62,7 +73,7 @@ class PointResult:
         failed, ok = values.get("error_request_count", 0), values.get("request_count", 0)
         judged = any(verdict.objective.metric.tag == "request_error_rate" for verdict in self.verdicts)
         if failed and not judged:
-            yield f"{failed:,.0f} of {failed + ok:,.0f} requests failed"
+            yield f"{failed:,.0f} of {failed + ok:,.0f} requests failed ({self.first_error})"
         elif not ok:
             yield "no request succeeded"
         if self.offered_per_s is not None:

@@ -23,6 +23,8 @@ def one_line(result: PointResult) -> str:
         summary = result.metrics.per_request.get(tag)
         if summary is not None:
             parts.append(f"{word} p50 {number(summary.p50)}, p99 {number(summary.p99)} ms")
+    if result.first_error:
+        parts.append(f"failed with: {result.first_error}")
     return "  " + "; ".join(parts)
 
 
