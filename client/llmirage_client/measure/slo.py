@@ -1,7 +1,7 @@
 """Service level objectives, such as `ttft_p99<500ms, tpot_p95<30ms, error_rate<1%`, and whether a run meets them.
 
 An objective is metric, statistic, comparison, limit. A metric is a tag of measure.catalogue or a short name (SHORT_NAMES);
-one that has a value per request needs a statistic (avg, min, max, p50, p99, ...), one of the whole run takes none.
+one with a value per request or conversation needs a statistic (avg, min, max, p50, p99, ...), one of the run takes none.
 `ttft_p99` and `p99_ttft` are the same. A limit without a unit is in the metric's own: ms, %, tokens, tokens a second.
 """
 
@@ -13,13 +13,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
-from llmirage_client.measure.catalogue import PER_REQUEST, WHOLE_RUN, Spec
+from llmirage_client.measure.catalogue import PER_CONVERSATION, PER_REQUEST, WHOLE_RUN, Spec
 from llmirage_client.measure.metrics import Metrics
 from llmirage_shared.statistics import Summary
 
 SHORT_NAMES: Mapping[str, str] = {
     "ttft": "time_to_first_token",
     "ttst": "time_to_second_token",
+    "ttfat": "conversation_ttfat",
     "tpot": "inter_token_latency",
     "itl": "inter_chunk_latency",
     "latency": "request_latency",
@@ -84,7 +85,8 @@ class Objective:
         """What the run measured, in the metric's unit; None when it has no such figure."""
         if self.statistic is None:
             return metrics.whole_run.get(self.metric.tag)
-        summary = metrics.per_request.get(self.metric.tag)
+        tag = self.metric.tag
+        summary = metrics.per_request.get(tag) or metrics.per_conversation.get(tag)
         return None if summary is None else float(getattr(summary, self.statistic))
 
     def met_by(self, value: float) -> bool:
@@ -146,7 +148,7 @@ def judge(objectives: Sequence[Objective], metrics: Metrics) -> tuple[Verdict, .
 def metric_named(name: str) -> Spec | None:
     """The metric of that tag or short name."""
     tag = SHORT_NAMES.get(name.lower(), name.lower())
-    return PER_REQUEST.get(tag) or WHOLE_RUN.get(tag)
+    return PER_REQUEST.get(tag) or PER_CONVERSATION.get(tag) or WHOLE_RUN.get(tag)
 
 
 def limit_in(unit: str, text: str) -> float:
@@ -182,12 +184,12 @@ def _metric_and_statistic(name: str, text: str) -> tuple[Spec, str | None]:
     if metric is None:
         known = ", ".join(SHORT_NAMES)
         raise SloError([f"{text!r}: there is no metric {name!r}; known are {known} and the tags of docs/metrics.md"])
-    if metric.tag not in PER_REQUEST:
+    if metric.tag in WHOLE_RUN:
         if word:
             raise SloError([f"{text!r}: {base} is one value for the whole run and has no {word}"])
         return metric, None
     if word not in STATISTICS:
-        wrong = f"there is no statistic {word!r}" if word else f"every request has its own {base}: say which statistic of it"
+        wrong = f"there is no statistic {word!r}" if word else f"{base} has many values in a run: say which statistic of it"
         raise SloError([f"{text!r}: {wrong}; {base}_p99 is one, of {', '.join(STATISTICS)}"])
     return metric, STATISTICS[word]
 

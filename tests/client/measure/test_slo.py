@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmirage_client.measure.catalogue import PER_REQUEST, WHOLE_RUN
+from llmirage_client.measure.catalogue import PER_CONVERSATION, PER_REQUEST, WHOLE_RUN
 from llmirage_client.measure.metrics import Metrics
 from llmirage_client.measure.slo import STATISTICS, SloError, judge, parse_slo
 from llmirage_shared.statistics import summarize
@@ -66,7 +66,7 @@ def test_objectives_stand_between_commas() -> None:
         (" , ", "there is no objective"),
         ("ttft_p99", "is not of the form"),
         ("ttft_p99=5", "is not of the form"),
-        ("ttft<5ms", "every request has its own ttft: say which statistic"),
+        ("ttft<5ms", "ttft has many values in a run: say which statistic"),
         ("ttft_p98<5ms", "there is no statistic 'p98'"),
         ("nothing_p99<5ms", "there is no metric 'nothing_p99'"),
         ("throughput_p99>3", "throughput is one value for the whole run and has no p99"),
@@ -106,13 +106,13 @@ def test_more_throughput_than_asked_uses_less_of_the_limit() -> None:
 
 
 @given(
-    tag=st.sampled_from([*PER_REQUEST, *WHOLE_RUN]),
+    tag=st.sampled_from([*PER_REQUEST, *PER_CONVERSATION, *WHOLE_RUN]),
     statistic=st.sampled_from(list(STATISTICS)),
     comparison=st.sampled_from(["<", "<=", ">", ">="]),
     limit=st.floats(0, 1e9),
 )
 def test_every_metric_of_the_catalogue_can_be_named(tag: str, statistic: str, comparison: str, limit: float) -> None:
-    name = f"{tag}_{statistic}" if tag in PER_REQUEST else tag
+    name = tag if tag in WHOLE_RUN else f"{tag}_{statistic}"
     (objective,) = parse_slo(f"{name}{comparison}{limit!r}")
     assert (objective.metric.tag, objective.comparison, objective.limit) == (tag, comparison, limit)
     assert objective.met_by(limit) == (comparison in ("<=", ">="))
