@@ -111,7 +111,7 @@ class Sampler:
 
     def _note(self, now: float) -> None:
         self._times.append(now)
-        self._samples.append(self._cluster.snapshot())
+        self._samples.append(self._cluster.readings())
         self._look_into_step()
 
     def _array(self, name: str) -> Floats:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from llmirage_client.load.conversation import Conversation, Identifiers
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.planner import Planner
@@ -57,12 +59,13 @@ class _Planner(Planner):
         spec = turn.tokens
         if spec is None or spec.input_ids is not None:
             return super().plan(conversation, turn_index)
-        prompt = self._streams.prompt(conversation, turn_index, spec)
         body: dict[str, Any] = {"model": turn.model or self._model, "max_tokens": spec.output_tokens, "stream": True}
         if self._as_text:
+            prompt = np.frombuffer(self._streams.prompt(conversation, turn_index, spec), dtype=np.int32)
             body |= {"prompt": prompt.tolist(), "ignore_eos": True, "stream_options": {"include_usage": True}}
         else:
-            body |= {"prompt": prompt, OUTPUT_IDS: self._streams.fresh(spec.output_tokens)}
+            ids = np.frombuffer(self._streams.call(conversation, turn_index, spec), dtype=np.int32)
+            body |= {"prompt": ids[: spec.input_tokens], OUTPUT_IDS: ids[spec.input_tokens :]}
         return Planned(Call("/completions", body, api="completions"), spec.input_tokens, spec.output_tokens)
 
 
@@ -80,7 +83,7 @@ class _Recorder(Recorder):
         if conversation.session.mode == "tokens" and exchange.error is None:
             body = planned.call.body
             ids: TokenIds = body[OUTPUT_IDS] if OUTPUT_IDS in body else self._tokenizer.encode(exchange.text)
-            self._streams.add_reply(conversation, ids)
+            self._streams.replied_with(conversation, ids)
             exchange.message = None
         return exchange
 

@@ -67,9 +67,8 @@ class TokenPlanner:
     def plan(self, conversation: Conversation, turn_index: int) -> Request:
         spec = conversation.session.turns[turn_index].tokens
         assert isinstance(spec, TokenSpec)
-        prompt = self._streams.prompt(conversation, turn_index, spec)
-        output = self._streams.fresh(spec.output_tokens)
-        return Request(next(self._ids), prompt, output, conversation.affinity_id, max_tokens=spec.output_tokens)
+        key = self._streams.call(conversation, turn_index, spec)
+        return Request.of_key(next(self._ids), key, spec.input_tokens, conversation.affinity_id)
 
 
 class TokenRecorder:
@@ -127,7 +126,7 @@ class TokenRecorder:
         if request.failed:
             row.error = _LOST
         else:
-            self._streams.add_reply(row.conversation, request.output)
+            self._streams.replied(row.conversation, request.key)
 
     @property
     def records(self) -> list[Record]:

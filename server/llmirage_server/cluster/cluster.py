@@ -180,6 +180,11 @@ class Cluster:
             for instance, pool in zip(self._instances, self._pools.pool_of, strict=True)
         ]
 
+    def readings(self) -> list[InstanceSnapshot]:
+        """`snapshot` without what the cluster knows of each instance: pool, state and transfers."""
+        self._reach()
+        return [instance.snapshot() for instance in self._instances]
+
     def trace_steps(self) -> list[list[StepSpan]]:
         """Have all steps written down from now on; return the lists that they come into, by instance."""
         steps: list[list[StepSpan]] = [[] for _ in self._instances]

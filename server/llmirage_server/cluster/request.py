@@ -44,6 +44,14 @@ class Request:
     spans: list[Span] = field(default_factory=list, init=False)  # of instances that do not tell of single tokens
     failed: bool = field(default=False, init=False)  # its instance was lost, and the cluster does not try again
 
+    @classmethod
+    def of_key(cls, id: int, key: bytes, prompt_tokens: int, session_key: str | None = None) -> Request:
+        """One whose ids come as bytes (`key`), the prompt's before the output's."""
+        ids = np.frombuffer(key, dtype=np.int32)
+        request = cls(id, ids[:prompt_tokens], ids[prompt_tokens:], session_key, max_tokens=len(ids) - prompt_tokens)
+        request._key = key
+        return request
+
     @property
     def key(self) -> bytes:
         """The bytes of the prompt's and the whole output's ids: what caches go by."""

@@ -7,9 +7,13 @@ to the last bit.
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from math import sqrt
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from llmirage_server.perf.kernels.decode import DecodeAttention
 from llmirage_server.perf.steps.load import Load
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
     from llmirage_server.perf.steps.stage import Stage
 
 _REMEMBERED = 4096  # batch sizes
+_MANY = 48  # steps that are worth arrays
 
 
 class SteadySteps:
@@ -48,6 +53,60 @@ class SteadySteps:
 
         The last one ends at or after `until_s`, if there are enough.
         """
+        if steps >= _MANY and self._one is not None:
+            count = steps
+            if until_s < math.inf:  # as many as it takes if none is longer than the last one found, or the first
+                self._run(ends, decodes, context_sum, longest, start_s, 1, until_s)
+                first_s = ends[-1] - start_s
+                count = min(steps, int((until_s - start_s) / first_s) + 2)
+                context_sum, longest, start_s, steps = context_sum + decodes, longest + 1, ends[-1], steps - 1
+                count = min(count - 1, steps)
+            if count >= _MANY and start_s < until_s:
+                found = self._many(decodes, context_sum, longest, start_s, count)
+                behind = bisect_left(found, until_s) + 1
+                ends += found[:behind] if behind < count else found
+                if behind <= count:
+                    return
+                context_sum, longest = context_sum + count * decodes, longest + count
+                start_s, steps = ends[-1], steps - count
+            if not steps or start_s >= until_s:
+                return
+        self._run(ends, decodes, context_sum, longest, start_s, steps, until_s)
+
+    def _many(self, decodes: int, context_sum: int, longest: int, start_s: float, steps: int) -> list[float]:
+        """The ends of so many steps, worked out together.
+
+        Everything but the powers is IEEE arithmetic, the same in arrays as in single numbers. Powers are not: those of arrays
+        may differ in the last bit from those of the C library, so they are taken one by one.
+        """
+        base, shared, scale, host, hidden = self._constant(decodes)
+        calls, k = self._ops[0][0], self._one
+        assert k is not None
+        contexts = np.arange(context_sum, context_sum + steps * decodes, decodes, dtype=np.float64)
+        longests = np.arange(longest, longest + steps, dtype=np.float64)
+        memory = k.memory_context * contexts + k.memory_sequence * decodes
+        compute = k.compute_context * contexts + k.serial * longests
+        power, root = k.power, k.root
+        busy = np.array([(m**power + c**power) ** root for m, c in zip(memory.tolist(), compute.tolist(), strict=True)])
+        overhead = (
+            k.floor
+            + k.split * np.sqrt(longests)
+            + k.combine * longests / (longests + k.combine_tokens)
+            + k.ramp * contexts / (contexts + k.ramp_context)
+            + k.per_sequence * decodes
+        )
+        gpu = base + calls * (busy + overhead) + shared
+        if scale != 1.0:
+            gpu = scale * gpu
+        seconds = gpu + (host + np.maximum(hidden - gpu, 0.0))
+        seconds[0] += start_s
+        found: list[float] = np.add.accumulate(seconds).tolist()
+        return found
+
+    def _run(
+        self, ends: list[float], decodes: int, context_sum: int, longest: int, start_s: float, steps: int, until_s: float
+    ) -> None:
+        """`run`, step by step."""
         base, shared, scale, host, hidden = self._constant(decodes)
         now, append = start_s, ends.append
         if self._one is None:
