@@ -6,6 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+# Made once: json.dumps makes an encoder for every call that asks for other than its defaults.
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_ASCII_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+
 
 class WireObject(dict[str, Any]):
     """A JSON object that bodies repeat, such as a message of a history: it is encoded once. Not to be changed afterwards."""
@@ -24,9 +28,9 @@ class WireObject(dict[str, Any]):
 def encode(value: Any) -> bytes:
     """Compact JSON in UTF-8; lone surrogates, which UTF-8 cannot carry, as escapes. Raises ValueError or TypeError."""
     try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        return _ENCODER.encode(value).encode()
     except UnicodeEncodeError:
-        return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+        return _ASCII_ENCODER.encode(value).encode()
 
 
 def encode_body(body: Mapping[str, Any]) -> bytes:
