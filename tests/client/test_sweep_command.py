@@ -117,6 +117,40 @@ def test_evalscopes_words_make_the_same_sweep(endpoint: Endpoint, workload: Path
     assert len(endpoint.prompts) == 6
 
 
+def test_a_second_sweep_leaves_nothing_of_the_first(endpoint: Endpoint, workload: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    invoke(workload, endpoint, "--concurrency", "1,2,3", "--number", 2, "--artifact-dir", out)
+    (out / "mine").mkdir()
+    result = invoke(workload, endpoint, "--concurrency", "4,5", "--number", 2, "--artifact-dir", out)
+    assert result.exit_code == 0
+    assert sorted(file.name for file in out.iterdir()) == [
+        "01_concurrency4",
+        "02_concurrency5",
+        "mine",
+        "sweep.csv",
+        "sweep.json",
+    ]
+
+
+def test_the_table_is_there_after_every_point(
+    endpoint: Endpoint, workload: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def killed_at_the_third(result: Any) -> str:
+        calls.append(result)
+        if len(calls) == 3:
+            raise SystemExit(9)
+        return ""
+
+    monkeypatch.setattr("llmirage_client.commands.execute_points.one_line", killed_at_the_third)
+    result = invoke(workload, endpoint, "--find-max", "error_rate<=0", "--number", 4, "--artifact-dir", tmp_path / "out")
+    assert result.exit_code == 9
+    content = json.loads((tmp_path / "out" / "sweep.json").read_text())
+    assert [point["concurrency"] for point in content["points"]] == [1, 2]
+    assert content["search"]["interrupted"]
+
+
 def test_a_failed_request_anywhere_ends_a_sweep_with_1(endpoint: Endpoint, workload: Path, tmp_path: Path) -> None:
     result = invoke(workload, endpoint, "--concurrency", "2,16", "--number", 16, "--artifact-dir", tmp_path / "out")
     assert result.exit_code == 1

@@ -19,7 +19,7 @@ from llmirage_client.load.saturation import falls_behind, gains_nothing, latency
 from llmirage_client.load.search import MaxSearch
 from llmirage_client.measure.points import PointResult, SearchAnswer
 from llmirage_client.measure.slo import judge
-from llmirage_client.report.points_files import write_points
+from llmirage_client.report.points_files import forget_points, write_points
 from llmirage_client.report.points_table import one_line, render_points
 from llmirage_client.targets.endpoint import Endpoint
 from llmirage_client.workload.session import Workload
@@ -41,6 +41,7 @@ class Loads:
     roots_taken: int = 0
     folder: Path | None = None
     title: str = ""
+    problem: str | None = None
 
     def run(self, point: Point, total: int | None) -> PointResult:
         """Runs one point with conversations that none before had. Raises RefusedError."""
@@ -79,6 +80,7 @@ class Loads:
             given = self.artifact_dir
             kind = f"{point.variable}_points"
             self.folder = Path(given) if given is not None else run_folder(options, self.workload, kind)
+            forget_points(self.folder)
         return self.folder / f"{point.number:02d}_{point.folder}"
 
     def wrapped(self) -> str | None:
@@ -101,6 +103,7 @@ def execute_sweep(loads: Loads, points: Sequence[Point], stop_at_saturation: boo
             results.append(loads.run(point, len(points)))
         except RefusedError as error:
             return _refused(error, loads, results)
+        _save(loads, results)
         if results[-1].interrupted:
             break
         why = _saturation(results)
@@ -132,11 +135,15 @@ def execute_search(loads: Loads, search: Search) -> int:
             break
         met = result.meets
         states.tell(point.load, met)
+        _save(loads, results, answer=_answer(search, states, True))
         click.echo(f"  {'meets' if met else 'does not meet'} the SLO: {result.reasons()}")
     interrupted = bool(results) and results[-1].interrupted
-    answer = SearchAnswer(search.slo, search.variable, states.best, states.worst, search.lower, search.upper, interrupted)
-    _report(loads, results, [note for note in (loads.wrapped(),) if note], answer)
+    _report(loads, results, [note for note in (loads.wrapped(),) if note], _answer(search, states, interrupted))
     return INTERRUPTED if interrupted else 0 if states.best is not None else 1
+
+
+def _answer(search: Search, states: MaxSearch, interrupted: bool) -> SearchAnswer:
+    return SearchAnswer(search.slo, search.variable, states.best, states.worst, search.lower, search.upper, interrupted)
 
 
 def _probes(workload: Workload, states: MaxSearch, options: RunOptions, variable: Variable) -> Iterator[Point]:
@@ -181,12 +188,20 @@ def _refused(error: RefusedError, loads: Loads, results: Sequence[PointResult]) 
     return 2
 
 
+def _save(
+    loads: Loads, results: Sequence[PointResult], notes: Sequence[str] = (), answer: SearchAnswer | None = None
+) -> list[Path]:
+    """Writes the table as far as it is known, so that a killed sweep leaves it. A full disk is told at the end."""
+    if loads.folder is None:
+        return []
+    try:
+        return write_points(loads.folder, results, notes, answer)
+    except OSError as error:
+        loads.problem = f"The table could not be written to {loads.folder}: {error}"
+        return []
+
+
 def _report(loads: Loads, results: Sequence[PointResult], notes: Sequence[str], answer: SearchAnswer | None) -> None:
-    files: list[Path] = []
-    notes = list(notes)
-    if loads.folder is not None:
-        try:
-            files = write_points(loads.folder, results, notes, answer)
-        except OSError as error:
-            notes.append(f"The table could not be written to {loads.folder}: {error}")
-    render_points(loads.title, results, notes, answer, files)
+    files = _save(loads, results, notes, answer)
+    problem = [] if files or loads.problem is None else [loads.problem]
+    render_points(loads.title, results, [*notes, *problem], answer, files)

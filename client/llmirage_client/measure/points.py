@@ -9,7 +9,6 @@ from pathlib import Path
 from llmirage_client.measure.metrics import Metrics
 from llmirage_client.measure.slo import Verdict
 
-
 _ERROR_CHARACTERS = 120
 
 
@@ -56,7 +55,8 @@ class PointResult:
         """The most frequent error in one line; empty when nothing failed."""
         if not self.metrics.errors:
             return ""
-        text = " ".join(self.metrics.errors[0].error.message.split())
+        message = self.metrics.errors[0].error.message
+        text = " ".join("".join(c if c.isprintable() else " " for c in message).split())
         return text if len(text) <= _ERROR_CHARACTERS else text[: _ERROR_CHARACTERS - 3] + "..."
 
     @property

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,21 @@ from llmirage_client.measure.points import PointResult, SearchAnswer
 
 SWEEP_JSON = "sweep.json"
 SWEEP_CSV = "sweep.csv"
+_POINT_FOLDER = re.compile(r"\d{2,}_(concurrency|request_rate)[\d.e+-]+")
 _STATISTICS = ("avg", "p50", "p90", "p95", "p99")
+
+
+def forget_points(folder: Path) -> None:
+    """Removes what an earlier sweep or search left in the folder: both files, and the folders of its points."""
+    try:
+        points = json.loads((folder / SWEEP_JSON).read_text())["points"]
+        names = [point["folder"] for point in points if _POINT_FOLDER.fullmatch(str(point["folder"]))]
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    for name in names:
+        shutil.rmtree(folder / name, ignore_errors=True)
+    for name in (SWEEP_JSON, SWEEP_CSV):
+        (folder / name).unlink(missing_ok=True)
 
 
 def write_points(
