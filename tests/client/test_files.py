@@ -17,6 +17,7 @@ import pytest
 
 from llmirage_client.measure.metrics import compute
 from llmirage_client.measure.record import BranchStats, Exchange, Record, RequestError, RunResult
+from llmirage_client.measure.time_slices import time_slices
 from llmirage_client.report.files import write_artifacts
 from llmirage_client.report.records_file import RecordWriter, RunClock
 from llmirage_client.report.secrets import HIDDEN, hide_in_command, hide_in_options, hide_in_text
@@ -220,6 +221,19 @@ def test_inputs_are_written_as_they_were_sent(tmp_path: Path) -> None:
     assert paths[-1].name == "inputs.json"
     assert json.loads(paths[-1].read_text()) == {"data": sent}
     assert '\n{"n":1}]}' in paths[-1].read_text()  # a line a body
+
+
+def test_slices_that_are_too_many_are_left_out_and_said_to_be(tmp_path: Path) -> None:
+    many = [finished(number) for number in range(4)]
+    for number, record in enumerate(many):
+        record.exchange.start_s = 100.0 + number
+    result = run(many, options={"slice_duration": 1.0})
+    assert "profile_export_aiperf_timeslices.json" in [p.name for p in write_artifacts(result, tmp_path / "few")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time_slices, "__defaults__", (1.0, 3))
+        names = [p.name for p in write_artifacts(result, tmp_path / "many")]
+    assert "profile_export_aiperf_timeslices.json" not in names
+    assert result.notes == ["--slice-duration: slices of 1 s would be 4; 3 is the most; they are left out."]
 
 
 class TestRecordWriter:

@@ -245,7 +245,7 @@ def test_a_run_of_aiperf(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (None, "No such file"),
+        (None, "no run is here: a run has a file profile_export.jsonl"),
         (b"not json\n", "line 1 is not a JSON object"),
         (b"[1]\n", "line 1 is not a JSON object"),
         (b'{"data": 1}\n', "no metadata of a request"),

@@ -31,6 +31,8 @@ def read_run(place: Path | str) -> RunResult:
     """
     path = Path(place)
     records_path = path / RECORDS_FILE if path.is_dir() else path
+    if path.is_dir() and not records_path.exists():
+        raise RunFolderError(f"{path}: no run is here: a run has a file {RECORDS_FILE}")
     lines, problems = _lines(records_path)
     about = _about(records_path)
     times = [t for line in lines for key in ("credit_issued_ns", "request_start_ns") if (t := _time_ns(line, key))]

@@ -20,7 +20,7 @@ class Slice:
     metrics: Metrics
 
 
-def time_slices(columns: Columns, slice_s: float, speed: float = 1.0, most: int = 10_000) -> list[Slice]:
+def time_slices(columns: Columns, slice_s: float, speed: float = 1.0, most: int = 5_000) -> list[Slice]:
     """The metrics of the requests that started in each slice of slice_s seconds of cluster time; an empty slice is left out.
 
     Raises ValueError when slice_s is not above zero or there would be more than `most` slices.

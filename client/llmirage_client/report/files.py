@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from llmirage_client.measure.columns import columns_of
+from llmirage_client.measure.columns import Columns, columns_of
 from llmirage_client.measure.metrics import Metrics, compute
 from llmirage_client.measure.record import RunResult
-from llmirage_client.measure.time_slices import time_slices
+from llmirage_client.measure.time_slices import Slice, time_slices
 from llmirage_client.report.evalscope_files import TIMELINE_JSON, evalscope_files
 from llmirage_client.report.records_file import RECORDS_FILE, RecordWriter, RunClock, record_line
 from llmirage_client.report.secrets import hide_in_command
@@ -48,12 +48,10 @@ def write_artifacts(
     measured = compute(result) if metrics is None else metrics
     words = ["llmirage", *sys.argv[1:]] if command is None else command
     benchmark_id = str(uuid.uuid4()) if records is None else records.benchmark_id
-    summary = summary_json(result, measured, hide_in_command(words), benchmark_id)
-
     columns = columns_of(result.records)
     others = evalscope_files(columns, result.speed, result.options)
-    slice_s = result.options.get("slice_duration")
-    slices = time_slices(columns, slice_s, result.speed) if isinstance(slice_s, (int, float)) else []
+    slices = _slices(result, columns)
+    summary = summary_json(result, measured, hide_in_command(words), benchmark_id)
 
     paths = [folder / SUMMARY_JSON, folder / SUMMARY_CSV, folder / RECORDS_FILE]
     _finish_records(result, paths[2], records)  # first: all else can be computed from them
@@ -71,6 +69,17 @@ def write_artifacts(
         paths.append(folder / INPUTS_JSON)
         _write_whole(paths[-1], lambda file: file.writelines(_inputs(result.inputs)))
     return paths
+
+
+def _slices(result: RunResult, columns: Columns) -> list[Slice]:
+    slice_s = result.options.get("slice_duration")
+    if not isinstance(slice_s, (int, float)):
+        return []
+    try:
+        return time_slices(columns, slice_s, result.speed)
+    except ValueError as error:  # nothing to lose a run for
+        result.notes.append(f"--slice-duration: {error}; they are left out.")
+        return []
 
 
 def _finish_records(result: RunResult, path: Path, writer: RecordWriter | None) -> None:
