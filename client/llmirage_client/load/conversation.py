@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from llmirage_client.load.history import Message, authored, inherited, items_of
+from llmirage_client.load.history import Message, authored, forget, inherited, items_of
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.tool_results import fit_results
 from llmirage_client.measure.record import BranchMode, Exchange
@@ -61,6 +61,8 @@ class Conversation:
 
     def append_reply(self, exchange: Exchange) -> None:
         """Threads the live reply into the history; a failed request leaves none."""
+        if self.last_turn_index == len(self.session.turns) - 1:
+            forget(self.history)  # it goes out no more, but for forks; the bodies of the run are kept and would keep it
         if exchange.error is not None or self.session.mode not in LIVE_MODES:
             return
         if exchange.message is not None:
@@ -89,16 +91,22 @@ class Identifiers:
 def message_call(conversation: Conversation, turn: Turn, options: RunOptions, endpoint: Endpoint) -> Call:
     """The request of a turn that has messages; they stay in the conversation's history."""
     mode = conversation.session.mode
-    # The typed APIs refuse a history in which a call has no result; chat servers seldom look.
-    policy = options.tool_results or ("fitted" if endpoint.translates else "matched")
-    messages = authored(fit_results(conversation.history, turn.messages, policy), endpoint)
-    if mode != "isolated":
-        conversation.history.extend(messages)
-        messages = conversation.history[conversation.on_server :]
+    new: Sequence[Mapping[str, Any]] = turn.messages
+    items: list[Mapping[str, Any]]
+    if mode in LIVE_MODES:
+        # The typed APIs refuse a history in which a call has no result; chat servers seldom look.
+        new = fit_results(
+            conversation.history, new, options.tool_results or ("fitted" if endpoint.translates else "matched")
+        )
+    if mode == "isolated":
+        items = [dict(item) for item in endpoint.items(new)]  # sent once: nothing to remember
+    else:
+        conversation.history.extend(authored(new, endpoint))
+        items = items_of(conversation.history[conversation.on_server :], endpoint)
     if turn.tools is not None:
         conversation.tools = endpoint.tools(turn.tools)
     ask = Ask(
-        items_of(messages, endpoint),
+        items,
         turn.model or options.model,
         options.streaming,
         tools=conversation.tools,

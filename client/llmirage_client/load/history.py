@@ -56,6 +56,16 @@ def items_of(messages: Sequence[Mapping[str, Any]], endpoint: Endpoint) -> list[
     return items
 
 
+def forget(history: Sequence[Mapping[str, Any]]) -> None:
+    """Frees what is remembered of encodings; who needs one again makes it again."""
+    for message in history:
+        if isinstance(message, Message):
+            message.forget()
+            for item in message.wire_items or ():
+                if isinstance(item, WireObject):
+                    item.forget()
+
+
 def inherited(history: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """A fork child's history: its parent's, but for what servers built into live replies."""
     kept: list[Mapping[str, Any]] = []

@@ -22,7 +22,12 @@ ChatMessage = Mapping[str, Any]
 
 
 def fit_results(history: Sequence[ChatMessage], messages: Sequence[ChatMessage], policy: ToolResults) -> list[ChatMessage]:
-    """The turn's messages as they follow the history. Only what follows a live reply, or a failed one, is changed."""
+    """The turn's messages as they follow the history. Only what follows a live reply, or a failed one, is changed: not the
+    results of calls that the file itself makes, in the history or in the turn.
+    """
+    own = next((place for place, message in enumerate(messages) if message.get("role") == "assistant"), len(messages))
+    if own < len(messages):
+        return [*fit_results(history, messages[:own], policy), *messages[own:]]
     last = history[-1] if history else None
     said_by_file = last is None or (last.get("role") == "assistant" and not (isinstance(last, Message) and last.live))
     if policy == "authored" or said_by_file:

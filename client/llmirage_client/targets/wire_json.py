@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 # Made once: json.dumps makes an encoder for every call that asks for other than its defaults.
@@ -15,14 +16,20 @@ class WireObject(dict[str, Any]):
     """A JSON object that bodies repeat, such as a message of a history: it is encoded once. Not to be changed afterwards."""
 
     __slots__ = ("_encoded",)
+    _encoded: bytes
 
     def encoded(self) -> bytes:
         """Raises ValueError or TypeError for what JSON cannot carry."""
         try:
             return self._encoded
         except AttributeError:
-            self._encoded: bytes = encode(self)
+            self._encoded = encode(self)
             return self._encoded
+
+    def forget(self) -> None:
+        """Frees the encoding."""
+        with suppress(AttributeError):
+            del self._encoded
 
 
 def encode(value: Any) -> bytes:

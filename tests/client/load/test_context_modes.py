@@ -11,9 +11,11 @@ from llmirage_client.commands.run import run
 from llmirage_client.load.branches import Family
 from llmirage_client.load.context_modes import CONTEXT_MODES, in_context_mode
 from llmirage_client.load.conversation import Conversation, Identifiers
+from llmirage_client.load.history import Message
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.planner import Planner
 from llmirage_client.measure.record import Exchange, RequestError
+from llmirage_client.targets.wire_json import encode_body
 from llmirage_client.workload.session import Branch, Session, TokenSpec, Turn, Workload
 
 CALL = {"type": "function_call", "id": "fc", "call_id": "live", "name": "look", "arguments": "{}"}
@@ -73,6 +75,33 @@ def test_histories_grow_by_the_file_and_by_what_was_said(mode: str, second: list
     assert talk.send("1")["messages"] == [user("a")]
     assert talk.send(None)["messages"] == second
     assert talk.send("3")["messages"] == third
+
+
+def test_tool_calls_of_the_file_stay_as_they_are_where_replies_are_dropped() -> None:
+    call = {"id": "z", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    talk = [user("a")], [{**assistant(""), "tool_calls": [call]}, {"role": "tool", "tool_call_id": "z", "content": "r"}]
+    session = Session("s", tuple(Turn(messages=tuple(messages)) for messages in talk), mode="accumulate_authored")
+    conversation = Family(Workload("dag_jsonl", "x", {"s": session}, ("s",)), Identifiers(1)).root(session)
+    planner = Planner(RunOptions(model="m", endpoint_type="responses"))
+    planner.plan(conversation, 0)
+    conversation.append_reply(Exchange(start_s=0.0, message=assistant("dropped")))
+    assert planner.plan(conversation, 1).call.body["input"] == [
+        user("a"),
+        {"type": "function_call", "call_id": "z", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "z", "output": "r"},
+    ]
+
+
+def test_encodings_are_remembered_until_the_last_turn() -> None:
+    talk = Talk("deltas_without_responses", "a", "b")
+    encode_body(talk.send("1"))
+    [first, _] = talk.conversation.history
+    assert isinstance(first, Message)
+    assert first.encoded() is first.encoded()
+    kept = first.encoded()
+    talk.conversation.last_turn_index = 1
+    encode_body(talk.send("2"))
+    assert first.encoded() is not kept
 
 
 def test_message_arrays_carry_nothing_from_turn_to_turn() -> None:

@@ -57,6 +57,13 @@ def test_fitted_results_come_first_one_for_each_call() -> None:
     assert fit(said(), "fitted", result("1", "a")) == [{**USER, "content": "a"}]
 
 
+def test_results_of_the_turns_own_calls_are_never_touched() -> None:
+    own = {"role": "assistant", "content": None, "tool_calls": [{"id": "z", "type": "function"}]}
+    assert fit(said(), "fitted", USER, own, result("z")) == [USER, own, result("z")]
+    assert fit(said("x"), "fitted", result("1"), own, result("z"), USER) == [result("x"), own, result("z"), USER]
+    assert fit_results([USER], [own, result("z")], "fitted") == [own, result("z")]
+
+
 def test_after_a_failed_request_there_is_no_call_to_answer() -> None:
     assert fit_results([USER], [result("1", "a")], "fitted") == [{**USER, "content": "a"}]
     assert fit_results([USER], [result("1", "a")], "matched") == [result("1", "a")]
