@@ -287,10 +287,11 @@ class TestRecordWriter:
 
 
 def test_a_file_that_cannot_be_replaced_leaves_nothing_behind(tmp_path: Path) -> None:
-    (tmp_path / "profile_export_aiperf.json").mkdir()
-    with pytest.raises(OSError, match=r"profile_export_aiperf\.json"):
-        write_artifacts(run([finished()]), tmp_path)
-    assert sorted(os.listdir(tmp_path)) == ["profile_export.jsonl", "profile_export_aiperf.json"]  # the records come first
+    (tmp_path / "inputs.json").mkdir()
+    with pytest.raises(OSError, match=r"inputs\.json"):
+        write_artifacts(run([finished()], inputs=[{"session_id": "a", "payloads": []}]), tmp_path)
+    assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]
+    assert os.listdir(tmp_path / "inputs.json") == []
 
 
 def test_files_are_readable_as_any_other_new_file(tmp_path: Path) -> None:

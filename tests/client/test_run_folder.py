@@ -191,6 +191,16 @@ def test_the_summary_of_an_earlier_run_in_the_folder_is_not_taken_for_this_ones(
     assert read_run(tmp_path).cancel_reason == CUT
 
 
+def test_a_simulation_in_the_folder_of_a_run_is_not_taken_for_that_run(tmp_path: Path) -> None:
+    writer = started(tmp_path)
+    writer.write(record(0))
+    write_artifacts(replace(run(record(0)), options={"slice_duration": 1.0}), tmp_path, records=writer)
+    write_artifacts(run(record(5)), tmp_path)  # without a writer: all at once
+    back = read_run(tmp_path)
+    assert ([r.request_id for r in back.records], back.cancelled) == (["r5"], False)
+    assert not (tmp_path / "profile_export_aiperf_timeslices.json").exists()
+
+
 def test_a_run_of_aiperf(tmp_path: Path) -> None:
     lines = [
         {

@@ -16,7 +16,7 @@ from llmirage_client.measure.metrics import Metrics, compute
 from llmirage_client.measure.record import RunResult
 from llmirage_client.measure.time_slices import Slice, time_slices
 from llmirage_client.report.evalscope_files import TIMELINE_JSON, evalscope_files
-from llmirage_client.report.records_file import RECORDS_FILE, RecordWriter, RunClock, record_line
+from llmirage_client.report.records_file import RECORDS_FILE, RecordWriter, RunClock, record_line, remove_earlier_run
 from llmirage_client.report.secrets import hide_in_command
 from llmirage_client.report.slice_files import slices_csv, slices_json
 from llmirage_client.report.summary_files import summary_csv, summary_json
@@ -45,6 +45,8 @@ def write_artifacts(
     """
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
+    if records is None:
+        remove_earlier_run(folder)
     measured = compute(result) if metrics is None else metrics
     words = ["llmirage", *sys.argv[1:]] if command is None else command
     benchmark_id = str(uuid.uuid4()) if records is None else records.benchmark_id

@@ -72,8 +72,7 @@ class RecordWriter:
         self._whole = 0  # bytes of whole lines in the file
         self._waiting: list[bytes] = []
         self._retry_s = 0.0
-        for name in (HEAD_FILE, *_LEFT_BEHIND):
-            (directory / name).unlink(missing_ok=True)
+        remove_earlier_run(directory)
         if about is not None:
             from llmirage_client.report.run_head import run_head  # files of a whole run are no business of a single record
 
@@ -127,6 +126,12 @@ class RecordWriter:
     def _catch_up(self) -> None:
         lines, self._waiting, self.problem = b"".join(self._waiting), [], None
         self._append(lines)
+
+
+def remove_earlier_run(folder: Path) -> None:
+    """Files of a run that was in this folder before, all but its records, which the next one overwrites. Raises OSError."""
+    for name in (HEAD_FILE, *_LEFT_BEHIND):
+        (folder / name).unlink(missing_ok=True)
 
 
 def record_line(record: Record, clock: RunClock) -> bytes:
