@@ -29,6 +29,7 @@ class Arrivals:
         self._slots = slots
         self._start = start
         self._changed = asyncio.Event()
+        self._only_time = False
         stop.listen(self._changed.set)
 
     async def drive(self) -> None:
@@ -48,7 +49,7 @@ class Arrivals:
 
     def tree_done(self) -> None:
         self._slots.taken -= 1
-        self._changed.set()
+        self.note_change()
 
     @property
     def idle(self) -> bool:
@@ -76,8 +77,22 @@ class Arrivals:
         finally:
             timer.cancel()
 
+    async def until(self, due_s: float) -> None:
+        """Returns at that time, or when the phase closes."""
+        while self.stop.clock() < due_s and not self.stop.closed:
+            await self._time_passes(due_s)
+
+    async def _time_passes(self, due_s: float) -> None:
+        """As `change`, but what trees and turns do wakes nobody until the last tree is done."""
+        self._only_time = True
+        try:
+            await self.change(due_s)
+        finally:
+            self._only_time = False
+
     def note_change(self) -> None:
-        self._changed.set()
+        if not self._only_time or self.idle:
+            self._changed.set()
 
     def begin(self, session: Session, due_s: float) -> None:
         self._slots.taken += 1
@@ -96,8 +111,7 @@ class Schedule(Arrivals):
         self._slots.open(origin_s)
         for session in self.roots:
             due_s = origin_s + (session.arrival_s or 0.0) / self._speed
-            while self.stop.clock() < due_s and not self.stop.closed:
-                await self.change(due_s)
+            await self.until(due_s)
             if not await self.slot():
                 return
             self.begin(session, due_s)
@@ -189,5 +203,5 @@ class AtRate(Arrivals):
         while self.stop.clock() < due_s and not self._over():
             if math.isinf(due_s):
                 return False
-            await self.change(due_s)
+            await self._time_passes(due_s)
         return True

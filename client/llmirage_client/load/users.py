@@ -52,8 +52,7 @@ class Users(Arrivals):
         heapq.heapify(seats)
         while True:
             due_s, turns = heapq.heappop(seats)
-            while self.stop.clock() < due_s and not self.stop.closed:
-                await self.change(due_s)
+            await self.until(due_s)
             if not await self.slot() or (session := next(self.roots, None)) is None:
                 return
             if turns is not None and turns < len(session.turns):
