@@ -163,6 +163,17 @@ def test_nonsense_is_refused_with_2_and_a_reason(arguments: list[str], words: li
     assert all(word in result.output for word in words), result.output
 
 
+def test_pictures_are_refused_where_prompts_are_text(tmp_path: Path) -> None:
+    picture = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x/y.png"}}]}
+    file = tmp_path / "pictures.jsonl"
+    lines = [{"session_id": name, "turns": [{"messages": [picture]}]} for name in "ab"]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    result = invoke(file, "--endpoint-type", "completions", "--url", "127.0.0.1:9")
+    assert result.exit_code == 2
+    for line in (1, 2):
+        assert f"line {line}: turns.0.messages: a message with a part of type 'image_url'" in result.output
+
+
 def test_an_invalid_file_is_refused_with_2_and_sends_nothing(endpoint: Endpoint, tmp_path: Path) -> None:
     file = tmp_path / "bad.jsonl"
     file.write_text('{"session_id": "a", "turns": []}\n{"session_id": "a", "turns": [{"messages": []}]}\n')

@@ -23,7 +23,9 @@ def in_context_mode(workload: Workload, name: str) -> Workload:
     sessions = dict(workload.sessions)
     having = [session for session in sessions.values() if session.mode in CONTEXT_MODES.values() and session.turns]
     if not having:
-        raise ValueError(f"a {workload.format} file gives whole bodies or token counts, which have no context mode")
+        raise ValueError(
+            f"files of the format {workload.format} give whole bodies or token counts, which have no context mode"
+        )
     forks = any(branch.kind == "fork" for session in having for turn in session.turns for branch in turn.branches)
     if mode == "isolated" and forks:
         raise ValueError("forked conversations inherit a history, which message arrays do not have")

@@ -219,7 +219,7 @@ def test_calls_given_in_tokens_go_over_every_api(endpoint_type: Any) -> None:
 
 def test_modes_are_refused_where_they_make_no_sense(bench: Any) -> None:
     tokens = Workload("agentic_jsonl", "x", {"s": Session("s", (Turn(tokens=TokenSpec(1, 1)),), mode="tokens")}, ("s",))
-    with pytest.raises(ValueError, match="agentic_jsonl file gives whole bodies or token counts"):
+    with pytest.raises(ValueError, match="agentic_jsonl give whole bodies or token counts"):
         in_context_mode(tokens, "server_state")
     forked = bench.workload(Session("s", (bench.turn("a", branches=(bench.fork("k"),)),)), Session("k", (bench.turn("b"),)))
     with pytest.raises(ValueError, match="message arrays do not have"):

@@ -247,6 +247,8 @@ def endpoint_fields(workload: Workload, settings: dict[str, Any]) -> dict[str, A
                 f"--endpoint-type raw sends whole request bodies, which a {workload.format} file does not have: take chat, "
                 "completions, responses or messages; --endpoint-path goes with each of them"
             )
+    if kind == "completions":
+        _check_prompts(workload)
     if settings["context_mode"] in ON_SERVER and kind != "responses":
         raise click.UsageError(
             f"--context-mode {settings['context_mode']} needs --endpoint-type responses: only this API keeps histories"
@@ -261,6 +263,24 @@ def endpoint_fields(workload: Workload, settings: dict[str, Any]) -> dict[str, A
         "use_legacy_max_tokens": settings["use_legacy_max_tokens"],
         "session_header": settings["session_header"],
     }
+
+
+def _check_prompts(workload: Workload) -> None:
+    """Raises click.UsageError that names every turn which no prompt of text can carry."""
+    from llmirage_client.targets.endpoints.completions import CompletionsEndpoint
+    from llmirage_client.workload.session import Problem, WorkloadError
+    from llmirage_shared.chat_template import ChatTemplateError
+
+    endpoint = CompletionsEndpoint()
+    problems = []
+    for session in workload.sessions.values():
+        for index, turn in enumerate(session.turns):
+            try:
+                endpoint.items(turn.messages)
+            except ChatTemplateError as error:
+                problems.append(Problem(str(error), session.line, f"turns.{index}.messages"))
+    if problems:
+        raise click.UsageError(str(WorkloadError(workload.path, problems)))
 
 
 def in_context_mode_of(workload: Workload, settings: dict[str, Any]) -> Workload:
