@@ -114,7 +114,8 @@ class VirtualDriver:
                 continue
             if self._note(ends):
                 now = ends[-1].time_s
-                self._note(cluster.advance(now))
+                if cluster.next_event_time() <= now:
+                    self._note(cluster.advance(now))
                 return now
 
     def _note(self, ends: list[StepEnd]) -> bool:

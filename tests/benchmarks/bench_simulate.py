@@ -30,7 +30,9 @@ def cluster(instances: int) -> ClusterConfig:
     return ClusterConfig(model=MODEL, gpu="h100_sxm", instances=instances)
 
 
-def cheapest(config: ClusterConfig, workload: Workload, options: RunOptions, door: Door = "direct") -> tuple[float, Simulation]:
+def cheapest(
+    config: ClusterConfig, workload: Workload, options: RunOptions, door: Door = "direct"
+) -> tuple[float, Simulation]:
     """CPU seconds of the cheapest of some runs; the first one in a process also loads catalogues and is not counted."""
     simulate(config, synthetic_load(100, 10, 5, seed=1), options, door=door)
     best, kept = float("inf"), None

@@ -9,7 +9,7 @@ import click
 
 from llmirage_client.commands.flags.cluster import cluster_config, cluster_flags
 from llmirage_client.commands.flags.lists import only
-from llmirage_client.commands.flags.load import load_fields, load_flags
+from llmirage_client.commands.flags.load import check_schedule, load_fields, load_flags
 from llmirage_client.commands.flags.measure import measure_fields, measure_flags
 from llmirage_client.commands.flags.sections import SectionedCommand, flag, together
 from llmirage_client.commands.flags.workload import load_workload, workload_fields, workload_flags
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _SYNTHETIC = "Load without a file"
 _SIMULATION = "Simulation"
+_LISTS = ("concurrency", "request_rate", "request_count", "num_conversations")  # options that take several values elsewhere
 
 synthetic_flags = together(
     flag(
@@ -109,7 +110,7 @@ def simulate(workload: str | None, **settings: Any) -> None:
     """  # fmt: skip
     if settings["random_seed"] is None:
         settings["random_seed"] = 0
-    for name in ("concurrency", "request_rate", "request_count", "num_conversations"):
+    for name in _LISTS:
         if len(settings[name] or ()) > 1:
             raise click.UsageError(f"--{name.replace('_', '-')} has several values: `llmirage sweep` compares them")
     config = cluster_config(settings, settings["random_seed"])
@@ -120,8 +121,20 @@ def simulate(workload: str | None, **settings: Any) -> None:
     from llmirage_client.study.simulation import SimulationError, simulate
     from llmirage_client.targets.simulator import ConfigError
 
+    options = RunOptions(**fields)
+    check_schedule(loaded, options)
+    shown = {name: value for name, value in settings.items() if value not in (None, (), False)}
+    shown |= {name: only(shown[name]) for name in _LISTS if name in shown}
     try:
-        simulation = simulate(config, loaded, RunOptions(**fields), door=settings["door"], max_time_s=settings["max_time"])
+        simulation = simulate(
+            config,
+            loaded,
+            options,
+            door=settings["door"],
+            max_time_s=settings["max_time"],
+            shown=shown,
+            trace=settings["trace"] is not None,
+        )
     except (SimulationError, ConfigError) as error:
         click.echo(f"llmirage simulate: {error}", err=True)
         sys.exit(2)

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from llmirage_client.measure.record import Exchange, RequestError
 from llmirage_client.targets.clock import wake
-from llmirage_client.targets.http import HttpTarget
-from llmirage_client.targets.memory import MemoryTransport
 from llmirage_client.targets.target import Call
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.router import RouterError
 from llmirage_server.virtual_driver import PLANS, Plans, VirtualDriver
 
 if TYPE_CHECKING:
+    from llmirage_client.targets.http import HttpTarget
     from llmirage_server.app import LlmirageApp
 
 OUTPUT_IDS = "output_ids"  # in the body of a call without text: the ids that its reply will have
@@ -37,7 +36,7 @@ class DirectTarget:
 
     def __init__(self, driver: VirtualDriver, app: LlmirageApp | None = None, timeout_s: float | None = None) -> None:
         self._driver = driver
-        self._http = None if app is None else HttpTarget(LOCAL_URL, timeout_s=timeout_s, transport=MemoryTransport(app))
+        self._http = None if app is None else _http_target(app, timeout_s)
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
         self._ids = itertools.count()
@@ -104,6 +103,13 @@ class DirectTarget:
             "prompt_tokens_details": {"cached_tokens": request.cached_tokens},
         }
         return exchange
+
+
+def _http_target(app: LlmirageApp, timeout_s: float | None) -> HttpTarget:
+    from llmirage_client.targets.http import HttpTarget  # with httpx, which lengths alone do not need
+    from llmirage_client.targets.memory import MemoryTransport
+
+    return HttpTarget(LOCAL_URL, timeout_s=timeout_s, transport=MemoryTransport(app))
 
 
 def _unstreamed(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -158,11 +158,19 @@ class CompressedInstance(Instance):
         scheduler, size = self._scheduler, self._batch.size
         return size > 0 and not scheduler.prefilling and not (scheduler.waiting and scheduler.may_admit(size))
 
-    def _go_on(self, now: float) -> None:
-        """After a step: begin a run at once, if that is what comes. Nothing is settled of it if someone comes now."""
+    def _go_on(self, now: float, alone: bool) -> None:
+        """After a step: begin the next one at once, where nothing can come of this very moment that would be part of it.
+
+        A run may always begin: nothing is settled of it before time goes on. A step with prompts may if the front end holds
+        back whoever is submitted now, and `alone`: if nobody has finished, to whom a client could answer at once.
+        """
         self._start_s = now
-        if self._steady_now and not (self._arriving and self._arriving[0][0] <= now):
+        if self._arriving and self._arriving[0][0] <= now:
+            return
+        if self._steady_now:
             self._begin_run(now)
+        elif alone and self._front_end_s and self._scheduler.has_work:
+            self._begin(now)
 
     def _begin_step(self, start_s: float) -> bool:
         """Form a step that may have prompts in it; False if running sequences find no memory."""
@@ -209,7 +217,7 @@ class CompressedInstance(Instance):
             else:
                 batch.join(sequence, batch.step - 1)
         end = self._finish(finished, now) if finished else None
-        self._go_on(now)
+        self._go_on(now, end is None)
         return end
 
     # --- runs of decoding steps ---
@@ -251,7 +259,7 @@ class CompressedInstance(Instance):
         self._count_steps(steps, steps)
         finished = self._take_done()
         end = self._finish(finished, now) if finished else None
-        self._go_on(now)
+        self._go_on(now, end is None)
         return end
 
     def _settle(self, now: float) -> None:

@@ -76,8 +76,8 @@ class SteadySteps:
     def _many(self, decodes: int, context_sum: int, longest: int, start_s: float, steps: int) -> list[float]:
         """The ends of so many steps, worked out together.
 
-        Everything but the powers is IEEE arithmetic, the same in arrays as in single numbers. Powers are not: those of arrays
-        may differ in the last bit from those of the C library, so they are taken one by one.
+        Everything but the powers is IEEE arithmetic, the same in arrays as in single numbers. Powers of arrays may differ in
+        the last bit from those of the C library, so they are taken one by one.
         """
         base, shared, scale, host, hidden = self._constant(decodes)
         calls, k = self._ops[0][0], self._one
@@ -161,7 +161,7 @@ class SteadySteps:
             longest += 1
 
     def _constant(self, decodes: int) -> tuple[float, float, float, float, float]:
-        """What does not depend on contexts: GPU seconds before and after attention, their scale; the host's, seen and hidden."""
+        """What does not depend on contexts: GPU seconds before and after attention, their scale; the host's."""
         known = self._known.get(decodes)
         if known is None:
             stage, engine = self._stage, self._engine

@@ -66,9 +66,7 @@ def test_engines_whose_steps_are_followed_one_by_one(engine: str) -> None:
 @pytest.mark.parametrize("name", ["dag-agent-team.jsonl", "mixed-flat-agentic.jsonl"])
 def test_bundled_files(name: str) -> None:
     workload = load(str(WORKLOADS / name), None, {}, {})
-    options = RunOptions(
-        seed=3, concurrency=None if workload.timed else 3, fixed_schedule=workload.timed, request_count=40
-    )
+    options = RunOptions(seed=3, concurrency=None if workload.timed else 3, fixed_schedule=workload.timed, request_count=40)
     assert len(both(workload, options, instances=2)) > 10
 
 

@@ -48,9 +48,9 @@ def test_columns_and_metrics_are_those_of_the_records(settings: dict[str, int]) 
     columns = columns_of(result.records)
     for field in dataclasses.fields(columns):
         if field.name not in ("stamps_s", "usage", "ack_s", "conversation"):
-            assert np.array_equal(
-                getattr(columns, field.name), getattr(simulation.columns, field.name), equal_nan=True
-            ), field.name
+            assert np.array_equal(getattr(columns, field.name), getattr(simulation.columns, field.name), equal_nan=True), (
+                field.name
+            )
     for tag, counts in columns.usage.items():
         assert np.array_equal(counts, simulation.columns.usage[tag], equal_nan=True), tag
     wanted, found = compute(result), simulation.metrics
