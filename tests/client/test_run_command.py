@@ -217,3 +217,40 @@ def test_bodies_sent_as_they_are_are_said_to_ignore_extra_inputs(endpoint: Endpo
     assert result.exit_code == 0, result.output
     assert endpoint.bodies == [body]
     assert "--extra-inputs do not change them" in " ".join(result.output.split())
+
+
+def forked(folder: Path) -> Path:
+    """A root that fails on its second turn, and a fork that fails on its first."""
+    file = folder / "forked.jsonl"
+
+    def turn(text: str, **fields: Any) -> dict[str, Any]:
+        return {"messages": [{"role": "user", "content": text}], **fields}
+
+    root = {"session_id": "r", "turns": [turn("r0"), turn("FAIL r1"), turn("r2", forks=["k"])]}
+    kid = {"session_id": "k", "turns": [turn("FAIL k0"), turn("k1")]}
+    file.write_text(json.dumps(root) + "\n" + json.dumps(kid) + "\n")
+    return file
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "texts"),
+    [
+        ([], "", ["r0", "FAIL r1", "r2", "FAIL k0", "k1"]),
+        (["--fail-fast"], "", ["r0", "FAIL r1"]),
+        ([], "1", ["r0", "FAIL r1", "r2", "FAIL k0"]),
+    ],
+)
+def test_fail_fast_stops_for_good_and_ends_with_1(
+    arguments: list[str],
+    environment: str,
+    texts: list[str],
+    endpoint: Endpoint,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AIPERF_DAG_FAIL_FAST", environment)
+    result = invoke(forked(tmp_path), "--url", endpoint.url, "--artifact-dir", tmp_path / "out", *arguments)
+    assert result.exit_code == 1
+    assert [body["messages"][-1]["content"] for body in endpoint.bodies] == texts
+    stopped = "failed, and --fail-fast is set" in " ".join(result.output.split())
+    assert stopped == bool(arguments or environment)
