@@ -79,6 +79,11 @@ class CompressedInstance(Instance):
     def waiting(self) -> int:
         return len(self._scheduler.waiting) + len(self._arriving)
 
+    @property
+    def requests(self) -> tuple[int, int]:
+        scheduler = self._scheduler
+        return len(scheduler.waiting) + len(self._arriving), len(scheduler.running)
+
     def reach(self, now: float) -> None:
         if self._formed:
             self._settle(now)

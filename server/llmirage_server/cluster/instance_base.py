@@ -71,6 +71,11 @@ class InstanceBase(ABC):
     @abstractmethod
     def waiting(self) -> int: ...
 
+    @property
+    def requests(self) -> tuple[int, int]:
+        """`waiting` and `running`, for those who ask every instance for both."""
+        return self.waiting, self.running
+
     @abstractmethod
     def match(self, key: bytes) -> int:
         """Leading tokens of `key` (radix_tree.token_bytes) whose KV is here, on the best rank. Changes nothing."""

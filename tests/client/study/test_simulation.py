@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -57,7 +58,7 @@ def test_looking_at_the_cluster_changes_nothing() -> None:
     steps = traced.steps
     assert len(steps) == 2
     for spans in steps:
-        assert all(before.end_s <= after.start_s + 1e-12 for before, after in zip(spans, spans[1:], strict=False))
+        assert all(before.end_s <= after.start_s + 1e-12 for before, after in itertools.pairwise(spans))
     prompt_tokens = sum(span.prompt_tokens * span.steps for spans in steps for span in spans)
     cached = traced.columns.usage["usage_prompt_cache_read_tokens"].sum()
     assert prompt_tokens == traced.columns.usage["usage_prompt_tokens"].sum() - cached

@@ -56,8 +56,8 @@ def load(instance: InstanceBase) -> int:
 
 def loads(instances: Sequence[InstanceBase], gap: int = BALANCE_REQUESTS) -> tuple[list[int], bool]:
     """The `load` of each, and whether one has over `gap` requests more, and 1.5 times as many, as another."""
-    requests = [(instance.waiting, instance.running) for instance in instances]
-    counts = [waiting + running for waiting, running in requests]
+    requests = [instance.requests for instance in instances]
+    counts = list(map(sum, requests))
     most, fewest = max(counts), min(counts)
     out_of_balance = most - fewest > gap and most > fewest * _BALANCE_RATIO
     return [4 * waiting + running for waiting, running in requests], out_of_balance

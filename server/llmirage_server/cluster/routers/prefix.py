@@ -32,10 +32,15 @@ class Prefix(Router):
     def __init__(self, seed: int = 0) -> None:
         self._rotation = Rotation()
         self._sent = PrefixIndex()
+        self._instances: Sequence[InstanceBase] = ()
+        self._positions: dict[int, int] = {}  # of these instances, by index
 
     def choose(self, request: Request, instances: Sequence[InstanceBase]) -> int:
         key, prompt_bytes = request.key, TOKEN_BYTES * len(request.prompt)
-        positions = {instance.index: i for i, instance in enumerate(instances)}
+        if instances is not self._instances:  # one list until an instance comes or goes
+            self._instances = instances
+            self._positions = {instance.index: i for i, instance in enumerate(instances)}
+        positions = self._positions
         scores, out_of_balance = loads(instances, _BALANCE_REQUESTS)
         matched_bytes, found = self._sent.longest(key, positions, prompt_bytes)
         if matched_bytes > _MATCHED_SHARE * prompt_bytes and not out_of_balance:
