@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from llmirage_server.perf.deployment import Deployment
 
-MODELS = [
+MODELS: list[tuple[str, str, dict[str, Any]]] = [
     ("meta-llama/Llama-3.1-8B", "h100_sxm", {}),
     ("meta-llama/Llama-3.1-8B", "l40s", {"engine": "sglang"}),
     ("meta-llama/Llama-3.1-70B", "h100_sxm", {"tp": 4, "weights": "fp8"}),

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from contextlib import suppress
 from typing import Any, ClassVar
 from urllib.parse import unquote
 
@@ -22,6 +21,8 @@ from llmirage_client.targets.connection import Want
 from llmirage_client.targets.fault import Fault, FaultKind
 from llmirage_client.targets.transport import BodyStream, exceptions_of
 from llmirage_shared.virtual_time import VirtualTimeLoop
+
+_GRACE_S = 1.0
 
 Message = MutableMapping[str, Any]
 App = Callable[[Any, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]]
@@ -149,7 +150,7 @@ class MemoryCore:
     def __init__(self, app: Any) -> None:
         """app: any ASGI application. Its lifespan events are not sent."""
         self._app: App = app
-        self._calls: set[asyncio.Task[None]] = set()
+        self._calls: dict[asyncio.Task[None], _AppCall] = {}
         self._last: asyncio.Future[None] | None = None  # when the request before has been taken in
 
     async def handle_async_request(self, request: Any) -> Any:
@@ -162,8 +163,8 @@ class MemoryCore:
                 await asyncio.shield(before)
         call = _AppCall(body, lambda: wake(entered))
         task = loop.create_task(call.run(self._app, _scope(request)))
-        self._calls.add(task)
-        task.add_done_callback(self._calls.discard)
+        self._calls[task] = call
+        task.add_done_callback(lambda done: self._calls.pop(done, None))
         if on_sent := request.extensions.get("on_sent"):
             on_sent()
         limits = request.extensions.get("timeout") or {}
@@ -181,12 +182,14 @@ class MemoryCore:
         )
 
     async def aclose(self) -> None:
-        """Ends what the app still has to do for requests."""
-        for task in list(self._calls):
-            task.cancel()
-        for task in list(self._calls):
-            with suppress(asyncio.CancelledError):
-                await task
+        """Leaves every request under way; what the app has not ended within a second is cancelled."""
+        for call in self._calls.values():
+            call.leave()
+        if self._calls:
+            _, slow = await asyncio.wait(list(self._calls), timeout=_GRACE_S)
+            for task in slow:
+                task.cancel()
+            await asyncio.gather(*slow, return_exceptions=True)
 
 
 def _scope(request: Any) -> Message:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,7 +37,7 @@ def test_nothing_has_no_summary() -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"num_gpu_blocks_override": 200, "max_model_len": 1500}, {"engine": "sglang"}])
-def test_columns_and_metrics_are_those_of_the_records(settings: dict[str, int]) -> None:
+def test_columns_and_metrics_are_those_of_the_records(settings: dict[str, Any]) -> None:
     """With memory that runs out, too: then tokens of one request come in several stretches."""
     workload = synthetic_load("100:900", "1:120", 60, turns="1:3", wait_s=0.2, seed=3)
     config = ClusterConfig(model="meta-llama/Llama-3.1-8B", gpu="h100_sxm", instances=2, **settings)
