@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -149,6 +150,22 @@ def test_the_table_is_there_after_every_point(
     content = json.loads((tmp_path / "out" / "sweep.json").read_text())
     assert [point["concurrency"] for point in content["points"]] == [1, 2]
     assert content["search"]["interrupted"]
+
+
+def test_ctrl_c_between_points_leaves_the_table(
+    endpoint: Endpoint, workload: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("llmirage_client.commands.execute_points.time", SimpleNamespace(sleep=interrupted))
+    arguments = ("--number", 2, "--sleep-interval", 60, "--artifact-dir", tmp_path / "out")
+    result = invoke(workload, endpoint, "--concurrency", "1,2", *arguments)
+    assert result.exit_code == 130
+    assert "The points after concurrency 1 were not run." in result.output
+    result = invoke(workload, endpoint, "--find-max", "error_rate<1%", *arguments)
+    assert result.exit_code == 130
+    assert "The search was stopped. So far concurrency 1 is the highest known to meet error_rate<1%." in result.output
 
 
 def test_a_failed_request_anywhere_ends_a_sweep_with_1(endpoint: Endpoint, workload: Path, tmp_path: Path) -> None:

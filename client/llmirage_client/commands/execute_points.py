@@ -98,11 +98,15 @@ def execute_sweep(loads: Loads, points: Sequence[Point], stop_at_saturation: boo
     """Runs the points in their order. Returns the exit status: 1 when a request failed anywhere."""
     results: list[PointResult] = []
     saturated: str | None = None
+    stopped = False
     for point in points:
         try:
             results.append(loads.run(point, len(points)))
         except RefusedError as error:
             return _refused(error, loads, results)
+        except KeyboardInterrupt:  # between two points; within one it is the run that stops
+            stopped = True
+            break
         _save(loads, results)
         if results[-1].interrupted:
             break
@@ -111,35 +115,42 @@ def execute_sweep(loads: Loads, points: Sequence[Point], stop_at_saturation: boo
             saturated = f"Saturated from {results[-1].name} on: {why}."
         if why and stop_at_saturation:
             break
+    if not results:
+        return INTERRUPTED
     notes = [note for note in (saturated, loads.wrapped()) if note]
     if len(results) < len(points):
         notes.append(f"The points after {results[-1].name} were not run.")
     if results[-1].interrupted:
         notes.append(f"{results[-1].name} was cut off.".capitalize())
     _report(loads, results, notes, None)
-    return max(result.status for result in results)
+    return INTERRUPTED if stopped else max(result.status for result in results)
 
 
 def execute_search(loads: Loads, search: Search) -> int:
     """Searches. Returns the exit status: 0 with an answer, 1 when nothing meets the objectives."""
     states = MaxSearch(search.start, search.lower, search.upper, search.variable == "concurrency", search.precision)
     results: list[PointResult] = []
+    stopped = False
     for point in _probes(loads.workload, states, loads.options, search.variable):
         try:
             result = loads.run(point, None)
         except RefusedError as error:
             return _refused(error, loads, results)
+        except KeyboardInterrupt:
+            stopped = True
+            break
         result.verdicts = judge(search.objectives, result.metrics)
         results.append(result)
-        if result.interrupted:
+        stopped = result.interrupted
+        if stopped:
             break
         met = result.meets
         states.tell(point.load, met)
         _save(loads, results, answer=_answer(search, states, True))
         click.echo(f"  {'meets' if met else 'does not meet'} the SLO: {result.reasons()}")
-    interrupted = bool(results) and results[-1].interrupted
-    _report(loads, results, [note for note in (loads.wrapped(),) if note], _answer(search, states, interrupted))
-    return INTERRUPTED if interrupted else 0 if states.best is not None else 1
+    if results:
+        _report(loads, results, [note for note in (loads.wrapped(),) if note], _answer(search, states, stopped))
+    return INTERRUPTED if stopped else 0 if states.best is not None else 1
 
 
 def _answer(search: Search, states: MaxSearch, interrupted: bool) -> SearchAnswer:

@@ -98,8 +98,8 @@ class SearchAnswer:
         what = self.variable.replace("_", " ")
         unit = " turns/s" if self.variable == "request_rate" else ""
         if self.interrupted:
-            known = "none is known to" if self.best is None else f"{what} {self.best:g}{unit} does"
-            return f"The search was stopped. So far, of the loads that meet {self.slo}, {known}."
+            known = "no load is" if self.best is None else f"{what} {self.best:g}{unit} is the highest"
+            return f"The search was stopped. So far {known} known to meet {self.slo}."
         if self.best is None:
             return f"Nothing meets {self.slo}: even {what} {self.worst:g}{unit}, the lowest tried, misses it."
         if self.worst is None:
