@@ -181,8 +181,10 @@ class Cluster:
         ]
 
     def readings(self) -> list[InstanceSnapshot]:
-        """`snapshot` without what the cluster knows of each instance: pool, state and transfers."""
-        self._reach()
+        """`snapshot` without what the cluster knows of each instance: pool, state and transfers.
+
+        KV memory and busy time may be behind by the steps of one run of decoding.
+        """
         return [instance.snapshot() for instance in self._instances]
 
     def trace_steps(self) -> list[list[StepSpan]]:

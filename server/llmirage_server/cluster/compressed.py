@@ -318,9 +318,10 @@ class CompressedInstance(Instance):
         if not self._formed:
             return super().batches()
         size = self._batch.size
-        if self._flight is None:
+        if self._flight is None and not self._run_steps:
             return []
-        return [StepBatch(self._flight.prefill, [self._batch.context_sum // size] * size if size else [])]
+        prefill = self._flight.prefill if self._flight is not None else ()
+        return [StepBatch(prefill, [self._batch.context_sum // size] * size if size else [])]
 
     def _dissolve(self) -> None:
         """From sums to sequences: the plain way from here on."""
