@@ -17,6 +17,7 @@ Floats = npt.NDArray[np.float64]
 
 MOST_SAMPLES = 256
 _FIRST_EVERY_S = 0.25
+_STEP_EVERY = 4  # samples, of which one looks into a step
 
 _COUNTED = ("prefix_hit_tokens", "prefix_query_tokens", "preemptions", "busy_s")
 _LEVELS = ("running", "waiting", "kv_used_tokens", "cached_tokens")
@@ -112,7 +113,8 @@ class Sampler:
     def _note(self, now: float) -> None:
         self._times.append(now)
         self._samples.append(self._cluster.readings())
-        self._look_into_step()
+        if len(self._times) % _STEP_EVERY == 1:
+            self._look_into_step()
 
     def _array(self, name: str) -> Floats:
         return np.array([[getattr(one, name) for one in sample] for sample in self._samples], dtype=np.float64).T

@@ -71,7 +71,7 @@ def token_bytes(tokens: TokenIds) -> bytes:
     return np.ascontiguousarray(tokens, dtype=np.int32).tobytes()
 
 
-_BLANK = np.zeros(1 << 12, dtype=np.int32)
+_BLANK = np.zeros(1 << 18, dtype=np.int32)  # never written to: the system gives it no memory
 
 
 def _blank(tokens: int) -> TokenIds:
