@@ -21,6 +21,10 @@ COMMANDS = {
         "llmirage_client.commands.simulate:simulate",
         "Run a workload on a simulated cluster in virtual time.",
     ),
+    "size": (
+        "llmirage_client.commands.size:size",
+        "Find the cheapest deployment that meets objectives, or what one carries.",
+    ),
     "report": ("llmirage_client.commands.report:report", "Write one HTML page about a run, or about several."),
     "compare": ("llmirage_client.commands.compare:compare", "Show what differs between runs, and what is only noise."),
     "step": ("llmirage_server.step_command:step", "Explain one forward pass of a model on a GPU, operation by operation."),

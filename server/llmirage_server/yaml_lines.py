@@ -28,8 +28,11 @@ class Entry:
     node: Node
 
 
-def read_mapping(path: str) -> tuple[Entry, ...]:
-    """The `key: value` lines of a file; none of an empty one. Raises ConfigError with `file:line: problem`."""
+def read_mapping(path: str, what: str = "a cluster file") -> tuple[Entry, ...]:
+    """The `key: value` lines of a file; none of an empty one. Raises ConfigError with `file:line: problem`.
+
+    what: the kind of file it should be, for errors.
+    """
     import yaml  # only needed here, and start-up time counts
 
     try:
@@ -42,7 +45,7 @@ def read_mapping(path: str) -> tuple[Entry, ...]:
         if root is None:
             return ()
         if not isinstance(root, yaml.MappingNode):
-            raise ConfigError([f"{path}:{root.start_mark.line + 1}: a cluster file is a list of `key: value` lines"])
+            raise ConfigError([f"{path}:{root.start_mark.line + 1}: {what} is a list of `key: value` lines"])
         entries = _locate(path, root, yaml.SafeLoader(""), depth=0).entries
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1

@@ -18,6 +18,7 @@ from llmirage_server.cluster.router import RouterError
 from llmirage_server.config import ClusterConfig, ConfigError
 from llmirage_server.planning import ServedPool, plan
 from llmirage_server.virtual_driver import Flight, VirtualDriver
+from llmirage_server.yaml_lines import Entry, Node, read_mapping
 
 if TYPE_CHECKING:
     from llmirage_server.app import LlmirageApp
@@ -26,8 +27,10 @@ __all__ = [
     "Cluster",
     "ClusterConfig",
     "ConfigError",
+    "Entry",
     "Flight",
     "InstanceSnapshot",
+    "Node",
     "Request",
     "RouterError",
     "ServedPool",
@@ -36,6 +39,7 @@ __all__ = [
     "new_app",
     "new_cluster",
     "plan_of",
+    "read_mapping",
 ]
 
 _TEXT: dict[tuple[Any, ...], Any] = {}  # tokenizers and what speaks with them, by the settings that choose them

@@ -27,6 +27,15 @@ _NOT_HERE = (
 
 def cluster_flags(command: Any) -> Any:
     """--cluster FILE and an option for every setting that matters to a simulation."""
+    return cluster_flags_but()(command)
+
+
+def cluster_flags_but(*left_out: str) -> Decorator:
+    """The same without some settings, by name."""
+    return lambda command: _with_options(command, left_out)
+
+
+def _with_options(command: Any, left_out: tuple[str, ...]) -> Any:
     from llmirage_server.cli_options import setting_option
     from llmirage_server.config import DEFAULTS
 
@@ -39,7 +48,7 @@ def cluster_flags(command: Any) -> Any:
             help="YAML file with settings and pools, or bundled:NAME; flags win (docs/cluster-files.md).",
         )
     ]
-    options += [setting_option(name) for name in DEFAULTS if name not in _NOT_HERE]
+    options += [setting_option(name) for name in DEFAULTS if name not in (*_NOT_HERE, *left_out)]
     command = together(*options)(command)
     for option in command.__click_params__:
         if (group := getattr(option, "group", None)) is not None:

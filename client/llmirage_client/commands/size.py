@@ -1,0 +1,239 @@
+"""`llmirage size`: the cheapest deployment that meets objectives, or what a deployment carries."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from llmirage_client.commands.flags.cluster import cluster_config, cluster_flags_but
+from llmirage_client.commands.flags.sections import SectionedCommand
+from llmirage_client.commands.flags.sizing import output_flags, sizing_flags
+from llmirage_client.commands.flags.workload import load_workload, workload_fields, workload_flags
+from llmirage_client.commands.simulate import synthetic_flags
+
+if TYPE_CHECKING:
+    from llmirage_client.measure.slo import Objective
+    from llmirage_client.study.traffic import Source, Traffic
+    from llmirage_client.targets.deployments import Refused, Shape
+    from llmirage_server.config import ClusterConfig
+
+_IN_LISTS = (
+    "gpu",
+    "engine",
+    "weights",
+    "instances",
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "data_parallel_size",
+    "expert_parallel_size",
+)
+
+
+@click.command(cls=SectionedCommand, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.argument("workload", required=False)
+@sizing_flags
+@synthetic_flags
+@output_flags
+@cluster_flags_but(*_IN_LISTS)
+@workload_flags
+def size(workload: str | None, **settings: Any) -> None:
+    """Find the cheapest deployment that meets objectives under the traffic of WORKLOAD (a file, bundled:NAME, or lengths by
+    --isl and --osl), sent at --request-rate or by --concurrency users.
+
+    Every way to split the model over the GPUs named is pruned with the roofline, the rest simulated, --requests requests
+    (1000) each. Exit status: 0 an answer, 1 nothing meets the objectives, 2 the input was refused.
+    """  # fmt: skip
+    from llmirage_client.study.simulation import SimulationError
+    from llmirage_client.targets.simulator import ConfigError
+
+    try:
+        answered = _max_rate(workload, settings) if settings["max_rate"] else _size(workload, settings)
+    except (SimulationError, ConfigError) as error:
+        _refuse(str(error))
+    sys.exit(0 if answered else 1)
+
+
+def _size(file: str | None, settings: dict[str, Any]) -> bool:
+    from llmirage_client.study.size_report import Report
+    from llmirage_client.study.sizing import Goal, size
+    from llmirage_client.study.trial import REQUESTS, Trials
+
+    objectives, base, shapes, refused = _asked(settings)
+    if len(base.pools) > 1:
+        _refuse("the cluster has several pools: size varies one; `llmirage sweep` and --max-rate take clusters as they are")
+    traffic = _traffic(_source(file, settings), settings)
+    prices, source = _prices(shapes, settings)
+    goal: Goal = settings["goal"] or ("cost" if all(shape.gpu in prices for shape in shapes) else "gpus")
+    if goal == "cost" and (unknown := sorted({shape.gpu for shape in shapes} - set(prices))):
+        _refuse(f"--goal cost: the price of {', '.join(unknown)} is not known: give it with --price, or ask for --goal gpus")
+    trials = Trials(traffic, objectives, settings["requests"] or REQUESTS, settings["max_time"])
+    progress, done = _progress(settings)
+    sizing = size(
+        base,
+        shapes,
+        refused,
+        trials,
+        prices,
+        goal=goal,
+        max_gpus=settings["max_gpus"],
+        runners_up=settings["runners_up"],
+        progress=progress,
+    )
+    done()
+    _write(Report(sizing, base, traffic, objectives, source), settings)
+    return sizing.answer is not None
+
+
+def _max_rate(file: str | None, settings: dict[str, Any]) -> bool:
+    from llmirage_client.study.max_rate import max_rates
+    from llmirage_client.study.max_rate_report import Report
+    from llmirage_client.study.trial import REQUESTS, Trials
+
+    objectives, base, shapes, refused = _asked(settings)
+    for name in ("request_rate", "concurrency"):
+        if name == "request_rate" and settings[name] is not None:
+            _refuse(
+                "--max-rate finds the request rate: leave --request-rate out (or give --concurrency 1 to look for users)"
+            )
+    source = _source(file, settings)
+    settings["request_rate"] = None if settings["concurrency"] else 1.0
+    trials = Trials(_traffic(source, settings), objectives, settings["requests"] or REQUESTS, settings["max_time"])
+    prices, price_source = _prices(shapes, settings)
+    progress, done = _progress(settings)
+    found = max_rates(base, shapes, refused, trials, settings["instances"] or base.instances, progress)
+    done()
+    _write(Report(found, base, trials.traffic, objectives, prices, price_source), settings)
+    return any(carried.trial is not None for carried in found.carried)
+
+
+def _asked(settings: dict[str, Any]) -> tuple[tuple[Objective, ...], ClusterConfig, list[Shape], list[Refused]]:
+    """The objectives, the cluster without its shape, and the shapes. Exits where something is wrong with them."""
+    from llmirage_client.measure.slo import SloError, parse_slo
+    from llmirage_client.targets.deployments import shapes
+    from llmirage_client.targets.simulator import ConfigError
+
+    problems: list[str] = []
+    objectives: tuple[Objective, ...] = ()
+    try:
+        objectives = parse_slo(settings["slo"])
+    except SloError as error:
+        problems += [f"--slo: {problem}" for problem in error.problems]
+    base = cluster_config(settings | dict.fromkeys(_IN_LISTS), settings["random_seed"])
+    possible: list[Shape] = []
+    refused: list[Refused] = []
+    try:
+        possible, refused = shapes(
+            base,
+            settings["gpus"] or (base.gpu,),
+            settings["engines"] or (base.engine,),
+            settings["weights"] or (base.weights,),
+            *(settings[name] or () for name in ("tps", "pps", "dps", "eps")),
+        )
+    except ConfigError as error:
+        problems += error.problems
+    if not problems and not possible:
+        problems = [
+            "no deployment is possible:",
+            *dict.fromkeys(f"  {r.shape.gpu} {r.shape.split}: {r.reason}" for r in refused),
+        ]
+    if problems:
+        _refuse("\n".join(problems))
+    return objectives, base, possible, refused
+
+
+def _source(file: str | None, settings: dict[str, Any]) -> Source:
+    from llmirage_client.study.traffic import file_source, synthetic_source
+    from llmirage_client.workload.session import WorkloadError
+
+    given = [f"--{name}" for name in ("isl", "osl") if settings[name] is not None]
+    if file is not None and given:
+        _refuse(f"{given[0]} is for a load without a file: give either it or WORKLOAD")
+    if file is None and len(given) < 2:
+        _refuse("give a WORKLOAD, or a load without a file by --isl and --osl")
+    try:
+        if file is not None:
+            source = file_source(load_workload(file, settings, None))
+        else:
+            source = synthetic_source(
+                settings["isl"],
+                settings["osl"],
+                settings["turns"],
+                settings["think_time"],
+                settings["shared_prefix"],
+                settings["random_seed"],
+            )
+        source.workload(1)
+    except WorkloadError as error:
+        _refuse(str(error))
+    return source
+
+
+def _traffic(source: Source, settings: dict[str, Any]) -> Traffic:
+    from llmirage_client.load.options import RunOptions
+    from llmirage_client.study.traffic import Traffic
+
+    rate, users = settings["request_rate"], settings["concurrency"]
+    if (rate is None) == (users is None):
+        _refuse("say how much traffic there is, by --request-rate or by --concurrency")
+    smoothness = settings["arrival_smoothness"]
+    options = RunOptions(
+        **workload_fields(settings),
+        seed=settings["random_seed"],
+        arrival_pattern=settings["arrival_pattern"] or ("poisson" if smoothness is None else "gamma"),
+        arrival_smoothness=1.0 if smoothness is None else smoothness,
+    )
+    if rate is not None:
+        return Traffic(source, "request_rate", float(rate), options)
+    return Traffic(source, "concurrency", float(users), options)
+
+
+def _prices(shapes: list[Shape], settings: dict[str, Any]) -> tuple[dict[str, float], str]:
+    """USD per hour of each GPU whose price is known, and where the prices come from."""
+    from llmirage_client.study.prices import PriceError, catalogue_prices, read_prices
+
+    gpus = list(dict.fromkeys(shape.gpu for shape in shapes))
+    if settings["price"] is None:
+        return catalogue_prices(gpus)
+    try:
+        return read_prices(settings["price"], gpus)
+    except PriceError as error:
+        _refuse(str(error))
+
+
+def _progress(settings: dict[str, Any]) -> tuple[Callable[[str], None], Callable[[], None]]:
+    """Shows what is looked at on a terminal, and takes it away."""
+    if settings["as_json"] or not sys.stderr.isatty():
+        return (lambda line: None), (lambda: None)
+
+    def show(line: str) -> None:
+        click.echo(f"\r\x1b[K... {line}", err=True, nl=False)
+
+    return show, lambda: click.echo("\r\x1b[K", err=True, nl=False)
+
+
+def _write(report: Any, settings: dict[str, Any]) -> None:
+    import json
+    from pathlib import Path
+
+    if settings["html"]:
+        try:
+            Path(settings["html"]).write_text(report.page(), encoding="utf-8")
+        except OSError as error:
+            _refuse(f"--html {settings['html']}: {error.strerror}")
+    if settings["as_json"]:
+        click.echo(json.dumps(report.json()))
+        return
+    from llmirage_client.report.console import console_for, write_drawn
+
+    console, drawn = console_for(sys.stdout)
+    for block in report.blocks():
+        console.print(block)
+    write_drawn(drawn, sys.stdout)
+
+
+def _refuse(problem: str) -> NoReturn:
+    click.echo(f"llmirage size: {problem}", err=True)
+    sys.exit(2)
