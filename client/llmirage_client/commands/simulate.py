@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from llmirage_client.commands.flags.cluster import cluster_config, cluster_flags
+from llmirage_client.commands.flags.endpoint import endpoint_fields, endpoint_flags, in_context_mode_of
 from llmirage_client.commands.flags.lists import only
 from llmirage_client.commands.flags.load import check_schedule, load_fields, load_flags
-from llmirage_client.commands.flags.measure import measure_fields, measure_flags
+from llmirage_client.commands.flags.measure import measure_flags
 from llmirage_client.commands.flags.sections import SectionedCommand, flag, together
+from llmirage_client.commands.flags.warmup import warmup_fields, warmup_flags
 from llmirage_client.commands.flags.workload import load_workload, workload_fields, workload_flags
 
 if TYPE_CHECKING:
@@ -93,13 +95,33 @@ simulation_flags = together(
 )
 
 
+# Those of the options of `run` that change what is asked, not where and how it travels.
+_ASKED = ("extra_inputs", "endpoint_type", "context_mode", "tool_results", "streaming", "use_legacy_max_tokens")
+
+
+def request_flags(command: Any) -> Any:
+    """The options of `run` that say what a request is."""
+
+    @endpoint_flags
+    def every() -> None: ...
+
+    of_run: list[click.Parameter] = getattr(every, "__click_params__", [])
+    command.__click_params__ = [
+        *getattr(command, "__click_params__", []),
+        *[option for option in of_run if option.name in _ASKED],
+    ]
+    return command
+
+
 @click.command(cls=SectionedCommand, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.argument("workload", required=False)
 @simulation_flags
 @synthetic_flags
 @cluster_flags
 @workload_flags
+@request_flags
 @load_flags
+@warmup_flags
 @measure_flags
 def simulate(workload: str | None, **settings: Any) -> None:
     """Run WORKLOAD (a file, bundled:NAME, or lengths by --isl and --osl) on a simulated cluster, and report it.
@@ -114,8 +136,9 @@ def simulate(workload: str | None, **settings: Any) -> None:
         if len(settings[name] or ()) > 1:
             raise click.UsageError(f"--{name.replace('_', '-')} has several values: `llmirage sweep` compares them")
     config = cluster_config(settings, settings["random_seed"])
-    loaded = _workload(workload, settings)
-    fields = load_fields(loaded, settings) | workload_fields(settings) | measure_fields(settings)
+    loaded = in_context_mode_of(_workload(workload, settings), settings)
+    fields = endpoint_fields(loaded, settings | {"endpoint_path": None, "session_header": None, "model": None})
+    fields |= load_fields(loaded, settings) | workload_fields(settings) | warmup_fields(settings)
 
     from llmirage_client.load.options import RunOptions
     from llmirage_client.study.simulation import SimulationError, simulate

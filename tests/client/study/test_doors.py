@@ -70,6 +70,15 @@ def test_bundled_files(name: str) -> None:
     assert len(both(workload, options, instances=2)) > 10
 
 
+@pytest.mark.parametrize("api", ["chat", "completions", "responses", "messages"])
+@pytest.mark.parametrize("streaming", [True, False])
+def test_every_api(api: Any, streaming: bool) -> None:
+    workload = load(str(WORKLOADS / "dag-agent-team.jsonl"), None, {}, {})
+    options = RunOptions(seed=3, concurrency=3, request_count=20, endpoint_type=api, streaming=streaming)
+    seen = both(workload, options, instances=2)
+    assert all(stamps and error is None for _, stamps, _, error in seen.values())
+
+
 def test_tool_calls_and_forks() -> None:
     tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
     ask = {"role": "user", "content": "Please call the tool and look."}

@@ -186,3 +186,11 @@ def test_the_command_says_that_it_was_stopped() -> None:
     assert result.exit_code == 1
     assert "3 s of the cluster's time are over" in result.stderr
     assert 0 < json.loads(result.stdout)["requests"] < 50
+
+
+def test_requests_can_be_of_another_api_and_a_warm_up_does_not_count() -> None:
+    words = ["simulate", "bundled:dag-agent-team", "--model", "llama-3.1-8b", "--gpu", "h100_sxm", "--concurrency", "2"]
+    words += ["--num-conversations", "2", "--endpoint-type", "responses", "--warmup-request-count", "3", "--json"]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["requests"] == 24
