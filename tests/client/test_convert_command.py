@@ -52,7 +52,7 @@ def test_what_would_be_lost_is_told_and_nothing_is_written(tmp_path: Path) -> No
         ({"max_tokens": 5}, "custom_multi_turn", "most tokens of a reply ('a', turn 0)"),
         ({"extra": {"top_p": 1}}, "share_gpt", "extra request parameters ('a', turn 0)"),
         ({"model": "x"}, "multi_turn", "model ('a', turn 0)"),
-        ({"tools": [{"type": "function"}]}, "multi_turn", "tools ('a', turn 0)"),
+        ({"tools": [{"type": "function"}]}, "multi_turn", "tools ('a', turn 0 and 1 more)"),
         ({"messages": [{"role": "user", "content": "hi", "name": "Ann"}]}, "multi_turn", "messages ('a', turn 0)"),
         ({}, "single_turn", "how history is carried (accumulate) ('a')"),
         ({}, "agentic_jsonl", "conversations whose replies are threaded in ('a')"),

@@ -269,6 +269,19 @@ def test_what_is_no_run_is_refused_in_one_sentence(tmp_path: Path, content: byte
         read_run(tmp_path)
 
 
+@pytest.mark.parametrize(("limits", "words"), [("speed:200", "no metric"), ("ttft", "ttft:LIMIT"), ("ttft:-1 tpot:x", "; ")])
+def test_limits_of_goodput_that_somebody_broke_are_told_in_one_sentence(tmp_path: Path, limits: str, words: str) -> None:
+    write_artifacts(replace(run(record()), options={"goodput": "ttft:200"}), tmp_path)
+    assert compute(read_run(tmp_path)).whole_run["goodput"] == 0
+    summary = tmp_path / "profile_export_aiperf.json"
+    summary.write_text(summary.read_text().replace("ttft:200", limits))
+    with pytest.raises(RunFolderError, match="the limits of --goodput in this run's files cannot be read") as refused:
+        read_run(tmp_path)
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert str(tmp_path) in str(refused.value)
+
+
 def test_a_run_without_a_finished_request_is_a_run(tmp_path: Path) -> None:
     started(tmp_path)
     back = read_run(tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
@@ -10,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from llmirage_client.measure.client_cost import ClientCost
+from llmirage_client.measure.goodput import parse_goodput
 from llmirage_client.measure.record import BranchStats, Record, RunResult
 from llmirage_client.measure.record_line import RecordLineError, record_of
 
 RECORDS_FILE = "profile_export.jsonl"
-SUMMARY_FILE = "profile_export_aiperf.json"
 HEAD_FILE = "llmirage_run.json"
 CUT = "the run has no summary: it was killed, it crashed or it is still going on"
 
@@ -46,6 +47,7 @@ def read_run(place: Path | str) -> RunResult:
     if not records and problems:
         raise RunFolderError(f"{records_path}: no line of it is the record of a request: {problems[0]}")
     result = about.result(records, start_unix_ns)
+    _check_goodput(result.options.get("goodput"), records_path)
     if problems:
         result.notes.append(
             f"{len(problems)} {'line' if len(problems) == 1 else 'lines'} of {records_path.name} could not be read and "
@@ -63,8 +65,6 @@ def find_runs(place: Path | str) -> list[Path]:
 
 
 def _natural(path: Path) -> list[Any]:
-    import re
-
     return [(0, float(part)) if part[0].isdigit() else (1, part) for part in re.findall(r"\d+(?:\.\d+)?|\D+", str(path))]
 
 
@@ -145,6 +145,18 @@ class _About:
             notes=[str(note) for note in own.get("notes") or ()],
             version=str(self.own.get("version") or self.summary.get("aiperf_version") or ""),
         )
+
+
+def _check_goodput(limits: Any, records_path: Path) -> None:
+    """Figures are computed with these limits: somebody may have written others into the file."""
+    try:
+        if limits:
+            parse_goodput(str(limits))
+    except ValueError as error:
+        problem = "; ".join(str(error).splitlines())
+        raise RunFolderError(
+            f"{records_path.parent}: the limits of --goodput in this run's files cannot be read: {problem}"
+        ) from None
 
 
 def _about(records_path: Path) -> _About:

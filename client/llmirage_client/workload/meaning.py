@@ -9,7 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from llmirage_client.workload.session import Round, Session, SyntheticUser, ThinkTime, TokenSpec, Turn, Workload
+from llmirage_client.workload.session import (
+    Round,
+    Session,
+    SyntheticUser,
+    ThinkTime,
+    TokenSpec,
+    Turn,
+    Workload,
+    with_tools,
+)
 
 _TIME_S = 1e-6  # times that differ less are the same: formats write milliseconds or nanoseconds
 
@@ -78,8 +87,12 @@ def _session(
         found.note("conversations started before the first turn", where)
     if _rounds(one.rounds, one.think_time) != _rounds(other.rounds, other.think_time):
         found.note("rounds of an orchestrator", where)
-    for index, (mine, theirs) in enumerate(zip(one.turns, other.turns, strict=True)):
-        _turn(mine, theirs, alone or one.mode == "isolated", f"{where}, turn {index}", found, keys)
+    pairs = zip(one.turns, other.turns, _tools_sent(one), _tools_sent(other), strict=True)
+    inherited = is_fork or bool(_forked(one))  # which tools hold on is then seen in other conversations, too
+    for index, (mine, theirs, my_tools, their_tools) in enumerate(pairs):
+        _turn(mine, theirs, f"{where}, turn {index}", found, keys)
+        if my_tools != their_tools or (inherited and _listed(mine.tools) != _listed(theirs.tools)):
+            found.note("tools", f"{where}, turn {index}")
         if index and not _same_time(mine.arrival_s, theirs.arrival_s):
             found.note("times of later turns", f"{where}, turn {index}")
 
@@ -89,11 +102,8 @@ def _mode(session: Session, alone: bool) -> str:
     return "messages" if alone and messages else session.mode
 
 
-def _turn(
-    one: Turn, other: Turn, tools_of_turn: bool, where: str, found: Differences,
-    keys: tuple[dict[int, int], dict[int, int]],
-) -> None:  # fmt: skip
-    mine, theirs = _body(one, tools_of_turn), _body(other, tools_of_turn)
+def _turn(one: Turn, other: Turn, where: str, found: Differences, keys: tuple[dict[int, int], dict[int, int]]) -> None:
+    mine, theirs = _body(one), _body(other)
     for part in mine:
         if mine[part] != theirs[part]:
             found.note(part, where)
@@ -109,12 +119,17 @@ def _turn(
         found.note("branches and joins", where)
 
 
-def _body(turn: Turn, tools_of_turn: bool) -> dict[str, Any]:
-    extra = dict(turn.extra)
-    tools: Any = None if turn.tools is None else list(turn.tools)
-    if tools_of_turn and tools is not None:
-        extra.setdefault("tools", tools)
-        tools = None
+def _tools_sent(session: Session) -> list[Any]:
+    """Of each turn, the tools its request has; () where it has none. They hold on from turn to turn, extra's do not."""
+    return [turn.extra.get("tools", () if held is None else held) for turn, held in with_tools(session)]
+
+
+def _listed(tools: Sequence[Any] | None) -> list[Any] | None:
+    return None if tools is None else list(tools)
+
+
+def _body(turn: Turn) -> dict[str, Any]:
+    extra = {key: value for key, value in turn.extra.items() if key != "tools"}
     if turn.min_tokens is not None:
         extra = {"min_tokens": turn.min_tokens, "ignore_eos": True, **extra}
     return {
@@ -122,7 +137,6 @@ def _body(turn: Turn, tools_of_turn: bool) -> dict[str, Any]:
         "whole request bodies": None if turn.payload is None else dict(turn.payload),
         "model": turn.model,
         "most tokens of a reply": turn.max_tokens,
-        "tools": tools,
         "extra request parameters": extra,
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -141,6 +141,15 @@ class Session:
     think_time: ThinkTime | None = None
     line: int | None = None  # where the session stands in its file, for messages
     ends_on_failure: bool = False
+
+
+def with_tools(session: Session) -> Iterator[tuple[Turn, list[Mapping[str, Any]] | None]]:
+    """Each turn with the tools in force: its own, or the last that a turn before it had. Those of a fork's parent not."""
+    held: list[Mapping[str, Any]] | None = None
+    for turn in session.turns:
+        if turn.tools is not None:
+            held = list(turn.tools)
+        yield turn, held
 
 
 @dataclass(slots=True, frozen=True)

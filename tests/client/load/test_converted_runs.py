@@ -73,7 +73,7 @@ def _turn(draw: st.DrawFn, plain: bool, first: bool) -> Turn:
         model=draw(maybe(st.just("other"))),
         max_tokens=tokens,
         min_tokens=tokens if draw(st.booleans()) else None,
-        tools=draw(maybe(st.just((TOOL,)))),
+        tools=draw(maybe(st.sampled_from([(TOOL,), ()]))),
         extra=draw(EXTRA),
         delay_s=0.0 if first else draw(TIMES_S),
     )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from llmirage_client.workload.formats.mooncake_trace import BLOCK_TOKENS
-from llmirage_client.workload.session import ContextMode, Session, SyntheticUser, Turn, Workload
+from llmirage_client.workload.session import ContextMode, Session, SyntheticUser, Turn, Workload, with_tools
 from llmirage_client.workload.writers.writer import Writer, Written, extra_of, line, milliseconds
 
 
@@ -15,14 +16,15 @@ def write(workload: Workload) -> Written:
     block_tokens = BLOCK_TOKENS
     for name in workload.roots:
         session = workload.sessions[name]
-        for index, turn in enumerate(session.turns):
+        for index, (turn, tools) in enumerate(with_tools(session)):
             if turn.synthetic is not None and turn.synthetic.block_tokens:
                 block_tokens = turn.synthetic.block_tokens
-            rows.append(line(_row(session, turn, index)))
+            rows.append(line(_row(session, turn, index, tools)))
     return Written(b"".join(rows), {} if block_tokens == BLOCK_TOKENS else {"block_size": block_tokens})
 
 
-def _row(session: Session, turn: Turn, index: int) -> dict[str, Any]:
+def _row(session: Session, turn: Turn, index: int, tools: list[Mapping[str, Any]] | None) -> dict[str, Any]:
+    """tools: those in force. Sessions of whole message arrays carry nothing from line to line here, not even them."""
     row: dict[str, Any] = {"session_id": session.id} if session.id else {}
     arrival_s = turn.arrival_s if index or turn.arrival_s is not None else session.arrival_s
     if arrival_s is not None:
@@ -35,8 +37,10 @@ def _row(session: Session, turn: Turn, index: int) -> dict[str, Any]:
         row |= _lengths(turn.synthetic)
         extra = dict(turn.extra)
     else:
-        row |= _messages(session.mode, turn)
+        row |= _messages(session.mode, turn, tools)
         extra = extra_of(turn)
+    if tools == []:  # the format's own key takes no empty list
+        extra.setdefault("tools", [])
     if turn.max_tokens is not None:
         row["output_length"] = turn.max_tokens
     return row | ({"extra": extra} if extra else {})
@@ -48,17 +52,17 @@ def _lengths(message: SyntheticUser) -> dict[str, Any]:
     return {"input_length": message.tokens, "hash_ids": message.block_ids.tolist()}
 
 
-def _messages(mode: ContextMode, turn: Turn) -> dict[str, Any]:
+def _messages(mode: ContextMode, turn: Turn, tools: list[Mapping[str, Any]] | None) -> dict[str, Any]:
     messages = [dict(message) for message in turn.messages]
     only = messages[0] if len(messages) == 1 else {}
     plain = only.keys() == {"role", "content"} and only["role"] == "user" and isinstance(only["content"], str)
-    if mode == "accumulate" and plain and turn.tools is None:
+    if mode == "accumulate" and plain and not turn.tools:
         return {"text_input": only["content"]}
     row: dict[str, Any] = {"messages": messages}
     if mode == "accumulate":
         row["message_mode"] = "delta"
-    if turn.tools is not None:
-        row["tools"] = list(turn.tools)
+    if tools:
+        row["tools"] = tools
     return row
 
 
