@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from llmirage_client.commands.read_runs import read_runs
+
 if TYPE_CHECKING:
     from llmirage_client.measure.comparison import Comparison, Difference
-    from llmirage_client.measure.record import RunResult
 
 
 @click.command()
@@ -37,19 +38,8 @@ def compare(baseline: str, runs: tuple[str, ...], confidence: float, fail_if_wor
     """
     from llmirage_client.measure.comparison import compare as compared
     from llmirage_client.measure.run_differences import run_differences
-    from llmirage_client.measure.run_folder import RunFolderError, read_run
 
-    found: list[RunResult] = []
-    problems = []
-    for place in (baseline, *runs):
-        try:
-            found.append(read_run(place))
-        except RunFolderError as error:
-            problems.append(str(error))
-    if problems:
-        for problem in problems:
-            click.echo(problem, err=True)
-        sys.exit(2)
+    found = read_runs((baseline, *runs))
     comparisons = [compared(found[0], other, confidence=confidence / 100) for other in found[1:]]
     warnings = [run_differences(found[0], other) for other in found[1:]]
     if as_json:

@@ -75,8 +75,8 @@ def convert(
 
 def _converted(workload: Workload, format_name: str, tokenizer: str | None, seed: int) -> Converted:
     """As it is, or else with the texts written out that the file gives by their length."""
-    from llmirage_client.workload.convert import ConversionError, convert
     from llmirage_client.load.written_out import written_out
+    from llmirage_client.workload.convert import ConversionError, convert
 
     try:
         return convert(workload, format_name)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from llmirage_client.commands.read_runs import read_runs, refuse
+
 if TYPE_CHECKING:
     from llmirage_client.measure.cluster_series import ClusterSeries
-    from llmirage_client.measure.record import RunResult
 
 PAGE_FILE = "report.html"
 _MOST_RUNS = 100
@@ -33,7 +34,7 @@ def report(runs: tuple[str, ...], output: str | None, open_page: bool) -> None:
     too, of what finished. Exit status 2 when there is no run to be read.
     """
     places = _places(runs)
-    found = _read(places)
+    found = read_runs(places)
     from llmirage_client.report.html.run_page import run_page
     from llmirage_client.report.html.run_view import names_of
     from llmirage_client.report.html.sweep import read_sweep
@@ -50,7 +51,7 @@ def report(runs: tuple[str, ...], output: str | None, open_page: bool) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(page)
     except OSError as error:
-        _refuse([f"{path}: {error.strerror or error}"])
+        refuse([f"{path}: {error.strerror or error}"])
     click.echo(f"Written to {path} ({len(page) / 1e3:,.0f} kB).")
     if open_page and click.launch(path.resolve().as_uri()) != 0:
         click.echo(f"No browser could be started; open {path} by hand.", err=True)
@@ -72,24 +73,10 @@ def _places(runs: tuple[str, ...]) -> list[Path]:
             )
         places += [place for place in found if place not in places]
     if problems:
-        _refuse(problems)
+        refuse(problems)
     if len(places) > _MOST_RUNS:
-        _refuse([f"These are {len(places)} runs; a page shows at most {_MOST_RUNS}. Name fewer of them."])
+        refuse([f"These are {len(places)} runs; a page shows at most {_MOST_RUNS}. Name fewer of them."])
     return places
-
-
-def _read(places: list[Path]) -> list[RunResult]:
-    from llmirage_client.measure.run_folder import RunFolderError, read_run
-
-    found, problems = [], []
-    for place in places:
-        try:
-            found.append(read_run(place))
-        except RunFolderError as error:
-            problems.append(str(error))
-    if problems:
-        _refuse(problems)
-    return found
 
 
 def _clusters(places: list[Path], names: list[str]) -> dict[str, ClusterSeries]:
@@ -114,9 +101,3 @@ def _default(runs: tuple[str, ...], places: list[Path]) -> Path:
         return Path(PAGE_FILE)
     folder = Path(runs[0]) if Path(runs[0]).is_dir() else places[0].parent
     return folder / PAGE_FILE
-
-
-def _refuse(problems: list[str]) -> None:
-    for problem in problems:
-        click.echo(problem, err=True)
-    sys.exit(2)

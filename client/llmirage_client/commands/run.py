@@ -10,7 +10,7 @@ import click
 from llmirage_client.commands.flags.endpoint import endpoint_fields, endpoint_flags, endpoint_of, in_context_mode_of
 from llmirage_client.commands.flags.lists import join_lists
 from llmirage_client.commands.flags.load import check_schedule, load_fields, load_flags
-from llmirage_client.commands.flags.measure import measure_fields, measure_flags
+from llmirage_client.commands.flags.measure import measure_flags
 from llmirage_client.commands.flags.sections import SectionedCommand
 from llmirage_client.commands.flags.sweep import conversations_wanted, one_point, search_of, sweep_flags, sweep_points
 from llmirage_client.commands.flags.warmup import warmup_fields, warmup_flags
@@ -77,7 +77,6 @@ def run_options(workload: Workload, settings: dict[str, Any]) -> RunOptions:
         **workload_fields(settings),
         **load_fields(workload, settings),
         **warmup_fields(settings),
-        **measure_fields(settings),
     )
     check_schedule(workload, options)
     return options

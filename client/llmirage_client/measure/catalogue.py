@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -130,3 +131,24 @@ WHOLE_RUN = _by_tag(
     *((f"total_{tag}", f"Total {title}", unit) for tag, title, unit in _USAGE),
     ("overall_usage_prompt_cache_read_pct", "Overall Usage Prompt Cache Read %", "%"),
 )
+
+# What users may write for a tag in an objective, the same in --goodput and --find-max.
+SHORT_NAMES: Mapping[str, str] = {
+    "ttft": "time_to_first_token",
+    "ttst": "time_to_second_token",
+    "ttfo": "time_to_first_output_token",
+    "ttfat": "conversation_ttfat",
+    "tpot": "inter_token_latency",
+    "itl": "inter_chunk_latency",
+    "latency": "request_latency",
+    "e2e_latency": "request_latency",
+    "e2el": "request_latency",
+    "isl": "input_sequence_length",
+    "osl": "output_sequence_length",
+    "tps_per_user": "output_token_throughput_per_user",
+    "error_rate": "request_error_rate",
+    "throughput": "request_throughput",
+    "rps": "request_throughput",
+    "tps": "output_token_throughput",
+    "cache_hit_rate": "overall_usage_prompt_cache_read_pct",
+}

@@ -128,7 +128,7 @@ def columns_of(records: Sequence[Record]) -> Columns:
     second[more] = stamps[starts[more] + 1]
     last[some] = stamps[(starts + events)[some] - 1]
     start, end = _floats([e.start_s for e in exchanges]), _floats([e.end_s for e in exchanges])
-    cancelled = _bools(records, _is_cancelled)
+    cancelled = _bools(records, lambda r: r.cancelled)
     ok = np.array([e.error is None for e in exchanges], dtype=bool) & ~cancelled
     conversation = _numbered([r.correlation_id for r in records])
     turn_index = np.array([r.turn_index for r in records], dtype=np.int64)
@@ -187,10 +187,6 @@ def _floats(values: list[Any]) -> Floats:
 
 def _bools(records: Sequence[Record], test: Callable[[Record], bool]) -> Bools:
     return np.fromiter(map(test, records), dtype=bool, count=len(records))
-
-
-def _is_cancelled(record: Record) -> bool:
-    return record.cancelled
 
 
 def _numbered(names: list[str]) -> Ints:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from llmirage_client.measure.columns import Columns, Floats, Ints
+from llmirage_client.measure.request_columns import ratio
 
 
 @dataclass(slots=True, frozen=True)
@@ -72,14 +73,9 @@ def conversations(
         latency_s=(end[lasts] - begin[starts]) * speed,
         first_turn_ttft_s=ttft[starts] * speed,
         ttfat_s=(begin[lasts] + ttft[lasts] - begin[starts]) * speed,
-        decode_tokens_per_s=_ratio(total(per_s), total((~np.isnan(per_s)).astype(np.float64))),
-        cache_hit=_ratio(total(hits), total(np.where(known, prompt[rows], np.nan))),
-        eligible_cache_hit=_ratio(total(np.minimum(hits, eligible)), total(eligible)),
+        decode_tokens_per_s=ratio(total(per_s), total((~np.isnan(per_s)).astype(np.float64))),
+        cache_hit=ratio(total(hits), total(np.where(known, prompt[rows], np.nan))),
+        eligible_cache_hit=ratio(total(np.minimum(hits, eligible)), total(eligible)),
     )
     order = np.argsort(result.start_s, kind="stable")
     return Conversations(*(getattr(result, name)[order] for name in Conversations.__slots__))
-
-
-def _ratio(upper: Floats, lower: Floats) -> Floats:
-    shares: Floats = np.divide(upper, lower, out=np.full(lower.size, np.nan), where=lower > 0)
-    return shares

@@ -7,28 +7,19 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from llmirage_client.measure.catalogue import PER_REQUEST
+from llmirage_client.measure.catalogue import PER_REQUEST, SHORT_NAMES
 from llmirage_client.measure.columns import Bools, Columns, Floats
 
-_NAMES = {
-    "ttft": "time_to_first_token",
-    "ttst": "time_to_second_token",
-    "ttfo": "time_to_first_output_token",
-    "tpot": "inter_token_latency",
-    "itl": "inter_token_latency",
-    "latency": "request_latency",
-    "e2el": "request_latency",
-    "tps_per_user": "output_token_throughput_per_user",
-}
 _LARGER_IS_BETTER = {"output_token_throughput_per_user", "e2e_output_token_throughput", "prefill_throughput_per_user"}
 _OF_A_GROUP = {"first_turn_time_to_first_token", "subsequent_turn_time_to_first_token", "inter_chunk_latency", "error_isl"}
+_NAMES = {name: tag for name, tag in SHORT_NAMES.items() if tag in PER_REQUEST and tag not in _OF_A_GROUP}
 
 
 def parse_goodput(text: str) -> dict[str, float]:
     """Limits by metric tag, in the metric's own unit (ms, tokens/sec/user), from "name:limit name:limit".
 
-    A name is a tag of a per-request metric, as AIPerf has it, or ttft, ttst, ttfo, tpot, itl, latency, e2el, tps_per_user
-    (vLLM's names among them). Raises ValueError with one line a problem.
+    A name is a tag of a per-request metric, as AIPerf has it, or the short name of one (vLLM's are among these). Raises
+    ValueError with one line a problem.
     """
     limits: dict[str, float] = {}
     problems = []

@@ -32,13 +32,13 @@ def request_columns(columns: Columns, speed: float = 1.0) -> dict[str, Floats]:
         "inter_token_latency": itl_s * 1e3,
         "credit_to_start_latency": _where(ok, start - columns.issued_s) * (speed * 1e3),
         "effective_latency": _where(ok, columns.end_s - columns.issued_s) * (speed * 1e3),
-        "output_token_throughput_per_user": _ratio(np.ones(len(columns)), itl_s),
-        "e2e_output_token_throughput": _ratio(osl, latency_s),
-        "prefill_throughput_per_user": _ratio(isl, ttft_s),
+        "output_token_throughput_per_user": ratio(np.ones(len(columns)), itl_s),
+        "e2e_output_token_throughput": ratio(osl, latency_s),
+        "prefill_throughput_per_user": ratio(isl, ttft_s),
         "input_sequence_length": isl,
         "output_sequence_length": osl,
         **_reasoning(osl, usage.get("usage_reasoning_tokens")),
-        "osl_mismatch_diff_pct": 100 * _ratio(osl - columns.asked_tokens, columns.asked_tokens),
+        "osl_mismatch_diff_pct": 100 * ratio(osl - columns.asked_tokens, columns.asked_tokens),
         **usage,
         "usage_prompt_tokens_diff_pct": _apart(usage.get("usage_prompt_tokens"), columns.input_tokens),
         "usage_completion_tokens_diff_pct": _apart(usage.get("usage_completion_tokens"), columns.output_tokens),
@@ -64,6 +64,12 @@ def chunk_gaps_ms(columns: Columns, speed: float = 1.0) -> Floats:
     return gaps[within]
 
 
+def ratio(upper: Floats, lower: Floats) -> Floats:
+    """upper / lower, entry by entry; NaN where lower is not above 0."""
+    shares: Floats = np.divide(upper, lower, out=np.full(lower.size, np.nan), where=lower > 0)
+    return shares
+
+
 def _reasoning(osl: Floats, reasoning: Floats | None) -> dict[str, Floats]:
     if reasoning is None:
         return {"output_token_count": osl}
@@ -75,7 +81,7 @@ def _reasoning(osl: Floats, reasoning: Floats | None) -> dict[str, Floats]:
 
 def _apart(theirs: Floats | None, ours: Floats) -> Floats:
     """By how many percent of our count the server's is off it."""
-    return np.full(ours.size, np.nan) if theirs is None else 100 * _ratio(np.abs(theirs - ours), ours)
+    return np.full(ours.size, np.nan) if theirs is None else 100 * ratio(np.abs(theirs - ours), ours)
 
 
 def _where(chosen: Bools, values: Floats) -> Floats:
@@ -92,8 +98,3 @@ def _first(*choices: Floats | None) -> Floats:
             break
         found = np.where(missing, values, found)
     return found
-
-
-def _ratio(upper: Floats, lower: Floats) -> Floats:
-    rates: Floats = np.divide(upper, lower, out=np.full(lower.size, np.nan), where=lower > 0)
-    return rates

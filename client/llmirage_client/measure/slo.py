@@ -1,7 +1,7 @@
 """Service level objectives, such as `ttft_p99<500ms, tpot_p95<30ms, error_rate<1%`, and whether a run meets them.
 
-An objective is metric, statistic, comparison, limit. A metric is a tag of measure.catalogue or a short name (SHORT_NAMES);
-one with a value per request or conversation needs a statistic (avg, min, max, p50, p99, ...), one of the run takes none.
+An objective is metric, statistic, comparison, limit. A metric is a tag of measure.catalogue or one of its SHORT_NAMES; one
+with a value per request or conversation needs a statistic (avg, min, max, p50, p99, ...), one of the run takes none.
 `ttft_p99` and `p99_ttft` are the same. A limit without a unit is in the metric's own: ms, %, tokens, tokens a second.
 """
 
@@ -13,28 +13,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
-from llmirage_client.measure.catalogue import PER_CONVERSATION, PER_REQUEST, WHOLE_RUN, Spec
+from llmirage_client.measure.catalogue import PER_CONVERSATION, PER_REQUEST, SHORT_NAMES, WHOLE_RUN, Spec
 from llmirage_client.measure.metrics import Metrics
 from llmirage_shared.statistics import Summary
 
-SHORT_NAMES: Mapping[str, str] = {
-    "ttft": "time_to_first_token",
-    "ttst": "time_to_second_token",
-    "ttfat": "conversation_ttfat",
-    "tpot": "inter_token_latency",
-    "itl": "inter_chunk_latency",
-    "latency": "request_latency",
-    "e2e_latency": "request_latency",
-    "e2el": "request_latency",
-    "isl": "input_sequence_length",
-    "osl": "output_sequence_length",
-    "tps_per_user": "output_token_throughput_per_user",
-    "error_rate": "request_error_rate",
-    "throughput": "request_throughput",
-    "rps": "request_throughput",
-    "tps": "output_token_throughput",
-    "cache_hit_rate": "overall_usage_prompt_cache_read_pct",
-}
 STATISTICS: Mapping[str, str] = {"mean": "avg", "median": "p50", "avg": "avg", "min": "min", "max": "max"} | {
     field.name: field.name for field in fields(Summary) if re.fullmatch(r"p\d+", field.name)
 }

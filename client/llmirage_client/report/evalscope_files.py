@@ -12,7 +12,7 @@ import numpy as np
 
 from llmirage_client.measure.columns import Columns, Floats
 from llmirage_client.measure.conversations import conversations
-from llmirage_client.measure.request_columns import chunk_gaps_ms, request_columns
+from llmirage_client.measure.request_columns import chunk_gaps_ms, ratio, request_columns
 from llmirage_client.measure.workload_throughput import (
     LAST_WINDOW_S,
     WARM_UP_FRACTION,
@@ -184,9 +184,9 @@ def _benchmark_percentile(run: _Run) -> list[dict[str, Any]]:
         "TPOT (ms)": run.tpot_s * 1e3,
         "Input tokens": run.prompt,
         "Output tokens": run.completion,
-        "Output (tok/s)": _ratio(run.completion, run.latency_s),
-        "Total (tok/s)": _ratio(run.prompt + run.completion, run.latency_s),
-        "Decode (tok/s)": _ratio(np.ones(len(run.columns)), run.tpot_s),
+        "Output (tok/s)": ratio(run.completion, run.latency_s),
+        "Total (tok/s)": ratio(run.prompt + run.completion, run.latency_s),
+        "Decode (tok/s)": ratio(np.ones(len(run.columns)), run.tpot_s),
     }
     ranked = {name: np.sort(values[~np.isnan(values)]) for name, values in columns.items()}
     return [
@@ -200,11 +200,6 @@ def _nearest_rank(ranked: Floats, percent: int) -> float | None:
         return None
     place = max(int(np.ceil(ranked.size * percent / 100)) - 1, 0)
     return round(float(ranked[min(place, ranked.size - 1)]), 4)
-
-
-def _ratio(upper: Floats, lower: Floats) -> Floats:
-    rates: Floats = np.divide(upper, lower, out=np.full(lower.size, np.nan), where=lower > 0)
-    return rates
 
 
 def _mean(values: Floats, digits: int) -> float | None:

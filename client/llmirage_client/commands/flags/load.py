@@ -242,8 +242,8 @@ def load_fields(workload: Workload, settings: dict[str, Any]) -> dict[str, Any]:
     paced = any(value is not None for value in (rate, series, settings["user_centric_rate"]))
     if schedule is None:
         schedule = workload.timed and not paced and concurrency is None
-    for problem in load_contradictions(settings, schedule):
-        raise click.UsageError(problem)
+    if problems := list(load_contradictions(settings, schedule)):
+        raise click.UsageError("\n".join(problems))
     if schedule and not workload.timed:
         raise click.UsageError(f"--fixed-schedule: {workload.path} does not say when its conversations arrive")
     if concurrency is None and not paced and not schedule:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from llmirage_client.commands.flags.sections import flag, together
@@ -47,8 +45,3 @@ measure_flags = together(
         help="Also write the metrics of each S seconds of the run, in files of their own.",
     ),
 )
-
-
-def measure_fields(settings: dict[str, Any]) -> dict[str, Any]:
-    """Fields of RunOptions: none, for what is measured changes nothing about the run."""
-    return {}

@@ -86,7 +86,7 @@ class ChatEndpoint:
 
     name = "chat"
     path = "/chat/completions"
-    new_reply = ChatReply
+    new_reply: type[Reply] = ChatReply
     translates = False
     knows_ignore_eos = True
     asks_for_usage = True

@@ -7,26 +7,19 @@ from functools import cached_property
 from typing import Any
 
 from llmirage_client.targets.endpoints.ask import Ask
-from llmirage_client.targets.endpoints.chat import ChatReply
+from llmirage_client.targets.endpoints.chat import ChatEndpoint
 from llmirage_client.targets.reply import dicts
-from llmirage_client.targets.wire_json import WireObject
 from llmirage_shared.chat_template import ChatTemplate, ChatTemplateError
 from llmirage_shared.tokens import load
 
 _OF_TOOLS = ("tool_choice", "parallel_tool_calls")  # this API has no tools: they are words in the prompt
 
 
-class CompletionsEndpoint:
+class CompletionsEndpoint(ChatEndpoint):
     """tokenizer: folder or hub name of the one whose template writes prompts; None: the embedded one. Loaded when needed."""
 
     name = "completions"
     path = "/completions"
-    new_reply = ChatReply
-    translates = False
-    knows_ignore_eos = True
-    asks_for_usage = True
-    key_header = "Authorization"
-    headers: Mapping[str, str] = {}
 
     def __init__(self, tokenizer: str | None = None) -> None:
         self._tokenizer = tokenizer
@@ -45,9 +38,6 @@ class CompletionsEndpoint:
                     "use --endpoint-type chat"
                 )
         return messages
-
-    def tools(self, tools: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        return [WireObject(tool) for tool in tools]
 
     def extra(self, extra: Mapping[str, Any]) -> Mapping[str, Any]:
         kept = {key: value for key, value in extra.items() if key not in _OF_TOOLS}

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from llmirage_client.targets.endpoints.ask import Ask
-from llmirage_client.targets.endpoints.chat import ChatReply
+from llmirage_client.targets.endpoints.chat import ChatEndpoint, ChatReply
 from llmirage_client.targets.endpoints.messages_reply import MessagesReply
 from llmirage_client.targets.endpoints.responses_reply import ResponsesReply
 from llmirage_client.targets.reply import Reply, stated_error
 from llmirage_client.targets.sse import split_events
-from llmirage_client.targets.wire_json import WireObject
 
 # Where APIs of other servers keep the text of a reply.
 _TEXT_KEYS = ("text", "generated_text", "output_text", "output", "response", "content", "token", "delta")
@@ -60,26 +59,14 @@ class RawReply(Reply):
         self._note_arrival(stamp_s, True)
 
 
-class RawEndpoint:
+class RawEndpoint(ChatEndpoint):
     """Bodies come from the file; nothing is asked of it in other forms."""
 
     name = "raw"
     path = "/"
     new_reply = RawReply
-    translates = False
     knows_ignore_eos = False
     asks_for_usage = False
-    key_header = "Authorization"
-    headers: Mapping[str, str] = {}
-
-    def items(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-        return messages
-
-    def tools(self, tools: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        return [WireObject(tool) for tool in tools]
-
-    def extra(self, extra: Mapping[str, Any]) -> Mapping[str, Any]:
-        return extra
 
     def body(self, ask: Ask) -> dict[str, Any]:
         raise NotImplementedError("the raw endpoint sends the bodies of the file")
