@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 _SYNTHETIC = "Load without a file"
 _SIMULATION = "Simulation"
+_CTRL_C = "Ctrl-C"
 _LISTS = ("concurrency", "request_rate", "request_count", "num_conversations")  # options that take several values elsewhere
 
 synthetic_flags = together(
@@ -157,13 +160,28 @@ def simulate(workload: str | None, **settings: Any) -> None:
             max_time_s=settings["max_time"],
             shown=shown,
             trace=settings["trace"] is not None,
+            stoppable=_stop_on_ctrl_c,
         )
     except (SimulationError, ConfigError) as error:
         click.echo(f"llmirage simulate: {error}", err=True)
         sys.exit(2)
     _show(simulation, settings)
+    if simulation.stopped == _CTRL_C:
+        sys.exit(130)
     complete = simulation.stopped is None and not simulation.summary["failed_requests"]
     sys.exit(0 if complete else 1)
+
+
+def _stop_on_ctrl_c(stop: Callable[[str], None]) -> None:
+    """The first Ctrl-C ends the simulation and lets it be reported; the second ends the process."""
+    import signal
+
+    def heed(number: int, frame: object) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        stop(_CTRL_C)
+
+    with contextlib.suppress(ValueError):  # not in the main thread, as in tests
+        signal.signal(signal.SIGINT, heed)
 
 
 def _workload(file: str | None, settings: dict[str, Any]) -> Workload:

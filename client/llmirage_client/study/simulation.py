@@ -13,7 +13,7 @@ import contextlib
 import dataclasses
 import gc
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, Literal
 
@@ -94,13 +94,15 @@ def simulate(
     shown: Mapping[str, Any] | None = None,
     trace: bool = False,
     window: Window | None = None,
+    stoppable: Callable[[Callable[[str], None]], None] = lambda stop: None,
 ) -> Simulation:
     """Run the workload to its end, or to `max_time_s` of the cluster's time.
 
     door: "direct" asks the cluster alone; "memory" goes through the server's whole protocol. shown: the settings as the user
     knows them, for reports. trace: keep every step of every instance. window: which requests count, of workloads in token
-    counts through the direct door. Raises ConfigError for a cluster that cannot be, and SimulationError for what makes no
-    sense, or comes to nothing: a load that never lets time pass.
+    counts through the direct door. stoppable: is given what stops the run, with a reason, and may be called from a signal
+    handler. Raises ConfigError for a cluster that cannot be, and SimulationError for what makes no sense, or comes to
+    nothing: a load that never lets time pass.
     """
     config = dataclasses.replace(config, speed=1.0, rate_limit=None, token_limit=None, api_key=())
     pools = plan_of(config)
@@ -119,6 +121,7 @@ def simulate(
         if max_time_s is not None:
             reason = f"--max-time: {max_time_s:g} s of the cluster's time are over"
             asyncio.get_running_loop().call_at(max_time_s, runner.cancel, reason)
+        stoppable(runner.cancel)
         if window is not None:
             window.watch(runner)
         try:

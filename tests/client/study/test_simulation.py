@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -194,3 +195,15 @@ def test_requests_can_be_of_another_api_and_a_warm_up_does_not_count() -> None:
     result = CliRunner().invoke(main, words)
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["requests"] == 24
+
+
+def test_a_simulation_can_be_stopped_and_reported() -> None:
+    import asyncio
+
+    def soon(stop: Callable[[str], None]) -> None:
+        asyncio.get_running_loop().call_at(3.0, stop, "enough")
+
+    workload = synthetic_load(500, 50, 200, seed=1)
+    simulation = simulate(CLUSTER, workload, RunOptions(request_rate_per_s=10.0, seed=1), stoppable=soon)
+    assert simulation.stopped == "enough"
+    assert 10 < simulation.summary["requests"] < 50
