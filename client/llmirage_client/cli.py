@@ -21,9 +21,14 @@ COMMANDS = {
         "llmirage_client.commands.simulate:simulate",
         "Run a workload on a simulated cluster in virtual time.",
     ),
+    "sweep": ("llmirage_client.commands.sweep:sweep", "Simulate many clusters and loads, and compare them."),
     "size": (
         "llmirage_client.commands.size:size",
         "Find the cheapest deployment that meets objectives, or what one carries.",
+    ),
+    "calibrate": (
+        "llmirage_client.commands.calibrate:calibrate",
+        "Fit an engine profile to measured runs, so that simulations behave as they did.",
     ),
     "report": ("llmirage_client.commands.report:report", "Write one HTML page about a run, or about several."),
     "compare": ("llmirage_client.commands.compare:compare", "Show what differs between runs, and what is only noise."),

@@ -1,0 +1,89 @@
+"""What of an engine profile can be calibrated: its factors, how they are moved, and how well they must be known."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """name: the field of an engine file. Fitted is x: the logarithm of a scale, or milliseconds.
+
+    step: for derivatives. enough: a smaller change ends the fit. most_error: a factor that is not known this well (in x) is
+    not fitted. yields: of two factors that cannot be told apart, the one with more of it keeps its value.
+    needs: what runs must have to show it.
+    """
+
+    name: str
+    label: str
+    unit: str
+    is_scale: bool
+    step: float
+    enough: float
+    most_error: float
+    yields: int
+    needs: str
+    least: float
+    most: float
+
+    def x(self, value: float) -> float:
+        return math.log(value) if self.is_scale else value
+
+    def value(self, x: float) -> float:
+        return math.exp(x) if self.is_scale else x
+
+    def scale(self, x: float) -> float:
+        """Change of the value for one of x."""
+        return math.exp(x) if self.is_scale else 1.0
+
+    def bounded(self, x: float) -> float:
+        return min(max(x, self.x(self.least)), self.x(self.most))
+
+    def error_text(self, error: float) -> str:
+        """One standard error for people."""
+        return f"{100 * error:.0f} %" if self.is_scale else f"{error:.2g} ms"
+
+
+FACTORS = (
+    Factor("decode_scale", "decode", "x", True, 0.05, 3e-4, 0.10, 0, "replies of some length are needed", 0.05, 20.0),
+    Factor(
+        "prefill_scale",
+        "prefill",
+        "x",
+        True,
+        0.1,
+        5e-4,
+        0.10,
+        1,
+        "long prompts are needed that are not in the cache",
+        0.05,
+        20.0,
+    ),
+    Factor(
+        "host_step_ms",
+        "host",
+        "ms a step",
+        False,
+        0.5,
+        0.005,
+        0.4,
+        3,
+        "runs with small and large batches are needed",
+        0.0,
+        50.0,
+    ),
+    Factor(
+        "front_end_ms",
+        "front end",
+        "ms a request",
+        False,
+        3.0,
+        0.01,
+        3.0,
+        2,
+        "requests with short prompts on a cluster without a queue are needed",
+        0.0,
+        10_000.0,
+    ),
+)
