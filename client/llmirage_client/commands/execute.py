@@ -10,6 +10,7 @@ import click
 
 from llmirage_client.commands.one_run import RefusedError, carry_out
 from llmirage_client.commands.run_description import run_folder
+from llmirage_client.commands.spread import Spread
 from llmirage_client.load.options import RunOptions
 from llmirage_client.report.console import render
 from llmirage_client.targets.endpoint import Endpoint
@@ -17,7 +18,12 @@ from llmirage_client.workload.session import Workload
 
 
 def execute(
-    workload: Workload, options: RunOptions, endpoint: Endpoint, artifact_dir: str | None, shown: Mapping[str, Any]
+    workload: Workload,
+    options: RunOptions,
+    endpoint: Endpoint,
+    artifact_dir: str | None,
+    shown: Mapping[str, Any],
+    spread: Spread | None = None,
 ) -> int:
     """Return the exit status. shown: the settings as the user knows them, for the report and the files."""
 
@@ -25,7 +31,7 @@ def execute(
         return run_folder(complete, workload) if artifact_dir is None else Path(artifact_dir)
 
     try:
-        outcome = carry_out(workload, options, endpoint, folder, shown)
+        outcome = carry_out(workload, options, endpoint, folder, shown, spread)
     except RefusedError as error:
         click.echo(error, err=True)
         return 2

@@ -13,6 +13,7 @@ import click
 from llmirage_client.commands.flags.sweep import Search
 from llmirage_client.commands.one_run import INTERRUPTED, Outcome, RefusedError, carry_out
 from llmirage_client.commands.run_description import run_folder
+from llmirage_client.commands.spread import Spread
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.points import Point, Variable, probe
 from llmirage_client.load.saturation import falls_behind, gains_nothing, latency_exploded, rate_not_reached
@@ -38,6 +39,7 @@ class Loads:
     shown: Mapping[str, Any]
     artifact_dir: str | None
     pause_s: float = 0.0
+    spread: Spread | None = None
     roots_taken: int = 0
     folder: Path | None = None
     title: str = ""
@@ -54,7 +56,7 @@ class Loads:
         if point.requests is not None:
             shown["request_count"] = point.requests
         click.echo(f"{point.name} ({point.number}" + (f" of {total})" if total else ")"), err=True)
-        outcome = carry_out(self.workload, options, self.endpoint, lambda o: self._folder(o, point), shown)
+        outcome = carry_out(self.workload, options, self.endpoint, lambda o: self._folder(o, point), shown, self.spread)
         self.options = replace(self.options, model=outcome.options.model)
         self.title = f"{outcome.result.model} at {outcome.result.url}, workload {self.workload.path}, seed {options.seed}"
         self.roots_taken = outcome.roots_taken

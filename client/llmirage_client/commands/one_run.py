@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import gc
 import os
 import signal
 import tempfile
@@ -16,10 +15,12 @@ from typing import Any
 import click
 
 from llmirage_client.commands.run_description import expected_requests, model_shown
+from llmirage_client.commands.spread import Spread, Stoppable, Zero, send_spread
+from llmirage_client.load.event_loop import run_on_best_loop, spare_the_collector
 from llmirage_client.load.heartbeat import Heartbeat
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.runner import Runner
-from llmirage_client.load.token_calls import PromptTooShortError, short_prompts
+from llmirage_client.load.token_calls import CONTENT_ERRORS, short_prompts
 from llmirage_client.measure.metrics import Metrics, compute
 from llmirage_client.measure.record import RunResult
 from llmirage_client.report.files import write_artifacts
@@ -28,13 +29,13 @@ from llmirage_client.report.records_file import RecordWriter, RunClock
 from llmirage_client.targets.endpoint import Endpoint
 from llmirage_client.targets.http import probe
 from llmirage_client.targets.target import Askable
+from llmirage_client.workers.conductor import WorkerFailure
+from llmirage_client.workers.crew import CrewError
+from llmirage_client.workers.job import Job
 from llmirage_client.workload.session import Workload, WorkloadError
-from llmirage_shared.chat_template import ChatTemplateError
-from llmirage_shared.tokens import TokenizerError
 
 _CTRL_C = "Ctrl-C"
 INTERRUPTED = 130  # what shells report for Ctrl-C
-_CONTENT_ERRORS = (TokenizerError, ChatTemplateError, PromptTooShortError)
 
 
 class RefusedError(Exception):
@@ -75,13 +76,15 @@ def carry_out(
     endpoint: Endpoint,
     folder: Callable[[RunOptions], Path],
     shown: Mapping[str, Any],
+    spread: Spread | None = None,
 ) -> Outcome:
     """Runs the workload to its end; may be called again in the same process. Raises RefusedError.
 
     folder: where the files go, once the options are complete. shown: the settings as the user knows them.
+    spread: over which workers; None: this process sends it.
     """
-    run = _Run(workload, options, endpoint, folder, shown)
-    result = _on_best_loop(run)
+    run = _Run(workload, options, endpoint, folder, shown, spread)
+    result = run_on_best_loop(run)
     assert run.records is not None
     metrics = compute(result)
     files = _written(result, metrics, run.records)
@@ -102,20 +105,6 @@ def _written(result: RunResult, metrics: Metrics, records: RecordWriter) -> list
         return []
 
 
-def _spare_the_collector() -> None:
-    """Keep the cycle collector from walking the workload and all records again and again: up to 7 % of the run's CPU."""
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
-
-
-def _on_best_loop(run: _Run) -> RunResult:
-    try:
-        import uvloop
-    except ImportError:  # not made for every platform
-        return asyncio.run(run())
-    return uvloop.run(run())
-
-
 class _Run:
     """From the first question to the endpoint to the last record. options, records, roots_taken are known afterwards."""
 
@@ -126,6 +115,7 @@ class _Run:
         endpoint: Endpoint,
         folder: Callable[[RunOptions], Path],
         shown: Mapping[str, Any],
+        spread: Spread | None,
     ) -> None:
         self.options = options
         self.records: RecordWriter | None = None
@@ -134,6 +124,8 @@ class _Run:
         self._endpoint = endpoint
         self._folder = folder
         self._shown = shown
+        self._spread = spread
+        self._zero = Zero.now()
         self._notes: list[str] = []
         if any(session.mode == "verbatim" for session in workload.sessions.values()) and (
             options.extra_inputs or options.model
@@ -151,7 +143,14 @@ class _Run:
             self.options = await self._know_endpoint(target)
             self._check_prompts()
             self._open_records(target)
-            return await self._send(target)
+            result = await (self._send(target) if self._spread is None else self._send_spread(self._spread))
+            return dataclasses.replace(
+                result,
+                url=self._endpoint.url,
+                model=model_shown(self.options, self._workload),
+                options=self._shown,
+                notes=[*self._notes, *result.notes],
+            )
         finally:
             await target.close()
 
@@ -189,13 +188,14 @@ class _Run:
         """Refuse what would fail on the way because no prompt can be written for it."""
         try:
             problems = short_prompts(self._workload, self.options)
-        except _CONTENT_ERRORS as error:
+        except CONTENT_ERRORS as error:
             raise RefusedError(str(error)) from None
         if problems:
             raise RefusedError(str(WorkloadError(self._workload.path, problems)))
 
     def _open_records(self, target: Askable) -> None:
-        clock = RunClock(target.now(), time.time(), self.options.speed)
+        self._zero = Zero(target.now(), time.time())
+        clock = RunClock(self._zero.s, self._zero.unix_s, self.options.speed)
         folder = self._folder(self.options)
         try:
             self.records = RecordWriter(folder, clock, self._about())
@@ -225,48 +225,55 @@ class _Run:
         assert self.records is not None
         progress = Progress(expected_requests(self._workload, self.options))
         runner = Runner(self._workload, self.options, target, progress, self.records.write)
-        restore_signals = self._heed_signals(runner)
+        restore_signals = _heed_signals(runner)
         progress.start()
-        _spare_the_collector()
+        spare_the_collector()
         try:
             async with Heartbeat(runner.show_progress) as heartbeat:
                 result = await runner.run()
                 self.roots_taken = runner.roots_taken
         except ExceptionGroup as group:
-            expected, others = group.split(_CONTENT_ERRORS)
+            expected, others = group.split(CONTENT_ERRORS)
             if expected is None or others is not None:
                 raise
             raise RefusedError(f"The run was stopped: {_first_of(expected)}") from None
         finally:
             progress.stop()
             restore_signals()
-        return dataclasses.replace(
-            result,
-            url=self._endpoint.url,
-            model=model_shown(self.options, self._workload),
-            options=self._shown,
-            client_cpu_s=heartbeat.cpu_s,
-            client_lag_s=tuple(heartbeat.lag_s),
-            notes=[*self._notes, *result.notes],
-        )
+        return dataclasses.replace(result, client_cpu_s=heartbeat.cpu_s, client_lag_s=tuple(heartbeat.lag_s))
 
-    def _heed_signals(self, runner: Runner) -> Any:
-        """The first Ctrl-C (or SIGTERM) ends the run and lets it be reported; the second ends the process."""
-        loop = asyncio.get_running_loop()
-        seen = 0
+    async def _send_spread(self, spread: Spread) -> RunResult:
+        assert self.records is not None
+        progress = Progress(expected_requests(self._workload, self.options))
+        job = Job(self._workload, self.options, self._endpoint)
+        try:
+            result, self.roots_taken = await send_spread(spread, job, self._zero, self.records, progress, _heed_signals)
+        except CrewError as error:
+            raise RefusedError(str(error)) from None
+        except WorkerFailure as error:
+            if error.refused:
+                raise RefusedError(str(error)) from None
+            raise
+        return result
 
-        def stop() -> None:
-            nonlocal seen
-            seen += 1
-            if seen > 1:
-                os._exit(INTERRUPTED)  # every finished record is in its file already
-            click.echo("\nStopping; the report of what finished follows. Ctrl-C again ends at once.", err=True)
-            runner.cancel(_CTRL_C)
 
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        for number in numbers:
-            loop.add_signal_handler(number, stop)
-        return lambda: [loop.remove_signal_handler(number) for number in numbers]
+def _heed_signals(run: Stoppable) -> Callable[[], Any]:
+    """The first Ctrl-C (or SIGTERM) ends the run and lets it be reported; the second ends the process."""
+    loop = asyncio.get_running_loop()
+    seen = 0
+
+    def stop() -> None:
+        nonlocal seen
+        seen += 1
+        if seen > 1:
+            os._exit(INTERRUPTED)  # every finished record is in its file already
+        click.echo("\nStopping; the report of what finished follows. Ctrl-C again ends at once.", err=True)
+        run.cancel(_CTRL_C)
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    for number in numbers:
+        loop.add_signal_handler(number, stop)
+    return lambda: [loop.remove_signal_handler(number) for number in numbers]
 
 
 def _first_of(group: BaseExceptionGroup[Exception]) -> Exception:

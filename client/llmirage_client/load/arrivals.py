@@ -141,11 +141,15 @@ class AtRate(Arrivals):
         rates: RateSeries,
         gaps: Iterator[float],
         speed: float,
+        first_gap: float = 0.0,
     ) -> None:
-        """gaps: between ticks at one tick a second; rates and gaps count time at the speed of the cluster."""
+        """first_gap, gaps: from the start to the first tick and between ticks, at one tick a second. Rates and gaps count
+        time at the speed of the cluster.
+        """
         super().__init__(roots, start, stop, slots)
         self._rates = rates
         self._gaps = gaps
+        self._first_gap = first_gap
         self._speed = speed
         self._ready: deque[_ReadyTurn] = deque()
         self._upcoming: Session | None = None
@@ -160,7 +164,7 @@ class AtRate(Arrivals):
     async def drive(self) -> None:
         origin_s = self.stop.clock()
         self._slots.open(origin_s)
-        time_s = self._rates.after(0.0, 0.0)
+        time_s = self._rates.after(0.0, self._first_gap)
         while await self._tick(origin_s + time_s / self._speed):
             held_back = False
             while not self._can_send():

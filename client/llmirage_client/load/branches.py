@@ -6,15 +6,17 @@ import math
 import random
 
 from llmirage_client.load.conversation import Conversation, Identifiers
+from llmirage_client.load.share import Share
 from llmirage_client.workload.session import BranchKind, Round, Session, ThinkTime, Workload
 
 
 class Family:
-    """Makes conversations: roots, and children as their branch kind says."""
+    """Makes conversations: roots, and children as their branch kind says. No two shares have a number in common."""
 
-    def __init__(self, workload: Workload, identifiers: Identifiers) -> None:
+    def __init__(self, workload: Workload, identifiers: Identifiers, share: Share | None = None) -> None:
         self._sessions = workload.sessions
         self._identifiers = identifiers
+        self._share = share or Share()
         self._made = 0
 
     def root(self, session: Session, *place: object) -> Conversation:
@@ -43,7 +45,7 @@ class Family:
     def _conversation(
         self, session: Session, own_id: str, affinity_id: str, root_id: str, parent: Conversation | None = None
     ) -> Conversation:
-        number = self._made
+        number = self._share.index + self._share.of * self._made
         self._made += 1
         depth = parent.depth + 1 if parent else 0
         return Conversation(session, number, own_id, affinity_id, root_id, parent, depth)

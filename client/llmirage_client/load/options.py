@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from llmirage_client.load.rates import ArrivalPattern, RateSeries
 from llmirage_client.load.sampling import SamplingStrategy
+from llmirage_client.load.share import Share
 from llmirage_client.load.tool_results import ToolResults
 from llmirage_client.targets.endpoints import EndpointName
 
@@ -47,6 +48,7 @@ class RunOptions:
     benchmark_duration_s: afterwards no request goes out; replies may still come for benchmark_grace_period_s.
     fail_fast: at the first failed request. fail_fast_children: at the first failed request of a fork or spawn.
 
+    share: what of all this one of several workers does; every other field is about the whole run.
     cancellation_share: of the requests, 0 to 1, which are cancelled cancellation_delay_s after they went out.
     warmup_...: a phase before, which does not count, with what it has of its own; without count and duration there is none.
     """
@@ -66,6 +68,7 @@ class RunOptions:
 
     sampling: SamplingStrategy = "sequential"
     first_root: int = 0
+    share: Share = field(default_factory=Share)
     seed: int | None = None
 
     concurrency: int | None = None
@@ -137,6 +140,7 @@ class RunOptions:
             fixed_schedule=False,
             user_rate_per_s=None,
             num_conversations=self.warmup_num_conversations,
+            warmup_num_conversations=None,
             request_count=self.warmup_request_count or None,
             soft_duration_s=None,
             benchmark_duration_s=self.warmup_duration_s,

@@ -16,7 +16,7 @@ from collections.abc import Coroutine, Iterable
 from llmirage_client.load.branches import Family, think_time_s
 from llmirage_client.load.conversation import Conversation
 from llmirage_client.load.options import RunOptions
-from llmirage_client.load.plan import arrivals, conversations
+from llmirage_client.load.plan import arrivals, conversations, places
 from llmirage_client.load.planner import Planner
 from llmirage_client.load.recorder import Recorder
 from llmirage_client.load.sampling import Sampler
@@ -50,7 +50,7 @@ class Phase:
         self._recorder = recorder
         self._family = family
         self._with_children = name == "profiling"
-        self._stop = Stop(options.request_count)
+        self._stop = Stop(_own_requests(options))
         self._arrivals = arrivals(
             workload,
             options,
@@ -59,8 +59,7 @@ class Phase:
             self._stop,
             rng,
         )
-        self._first_root = sampler.taken
-        self._roots = 0
+        self._places = places(sampler, options)
         self._trees: set[asyncio.Task[None]] = set()
         self.left_unfinished = 0
 
@@ -97,8 +96,7 @@ class Phase:
         return [loop.call_at(start_s + after_s / options.speed, do) for after_s, do in moments if after_s < math.inf]
 
     def _start_root(self, session: Session, due_s: float) -> None:
-        conversation = self._family.root(session, self.name, self._first_root + self._roots)
-        self._roots += 1
+        conversation = self._family.root(session, self.name, next(self._places))
         self._start_tree(self._awaited, self._tree(conversation, due_s))
 
     def _start_tree(self, group: asyncio.TaskGroup, conversation: Coroutine[None, None, None]) -> None:
@@ -263,3 +261,11 @@ class Phase:
         self.stats.children_errored += child
         self.stats.parents_failed_due_to_child_error += conversation.parent is not None
         self.cancel()
+
+
+def _own_requests(options: RunOptions) -> int | None:
+    """The cap on requests for this worker; 0 when it has no slot in which to send any."""
+    share = options.share
+    if options.concurrency is not None and not share.part(options.concurrency):
+        return 0
+    return None if options.request_count is None else share.part(options.request_count)

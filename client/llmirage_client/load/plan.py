@@ -11,6 +11,7 @@ from llmirage_client.load.arrivals import Arrivals, AtRate, Schedule, Start
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.rates import unit_gaps
 from llmirage_client.load.sampling import Sampler
+from llmirage_client.load.share import own_gaps
 from llmirage_client.load.slots import Slots
 from llmirage_client.load.stop import Stop
 from llmirage_client.load.users import Users
@@ -25,12 +26,31 @@ def conversations(
     Without children, roots that send nothing themselves are passed over.
     """
     if options.fixed_schedule:
-        return itertools.islice(_scheduled(workload, options), options.num_conversations)
+        return options.share.pick(itertools.islice(_scheduled(workload, options), options.num_conversations))
     count = options.num_conversations
     if count is None and not options.open_ended:
         count = len(workload.roots) - workload.skipped
+    if count is not None:
+        count = options.share.part(count, first_place(options))
     roots = sampler if with_children else (session for session in sampler if session.turns)
     return itertools.islice(roots, count)
+
+
+def places(sampler: Sampler, options: RunOptions) -> Iterator[int]:
+    """The places in the order of roots of those that a phase begins now, by which their conversations are named.
+
+    They are the same whether one worker or several do the run, but after a warm-up that time or requests limit.
+    """
+    share = options.share
+    if not options.fixed_schedule:
+        return itertools.count(share.first(sampler.taken), share.of)
+    start = sampler.taken if share.of == 1 else first_place(options)
+    return itertools.count(start + share.index, share.of)
+
+
+def first_place(options: RunOptions) -> int:
+    """Of the first root of the phase, when what comes before is limited by a number of conversations."""
+    return options.first_root + (options.warmup_num_conversations or 0)
 
 
 def scheduled_roots(workload: Workload, options: RunOptions) -> int:
@@ -42,17 +62,19 @@ def arrivals(
     workload: Workload, options: RunOptions, roots: Iterator[Session], start: Start, stop: Stop, rng: Random
 ) -> Arrivals:
     """The way in which the options say that roots arrive."""
-    slots = Slots(options.concurrency, options.concurrency_ramp_s / options.speed)
+    share = options.share
+    slots = Slots(options.concurrency, options.concurrency_ramp_s / options.speed, share)
     if options.fixed_schedule:
         return Schedule(roots, start, stop, slots, options.speed)
     if options.user_rate_per_s is not None:
         turns = [len(workload.sessions[root].turns) for root in workload.roots]
         mean_turns = sum(turns) / len(turns)
-        return Users(roots, start, stop, slots, options.num_users, options.user_rate_per_s, mean_turns, options.speed)
+        rate_per_s = options.user_rate_per_s
+        return Users(roots, start, stop, slots, options.num_users, rate_per_s, mean_turns, options.speed, share)
     if (rates := options.rates) is not None:
-        gaps = unit_gaps(options.arrival_pattern, options.arrival_smoothness, rng)
-        return AtRate(roots, start, stop, slots, rates, gaps, options.speed)
-    slots = Slots(options.concurrency or 1, options.concurrency_ramp_s / options.speed)
+        first_gap, gaps = own_gaps(unit_gaps(options.arrival_pattern, options.arrival_smoothness, rng), share)
+        return AtRate(roots, start, stop, slots, rates, gaps, options.speed, first_gap)
+    slots = Slots(options.concurrency or 1, options.concurrency_ramp_s / options.speed, share)
     return Arrivals(roots, start, stop, slots)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Literal
 
 from llmirage_client.load.branches import Family
@@ -14,10 +14,13 @@ from llmirage_client.load.phase import Phase
 from llmirage_client.load.planner import Planner
 from llmirage_client.load.recorder import OnRecord, ProgressSink, Recorder
 from llmirage_client.load.sampling import Sampler
-from llmirage_client.load.saturation import rate_not_reached
+from llmirage_client.load.saturation import rate_note
 from llmirage_client.measure.record import RunResult
 from llmirage_client.targets.target import Target
 from llmirage_client.workload.session import Workload
+
+Gate = Callable[[str], Awaitable[None]]
+"""Awaited before the phase of that name begins: where several workers wait for each other."""
 
 
 async def run_workload(
@@ -41,16 +44,17 @@ class Runner:
         target: Target,
         progress: ProgressSink | None = None,
         on_record: OnRecord | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self._workload = workload
         self._options = options
         self._target = target
         identifiers = Identifiers(options.seed)
         self._recorder = Recorder(target, options, identifiers, progress, on_record)
-        self._family = Family(workload, identifiers)
+        self._family = Family(workload, identifiers, options.share)
         self._planner = Planner(options)
-        self._sampler = Sampler(workload, options.sampling, options.seed, options.first_root)
-        self._rng = random.Random(options.seed)
+        self._sampler = Sampler(workload, options.sampling, options.seed, options.first_root, options.share)
+        self._gate = gate
         self._warmed_roots = 0
         self._phase: Phase | None = None
         self._cancel_reason: str | None = None
@@ -68,8 +72,10 @@ class Runner:
     async def run(self) -> RunResult:
         warm_up = self._options.of_warm_up()
         if warm_up is not None and any(self._workload.sessions[root].turns for root in self._workload.roots):
+            await self._wait_for_others("warmup")
             await self._run_phase("warmup", warm_up)
             self._warmed_roots = self._sampler.taken - self._options.first_root
+        await self._wait_for_others("profiling")
         start_s, start_unix_s = self._target.now(), time.time()
         phase = await self._run_phase("profiling", self._options)
         if phase.failed_fast is not None:
@@ -99,7 +105,8 @@ class Runner:
         return self._sampler.taken
 
     def _warm_up_note(self) -> Iterator[str]:
-        if self._warmed_roots and self._sampler.used_up and not self._options.fixed_schedule:
+        alone = self._options.share.of == 1
+        if alone and self._warmed_roots and self._sampler.used_up and not self._options.fixed_schedule:
             roots, warmed = len(self._workload.roots), self._warmed_roots
             yield (
                 f"The workload has {roots:,} conversations, and the warm-up ran {warmed:,} of them: some were "
@@ -107,25 +114,24 @@ class Runner:
             )
 
     def _rate_note(self) -> Iterator[str]:
-        options, rate = self._options, self._options.request_rate_per_s
-        if rate is None or options.request_rate_ramp_s or self._cancel_reason is not None:
-            return
-        offered = rate_not_reached(self._recorder.records, rate, options.speed)
-        if offered is not None:
-            why = f"all {options.concurrency} slots were taken or " if options.concurrency else ""
-            yield (
-                f"{rate:g} turns a second were asked for, and {offered:.3g} on average were there to send: {why}too few "
-                "conversations ran at a time, with the think times they have. --duration keeps new ones coming."
-            )
+        alone = self._options.share.of == 1
+        if alone and self._cancel_reason is None and (note := rate_note(self._recorder.records, self._options)):
+            yield note
+
+    async def _wait_for_others(self, phase: str) -> None:
+        if self._gate is not None and self._cancel_reason is None:
+            await self._gate(phase)
 
     async def _run_phase(self, name: Literal["warmup", "profiling"], options: RunOptions) -> Phase:
-        self._phase = Phase(
-            name, self._workload, options, self._sampler, self._planner, self._recorder, self._family, self._rng
+        seed = options.seed
+        rng = random.Random(seed if name == "profiling" or seed is None else f"{name} {seed}")
+        phase = self._phase = Phase(
+            name, self._workload, options, self._sampler, self._planner, self._recorder, self._family, rng
         )
         if self._cancel_reason is not None:
-            self._phase.cancel()
-        await self._phase.run()
-        return self._phase
+            phase.cancel()
+        await phase.run()
+        return phase
 
     def _notes(self, phase: Phase) -> Iterator[str]:
         if phase.left_unfinished:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Literal
 
+from llmirage_client.load.share import Share
 from llmirage_client.workload.session import Session, Workload
 
 SamplingStrategy = Literal["sequential", "shuffle", "random"]
@@ -17,17 +18,20 @@ class Sampler:
 
     sequential: file order, from the top again. shuffle: all of them in a random order, then all in another. random: drawn
     with replacement. skip: so many of the order are passed over; runs that each begin where the one before stopped have
-    no conversation in common until the workload is used up. taken: how far the order has been followed, skip included.
+    no conversation in common until the workload is used up. share: only those whose places in the order are its own.
+    taken: how far the order has been followed, what was passed over included.
     """
 
-    def __init__(self, workload: Workload, strategy: SamplingStrategy, seed: int | None, skip: int = 0) -> None:
+    def __init__(
+        self, workload: Workload, strategy: SamplingStrategy, seed: int | None, skip: int = 0, share: Share | None = None
+    ) -> None:
         roots = [workload.sessions[root] for root in workload.roots]
         # Those a dataset offset put at the end come only when the order itself gets there.
         self._roots = roots if strategy == "sequential" else roots[: len(roots) - workload.skipped]
         self._order = self._follow(strategy, Random() if seed is None else Random(f"sampling {seed}"))
+        self._share = share or Share()
         self.taken = 0
-        for _ in range(skip):
-            next(self)
+        self._pass_over(skip)
 
     @property
     def used_up(self) -> bool:
@@ -38,9 +42,15 @@ class Sampler:
         return self
 
     def __next__(self) -> Session:
+        self._pass_over(self._share.first(self.taken) - self.taken)
         session = next(self._order)
         self.taken += 1
         return session
+
+    def _pass_over(self, count: int) -> None:
+        for _ in range(count):
+            next(self._order)
+            self.taken += 1
 
     def _follow(self, strategy: SamplingStrategy, rng: Random) -> Iterator[Session]:
         match strategy:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.metrics import Metrics
 from llmirage_client.measure.record import Record
 
@@ -55,6 +56,21 @@ def rate_not_reached(records: Sequence[Record], per_s: float, speed: float = 1.0
         return None
     turns = sum(r.phase == "profiling" and r.agent_depth == 0 for r in records)
     return offered if offered < per_s * (1 - max(0.1, 2 / math.sqrt(turns))) else None
+
+
+def rate_note(records: Sequence[Record], options: RunOptions) -> str | None:
+    """What to say of a whole run that offered less than the rate it was asked for."""
+    rate = options.request_rate_per_s
+    if rate is None or options.request_rate_ramp_s:
+        return None
+    offered = rate_not_reached(records, rate, options.speed)
+    if offered is None:
+        return None
+    why = f"all {options.concurrency} slots were taken or " if options.concurrency else ""
+    return (
+        f"{rate:g} turns a second were asked for, and {offered:.3g} on average were there to send: {why}too few "
+        "conversations ran at a time, with the think times they have. --duration keeps new ones coming."
+    )
 
 
 def output_per_s(metrics: Metrics) -> float:

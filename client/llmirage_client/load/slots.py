@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import math
 
+from llmirage_client.load.share import Share
+
 
 class Slots:
-    """`limit` places (None: as many as are wanted); with a ramp one at first, the others one by one, all after ramp_s."""
+    """`limit` places (None: as many as are wanted); with a ramp one at first, the others one by one, all after ramp_s.
 
-    def __init__(self, limit: int | None, ramp_s: float = 0.0) -> None:
+    share: has its own of these places.
+    """
+
+    def __init__(self, limit: int | None, ramp_s: float = 0.0, share: Share | None = None) -> None:
         self.taken = 0
-        self._limit = math.inf if limit is None else limit
+        self._share = share or Share()
+        self._limit = math.inf if limit is None else self._share.part(limit)
         self._step_s = ramp_s / (limit - 1) if limit is not None and limit > 1 and ramp_s else 0.0
         self._opened_s = 0.0
 
@@ -27,5 +33,5 @@ class Slots:
         return max(self._opens_s(self.taken), now_s) if waits_for_ramp else math.inf
 
     def _opens_s(self, place: int) -> float:
-        """When the place of that number opens, from 0."""
-        return self._opened_s + place * self._step_s
+        """When its own place of that number opens, from 0."""
+        return self._opened_s + (self._share.index + place * self._share.of) * self._step_s

@@ -11,13 +11,13 @@ from llmirage_shared.virtual_time import precise_clock
 class Stop:
     """Says whether one more request may go out, and wakes everybody who waits once none may.
 
-    request_count: the literal cap on requests, None for no cap. Loop-bound: make it on the running loop.
+    request_count: the literal cap on requests, None for no cap; with 0 it has ended.
+    Loop-bound: make it on the running loop.
     closed: no new conversation begins; those that began go on. ended: no request goes out any more.
     """
 
     def __init__(self, request_count: int | None = None) -> None:
-        self.closed = False
-        self._ended = False
+        self.closed = self._ended = request_count == 0
         self._left = request_count
         self._loop = asyncio.get_running_loop()
         self.clock = precise_clock()

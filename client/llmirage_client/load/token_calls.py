@@ -24,9 +24,10 @@ from llmirage_client.load.recorder import Planned
 from llmirage_client.targets.endpoints import Ask, endpoint_named
 from llmirage_client.targets.endpoints.completions import prompt_body
 from llmirage_client.workload.session import Problem, TokenSpec, Turn, Workload
+from llmirage_shared.chat_template import ChatTemplateError
 from llmirage_shared.prompt_encoder import PromptEncoder
 from llmirage_shared.synthetic_text import SyntheticText
-from llmirage_shared.tokens import load
+from llmirage_shared.tokens import TokenizerError, load
 
 _EMBEDDED_OVERHEAD_BELOW = 16  # tokens: more than the embedded chat template adds to one message
 _ROUNDS_TO_MEET_A_COUNT = 4
@@ -34,6 +35,10 @@ _ROUNDS_TO_MEET_A_COUNT = 4
 
 class PromptTooShortError(ValueError):
     """A prompt of fewer tokens than the chat template alone takes."""
+
+
+CONTENT_ERRORS = (TokenizerError, ChatTemplateError, PromptTooShortError)
+"""What a request may not be possible for, whatever the endpoint; their messages are for the user."""
 
 
 class TokenCalls:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from llmirage_client.load.arrivals import Arrivals, Start
+from llmirage_client.load.share import Share
 from llmirage_client.load.slots import Slots
 from llmirage_client.load.stop import Stop
 from llmirage_client.workload.session import Session
@@ -32,10 +33,15 @@ class Users(Arrivals):
         rate_per_s: float,
         mean_turns: float,
         speed: float,
+        share: Share | None = None,
     ) -> None:
-        """rate_per_s: of all users together, in the time of the cluster. mean_turns: of the workload's roots."""
+        """rate_per_s: of all users together, in the time of the cluster. mean_turns: of the workload's roots.
+
+        share: of the users.
+        """
         super().__init__(roots, start, stop, slots)
         self._users = users
+        self._share = share or Share()
         self._stagger_s = 1 / (rate_per_s * speed)
         self._gap_s = users / (rate_per_s * speed)
         self._turns = max(round(mean_turns) - 1, 1)
@@ -48,9 +54,13 @@ class Users(Arrivals):
     async def drive(self) -> None:
         origin_s = self.stop.clock()
         self._slots.open(origin_s)
-        seats = [(origin_s + place * self._stagger_s, turns) for place, turns in first_users(self._users, self._turns)]
+        seats = [
+            (origin_s + place * self._stagger_s, turns)
+            for place, turns in first_users(self._users, self._turns)
+            if self._share.has(place)
+        ]
         heapq.heapify(seats)
-        while True:
+        while seats:
             due_s, turns = heapq.heappop(seats)
             await self.until(due_s)
             if not await self.slot() or (session := next(self.roots, None)) is None:

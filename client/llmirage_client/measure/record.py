@@ -106,6 +106,27 @@ class BranchStats:
     joins_suppressed: int = 0
 
 
+@dataclass(slots=True, frozen=True)
+class WorkerResult:
+    """One of several processes that sent a run together.
+
+    host: the machine. requests: recorded from it. cost: None when it did not tell.
+    clock_offset_s: its wall clock less that of the machine that led the run; clock_error_s: how far that, and so its times
+    against those of other workers, may be off. clock_drift_s: how much the two clocks moved against each other in the run.
+    late_start_s: how long after the common start it began. lost: why it did not come to its end.
+    """
+
+    number: int
+    host: str
+    requests: int
+    cost: ClientCost | None
+    clock_offset_s: float
+    clock_error_s: float
+    clock_drift_s: float | None = None
+    late_start_s: float = 0.0
+    lost: str | None = None
+
+
 @dataclass(slots=True)
 class RunResult:
     """A finished or interrupted run: records in order of completion and what the reports need to describe them.
@@ -113,6 +134,7 @@ class RunResult:
     start_unix_s: wall-clock time at run clock `start_s`. speed: every time in records is multiplied by it in reports,
     because the cluster and all waits ran that much faster than life.
     client_cpu_s: None: not known, as in a run that was read back after it had been cut off. client_cost: read back likewise.
+    workers: who sent it, when that was more than one process.
     version: of the product that made the run; empty: this one.
     """
 
@@ -136,4 +158,5 @@ class RunResult:
     client_lag_s: tuple[float, ...] = ()  # event-loop lateness samples: says whether the client was the bottleneck
     client_cost: ClientCost | None = None
     notes: list[str] = field(default_factory=list)  # warnings the reports must repeat
+    workers: list[WorkerResult] = field(default_factory=list)
     version: str = ""

@@ -12,7 +12,7 @@ from typing import Any
 
 from llmirage_client.measure.client_cost import ClientCost
 from llmirage_client.measure.goodput import parse_goodput
-from llmirage_client.measure.record import BranchStats, Record, RunResult
+from llmirage_client.measure.record import BranchStats, Record, RunResult, WorkerResult
 from llmirage_client.measure.record_line import RecordLineError, record_of
 
 RECORDS_FILE = "profile_export.jsonl"
@@ -142,6 +142,7 @@ class _About:
             options=_mapping(config.get("options")),
             client_cpu_s=None,
             client_cost=_client_cost(own.get("client")),
+            workers=_workers(own.get("workers")),
             notes=[str(note) for note in own.get("notes") or ()],
             version=str(self.own.get("version") or self.summary.get("aiperf_version") or ""),
         )
@@ -206,3 +207,11 @@ def _client_cost(value: Any) -> ClientCost | None:
     if not isinstance(value, dict) or not names <= value.keys():
         return None
     return ClientCost(**{name: value[name] for name in names})
+
+
+def _workers(value: Any) -> list[WorkerResult]:
+    names = {f.name for f in fields(WorkerResult)}
+    given = [worker for worker in value or () if isinstance(worker, dict) and names <= worker.keys()]
+    return [
+        WorkerResult(**{name: worker[name] for name in names} | {"cost": _client_cost(worker["cost"])}) for worker in given
+    ]

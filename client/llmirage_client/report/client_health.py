@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from llmirage_client.measure.client_cost import ClientCost
 from llmirage_client.measure.metrics import Metrics
 from llmirage_client.measure.record import RunResult
 
 
 def client_warnings(result: RunResult, metrics: Metrics) -> list[str]:
-    """Warnings about the client, empty when it kept up; see measure.client_cost for when it did not."""
+    """Warnings about the client, or each of its workers, empty when it kept up; see measure.client_cost for when not."""
+    if result.workers:
+        return [
+            warning
+            for worker in result.workers
+            if worker.cost is not None
+            for warning in _warnings(f"Worker {worker.number} on {worker.host}", worker.cost, result.speed)
+        ]
+    return [] if metrics.client is None else _warnings("This client", metrics.client, result.speed)
+
+
+def _warnings(who: str, cost: ClientCost, speed: float) -> list[str]:
     warnings = []
-    cost = metrics.client
-    if cost is None:
-        return []
     if cost.late:
         timers, sends = cost.timers_late_p95_ms or 0.0, cost.sends_late_p95_ms or 0.0
         late = (
@@ -20,12 +29,12 @@ def client_warnings(result: RunResult, metrics: Metrics) -> list[str]:
             else f"5 % of its timers fired {timers:.0f} ms or more after they were due"
         )
         warnings.append(
-            f"This client was itself late: {late}, so measured times may be too long by about that much. "
-            "Use a less busy machine, a lower load" + (" or a lower --speed on the server." if result.speed > 1 else ".")
+            f"{who} was itself late: {late}, so measured times may be too long by about that much. "
+            "Use a less busy machine, a lower load" + (" or a lower --speed on the server." if speed > 1 else ".")
         )
     if cost.busy:
         warnings.append(
-            f"This client used {100 * (cost.cpu_share or 0.0):.0f} % of a CPU core, about all it can: the endpoint "
-            "may be faster than these figures say. Lower the load, or split it over several clients."
+            f"{who} used {100 * (cost.cpu_share or 0.0):.0f} % of a CPU core, about all it can: the endpoint "
+            "may be faster than these figures say. Lower the load, or spread it (--executor, docs/scaling.md)."
         )
     return warnings

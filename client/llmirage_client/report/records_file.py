@@ -67,7 +67,7 @@ class RecordWriter:
         self.path = directory / RECORDS_FILE
         self.benchmark_id = str(uuid.uuid4())
         self.problem: OSError | None = None
-        self._clock = clock
+        self.clock = clock
         self._file: int | None = os.open(self.path, _AFRESH, 0o666)
         self._whole = 0  # bytes of whole lines in the file
         self._waiting: list[bytes] = []
@@ -80,11 +80,14 @@ class RecordWriter:
             (directory / HEAD_FILE).write_text(json.dumps(head, indent=2, default=str) + "\n")
 
     def write(self, record: Record) -> None:
-        line = record_line(record, self._clock)
+        self.write_lines(record_line(record, self.clock))
+
+    def write_lines(self, lines: bytes) -> None:
+        """Appends whole lines that `record_line` made, with a clock that says the same times as this writer's."""
         if self.problem is None:
-            self._append(line)
+            self._append(lines)
         else:
-            self._waiting.append(line)
+            self._waiting.append(lines)
             if time.monotonic() >= self._retry_s:
                 self._catch_up()
 
@@ -134,9 +137,9 @@ def remove_earlier_run(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-def record_line(record: Record, clock: RunClock) -> bytes:
+def record_line(record: Record, clock: RunClock, worker: str = "llmirage") -> bytes:
     """One line of the file with its newline. Put together by hand, at a third of the JSON encoder's cost: it is written
-    while the load runs.
+    while the load runs. worker: the name of the process that sent it.
     """
     exchange = record.exchange
     end_s = exchange.end_s if exchange.end_s is not None else max((exchange.start_s, *exchange.token_s[-1:]))
@@ -144,13 +147,13 @@ def record_line(record: Record, clock: RunClock) -> bytes:
     parent = ""
     if record.parent_correlation_id is not None:
         parent = f',"parent_correlation_id":{_string(record.parent_correlation_id)}'
-    # One process does everything; worker_id and record_processor_id are there for tools that expect them.
+    # One process sends and records; record_processor_id is there for tools that expect it.
     metadata = (
         f'"session_num":{record.session_num},"x_request_id":{_string(record.request_id)},'
         f'"x_correlation_id":{_string(record.correlation_id)},"conversation_id":{_string(record.conversation_id)},'
         f'"turn_index":{record.turn_index},"credit_issued_ns":{clock.unix_ns(record.issued_s)},'
         f'"request_start_ns":{clock.unix_ns(exchange.start_s)},"request_ack_ns":{ack_ns},'
-        f'"request_end_ns":{clock.unix_ns(end_s)},"worker_id":"llmirage","record_processor_id":"llmirage",'
+        f'"request_end_ns":{clock.unix_ns(end_s)},"worker_id":{_string(worker)},"record_processor_id":"llmirage",'
         f'"benchmark_phase":"{record.phase}","was_cancelled":{"true" if record.cancelled else "false"},'
         f'"agent_depth":{record.agent_depth},"root_correlation_id":{_string(record.root_correlation_id)}{parent}'
     )

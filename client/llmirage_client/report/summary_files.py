@@ -62,6 +62,7 @@ def summary_json(result: RunResult, metrics: Metrics, cli_command: str, benchmar
         "workload_throughput": {name: asdict(rates) for name, rates in metrics.workload_throughput.items()},
         "cached_tokens_counted_by": metrics.cached_counted_by,
         "client": None if cost is None else {**asdict(cost), "was_bottleneck": cost.was_bottleneck},
+        **({"workers": [asdict(worker) for worker in result.workers]} if result.workers else {}),
         "notes": list(result.notes),
     }
     return content

@@ -1,0 +1,1 @@
+"""One run spread over several processes, on this machine or on a Ray cluster."""

@@ -1,0 +1,82 @@
+"""What a worker is asked to do, and what it says about it. All of it can be pickled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llmirage_client.load.options import RunOptions
+from llmirage_client.measure.record import BranchStats
+from llmirage_client.targets.endpoint import Endpoint
+from llmirage_client.workload.session import Workload
+
+
+@dataclass(slots=True, frozen=True)
+class Job:
+    """The whole run; options.share says which part of it is this worker's."""
+
+    workload: Workload
+    options: RunOptions
+    endpoint: Endpoint
+
+
+@dataclass(slots=True, frozen=True)
+class Begin:
+    """Starts a phase. Times are of the worker's own time.monotonic().
+
+    at_s: when. zero_s: a moment that all workers have in common, zero_unix_s on the wall clock of whoever leads the run.
+    """
+
+    at_s: float
+    zero_s: float
+    zero_unix_s: float
+
+
+@dataclass(slots=True, frozen=True)
+class Ready:
+    """It could begin the phase."""
+
+    phase: str
+
+
+@dataclass(slots=True, frozen=True)
+class Progressed:
+    """lines: of profile_export.jsonl, one for each request that ended since the last time; counts are of the whole run."""
+
+    lines: bytes
+    done: int
+    errors: int
+    in_flight: int
+
+
+@dataclass(slots=True, frozen=True)
+class Finished:
+    """Its part is over. inputs: pickled, as RunResult has them. end_s: seconds after the common zero."""
+
+    branch_stats: BranchStats | None
+    inputs: bytes
+    notes: tuple[str, ...]
+    endpoint: str
+    cpu_s: float
+    lag_s: tuple[float, ...]
+    end_s: float
+    late_start_s: float
+    roots_taken: int
+    cancel_reason: str | None
+
+
+@dataclass(slots=True, frozen=True)
+class Failed:
+    """It could not do its part. refused: the message is for the user; else it is a traceback."""
+
+    message: str
+    refused: bool = False
+
+
+@dataclass(slots=True, frozen=True)
+class Lost:
+    """Nothing will be heard of it any more."""
+
+    why: str
+
+
+Event = Ready | Progressed | Finished | Failed | Lost
