@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from llmirage_server.config import (
@@ -42,15 +43,40 @@ def make_config(cluster_file: str | None, flags: Mapping[str, Any]) -> ClusterCo
             problems += error.problems
     given = {name: value for name, value in flags.items() if value is not None and value != ()}
     try:
-        defaults = {name: value for name, value in settings.items() if name in INSTANCE_SETTINGS}
-        mine = {name: value for name, value in given.items() if name in INSTANCE_SETTINGS}
-        pools = tuple(PoolConfig(**(defaults | pool | mine)) for pool in settings.pop("pools", ()))
-        config = ClusterConfig(**(settings | given), pools=pools)
+        config = combined(settings, given)
     except ConfigError as error:
         problems += error.problems
     if problems:
         raise ConfigError(problems)
     return config
+
+
+def combined(
+    settings: Mapping[str, Any], given: Mapping[str, Any], of_pools: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+) -> ClusterConfig:
+    """The configuration of a file's settings, of others that win in every pool, and of some that win in one pool, by its
+    name. Raises ConfigError with all problems."""
+    defaults = {name: value for name, value in settings.items() if name in INSTANCE_SETTINGS}
+    mine = {name: value for name, value in given.items() if name in INSTANCE_SETTINGS}
+    blocks = settings.get("pools", ())
+    unknown = set(of_pools) - {block["name"] for block in blocks}
+    if unknown:
+        there = f"there are {', '.join(block['name'] for block in blocks)}" if blocks else "the cluster has no pools"
+        raise ConfigError([f"there is no pool {name!r}: {there}" for name in sorted(unknown)])
+    pools = tuple(PoolConfig(**(defaults | block | mine | of_pools.get(block["name"], {}))) for block in blocks)
+    return ClusterConfig(**({**settings, **given} | {"pools": pools}))
+
+
+def read_settings(path: str, entries: Iterable[Entry]) -> tuple[dict[str, Any], list[str]]:
+    """The settings among lines of another kind of file, and what is wrong with them; see read_cluster_file."""
+    reader = _Reader(path)
+    return reader.settings(entries, "", [*DEFAULTS, *_BLOCKS]), reader.problems
+
+
+def is_setting(key: str) -> bool:
+    """Whether a cluster file knows the key, under this or another name."""
+    name = key.replace("-", "_").lower()
+    return (canonical_name(name) or name) in (*DEFAULTS, *_BLOCKS)
 
 
 def cluster_path(name: str) -> str:
