@@ -31,7 +31,7 @@ def conversations(
     if count is None and not options.open_ended:
         count = len(workload.roots) - workload.skipped
     if count is not None:
-        count = options.share.part(count, first_place(options))
+        count = options.share.part(count, options.warmup_num_conversations or 0)
     roots = sampler if with_children else (session for session in sampler if session.turns)
     return itertools.islice(roots, count)
 
@@ -43,14 +43,10 @@ def places(sampler: Sampler, options: RunOptions) -> Iterator[int]:
     """
     share = options.share
     if not options.fixed_schedule:
-        return itertools.count(share.first(sampler.taken), share.of)
-    start = sampler.taken if share.of == 1 else first_place(options)
-    return itertools.count(start + share.index, share.of)
-
-
-def first_place(options: RunOptions) -> int:
-    """Of the first root of the phase, when what comes before is limited by a number of conversations."""
-    return options.first_root + (options.warmup_num_conversations or 0)
+        first_root = options.first_root
+        return itertools.count(first_root + share.first(sampler.taken - first_root), share.of)
+    warmed_up = options.first_root + (options.warmup_num_conversations or 0)
+    return itertools.count((sampler.taken if share.of == 1 else warmed_up) + share.index, share.of)
 
 
 def scheduled_roots(workload: Workload, options: RunOptions) -> int:

@@ -18,7 +18,7 @@ class Sampler:
 
     sequential: file order, from the top again. shuffle: all of them in a random order, then all in another. random: drawn
     with replacement. skip: so many of the order are passed over; runs that each begin where the one before stopped have
-    no conversation in common until the workload is used up. share: only those whose places in the order are its own.
+    no conversation in common until the workload is used up. share: only those whose places, from there on, are its own.
     taken: how far the order has been followed, what was passed over included.
     """
 
@@ -30,6 +30,7 @@ class Sampler:
         self._roots = roots if strategy == "sequential" else roots[: len(roots) - workload.skipped]
         self._order = self._follow(strategy, Random() if seed is None else Random(f"sampling {seed}"))
         self._share = share or Share()
+        self._skipped = skip
         self.taken = 0
         self._pass_over(skip)
 
@@ -42,7 +43,8 @@ class Sampler:
         return self
 
     def __next__(self) -> Session:
-        self._pass_over(self._share.first(self.taken) - self.taken)
+        place = self.taken - self._skipped
+        self._pass_over(self._share.first(place) - place)
         session = next(self._order)
         self.taken += 1
         return session
