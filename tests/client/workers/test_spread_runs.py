@@ -1,0 +1,203 @@
+"""Real runs over several processes, and over a Ray cluster where Ray is installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from llmirage_client.commands.run import run
+from llmirage_client.measure.run_folder import read_run
+
+WORKLOAD = "bundled:dag-three-roots"
+RAY = importlib.util.find_spec("ray") is not None
+
+
+class Server(ThreadingHTTPServer):
+    """Answers after pause_s. bodies: what came. agents: how many requests of each root conversation came."""
+
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.pause_s = 0.0
+        self.bodies: list[str] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.bodies.append(json.dumps(body, sort_keys=True))
+        time.sleep(self.server.pause_s)
+        said = {"role": "assistant", "content": f"reply to {body['messages'][-1]['content']}"}
+        usage = {"prompt_tokens": 3 * len(body["messages"]), "completion_tokens": 1}
+        choices = [{"index": 0, "message": said, "finish_reason": "stop"}]
+        data = json.dumps({"choices": choices, "usage": usage}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def started(server: Server, folder: Path, *words: str) -> subprocess.Popen[str]:
+    common = ["--url", server.url, "--model", "m", "--random-seed", "3", "--no-streaming", "--artifact-dir", str(folder)]
+    return subprocess.Popen(
+        [sys.executable, "-m", "llmirage_client", "run", WORKLOAD, *common, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+
+
+def finished(server: Server, folder: Path, *words: str) -> tuple[int, str]:
+    process = started(server, folder, *words)
+    output, _ = process.communicate(timeout=120)
+    return process.returncode, output
+
+
+def same_run(server: Server, folder: Path, *words: str) -> dict[str, Any]:
+    """Runs it in one process and spread; what came and what was counted are the same. Returns the spread run's summary."""
+    load = ("--concurrency", "3")
+    assert finished(server, folder / "one", *load)[0] == 0
+    one, server.bodies = Counter(server.bodies), []
+    status, output = finished(server, folder / "spread", *load, *words)
+    assert status == 0, output
+    assert Counter(server.bodies) == one
+    assert sum(one.values()) > 5
+    alone, spread = read_run(folder / "one"), read_run(folder / "spread")
+    assert Counter(r.request_id for r in spread.records) == Counter(r.request_id for r in alone.records)
+    assert {(r.request_id, str(r.exchange.usage), r.parent_correlation_id, r.joined) for r in spread.records} == {
+        (r.request_id, str(r.exchange.usage), r.parent_correlation_id, r.joined) for r in alone.records
+    }
+    assert spread.branch_stats == alone.branch_stats
+    assert sorted(p.name for p in (folder / "one").iterdir()) == sorted(p.name for p in (folder / "spread").iterdir())
+    inputs = [json.loads((folder / name / "inputs.json").read_text())["data"] for name in ("one", "spread")]
+    assert sorted(inputs[0], key=lambda s: str(s["session_id"])) == sorted(inputs[1], key=lambda s: str(s["session_id"]))
+    summary: dict[str, Any] = json.loads((folder / "spread" / "profile_export_aiperf.json").read_text())
+    lines = [json.loads(line) for line in (folder / "spread" / "profile_export.jsonl").read_text().splitlines()]
+    assert {line["metadata"]["worker_id"] for line in lines} == {"llmirage-1", "llmirage-2"}
+    assert spread.workers
+    assert [w["number"] for w in summary["llmirage"]["workers"]] == [1, 2]
+    assert sum(w["requests"] for w in summary["llmirage"]["workers"]) == len(lines)
+    assert "2 workers sent this load" in output
+    return summary
+
+
+def test_processes_send_what_one_process_sends(server: Server, tmp_path: Path) -> None:
+    same_run(server, tmp_path, "--executor", "process", "--workers", "2")
+
+
+@pytest.mark.skipif(not RAY, reason="Ray is not installed")
+def test_a_ray_cluster_sends_what_one_process_sends(server: Server, tmp_path: Path) -> None:
+    summary = same_run(server, tmp_path, "--executor", "ray", "--workers", "2", "--ray-address", "local")
+    for worker in summary["llmirage"]["workers"]:
+        assert abs(worker["clock_offset_s"]) < 0.5  # it is the same machine
+        assert 0 < worker["clock_error_s"] < 0.5
+
+
+LONG = ("--executor", "process", "--workers", "2", "--concurrency", "2", "--num-conversations", "100000")
+
+
+def wait_for(server: Server, requests: int) -> None:
+    deadline = time.monotonic() + 60
+    while len(server.bodies) < requests and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert len(server.bodies) >= requests
+
+
+def workers_of(pid: int) -> list[int]:
+    """The processes that this one started to send load."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        try:
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == pid and b"spawn_main" in (folder / "cmdline").read_bytes():
+                found.append(int(folder.name))
+        except (OSError, ValueError, IndexError):
+            continue
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds the worker in /proc")
+def test_a_worker_that_is_killed_cuts_the_run_and_loses_no_finished_request(server: Server, tmp_path: Path) -> None:
+    server.pause_s = 0.01
+    process = started(server, tmp_path, *LONG)
+    wait_for(server, 60)
+    os.kill(workers_of(process.pid)[-1], signal.SIGKILL)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    result = read_run(tmp_path)
+    assert result.cancelled
+    assert result.cancel_reason is not None
+    assert "was lost: process" in result.cancel_reason
+    assert "was killed by SIGKILL" in result.cancel_reason
+    assert f"stopped before its end: {result.cancel_reason}" in output
+    ok = [r for r in result.records if r.ok]
+    # All that came before the last tenth of a second, of both workers; each has one request at a time.
+    assert len(ok) >= len(server.bodies) - 2 - 25
+    assert len([w for w in result.workers if w.lost]) == 1
+    assert sum(w.requests for w in result.workers) == len(result.records)
+
+
+def test_ctrl_c_ends_all_workers_and_reports_what_finished(server: Server, tmp_path: Path) -> None:
+    server.pause_s = 0.01
+    process = started(server, tmp_path, *LONG)
+    wait_for(server, 40)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    result = read_run(tmp_path)
+    assert (result.cancelled, result.cancel_reason) == (True, "Ctrl-C")
+    assert [w.lost for w in result.workers] == [None, None]
+    assert len([r for r in result.records if r.ok]) >= 30
+    assert (tmp_path / "inputs.json").exists()
+
+
+def refused(*words: str) -> tuple[int, str]:
+    outcome = CliRunner().invoke(run, [WORKLOAD, "--url", "http://127.0.0.1:9", "--model", "m", *words])
+    return outcome.exit_code, outcome.output
+
+
+def test_what_makes_no_sense_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    status, output = refused("--workers", "2")
+    assert (status, "--executor process or ray has to say of what" in output) == (2, True)
+    status, output = refused("--executor", "process", "--ray-address", "x")
+    assert (status, "--ray-address is about --executor ray" in output) == (2, True)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    status, output = refused("--executor", "ray", "--artifact-dir", str(tmp_path))
+    assert (status, output) == (2, "--executor ray needs Ray, which is not installed: pip install 'llmirage[ray]'\n")
