@@ -39,11 +39,12 @@ def print_calibration(result: Calibration, deployment: str, runs: int) -> None:
     for one in result.fitted:
         if one.why_not is not None:
             console.print(Text(f"{one.factor.label.capitalize()} keeps the profile's value: {one.why_not}.", style="yellow"))
-    errors = plain_table("error, %: median / 90 % of requests (bias)", *_STATES.values())
+    errors = plain_table("error, %", *_STATES.values())
     for name, label in _FIGURES.items():
         if name in result.errors["before"]:
             errors.add_row(label, *(_cell(result.errors[state].get(name)) for state in _STATES))
     console.print("", errors)
+    console.print(Text("Median / 90th percentile of the absolute error, and the median with its sign.", style="dim"))
     console.print(Text(f"Held out: {result.folds}, predicted with factors fitted to the rest.", style="dim"))
     if result.not_served:
         console.print(Text(f"{result.not_served:,} requests do not fit into this cluster: is it the one?", style="yellow"))
@@ -73,4 +74,4 @@ def as_json(result: Calibration) -> dict[str, Any]:
 
 
 def _cell(errors: Errors | None) -> str:
-    return "-" if errors is None else f"{errors.median:.1f} / {errors.p90:.1f} ({errors.bias:+.1f})"
+    return "-" if errors is None else f"{errors.median:.1f} / {errors.p90:.1f}, {errors.bias:+.1f}"

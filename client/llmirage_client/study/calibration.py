@@ -18,6 +18,7 @@ from llmirage_client.study.measured_run import FIGURES, MeasuredRun, count_of
 
 FEWEST = 20  # requests that count
 _FOLDS = 5
+_MAY_YIELD = 2  # times, not scales
 _ALIKE = 0.95  # correlation from which two factors cannot be told apart
 
 
@@ -141,9 +142,9 @@ def _doubt(fit: Fit, system: System, errors: Floats) -> tuple[int, str] | None:
             return i, f"it changes nothing in these runs: {factor.needs}"
     deviations = np.sqrt(np.maximum(np.diag(covariance), 1e-300))
     alike = np.abs(covariance / np.outer(deviations, deviations)) - np.eye(len(deviations))
-    pairs = np.argwhere(alike >= _ALIKE)
-    if pairs.size:  # host time yields first, then the front end: they are what a profile knows best
-        index, other = max(pairs.tolist(), key=lambda pair: fit.free[pair[0]].yields)
+    pairs = [pair for pair in np.argwhere(alike >= _ALIKE) if fit.free[pair[0]].yields >= _MAY_YIELD]
+    if pairs:  # host time yields first, then the front end: they are what a profile knows best
+        index, other = max(((int(a), int(b)) for a, b in pairs), key=lambda pair: fit.free[pair[0]].yields)
         return index, f"these runs cannot tell it from {fit.free[other].label}: {fit.free[index].needs}"
     doubtful = [i for i, factor in enumerate(fit.free) if errors[i] > factor.most_error]
     if not doubtful:
