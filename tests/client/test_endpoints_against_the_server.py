@@ -62,6 +62,7 @@ AGENT = [
         ],
     },
 ]
+EXACT = {"min_tokens": 9, "ignore_eos": True}  # as generated workloads have it
 COUNTS = ("usage_prompt_tokens", "usage_completion_tokens", "usage_prompt_cache_read_tokens")
 
 
@@ -112,6 +113,19 @@ def test_the_same_agent_costs_the_same_tokens_over_every_api(
     assert len(chat) == 4
     assert all(own == chat for own in found.values()), found
     assert [prompt > before for (prompt, *_), (before, *_) in zip(chat[1:], chat, strict=False)] == [True] * 3
+
+
+def test_replies_of_exact_lengths_can_be_asked_of_every_api(server: str, tmp_path: Path) -> None:
+    turn = {"messages": [{"role": "user", "content": "Go on."}], "max_tokens": 9, "extra": EXACT}
+    file = tmp_path / "exact.jsonl"
+    file.write_text(json.dumps({"session_id": "exact", "turns": [turn]}) + "\n")
+    lengths = {
+        api: [reply for _, reply, _ in counts(replay(file, server, tmp_path / api, "--endpoint-type", api))]
+        for api in ("chat", "completions", "responses", "messages")
+    }
+    most = lengths.pop("messages")[0]  # whose API has only a limit
+    assert lengths == {"chat": [9], "completions": [9], "responses": [9]}
+    assert 1 <= most <= 9
 
 
 def test_in_memory_the_apis_are_equally_fast_to_the_last_bit(agent: Path) -> None:

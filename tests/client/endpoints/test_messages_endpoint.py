@@ -182,6 +182,8 @@ def test_tools_and_parameters_of_chat_get_their_names_here() -> None:
             "reasoning_effort": "low",
             "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}},
             "top_k": 3,
+            "min_tokens": 9,
+            "ignore_eos": True,
         }
     ) == {
         "temperature": 0.5,

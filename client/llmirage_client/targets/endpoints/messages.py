@@ -18,6 +18,8 @@ _SYSTEM = ("system", "developer")
 _RESULTS = ("tool", "function")
 _DATA_URL = re.compile(r"data:(?P<type>[\w/+.-]+);base64,(?P<data>.*)", re.DOTALL)
 _RENAMED = {"max_completion_tokens": "max_tokens"}
+# Usage always comes, and no server of this API takes the others: a run of exact lengths has the limits alone here.
+_LEFT_OUT = ("stream_options", "min_tokens", "ignore_eos")
 _TOOL_CHOICES = {"auto": "auto", "required": "any", "none": "none"}
 
 
@@ -66,9 +68,7 @@ class MessagesEndpoint:
                 output |= _format(value)
             elif key == "reasoning_effort":
                 output["effort"] = value
-            elif key == "stream_options":
-                pass  # it could only ask for the usage, which always comes
-            else:
+            elif key not in _LEFT_OUT:
                 translated[_RENAMED.get(key, key)] = value
         own = {"tool_choice": choice, "output_config": output}
         return translated | {key: value for key, value in own.items() if value}
