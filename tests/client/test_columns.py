@@ -49,27 +49,36 @@ def record(
 times = st.floats(0, 100).map(lambda s: round(s, 3))
 
 
+counts = st.integers(0, 1000)
+maybe = st.none() | counts
+made = st.tuples(  # once for all: strategies made anew for every record would cost more than what is tested
+    st.sampled_from("abc"),
+    st.integers(0, 3),
+    times,
+    st.lists(st.floats(0.001, 9), max_size=5),
+    st.none() | st.tuples(counts, counts, maybe),
+    st.fixed_dictionaries(
+        {
+            "input_tokens": maybe,
+            "output_tokens": maybe,
+            "output_tokens_asked": maybe,
+            "cancelled": st.booleans(),
+            "phase": st.sampled_from(["profiling", "profiling", "warmup"]),
+        }
+    ),
+    times,
+    st.booleans(),
+    st.integers(0, 3),
+)
+
+
 @st.composite
 def records(draw: st.DrawFn) -> Record:
-    start_s = draw(times)
-    gaps = draw(st.lists(st.floats(0.001, 9), max_size=5))
+    conversation, turn, start_s, gaps, usage, changes, late_s, streamed, failed = draw(made)
     stamps = tuple(start_s + sum(gaps[: i + 1]) for i in range(len(gaps)))
-    count = st.integers(0, 1000)
-    one = record(
-        draw(st.sampled_from("abc")),
-        draw(st.integers(0, 3)),
-        start_s,
-        stamps,
-        draw(st.one_of(st.none(), st.tuples(count, count, st.one_of(st.none(), count)))),
-        input_tokens=draw(st.one_of(st.none(), count)),
-        output_tokens=draw(st.one_of(st.none(), count)),
-        output_tokens_asked=draw(st.one_of(st.none(), count)),
-        cancelled=draw(st.booleans()),
-        issued_s=start_s - draw(times),
-        phase=draw(st.sampled_from(["profiling", "profiling", "warmup"])),
-    )
-    one.exchange.streamed = draw(st.booleans())
-    if draw(st.integers(0, 3)) == 0:
+    one = record(conversation, turn, start_s, stamps, usage, issued_s=start_s - late_s, **changes)
+    one.exchange.streamed = streamed
+    if failed == 0:
         one.exchange.error = RequestError(500, "http_error", "no")
     return one
 

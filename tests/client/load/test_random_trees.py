@@ -12,6 +12,11 @@ from llmirage_client.load.runner import Runner
 from llmirage_client.workload.session import Branch, BranchKind, Session, Turn, Workload
 from llmirage_client.workload.summary import requests_by_root
 
+KINDS = st.lists(st.sampled_from(["fork", "spawn", "join"]), max_size=2)
+CHILDREN = st.integers(1, 2)
+TURNS = st.integers(1, 3)
+FAILURE, REPLY_S, DELAY_S = st.sampled_from(["", "FAIL "]), st.integers(1, 9), st.sampled_from([0.0, 0.0, 2.5])
+
 
 @st.composite
 def trees(draw: st.DrawFn) -> Workload:
@@ -21,25 +26,25 @@ def trees(draw: st.DrawFn) -> Workload:
     def session(depth: int) -> str:
         name = f"s{len(sessions)}"
         sessions[name] = Session(name, ())  # takes the name
-        count = draw(st.integers(1, 3))
+        count = draw(TURNS)
         turns = []
         for index in range(count):
             branches: list[Branch] = []
-            for kind in draw(st.lists(st.sampled_from(["fork", "spawn", "join"]), max_size=2)) if depth < 3 else ():
+            for kind in draw(KINDS) if depth < 3 else ():
                 if kind == "join" and index == count - 1:
                     continue
-                children = tuple(session(depth + 1) for _ in range(draw(st.integers(1, 2))))
+                children = tuple(session(depth + 1) for _ in range(draw(CHILDREN)))
                 join_at = draw(st.integers(index + 1, count - 1)) if kind == "join" else None
                 background = kind == "fork" and index < count - 1
                 branch_kind: BranchKind = "fork" if kind == "fork" else "spawn"
                 branches.append(Branch(f"{name}:{index}:{len(branches)}", branch_kind, children, join_at, background))
-            text = draw(st.sampled_from(["", "FAIL "])) + f"{name}.{index}@{draw(st.integers(1, 9))}"
-            delay_s = draw(st.sampled_from([0.0, 0.0, 2.5]))
+            text = draw(FAILURE) + f"{name}.{index}@{draw(REPLY_S)}"
+            delay_s = draw(DELAY_S)
             turns.append(Turn(({"role": "user", "content": text},), delay_s=delay_s, branches=tuple(branches)))
         sessions[name] = Session(name, tuple(turns))
         return name
 
-    roots = tuple(session(0) for _ in range(draw(st.integers(1, 2))))
+    roots = tuple(session(0) for _ in range(draw(CHILDREN)))
     return Workload("dag_jsonl", "random.jsonl", sessions, roots)
 
 
