@@ -127,6 +127,8 @@ class RayCrew:
             worker = self._news.pop(call)
             try:
                 events += [(worker, event) for event in self._ray.get(call)]
+            except self._ray.exceptions.RayActorError:
+                events.append((worker, Lost("its process or its machine is gone")))
             except self._ray.exceptions.RayError as error:
                 events.append((worker, Lost(_first_line(error))))
             else:
