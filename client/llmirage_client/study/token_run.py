@@ -106,6 +106,8 @@ class TokenRecorder:
                 row.error = _NO_INSTANCE
             else:
                 await self._wait(row, done)
+        if row.error is not None:
+            self._streams.failed(conversation)
         request.forget_tokens()
         row.end_s = loop.time()
         self.rows.append(row)
@@ -125,8 +127,6 @@ class TokenRecorder:
             raise
         if request.failed:
             row.error = _LOST
-        else:
-            self._streams.replied(row.conversation, request.key)
 
     @property
     def records(self) -> list[Record]:

@@ -27,74 +27,70 @@ class TokenStreams:
         self._shares = shares
         self._next_id = _FIRST_ID
         self._places: dict[tuple[str, int], tuple[int, int]] = {}  # first id, and how many follow it
-        self._prompts: dict[int, bytes] = {}  # by conversation that goes on: its last prompt
-        self._contexts: dict[int, bytes] = {}  # and that prompt with its reply
+        self._contexts: dict[int, bytes] = {}  # by conversation that goes on: its last prompt, and the reply if it has come
+        self._prompt_bytes: dict[int, int] = {}  # of that prompt
 
     def call(self, conversation: Conversation, index: int, spec: TokenSpec) -> bytes:
         """The ids of a prompt of spec.input_tokens, and of a reply that is like no other."""
-        number, wanted = conversation.number, spec.input_tokens
-        if not self._shares:
-            return self._fresh(wanted + spec.output_tokens)
-        before = self._before(conversation, wanted)
-        if before is None:
-            place = conversation.session.id, index
-            if place not in self._places and self._is_last(conversation, index):
-                self._places[place] = self._next_id, wanted
-                return self._fresh(wanted + spec.output_tokens)
-        prompt = self._extended(conversation.session.id, index, before or b"", wanted)
+        key = self._prompt(conversation, index, spec.input_tokens, spec.output_tokens)
         if self._is_last(conversation, index):
-            self._prompts.pop(number, None)
-            self._contexts.pop(number, None)
+            self._contexts.pop(conversation.number, None)
+            self._prompt_bytes.pop(conversation.number, None)
         else:
-            self._prompts[number] = prompt
-        return prompt + self._fresh(spec.output_tokens)
+            self._prompt_bytes[conversation.number] = spec.input_tokens * TOKEN_BYTES
+            self._contexts[conversation.number] = key
+        return key
 
     def prompt(self, conversation: Conversation, index: int, spec: TokenSpec) -> bytes:
-        """The ids of the prompt alone: the reply is somebody else's."""
-        if not self._shares:
-            return self._fresh(spec.input_tokens)
-        before = self._before(conversation, spec.input_tokens) or b""
-        prompt = self._extended(conversation.session.id, index, before, spec.input_tokens)
-        self._prompts[conversation.number] = prompt
+        """The ids of the prompt alone: the reply is somebody else's, see `replied_with`."""
+        prompt = self._prompt(conversation, index, spec.input_tokens, 0)
+        self._prompt_bytes[conversation.number] = len(prompt)
+        self._contexts[conversation.number] = prompt
         return prompt
 
-    def replied(self, conversation: Conversation, context: bytes) -> None:
-        """The conversation has come to this: its last prompt and the reply."""
-        if conversation.number in self._prompts:
-            self._contexts[conversation.number] = context
+    def failed(self, conversation: Conversation) -> None:
+        """The last call had no reply."""
+        context = self._contexts.get(conversation.number)
+        if context is not None:
+            self._contexts[conversation.number] = context[: self._prompt_bytes[conversation.number]]
 
     def replied_with(self, conversation: Conversation, ids: TokenIds) -> None:
         """The conversation's last prompt was answered with these."""
-        prompt = self._prompts.get(conversation.number)
+        prompt = self._contexts.get(conversation.number)
         if prompt is not None:
+            prompt = prompt[: self._prompt_bytes[conversation.number]]
             self._contexts[conversation.number] = prompt + np.asarray(ids, dtype=np.int32).tobytes()
 
-    def _before(self, conversation: Conversation, wanted: int) -> bytes | None:
-        """What a prompt of so many tokens may begin with: all so far, the last prompt, or nothing."""
-        context = self._contexts.get(conversation.number)
-        if context is None and conversation.parent is not None and conversation.branch_mode == "fork":
-            context = self._contexts.get(conversation.parent.number)
-        if context is None or len(context) < wanted * TOKEN_BYTES:
-            return context
-        return self._prompts.get(conversation.number, context)
-
-    def _extended(self, session_id: str, index: int, before: bytes, wanted: int) -> bytes:
+    def _prompt(self, conversation: Conversation, index: int, wanted: int, fresh: int) -> bytes:
+        """A prompt of so many tokens, and so many fresh ids behind it."""
+        before = self._before(conversation, wanted) if self._shares else b""
         more = wanted - len(before) // TOKEN_BYTES
         if more <= 0:
-            return before[: wanted * TOKEN_BYTES]
-        first, known = self._places.get((session_id, index), (0, 0))
-        if known < more:
-            first = self._next_id
-            self._places[session_id, index] = first, more
-            return before + self._fresh(more)
-        return before + np.arange(first, first + more, dtype=np.int32).tobytes()
+            return before[: wanted * TOKEN_BYTES] + self._fresh(fresh)
+        place = conversation.session.id, index
+        first, known = self._places.get(place, (0, 0))
+        if self._shares and known >= more:
+            return before + np.arange(first, first + more, dtype=np.int32).tobytes() + self._fresh(fresh)
+        if self._shares:
+            self._places[place] = self._next_id, more
+        return before + self._fresh(more + fresh)
+
+    def _before(self, conversation: Conversation, wanted: int) -> bytes:
+        """What a prompt of so many tokens may begin with: all so far, the last prompt, or nothing."""
+        number = conversation.number
+        context = self._contexts.get(number)
+        if context is None and conversation.parent is not None and conversation.branch_mode == "fork":
+            context = self._contexts.get(conversation.parent.number)
+        if context is None:
+            return b""
+        return context if len(context) < wanted * TOKEN_BYTES else context[: self._prompt_bytes.get(number)]
 
     def _fresh(self, tokens: int) -> bytes:
         """Ids that no one else has, the next ones."""
+        if self._next_id + tokens > _LAST_ID:  # by then the first are long forgotten
+            self._next_id = _FIRST_ID
         first = self._next_id
         self._next_id = first + tokens
-        if self._next_id > _LAST_ID:  # by then the first are long forgotten
-            first, self._next_id = _FIRST_ID, _FIRST_ID + tokens
         return np.arange(first, first + tokens, dtype=np.int32).tobytes()
 
     @staticmethod

@@ -11,7 +11,7 @@ from llmirage_client.load.options import RunOptions
 from llmirage_client.study.simulation import Door, simulate
 from llmirage_client.targets.simulator import ClusterConfig
 from llmirage_client.workload.registry import load
-from llmirage_client.workload.session import Branch, Session, Turn, Workload
+from llmirage_client.workload.session import Branch, Session, TokenSpec, Turn, Workload
 from llmirage_client.workload.synthetic_load import synthetic_load
 
 WORKLOADS = Path(__file__).parents[3] / "workloads"
@@ -99,3 +99,40 @@ def test_speculative_decoding() -> None:
     settings = {"num_speculative_tokens": 3, "acceptance_rate": 0.7, "speculative_method": "draft_model"}
     settings["draft_model"] = "meta-llama/Llama-3.2-1B"
     both(workload, RunOptions(concurrency=4, seed=6), **settings)
+
+
+def test_requests_that_fail_leave_the_others_as_they_are() -> None:
+    workload = synthetic_load("100:500", "5:60", 60, turns=4, seed=7)
+    config = {"max_model_len": 1200}
+    doors: tuple[Door, Door] = ("direct", "memory")
+    seen = [told(door, workload, RunOptions(concurrency=4, seed=7), **config) for door in doors]
+    direct, memory = (
+        {place: (start_s, stamps, bool(error)) for place, (start_s, stamps, _, error) in s.items()} for s in seen
+    )
+    assert direct == memory
+    assert 0 < sum(failed for _, _, failed in direct.values()) < 60
+
+
+def test_forks_of_token_counts_share_what_came_before() -> None:
+    def turn(tokens: int, *branches: Branch) -> Turn:
+        return Turn(tokens=TokenSpec(tokens, 20), branches=branches)
+
+    parent = Session("parent", (turn(400, Branch("parent:0", "fork", ("one", "two"), join_at=1)), turn(700)), mode="tokens")
+    children = {name: Session(name, (turn(600), turn(900)), mode="tokens") for name in ("one", "two")}
+    workload = Workload("made", "made", {"parent": parent, **children}, ("parent",))
+    both(workload, RunOptions(num_conversations=3, concurrency=2, seed=1), instances=2)
+    config = ClusterConfig(model="meta-llama/Llama-3.1-8B", gpu="h100_sxm")
+    result = simulate(config, workload, RunOptions(num_conversations=1, seed=1)).result
+    cached = {
+        (record.conversation_id, record.turn_index): record.exchange.usage["prompt_tokens_details"]["cached_tokens"]
+        for record in result.records
+        if record.exchange.usage
+    }
+    assert cached == {
+        ("parent", 0): 0,
+        ("one", 0): 420,
+        ("two", 0): 420,
+        ("one", 1): 620,
+        ("two", 1): 620,
+        ("parent", 1): 420,
+    }
