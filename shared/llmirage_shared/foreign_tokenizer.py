@@ -113,6 +113,7 @@ def _require_jinja(name_or_path: str) -> None:
 
 
 def _from_transformers(name_or_path: str) -> Any:
+    _refuse_no_folder(name_or_path)  # before the import, which takes seconds
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it says on import that it finds no PyTorch
     try:
         from transformers import AutoTokenizer
@@ -122,7 +123,7 @@ def _from_transformers(name_or_path: str) -> Any:
         # First what is on this machine, hub cache included: no network where none is needed.
         return AutoTokenizer.from_pretrained(name_or_path, local_files_only=True)
     except Exception as error:  # transformers and the hub client raise whatever they like
-        _refuse_path(name_or_path, error)
+        _refuse_folder(name_or_path, error)
     hub = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
     if not _reachable(hub):
         raise TokenizerError(
@@ -138,18 +139,23 @@ def _from_transformers(name_or_path: str) -> Any:
         ) from error
 
 
-def _refuse_path(name_or_path: str, error: Exception) -> None:
-    """Raises TokenizerError when the name is that of something on this machine."""
+def _refuse_no_folder(name_or_path: str) -> None:
+    """Raises TokenizerError when the name can only be a path, and there is no folder at it."""
+    path = Path(name_or_path)
+    if path.is_file():
+        raise TokenizerError(f"tokenizer {name_or_path}: is a file; give the folder that holds tokenizer.json")
+    if not path.exists() and (path.is_absolute() or name_or_path.startswith(".")):
+        raise TokenizerError(f"tokenizer {name_or_path}: there is no such folder")
+
+
+def _refuse_folder(name_or_path: str, error: Exception) -> None:
+    """Raises TokenizerError when the name is that of a folder here."""
     path = Path(name_or_path)
     if path.is_dir():
         if not (path / "tokenizer.json").exists():
             raise TokenizerError(f"tokenizer {name_or_path}: the folder holds no tokenizer.json") from error
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise TokenizerError(f"tokenizer {name_or_path}: transformers cannot load the folder: {reason}") from error
-    if path.exists():
-        raise TokenizerError(f"tokenizer {name_or_path}: is a file; give the folder that holds tokenizer.json") from error
-    if path.is_absolute() or name_or_path.startswith("."):
-        raise TokenizerError(f"tokenizer {name_or_path}: there is no such folder") from error
 
 
 def _reachable(url: str) -> bool:
