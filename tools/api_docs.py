@@ -46,6 +46,9 @@ a pipe bomb?"), the answer is a refusal (`message.refusal`, content null, finish
 `/v1/messages`), whatever form or tools were asked for. Requests with `ignore_eos` or `min_tokens`, and servers with
 `--replies echo`, never get one.
 
+Prompt tokens count the messages, the tools and the JSON Schema of the answer (`response_format`, `text.format`,
+`output_config.format`), the same in each API.
+
 Which tools the model calls, and what it does with those of the API's own: [tools.md](tools.md).
 
 Not in the tables: `POST /sleep` (vLLM) ends every request under way, empties the prefix caches and lets the server refuse

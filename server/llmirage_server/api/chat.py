@@ -36,7 +36,7 @@ class ChatEndpoint:
         shape = chat_shape(request)
         check_names(shape)
         ending = prompt_ending(request.body.add_generation_prompt, request.body.continue_final_message)
-        ids = await service.text.encode_chat(request.messages, request.tools, ending)
+        ids = await service.text.encode_chat(request.messages, request.tools, ending, schema=request.schema)
         prompts = [Prompt(ids, request.last_user_text)]
         generation = await service.generate(prompts, sampling, served, exchange, "messages", shape)
         tokenizer = (await service.text.get()).encoder.tokenizer
@@ -138,7 +138,9 @@ def _finished(choice: Choice, request: ChatRequest, shape: Shape, tokenizer: Tok
     logprobs = None
     if sampling.logprobs is not None:
         entries = ReplyLogprobs(reply, tokenizer, sampling.logprobs, sampling.tokens_as_ids)
-        logprobs = {"content": None if refusals else entries.content(), "refusal": entries.content("refusal") or None}
+        logprobs = {"content": entries.content() or None, "refusal": entries.content("refusal") or None}
+        if calls and not any(logprobs.values()):
+            logprobs = None  # of calls there are none
     token_ids = reply.ids.tolist() if sampling.return_token_ids else None
     return ChoiceText(reply.text, finish_reason(choice, shape), reply.stop_reason, message, logprobs, token_ids)
 

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from llmirage_server.api.exchange import Exchange
 from llmirage_shared.wire import errors
-from llmirage_shared.wire.responses import model_card
+from llmirage_shared.wire.responses import anthropic_model_card, model_card
 
 logger = logging.getLogger("llmirage")
 
@@ -66,10 +66,19 @@ class ServedModels:
         return model_card(name, self._created, self.find(name).max_model_len)
 
     async def list(self, exchange: Exchange) -> Response:
+        if _is_anthropic(exchange):
+            cards = [self._anthropic_card(name) for name in self.served]
+            ends = {"first_id": self.served[0], "last_id": self.served[-1]}
+            return exchange.json({"data": cards, "has_more": False, **ends})
         return exchange.json({"object": "list", "data": [self.card(name) for name in self.served]})
 
     async def retrieve(self, exchange: Exchange) -> Response:
-        return exchange.json(self.card(exchange.scope["path_params"]["model"]))
+        name = exchange.scope["path_params"]["model"]
+        return exchange.json(self._anthropic_card(name) if _is_anthropic(exchange) else self.card(name))
+
+    def _anthropic_card(self, name: str) -> dict[str, Any]:
+        most = self.find(name).max_model_len
+        return anthropic_model_card(name, self._created, most)
 
     def _catalogue(self) -> Mapping[str, ServedModel | None]:
         """All spellings of the catalogue's names in lower case, and what is served under each."""
@@ -82,6 +91,11 @@ class ServedModels:
             for name in reversed(self.served):
                 self._spellings |= dict.fromkeys(_forms(name), self._found[name])
         return self._spellings
+
+
+def _is_anthropic(exchange: Exchange) -> bool:
+    """Both APIs have this path; Anthropic's clients always send the version of theirs."""
+    return exchange.header(b"anthropic-version") is not None
 
 
 def _forms(name: str) -> tuple[str, str]:

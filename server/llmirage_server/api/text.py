@@ -14,6 +14,7 @@ import numpy.typing as npt
 from llmirage_server.replies.reply import ReplyRequest, ReplySource
 from llmirage_shared.chat_template import Ending
 from llmirage_shared.prompt_encoder import PromptEncoder
+from llmirage_shared.prompt_form import shown_tools, with_schema
 from llmirage_shared.wire import errors
 
 # Text that costs more than some milliseconds to tokenize must not hold up the streams of others.
@@ -61,12 +62,22 @@ class TextLoader:
         return self._tools
 
     async def encode_chat(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, ending: Ending = "reply"
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        ending: Ending = "reply",
+        *,
+        schema: Any = None,
     ) -> npt.NDArray[np.int32]:
-        """The prompt's token ids, int32, shape (prompt_tokens,), ending as `ending` says. Raises ApiError."""
+        """The prompt's token ids, int32, shape (prompt_tokens,), ending as `ending` says. Raises ApiError.
+
+        schema: the JSON Schema of the answer, where the request gives one.
+        """
         encoder = (await self.get()).encoder
+        if schema is not None:
+            messages = with_schema(messages, schema)
         try:
-            text = encoder.render(messages, tools, ending)
+            text = encoder.render(messages, shown_tools(tools) if tools else None, ending)
         except ValueError as error:  # a model's own template refuses, for instance, roles that do not alternate
             raise errors.invalid_value("messages", str(error)) from None
         return await self._encode(encoder, text)

@@ -40,6 +40,7 @@ _ANSWERS = re.compile(
     r"structuredoutput|attempt_completion|finish|done",
     re.IGNORECASE,
 )
+_SIGNATURE = re.compile(r"\s*\w+\([^()\n]*\)(?: -> [^\n]+)?\n")  # LlamaIndex: "add(a: int) -> int\nAdds ..."
 _SCHEMA_NAME = re.compile(r"(?:[A-Z][a-z0-9]+)+(?:\[\w+\])?")
 _ACTING = frozenset({"create", "update", "delete", "send"})
 
@@ -50,7 +51,7 @@ class Traits:
     def __init__(self, tool: Tool) -> None:
         self.tool = tool
         self.words = split_words(_HANDOFF.sub("", tool.name) if self.hands_over else tool.name)
-        self.described = split_words(tool.description[:_DESCRIBED])
+        self.described = split_words(_SIGNATURE.sub("", tool.description)[:_DESCRIBED])
         verbs = [word for word in self.words if word in VERBS]
         self.objects = {stem(word) for word in meaning_words(self.words) if word not in VERBS or word in _NOUNS}
         self.verbs = {stem(word) for word in verbs}
@@ -161,7 +162,7 @@ class Traits:
 
 def traits_of(tool: Tool) -> Traits:
     """Agents send the same tools with every request: each is read once."""
-    return _traits(tool.kind, tool.name, tool.description[:_DESCRIBED], json.dumps(tool.parameters), tool.grammar)
+    return _traits(tool.kind, tool.name, tool.description[:_DESCRIBED * 2], json.dumps(tool.parameters), tool.grammar)
 
 
 @lru_cache(maxsize=4096)

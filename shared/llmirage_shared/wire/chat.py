@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 
 # What a message of the assistant may have instead of content.
 _DEEDS = frozenset(("tool_calls", "function_call", "refusal", "audio", "reasoning", "reasoning_content"))
+# How agents tell of calls and results in words.
+_CALLING = "Calling tools:"
+_CALLED_NAME = re.compile(r"['\"]name['\"]: ?['\"]([\w.-]+)['\"]")
+_OBSERVED = re.compile(r"\s*Observations?:\s*")
 
 
 @dataclass(slots=True, frozen=True)
@@ -29,6 +34,7 @@ class ChatRequest:
 
     body: ChatCompletionRequest
     messages: list[dict[str, Any]]
+    heard: Sequence[Mapping[str, Any]]  # `messages` as `observed` reads them
     tools: list[dict[str, Any]] | None
     sampling: Sampling
 
@@ -37,14 +43,15 @@ class ChatRequest:
         return self.body.model
 
     @property
-    def last_user_text(self) -> str:
-        """What the user said last; if there is no user message, what was said last."""
-        return last_user_text(self.messages)
+    def schema(self) -> dict[str, Any] | None:
+        """The JSON Schema of a `response_format`."""
+        form = self.body.response_format
+        return form.json_schema.schema_ if form is not None and form.type == "json_schema" else None
 
     @property
-    def called(self) -> tuple[str, ...]:
-        """Names of the tools called since the last user message, each time they were."""
-        return called_since_user(self.messages)
+    def last_user_text(self) -> str:
+        """What the user said last; if there is no user message, what was said last."""
+        return last_user_text(self.heard)
 
 
 def parse_chat(body: Mapping[str, Any]) -> ChatRequest:
@@ -82,7 +89,7 @@ def parse_chat(body: Mapping[str, Any]) -> ChatRequest:
         )
     limit = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
     logprobs = (request.top_logprobs or 0) if request.logprobs else None
-    return ChatRequest(request, messages, tools or None, read_sampling(request, limit, logprobs))
+    return ChatRequest(request, messages, observed(messages), tools or None, read_sampling(request, limit, logprobs))
 
 
 def prompt_ending(add_generation_prompt: bool | None, continue_final_message: bool | None) -> Ending:
@@ -117,33 +124,69 @@ def _text(content: Any) -> str:
     return "".join(part["text"] for part in content if part["type"] == "text")
 
 
+def observed(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """The messages, where an agent tells calls and results in words (as smolagents does) as calls and results.
+
+    That is: an assistant's "Calling tools: [{... 'name': 'search' ...}]" and a user's "Observation: ..." after it.
+    """
+    if not messages or messages[-1].get("role") != "user" or not _OBSERVED.match(_text(messages[-1].get("content"))):
+        return messages
+    told: list[Mapping[str, Any]] = []
+    calls: list[dict[str, Any]] = []
+    for message in messages:
+        role, text = message.get("role"), _text(message.get("content"))
+        if role == "assistant" and _CALLING in text:
+            names = _CALLED_NAME.findall(text)
+            calls = [{"id": f"{len(told)}.{place}", "function": {"name": name}} for place, name in enumerate(names)]
+            told.append({"role": "assistant", "tool_calls": calls})
+        elif role == "user" and calls and (observation := _OBSERVED.match(text)) is not None:
+            seen = text[observation.end() :]
+            told += [{"role": "tool", "tool_call_id": call["id"], "content": seen} for call in calls]
+        else:
+            told.append(message)
+            calls = []
+    return told
+
+
+def calls_since_user(messages: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """(name, result) of the tools called after the last user message; "" for the result of a call without an answer.
+
+    A call whose result comes after that message counts, too: some clients say the question again with the results.
+    """
+    names: dict[str, str] = {}  # of all calls, by id
+    since: list[list[str]] = []  # name, result
+    made: dict[str, list[list[str]]] = {}  # those of an id: the deprecated calls have none
+
+    def call(key: str, name: str) -> None:
+        names[key] = name
+        since.append([name, ""])
+        made.setdefault(key, []).append(since[-1])
+
+    for message in messages:
+        role = message.get("role")
+        if role == "user":
+            since, made = [], {}
+        for called in message.get("tool_calls") or ():
+            call(str(called.get("id")), (called.get("function") or called.get("custom") or {}).get("name", ""))
+        if (legacy := message.get("function_call")) is not None and role == "assistant":
+            call("", legacy.get("name", ""))
+        if role in ("tool", "function"):
+            key = str(message.get("tool_call_id") or "")
+            if key not in made and key in names:
+                call(key, names[key])
+            for entry in made.get(key, ()):
+                entry[1] = _text(message.get("content"))
+    return [(name, result) for name, result in since]
+
+
 def called_since_user(messages: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """Names of the tools called after the last user message."""
-    names: list[str] = []
-    for message in messages:
-        if message.get("role") == "user":
-            names = []
-        for call in message.get("tool_calls") or ():
-            names.append((call.get("function") or call.get("custom") or {}).get("name", ""))
-        if (legacy := message.get("function_call")) is not None and message.get("role") == "assistant":
-            names.append(legacy.get("name", ""))
-    return tuple(names)
+    return tuple(name for name, _ in calls_since_user(messages))
 
 
 def results_since_user(messages: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """What the tools called after the last user message gave, in the order of their calls; "" for one without an answer."""
-    calls: list[str] = []
-    given: dict[str, str] = {}
-    for message in messages:
-        if message.get("role") == "user":
-            calls, given = [], {}
-        for call in message.get("tool_calls") or ():
-            calls.append(str(call.get("id")))
-        if message.get("function_call") is not None and message.get("role") == "assistant":
-            calls.append("")
-        if message.get("role") in ("tool", "function"):
-            given[str(message.get("tool_call_id") or "")] = _text(message.get("content"))
-    return tuple(given.get(call, "") for call in calls)
+    """What the tools called after the last user message gave, in the order of their calls."""
+    return tuple(result for _, result in calls_since_user(messages))
 
 
 def text_before_user(messages: Sequence[Mapping[str, Any]]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 
@@ -121,4 +122,16 @@ def model_card(name: str, created: int, max_model_len: int) -> dict[str, Any]:
         "root": name,
         "parent": None,
         "max_model_len": max_model_len,
+    }
+
+
+def anthropic_model_card(name: str, created: int, max_model_len: int) -> dict[str, Any]:
+    """The same as Anthropic's API tells it. created: seconds since the epoch."""
+    return {
+        "type": "model",
+        "id": name,
+        "display_name": name.rpartition("/")[2],
+        "created_at": datetime.fromtimestamp(created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "max_input_tokens": max_model_len,
+        "max_tokens": max_model_len,
     }

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from llmirage_server.api.exchange import Exchange
 from llmirage_server.api.generation import Choice, Generation, Prompt, Service
 from llmirage_server.api.messages.thread import continued, remember
-from llmirage_server.api.messages.translate import chat_messages, chat_tools, messages_shape
+from llmirage_server.api.messages.translate import answer_schema, chat_messages, chat_tools, messages_shape
 from llmirage_server.api.responses.items import sealed
 from llmirage_server.api.stream import TokenStream
 from llmirage_server.replies.reply import Part, Reply
@@ -60,7 +60,7 @@ class MessagesEndpoint:
             session_key=user if isinstance(user, str) else None,
             natural_stop=True,
         )
-        ids = await service.text.encode_chat(chat, chat_tools(request))
+        ids = await service.text.encode_chat(chat, chat_tools(request), schema=answer_schema(request))
         prompts = [Prompt(ids, last_user_text(chat))]
         generation = await service.generate(prompts, sampling, served, exchange, "messages", shape)
         [choice] = generation.choices
@@ -83,7 +83,9 @@ class MessagesEndpoint:
         request = check(CountRequest, parse_object(await exchange.body()))
         self._service.check_fields(request, "messages", _extra_input)
         self._service.models.find(request.model)
-        ids = await self._service.text.encode_chat(chat_messages(request), chat_tools(request))
+        ids = await self._service.text.encode_chat(
+            chat_messages(request), chat_tools(request), schema=answer_schema(request)
+        )
         return exchange.json({"input_tokens": len(ids)})
 
 

@@ -102,6 +102,12 @@ def chat_tools(request: CountRequest) -> list[dict[str, Any]] | None:
     return tools or None
 
 
+def answer_schema(request: CountRequest) -> Any:
+    """The JSON Schema that the answer must fit, None for text."""
+    form = (request.output_config.format if request.output_config else None) or request.output_format
+    return form.schema_ if form else None
+
+
 def messages_shape(request: CountRequest, chat: Sequence[Mapping[str, Any]], max_tokens: int) -> Shape:
     """The shape of the reply. Raises ApiError for a schema that is none and for a tool that is not there."""
     tools = []
@@ -110,11 +116,10 @@ def messages_shape(request: CountRequest, chat: Sequence[Mapping[str, Any]], max
             raise errors.invalid_schema(f"tool '{tool.name}'", problem, f"tools.{index}.input_schema", None)
         if tool.type in (None, "custom"):  # the provider's own tools are declared, never called
             tools.append(Tool("function", tool.name, tool.description or "", tool.input_schema))
-    form = request.output_config.format if request.output_config else None
-    form = form or request.output_format
-    if form is not None and (problem := schema_problem(form.schema_, False)):
+    schema = answer_schema(request)
+    if schema is not None and (problem := schema_problem(schema, False)):
         raise errors.invalid_schema("output_config.format", problem, "output_config.format.schema", None)
-    schema, fenced = asked_in_words(form.schema_ if form else None, None, chat)
+    schema, fenced = asked_in_words(schema, None, chat)
     thinking = request.thinking
     thought = 0
     if thinking is not None and thinking.type != "disabled":

@@ -231,7 +231,9 @@ class ResponsesEndpoint:
         return next((item for item in record["items"] if item.get("id") == key), None)
 
     async def _encode(self, request: InputFields, items: Sequence[Item]) -> Any:
-        return await self._service.text.encode_chat(_messages(request, items), _chat_tools(request))
+        form = request.text.format if request.text else None
+        schema = form.schema_ if form is not None and form.type == "json_schema" else None
+        return await self._service.text.encode_chat(_messages(request, items), _chat_tools(request), schema=schema)
 
     async def _generation(
         self, request: ResponseRequest, context: _Context, shape: Shape, served: ServedModel, exchange: Exchange

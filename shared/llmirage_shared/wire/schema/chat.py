@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from llmirage_shared.wire.schema.base import Effort, Integer, Metadata, Number, WireModel
 from llmirage_shared.wire.schema.tools import ChatTool, ResponseFormat, ToolChoice
@@ -42,7 +42,7 @@ class ImagePart(WireModel):
 
 class InputAudio(WireModel):
     data: str
-    format: str
+    format: Literal["wav", "mp3", "flac", "opus", "ogg", "pcm16", "m4a", "webm"]  # OpenAI's two, and what vLLM reads
 
 
 class AudioPart(WireModel):
@@ -50,9 +50,21 @@ class AudioPart(WireModel):
     input_audio: InputAudio
 
 
+class InputFile(WireModel):
+    file_id: str | None = None
+    file_data: str | None = None
+    filename: str | None = None
+
+    @model_validator(mode="after")
+    def _has_source(self) -> InputFile:
+        if self.file_id is None and self.file_data is None and "file_url" not in (self.model_extra or {}):
+            raise ValueError("expected one of 'file_id' or 'file_data'.")
+        return self
+
+
 class FilePart(WireModel):
     type: Literal["file"]
-    file: dict[str, Any]
+    file: InputFile
 
 
 ContentPart = Annotated[
@@ -126,6 +138,11 @@ Message = Annotated[
     SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage | FunctionMessage,
     Field(discriminator="role"),
 ]
+
+
+class Prediction(WireModel):
+    type: Literal["content"]
+    content: str | Annotated[list[TextPart], Field(min_length=1)]
 
 
 class StreamOptions(WireModel):
@@ -203,7 +220,7 @@ class ChatCompletionRequest(SamplingFields):
     metadata: Metadata | None = None
     modalities: list[Literal["text", "audio"]] | None = None
     audio: dict[str, Any] | None = None
-    prediction: dict[str, Any] | None = None
+    prediction: Prediction | None = None
     web_search_options: dict[str, Any] | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from llmirage_shared.wire.schema.base import Effort, Integer, Metadata, Number, WireModel
 from llmirage_shared.wire.schema.item_types import OTHER_ITEMS
@@ -22,9 +22,24 @@ class InputImage(WireModel):
     file_id: str | None = None
     detail: Literal["auto", "low", "high", "original"] | None = None
 
+    @model_validator(mode="after")
+    def _has_source(self) -> InputImage:
+        if self.image_url is None and self.file_id is None:
+            raise ValueError("expected one of 'image_url' or 'file_id'.")
+        return self
+
 
 class InputFile(WireModel):
     type: Literal["input_file"]
+    file_id: str | None = None
+    file_data: str | None = None
+    file_url: str | None = None
+
+    @model_validator(mode="after")
+    def _has_source(self) -> InputFile:
+        if self.file_id is None and self.file_data is None and self.file_url is None:
+            raise ValueError("expected one of 'file_id', 'file_data' or 'file_url'.")
+        return self
 
 
 class InputAudioPart(WireModel):
