@@ -168,6 +168,14 @@ def test_a_run_where_everything_failed_says_so() -> None:
     assert "Latency" not in text
 
 
+def test_a_table_without_a_row_is_not_drawn() -> None:
+    failures = [failure(0), failure(1)]
+    failures[1].turn_index = 1
+    text = report(run(failures))
+    assert "By turn" in text
+    assert "By conversation" not in text
+
+
 def test_a_run_without_any_request_says_so() -> None:
     assert "0 requests ok, 0 failed in 10.0 s" in report(run([]))
 

@@ -124,7 +124,8 @@ def _blocks(result: RunResult, metrics: Metrics, files: Sequence[Path], width: i
 
     blocks: list[RenderableType] = ["", _heading(result, metrics)]
     for title, table in tables:
-        blocks += ["", Text(title, style="bold"), table]
+        if table.row_count:  # of conversations without one that went well there is nothing to tell
+            blocks += ["", Text(title, style="bold"), table]
     notes = [*result.notes, *reading_notes(result, metrics), *client_warnings(result, metrics)]
     if notes:
         blocks += ["", *(Text(f"Note: {note}", style="yellow") for note in notes)]
