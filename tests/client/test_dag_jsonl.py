@@ -176,11 +176,22 @@ def test_rounds_by_number_and_by_list(tmp_path: Path) -> None:
     by_number = load_rows(tmp_path, {**base, **times, "rounds": 2, "spawns": ["a", "b"]}, *kids).sessions["o"]
     assert by_number.rounds == (Round(("a", "b"), 0.1), Round(("a", "b"), 0.1))
     assert by_number.think_time == ThinkTime(0.1, 0.5, 0.01, 0.4)
-    rounds = [{"spawns": ["a"]}, {"spawns": ["b", "a"], "think_time_ms": 250}]
+    rounds = [{"spawns": ["a"]}, {"spawns": ["b"], "think_time_ms": 250}]
     by_list = load_rows(tmp_path, {**base, "rounds": rounds, "think_time_ms": 5}, *kids).sessions["o"]
-    assert by_list.rounds == (Round(("a",), 0.005), Round(("b", "a"), 0.25))
+    assert by_list.rounds == (Round(("a",), 0.005), Round(("b",), 0.25))
     assert by_list.think_time is None
-    assert load_rows(tmp_path, {**base, "spawns": ["a", "b"]}, *kids).sessions["o"].rounds == (Round(("a", "b")),)
+    assert load_rows(tmp_path, {**base, "spawns": ["a", "b"]}, *kids).sessions["o"].rounds == (
+        Round(("a", "b"), awaited=False),
+    )
+
+
+def test_rounds_of_a_list_have_children_of_their_own(tmp_path: Path) -> None:
+    rounds = [{"spawns": ["a", "b"]}, {"spawns": ["c"]}, {"spawns": ["b"]}]
+    path = write(tmp_path, json.dumps({"session_id": "o", "orchestrator": True, "rounds": rounds}))
+    assert [problem for problem in problems_of(path) if "more than one" in problem] == [
+        "line 1: rounds.2.spawns: Value error, child session id 'b' is spawned by more than one round (rounds 0 and 2); "
+        "each round of a list has children of its own"
+    ]
 
 
 def test_a_chain_of_five_thousand_forks_loads_and_its_cycle_is_found(tmp_path: Path) -> None:

@@ -125,6 +125,9 @@ def test_branch_stats_are_the_eight_counters_and_only_of_a_run_that_branches(tmp
         "parents_resumed": 0,
         "parents_failed_due_to_child_error": 0,
         "joins_suppressed": 0,
+        "children_delayed": 0,
+        "graphs_admitted": 0,
+        "graphs_completed_to_end": 0,
     }
     write_artifacts(run([finished()]), tmp_path)
     assert "branch_stats" not in summary(tmp_path)

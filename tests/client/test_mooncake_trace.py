@@ -74,8 +74,8 @@ def test_texts_and_their_waits(tmp_path: Path) -> None:
 def test_messages_are_whole_requests_and_their_tools_are_not_handed_on() -> None:
     first, second = load(str(EXAMPLE)).sessions["agent"].turns
     assert [message["content"] for message in second.messages] == ["Hello", "Hi.", "How are you?"]
-    assert first.extra == {"tools": [{"type": "function", "function": {"name": "look"}}]}
-    assert (first.tools, second.extra, second.arrival_s) == (None, {}, 0.26)
+    assert first.tools == ({"type": "function", "function": {"name": "look"}},)
+    assert (first.extra, second.tools, second.extra, second.arrival_s) == ({}, None, {}, 0.26)
 
 
 def test_message_deltas_hand_their_tools_on(tmp_path: Path) -> None:

@@ -105,6 +105,8 @@ def message_call(conversation: Conversation, turn: Turn, options: RunOptions, en
         items = items_of(conversation.history[conversation.on_server :], endpoint)
     if turn.tools is not None:
         conversation.tools = endpoint.tools(turn.tools)
+    elif mode == "isolated":
+        conversation.tools = None
     ask = Ask(
         items,
         turn.model or options.model,
@@ -132,13 +134,10 @@ def finished_call(endpoint: Endpoint, body: dict[str, Any], turn: Turn, options:
     """Adds what the command line and then the turn say on top, and asks a stream for its usage."""
     body.update(options.extra_inputs)
     body.update(endpoint.extra(turn.extra))
-    stream = body.get("stream") is True
-    if not endpoint.asks_for_usage:
-        pass
-    elif stream:
-        body["stream_options"] = {"include_usage": True, **(body.get("stream_options") or {})}
-    else:
-        body.pop("stream_options", None)
+    stream = bool(body.get("stream"))
+    wishes = body.get("stream_options")
+    if stream and endpoint.asks_for_usage and (wishes is None or isinstance(wishes, dict)):
+        body["stream_options"] = {"include_usage": True, **(wishes or {})}
     return _call(endpoint, body, stream, options)
 
 

@@ -175,24 +175,28 @@ class Phase:
     async def _rounds(self, conversation: Conversation, children: asyncio.TaskGroup) -> bool:
         """An orchestrator's rounds, each after the children of the one before; False when the phase ended too early."""
         rounds = conversation.session.rounds
+        admitted = False
         rng = random.Random(conversation.correlation_id)
         for number, round_ in enumerate(rounds):
             pause_s = think_time_s(round_, conversation.session.think_time, rng) / self._options.speed
             await self._stop.wait_until(self._stop.clock() + pause_s)
             if self._stop.ended():
                 return False
+            if not admitted:
+                admitted = True
+                self.stats.graphs_admitted += 1
             self._count_start(conversation)
             started = [
                 child
                 for place, name in enumerate(round_.children)
                 if self._start(child := self._family.child(conversation, name, "spawn", number, place), children)
             ]
-            # A single round has nothing after it that would wait.
-            suspended = await self._join(started, count=len(rounds) > 1)
+            suspended = await self._join(started, count=round_.awaited)
             if suspended and self._stop.ended():
                 self.stats.joins_suppressed += 1
             elif suspended:
                 self.stats.parents_resumed += 1
+        self.stats.graphs_completed_to_end += rounds[-1].awaited and not self._stop.ended()
         return True
 
     def _start_branches(self, conversation: Conversation, turn: Turn, children: asyncio.TaskGroup) -> None:

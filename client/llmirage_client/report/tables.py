@@ -46,6 +46,9 @@ _BRANCH_WORDS = {
     "parents_resumed": "parents that went on after their children",
     "parents_failed_due_to_child_error": "parents stopped because a child failed",
     "joins_suppressed": "waits that ended without the parent going on",
+    "children_delayed": "children that were held back",
+    "graphs_admitted": "orchestrators that began",
+    "graphs_completed_to_end": "orchestrators that saw the end of their last round",
 }
 
 

@@ -169,4 +169,4 @@ def _synthetic(message: SyntheticUser | None, keys: dict[int, int]) -> Any:
 
 def _rounds(rounds: Sequence[Round], think_time: ThinkTime | None) -> Any:
     """Without a think time's spread, its median is that of each round."""
-    return [(r.children, round(r.think_time_s, 6)) for r in rounds], think_time
+    return [(r.children, round(r.think_time_s, 6), r.awaited) for r in rounds], think_time

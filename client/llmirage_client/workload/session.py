@@ -79,7 +79,8 @@ class Turn:
     delay_s: seconds to wait after the previous reply of the session before this turn goes out (think time, tool wait).
     arrival_s: the turn's own time on the file's schedule, by the clock of the session's arrival_s. A run that keeps to the
     schedule sends the turn then, or with the previous reply if that comes later, and does not look at delay_s.
-    model, max_tokens, extra hold for this turn only; tools hold on for later turns and for fork children (None: unchanged).
+    model, max_tokens, extra hold for this turn only; tools hold on for later turns and for fork children (None:
+    unchanged), but in isolated sessions they are those of the turn.
     min_tokens: the reply has at least so many tokens where the endpoint can be told (`ignore_eos`, `min_tokens`).
     """
 
@@ -102,11 +103,12 @@ class Round:
     """One round of a request-less orchestrator session: children that start together; the next round waits for all.
 
     think_time_s: pause before this round's children start (after those of the previous round are done); the median
-    of the pause when the session has a ThinkTime.
+    of the pause when the session has a ThinkTime. awaited: False where nothing comes after it that would wait.
     """
 
     children: tuple[str, ...]
     think_time_s: float = 0.0
+    awaited: bool = True
 
 
 @dataclass(slots=True, frozen=True)
@@ -144,9 +146,11 @@ class Session:
 
 
 def with_tools(session: Session) -> Iterator[tuple[Turn, list[Mapping[str, Any]] | None]]:
-    """Each turn with the tools in force: its own, or the last that a turn before it had. Those of a fork's parent not."""
+    """Each turn with the tools of its request: its own, or the last that a turn before it had. A fork parent's not."""
     held: list[Mapping[str, Any]] | None = None
     for turn in session.turns:
+        if session.mode == "isolated":
+            held = None
         if turn.tools is not None:
             held = list(turn.tools)
         yield turn, held

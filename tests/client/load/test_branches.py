@@ -6,6 +6,8 @@ import dataclasses
 import itertools
 from typing import Any
 
+import pytest
+
 from llmirage_client.measure.record import BranchStats
 from llmirage_client.workload.session import Branch, Round, Session, ThinkTime, Turn
 
@@ -229,6 +231,29 @@ def test_rounds_of_an_orchestrator_wait_for_each_other_and_think_between(bench: 
     assert target.times() == [("a0", 0), ("b0", 0), ("c0", 5.5)]
     assert result.branch_stats.children_completed == 3
     assert result.end_s == 6.5
+
+
+@pytest.mark.parametrize(
+    ("rounds", "wanted"),
+    [
+        ((Round(("a",), awaited=False),), BranchStats(graphs_admitted=1)),
+        (
+            (Round(("a",)),),
+            BranchStats(parents_suspended=1, parents_resumed=1, graphs_admitted=1, graphs_completed_to_end=1),
+        ),
+        (
+            (Round(("a",)),) * 2,
+            BranchStats(parents_suspended=2, parents_resumed=2, graphs_admitted=1, graphs_completed_to_end=1),
+        ),
+    ],
+)
+def test_an_orchestrator_counts_its_rounds_as_aiperf_does(bench: Any, rounds: Any, wanted: BranchStats) -> None:
+    flow = bench.workload(Session("o", (), rounds=rounds), Session("a", (bench.turn("a0"),)))
+    result, _ = bench.run(flow)
+    count = len(rounds)
+    assert result.branch_stats == dataclasses.replace(wanted, children_spawned=count, children_completed=count)
+    cut, _ = bench.run(flow, request_count=1)
+    assert (cut.branch_stats.graphs_admitted, cut.branch_stats.graphs_completed_to_end) == (1, 0)
 
 
 def test_think_times_spread_around_their_median_within_bounds_and_repeat_by_seed(bench: Any) -> None:

@@ -56,11 +56,13 @@ def _rounds(
             check.rule(
                 "with a per-round 'rounds' list, omit conversation-level 'spawns' (each round declares its own 'spawns')"
             )
-        return tuple(_round(entry, f"rounds.{i}", think_time_s, check) for i, entry in enumerate(value))
+        rounds = tuple(_round(entry, f"rounds.{i}", think_time_s, check) for i, entry in enumerate(value))
+        _check_children_differ(rounds, check)
+        return rounds
     if not spawns_given:
         check.rule("orchestrator conversation requires a non-empty 'spawns' (or a per-round 'rounds' list)")
     if value is None:
-        return (Round(spawns),)
+        return (Round(spawns, awaited=False),)
     count = check.integer(value, "rounds", maximum=_MOST_ROUNDS)
     if count is not None and count < 1:
         check.rule("'rounds' count must be >= 1")
@@ -76,6 +78,18 @@ def _round(value: object, at: str, think_time_s: float, check: Checker) -> Round
     if entry.get("think_time_ms") is not None:
         think_time_s = (check.number(entry["think_time_ms"], f"{at}.think_time_ms") or 0.0) / 1000
     return Round(spawns or (), think_time_s)
+
+
+def _check_children_differ(rounds: tuple[Round, ...], check: Checker) -> None:
+    first: dict[str, int] = {}
+    for number, round_ in enumerate(rounds):
+        for child in round_.children:
+            if first.setdefault(child, number) != number:
+                check.rule(
+                    f"child session id '{child}' is spawned by more than one round (rounds {first[child]} and {number}); "
+                    "each round of a list has children of its own",
+                    f"rounds.{number}.spawns",
+                )
 
 
 def _think_time(given: Mapping[str, Any], check: Checker) -> tuple[float, ThinkTime | None]:

@@ -115,8 +115,6 @@ def _read(row: Mapping[str, Any], check: Checker, block_tokens: int) -> _Row | N
             tools = _tools(row, check)
             if row.get("message_mode") != "delta":
                 mode = "isolated"
-                if tools is not None:  # they are of this request alone, and so they go with its own fields
-                    extra, tools = {"tools": list(tools), **extra}, None
         case "payload":
             mode = "verbatim"
     if mode == "verbatim":

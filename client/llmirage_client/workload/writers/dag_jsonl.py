@@ -33,12 +33,17 @@ def _row(session: Session) -> dict[str, Any]:
 
 def _orchestrator(session: Session) -> dict[str, Any]:
     row: dict[str, Any] = {"orchestrator": True}
-    if len(session.rounds) == 1 and not session.rounds[0].think_time_s and session.think_time is None:
-        return row | {"spawns": list(session.rounds[0].children)}
-    row["rounds"] = [
-        {"spawns": list(r.children), "think_time_ms": milliseconds(r.think_time_s)} for r in session.rounds
-    ]  # fmt: skip
-    think = session.think_time
+    first, think = session.rounds[0], session.think_time
+    if not first.awaited:
+        return row | {"spawns": list(first.children)}
+    if all(round_ == first for round_ in session.rounds):  # rounds of a list may not share children
+        row |= {"spawns": list(first.children), "rounds": len(session.rounds)}
+        if first.think_time_s:
+            row["think_time_ms"] = milliseconds(first.think_time_s)
+    else:
+        row["rounds"] = [
+            {"spawns": list(r.children), "think_time_ms": milliseconds(r.think_time_s)} for r in session.rounds
+        ]  # fmt: skip
     if think is not None:
         row |= {"think_time_ms": milliseconds(think.median_s), "think_time_sigma": think.sigma}
         if think.min_s:

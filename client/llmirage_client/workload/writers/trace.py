@@ -24,7 +24,7 @@ def write(workload: Workload) -> Written:
 
 
 def _row(session: Session, turn: Turn, index: int, tools: list[Mapping[str, Any]] | None) -> dict[str, Any]:
-    """tools: those in force. Sessions of whole message arrays carry nothing from line to line here, not even them."""
+    """tools: those of the request, whether they are the turn's own or were a turn's before it."""
     row: dict[str, Any] = {"session_id": session.id} if session.id else {}
     arrival_s = turn.arrival_s if index or turn.arrival_s is not None else session.arrival_s
     if arrival_s is not None:
