@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from llmirage_client.measure.slo import Objective
     from llmirage_client.study.traffic import Source, Traffic
     from llmirage_client.targets.deployments import Refused, Shape
-    from llmirage_server.config import ClusterConfig
+    from llmirage_client.targets.simulator import ClusterConfig
 
 _IN_LISTS = (
     "gpu",

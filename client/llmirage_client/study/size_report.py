@@ -93,6 +93,9 @@ class Report:
             )
         yield table
         yield ""
+        tightest = trial.tightest
+        if tightest is not None:
+            yield f"Binding: {tightest.objective.text}, met with {max(0.0, 1 - tightest.load):.0%} of its limit to spare."
         yield from dict.fromkeys(proof.about for proof in proofs)
         yield from notes_of(answer, self.traffic)
 
@@ -139,8 +142,9 @@ class Report:
             yield f"... and {len(self.sizing.refused) - _REASONS_SHOWN} more that cannot be (--json has all)"
         if self.sizing.answer is not None and self.sizing.left:
             names = ", ".join(f"{least} x {shape_name(shape)}" for shape, least in self.sizing.left)
-            yield f"Dearer in any case, and not simulated further: {names} or more"
-        yield f"Prices: {self.price_source}"
+            yield f"Dearer than the answer, and not looked at further: {names} or more"
+        if self.sizing.answer is not None:
+            yield f"Prices: {self.price_source}"
 
 
 def answer_line(priced: Priced) -> str:

@@ -216,9 +216,10 @@ class _Reader:
             self._problem(entry, str(error))
 
     def _settings(self, entries: list[Entry]) -> dict[str, Any]:
-        values, problems = read_settings(self._path, entries)
+        none: dict[str, Any] = {entry.key: () for entry in entries if entry.key == "events" and not entry.node.value}
+        values, problems = read_settings(self._path, [entry for entry in entries if entry.key not in none])
         self._problems.update(dict.fromkeys(problems))
-        return values
+        return none | values
 
     def _problem(self, entry: Entry, problem: str) -> None:
         self._problems[f"{self._path}:{entry.line}: {entry.key}: {problem}"] = None

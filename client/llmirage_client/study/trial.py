@@ -23,8 +23,9 @@ REQUESTS = 1000  # that count: ten of them are beyond the 99th percentile
 FEW_REQUESTS = 200  # a 99th percentile of fewer is the largest or the second
 _FILLING = 8  # requests more than the cluster holds go out before those that count
 _LONG_S = 5.0  # of a request, where the roofline has no estimate
-_GROWTH = 1.25  # of the requests under way, from the first half to the second, beyond which they do not stay as many
-_GROWTH_NOISE = 3.0  # standard deviations of a Poisson count
+_GROWTH = 1.15  # of the requests under way, from the first half to the second, beyond which they do not stay as many
+_GROWTH_NOISE = 2.0  # standard deviations of a Poisson count
+_OVERLOADED = 2  # times the requests that count: so many fill a cluster which cannot keep up anyway
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,11 +148,12 @@ class Trials:
         """About how many requests are under way at a time."""
         if traffic.kind == "concurrency":
             return int(traffic.amount)
-        lengths = traffic.source.lengths
-        one = None
-        if lengths is not None:
-            one = self.bounds(config).running(lengths, traffic.amount / config.instances)
-        return math.ceil(one * config.instances if one is not None else traffic.amount * _LONG_S)
+        lengths, bounds = traffic.source.lengths, self.bounds(config)
+        one = bounds.running(lengths, traffic.amount / config.instances) if lengths is not None else None
+        if lengths is None or one is None:
+            return math.ceil(traffic.amount * _LONG_S)
+        busy = one * config.instances
+        return busy if one != bounds.most_running(lengths) else min(busy, _OVERLOADED * self._wanted)
 
     def _problem(self, metrics: Metrics, columns: Columns, traffic: Traffic, count: int) -> str | None:
         """What speaks against the cluster besides its objectives."""

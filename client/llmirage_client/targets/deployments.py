@@ -184,7 +184,7 @@ class Bounds:
         decode_s = self._decode_s(lengths, _most_running(pool, lengths)) * lengths.reply
         return ranks / (max(_prefill_s(pool, lengths), decode_s) * _SLACK)
 
-    def running(self, lengths: Lengths, requests_per_s: float) -> float | None:
+    def running(self, lengths: Lengths, requests_per_s: float) -> int | None:
         """An estimate, no bound: how many requests are under way on one instance at that rate, once it is filled up.
 
         A request needs its prefill once and its share of as many steps as its reply has tokens; the batch is the one at

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import click
@@ -25,6 +26,23 @@ class Names(click.ParamType[tuple[str, ...]]):
         if not all(names):
             self.fail(f"{value!r} has an empty name (two commas?)", param, ctx)
         return names
+
+
+class Rate(click.ParamType[float]):
+    """A number above 0, and no infinity: nothing carries that."""
+
+    name = "R"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            rate = float(value)
+        except ValueError:
+            rate = math.nan
+        if not 0 < rate < math.inf:
+            self.fail(
+                f"{value!r} is not a number of requests per second above 0 (a load without end has no answer)", param, ctx
+            )
+        return rate
 
 
 def _sizes(flag_name: str, aliases: tuple[str, ...], of: str) -> Any:
@@ -91,7 +109,7 @@ sizing_flags = together(
         metavar="N",
         help="How many others to name beside the answer.",
     ),
-    flag(_LOAD, "--request-rate", type=_ABOVE_ZERO, metavar="R", help="Turns of root conversations per second."),
+    flag(_LOAD, "--request-rate", type=Rate(), metavar="R", help="Turns of root conversations per second."),
     flag(_LOAD, "--concurrency", type=click.IntRange(min=1), metavar="N", help="Or root conversations at a time."),
     flag(
         _LOAD,
