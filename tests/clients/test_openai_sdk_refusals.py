@@ -35,7 +35,7 @@ def test_the_stream_accumulates_to_the_same_refusal(sdk: OpenAI) -> None:
         kinds = {event.type for event in stream}
         refusal = stream.get_final_completion().choices[0].message.refusal
     assert {"refusal.delta", "refusal.done"} <= kinds
-    whole = sdk.chat.completions.create(model=MODEL, messages=HARMFUL)
+    whole = sdk.chat.completions.parse(model=MODEL, messages=HARMFUL, response_format=Recipe)
     assert refusal == whole.choices[0].message.refusal
 
 

@@ -63,3 +63,17 @@ def test_a_key_in_the_plural_is_a_list() -> None:
         "categories": "array",
         "days": "integer",
     }
+
+
+def test_the_types_of_keys_are_taken_from_words() -> None:
+    said = (
+        "Respond with a JSON object in the following order of fields: `thought`, then `tool` (must be formatted as a valid "
+        "Python Literal['search', 'finish']), then `score` (must be formatted as a valid Python int)."
+    )
+    schema = object_form([said])
+    assert schema["required"] == ["thought", "tool", "score"]
+    assert schema["properties"] == {
+        "thought": {"type": "string"},
+        "tool": {"enum": ["search", "finish"]},
+        "score": {"type": "integer"},
+    }

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from llmirage_server.replies.structured.schema import SchemaError
@@ -21,6 +22,13 @@ _DEMAND = re.compile(
 _FENCE = re.compile(r"(in|within|inside|use|using)\b[^.\n]{0,20}(```json|(json )?(code ?block|fence))", re.IGNORECASE)
 _QUOTED_KEY = re.compile(r"[\"'`“]([A-Za-z_]\w{0,40})[\"'`”]")
 _LISTED_KEYS = re.compile(r"\b(?:keys?|fields?|properties|attributes)\b:?\s+((?:\w+(?:,? and |, ?))*\w+)", re.IGNORECASE)
+_TYPED_KEY = re.compile(r"`(\w+)` \(must be formatted as a valid Python ([^()]+)\)")
+_STRINGS = {"type": "array", "items": {"type": "string"}, "minItems": 1}
+_PYTHON_TYPES: Mapping[str, Any] = {
+    "int": {"type": "integer"}, "float": {"type": "number"}, "bool": {"type": "boolean"}, "str": {"type": "string"},
+    "list[str]": _STRINGS, "list[int]": {**_STRINGS, "items": {"type": "integer"}},
+    "list[float]": {**_STRINGS, "items": {"type": "number"}}, "dict[str, Any]": {"type": "object"},
+}  # fmt: skip
 _PLURAL = re.compile(r"(?:[a-rt-z]s|[^aeiou]ies)$(?<!us)(?<!is)(?<!news)(?<!lens)(?<!series)", re.IGNORECASE)
 _WHOLE = {"age", "year", "count", "number", "quantity", "size", "rank", "days", "hours"}
 _FRACTION = {"price", "cost", "amount", "score", "confidence", "temperature", "rating", "total"}
@@ -56,16 +64,28 @@ def object_form(texts: Sequence[str]) -> Any:
         except SchemaError:
             pass
     for text in reversed(texts):
-        names = _QUOTED_KEY.findall(text)
+        names = _QUOTED_KEY.findall(_TYPED_KEY.sub(r"`\1`", text))
         if not names and (listed := _LISTED_KEYS.search(text)) is not None:
             names = [name for name in re.split(r",? and |, ?", listed.group(1)) if name]
         if names := [name for name in dict.fromkeys(names) if name.lower() != "json"]:
-            return _object(names)
+            return _object(names, _typed(text))
     return _object(["answer", "explanation"])
 
 
-def _object(names: list[str]) -> dict[str, Any]:
-    return {"type": "object", "properties": {name: _schema(name) for name in names}, "required": names}
+def _typed(text: str) -> dict[str, Any]:
+    """Schemas of the keys whose types the text tells, as DSPy does: "`score` (must be formatted as a valid Python int)"."""
+    found: dict[str, Any] = {}
+    for name, kind in _TYPED_KEY.findall(text):
+        if kind.startswith("Literal["):
+            found[name] = {"enum": re.findall(r"['\"]([^'\"]+)['\"]", kind)}
+        elif kind in _PYTHON_TYPES:
+            found[name] = _PYTHON_TYPES[kind]
+    return found
+
+
+def _object(names: list[str], known: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+    properties = {name: known.get(name) or _schema(name) for name in names}
+    return {"type": "object", "properties": properties, "required": names}
 
 
 def _schema(name: str) -> dict[str, Any]:
