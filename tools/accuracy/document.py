@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from accuracy.bands import write_bands
 from accuracy.closed_loop import Prediction, predict_all
 from accuracy.errors import Spread
 from accuracy.kernels import kernel_errors
@@ -28,16 +29,22 @@ from accuracy.transfer import STAND_INS
 from accuracy.truth import find_suspects
 
 TEXT = Path(__file__).with_name("text")
+FIGURES = Path(__file__).parents[2] / "server" / "llmirage_server" / "perf" / "data" / "accuracy.json"
 
 
-def write_document(out: Path, data: Path, ops: Path, processes: int, sample: int) -> None:
-    """Run everything on the measurements in `data` and the op tables in `ops`, and write the page."""
+def write_document(out: Path, data: Path, ops: Path, processes: int, sample: int, figures: Path = FIGURES) -> None:
+    """Run everything on the measurements in `data` and the op tables in `ops`, and write the page.
+
+    figures: where the errors of whole runs go as data, for `llmirage size`.
+    """
     runs = load_runs(data / "runs.csv.gz")
+    predictions = predict_all(runs, processes=processes)
+    write_bands(figures, _usable(predictions))
     sections = [
         _text("intro"),
         _text("not-modelled"),
         _text("fitted"),
-        _whole_runs(runs, processes),
+        _whole_runs(runs, predictions),
         _replays(data),
         _kernels(ops, data),
         _transferred(runs[::sample], processes),
@@ -57,8 +64,7 @@ def _usable(predictions: Sequence[Prediction]) -> list[Prediction]:
     return [p for p in predictions if not p.problem]
 
 
-def _whole_runs(runs: list[MeasuredRun], processes: int) -> str:
-    predictions = predict_all(runs, processes=processes)
+def _whole_runs(runs: list[MeasuredRun], predictions: Sequence[Prediction]) -> str:
     usable = _usable(predictions)
     suspects = find_suspects(runs)
     refused = [p for p in predictions if p.problem]
