@@ -100,7 +100,9 @@ def test_the_sdks_ways_to_leave_free_the_request(slow_url: str, wait: Any) -> No
         assert load(slow_url) == 1
         stream.close()
         assert wait(wait_for_load(slow_url, 0)) == 0
-        with client.responses.stream(model=MODEL, input="Hello") as events:
+        with client.responses.stream(
+            model=MODEL, input="Hello", max_output_tokens=2000, extra_body={"ignore_eos": True}
+        ) as events:
             next(iter(events))
             assert load(slow_url) == 1
         assert wait(wait_for_load(slow_url, 0)) == 0
