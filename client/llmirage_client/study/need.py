@@ -6,8 +6,8 @@ of loads, and the need follows by division.
 
 Single simulations are noisy, and still a stricter objective must never need less, nor a doubled traffic. The first holds as
 every decision here is about a condition that stricter objectives fulfil on fewer clusters only. For the second, a
-cluster must also do at a half of the traffic, a quarter, and so on down to FLOOR_SHARE of what it carries at most; traffic
-below that is judged as if it were that much.
+cluster must also do at a half of the traffic, a quarter, and so on down to FLOOR_SHARE of what it carries at most; below
+that one of its instances is judged, with FLOOR_SHARE of what it carries at most.
 """
 
 from __future__ import annotations
@@ -90,7 +90,9 @@ class Need:
         if self.least > SLICE:
             return self._slice()
         instances = self.least
-        trial = self._trials.run(self._config(instances), max(self._traffic.amount, self._floor(instances)))
+        amount = self._traffic.amount
+        low = amount < self._floor(instances)
+        trial = self._trials.run(*self._lowest()) if low else self._trials.run(self._config(instances), amount)
         if trial.met:
             return Fit(self.shape, instances, trial)
         self._next()
@@ -98,7 +100,7 @@ class Need:
 
     def holds_below(self, fit: Fit) -> bool:
         """Whether a fit does with less traffic, too; where it does not, `least` grows."""
-        if fit.sliced or all(self._trials.run(self._config(n), amount).met for n, amount in self._lower(fit.instances)):
+        if fit.sliced or all(self._trials.run(config, amount).met for config, amount in self._lower(fit.instances)):
             return True
         self._next()
         return False
@@ -108,25 +110,27 @@ class Need:
         assert self.least is not None
         self._failures += 1
         if self._failures == _PATIENCE:
-            alone = self._trials.run(self._config(1), self._floor(1))
+            alone = self._trials.run(*self._lowest())
             if not alone.met:
                 self._hopeless(alone)
                 return
         self.least += 1
 
     def _floor(self, instances: int) -> float:
-        """The least traffic that so many instances are judged by."""
+        """Traffic below which so many instances are judged by one of them with its part of that."""
         if not self._by_rate:
             return instances
         return instances * (FLOOR_SHARE * self._most if self._most is not None else _SOME_REQUESTS_PER_S)
 
-    def _lower(self, instances: int) -> Iterator[tuple[int, float]]:
-        """Instances and the lesser traffic at which they must do, too."""
+    def _lowest(self) -> tuple[ClusterConfig, float]:
+        return self._config(1), self._floor(1)
+
+    def _lower(self, instances: int) -> Iterator[tuple[ClusterConfig, float]]:
+        """Clusters and the lesser traffic at which they must do, too."""
         floor, amount = self._floor(instances), self._traffic.amount
-        while (amount := amount / 2 if self._by_rate else amount // 2) > floor:
-            yield instances, amount
-        yield instances, floor
-        yield 1, self._floor(1)
+        while (amount := amount / 2 if self._by_rate else amount // 2) >= floor:
+            yield self._config(instances), amount
+        yield self._lowest()
 
     def _slice(self) -> Fit | None:
         """Find what a slice carries; `least` is then final."""

@@ -222,7 +222,7 @@ def notes_of(priced: Priced, traffic: Traffic) -> Iterator[str]:
     if fit.sliced:
         yield f"Judged by {SLICE} of the {fit.instances} instances with {trial.traffic}, which is at least their share."
     elif trial.amount != traffic.amount:
-        yield f"Judged at {trial.traffic}: a tenth of what it carries at most, and more than was asked for."
+        yield f"Judged by one instance with {trial.traffic}, which is more than its part of what was asked for."
     if trial.counted < FEW_REQUESTS:
         yield f"Only {plural(trial.counted, 'request')} counted: high percentiles of so few say little."
 
