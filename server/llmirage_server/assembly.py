@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from llmirage_server.cluster.autoscaler import ScalingRule
 from llmirage_server.cluster.cluster import Cluster
 from llmirage_server.cluster.compressed import CompressedInstance, can_compress
 from llmirage_server.cluster.fixed import FixedInstance
@@ -13,7 +14,7 @@ from llmirage_server.cluster.kv_transfer import KVLink
 from llmirage_server.cluster.lifecycle import LifecycleEvent
 from llmirage_server.cluster.pools import Pool
 from llmirage_server.cluster.router import Router, make_router
-from llmirage_server.config import ClusterConfig, ConfigError, EventConfig, KvTransferConfig
+from llmirage_server.config import ClusterConfig, ConfigError, EventConfig, KvTransferConfig, PoolConfig
 from llmirage_server.planning import ServedPool
 
 
@@ -40,11 +41,30 @@ def build(config: ClusterConfig, pools: Iterable[ServedPool], link: KVLink | Non
                     pool.model,
                     kv_bytes_per_token=pool.deployment.kv_bytes_per_token,
                     kv_bytes_per_sequence=pool.deployment.kv_bytes_per_sequence,
+                    scaling=_scaling(pool.config),
                 )
             )
         return Cluster(pools=built, kv_link=link, events=list(_events(config)), on_crash=config.on_crash)
     except ValueError as error:
         raise ConfigError([str(error)]) from None
+
+
+def _scaling(config: PoolConfig) -> ScalingRule | None:
+    if not config.scales:
+        return None
+    return ScalingRule(
+        config.instances,
+        config.min_instances,
+        config.initial_instances,
+        queue=config.scale_on_queue,
+        concurrency=config.scale_on_concurrency,
+        kv=config.scale_on_kv,
+        rate=config.scale_on_rate,
+        interval_s=config.scale_interval_s,
+        start_up_s=config.start_up_s,
+        up_after_s=config.scale_up_after_s,
+        down_after_s=config.scale_down_after_s,
+    )
 
 
 def _instance(pool: ServedPool, index: int, compressed: bool) -> InstanceBase:

@@ -51,6 +51,8 @@ def _pool_rows(pool: ServedPool) -> list[tuple[str, str]]:
         ),
         ("one user", _one_user(pool)),
     ]
+    if pool.config.scales:
+        rows.append(("scaling", _scaling(pool)))
     if not pool.config.fixed_times:
         rate = saturation_requests_per_s(pool)
         rows += [
@@ -67,6 +69,22 @@ def _pool_rows(pool: ServedPool) -> list[tuple[str, str]]:
             tiers = [f"{t.capacity_bytes / GIB:g} GiB of {t.name} at {t.read_bytes_per_s / 1e9:g} GB/s" for t in pool.tiers]
             rows.append(("offload", f"{', '.join(tiers)}, for each instance"))
     return rows
+
+
+def _scaling(pool: ServedPool) -> str:
+    config = pool.config
+    targets = (
+        (config.scale_on_queue, "{:g} waiting"),
+        (config.scale_on_concurrency, "{:g} under way"),
+        (config.scale_on_kv, "{:.0%} of the KV memory in use"),
+        (config.scale_on_rate, "{:g} requests/s"),
+    )
+    wanted = " or ".join(words.format(target) for target, words in targets if target is not None)
+    first = config.min_instances if config.initial_instances is None else config.initial_instances
+    return (
+        f"{config.min_instances} to {config.instances} instances for {wanted} on each, {first} at first; "
+        f"a new one takes requests after {config.start_up_s:g} s"
+    )
 
 
 def _engine(pool: ServedPool) -> str:

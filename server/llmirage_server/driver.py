@@ -74,7 +74,7 @@ class Driver(abc.ABC):
     def snapshot(self) -> list[InstanceSnapshot]:
         """The state of every instance, now."""
         if self._loop is not None:
-            self._reach_now()
+            self.cluster.catch_up(self._reach_now())
         return self.cluster.snapshot()
 
     def saturated(self) -> list[Queue]:

@@ -21,7 +21,7 @@ def samples(text: str) -> dict[tuple[str, str], float]:
     """Each sample by its name and its labels; all lines must be samples, HELP or TYPE."""
     found = {}
     for line in text.splitlines():
-        if line.startswith(("# HELP vllm:", "# TYPE vllm:")):
+        if line.startswith(("# HELP vllm:", "# TYPE vllm:", "# HELP llmirage:", "# TYPE llmirage:")):
             continue
         match = SAMPLE.fullmatch(line)
         assert match, line
@@ -41,7 +41,9 @@ def scrape(api: Any) -> dict[tuple[str, str], float]:
 
 def test_before_any_request_everything_is_there_and_zero(make_api: Callable[..., Any]) -> None:
     found = scrape(make_api())
-    assert set(found.values()) == {0.0}
+    assert {value for (key, _), value in found.items() if key != "llmirage:instances"} == {0.0}
+    assert found["llmirage:instances", f'model_name="{MODEL}",state="up"'] == 2
+    assert sum(value for (key, _), value in found.items() if key == "llmirage:instances") == 2
     assert total(found, "num_requests_running") == 0
     assert {labels for key, labels in found if key == "vllm:num_requests_running"} == {
         f'engine="{index}",model_name="{MODEL}"' for index in (0, 1)

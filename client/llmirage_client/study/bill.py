@@ -14,9 +14,9 @@ from llmirage_client.targets.simulator import ServedPool
 class Bill:
     """Of all GPUs from the first request to the last reply. None: not known for one of them.
 
-    usd: low and high, by the on-demand prices of the catalogue (perf/data/gpus.yaml has their sources), for the whole time
-    of all instances, idle or not. energy_kwh: of the GPUs alone, at their TDP while a step is under way; an upper bound of
-    that part, to which hosts, networks, cooling and idle GPUs are to be added.
+    gpu_hours: of instances while they are there, idle or not, start up or drain. usd: low and high, by the on-demand prices
+    of the catalogue (perf/data/gpus.yaml has their sources). energy_kwh: of the GPUs alone, at their TDP while a step is
+    under way; an upper bound of that part, to which hosts, networks, cooling and idle GPUs are to be added.
     """
 
     gpus: int
@@ -31,7 +31,8 @@ def bill_of(pools: Sequence[ServedPool], metrics: Metrics, series: ClusterSeries
     """series: how long each instance was busy; None: energy is not known."""
     hours = metrics.whole_run.get("benchmark_duration", 0.0) / 3600.0
     tokens_m = metrics.whole_run.get("total_osl", 0.0) / 1e6
-    counts = [pool.config.instances * pool.deployment.gpus for pool in pools]
+    there = _shares(pools, series)
+    counts = [share * pool.deployment.gpus for share, pool in zip(there, pools, strict=True)]
     prices = [pool.deployment.gpu.price_usd_per_h for pool in pools]
     usd = None
     if all(price is not None for price in prices):
@@ -39,13 +40,25 @@ def bill_of(pools: Sequence[ServedPool], metrics: Metrics, series: ClusterSeries
         usd = low * hours, high * hours
     energy = _energy_kwh(pools, series)
     return Bill(
-        gpus=sum(counts),
+        gpus=sum(pool.config.instances * pool.deployment.gpus for pool in pools),
         gpu_hours=sum(counts) * hours,
         usd=usd,
         energy_kwh=energy,
         usd_per_m_output_tokens=(usd[0] / tokens_m, usd[1] / tokens_m) if usd is not None and tokens_m else None,
         kwh_per_m_output_tokens=energy / tokens_m if energy is not None and tokens_m else None,
     )
+
+
+def _shares(pools: Sequence[ServedPool], series: ClusterSeries | None) -> list[float]:
+    """How many instances of each pool are paid for, in the mean over time."""
+    if series is None or not series.changes or not series.time_s[-1]:
+        return [pool.config.instances for pool in pools]
+    shares, first = [], 0
+    for pool in pools:
+        paid_s = series.paid_s[first : first + pool.config.instances]
+        shares.append(float(paid_s.sum() / series.time_s[-1]))
+        first += pool.config.instances
+    return shares
 
 
 def _energy_kwh(pools: Sequence[ServedPool], series: ClusterSeries | None) -> float | None:

@@ -19,6 +19,9 @@ MOST_SAMPLES = 256
 _FIRST_EVERY_S = 0.25
 _STEP_EVERY = 4  # samples, of which one looks into a step
 
+PHASES = ("down", "starting", "up", "draining")
+READY = PHASES.index("up")
+
 _COUNTED = ("prefix_hit_tokens", "prefix_query_tokens", "preemptions", "busy_s")
 _LEVELS = ("running", "waiting", "kv_used_tokens", "cached_tokens")
 
@@ -31,6 +34,8 @@ class ClusterSeries:
     sequences hold. cached: share that the prefix cache has, what is in use among it. hit_tokens, query_tokens, preemptions,
     busy_s: counters since the start; busy_s grows while a step is under way.
     pool: the name of each instance's pool. gpus: of each instance.
+    phase: what each instance is, an index into PHASES. paid_s: shape (instances,), how long each was there, started up or
+    drained, until the end.
     step_shares: of the time of steps, by kind of operation; sampled, longest first.
     """
 
@@ -45,11 +50,28 @@ class ClusterSeries:
     busy_s: Floats
     pool: tuple[str, ...]
     gpus: tuple[int, ...]
+    phase: npt.NDArray[np.int64]
+    paid_s: Floats
     step_shares: dict[str, float]
 
     @property
     def instances(self) -> int:
         return len(self.pool)
+
+    @property
+    def changes(self) -> bool:
+        """Whether an instance came or went."""
+        return bool((self.phase != READY).any())
+
+    def ready(self) -> Floats:
+        """How many instances accept requests, at each sample."""
+        return np.asarray((self.phase == READY).sum(axis=0), dtype=np.float64)
+
+    def mean_ready(self) -> float:
+        """How many instances accept requests, in the mean over time; a sample holds until the next."""
+        ready, widths = self.ready(), np.diff(self.time_s)
+        whole = float(widths.sum())
+        return float((ready[:-1] * widths).sum()) / whole if whole else float(ready.mean())
 
     def utilisation(self, instance: int | None = None) -> float:
         """Share of the time in which a step was under way, of one instance or of all."""
@@ -73,13 +95,14 @@ class Sampler:
         self.next_s = 0.0
         self._times: list[float] = []
         self._samples: list[list[InstanceSnapshot]] = []
+        self._phases: list[list[int]] = []
         self._shares: dict[str, float] = {}
         self._looked_into = 0
 
     def look(self, now: float) -> None:
         self._note(now)
         if len(self._times) > MOST_SAMPLES:
-            self._times, self._samples = self._times[::2], self._samples[::2]
+            self._times, self._samples, self._phases = self._times[::2], self._samples[::2], self._phases[::2]
             self._every_s *= 2
         self.next_s = (now // self._every_s + 1) * self._every_s
 
@@ -107,12 +130,15 @@ class Sampler:
             busy_s=levels["busy_s"],
             pool=tuple(pool.config.name for pool in self._pools),
             gpus=tuple(pool.deployment.gpus for pool in self._pools),
+            phase=np.array(self._phases).T,
+            paid_s=np.array(self._cluster.paid_s()),
             step_shares={name: seconds / whole for name, seconds in shares},
         )
 
     def _note(self, now: float) -> None:
         self._times.append(now)
         self._samples.append(self._cluster.readings())
+        self._phases.append([PHASES.index(phase) for phase in self._cluster.phases()])
         if len(self._times) % _STEP_EVERY == 1:
             self._look_into_step()
 

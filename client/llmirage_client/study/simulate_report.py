@@ -11,7 +11,7 @@ from llmirage_client.measure.cluster_series import ClusterSeries as SeriesFile
 from llmirage_client.report.numbers import count, number
 from llmirage_client.report.tables import plain_table
 from llmirage_client.study.bill import Bill
-from llmirage_client.study.cluster_series import ClusterSeries, Floats
+from llmirage_client.study.cluster_series import PHASES, ClusterSeries, Floats
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from llmirage_client.study.simulation import Simulation
 
 _INSTANCES_SHOWN = 16
+_MOVES_SHOWN = 12
+_SHOWN_PHASES = {"accepts requests": "up", "starts up": "starting", "drains": "draining"}
 
 
 def cluster_blocks(simulation: Simulation) -> list[RenderableType]:
@@ -31,10 +33,12 @@ def cluster_blocks(simulation: Simulation) -> list[RenderableType]:
     blocks: list[RenderableType] = ["", Text("Cluster, means over time", style="bold"), _instances(series)]
     if series.instances > _INSTANCES_SHOWN:
         blocks.append(f"... and {series.instances - _INSTANCES_SHOWN} instances more")
+    if series.changes:
+        blocks += ["", _comings(series)]
     if series.step_shares:
         shares = ", ".join(f"{name} {share:.0%}" for name, share in series.step_shares.items())
         blocks += ["", f"Time of steps: {shares}"]
-    blocks.append(_bill(simulation.bill))
+    blocks.append(_bill(simulation.bill, series.changes))
     if simulation.summary["saturated"]:
         blocks.append(
             Text("Saturated: the last requests waited over 5 s for their first step; the queue grows.", style="yellow")
@@ -48,6 +52,9 @@ def report_series(series: ClusterSeries) -> SeriesFile:
     widths = np.maximum(np.diff(series.time_s), 1e-12)
     queried = np.diff(series.query_tokens)
     hits = np.divide(np.diff(series.hit_tokens), queried, out=np.full(queried.shape, np.nan), where=queried > 0)
+    more = {}
+    if series.changes:
+        more = {name: 1.0 * (series.phase[:, :-1] == PHASES.index(phase)) for name, phase in _SHOWN_PHASES.items()}
     return SeriesFile(
         instances=tuple(names),
         edges_s=series.time_s,
@@ -58,6 +65,7 @@ def report_series(series: ClusterSeries) -> SeriesFile:
             "busy_pct": np.minimum(100 * np.diff(series.busy_s) / widths, 100.0),
             "prefix_hit_pct": 100 * hits,
             "preemptions": np.diff(series.preemptions),
+            **more,
         },
         step_time_s={name: share * float(series.busy_s[:, -1].sum()) for name, share in series.step_shares.items()},
     )
@@ -87,6 +95,16 @@ def _instances(series: ClusterSeries) -> RenderableType:
     return table
 
 
+def _comings(series: ClusterSeries) -> str:
+    """When how many instances accepted requests."""
+    ready = series.ready()
+    steps = [f"{ready[0]:.0f} at first"]
+    moves = np.flatnonzero(np.diff(ready))
+    steps += [f"{ready[at + 1]:.0f} from {series.time_s[at + 1]:.0f} s" for at in moves[:_MOVES_SHOWN]]
+    more = f" and {moves.size - _MOVES_SHOWN} changes more" if moves.size > _MOVES_SHOWN else ""
+    return f"Instances that accept requests: {', '.join(steps)}{more}; {series.mean_ready():.2f} in the mean"
+
+
 def _mean(time_s: Floats, level: Floats) -> float:
     """Over time, of a level that holds from one sample to the next."""
     widths = np.diff(time_s)
@@ -94,8 +112,8 @@ def _mean(time_s: Floats, level: Floats) -> float:
     return float((level[:-1] * widths).sum()) / whole if whole else float(level.mean())
 
 
-def _bill(bill: Bill) -> str:
-    parts = [f"{bill.gpus} GPUs, {bill.gpu_hours:.3g} GPU hours"]
+def _bill(bill: Bill, changes: bool) -> str:
+    parts = [f"{bill.gpus} GPUs{' at most' if changes else ''}, {bill.gpu_hours:.3g} GPU hours"]
     if bill.usd_per_m_output_tokens is not None:
         low, high = bill.usd_per_m_output_tokens
         parts.append(f"{low:.3g} to {high:.3g} USD per million output tokens (on-demand prices of the catalogue)")

@@ -49,6 +49,8 @@ def summary_of(metrics: Metrics, series: ClusterSeries | None, bill: Bill, waite
         "saturated": saturated(waited_s) if series is not None else None,
         "utilisation": None if series is None else series.utilisation(),
         "gpus": bill.gpus,
+        "instances_ready": None if series is None else series.mean_ready(),
+        "instances_most": None if series is None else int(series.ready().max(initial=0)),
         "output_tok_per_s_per_gpu": whole.get("output_token_throughput", 0.0) / bill.gpus,
         "gpu_hours": bill.gpu_hours,
         "energy_kwh_at_tdp": bill.energy_kwh,

@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Literal
 
-from llmirage_server.cluster.instance import Instance, StepSpan
 from llmirage_server.cluster.instance_base import InstanceBase, InstanceSnapshot
 from llmirage_server.cluster.kv_admission import KVAdmission, travelling_tokens
 from llmirage_server.cluster.kv_transfer import KVLink, KVTransfers, TransferSnapshot
@@ -16,16 +14,17 @@ from llmirage_server.cluster.lifecycle import Lifecycle, LifecycleEvent
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.cluster.pools import Front, Pool, Pools, accepting_front
 from llmirage_server.cluster.radix_tree import token_bytes
+from llmirage_server.cluster.readings import ClusterReadings
 from llmirage_server.cluster.request import Request, StepEnd
 from llmirage_server.cluster.router import Router, RouterError
-from llmirage_server.perf.step_model import StepBatch
+from llmirage_server.cluster.scaling import Scaling
 
 __all__ = ["Cluster", "EngineLimits", "InstanceBase", "InstanceSnapshot"]
 
 OnCrash = Literal["reroute", "fail"]
 
 
-class Cluster:
+class Cluster(ClusterReadings):
     """Serves requests in the caller's time.
 
     What happens depends on the submitted and cancelled requests and their times alone, not on how often or how far
@@ -63,7 +62,8 @@ class Cluster:
         self.max_request_tokens = min(serving.max_request_tokens for serving in self._pools.by_model.values())
         self._transfers = KVTransfers(kv_link or KVLink(math.inf))
         self._admission = KVAdmission(self._instances)
-        self._lifecycle = Lifecycle(len(self._instances), events)
+        self._lifecycle = Lifecycle(len(self._instances), events, {index for pool in pools for index in pool.absent})
+        self._scaling = Scaling(self._lifecycle, pools)
         self._pools.refresh(self._lifecycle.accepts)
         self._on_crash = on_crash
         self._decodes = [pool.role == "decode" for pool in self._pools.pool_of]
@@ -71,7 +71,7 @@ class Cluster:
         self._undelivered: dict[Request, None] = {}  # handed over, for any decode instance that accepts them
         self._now = -math.inf
         # By instance; then, after all of them, the next arrival of KV and the next event of an instance's life.
-        self._events = [instance.next_event_time() for instance in self._instances] + [math.inf, self._lifecycle.next_s]
+        self._events = [instance.next_event_time() for instance in self._instances] + [math.inf, self._next_life_s()]
         self.router_errors: list[str] = []  # of users' own routers, for requests that failed when they were routed again
         self._held: list[StepEnd] = []  # happened before a submit or cancel, not yet returned by advance
 
@@ -101,6 +101,7 @@ class Cluster:
             )
         self._held.extend(self._run(now, sys.maxsize))
         request.arrival_s = self._now
+        self._scaling.arrived(request.model)
         if not self._place(request):
             self._held.append(StepEnd(self._now, -1, [request]))
 
@@ -124,6 +125,7 @@ class Cluster:
             self._instances[request.instance].cancel(request, self._now)
             self._look_again(request.instance)
             self._send_all()
+            self._retire()
 
     def clear_cache(self, now: float) -> None:
         """Let all instances forget the KV that no request uses. Nobody tells the routers, as in life."""
@@ -131,6 +133,11 @@ class Cluster:
         self._reach()
         for instance in self._instances:
             instance.clear_cache()
+
+    def catch_up(self, now: float) -> None:
+        """Let instances come and go until `now` in a cluster without requests, which nobody drives meanwhile."""
+        if not self._held and self._idle():
+            self._run(now, sys.maxsize)
 
     def next_event_time(self) -> float:
         """When `advance` should be called next; inf when idle.
@@ -164,42 +171,6 @@ class Cluster:
     def transfers(self) -> TransferSnapshot:
         return self._transfers.snapshot()
 
-    def snapshot(self) -> list[InstanceSnapshot]:
-        """The state of every instance, as of the time reached."""
-        self._reach()
-        return [
-            replace(
-                instance.snapshot(),
-                pool=pool.name,
-                role=pool.role,
-                model=pool.model,
-                state=self._lifecycle.state(instance.index, self._busy(instance.index)),
-                sending=len(self._transfers.sent_by(instance.index)),
-                receiving=len(self._transfers.sent_to(instance.index)),
-            )
-            for instance, pool in zip(self._instances, self._pools.pool_of, strict=True)
-        ]
-
-    def readings(self) -> list[InstanceSnapshot]:
-        """`snapshot` without what the cluster knows of each instance: pool, state and transfers.
-
-        KV memory and busy time may be behind by the steps of one run of decoding.
-        """
-        return [instance.snapshot() for instance in self._instances]
-
-    def trace_steps(self) -> list[list[StepSpan]]:
-        """Have all steps written down from now on; return the lists that they come into, by instance."""
-        steps: list[list[StepSpan]] = [[] for _ in self._instances]
-        for instance, its in zip(self._instances, steps, strict=True):
-            if isinstance(instance, Instance):
-                instance.trace = its
-        return steps
-
-    def batches(self, index: int) -> list[StepBatch]:
-        """What the step under way on an instance computes, by rank; empty if there is none, or no physics."""
-        instance = self._instances[index]
-        return instance.batches() if isinstance(instance, Instance) else []
-
     def _run(self, to: float, max_steps: int) -> list[StepEnd]:
         ends: list[StepEnd] = []
         events, instances = self._events, self._instances
@@ -229,6 +200,8 @@ class Cluster:
                 self._now = max(self._now, now)
                 ends.extend(self._live())
             self._now = max(self._now, now)
+            if self._lifecycle.draining:
+                self._retire()
         if to < math.inf and len(ends) < max_steps:  # else the caller learns of these before time goes on
             self._now = max(self._now, to)
         return ends
@@ -300,7 +273,8 @@ class Cluster:
             return False
 
     def _wait(self, request: Request, fronts: Sequence[Front], queue: dict[Request, None]) -> bool:
-        if any(self._lifecycle.will_start(instance.index) for front in fronts for instance in front.instances):
+        instances = [instance for front in fronts for instance in front.instances]
+        if any(self._lifecycle.will_start(instance.index) for instance in instances) or self._scaling.may_start(instances):
             queue[request] = None
             return True
         request.failed = True
@@ -320,11 +294,14 @@ class Cluster:
         self._look_again(transfer.target)
 
     def _live(self) -> list[StepEnd]:
-        """An instance comes or goes; return what that made fail."""
+        """An instance comes or goes, or autoscaling looks; return what that made fail."""
+        if self._scaling.next_s < self._lifecycle.next_s:
+            self._scale()
+            return []
         index = self._lifecycle.next_instance
         stands_still = not self._lifecycle.accepts(index) and not self._busy(index)
         event = self._lifecycle.take()
-        self._events[-1] = self._lifecycle.next_s
+        self._events[-1] = self._next_life_s()
         self._pools.refresh(self._lifecycle.accepts)
         if event.action == "crash":
             return self._crash(index)
@@ -338,6 +315,21 @@ class Cluster:
             failed += [request for request in waiting if not self._place_again(request)]
             return [StepEnd(self._now, -1, failed)] if failed else []
         return []
+
+    def _scale(self) -> None:
+        self._reach()
+        self._scaling.look(self._now, self._waiting, self._undelivered)
+        self._pools.refresh(self._lifecycle.accepts)
+        self._events[-1] = self._next_life_s()
+
+    def _retire(self) -> None:
+        """Draining instances that have nothing left to do are gone."""
+        for index in sorted(self._lifecycle.draining):
+            if not self._busy(index):
+                self._lifecycle.gone(index, self._now)
+
+    def _next_life_s(self) -> float:
+        return min(self._lifecycle.next_s, self._scaling.next_s)
 
     def _crash(self, index: int) -> list[StepEnd]:
         lost = self._lose(index)
@@ -360,12 +352,6 @@ class Cluster:
                 failed.append(request)
         return [StepEnd(self._now, index, failed)] if failed else []
 
-    def _reach(self) -> None:
-        """Have all instances ready to be read."""
-        for instance in self._instances:
-            instance.reach(self._now)
-            self._look_again(instance.index)
-
     def _lose(self, index: int) -> list[Request]:
         self._instances[index].reach(self._now)
         lost = self._instances[index].evacuate()
@@ -373,21 +359,6 @@ class Cluster:
         self._transfers.lose(index)
         self._look_again(index)
         return lost
-
-    def _look_again(self, index: int) -> None:
-        self._events[index] = self._instances[index].next_event_time()
-
-    def _busy(self, index: int) -> bool:
-        """Has an instance any request, or KV to send or to receive?"""
-        instance, transfers = self._instances[index], self._transfers
-        return bool(
-            instance.running
-            or instance.waiting
-            or transfers.sent_by(index)
-            or transfers.sent_to(index)
-            or self._admission.waits(index)
-            or any(request.instance == index for request in self._undelivered)
-        )
 
     def _idle(self) -> bool:
         """Is there no request left that time could bring further?"""

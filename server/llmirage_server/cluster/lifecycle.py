@@ -1,9 +1,9 @@
-"""When instances come and go: late starts, graceful stops, crashes and restarts."""
+"""When instances come and go: late starts, graceful stops, crashes and restarts, and what autoscaling asks for."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import count
@@ -29,17 +29,27 @@ class LifecycleEvent:
 
 
 class Lifecycle:
-    """The states of all instances and the events still to come; at one instant they happen in the order given."""
+    """The states of all instances and the events still to come; at one instant they happen in the order given.
 
-    def __init__(self, instances: int, events: Sequence[LifecycleEvent] = ()) -> None:
-        """Raises ValueError naming every event that makes no sense."""
+    Somebody pays for an instance from when it begins to start until it is gone: while it starts up, serves, drains, and
+    comes back from a crash. Before a first `start` of the events, and after a crash or a stop without one, nobody does.
+    """
+
+    def __init__(self, instances: int, events: Sequence[LifecycleEvent] = (), absent: Collection[int] = ()) -> None:
+        """absent: instances that are down at first. Raises ValueError naming every event that makes no sense."""
         if problems := [f"event {i + 1}: {text}" for i, event in enumerate(events) for text in _problems(event, instances)]:
             raise ValueError("; ".join(problems))
         self._serial = count()
         self._coming = [(event.time_s, next(self._serial), event) for event in events]
         heapify(self._coming)
         first = {event.instance: event.action for _, _, event in sorted(self._coming, reverse=True)}
-        self._states: list[State] = ["down" if first.get(index) == "start" else "up" for index in range(instances)]
+        self._states: list[State] = [
+            "down" if first.get(index) == "start" or index in absent else "up" for index in range(instances)
+        ]
+        self._booting: set[int] = set()
+        self._paid_since_s = [0.0 if state == "up" else math.nan for state in self._states]
+        self._paid_s = [0.0] * instances
+        self.draining: set[int] = set()  # and not yet gone
 
     @property
     def next_s(self) -> float:
@@ -72,14 +82,87 @@ class Lifecycle:
         index = event.instance
         if event.action == "start":
             self._states[index] = "up"
+            self._booting.discard(index)
+            self.draining.discard(index)
+            self._pay(index, time_s)
         elif event.action == "stop":
-            self._states[index] = "draining" if self._states[index] in ("up", "draining") else "down"
+            if self._states[index] in ("up", "draining"):
+                self.drain(index)
+            else:
+                self.call_off(index, time_s)
         else:
             self._states[index] = "down"
+            self._booting.discard(index)
+            self.draining.discard(index)
             if event.restart_after_s is not None:
-                restart = LifecycleEvent(time_s + event.restart_after_s, index, "start")
-                heappush(self._coming, (restart.time_s, next(self._serial), restart))
+                self._pay(index, time_s)
+                self._push(LifecycleEvent(time_s + event.restart_after_s, index, "start"))
+            else:
+                self._pay_no_more(index, time_s)
         return event
+
+    # --- what autoscaling asks for ---
+
+    def counts(self, index: int) -> bool:
+        """Does the instance serve, or will it soon?"""
+        return self._states[index] != "draining" and not math.isnan(self._paid_since_s[index])
+
+    def is_free(self, index: int) -> bool:
+        """Is it gone, so that it may begin to start?"""
+        return math.isnan(self._paid_since_s[index])
+
+    def is_booting(self, index: int) -> bool:
+        return index in self._booting
+
+    def begin(self, index: int, now: float, start_up_s: float) -> None:
+        """An instance that is gone begins to start up."""
+        self._booting.add(index)
+        self._pay(index, now)
+        self._push(LifecycleEvent(now + start_up_s, index, "start"))
+
+    def call_off(self, index: int, now: float) -> None:
+        """An instance that is starting up does not come."""
+        if index in self._booting:
+            self._booting.discard(index)
+            self._coming = [
+                entry for entry in self._coming if not (entry[2].instance == index and entry[2].action == "start")
+            ]
+            heapify(self._coming)
+        self._states[index] = "down"
+        self._pay_no_more(index, now)
+
+    def drain(self, index: int) -> None:
+        """It accepts no request any more; see `gone`."""
+        self._states[index] = "draining"
+        self.draining.add(index)
+
+    def gone(self, index: int, now: float) -> None:
+        """A draining instance has finished its last request."""
+        self._states[index] = "down"
+        self.draining.discard(index)
+        self._pay_no_more(index, now)
+
+    def paid_s(self, index: int, now: float) -> float:
+        """Seconds up to `now` that somebody pays for."""
+        since = self._paid_since_s[index]
+        return self._paid_s[index] + (0.0 if math.isnan(since) else max(0.0, now - since))
+
+    def phase(self, index: int) -> State:
+        """`state` of who is paid for; an instance that is to start at some later time is `down`."""
+        if self._states[index] == "down" and not math.isnan(self._paid_since_s[index]):
+            return "starting"
+        return self._states[index]
+
+    def _push(self, event: LifecycleEvent) -> None:
+        heappush(self._coming, (event.time_s, next(self._serial), event))
+
+    def _pay(self, index: int, now: float) -> None:
+        if math.isnan(self._paid_since_s[index]):
+            self._paid_since_s[index] = now
+
+    def _pay_no_more(self, index: int, now: float) -> None:
+        self._paid_s[index] = self.paid_s(index, now)
+        self._paid_since_s[index] = math.nan
 
 
 def _problems(event: LifecycleEvent, instances: int) -> list[str]:

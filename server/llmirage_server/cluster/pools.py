@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from llmirage_server.cluster.autoscaler import ScalingRule
 from llmirage_server.cluster.instance_base import InstanceBase, Role
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.router import Router
@@ -19,6 +20,7 @@ class Pool:
     model: what its instances serve; None: whatever no other pool is named for.
     kv_bytes_per_token, kv_bytes_per_sequence: what travels from a prefill pool, of the whole instance (all ranks); the
         second is state that does not grow with the context (linear attention).
+    scaling: how many of the instances are there at a time; None: all.
     """
 
     name: str
@@ -28,6 +30,12 @@ class Pool:
     model: str | None = None
     kv_bytes_per_token: float = 0.0
     kv_bytes_per_sequence: float = 0.0
+    scaling: ScalingRule | None = None
+
+    @property
+    def absent(self) -> list[int]:
+        """Numbers of the instances that are not there at first."""
+        return [] if self.scaling is None else [each.index for each in self.instances[self.scaling.at_first :]]
 
 
 class Front:

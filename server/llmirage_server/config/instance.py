@@ -11,7 +11,7 @@ from typing import Literal
 from llmirage_server.config.settings import About, ConfigError, setting
 
 # The headings of the help, in its order.
-GROUPS = MODEL, PARALLEL, ENGINE, KV, SPECULATION, TIME, CLUSTER, REPLIES, ACCESS = (
+GROUPS = MODEL, PARALLEL, ENGINE, KV, SPECULATION, TIME, CLUSTER, SCALING, REPLIES, ACCESS = (
     "Model and hardware",
     "Parallelism",
     "Engine",
@@ -19,6 +19,7 @@ GROUPS = MODEL, PARALLEL, ENGINE, KV, SPECULATION, TIME, CLUSTER, REPLIES, ACCES
     "Speculative decoding",
     "Time",
     "Cluster",
+    "Autoscaling",
     "Replies and API",
     "Access",
 )
@@ -254,6 +255,35 @@ class InstanceSettings:
         None, TIME, "Fixed time between tokens.", metavar="MS", aliases=("itl",), unset="the physics", least=0
     )
 
+    scale_on_queue: float | None = setting(
+        None, SCALING, "Start and stop instances so that each has N requests waiting.", metavar="N", unset="not", above=0
+    )
+    scale_on_concurrency: float | None = setting(
+        None, SCALING, "So that each has N requests, waiting or running.", metavar="N", unset="not", above=0
+    )
+    scale_on_kv: float | None = setting(
+        None, SCALING, "So that this share of each one's KV memory is in use.", metavar="SHARE", unset="not", above=0, most=1
+    )
+    scale_on_rate: float | None = setting(
+        None, SCALING, "So that each gets N requests a second.", metavar="N", unset="not", above=0
+    )
+    min_instances: int = setting(
+        1, SCALING, "The fewest instances that autoscaling leaves; the most are --instances.", metavar="N", least=0
+    )
+    initial_instances: int | None = setting(
+        None, SCALING, "Instances at the beginning.", metavar="N", unset="min_instances", least=0
+    )
+    start_up_s: float = setting(
+        60.0, SCALING, "Until a new instance takes requests.", metavar="S", aliases=("startup_s",), least=0
+    )
+    scale_interval_s: float = setting(15.0, SCALING, "Between two looks at the load.", metavar="S", above=0)
+    scale_up_after_s: float = setting(
+        0.0, SCALING, "Start instances when they were wanted for so long.", metavar="S", least=0
+    )
+    scale_down_after_s: float = setting(
+        300.0, SCALING, "Stop instances when none was wanted more for so long.", metavar="S", least=0
+    )
+
     served_model_name: tuple[str, ...] = setting(
         (),
         REPLIES,
@@ -268,6 +298,12 @@ class InstanceSettings:
         problems = list(self._problems())
         if problems:
             raise ConfigError(problems)
+
+    @property
+    def scales(self) -> bool:
+        """Whether instances come and go with the load."""
+        targets = (self.scale_on_queue, self.scale_on_concurrency, self.scale_on_kv, self.scale_on_rate)
+        return any(target is not None for target in targets)
 
     @property
     def fixed_times(self) -> bool:
@@ -299,10 +335,21 @@ class InstanceSettings:
             about = field.metadata.get("about")
             if isinstance(about, About):
                 yield from about.problems(field.name, getattr(self, field.name))
+        yield from self._scaling_problems()
         if self.draft_model is not None and self.speculative_method == "mtp":
             yield "a draft_model and speculative_method mtp exclude each other"
         if self.num_speculative_tokens and self.speculative_method == "draft_model" and self.draft_model is None:
             yield "speculative_method draft_model needs a draft_model"
+
+    def _scaling_problems(self) -> Iterator[str]:
+        if not self.scales:
+            return
+        if self.min_instances > self.instances:
+            yield f"min_instances {self.min_instances} is more than instances, the most there can be: {self.instances}"
+        elif self.initial_instances is not None and not self.min_instances <= self.initial_instances <= self.instances:
+            yield f"initial_instances must be from {self.min_instances} to {self.instances}, not {self.initial_instances}"
+        if self.scale_on_kv is not None and self.fixed_times:
+            yield "fixed times (ttft_ms, itl_ms) have no KV memory: scale_on_kv needs the physics"
 
 
 DEFAULT_ENGINE = "vllm"

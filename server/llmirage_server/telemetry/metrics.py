@@ -7,6 +7,7 @@ what is under way is looked at when somebody asks. Times are the cluster's: at a
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from llmirage_server.cluster.instance_base import InstanceSnapshot
@@ -117,6 +118,12 @@ class Metrics:
             yield from _head(name, "gauge", help)
             for engine, state in states.items():
                 yield f"vllm:{name}{{{_labels(engine)}}} {_gauge(name, state)}"
+        yield "# HELP llmirage:instances Instances by what they are: up, starting, draining or down."
+        yield "# TYPE llmirage:instances gauge"
+        found = Counter((model, state.state) for (model, _), state in states.items())
+        for model in dict.fromkeys(model for model, _ in states):
+            for phase in ("up", "starting", "draining", "down"):
+                yield f'llmirage:instances{{model_name="{_escaped(model)}",state="{phase}"}} {float(found[model, phase])}'
         for name, help in _COUNTERS.items():
             yield from _head(f"{name}_total", "counter", help)
             for engine, metrics in self._engines.items():
@@ -173,5 +180,8 @@ def _head(name: str, kind: str, help: str) -> Iterator[str]:
 
 
 def _labels(engine: Engine) -> str:
-    model = engine[0].replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'engine="{engine[1]}",model_name="{model}"'
+    return f'engine="{engine[1]}",model_name="{_escaped(engine[0])}"'
+
+
+def _escaped(model: str) -> str:
+    return model.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,93 @@
+"""What can be read of a cluster at any time, besides its events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from llmirage_server.cluster.instance import Instance, StepSpan
+from llmirage_server.cluster.instance_base import InstanceBase, InstanceSnapshot
+from llmirage_server.cluster.kv_admission import KVAdmission
+from llmirage_server.cluster.kv_transfer import KVTransfers
+from llmirage_server.cluster.lifecycle import Lifecycle, State
+from llmirage_server.cluster.pools import Pools
+from llmirage_server.cluster.request import Request
+from llmirage_server.perf.step_model import StepBatch
+
+
+class ClusterReadings:
+    """The part of a cluster that others look at; `Cluster` fills it with life."""
+
+    _instances: Sequence[InstanceBase]
+    _pools: Pools
+    _lifecycle: Lifecycle
+    _transfers: KVTransfers
+    _admission: KVAdmission
+    _undelivered: Mapping[Request, None]
+    _events: list[float]
+    _now: float
+
+    def snapshot(self) -> list[InstanceSnapshot]:
+        """The state of every instance, as of the time reached."""
+        self._reach()
+        return [
+            replace(
+                instance.snapshot(),
+                pool=pool.name,
+                role=pool.role,
+                model=pool.model,
+                state=self._lifecycle.state(instance.index, self._busy(instance.index)),
+                sending=len(self._transfers.sent_by(instance.index)),
+                receiving=len(self._transfers.sent_to(instance.index)),
+            )
+            for instance, pool in zip(self._instances, self._pools.pool_of, strict=True)
+        ]
+
+    def readings(self) -> list[InstanceSnapshot]:
+        """`snapshot` without what the cluster knows of each instance: pool, state and transfers.
+
+        KV memory and busy time may be behind by the steps of one run of decoding.
+        """
+        return [instance.snapshot() for instance in self._instances]
+
+    def phases(self) -> list[State]:
+        """By instance: up, draining, starting (and paid for), or down."""
+        return [self._lifecycle.phase(instance.index) for instance in self._instances]
+
+    def paid_s(self) -> list[float]:
+        """By instance, the seconds from 0 to the time reached in which it was there, started up or drained."""
+        return [self._lifecycle.paid_s(instance.index, self._now) for instance in self._instances]
+
+    def trace_steps(self) -> list[list[StepSpan]]:
+        """Have all steps written down from now on; return the lists that they come into, by instance."""
+        steps: list[list[StepSpan]] = [[] for _ in self._instances]
+        for instance, its in zip(self._instances, steps, strict=True):
+            if isinstance(instance, Instance):
+                instance.trace = its
+        return steps
+
+    def batches(self, index: int) -> list[StepBatch]:
+        """What the step under way on an instance computes, by rank; empty if there is none, or no physics."""
+        instance = self._instances[index]
+        return instance.batches() if isinstance(instance, Instance) else []
+
+    def _reach(self) -> None:
+        """Have all instances ready to be read."""
+        for instance in self._instances:
+            instance.reach(self._now)
+            self._look_again(instance.index)
+
+    def _look_again(self, index: int) -> None:
+        self._events[index] = self._instances[index].next_event_time()
+
+    def _busy(self, index: int) -> bool:
+        """Has an instance any request, or KV to send or to receive?"""
+        instance, transfers = self._instances[index], self._transfers
+        return bool(
+            instance.running
+            or instance.waiting
+            or transfers.sent_by(index)
+            or transfers.sent_to(index)
+            or self._admission.waits(index)
+            or any(request.instance == index for request in self._undelivered)
+        )
