@@ -76,6 +76,14 @@ def test_conversations_of_one_turn_are_no_traces(tmp_path: Path) -> None:
     assert "Avg Turns/Request" not in files["benchmark_summary.json"]
 
 
+@pytest.mark.parametrize("name", ["custom_multi_turn", "share_gpt", "random_multi_turn", "swe_smith", "trie"])
+def test_in_evalscopes_conversation_formats_one_turn_is_a_trace(tmp_path: Path, name: str) -> None:
+    only = record("a", 0, 1.0, 2.0, 3.0, 3.0, 10, 5)
+    write_artifacts(RunResult([only], None, 0.0, 20.0, 1e9, workload_format=name), tmp_path)
+    assert json.loads((tmp_path / "trace_summary.json").read_text())["n_traces"] == 1
+    assert json.loads((tmp_path / "benchmark_summary.json").read_text())["Avg Turns/Request"] == 1
+
+
 def test_the_timeline_has_a_point_a_reply_and_the_rates_come_from_it(tmp_path: Path) -> None:
     files = written(tmp_path, *two())
     assert files["workload_timeline.json"] == {

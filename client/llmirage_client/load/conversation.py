@@ -116,11 +116,17 @@ def message_call(conversation: Conversation, turn: Turn, options: RunOptions, en
         legacy_max_tokens=options.use_legacy_max_tokens,
         previous_response_id=conversation.response_id,
         conversation_id=conversation.correlation_id if mode == "server_conversation" else None,
+        alone=mode == "isolated" or _only_request(conversation),
     )
     body = endpoint.body(ask)
     if turn.min_tokens is not None and options.knows_ignore_eos and endpoint.knows_ignore_eos:
         body |= {"min_tokens": turn.min_tokens, "ignore_eos": True}
     return finished_call(endpoint, body, turn, options)
+
+
+def _only_request(conversation: Conversation) -> bool:
+    turns = conversation.session.turns
+    return len(turns) == 1 and not turns[0].branches and conversation.branch_mode != "fork"
 
 
 def verbatim_call(turn: Turn, options: RunOptions) -> Call:

@@ -33,18 +33,24 @@ _RATE_NAMES = {
 }
 
 
-def evalscope_files(columns: Columns, speed: float = 1.0, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
+# Formats that evalscope runs as conversations only, whatever their lengths.
+_OF_CONVERSATIONS = frozenset(("custom_multi_turn", "share_gpt", "random_multi_turn", "swe_smith", "trie"))
+
+
+def evalscope_files(
+    columns: Columns, speed: float = 1.0, options: Mapping[str, Any] | None = None, workload_format: str = ""
+) -> dict[str, Any]:
     """Content by file name, of the requests that are measured; none when none succeeded.
 
     options: the run's settings, for concurrency and rate.
-    trace_summary.json is there only when a conversation has more than one turn, as it is in evalscope.
+    trace_summary.json is there when a conversation has more than one turn or, in this format, might have, as in evalscope.
     """
     columns = columns.rows(columns.measured)
     if not columns.ok.any():
         return {}
-    run = _Run(columns, speed)
+    run = _Run(columns, speed, workload_format in _OF_CONVERSATIONS)
     files: dict[str, Any] = {}
-    if (columns.turn_index > 0).any():
+    if run.multi_turn:
         files["trace_summary.json"] = _trace_summary(run)
     line = timeline(columns, run.prompt, run.completion, run.cached, speed)
     files["workload_throughput.json"] = _workload_throughput(line, run.cached_by)
@@ -57,8 +63,9 @@ def evalscope_files(columns: Columns, speed: float = 1.0, options: Mapping[str, 
 class _Run:
     """What several of the files need. Requests end with their last byte here: evalscope's latency includes the usage."""
 
-    def __init__(self, columns: Columns, speed: float) -> None:
+    def __init__(self, columns: Columns, speed: float, conversations_only: bool) -> None:
         self.columns, self.speed = columns, speed
+        self.multi_turn = conversations_only or bool((columns.turn_index > 0).any())
         metrics = request_columns(columns, speed)
         empty = np.full(len(columns), np.nan)
         self.prompt = metrics.get("input_sequence_length", empty)
@@ -164,13 +171,14 @@ def _benchmark_summary(run: _Run, options: Mapping[str, Any]) -> dict[str, Any]:
         "Avg Output Tokens": _mean(run.completion, 4),
     }
     hits, prompts = np.nansum(np.minimum(run.cached, run.prompt)), np.nansum(run.prompt)
-    if (columns.turn_index > 0).any():
+    if run.multi_turn:
         content["Avg Turns/Request"] = _mean(np.where(ok, columns.turn_index + 1.0, np.nan), 4)
-    if prompts and ((columns.turn_index > 0).any() or run.cached_by != "estimated"):
+    if prompts and (run.multi_turn or run.cached_by != "estimated"):
         content["KV Cache Hit Rate (%)"] = round(float(100 * hits / prompts), 4)
-    if (columns.turn_index > 0).any():
+    if run.multi_turn:
         first = columns.turn_index == 0
         content["Avg First-Turn TTFT (ms)"] = _mean(np.where(first, run.ttft_s, np.nan) * 1e3, 2)
+    if (columns.turn_index > 0).any():
         content["Avg Subsequent-Turn TTFT (ms)"] = _mean(np.where(first, np.nan, run.ttft_s) * 1e3, 2)
     return content
 

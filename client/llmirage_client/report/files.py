@@ -51,7 +51,7 @@ def write_artifacts(
     words = ["llmirage", *sys.argv[1:]] if command is None else command
     benchmark_id = str(uuid.uuid4()) if records is None else records.benchmark_id
     columns = columns_of(result.records)
-    others = evalscope_files(columns, result.speed, result.options)
+    others = evalscope_files(columns, result.speed, result.options, result.workload_format)
     slices = _slices(result, columns)
     summary = summary_json(result, measured, hide_in_command(words), benchmark_id)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from llmirage_client.targets.target import Call
-from llmirage_client.workload.session import Session
+from llmirage_client.workload.session import Session, Turn
 
 
 def test_each_turn_goes_out_when_the_reply_before_it_is_there(bench: Any) -> None:
@@ -89,3 +89,17 @@ def test_ids_depend_on_the_seed_alone(bench: Any) -> None:
     assert ids(1.0, seed=7) == ids(0.1, seed=7)
     assert not {i for pair in ids(1.0, seed=7) for i in pair} & {i for pair in ids(1.0, seed=8) for i in pair}
     assert ids(1.0, seed=None) != ids(1.0, seed=None)
+
+
+def test_a_text_that_stands_alone_is_a_prompt_of_completions_as_it_is(bench: Any) -> None:
+    def prompts(session: Session) -> list[Any]:
+        _, target = bench.run(bench.workload(session), endpoint_type="completions")
+        return [sent.call.body["prompt"] for sent in target.sent]
+
+    assert prompts(Session("s", (bench.turn("a"),))) == ["a"]
+    assert prompts(Session("s", (bench.turn("a"), bench.turn("b")), mode="isolated")) == ["a", "b"]
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    assert prompts(Session("s", (Turn(({"role": "user", "content": parts},)),))) == [["a", "b"]]
+    system = {"role": "system", "content": "be brief"}
+    for conversation in (Session("s", (bench.turn("a"), bench.turn("b"))), Session("s", (Turn((system, bench.user("a"))),))):
+        assert all("<|assistant|>" in prompt for prompt in prompts(conversation))  # the template of the package

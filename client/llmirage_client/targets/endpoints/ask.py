@@ -14,7 +14,8 @@ class Ask:
     """One request, in no API's words but for items and tools, which have the API's own form already.
 
     previous_response_id: what the server itself remembers; the items are then only what is new. conversation_id: likewise;
-    it is our name for what targets.server_conversations makes.
+    it is our name for what targets.server_conversations makes. alone: it continues no other request, and none
+    continues it.
     """
 
     items: Sequence[Mapping[str, Any]]
@@ -25,6 +26,7 @@ class Ask:
     legacy_max_tokens: bool = False
     previous_response_id: str | None = None
     conversation_id: str | None = None
+    alone: bool = False
 
 
 class Endpoint(Protocol):

@@ -1,4 +1,6 @@
-"""Text completions: POST /completions. Messages become one prompt by the chat template of the run's tokenizer."""
+"""Text completions: POST /completions. A conversation becomes one prompt by the chat template of the run's tokenizer; a text
+that stands alone is a prompt already.
+"""
 
 from __future__ import annotations
 
@@ -45,10 +47,23 @@ class CompletionsEndpoint(ChatEndpoint):
 
     def body(self, ask: Ask) -> dict[str, Any]:
         """Raises TokenizerError and ChatTemplateError."""
+        texts = _texts(ask.items) if ask.alone and not ask.tools else []
+        if texts:
+            return prompt_body(texts[0] if len(texts) == 1 else texts, ask)
         return prompt_body(self._template.render(ask.items, ask.tools), ask)
 
 
-def prompt_body(prompt: str | list[int], ask: Ask) -> dict[str, Any]:
+def _texts(messages: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The texts of a single user message and nothing else; several are prompts of their own, as AIPerf has it."""
+    if len(messages) != 1 or messages[0].keys() != {"role", "content"} or messages[0]["role"] != "user":
+        return []
+    content = messages[0]["content"]
+    if isinstance(content, str):
+        return [content]
+    return [part["text"] for part in dicts(content) if isinstance(part.get("text"), str)]
+
+
+def prompt_body(prompt: str | list[str] | list[int], ask: Ask) -> dict[str, Any]:
     """The body for a prompt that is written already, or given as token ids."""
     body: dict[str, Any] = {"prompt": prompt, "model": ask.model, "stream": ask.stream}
     if ask.max_tokens is not None:
