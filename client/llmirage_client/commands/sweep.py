@@ -52,7 +52,8 @@ _WORK, _OUTPUT = "How it is worked out", "Output"
 @flag(_OUTPUT, "--keep-runs", is_flag=True, help="Write the files of every point's whole run, too, for `llmirage report`.")
 @flag(_OUTPUT, "--json", "as_json", is_flag=True, help="Print the results as JSON lines, and nothing else.")
 def sweep(study: str, **settings: Any) -> None:
-    """Simulate every point of STUDY, a YAML file of clusters and loads, and compare them (docs/studies.md).
+    """Simulate every point of STUDY, a YAML file of clusters and loads or bundled:NAME, and compare them
+    (docs/studies.md, docs/what-if.md).
 
     Results are written as they come: the same command carries on where it was stopped. An impossible deployment is marked
     as refused, with its reason. Exit status: 0 every point was done or refused, 1 some failed, ran into --max-time or none
@@ -60,10 +61,11 @@ def sweep(study: str, **settings: Any) -> None:
     """  # fmt: skip
     from pathlib import Path
 
-    from llmirage_client.study.sweep_file import StudyError, read_study
+    from llmirage_client.study.sweep_file import StudyError, read_study, study_path
     from llmirage_client.study.sweep_point import problems_of
 
     try:
+        study = study_path(study)
         read = read_study(study)
     except StudyError as error:
         _refuse(str(error))

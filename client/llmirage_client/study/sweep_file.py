@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 from llmirage_client.study.load_settings import LOAD_SETTINGS, read_load_setting
@@ -35,6 +36,8 @@ from llmirage_client.targets.cluster_settings import (
 from llmirage_client.targets.simulator import ClusterConfig, ConfigError, Entry, Node, read_mapping
 
 MOST_POINTS = 100_000
+BUNDLED = "bundled:"
+BUNDLED_DIRECTORY = Path(__file__).parent.parent / "bundled" / "studies"
 _SPECIAL = ("grid", "points", "name", "cluster")
 
 
@@ -78,6 +81,17 @@ class _Choice:
 
     entries: list[Entry]
     varied: dict[str, str] = field(default_factory=dict)
+
+
+def study_path(name: str) -> str:
+    """The path of a study file; bundled:NAME is one of those in the package. Raises StudyError."""
+    if not name.startswith(BUNDLED):
+        return name
+    stem = name.removeprefix(BUNDLED).removesuffix(".yaml")
+    known = sorted(path.stem for path in BUNDLED_DIRECTORY.glob("*.yaml"))
+    if stem not in known:
+        raise StudyError([f"no study {stem!r} is bundled{did_you_mean(stem, known)}; there are {', '.join(known)}"])
+    return str(BUNDLED_DIRECTORY / f"{stem}.yaml")
 
 
 def read_study(path: str) -> Study:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import importlib
 import importlib.util
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from llmirage_client.measure.slo import parse_slo
 from llmirage_client.report.html.pareto import frontier
 from llmirage_client.report.numbers import duration, plural
 from llmirage_client.report.tables import plain_table
@@ -25,11 +27,13 @@ _COLUMNS = (  # figure, heading, format
     ("gpus", "GPUs", ",.0f"),
     ("ttft_p99_ms", "TTFT p99", ",.0f"),
     ("tpot_mean_ms", "TPOT", ",.2f"),
+    ("latency_mean_ms", "latency", ",.0f"),
     ("user_tok_per_s", "user", ",.0f"),
     ("output_tok_per_s_per_gpu", "GPU", ",.0f"),
     ("usd_per_m_output_tokens", "USD/M", ",.2f"),
     ("cached_token_share", "cached", ".0%"),
 )
+_SHORT = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "latency": "latency"}
 
 
 def records(sweep: Sweep) -> list[dict[str, Any]]:
@@ -89,9 +93,12 @@ def blocks(sweep: Sweep, folder: Path, files: Sequence[str]) -> Iterator[Rendera
         yield _table(sweep, rows[:_ROWS_SHOWN])
         if len(rows) > _ROWS_SHOWN:
             yield f"... and {plural(len(rows) - _ROWS_SHOWN, 'point')} more, in {folder / 'results.csv'}"
+        gpus = {value(row, "gpus") for row in rows}
+        alike = f"{plural(int(gpus.pop()), 'GPU')} in every point. " if len(rows) > 1 and len(gpus) == 1 else ""
         yield (
-            "TTFT and TPOT (mean) in ms; user: output tokens/s of one user, 1/TPOT; GPU: output tokens/s of one GPU; USD/M: "
-            "per million output tokens. *: no other point is better in both user and GPU."
+            f"{alike}TTFT, TPOT and latency (means, where not said otherwise) in ms; user: output tokens/s of one user, "
+            "1/TPOT; GPU: output tokens/s of one GPU; USD/M: per million output tokens. *: no other point is better in both "
+            "user and GPU."
         )
     yield ""
     yield from _reasons(sweep)
@@ -107,10 +114,12 @@ def _counts(sweep: Sweep) -> str:
 
 def _table(sweep: Sweep, rows: Sequence[Row]) -> RenderableType:
     varied = sweep.study.varied
-    columns = [entry for entry in _COLUMNS if any(not np.isnan(value(row, entry[0])) for row in rows)]
+    columns = [entry for entry in (*_wanted(rows), *_COLUMNS) if any(not np.isnan(value(row, entry[0])) for row in rows)]
     columns = [
         entry for entry in columns if entry[0] != "cached_token_share" or any(value(row, entry[0]) > 0 for row in rows)
     ]
+    if len(rows) > 1 and len({value(row, "gpus") for row in rows}) == 1:
+        columns = [entry for entry in columns if entry[0] != "gpus"]  # said below the table
     judged = any("slo_met" in row.figures for row in rows)
     odd = any(row.status != "ok" or row.figures.get("saturated") for row in rows)
     heads = [heading for _, heading, _ in columns]
@@ -129,6 +138,19 @@ def _table(sweep: Sweep, rows: Sequence[Row]) -> RenderableType:
             cells.append(note_of(row))
         table.add_row(*cells)
     return table
+
+
+def _wanted(rows: Sequence[Row]) -> list[tuple[str, str, str]]:
+    """Columns for what the objectives are about, where the table has none of its own."""
+    own = {name for name, _, _ in _COLUMNS}
+    found: dict[str, str] = {}
+    for slo in dict.fromkeys(row.point.load["slo"] for row in rows if "slo" in row.point.load):
+        for objective in parse_slo(slo):
+            metric, _, statistic = re.split(r"[<>]", objective.text)[0].strip().lower().partition("_")
+            name = f"{metric}_{statistic}_ms"
+            if metric in _SHORT and name not in own:
+                found[name] = f"{_SHORT[metric]} {statistic}"
+    return [(name, heading, ",.0f") for name, heading in found.items()]
 
 
 def note_of(row: Row) -> str:
