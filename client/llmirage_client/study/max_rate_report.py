@@ -77,6 +77,7 @@ class Report:
         if carried:
             yield ""
             yield self._table(carried)
+            yield f"per GPU: {self.unit}; USD/M: per million output tokens; used: share of the tightest objective's limit"
             yield ""
             yield from dict.fromkeys(proof.about for one in carried for proof in proofs(one))
         for one in self.found.carried:
@@ -88,9 +89,7 @@ class Report:
         yield effort(self.found.simulations, self.found.requests, self.found.cpu_s)
 
     def _table(self, carried: Sequence[Carried]) -> RenderableType:
-        table = plain_table(
-            "", "GPUs", f"{self.unit} a GPU", "tok/s a GPU", "USD/M out", "tightest", "of its limit", "verdict"
-        )
+        table = plain_table("deployment", "GPUs", "per GPU", "tok/s/GPU", "USD/M", "tightest", "used", "verdict")
         for one in carried:
             assert one.trial is not None
             figures, tightest = one.trial.figures, one.trial.tightest

@@ -97,7 +97,13 @@ def _cost(rows: list[Row], varied: list[str]) -> str:
 def _points(rows: list[Row], varied: list[str], x: str, y: str) -> list[Point]:
     first = varied[0] if varied else ""
     return [
-        Point(value(row, x), value(row, y), row.point.name, row.point.varied.get(first, ""))
+        Point(
+            value(row, x),
+            value(row, y),
+            ", ".join(row.point.varied.values()),
+            row.point.varied.get(first, ""),
+            row.point.name,
+        )
         for row in rows
         if row.status == "ok"
     ]

@@ -25,6 +25,7 @@ _FILLING = 8  # requests more than the cluster holds go out before those that co
 _LONG_S = 5.0  # of a request, where the roofline has no estimate
 _GROWTH = 1.15  # of the requests under way, from the first half to the second, beyond which they do not stay as many
 _GROWTH_NOISE = 2.0  # standard deviations of a Poisson count
+_LONGER = 4
 _OVERLOADED = 2  # times the requests that count: so many fill a cluster which cannot keep up anyway
 
 
@@ -101,9 +102,10 @@ class Trials:
             self.requests += self._known[key].requests
         return self._known[key]
 
-    def _run(self, config: ClusterConfig, amount: float, to_the_end: bool) -> Trial:
+    def _run(self, config: ClusterConfig, amount: float, to_the_end: bool, longer: int = 1) -> Trial:
+        """longer: so many times the usual requests, for a cluster that may only have been filling up still."""
         traffic = self.traffic.of(amount)
-        first, count, whole = self._plan(config, traffic)
+        first, count, whole = self._plan(config, traffic, longer)
         source = traffic.source
         workload, options = source.workload(whole), traffic.run_options(whole)
         window = None
@@ -118,13 +120,18 @@ class Trials:
             metrics = compute_columns(columns)
         given_up = simulation.stopped
         verdicts = () if given_up else judge(self.objectives, metrics)
-        problem = given_up or self._problem(metrics, columns, traffic, count)
+        problem = given_up or self._problem(metrics, count)
+        if problem is None and traffic.kind == "request_rate":
+            problem = _growth(columns)
+            if problem is not None and longer == 1 and all(verdict.met for verdict in verdicts):
+                again = self._run(config, amount, to_the_end, _LONGER)
+                return replace(again, requests=again.requests + len(columns))
         figures = simulation.summary | {"users": _users(columns)}
         return Trial(config, traffic.kind, amount, verdicts, problem, bool(given_up), len(columns), count, figures)
 
-    def _plan(self, config: ClusterConfig, traffic: Traffic) -> tuple[int, int, int]:
+    def _plan(self, config: ClusterConfig, traffic: Traffic, longer: int = 1) -> tuple[int, int, int]:
         """How many requests go out before those that count, how many count, and how many go out in all."""
-        busy = self._running(config, traffic)
+        busy = self._running(config, traffic) * longer
         source = traffic.source
         count = max(self._wanted, 2 * busy)
         first = 2 * busy if traffic.kind == "concurrency" else busy + _FILLING
@@ -155,7 +162,7 @@ class Trials:
         busy = one * config.instances
         return busy if one != bounds.most_running(lengths) else min(busy, _OVERLOADED * self._wanted)
 
-    def _problem(self, metrics: Metrics, columns: Columns, traffic: Traffic, count: int) -> str | None:
+    def _problem(self, metrics: Metrics, count: int) -> str | None:
         """What speaks against the cluster besides its objectives."""
         whole = metrics.whole_run
         failed = int(whole.get("error_request_count", 0))
@@ -164,8 +171,6 @@ class Trials:
             return f"{failed:,} of {count:,} requests failed{more}"
         if not whole.get("request_count"):
             return "no request was answered"
-        if traffic.kind == "request_rate" and (growth := _growth(columns)) is not None:
-            return growth
         return None
 
 

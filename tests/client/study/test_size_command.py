@@ -62,7 +62,7 @@ def test_what_a_cluster_carries() -> None:
     assert carried[0]["per_gpu"] >= carried[1]["per_gpu"]
     assert all(one["binding"]["amount"] > one["amount"] for one in carried)
     shown = size(*LOAD, *SLO, "--gpus", "h100_sxm", "--tps", "1", "--instances", "1", "--max-rate")
-    assert "req/s a GPU" in shown.stdout
+    assert "per GPU: req/s" in shown.stdout
 
 
 def test_nothing_meets_what_nothing_can() -> None:
