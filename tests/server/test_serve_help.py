@@ -44,6 +44,7 @@ def test_headings_come_in_the_order_in_which_people_choose() -> None:
         "Speculative decoding",
         "Time",
         "Cluster",
+        "Autoscaling",
         "Replies and API",
         "Access",
     ]

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from llmirage_client.study.calibration import Calibration, Errors, Fitted
 
 _FIGURES = {"ttft": "First token (TTFT)", "tpot": "Per output token (TPOT)", "latency": "Whole request"}
+_NOT_THE_ONE_PCT = 20.0
 _STATES = {"before": "before", "after": "fitted", "held_out": "held out"}
 
 
@@ -48,6 +49,11 @@ def print_calibration(result: Calibration, deployment: str, runs: int) -> None:
     console.print(Text(f"Held out: {result.folds}, predicted with factors fitted to the rest.", style="dim"))
     if result.not_served:
         console.print(Text(f"{result.not_served:,} requests do not fit into this cluster: is it the one?", style="yellow"))
+    worst = max((e["tpot"].median for e in (result.errors["after"],) if "tpot" in e), default=0.0)
+    if worst > _NOT_THE_ONE_PCT:
+        console.print(
+            Text(f"Even fitted, TPOT is {worst:.0f} % off: is this the deployment that was measured?", style="yellow")
+        )
     for note in result.notes:
         console.print(Text(note, style="yellow"))
     write_drawn(drawn, sys.stdout)

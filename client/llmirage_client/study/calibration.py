@@ -151,7 +151,7 @@ def _doubt(fit: Fit, system: System, errors: Floats) -> tuple[int, str] | None:
         return None
     index = max(doubtful, key=lambda i: (fit.free[i].yields, errors[i] / fit.free[i].most_error))
     factor = fit.free[index]
-    return index, f"known to {factor.error_text(float(errors[index]))} only: {factor.needs}"
+    return index, f"{factor.error_text(float(errors[index]))}: {factor.needs}"
 
 
 def _errors(fit: Fit, answer: Mapping[str, Floats]) -> dict[str, Errors]:

@@ -41,8 +41,10 @@ class Factor:
         return min(max(x, self.x(self.least)), self.x(self.most))
 
     def error_text(self, error: float) -> str:
-        """One standard error for people."""
-        return f"{100 * error:.0f} %" if self.is_scale else f"{error:.2g} ms"
+        """How well it is known, for people. error: one standard error of x."""
+        if self.is_scale:
+            return f"known to {100 * error:.0f} % only" if error < 1 else "nothing of it shows"
+        return f"known to {error:.2g} ms only"
 
 
 FACTORS = (
