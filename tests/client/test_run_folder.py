@@ -282,6 +282,19 @@ def test_limits_of_goodput_that_somebody_broke_are_told_in_one_sentence(tmp_path
     assert str(tmp_path) in str(refused.value)
 
 
+@pytest.mark.parametrize("value", [None, 3, True, "x", [None], {"a": 1}, [[]]])
+def test_a_summary_that_somebody_edited_is_read_as_far_as_it_goes(tmp_path: Path, value: object) -> None:
+    write_artifacts(run(record()), tmp_path)
+    summary = tmp_path / "profile_export_aiperf.json"
+    whole = json.loads(summary.read_text())
+    for place in ("models", "endpoint", "datasets", "options"):
+        summary.write_text(json.dumps({**whole, "input_config": {**whole["input_config"], place: value}}))
+        assert len(read_run(tmp_path).records) == 1
+    for key in ("urls", "model_names", "type"):
+        summary.write_text(json.dumps({**whole, "input_config": {"endpoint": {key: value}}}))
+        assert len(read_run(tmp_path).records) == 1
+
+
 def test_a_run_without_a_finished_request_is_a_run(tmp_path: Path) -> None:
     started(tmp_path)
     back = read_run(tmp_path)

@@ -120,7 +120,7 @@ class _About:
     def result(self, records: list[Record], start_unix_ns: int) -> RunResult:
         config, own = _mapping(self.head.get("input_config")), _mapping(self.summary.get("llmirage"))
         endpoint = _mapping(config.get("endpoint"))
-        dataset = _mapping(next(iter(config.get("datasets") or ()), None))
+        dataset = _mapping(next(iter(_list(config.get("datasets"))), None))
         ends_s = [r.exchange.start_s if r.exchange.end_s is None else r.exchange.end_s for r in records]
         length_s = own.get("run_s", _seconds_between(self.summary))
         models = _names(config.get("models"), endpoint.get("model_names"))
@@ -134,7 +134,7 @@ class _About:
             cancel_reason=own.get("cancel_reason") if self.summary else CUT,
             speed=self.speed,
             model=", ".join(models),
-            url=str(next(iter(endpoint.get("urls") or [endpoint.get("url") or ""]), "")),
+            url=str(next(iter(_list(endpoint.get("urls")) or [endpoint.get("url") or ""]), "")),
             endpoint=str(endpoint.get("type") or "chat"),
             streaming=bool(endpoint.get("streaming", any(r.exchange.streamed for r in records))),
             workload_format=str(dataset.get("format") or ""),
@@ -143,7 +143,7 @@ class _About:
             client_cpu_s=None,
             client_cost=_client_cost(own.get("client")),
             workers=_workers(own.get("workers")),
-            notes=[str(note) for note in own.get("notes") or ()],
+            notes=[str(note) for note in _list(own.get("notes"))],
             version=str(self.own.get("version") or self.summary.get("aiperf_version") or ""),
         )
 
@@ -181,9 +181,13 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
 def _names(models: Any, names: Any) -> list[str]:
     items = models.get("items") if isinstance(models, dict) else models
-    found = [item.get("name") if isinstance(item, dict) else item for item in items or names or ()]
+    found = [item.get("name") if isinstance(item, dict) else item for item in _list(items) or _list(names)]
     return [str(name) for name in found if name]
 
 
