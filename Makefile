@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types format bench accuracy docs build clean
+.PHONY: help setup demo test lint types format bench accuracy docs whatif build clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -52,6 +52,9 @@ accuracy: .venv/.dev  ## error against measured silicon, into docs/accuracy.md; 
 docs: .venv/.dev  ## rewrite docs/commands.md and docs/api.md from the commands and the server themselves
 	@$(BIN)/python tools/command_docs.py docs/commands.md
 	@$(BIN)/python tools/api_docs.py docs/api.md
+
+whatif: .venv/.dev  ## run the commands in docs/what-if.md and rewrite what they print (half a minute of CPU)
+	@$(BIN)/python tools/what_if_docs.py docs/what-if.md
 
 build: .venv/.dev  ## wheel and sdist in dist/
 	@$(PIP) install -c constraints.txt build
