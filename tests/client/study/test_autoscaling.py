@@ -32,7 +32,7 @@ def simulated(door: str = "direct", **settings: float) -> Simulation:
 
 @pytest.mark.parametrize("rule", [{"scale_on_concurrency": 1.0}, {"scale_on_kv": 0.004}, {"scale_on_rate": 2.0}])
 def test_doors_agree(rule: dict[str, float]) -> None:
-    direct, memory = simulated(**rule), simulated("memory", **rule)
+    direct, memory = simulated("direct", **rule), simulated("memory", **rule)
     ends = [np.sort(one.columns.last_s) for one in (direct, memory)]
     np.testing.assert_array_equal(ends[0], ends[1])
     assert direct.series is not None
