@@ -104,7 +104,7 @@ sizing_flags = together(
         _MAY_BE,
         "--runners-up",
         type=click.IntRange(min=0),
-        default=3,
+        default=2,
         show_default=True,
         metavar="N",
         help="How many others to name beside the answer.",
