@@ -94,9 +94,9 @@ def message_call(conversation: Conversation, turn: Turn, options: RunOptions, en
     new: Sequence[Mapping[str, Any]] = turn.messages
     items: list[Mapping[str, Any]]
     if mode in LIVE_MODES:
-        # The typed APIs refuse a history in which a call has no result; chat servers seldom look.
+        # The typed APIs refuse a history in which a call has no result; for chat a file means what it means to AIPerf.
         new = fit_results(
-            conversation.history, new, options.tool_results or ("fitted" if endpoint.translates else "matched")
+            conversation.history, new, options.tool_results or ("fitted" if endpoint.translates else "authored")
         )
     if mode == "isolated":
         items = [dict(item) for item in endpoint.items(new)]  # sent once: nothing to remember
