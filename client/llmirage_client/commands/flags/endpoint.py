@@ -155,7 +155,7 @@ endpoint_flags = together(
         "--tool-results",
         type=click.Choice(["authored", "matched", "fitted"]),
         help="The file's tool results after a live reply: as they are, with the ids of its calls, or exactly one for each "
-        "call.  [default: as they are; one for each for responses and messages]",
+        "call.  [default: authored; fitted for responses and messages]",
     ),
     flag(_SECTION, "--streaming/--no-streaming", default=True, show_default=True, help="Ask for streamed replies."),
     flag(
