@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -89,5 +90,5 @@ def test_steps_only_get_longer(model: str, gpu: str, options: tuple[tuple[str, A
     for decodes in (1, 7, 64, 256):
         ends = [0.0]
         steady.run(ends, decodes, 300 * decodes, 500, 0.0, 3000, math.inf)
-        gaps = [after - before for before, after in zip(ends, ends[1:], strict=False)]
-        assert all(after >= before * (1 - 1e-9) for before, after in zip(gaps, gaps[1:], strict=False))
+        gaps = [after - before for before, after in pairwise(ends)]
+        assert all(after >= before * (1 - 1e-9) for before, after in pairwise(gaps))

@@ -162,7 +162,7 @@ class Traits:
 
 def traits_of(tool: Tool) -> Traits:
     """Agents send the same tools with every request: each is read once."""
-    return _traits(tool.kind, tool.name, tool.description[:_DESCRIBED * 2], json.dumps(tool.parameters), tool.grammar)
+    return _traits(tool.kind, tool.name, tool.description[: _DESCRIBED * 2], json.dumps(tool.parameters), tool.grammar)
 
 
 @lru_cache(maxsize=4096)
