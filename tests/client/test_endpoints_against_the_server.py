@@ -80,8 +80,9 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def replay(file: Path, url: str, folder: Path, *arguments: str) -> list[dict[str, Any]]:
-    """The records of a run in which every request succeeded."""
-    shared = ("--url", url, "--speed", "50", "--random-seed", "1", "--artifact-dir", str(folder))
+    """The records of a run in which every request succeeded: the server wants results to answer the calls it made."""
+    shared = ["--url", url, "--speed", "50", "--random-seed", "1", "--artifact-dir", str(folder)]
+    shared += ["--tool-results", "matched"]
     result = CliRunner().invoke(run, [str(file), *shared, *arguments])
     assert result.exit_code == 0, result.output
     return [json.loads(line) for line in (folder / "profile_export.jsonl").read_text().splitlines()]
@@ -134,7 +135,7 @@ def test_in_memory_the_apis_are_equally_fast_to_the_last_bit(agent: Path) -> Non
 
         async def main() -> list[list[float]]:
             target = HttpTarget("http://llmirage", transport=MemoryTransport(create_app()))
-            options = RunOptions(model="Qwen/Qwen3-30B-A3B", endpoint_type=api, seed=1)
+            options = RunOptions(model="Qwen/Qwen3-30B-A3B", endpoint_type=api, seed=1, tool_results="matched")
             result = await Runner(in_context_mode(workload, mode) if mode else workload, options, target).run()
             assert all(record.ok for record in result.records)
             return [record.exchange.token_s for record in result.records]
@@ -154,6 +155,12 @@ def test_a_prompt_of_text_has_as_many_tokens_as_its_messages(server: str, agent:
     chat, *_ = counts(replay(agent, server, tmp_path / "chat", "--endpoint-type", "chat"))
     assert first[0] == chat[0]
     assert second[2] > first[0]  # the reply, repeated in the next prompt, is found in the cache
+
+
+def test_results_that_the_server_refuses_are_explained(server: str, agent: Path, tmp_path: Path) -> None:
+    result = CliRunner().invoke(run, [str(agent), "--url", server, "--speed", "50", "--artifact-dir", str(tmp_path / "out")])
+    assert result.exit_code == 1
+    assert "--tool-results matched or fitted" in " ".join(result.output.split())
 
 
 def test_whole_bodies_go_to_any_path(server: str, agent: Path, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def one_by_one(model: Any, contexts: list[int], start_s: float, steps: int) -> l
     return ends
 
 
-@pytest.mark.parametrize(("model", "gpu", "options"), models())
+@pytest.mark.parametrize(("model", "gpu", "options"), list(models()))
 @settings(max_examples=25, deadline=None)
 @given(
     contexts=st.lists(st.integers(1, 60_000), min_size=1, max_size=30),
@@ -83,7 +83,7 @@ def test_what_sums_do_not_tell_has_none() -> None:
     assert roofline("meta-llama/Llama-3.1-8B", "h100_sxm", (("pp", 2),)).steady is None
 
 
-@pytest.mark.parametrize(("model", "gpu", "options"), models())
+@pytest.mark.parametrize(("model", "gpu", "options"), list(models()))
 def test_steps_only_get_longer(model: str, gpu: str, options: tuple[tuple[str, Any], ...]) -> None:
     """What lets a simulation say how early a run of steps can end."""
     steady = roofline(model, gpu, options).steady

@@ -20,6 +20,8 @@ SGLANG, TRTLLM = ["--engine", "sglang"], ["--engine", "trtllm"]
 MTP = ["--model", "deepseek-ai/DeepSeek-V3", "--gpu", "h200_sxm", "--weights", "auto", "--tp", "8"]
 DRAFT = ["--speculative-method", "draft_model", "--draft-model", "Qwen/Qwen3-0.6B", "--num-speculative-tokens", "2"]
 
+SCALED = ["--scale-on-rate", "2"]
+
 
 def parse(arguments: Sequence[str]) -> ClusterConfig:
     """The configuration that `llmirage serve` with these arguments starts."""
@@ -50,6 +52,11 @@ def tiers(app: LlmirageApp) -> list[Any]:
     return [(tier.name, tier.capacity_tokens) for tier in app.driver.cluster.snapshot()[0].tiers]
 
 
+def scaling(name: str) -> Observe:
+    """A value of the rule by which the pool is scaled."""
+    return lambda app: getattr(app.driver.cluster._pools.pool_of[0].scaling, name)
+
+
 def kv_tokens(app: LlmirageApp) -> int:
     return app.limits.kv_tokens
 
@@ -78,6 +85,16 @@ EFFECTS: dict[str, tuple[Sequence[str], Sequence[str], Observe]] = {
     "model": ((), ["--model", "Qwen/Qwen3-8B"], decode_s),
     "gpu": ((), ["--gpu", "h200_sxm"], kv_tokens),
     "instances": ((), ["--instances", "3"], lambda app: len(app.driver.cluster.snapshot())),
+    "scale_on_queue": (SCALED, ["--scale-on-queue", "3"], scaling("queue")),
+    "scale_on_concurrency": (SCALED, ["--scale-on-concurrency", "3"], scaling("concurrency")),
+    "scale_on_kv": (SCALED, ["--scale-on-kv", "0.5"], scaling("kv")),
+    "scale_on_rate": (["--scale-on-queue", "2"], ["--scale-on-rate", "3"], scaling("rate")),
+    "min_instances": (SCALED, ["--min-instances", "2"], scaling("least")),
+    "initial_instances": (SCALED, ["--initial-instances", "2"], scaling("first")),
+    "start_up_s": (SCALED, ["--start-up-s", "7"], scaling("start_up_s")),
+    "scale_interval_s": (SCALED, ["--scale-interval-s", "7"], scaling("interval_s")),
+    "scale_up_after_s": (SCALED, ["--scale-up-after-s", "7"], scaling("up_after_s")),
+    "scale_down_after_s": (SCALED, ["--scale-down-after-s", "7"], scaling("down_after_s")),
     "weights": ((), ["--weights", "bf16"], decode_s),
     "perf_model": ((), ["--perf-model", "silicon"], lambda app: app.deployment.perf_model),
     "tensor_parallel_size": ((), ["--tp", "2"], gpus),

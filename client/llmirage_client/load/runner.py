@@ -138,3 +138,9 @@ class Runner:
             left = "1 conversation was" if phase.left_unfinished == 1 else f"{phase.left_unfinished} conversations were"
             why = "nothing waits for pre_session_spawns, and all that the run does wait for was done"
             yield f"{left} left unfinished: {why}."
+        refusals = (record.exchange.error for record in self._recorder.records)
+        if self._options.tool_results is None and any(e and e.code == 400 and "tool_call" in e.message for e in refusals):
+            yield (
+                "The endpoint refused tool results that answer no call of its model: a file cannot know the ids of live "
+                "calls. --tool-results matched or fitted gives them these ids."
+            )
