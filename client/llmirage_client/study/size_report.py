@@ -121,7 +121,7 @@ class Report:
             need, verdict = near
             yield (
                 f"The nearest was {shape_name(need.shape)}: {verdict.objective.text} came to {value_text(verdict)}, "
-                f"{verdict.load:.2g} times its limit."
+                f"{verdict.load:,.1f} times its limit."
                 if verdict.load < 1e6
                 else f"The nearest was {shape_name(need.shape)}."
             )
