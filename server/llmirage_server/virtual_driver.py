@@ -1,7 +1,8 @@
 """Gives the cluster virtual time, without HTTP: requests go in, and come back when they are over.
 
-Between two turns of the loop, when no task can go on, the cluster runs to the next timer, or to the next request that is
-over if that comes first. No task is switched for a token.
+`ClusterRun` needs nobody but the caller, who says how far time may go. `VirtualDriver` is the same on an asyncio loop of
+virtual time: between two turns of the loop, when no task can go on, the cluster runs to the next timer, or to the next
+request that is over if that comes first. No task is switched for a token.
 """
 
 from __future__ import annotations
@@ -26,14 +27,16 @@ Times = npt.NDArray[np.float64]
 
 
 class Flight:
-    """A request under way. `times` tells when its tokens came."""
+    """A request under way, and who is told when it is over. `times` tells when its tokens came."""
 
-    __slots__ = ("over", "request", "token_s")
+    __slots__ = ("request", "token_s")
 
-    def __init__(self, request: Request, over: Callable[[Request], None]) -> None:
+    def __init__(self, request: Request) -> None:
         self.request = request
-        self.over = over
-        self.token_s: list[float] = []
+        self.token_s: list[float] = []  # of tokens that the cluster tells of one by one
+
+    def over(self) -> None:
+        """It has finished or failed; never called for a cancelled one."""
 
     @property
     def times(self) -> Times:
@@ -65,40 +68,37 @@ class Onlooker(Protocol):
         ...
 
 
-class VirtualDriver:
-    """Make it on the loop. Cluster time is the loop's time."""
+class ClusterRun:
+    """Requests on their way through a cluster, in the caller's virtual time."""
 
     def __init__(self, cluster: Cluster, onlooker: Onlooker | None = None) -> None:
-        loop = asyncio.get_running_loop()
-        if not isinstance(loop, VirtualTimeLoop):
-            raise RuntimeError("the direct door needs a loop of virtual time (llmirage_shared.virtual_time)")
         self.cluster = cluster
         self.under_way = 0
         self.waited_s: list[float] = []  # of requests that are over, in that order: from arrival to the first step
         self._onlooker = onlooker
-        self._loop = loop
-        loop.source = self._run
 
-    def submit(self, request: Request, over: Callable[[Request], None]) -> Flight:
-        """Hand a request to the cluster; `over` is called when it has finished or failed, never for a cancelled one.
+    def submit(self, flight: Flight, now: float) -> None:
+        """Hand a request to the cluster; `flight.over` is called when it has finished or failed.
 
         It may have failed at once: then `over` is not called. Raises ValueError and RouterError as Cluster.submit does.
         """
-        flight = request.tag = Flight(request, over)
-        self.cluster.submit(request, self._loop.time())
+        request = flight.request
+        request.tag = flight
+        self.cluster.submit(request, now)
         self.under_way += not request.failed
-        return flight
 
-    def cancel(self, request: Request) -> None:
+    def cancel(self, request: Request, now: float) -> None:
         """Take a request back; harmless when it is over."""
         if not (request.failed or request.cancelled or not math.isnan(request.finished_s)):
-            now = self._loop.time()
             self.under_way -= 1
             self.cluster.cancel(request, now)
             self.waited_s.append((now if math.isnan(request.admitted_s) else request.admitted_s) - request.arrival_s)
 
-    def _run(self, to: float) -> float:
-        """Let the cluster run until `to`, or until requests are over: all that are so at the first such instant."""
+    def run(self, to: float) -> float:
+        """Let the cluster run until `to`, or until requests are over: all that are so at the first such instant.
+
+        Returns the time reached.
+        """
         cluster, onlooker = self.cluster, self._onlooker
         while True:
             stop = to if onlooker is None else min(to, onlooker.next_s)
@@ -132,14 +132,61 @@ class VirtualDriver:
                         token_s.extend([now] * (request.produced - len(token_s)))
                 if request.failed or request.finished_s <= now:
                     any_over = True
-                    self._over(flight)
+                    self.under_way -= 1
+                    self.waited_s.append(request.admitted_s - request.arrival_s)
+                    flight.over()
         return any_over
 
-    def _over(self, flight: Flight) -> None:
-        request = flight.request
-        self.under_way -= 1
-        self.waited_s.append(request.admitted_s - request.arrival_s)
-        flight.over(request)
+
+# --- on a loop of virtual time -------------------------------------------------------------------------------------------
+
+
+class CallbackFlight(Flight):
+    """Calls a function with its request."""
+
+    __slots__ = ("_over",)
+
+    def __init__(self, request: Request, over: Callable[[Request], None]) -> None:
+        super().__init__(request)
+        self._over = over
+
+    def over(self) -> None:
+        self._over(self.request)
+
+
+class VirtualDriver:
+    """Drives a cluster by a loop's time. Make it on the loop."""
+
+    def __init__(self, cluster: Cluster, onlooker: Onlooker | None = None) -> None:
+        loop = asyncio.get_running_loop()
+        if not isinstance(loop, VirtualTimeLoop):
+            raise RuntimeError("the direct door needs a loop of virtual time (llmirage_shared.virtual_time)")
+        self.cluster = cluster
+        self._loop = loop
+        self._run = ClusterRun(cluster, onlooker)
+        loop.source = self._run.run
+
+    @property
+    def under_way(self) -> int:
+        return self._run.under_way
+
+    @property
+    def waited_s(self) -> list[float]:
+        """Of requests that are over, in that order: from arrival to the first step."""
+        return self._run.waited_s
+
+    def submit(self, request: Request, over: Callable[[Request], None]) -> Flight:
+        """Hand a request to the cluster; `over` is called when it has finished or failed, never for a cancelled one.
+
+        It may have failed at once: then `over` is not called. Raises ValueError and RouterError as Cluster.submit does.
+        """
+        flight = CallbackFlight(request, over)
+        self._run.submit(flight, self._loop.time())
+        return flight
+
+    def cancel(self, request: Request) -> None:
+        """Take a request back; harmless when it is over."""
+        self._run.cancel(request, self._loop.time())
 
 
 # --- for the server's own endpoints, asked for whole replies -------------------------------------------------------------

@@ -132,8 +132,8 @@ def test_a_decode_instance_goes_on_without_a_prefill() -> None:
 def test_what_arrives_waits_for_a_slot_and_for_memory_and_shares_what_is_there() -> None:
     instance = batching("decode", kv_tokens=150)
     first, second = request(1, 100, 3, produced=1), request(2, 60, 3, produced=1)
-    again = request(3, 100, 2, produced=1)
-    again.prompt = first.prompt
+    again = Request(3, first.prompt, np.arange(2, dtype=np.int32))
+    again.produced = 1
     for each in (first, again, second):
         instance.receive(each, 0.0)
     run(instance, 0.5)

@@ -40,7 +40,7 @@ def columns_of_rows(rows: Sequence[TokenRow]) -> Columns:
                 second[i] = times[1]
     ok = np.array([row.error is None for row in rows], dtype=bool)
     counts = {
-        "usage_prompt_tokens": [len(request.prompt) for request in requests],
+        "usage_prompt_tokens": [request.prompt_tokens for request in requests],
         "usage_completion_tokens": [request.produced for request in requests],
         "usage_prompt_cache_read_tokens": [request.cached_tokens for request in requests],
     }
@@ -55,7 +55,7 @@ def columns_of_rows(rows: Sequence[TokenRow]) -> Columns:
         end_s=np.array([row.end_s for row in rows], dtype=np.float64),
         events=events,
         input_tokens=np.array(counts["usage_prompt_tokens"], dtype=np.float64),
-        asked_tokens=np.array([len(request.output) for request in requests], dtype=np.float64),
+        asked_tokens=np.array([request.output_tokens for request in requests], dtype=np.float64),
         conversation=np.array([row.conversation.number for row in rows], dtype=np.int64),
         turn_index=np.array([row.turn_index for row in rows], dtype=np.int64),
         agent_depth=np.array([row.conversation.depth for row in rows], dtype=np.int64),

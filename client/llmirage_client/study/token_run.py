@@ -167,8 +167,8 @@ class TokenRecorder:
             exchange=exchange,
             phase="profiling" if row.measured else "warmup",
             cancelled=row.error is _CANCELLED,
-            input_tokens=len(request.prompt),
-            output_tokens_asked=len(request.output),
+            input_tokens=request.prompt_tokens,
+            output_tokens_asked=request.output_tokens,
             branch_mode=conversation.branch_mode,
             parent_turn_index=conversation.parent_turn_index,
             joined=row.joined,
@@ -186,7 +186,7 @@ def is_cancelled(row: TokenRow) -> bool:
 
 
 def _usage(request: Request) -> dict[str, Any]:
-    prompt_tokens = len(request.prompt)
+    prompt_tokens = request.prompt_tokens
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": request.produced,

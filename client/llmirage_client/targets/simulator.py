@@ -1,7 +1,7 @@
 """The server's simulator, as far as studies need it: the one place where they meet the server.
 
-A configuration (`ClusterConfig`), what follows from it (`plan_of`), a cluster built of it (`new_cluster`), and the driver
-that gives it virtual time (`VirtualDriver`).
+A configuration (`ClusterConfig`), what follows from it (`plan_of`), a cluster built of it (`new_cluster`), and what gives
+it virtual time (`ClusterRun`, on a loop `VirtualDriver`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.router import RouterError
 from llmirage_server.config import ClusterConfig, ConfigError
 from llmirage_server.planning import ServedPool, plan
-from llmirage_server.virtual_driver import Flight, VirtualDriver
+from llmirage_server.virtual_driver import ClusterRun, Flight, VirtualDriver
 from llmirage_server.yaml_lines import Entry, Node, read_mapping
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Cluster",
     "ClusterConfig",
+    "ClusterRun",
     "ConfigError",
     "Entry",
     "Flight",

@@ -13,7 +13,7 @@ from llmirage_server.cluster.kv_transfer import KVLink, KVTransfers, TransferSna
 from llmirage_server.cluster.lifecycle import Lifecycle, LifecycleEvent
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.cluster.pools import Front, Pool, Pools, accepting_front
-from llmirage_server.cluster.radix_tree import token_bytes
+from llmirage_server.cluster.radix_tree import TOKEN_BYTES
 from llmirage_server.cluster.readings import ClusterReadings
 from llmirage_server.cluster.request import Request, StepEnd
 from llmirage_server.cluster.router import Router, RouterError
@@ -90,7 +90,7 @@ class Cluster(ClusterReadings):
         Raises ValueError for an empty one, one that could never finish, and one for a model that no pool serves. Raises
         RouterError if a router of the user's own does not work. Nothing of the request is kept then.
         """
-        prompt_tokens, output_tokens = len(request.prompt), len(request.output)
+        prompt_tokens, output_tokens = request.prompt_tokens, request.output_tokens
         if not prompt_tokens or not output_tokens:
             raise ValueError("a request needs at least one prompt token and one output token")
         max_request_tokens = self._pools.serving(request.model).max_request_tokens
@@ -111,7 +111,7 @@ class Cluster(ClusterReadings):
         Nothing happens if the request has finished, failed or been cancelled by `now`, or was never submitted.
         """
         self._held.extend(self._run(now, sys.maxsize))
-        if request.cancelled or request.failed or request.produced == len(request.output):
+        if request.cancelled or request.failed or request.produced == request.output_tokens:
             return
         if request in self._waiting:
             del self._waiting[request]
@@ -242,7 +242,7 @@ class Cluster(ClusterReadings):
         while request := self._admission.admit(target):
             tokens = travelling_tokens(request)
             if self._transfers.link.skip_cached:
-                key = token_bytes(request.prompt) + token_bytes(request.output[: request.produced - 1])
+                key = request.key[: TOKEN_BYTES * travelling_tokens(request)]
                 tokens -= self._instances[target].match(key)
             sender = self._pools.pool_of[request.instance]
             bytes_ = tokens * sender.kv_bytes_per_token + sender.kv_bytes_per_sequence

@@ -8,8 +8,8 @@ dissolved into the scheduler's sequences, and formed again when that is over.
 What others may see of it:
 
 - `advance` tells of requests that have finished, not of single tokens: when these came is in `Request.spans`.
-- `next_event_time` may be earlier than the event: steps only get longer while the same sequences decode, so that the first
-  of them says how early the last can end. `advance` then finds out, and returns None.
+- Whoever arrives during a run is taken up at the end of the step that is under way then: that end is the next event. A long
+  run is found out part by part, and the end of a part is an event at which `advance` returns None.
 - What can be read (KV, counters, a request's produced tokens) may be behind the present until `reach` is called.
 """
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from typing import Any
 
 from llmirage_server.cluster.instance import Instance, StepSpan
@@ -31,7 +31,7 @@ from llmirage_server.cluster.steady_batch import SteadyBatch
 from llmirage_server.perf.steady import SteadySteps
 from llmirage_server.perf.step_model import StepBatch
 
-_SURE = 1.0 - 1e-9  # of a sum of equal steps: rounding must not make it later than what it is a bound of
+_LOOK_AHEAD = 64  # steps of a run that are worked out together: more might be in vain
 
 
 def can_compress(step_model: object, limits: EngineLimits, role: Role, tiers: int) -> bool:
@@ -49,7 +49,11 @@ def can_compress(step_model: object, limits: EngineLimits, role: Role, tiers: in
 
 
 class CompressedInstance(Instance):
-    """ends_s: when each step ended, in order; the last one may be still in flight."""
+    """ends_s: when each step ended, in order; the last one may be still in flight.
+
+    While formed, it is in one of three states: in a run of decoding steps (`_run_steps`), in a step that has prompts or
+    that an onlooker cut out of a run (`_flight`), or waiting for the next step to begin.
+    """
 
     def __init__(self, index: int, step_model: Any, limits: EngineLimits, *, front_end_s: float = 0.0) -> None:
         super().__init__(index, step_model, limits, front_end_s=front_end_s)
@@ -61,13 +65,13 @@ class CompressedInstance(Instance):
         self._kv = self._scheduler.kv
         self._batch = SteadyBatch(limits.page_size)
         self._formed = True  # the decoding sequences are in the batch; else in the scheduler's own way
+        self._event_s = math.inf  # the next event, while formed
+        self._event_steps = 0  # how many steps of the run are over then; 0: no more of them are known yet
         self._flight: Step | None = None  # the step under way, while formed; decodes of the batch not listed
         self._flight_s = math.inf  # and its end
         self._run_start_s = math.nan  # of the first step that is not yet settled, while a run of decoding steps is under way
         self._run_steps = 0  # how many it may have
-        self._run_bound_s = math.inf  # not later than its end; exact when `_run_found`
-        self._run_found = False
-        self._run_ends: list[float] = []  # of its first steps, as far as they were asked for
+        self._run_ends: list[float] = []  # of its first steps, as far as they were looked for
 
     # --- what the cluster asks ---
 
@@ -84,9 +88,15 @@ class CompressedInstance(Instance):
         scheduler = self._scheduler
         return len(scheduler.waiting) + len(self._arriving), len(scheduler.running)
 
+    def submit(self, request: Request, now: float) -> None:
+        super().submit(request, now)
+        if self._formed:
+            self._aim()
+
     def reach(self, now: float) -> None:
         if self._formed:
             self._settle(now)
+            self._aim()
 
     def evacuate(self) -> list[Request]:
         if self._formed:
@@ -102,41 +112,54 @@ class CompressedInstance(Instance):
         super().cancel(request, now)
 
     def next_event_time(self) -> float:
-        if not self._formed:
-            return super().next_event_time()
-        if self._run_steps:
-            event_s = self._run_bound_s
-        elif self._flight is not None:
-            event_s = self._flight_s
-        else:
-            event_s = math.nextafter(self._next_start_s(), math.inf)
-        return min(event_s, self._arriving[0][0]) if self._arriving else event_s
+        return self._event_s if self._formed else super().next_event_time()
 
     def advance(self) -> StepEnd | None:
         if not self._formed:
             return super().advance()
-        arrival_s = self._arriving[0][0] if self._arriving else math.inf
         if self._run_steps:
-            if arrival_s < self._run_bound_s:
-                return self._take_arrival()
-            if self._run_found:
-                return self._end_run()
-            return self._find_run()
+            return self._end_run(self._event_s)
         if self._flight is not None:
-            return self._take_arrival() if arrival_s < self._flight_s else self._end_flight(self._flight)
+            return self._end_flight(self._flight)
         start_s = self._next_start_s()
-        if arrival_s <= math.nextafter(start_s, math.inf):
-            return self._take_arrival()
-        self._begin(start_s)
+        if self._arriving and self._arriving[0][0] <= math.nextafter(start_s, math.inf):
+            self._wake(self._arriving[0][0])
+        else:
+            self._begin(start_s)
+        if self._formed:
+            self._aim()
         return None
 
     # --- time ---
 
-    def _take_arrival(self) -> StepEnd | None:
-        now, scheduler, sequence = self._arriving.pop(0)
-        self._wake(now)
-        scheduler.add(sequence)
-        return None
+    def _aim(self) -> None:
+        """Find the next event."""
+        arriving = self._arriving
+        if self._run_steps:
+            ends = self._run_ends
+            scheduler = self._scheduler
+            # Behind somebody who waits, and in a full batch, nobody's arrival changes anything.
+            if arriving and not scheduler.waiting and len(scheduler.running) < self.limits.max_num_seqs:
+                seen_s = arriving[0][0]
+                while ends[-1] < seen_s and len(ends) < self._run_steps:
+                    self._look_ahead()
+                if ends[-1] >= seen_s:
+                    over = bisect_left(ends, seen_s)
+                    self._event_s, self._event_steps = ends[over], over + 1
+                    return
+            self._event_s = ends[-1]
+            self._event_steps = len(ends) if len(ends) == self._run_steps else 0
+        elif self._flight is not None:
+            self._event_s = self._flight_s
+        else:
+            event_s = math.nextafter(self._next_start_s(), math.inf)
+            self._event_s = min(event_s, arriving[0][0]) if arriving else event_s
+
+    def _take_arrivals(self, now: float) -> None:
+        """Those whom the front end has let go by now are seen."""
+        arriving, scheduler = self._arriving, self._scheduler
+        while arriving and arriving[0][0] <= now:
+            scheduler.add(arriving.pop(0)[2])
 
     def _wake(self, now: float) -> None:
         if self._formed:
@@ -170,12 +193,17 @@ class CompressedInstance(Instance):
         back whoever is submitted now, and `alone`: if nobody has finished, to whom a client could answer at once.
         """
         self._start_s = now
-        if self._arriving and self._arriving[0][0] <= now:
-            return
+        if self._arriving:
+            self._take_arrivals(now)
         if self._steady_now:
             self._begin_run(now)
         elif alone and self._front_end_s and self._scheduler.has_work:
             self._begin(now)
+            if not self._formed:
+                return
+        self._aim()
+
+    # --- steps that may have prompts ---
 
     def _begin_step(self, start_s: float) -> bool:
         """Form a step that may have prompts in it; False if running sequences find no memory."""
@@ -208,7 +236,8 @@ class CompressedInstance(Instance):
         for sequence in step.prefill_sequences:
             self._kv.commit(sequence)
         batch.advance()
-        finished = self._take_done()
+        done = batch.take_done()
+        number = batch.step - 1
         for sequence in step.sequences:
             scheduler.prefilling.discard(sequence)
             request = sequence.request
@@ -217,11 +246,10 @@ class CompressedInstance(Instance):
             sequence.tokens += 1
             request.produced += 1
             if sequence.tokens == sequence.max_tokens:
-                request.spans.append((self.ends_s, batch.step - 1, batch.step - 1))
-                finished.append(sequence)
+                done.append((sequence, number, number))
             else:
-                batch.join(sequence, batch.step - 1)
-        end = self._finish(finished, now) if finished else None
+                batch.join(sequence, number)
+        end = self._finish(done, now) if done else None
         self._go_on(now, end is None)
         return end
 
@@ -230,50 +258,44 @@ class CompressedInstance(Instance):
     def _begin_run(self, start_s: float) -> bool:
         """Let the batch decode until someone is done, or as long as there is memory; False if there is none."""
         batch, kv = self._batch, self._kv
-        pages = (kv.free_tokens + kv.tree.evictable_tokens) // kv.page_size
-        steps = batch.steps_within(pages, batch.next_last - batch.step + 1)
+        steps = batch.steps_within(kv.room_tokens // kv.page_size, batch.next_last - batch.step + 1)
         if not steps:
             return False
         self._run_start_s, self._run_steps = start_s, steps
         self._run_ends = []
-        self._run_to(math.inf, 1)
-        first_s = self._run_ends[0]
-        self._run_found = steps == 1
-        self._run_bound_s = first_s if steps == 1 else start_s + steps * (first_s - start_s) * _SURE
+        self._look_ahead()
         self._stalled = False
         return True
 
-    def _run_to(self, until_s: float, steps: int) -> None:
-        """Find the ends of the run's steps until one is not before `until_s`, of `steps` steps more at most."""
+    def _look_ahead(self) -> None:
+        """Find the ends of some more steps of the run."""
         ends, batch = self._run_ends, self._batch
         done = len(ends)
         start_s = ends[-1] if ends else self._run_start_s
-        context_sum = batch.context_sum + done * batch.size
-        self._steady.run(ends, batch.size, context_sum, batch.longest + done, start_s, steps, until_s)
+        steps = min(self._run_steps - done, _LOOK_AHEAD)
+        self._steady.run(ends, batch.size, batch.context_sum + done * batch.size, batch.longest + done, start_s, steps)
 
-    def _find_run(self) -> StepEnd | None:
-        """Find out when the run ends."""
-        self._run_to(math.inf, self._run_steps - len(self._run_ends))
-        self._run_found = True
-        self._run_bound_s = self._run_ends[-1]
-        return None
-
-    def _end_run(self) -> StepEnd | None:
-        now, steps = self._run_ends[-1], self._run_steps
+    def _end_run(self, now: float) -> StepEnd | None:
+        over = self._event_steps
+        if not over:
+            self._look_ahead()
+            self._aim()
+            return None
         self._run_steps = 0
-        self._count_steps(steps, steps)
-        finished = self._take_done()
-        end = self._finish(finished, now) if finished else None
+        self._count_steps(over, over)
+        batch = self._batch
+        end = self._finish(batch.take_done(), now) if batch.next_last < batch.step else None
         self._go_on(now, end is None)
         return end
 
     def _settle(self, now: float) -> None:
-        """End the run at `now`: its steps so far are over, and one may be under way."""
+        """End the run at `now`: its steps so far are over, and one may be under way. Whoever has arrived by now is seen."""
+        self._take_arrivals(now)
         if not self._run_steps:
             return
         ends = self._run_ends
-        if ends[-1] < now:
-            self._run_to(now, self._run_steps - len(ends))
+        while ends[-1] < now and len(ends) < self._run_steps:
+            self._look_ahead()
         over = min(bisect_right(ends, now), self._run_steps - 1)  # the last step has an event of its own
         last_s = ends[over - 1] if over else self._run_start_s
         self._run_steps = 0
@@ -297,22 +319,19 @@ class CompressedInstance(Instance):
 
     # --- coming and going ---
 
-    def _take_done(self) -> list[Sequence]:
-        """Those whose last token came with the step that is over, out of the batch."""
-        finished = []
-        for member in self._batch.take_done():
-            member.sequence.request.spans.append((self.ends_s, member.first, member.last))
-            finished.append(member.sequence)
-        return finished
-
-    def _finish(self, finished: list[Sequence], now: float) -> StepEnd:
-        scheduler = self._scheduler
-        for sequence in finished:
-            scheduler.running.remove(sequence)
-            sequence.request.finished_s = now
-            self._kv.finish(sequence)
-            del self._sequences[sequence.request]
-        return StepEnd(now, self.index, [sequence.request for sequence in finished])
+    def _finish(self, done: list[tuple[Sequence, int, int]], now: float) -> StepEnd:
+        """Let go of sequences that have all their tokens; with each come the steps of its first and its last one."""
+        running, kv, ends_s = self._scheduler.running, self._kv, self.ends_s
+        requests = []
+        for sequence, first, last in done:
+            request = sequence.request
+            request.spans.append((ends_s, first, last))
+            request.finished_s = now
+            running.remove(sequence)
+            kv.finish(sequence)
+            del self._sequences[request]
+            requests.append(request)
+        return StepEnd(now, self.index, requests)
 
     def batches(self) -> list[StepBatch]:
         if not self._formed:
@@ -328,13 +347,13 @@ class CompressedInstance(Instance):
         self._formed = False
         step, batch = self._flight, self._batch
         members = batch.dissolve(step is not None)
-        for member in members:
-            if member.first < batch.step:
-                member.sequence.request.spans.append((self.ends_s, member.first, batch.step - 1))
+        for sequence, first in members:
+            if first < batch.step:
+                sequence.request.spans.append((self.ends_s, first, batch.step - 1))
         if step is not None:
             self._flight = None
             self.ends_s.pop()  # until it has really ended
-            step.sequences[:0] = [member.sequence for member in members]
+            step.sequences[:0] = [sequence for sequence, _ in members]
             self._free_s[0] = self._flight_s
             self._flights.append((self._flight_s, [step]))
 
@@ -342,12 +361,12 @@ class CompressedInstance(Instance):
         """From sequences to sums, if no step is under way and there is memory for some time."""
         scheduler, batch, kv = self._scheduler, self._batch, self._kv
         decoding = len(scheduler.running) - len(scheduler.prefilling)
-        room = kv.free_tokens + kv.tree.evictable_tokens
-        if self._flights or room < decoding * kv.page_size or not scheduler.prompts_last(decoding):
+        if self._flights or kv.room_tokens < decoding * kv.page_size or not scheduler.prompts_last(decoding):
             return
         self._formed = True
         for sequence in scheduler.running[:decoding]:
             batch.join(sequence, batch.step)
+        self._aim()
 
     def _end(self, end_s: float, steps: list[Step]) -> StepEnd | None:
         """The end of a step that went the plain way."""

@@ -111,11 +111,11 @@ class FixedInstance(InstanceBase):
             emitted.append(request)
             first_s, before = self._plans[request]
             if request.produced == before:
-                self._remember(self._sequences[request], len(request.prompt) + before)
+                self._remember(self._sequences[request], request.prompt_tokens + before)
                 if not before:
                     request.first_token_s = now
             request.produced += 1
-            if request.produced == len(request.output):
+            if request.produced == request.output_tokens:
                 self._finish(request, now)
             elif self.role == "prefill":
                 del self._plans[request]

@@ -72,9 +72,14 @@ class InstanceBase(ABC):
     def waiting(self) -> int: ...
 
     @property
-    def requests(self) -> tuple[int, int]:
-        """`waiting` and `running`, for those who ask every instance for both."""
-        return self.waiting, self.running
+    def unfinished(self) -> int:
+        """Requests in the queue and in the batch."""
+        return self.waiting + self.running
+
+    @property
+    def load(self) -> int:
+        """4 * waiting + running requests, the score of vLLM's data-parallel load balancer."""
+        return 4 * self.waiting + self.running
 
     @abstractmethod
     def match(self, key: bytes) -> int:

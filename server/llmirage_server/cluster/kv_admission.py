@@ -14,7 +14,7 @@ from llmirage_server.cluster.request import Request
 
 def travelling_tokens(request: Request) -> int:
     """The KV of a request that was handed over: all but that of its last token."""
-    return len(request.prompt) + request.produced - 1
+    return request.prompt_tokens + request.produced - 1
 
 
 class KVAdmission:

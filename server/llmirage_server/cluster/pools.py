@@ -53,7 +53,7 @@ class Front:
     @property
     def load(self) -> float:
         """4 * waiting + running requests, the score of vLLM's data-parallel load balancer, per accepting instance."""
-        score = sum(4 * instance.waiting + instance.running for instance in self.accepting)
+        score = sum(instance.load for instance in self.accepting)
         return score / len(self.accepting)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,57 +14,93 @@ TokenIds = npt.NDArray[np.int32]
 Span = tuple["array[float]", int, int]
 """Tokens of a request that came step by step: the ends of an instance's steps, and which brought the first and the last."""
 
+_TOKEN_BYTES = np.dtype(np.int32).itemsize
+_NOT_YET = math.nan
 
-@dataclass(slots=True, eq=False)
+
 class Request:
-    """One sequence to serve. The first block is given by the caller, the second is written by the cluster.
+    """One sequence to serve. What is set up to `tag` is given by the caller, the rest is written by the cluster.
 
     All times are seconds on the cluster's clock; a time that has not come yet is NaN.
     """
 
     id: int
-    prompt: TokenIds  # int32, shape (prompt_tokens,), at least 1
-    output: TokenIds  # int32, shape (output_tokens,), at least 1: the ids that will be generated
-    session_key: str | None = None  # what the `session` router keeps together
-    model: str | None = None  # which pool may serve it, where pools serve different models; None: any
-    priority: int = 0  # lower is served first, by engines that schedule by priority
-    max_tokens: int = 0  # what the caller allowed, for engines that reserve memory for it; 0: as long as the output
-    tag: Any = None  # the driver's own; the cluster never looks at it
+    key: bytes  # of the prompt's ids and the whole output's, which are int32: what caches go by
+    prompt_tokens: int  # at least 1
+    output_tokens: int  # at least 1
+    session_key: str | None  # what the `session` router keeps together
+    model: str | None  # which pool may serve it, where pools serve different models; None: any
+    priority: int  # lower is served first, by engines that schedule by priority
+    max_tokens: int  # what the caller allowed, for engines that reserve memory for it; 0: as long as the output
+    tag: Any  # the driver's own; the cluster never looks at it
 
-    arrival_s: float = field(default=float("nan"), init=False)
-    instance: int = field(default=-1, init=False)  # index of the instance that serves it
-    placed_s: float = field(default=float("nan"), init=False)  # when that instance got it
-    cached_tokens: int = field(default=0, init=False)  # prompt tokens found in the prefix cache at first admission
-    produced: int = field(default=0, init=False)  # output tokens generated so far
-    preemptions: int = field(default=0, init=False)
-    admitted_s: float = field(default=float("nan"), init=False)
-    first_token_s: float = field(default=float("nan"), init=False)
-    finished_s: float = field(default=float("nan"), init=False)
-    cancelled: bool = field(default=False, init=False)
-    _key: bytes | None = field(default=None, init=False, repr=False)
-    spans: list[Span] = field(default_factory=list, init=False)  # of instances that do not tell of single tokens
-    failed: bool = field(default=False, init=False)  # its instance was lost, and the cluster does not try again
+    arrival_s: float
+    instance: int  # index of the instance that serves it, or -1
+    placed_s: float  # when that instance got it
+    cached_tokens: int  # prompt tokens found in the prefix cache at first admission
+    produced: int  # output tokens generated so far
+    preemptions: int
+    admitted_s: float
+    first_token_s: float
+    finished_s: float
+    cancelled: bool
+    failed: bool  # its instance was lost, and the cluster does not try again
+    spans: list[Span]  # of instances that do not tell of single tokens
+
+    __slots__ = tuple(__annotations__)
+
+    def __init__(
+        self,
+        id: int,
+        prompt: TokenIds,
+        output: TokenIds,
+        session_key: str | None = None,
+        model: str | None = None,
+        priority: int = 0,
+        max_tokens: int = 0,
+        tag: Any = None,
+    ) -> None:
+        """prompt: int32, shape (prompt_tokens,); output: int32, shape (output_tokens,), the ids that will be generated."""
+        self._begin(id, token_bytes(prompt) + token_bytes(output), len(prompt), session_key)
+        self.model = model
+        self.priority = priority
+        self.max_tokens = max_tokens
+        self.tag = tag
 
     @classmethod
     def of_key(cls, id: int, key: bytes, prompt_tokens: int, session_key: str | None = None) -> Request:
         """One whose ids come as bytes (`key`), the prompt's before the output's."""
-        ids = np.frombuffer(key, dtype=np.int32)
-        request = cls(id, ids[:prompt_tokens], ids[prompt_tokens:], session_key, max_tokens=len(ids) - prompt_tokens)
-        request._key = key
+        request = cls.__new__(cls)
+        request._begin(id, key, prompt_tokens, session_key)
+        request.max_tokens = request.output_tokens
         return request
 
+    def _begin(self, id: int, key: bytes, prompt_tokens: int, session_key: str | None) -> None:
+        self.id = id
+        self.key = key
+        self.prompt_tokens = prompt_tokens
+        self.output_tokens = len(key) // _TOKEN_BYTES - prompt_tokens
+        self.session_key = session_key
+        self.model = self.tag = None
+        self.instance = -1
+        self.arrival_s = self.placed_s = self.admitted_s = self.first_token_s = self.finished_s = _NOT_YET
+        self.priority = self.max_tokens = self.cached_tokens = self.produced = self.preemptions = 0
+        self.cancelled = self.failed = False
+        self.spans = []
+
     @property
-    def key(self) -> bytes:
-        """The bytes of the prompt's and the whole output's ids: what caches go by."""
-        key = self._key
-        if key is None:
-            key = self._key = token_bytes(self.prompt) + token_bytes(self.output)
-        return key
+    def prompt(self) -> TokenIds:
+        """Read-only, shape (prompt_tokens,)."""
+        return np.frombuffer(self.key, np.int32, self.prompt_tokens)
+
+    @property
+    def output(self) -> TokenIds:
+        """Read-only, shape (output_tokens,)."""
+        return np.frombuffer(self.key, np.int32, self.output_tokens, self.prompt_tokens * _TOKEN_BYTES)
 
     def forget_tokens(self) -> None:
         """Let go of ids that nobody needs any more; how many there were can still be asked."""
-        self._key = None
-        self.prompt, self.output = _blank(len(self.prompt)), _blank(len(self.output))
+        self.key = b""
 
 
 def token_bytes(tokens: TokenIds) -> bytes:
@@ -71,21 +108,13 @@ def token_bytes(tokens: TokenIds) -> bytes:
     return np.ascontiguousarray(tokens, dtype=np.int32).tobytes()
 
 
-_BLANK = np.zeros(1 << 18, dtype=np.int32)  # never written to: the system gives it no memory
-
-
-def _blank(tokens: int) -> TokenIds:
-    """An array of that length that takes no memory of its own."""
-    return _BLANK[:tokens] if tokens <= _BLANK.size else np.broadcast_to(np.int32(0), tokens)
-
-
 @dataclass(slots=True)
 class StepEnd:
     """What one instant brought: every request in `emitted` gained output tokens at `time_s`, or failed.
 
     `request.produced` says how many tokens it has by then (with speculation it may have gained several); a request whose
-    `produced` equals `len(output)` has finished and its `finished_s` is set; one that is `failed` gets no more. The order of
-    `emitted` is stable: the order in which the instance runs its sequences.
+    `produced` equals `output_tokens` has finished and its `finished_s` is set; one that is `failed` gets no more. The order
+    of `emitted` is stable: the order in which the instance runs its sequences.
 
     tokens: how many tokens all of `emitted` gained together; 0 means one each.
 

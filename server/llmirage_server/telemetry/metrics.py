@@ -62,7 +62,7 @@ class EngineMetrics:
     def ended(self, request: Request, reason: str) -> None:
         add, produced = self.histograms, request.produced
         self.finished[reason] += 1
-        self.prompt_tokens += len(request.prompt)
+        self.prompt_tokens += request.prompt_tokens
         self.generation_tokens += produced
         if math.isnan(request.first_token_s):
             return
@@ -79,7 +79,7 @@ class EngineMetrics:
             add["request_time_per_output_token_seconds"].add(each_s)
         add["request_decode_time_seconds"].add(decode_s)
         add["e2e_request_latency_seconds"].add(request.finished_s - request.arrival_s)
-        add["request_prompt_tokens"].add(len(request.prompt))
+        add["request_prompt_tokens"].add(request.prompt_tokens)
         add["request_generation_tokens"].add(produced)
 
 
@@ -95,7 +95,7 @@ class Metrics:
         """A request is over, one way or another. finish_reason: what its reply would have ended with."""
         if request.failed:
             reason = "error"
-        elif request.produced < len(request.output):
+        elif request.produced < request.output_tokens:
             reason = "abort"
         else:
             reason = "length" if finish_reason == "length" else "stop"
@@ -109,7 +109,7 @@ class Metrics:
         begun = {engine: [0, 0] for engine in self._engines}
         for request in under_way:
             tokens = begun.setdefault((self._model(request.model), max(0, request.instance)), [0, 0])
-            tokens[0] += len(request.prompt) if not math.isnan(request.first_token_s) else 0
+            tokens[0] += request.prompt_tokens if not math.isnan(request.first_token_s) else 0
             tokens[1] += request.produced
         return "\n".join(self._lines(states, begun)) + "\n"
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from llmirage_server.cluster.instance_base import InstanceBase
-from llmirage_server.cluster.radix_tree import token_bytes
+from llmirage_server.cluster.radix_tree import TOKEN_BYTES
 from llmirage_server.cluster.request import Request
 
 # SGLang's cache-aware router gives up affinity when one worker has more than balance_abs_threshold requests more and over
@@ -49,21 +49,14 @@ class Rotation:
         return [*range(first, n), *range(first)]
 
 
-def load(instance: InstanceBase) -> int:
-    """4 * waiting + running requests, the score of vLLM's data-parallel load balancer."""
-    return 4 * instance.waiting + instance.running
-
-
 def loads(instances: Sequence[InstanceBase], gap: int = BALANCE_REQUESTS) -> tuple[list[int], bool]:
     """The `load` of each, and whether one has over `gap` requests more, and 1.5 times as many, as another."""
-    requests = [instance.requests for instance in instances]
-    counts = list(map(sum, requests))
-    most, fewest = max(counts), min(counts)
+    unfinished = [instance.unfinished for instance in instances]
+    most, fewest = max(unfinished), min(unfinished)
     out_of_balance = most - fewest > gap and most > fewest * _BALANCE_RATIO
-    return [4 * waiting + running for waiting, running in requests], out_of_balance
+    return [instance.load for instance in instances], out_of_balance
 
 
 def key_of(request: Request) -> bytes:
     """The tokens whose KV the request needs at once: its prompt and, if it began elsewhere, what it has produced."""
-    prompt = token_bytes(request.prompt)
-    return prompt + token_bytes(request.output[: request.produced]) if request.produced else prompt
+    return request.key[: TOKEN_BYTES * (request.prompt_tokens + request.produced)]

@@ -41,9 +41,7 @@ class RequestView:
 
     @classmethod
     def of(cls, request: Request) -> RequestView:
-        prompt = request.prompt.view()
-        prompt.flags.writeable = False
-        return cls(prompt, request.session_key, request.model, request.max_tokens, request.priority, request)
+        return cls(request.prompt, request.session_key, request.model, request.max_tokens, request.priority, request)
 
     @cached_property
     def _key(self) -> bytes:

@@ -27,7 +27,7 @@ class KVAware(Router):
 
     def choose(self, request: Request, instances: Sequence[InstanceBase]) -> int:
         key = key_of(request)
-        needed = len(request.prompt) + request.produced
+        needed = request.prompt_tokens + request.produced
         uncached = [needed - instance.match(key) for instance in instances]
         scores, out_of_balance = loads(instances)
         costs = [

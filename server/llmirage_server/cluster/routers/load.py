@@ -8,7 +8,7 @@ import numpy as np
 
 from llmirage_server.cluster.instance_base import InstanceBase
 from llmirage_server.cluster.request import Request
-from llmirage_server.cluster.routers.base import Rotation, Router, load
+from llmirage_server.cluster.routers.base import Rotation, Router
 
 
 class RoundRobin(Router):
@@ -44,7 +44,7 @@ class LeastLoaded(Router):
         self._rotation = Rotation()
 
     def choose(self, request: Request, instances: Sequence[InstanceBase]) -> int:
-        return min(self._rotation.positions(instances), key=lambda i: load(instances[i]))
+        return min(self._rotation.positions(instances), key=lambda i: instances[i].load)
 
 
 class PowerOfTwo(Router):
@@ -61,4 +61,4 @@ class PowerOfTwo(Router):
             return 0
         one = int(self._rng.integers(n))
         other = (one + 1 + int(self._rng.integers(n - 1))) % n
-        return one if load(instances[one]) <= load(instances[other]) else other
+        return one if instances[one].load <= instances[other].load else other

@@ -36,7 +36,7 @@ class Prefix(Router):
         self._positions: dict[int, int] = {}  # of these instances, by index
 
     def choose(self, request: Request, instances: Sequence[InstanceBase]) -> int:
-        key, prompt_bytes = request.key, TOKEN_BYTES * len(request.prompt)
+        key, prompt_bytes = request.key, TOKEN_BYTES * request.prompt_tokens
         if instances is not self._instances:  # one list until an instance comes or goes
             self._instances = instances
             self._positions = {instance.index: i for i, instance in enumerate(instances)}
