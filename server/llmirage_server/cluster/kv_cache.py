@@ -81,6 +81,11 @@ class KVCache:
         return self.capacity_tokens - self.tree.total_tokens - self.own_tokens
 
     @property
+    def room_tokens(self) -> int:
+        """What is free, or could be by forgetting."""
+        return self.capacity_tokens - self.own_tokens - self.tree.locked_tokens
+
+    @property
     def used_tokens(self) -> int:
         """Held by sequences, shared prefixes counted once; what is merely remembered is not in use."""
         return self.tree.locked_tokens + self.own_tokens
