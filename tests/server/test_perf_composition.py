@@ -24,6 +24,9 @@ FP8, BF16 = WEIGHT_DTYPES["fp8"], WEIGHT_DTYPES["bf16"]
 FP8_BLOCK = replace(FP8, name="fp8_block")  # the same bytes, other kernels
 CHUNKS, CONTEXTS = [(300, 100), (20, 0)], [50, 900, 200]
 NEW, TOKENS, ROWS = 320, 323, 5
+# What decode attention without a window is asked for: a mean context of 1150 // 3 = 383 tokens is in the page of 368 to 383,
+# the longest one in that of 896 to 911, and both count as the middle of theirs.
+IN_PAGES = 3, 3 * (368 + 7.5), 896 + 7.5
 
 
 def model(*groups: LayerGroup) -> ModelSpec:
@@ -90,7 +93,7 @@ def test_a_dense_model() -> None:
     s.add(3, prefill.seconds(pairs, NEW, 100, 400))
     decode = attention.decode(H100, s.constants, 8, 2, 64, 64, "bf16")
     mixed = 1 + s.constants.of("mixed_attention", "bf16")["per_group_head"] * (8 / 2 - 1)
-    s.add(3, mixed * decode.seconds(3, 50 + 900 + 200, 900))
+    s.add(3, mixed * decode.seconds(*IN_PAGES))
     s.gemm(3, HIDDEN, 8 * 64)
     s.gemm(3, 2 * 2048, HIDDEN)
     s.move(3, 2 * 3 * 2048)
@@ -104,7 +107,7 @@ def test_tensor_parallelism_halves_widths_and_adds_two_sums_a_layer() -> None:
     s = Sum("sglang")
     s.gemm(3, (4 + 2) * 64, HIDDEN, 3)
     s.move(3, 4 * (4 * 64 + 2 * 64), 3)
-    s.add(3, attention.decode(H100, s.constants, 4, 1, 64, 64, "bf16").seconds(3, 1150, 900))
+    s.add(3, attention.decode(H100, s.constants, 4, 1, 64, 64, "bf16").seconds(*IN_PAGES))
     s.gemm(3, HIDDEN, 4 * 64, 3)
     s.gemm(3, 2048, HIDDEN, 3)
     s.move(3, 3 * 2048, 3)
@@ -152,7 +155,7 @@ def test_latent_attention_expands_prompts_and_absorbs_decodes() -> None:
     pairs = 300 * 100 + 300 * 301 // 2 + 20 * 21 // 2
     s.add(2, mla.prefill(H100, s.constants, 16, 48, 48, 144, "bf16").seconds(pairs, NEW, 100, 400))
     s.add(2, mla.bmm(H100, s.constants, 16, 128, 32).seconds(3))
-    s.add(2, mla.decode(H100, s.constants, 16, 128, 16, "bf16").seconds(3, 1150, 900))
+    s.add(2, mla.decode(H100, s.constants, 16, 128, 16, "bf16").seconds(*IN_PAGES))
     s.add(2, mla.bmm(H100, s.constants, 16, 48, 128).seconds(3))
     s.gemm(2, HIDDEN, 16 * 48)
     s.move(2, 8 * HIDDEN)
@@ -171,7 +174,7 @@ def test_a_sparse_index_scores_every_key_and_attention_reads_the_best() -> None:
     assert operations["prefill attention, sparse"] == pytest.approx(2 * attend.seconds(best, NEW, 100, 256))
     decode = mla.decode(H100, s.constants, 16, 128, 16, "bf16")
     assert operations["sparse index, decode"] == pytest.approx(
-        2 * sparse.indexer_decode(H100, s.constants, 4, 32).seconds(3, 1150, 900)
+        2 * sparse.indexer_decode(H100, s.constants, 4, 32).seconds(*IN_PAGES)
     )
     assert operations["decode attention, sparse"] == pytest.approx(2 * decode.seconds(3, 50 + 128 + 128, 128))
     assert "kv up projection" not in operations
@@ -288,11 +291,11 @@ def test_a_prediction_layer_drafts_once_for_each_token() -> None:
     s = Sum()
     # each of the three sequences carries three tokens through the model, every one of them with its logits
     verify = attention.decode(H100, s.constants, 8, 2, 64, 64, "bf16", queries=3)
-    assert found["decode attention"].seconds == pytest.approx(2 * verify.seconds(3, 1150, 900))
+    assert found["decode attention"].seconds == pytest.approx(2 * verify.seconds(*IN_PAGES))
     assert found["lm_head"].seconds == pytest.approx(gemm.gemm(H100, s.constants, BF16, VOCAB, HIDDEN).seconds(9))
     # first all nine tokens go through the drafting layer, then one a sequence
     again = attention.decode(H100, s.constants, 8, 2, 64, 64, "bf16")
-    drafted = verify.seconds(3, 1150, 900) + again.seconds(3, 1150, 900)
+    drafted = verify.seconds(*IN_PAGES) + again.seconds(*IN_PAGES)
     assert found["draft decode attention"].seconds == pytest.approx(drafted)
     head = gemm.gemm(H100, s.constants, BF16, VOCAB, HIDDEN).seconds(3)
     assert (found["draft lm_head"].calls, found["draft lm_head"].seconds) == (2, pytest.approx(2 * head))

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmirage_server.perf.deployment import Deployment
+from llmirage_server.perf.step_model import StepBatch
 
 MODELS: list[tuple[str, str, dict[str, Any]]] = [
     ("meta-llama/Llama-3.1-8B", "h100_sxm", {}),
@@ -37,7 +38,7 @@ def models() -> Iterator[Any]:
 def one_by_one(model: Any, contexts: list[int], start_s: float, steps: int) -> list[float]:
     ends, now = [], start_s
     for step in range(steps):
-        now += model.step_s([], [context + step for context in contexts])
+        now += model.stages_s([StepBatch([], [context + step for context in contexts])])[0]
         ends.append(now)
     return ends
 
@@ -74,8 +75,8 @@ def test_sums_are_enough(
     needed = next((place for place, end_s in enumerate(wanted) if end_s >= until_s), steps - 1)
     assert cut == wanted[: needed + 1]
     if chunks:
-        assert steady.step_s(chunks, size, total, longest) == step_model.step_s(chunks, contexts)
-        assert steady.step_s(chunks, 0, 0, 0) == step_model.step_s(chunks, [])
+        assert steady.step_s(chunks, size, total, longest) == step_model.stages_s([StepBatch(chunks, contexts)])[0]
+        assert steady.step_s(chunks, 0, 0, 0) == step_model.stages_s([StepBatch(chunks, [])])[0]
 
 
 def test_what_sums_do_not_tell_has_none() -> None:

@@ -1,188 +1,137 @@
 """Step times from sums: what a step costs when a batch is known by its size, its total context and its longest one.
 
-Most of a cluster's life is decoding: the same sequences, each one token longer than in the step before. Times of such steps
-follow each other in one loop here, with the operations of RooflineStep.step_s in its very order, so that they are the same
-to the last bit.
+Most of a cluster's life is decoding: the same sequences, each one token longer than in the step before. The model times
+their attention page by page (steps/load.py), so that the very same step comes back thousands of times: what was worked out
+once is looked up from then on. Sums are added up in the order of RooflineStep.stages_s: times are the same to the last bit.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
-from math import sqrt
-from typing import TYPE_CHECKING
+from collections.abc import Hashable, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, TypeVar
 
-import numpy as np
-
-from llmirage_server.perf.kernels.decode import DecodeAttention
-from llmirage_server.perf.steps.load import Load
+from llmirage_server.perf.steps.load import PAGE_TOKENS, Load, in_pages
 
 if TYPE_CHECKING:
     from llmirage_server.perf.engines import EngineProfile
-    from llmirage_server.perf.steps.operations import DecodeOp
     from llmirage_server.perf.steps.stage import Stage
 
-_REMEMBERED = 4096  # batch sizes
-_MANY = 48  # steps that are worth arrays
+_REMEMBERED = 65_536  # steps of a kind
+
+_Key = TypeVar("_Key", bound=Hashable)
+_Value = TypeVar("_Value")
+_Decodes = tuple[int, int, int]  # sequences, page of their mean context, page of the longest
 
 
 class SteadySteps:
-    """Of a model on one rank and in one stage, without drafts and without windows."""
+    """Of a model on one rank and in one stage, without drafts and without windows. Thread-safe."""
 
-    def __init__(self, stage: Stage, engine: EngineProfile, seconds: Callable[[list[Load], int], list[float]]) -> None:
-        """seconds: RooflineStep's own times of the stages, for steps with prompts."""
+    def __init__(self, stage: Stage, engine: EngineProfile) -> None:
         self._stage = stage
         self._engine = engine
-        self._seconds = seconds
         self._scaled = engine.decode_scale != 1.0 or engine.prefill_scale != 1.0
-        self._known: dict[int, tuple[float, float, float, float, float]] = {}
-        self._ops = [(op.calls, op.kernel) for op in stage.decode_ops]
-        kernels = [kernel for _, kernel in self._ops if isinstance(kernel, DecodeAttention)]
-        self._one = kernels[0] if len(kernels) == len(self._ops) == 1 else None
+        self._steps: dict[_Decodes, float] = {}
+        # The parts of a step with prompts. Of the decodes; of the chunks, behind their new tokens; of all tokens, the rank's
+        # own and what it shares; of all sequences, the GPU's and the two of EngineProfile.host_parts_s.
+        self._decodes: dict[_Decodes, float] = {}
+        self._chunks: dict[tuple[tuple[int, int], ...], tuple[int, float]] = {}
+        self._tokens: dict[int, tuple[float, float]] = {}
+        self._sequences: dict[int, tuple[float, float, float]] = {}
 
     def step_s(self, prefill: Sequence[tuple[int, int]], decodes: int, context_sum: int, longest: int) -> float:
         """StepModel.step_s of these chunks and of `decodes` sequences with such contexts."""
-        load = Load.summed(prefill, decodes, context_sum, longest)
-        return sum(self._seconds([load], load.tokens))
+        if not prefill:
+            return self._step_s((decodes, context_sum // decodes // PAGE_TOKENS, longest // PAGE_TOKENS)) if decodes else 0.0
+        chunks = tuple(prefill)
+        new, chunks_s = self._chunks.get(chunks) or self._find_chunks(chunks)
+        tokens = new + decodes
+        own_s, shared_s = self._tokens.get(tokens) or self._find_tokens(tokens)
+        sequences = decodes + len(chunks)
+        sequences_s, host_s, hidden_s = self._sequences.get(sequences) or self._find_sequences(sequences)
+        gpu_s = own_s + sequences_s + chunks_s
+        if decodes:
+            key = (decodes, context_sum // decodes // PAGE_TOKENS, longest // PAGE_TOKENS)
+            gpu_s += self._decodes.get(key) or self._find_decodes(key)
+        gpu_s += shared_s
+        if self._scaled:
+            engine = self._engine
+            gpu_s = (engine.prefill_scale * new + engine.decode_scale * decodes) / tokens * gpu_s
+        return gpu_s + (host_s + (hidden_s - gpu_s if hidden_s > gpu_s else 0.0))
 
     def run(
-        self, ends: list[float], decodes: int, context_sum: int, longest: int, start_s: float, steps: int, until_s: float
+        self,
+        ends: list[float],
+        decodes: int,
+        context_sum: int,
+        longest: int,
+        start_s: float,
+        steps: int,
+        until_s: float = math.inf,
     ) -> None:
-        """Append the ends of up to `steps` decoding steps that follow each other from `start_s`; stop behind `until_s`.
+        """Append the ends of `steps` decoding steps that follow each other from `start_s`: one at least.
 
-        The last one ends at or after `until_s`, if there are enough.
+        Those that start at or after `until_s` are left out.
         """
-        if steps >= _MANY and self._one is not None:
-            count = steps
-            if until_s < math.inf:  # as many as it takes if none is longer than the last one found, or the first
-                self._run(ends, decodes, context_sum, longest, start_s, 1, until_s)
-                first_s = ends[-1] - start_s
-                count = min(steps, int((until_s - start_s) / first_s) + 2)
-                context_sum, longest, start_s, steps = context_sum + decodes, longest + 1, ends[-1], steps - 1
-                count = min(count - 1, steps)
-            if count >= _MANY and start_s < until_s:
-                found = self._many(decodes, context_sum, longest, start_s, count)
-                behind = bisect_left(found, until_s) + 1
-                ends += found[:behind] if behind < count else found
-                if behind <= count:
-                    return
-                context_sum, longest = context_sum + count * decodes, longest + count
-                start_s, steps = ends[-1], steps - count
-            if not steps or start_s >= until_s:
-                return
-        self._run(ends, decodes, context_sum, longest, start_s, steps, until_s)
+        durations: list[float] = []
+        known, mean = self._steps, context_sum // decodes
+        while steps > 0:
+            mean_page, longest_page = mean // PAGE_TOKENS, longest // PAGE_TOKENS
+            key = (decodes, mean_page, longest_page)
+            seconds = known.get(key) or self._step_s(key)
+            same = (mean_page + 1) * PAGE_TOKENS - mean  # steps until the next page begins
+            if (longest_page + 1) * PAGE_TOKENS - longest < same:
+                same = (longest_page + 1) * PAGE_TOKENS - longest
+            if steps < same:
+                same = steps
+            durations += [seconds] * same
+            mean += same
+            longest += same
+            steps -= same
+        durations[0] += start_s
+        first = len(ends)
+        ends += accumulate(durations)
+        if until_s < math.inf:
+            del ends[max(bisect_left(ends, until_s, first), first) + 1 :]
 
-    def _many(self, decodes: int, context_sum: int, longest: int, start_s: float, steps: int) -> list[float]:
-        """The ends of so many steps, worked out together.
+    def _step_s(self, key: _Decodes) -> float:
+        """Seconds of a step of decoding sequences alone."""
+        if (known := self._steps.get(key)) is not None:
+            return known
+        decodes = key[0]
+        own_s, shared_s = self._tokens.get(decodes) or self._find_tokens(decodes)
+        sequences_s, host_s, hidden_s = self._sequences.get(decodes) or self._find_sequences(decodes)
+        gpu_s = own_s + sequences_s + self._stage.decodes_s(decodes, lambda _: in_pages(*key), mixed=False) + shared_s
+        if self._scaled:
+            gpu_s = self._engine.decode_scale * decodes / decodes * gpu_s
+        return _remember(self._steps, key, gpu_s + (host_s + max(0.0, hidden_s - gpu_s)))
 
-        Everything but the powers is IEEE arithmetic, the same in arrays as in single numbers. Powers of arrays may differ in
-        the last bit from those of the C library, so they are taken one by one.
-        """
-        base, shared, scale, host, hidden = self._constant(decodes)
-        calls, k = self._ops[0][0], self._one
-        assert k is not None
-        contexts = np.arange(context_sum, context_sum + steps * decodes, decodes, dtype=np.float64)
-        longests = np.arange(longest, longest + steps, dtype=np.float64)
-        memory = k.memory_context * contexts + k.memory_sequence * decodes
-        compute = k.compute_context * contexts + k.serial * longests
-        power, root = k.power, k.root
-        busy = np.array([(m**power + c**power) ** root for m, c in zip(memory.tolist(), compute.tolist(), strict=True)])
-        overhead = (
-            k.floor
-            + k.split * np.sqrt(longests)
-            + k.combine * longests / (longests + k.combine_tokens)
-            + k.ramp * contexts / (contexts + k.ramp_context)
-            + k.per_sequence * decodes
-        )
-        gpu = base + calls * (busy + overhead) + shared
-        if scale != 1.0:
-            gpu = scale * gpu
-        seconds = gpu + (host + np.maximum(hidden - gpu, 0.0))
-        seconds[0] += start_s
-        found: list[float] = np.add.accumulate(seconds).tolist()
-        return found
+    def _find_decodes(self, key: _Decodes) -> float:
+        return _remember(self._decodes, key, self._stage.decodes_s(key[0], lambda _: in_pages(*key), mixed=True))
 
-    def _run(
-        self, ends: list[float], decodes: int, context_sum: int, longest: int, start_s: float, steps: int, until_s: float
-    ) -> None:
-        """`run`, step by step."""
-        base, shared, scale, host, hidden = self._constant(decodes)
-        now, append = start_s, ends.append
-        if self._one is None:
-            for _ in range(steps):
-                gpu = base
-                for calls, kernel in self._ops:
-                    gpu += calls * kernel.seconds(decodes, context_sum, longest)
-                gpu = scale * (gpu + shared) if self._scaled else gpu + shared
-                now += gpu + (host + (hidden - gpu if hidden > gpu else 0.0))
-                append(now)
-                if now >= until_s:
-                    return
-                context_sum += decodes
-                longest += 1
-            return
-        calls, k = self._ops[0][0], self._one
-        per_context, sequences_s, compute, serial = (
-            k.memory_context,
-            k.memory_sequence * decodes,
-            k.compute_context,
-            k.serial,
-        )
-        power, root, floor, split, combine, combine_tokens = k.power, k.root, k.floor, k.split, k.combine, k.combine_tokens
-        ramp, ramp_context, schedule_s = k.ramp, k.ramp_context, k.per_sequence * decodes
-        for _ in range(steps):  # DecodeAttention.seconds, written out
-            gpu = (
-                base
-                + calls
-                * (
-                    (
-                        (per_context * context_sum + sequences_s) ** power
-                        + (compute * context_sum + serial * longest) ** power
-                    )
-                    ** root
-                    + (
-                        floor
-                        + split * sqrt(longest)
-                        + combine * longest / (longest + combine_tokens)
-                        + ramp * context_sum / (context_sum + ramp_context)
-                        + schedule_s
-                    )
-                )
-                + shared
-            )
-            if scale != 1.0:
-                gpu = scale * gpu
-            now += gpu + (host + (hidden - gpu if hidden > gpu else 0.0))
-            append(now)
-            if now >= until_s:
-                return
-            context_sum += decodes
-            longest += 1
+    def _find_chunks(self, chunks: tuple[tuple[int, int], ...]) -> tuple[int, float]:
+        load = Load(chunks, ())
+        return _remember(self._chunks, chunks, (load.new, self._stage.prompts_s(load)))
 
-    def _constant(self, decodes: int) -> tuple[float, float, float, float, float]:
-        """What does not depend on contexts: GPU seconds before and after attention, their scale; the host's."""
-        known = self._known.get(decodes)
-        if known is None:
-            stage, engine = self._stage, self._engine
-            base = stage.decode_base_s(decodes)
-            scale = (engine.prefill_scale * 0 + engine.decode_scale * decodes) / decodes if self._scaled else 1.0
-            known = (base, stage.shared_s(decodes), scale, *engine.host_parts_s(decodes))
-            if len(self._known) >= _REMEMBERED:
-                self._known.clear()
-            self._known[decodes] = known
-        return known
+    def _find_tokens(self, tokens: int) -> tuple[float, float]:
+        return _remember(self._tokens, tokens, (self._stage.all_tokens_s(tokens), self._stage.shared_s(tokens)))
+
+    def _find_sequences(self, sequences: int) -> tuple[float, float, float]:
+        gpu_s = self._stage.all_sequences_s(sequences, sequences)
+        return _remember(self._sequences, sequences, (gpu_s, *self._engine.host_parts_s(sequences)))
 
 
-def steady_steps(
-    stages: Sequence[Stage],
-    ranks: int,
-    drafts: int,
-    engine: EngineProfile,
-    seconds: Callable[[list[Load], int], list[float]],
-) -> SteadySteps | None:
+def _remember(known: dict[_Key, _Value], key: _Key, value: _Value) -> _Value:
+    if len(known) >= _REMEMBERED:
+        known.clear()
+    known[key] = value
+    return value
+
+
+def steady_steps(stages: Sequence[Stage], ranks: int, drafts: int, engine: EngineProfile) -> SteadySteps | None:
     """None where sums do not tell how long a step takes."""
     if ranks > 1 or len(stages) > 1 or drafts:
         return None
-    ops: Sequence[DecodeOp] = stages[0].decode_ops
-    return None if any(op.window for op in ops) else SteadySteps(stages[0], engine, seconds)
+    return None if any(op.window for op in stages[0].decode_ops) else SteadySteps(stages[0], engine)

@@ -86,8 +86,8 @@ class RooflineStep:
             ops = (_draft_ops(s, model, draft) for s in (first, *[later] * (draft_tokens - 1)))
             self._drafts = [Stage(_renamed(o)) for o in ops]
         self._scaled = engine.decode_scale != 1.0 or engine.prefill_scale != 1.0
-        # Step times from sums, where these are enough: for simulations that do not look at single sequences.
-        self.steady = steady_steps(self._stages, parallel.dp, draft_tokens, engine, self._seconds)
+        # Step times from sums, where these are enough: remembered, and for simulations that do not look at single sequences.
+        self.steady = steady_steps(self._stages, parallel.dp, draft_tokens, engine)
 
     @property
     def ranks(self) -> int:
@@ -101,8 +101,12 @@ class RooflineStep:
 
     def step_s(self, prefill: Sequence[tuple[int, int]], decode_contexts: Sequence[int]) -> float:
         """Seconds of one forward pass; see StepModel. Other attention data-parallel ranks have nothing to do."""
-        load = Load(prefill, decode_contexts, self._queries)
-        return sum(self._seconds([load], load.tokens)) if load.tokens else 0.0
+        if self.steady is None:
+            return sum(self.stages_s([StepBatch(prefill, decode_contexts)]))
+        decodes = len(decode_contexts)
+        if not decodes:
+            return self.steady.step_s(prefill, 0, 0, 0)
+        return self.steady.step_s(prefill, decodes, sum(decode_contexts), max(decode_contexts))
 
     def stages_s(self, batches: Sequence[StepBatch]) -> Sequence[float]:
         """Seconds of each stage; see GroupStepModel. Ranks run in lockstep: the slowest sets the pace of each stage."""

@@ -7,6 +7,18 @@ from collections.abc import Sequence
 from llmirage_server.perf.kernels.attention import causal_pairs
 
 _QUERY_BLOCK = 128  # a block of queries sees the window of its first query and the diagonal
+PAGE_TOKENS = 16  # of context, the resolution of decode attention
+
+
+def in_pages(decodes: int, mean_page: int, longest_page: int) -> tuple[int, float, float]:
+    """(sequences, context sum, longest context) of DecodeKernel, the mean and the longest context given in whole pages.
+
+    Decode attention without a window is timed page by page, as kernels read a KV cache: every step whose mean and longest
+    context are in the same pages takes the same time, so that it can be remembered. Both count as the middle of the tokens
+    0 to 15 of their page: a sequence that grows through it is charged neither too much nor too little.
+    """
+    middle = (PAGE_TOKENS - 1) / 2
+    return decodes, decodes * (PAGE_TOKENS * mean_page + middle), PAGE_TOKENS * longest_page + middle
 
 
 class Load:
@@ -24,17 +36,7 @@ class Load:
         self.tokens = self.new + self.decode_tokens
         self.rows = self.decode_tokens + len(chunks)  # every chunk's last token goes through lm_head too, as in vLLM
         self._prefill: dict[int, tuple[int, int, int, int]] = {}
-        self._decode: dict[int, tuple[int, int, int]] = {}
-
-    @classmethod
-    def summed(cls, chunks: Sequence[tuple[int, int]], decodes: int, context_sum: int, longest: int) -> Load:
-        """One whose decoding sequences are known by their number, total context and longest context alone: no windows."""
-        load = cls(chunks, ())
-        load.decodes = load.decode_tokens = decodes
-        load.tokens += decodes
-        load.rows += decodes
-        load._decode[0] = decodes, context_sum, longest
-        return load
+        self._decode: dict[int, tuple[int, float, float]] = {}
 
     @property
     def sequences(self) -> int:
@@ -55,13 +57,16 @@ class Load:
         result = self._prefill[window] = pairs, self.new, context, longest
         return result
 
-    def decode(self, window: int) -> tuple[int, int, int]:
-        """(sequences, context sum, longest context) of DecodeKernel, contexts clipped to `window` (0: not clipped)."""
+    def decode(self, window: int) -> tuple[int, float, float]:
+        """(sequences, context sum, longest context) of DecodeKernel, contexts clipped to `window` (0: `in_pages`)."""
         if (found := self._decode.get(window)) is not None:
             return found
         contexts = self.contexts
         longest = max(contexts)
-        if not window or longest <= window:
+        result: tuple[int, float, float]
+        if not window:
+            result = in_pages(self.decodes, sum(contexts) // self.decodes // PAGE_TOKENS, longest // PAGE_TOKENS)
+        elif longest <= window:
             result = self.decodes, sum(contexts), longest
         elif min(contexts) >= window:
             result = self.decodes, window * self.decodes, window

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from llmirage_server.perf.kernels.kernel import Bound, TokenKernel, Work
@@ -53,7 +53,7 @@ class Stage:
     def __init__(self, ops: Iterable[Op]) -> None:
         self.ops = tuple(ops)
         by_count = {count: [op for op in self.ops if isinstance(op, TokenOp) and op.count == count] for count in COUNTS}
-        self._tokens, self._new, self._expanded = (_Sum(by_count[c]) for c in ("tokens", "new", "expanded"))
+        self.all_tokens_s, self._new, self._expanded = (_Sum(by_count[c]) for c in ("tokens", "new", "expanded"))
         self._decode_tokens, self._sequences, self._rows = (
             _Sum(by_count[c]) for c in ("decode_tokens", "sequences", "rows")
         )
@@ -65,25 +65,37 @@ class Stage:
 
     def local_s(self, load: Load) -> float:
         """Seconds of what the rank does by itself."""
-        total = self._tokens(load.tokens) + self._rows(load.rows) + self._sequences(load.sequences)
+        total = self.all_tokens_s(load.tokens) + self.all_sequences_s(load.rows, load.sequences)
         if load.new:
-            total += self._new(load.new) + self._expanded(load.new + load.context)
-            for calls, prefill, window in self._prefills:
-                total += calls * prefill(*load.prefill(window))
+            total += self.prompts_s(load)
         if load.decodes:
-            total += self._decode_tokens(load.decode_tokens)
-            for calls, mixed, decode, window in self._decoding:
-                total += (mixed if load.new else calls) * decode(*load.decode(window))
+            total += self.decodes_s(load.decode_tokens, load.decode, bool(load.new))
+        return total
+
+    def all_sequences_s(self, rows: int, sequences: int) -> float:
+        """Seconds of what is done once for each sequence, decoding or not, or for each row of logits."""
+        return self._rows(rows) + self._sequences(sequences)
+
+    def prompts_s(self, load: Load) -> float:
+        """Seconds of what is done for the prompt chunks alone; there must be some."""
+        total = self._new(load.new) + self._expanded(load.new + load.context)
+        for calls, prefill, window in self._prefills:
+            total += calls * prefill(*load.prefill(window))
+        return total
+
+    def decodes_s(self, tokens: int, contexts: Callable[[int], tuple[int, float, float]], mixed: bool) -> float:
+        """Seconds of what is done for the decoding sequences alone, in a step that has prompt chunks too or not.
+
+        contexts: the arguments of DecodeKernel for each window, as Load.decode gives them.
+        """
+        total = self._decode_tokens(tokens)
+        for calls, calls_mixed, decode, window in self._decoding:
+            total += (calls_mixed if mixed else calls) * decode(*contexts(window))
         return total
 
     @property
     def decode_ops(self) -> list[DecodeOp]:
         return [op for op in self.ops if isinstance(op, DecodeOp)]
-
-    def decode_base_s(self, decodes: int) -> float:
-        """`local_s` of that many decoding sequences alone, before their attention; added up in the same order."""
-        total = self._tokens(decodes) + self._rows(decodes) + self._sequences(decodes)
-        return total + self._decode_tokens(decodes)
 
     def explain(self, load: Load, group_tokens: int, scale: float) -> list[OperationTime]:
         """Every operation that takes time; with `scale` 1 the seconds add up to local_s + shared_s."""
