@@ -12,6 +12,7 @@ import asyncio
 import math
 import random
 from collections.abc import Coroutine, Iterable
+from dataclasses import dataclass
 
 from llmirage_client.load.branches import Family, think_time_s
 from llmirage_client.load.conversation import Conversation
@@ -20,9 +21,21 @@ from llmirage_client.load.plan import arrivals, conversations, places
 from llmirage_client.load.planner import Planner
 from llmirage_client.load.recorder import Recorder
 from llmirage_client.load.sampling import Sampler
-from llmirage_client.load.stop import Stop
+from llmirage_client.load.stop import LiveStop, wake
 from llmirage_client.measure.record import CANCELLED, BranchStats
 from llmirage_client.workload.session import Session, Turn, Workload
+
+
+@dataclass(slots=True)
+class _PacedTurn:
+    """A turn that waits for a tick. due_s: the time of that tick, once it came."""
+
+    waiter: asyncio.Future[None]
+    due_s: float
+
+    def go(self, due_s: float) -> None:
+        self.due_s = due_s
+        wake(self.waiter)
 
 
 class Phase:
@@ -50,7 +63,7 @@ class Phase:
         self._recorder = recorder
         self._family = family
         self._with_children = name == "profiling"
-        self._stop = Stop(_own_requests(options))
+        self._stop = LiveStop(own_requests(options))
         self._arrivals = arrivals(
             workload,
             options,
@@ -60,7 +73,7 @@ class Phase:
             rng,
         )
         self._places = places(sampler, options)
-        self._trees: set[asyncio.Task[None]] = set()
+        self._trees: dict[asyncio.Task[None], None] = {}  # in the order in which they started
         self.left_unfinished = 0
 
     async def run(self) -> None:
@@ -81,7 +94,7 @@ class Phase:
     def cancel(self) -> None:
         """Nothing more goes out, and what is in flight is cancelled."""
         self._stop.end()
-        for tree in self._trees:
+        for tree in tuple(self._trees):
             tree.cancel()
 
     def _timers(self) -> list[asyncio.TimerHandle]:
@@ -101,8 +114,8 @@ class Phase:
 
     def _start_tree(self, group: asyncio.TaskGroup, conversation: Coroutine[None, None, None]) -> None:
         tree = group.create_task(conversation)
-        self._trees.add(tree)
-        tree.add_done_callback(self._trees.discard)
+        self._trees[tree] = None
+        tree.add_done_callback(self._trees.pop)
 
     async def _tree(self, root: Conversation, due_s: float) -> None:
         try:
@@ -152,7 +165,7 @@ class Phase:
                 ready_s += self._delay_s(conversation, index)
             await self._stop.wait_until(ready_s)
             paced = index and conversation.depth == 0 and not gated
-            due_s = await self._arrivals.turn(ready_s, due_s) if paced else ready_s
+            due_s = await self._paced(ready_s, due_s) if paced else ready_s
             if not self._stop.permit():
                 self.stats.joins_suppressed += gated
                 return False
@@ -171,6 +184,17 @@ class Phase:
                 self._start_branches(conversation, turn, children)
                 await asyncio.sleep(0)  # they go out before the next turn
         return True
+
+    async def _paced(self, ready_s: float, previous_s: float) -> float:
+        """Returns when a further turn of a root may go out: the time at which it was due; see `Arrivals.due_s`."""
+        due_s = self._arrivals.due_s(ready_s, previous_s)
+        if due_s is None:
+            turn = _PacedTurn(self._stop.waiter(), ready_s)
+            self._arrivals.queue(turn)
+            await turn.waiter
+            return turn.due_s
+        await self._stop.wait_until(due_s)
+        return due_s
 
     async def _rounds(self, conversation: Conversation, children: asyncio.TaskGroup) -> bool:
         """An orchestrator's rounds, each after the children of the one before; False when the phase ended too early."""
@@ -267,7 +291,7 @@ class Phase:
         self.cancel()
 
 
-def _own_requests(options: RunOptions) -> int | None:
+def own_requests(options: RunOptions) -> int | None:
     """The cap on requests for this worker; 0 when it has no slot in which to send any."""
     share = options.share
     if options.concurrency is not None and not share.part(options.concurrency):

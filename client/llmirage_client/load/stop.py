@@ -9,19 +9,16 @@ from llmirage_shared.virtual_time import precise_clock
 
 
 class Stop:
-    """Says whether one more request may go out, and wakes everybody who waits once none may.
+    """Says whether one more request may go out, and tells who listens once none may.
 
     request_count: the literal cap on requests, None for no cap; with 0 it has ended.
-    Loop-bound: make it on the running loop.
     closed: no new conversation begins; those that began go on. ended: no request goes out any more.
     """
 
-    def __init__(self, request_count: int | None = None) -> None:
+    def __init__(self, request_count: int | None, clock: Callable[[], float]) -> None:
         self.closed = self._ended = request_count == 0
         self._left = request_count
-        self._loop = asyncio.get_running_loop()
-        self.clock = precise_clock()
-        self._waiters: set[asyncio.Future[None]] = set()
+        self.clock = clock
         self._listeners: list[Callable[[], None]] = []
 
     def ended(self) -> bool:
@@ -51,6 +48,18 @@ class Stop:
         """No request goes out from now on; those in flight go on. Idempotent."""
         self._ended = True
         self.close()
+
+
+class LiveStop(Stop):
+    """On an asyncio loop: make it on the running one. Once no request may go out it wakes everybody who waits."""
+
+    def __init__(self, request_count: int | None = None) -> None:
+        super().__init__(request_count, precise_clock())
+        self._loop = asyncio.get_running_loop()
+        self._waiters: set[asyncio.Future[None]] = set()
+
+    def end(self) -> None:
+        super().end()
         for waiter in tuple(self._waiters):
             wake(waiter)
 

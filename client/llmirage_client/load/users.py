@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from llmirage_client.load.arrivals import Arrivals, Start
+from llmirage_client.load.arrivals import Arrivals, Start, Steps
 from llmirage_client.load.share import Share
 from llmirage_client.load.slots import Slots
 from llmirage_client.load.stop import Stop
@@ -46,12 +46,10 @@ class Users(Arrivals):
         self._gap_s = users / (rate_per_s * speed)
         self._turns = max(round(mean_turns) - 1, 1)
 
-    async def turn(self, ready_s: float, previous_s: float) -> float:
-        due_s = max(ready_s, previous_s + self._gap_s)
-        await self.stop.wait_until(due_s)
-        return due_s
+    def due_s(self, ready_s: float, previous_s: float) -> float | None:
+        return max(ready_s, previous_s + self._gap_s)
 
-    async def drive(self) -> None:
+    def steps(self) -> Steps:
         origin_s = self.stop.clock()
         self._slots.open(origin_s)
         seats = [
@@ -62,8 +60,8 @@ class Users(Arrivals):
         heapq.heapify(seats)
         while seats:
             due_s, turns = heapq.heappop(seats)
-            await self.until(due_s)
-            if not await self.slot() or (session := next(self.roots, None)) is None:
+            yield from self.until(due_s)
+            if not (yield from self.slot()) or (session := next(self.roots, None)) is None:
                 return
             if turns is not None and turns < len(session.turns):
                 session = replace(session, turns=session.turns[:turns])
