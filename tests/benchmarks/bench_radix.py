@@ -1,15 +1,17 @@
 """What the radix tree and the routers cost: microseconds an operation, and bytes a cached token.
 
 Run it:  python tests/benchmarks/bench_radix.py            (about a minute)
-         python tests/benchmarks/bench_radix.py warm       (one of: warm, scale, evict, memory, router)
+         python tests/benchmarks/bench_radix.py warm       (one of: standard, turns, warm, scale, evict, memory, router)
 """
 
 from __future__ import annotations
 
 import gc
+import itertools
 import sys
 import time
 import tracemalloc
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -18,7 +20,7 @@ import numpy.typing as npt
 
 from llmirage_server.cluster.instance import Instance
 from llmirage_server.cluster.limits import EngineLimits
-from llmirage_server.cluster.radix_tree import TOKEN_BYTES, RadixTree, token_bytes
+from llmirage_server.cluster.radix_tree import TOKEN_BYTES, Node, RadixTree, token_bytes
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.router import ROUTERS, make_router
 
@@ -169,6 +171,80 @@ def evict() -> None:
         print(f"  a tail of {CONTEXT_TOKENS:,} tokens, page by page ({page}): {each * 1e6:.2f} a page")
 
 
+def cpu_us(operation: Callable[[], int], repeats: int = 5) -> float:
+    """CPU microseconds of one of the things that `operation` does and counts, at best."""
+    gc.collect()
+    costs = []
+    for _ in range(repeats):
+        start = time.process_time()
+        count = operation()
+        costs.append((time.process_time() - start) / count)
+    return min(costs) * 1e6
+
+
+def standard() -> None:
+    """Requests that share nothing, 2,000 tokens in and 500 out, in a memory that is always full."""
+    print("\nsimulated requests, CPU us each: lock, 3 evictions, a prompt of 2,000 tokens, 500 more at the end, unlock")
+    for page in (1, 16):
+        tree, running, seed = RadixTree(page), deque[tuple[Node, bytes, int]](), itertools.count()
+
+        def make_room(tokens: int, tree: RadixTree = tree) -> None:
+            missing = tree.total_tokens + tokens - 400_000
+            if 0 < missing <= tree.total_tokens - tree.locked_tokens:
+                tree.evict(missing)
+
+        def serve(keys: list[bytes], tree: RadixTree = tree, running: deque[tuple[Node, bytes, int]] = running) -> int:
+            for key in keys:
+                node, matched = tree.lock(key, 1999)
+                make_room(2000 - matched)
+                running.append((tree.extend_to(node, key, matched, 2000), key, 2000))
+                make_room(250)
+                if len(running) > 12:
+                    node, key, stored = running.popleft()
+                    make_room(500)
+                    tree.finish(node, key, stored, 2500)
+            return len(keys)
+
+        def round_of(serve: Callable[[list[bytes]], int] = serve, seed: Iterator[int] = seed) -> Callable[[], int]:
+            keys = [token_bytes(tokens(2500, 100_000 + next(seed))) for _ in range(1000)]
+            return lambda: serve(keys)
+
+        round_of()()
+        best = min(cpu_us(round_of(), 1) for _ in range(8))
+        print(f"  page {page:<4}{best:>8.1f}   ({tree.total_tokens:,} tokens, {tree._nodes} nodes)")
+
+
+def turns() -> None:
+    """Conversations: the prompt of a turn is all there was before, and 1,500 tokens more."""
+    print("\nturns of conversations, CPU us each: lock, an eviction, a prompt of 1,500 more tokens, 300 at the end, unlock")
+    print(f"  {'page':<6}{'tokens in a turn':<20}{'us':>8}")
+    for page in (1, 16):
+        for turn in (3, 6, 11, 22, 44):
+            tree, seed = RadixTree(page), itertools.count()
+
+            def serve(keys: list[bytes], end: int, tree: RadixTree = tree) -> int:
+                for key in keys:
+                    node, matched = tree.lock(key, end - 301)
+                    missing = tree.total_tokens + end - matched - 1_500_000
+                    if missing > 0:
+                        tree.evict(missing)
+                    node = tree.extend_to(node, key, matched, end - 300)
+                    start = end - 300
+                    tree.finish(node, key, start - start % tree.page_size, end)
+                return len(keys)
+
+            best = float("inf")
+            for _ in range(5):
+                whole = [tokens(turn * 1800, 500_000 + next(seed)) for _ in range(20)]
+                for end in range(1800, turn * 1800 + 1, 1800):
+                    keys = [token_bytes(each[:end]) for each in whole]
+                    start = time.process_time()
+                    serve(keys, end)
+                    cost = (time.process_time() - start) / len(keys)
+                best = min(best, cost * 1e6)
+            print(f"  {page:<6}{turn * 1800:<20,}{best:>8.1f}")
+
+
 @contextmanager
 def allocated(name: str, tree: RadixTree) -> Iterator[None]:
     gc.collect()
@@ -238,7 +314,15 @@ def router() -> None:
         print(row)
 
 
-PARTS = {"warm": warm, "scale": scale, "evict": evict, "memory": memory, "router": router}
+PARTS = {
+    "standard": standard,
+    "turns": turns,
+    "warm": warm,
+    "scale": scale,
+    "evict": evict,
+    "memory": memory,
+    "router": router,
+}
 
 if __name__ == "__main__":
     for part in sys.argv[1:] or PARTS:

@@ -118,7 +118,7 @@ def test_the_queue_of_ends_stays_small_when_nothing_is_ever_evicted() -> None:
     tree = RadixTree()
     for _ in range(10_000):
         store(tree, 1, 2, 3)
-    assert len(tree._oldest) < 2000
+    assert len(tree._queue) < 2000
     assert tree.evict(3) == 3
 
 
@@ -227,8 +227,8 @@ def runs(tree: RadixTree) -> list[tuple[int, list[int]]]:
     found, todo = [], list(tree.root.children.values())
     while todo:
         run = todo.pop(0)
-        found.append((run.size // TOKEN_BYTES, [end // TOKEN_BYTES for end in run.ends]))
-        todo.extend(child for node in run.nodes for child in node.children.values())
+        found.append((run.size // TOKEN_BYTES, [node.end // TOKEN_BYTES for node in (*run.nodes, run.tail)]))
+        todo.extend(child for node in (*run.nodes, run.tail) for child in node.children.values())
     return found
 
 

@@ -116,6 +116,39 @@ class Workload(RuleBasedStateMachine):
         self.pages.hold(tokens, -1)
 
     @precondition(lambda self: self.held)
+    @rule(which=ANY, symbols=SYMBOLS, rest=ANY, ahead=SYMBOLS)
+    def grow_by_key(self, which: int, symbols: list[int], rest: int, ahead: list[int]) -> None:
+        """As `grow`, with the whole key, which has tokens that are to come later."""
+        node, tokens = self.held.pop(which % len(self.held))
+        longer, whole, stop = self.whole_key(tokens, symbols, rest, ahead)
+        self.held.append((self.tree.extend_to(node, whole, len(tokens), stop), longer))
+        self.pages.hold(longer, 1)
+        self.pages.hold(tokens, -1)
+
+    @precondition(lambda self: self.held)
+    @rule(which=ANY, symbols=SYMBOLS, rest=ANY, ahead=SYMBOLS)
+    def finish(self, which: int, symbols: list[int], rest: int, ahead: list[int]) -> None:
+        node, tokens = self.held.pop(which % len(self.held))
+        longer, whole, stop = self.whole_key(tokens, symbols, rest, ahead)
+        self.tree.finish(node, whole, len(tokens), stop)
+        self.pages.hold(longer, 1)
+        self.pages.hold(tokens, -1)
+        self.pages.let_go(longer)
+
+    def whole_key(self, tokens: Tokens, symbols: list[int], rest: int, ahead: list[int]) -> tuple[Tokens, bytes, int]:
+        """What is stored when these pages follow, a key that goes further, and how many of its tokens are asked for."""
+        page = self.tree.page_size
+        stop = len(tokens) + len(symbols) * page + rest % page
+        whole = (*tokens, *self.tokens([*symbols, *ahead, 0], rest))
+        return whole[: stop - rest % page], key(whole), stop
+
+    @rule(which=ANY, symbols=SYMBOLS, rest=ANY, ahead=SYMBOLS)
+    def serve_by_key(self, which: int, symbols: list[int], rest: int, ahead: list[int]) -> None:
+        self.begin(which, symbols, 0, None)
+        self.grow_by_key(-1, symbols[::-1], rest, ahead)
+        self.finish(-1, ahead, 0, [])
+
+    @precondition(lambda self: self.held)
     @rule(which=ANY)
     def let_go(self, which: int) -> None:
         node, tokens = self.held.pop(which % len(self.held))
@@ -150,19 +183,20 @@ class Workload(RuleBasedStateMachine):
         runs, nodes, stored = [self.tree.root.run], 0, 0
         while runs:
             run = runs.pop()
-            nodes += len(run.nodes)
+            nodes += len(run.nodes) + 1
             stored += run.size
-            assert run.ends == sorted({node.end for node in run.nodes})
-            assert run.ends[-1] == run.size
+            assert [*run.ends, run.size] == sorted({node.end for node in (*run.nodes, run.tail)})
             assert run.locked == [node.end for node in run.nodes if node.locks]
-            for end, node in zip(run.ends, run.nodes, strict=True):
+            for end, node in zip([*run.ends, run.size], [*run.nodes, run.tail], strict=True):
                 assert (node.run, node.end) == (run, end)
                 for first, child in node.children.items():
                     assert (child.parent, child.tokens[:page_bytes]) == (node, first)
-                    assert 0 < child.size <= len(child.tokens) <= 2 * child.size + page_bytes
+                    assert 0 < child.size <= len(child.tokens)
+                    # More is kept of a key only as long as its sequence is at the end of the run.
+                    assert child.tail.locks or len(child.tokens) <= 2 * child.size + page_bytes
                     runs.append(child)
         assert (nodes, stored) == (self.tree._nodes, self.tree.total_tokens * TOKEN_BYTES)
-        assert len(self.tree._oldest) <= 2 * nodes + radix_tree._HEAP_SLACK + 1
+        assert len(self.tree._queue) <= 2 * nodes + radix_tree._QUEUE_SLACK + 1
 
     def teardown(self) -> None:
         for node, tokens in self.held:
@@ -182,6 +216,6 @@ def key(tokens: Tokens) -> bytes:
 
 
 def test_hits_evictions_locks_and_sizes_never_differ_from_those_of_single_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(radix_tree, "_HEAP_SLACK", 4)  # so that the queue of ends is cleared often
+    monkeypatch.setattr(radix_tree, "_QUEUE_SLACK", 4)  # so that the queue of ends is cleared often
     monkeypatch.setattr(radix_tree, "MERGED_BYTES", 96)  # so that runs of all lengths occur
     run_state_machine_as_test(Workload, settings=settings(max_examples=80, stateful_step_count=40, deadline=None))

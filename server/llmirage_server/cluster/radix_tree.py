@@ -1,29 +1,33 @@
 """The radix tree over token ids that remembers which prefixes have their KV in memory.
 
 Keys are the bytes of int32 token ids (`token_bytes`): comparing them is memcmp, which is what makes a match of a
-60,000-token conversation cost some tens of microseconds. Only whole pages are matched and stored.
+60,000-token conversation cost some microseconds. Only whole pages are matched and stored.
 
 The tokens lie in runs. A run is not cut where others leave it: they hang from nodes, the places of a run that matter. So the
-cost of an operation is that of the runs on its path, however many branches they have.
+cost of an operation is that of the runs on its path, however many branches they have. A run that begins at the root keeps
+the key itself that was stored last, where there is one (`extend_to`): then it grows without a byte being copied.
 
 A path is locked for as long as a sequence uses it. `unlock` is also what dates a path: ends that nobody uses are evicted
 from the tail, in the order in which they were last let go (the order of vLLM's free queue), never a locked one. Locks and
 dates are kept where they were given. A token is in use if a node at or beyond it is. What it was last used for is the latest
 of the dates of all nodes that are or were at or beyond it; a node's own is enough to order evictions, for an end is evicted
 only when it is the oldest: what it uncovers is younger by its own date, or the next to go.
+
+Most requests share nothing with anybody, and are the only ones at the end of a run that begins at the root. Every operation
+first asks whether that is so, and then does without the calls of the general case.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from heapq import heapify, heappop, heappush
+from collections import deque
 
 from llmirage_server.cluster.request import token_bytes
 
 __all__ = ["TOKEN_BYTES", "Node", "RadixTree", "token_bytes"]
 
 TOKEN_BYTES = 4
-_HEAP_SLACK = 1024
+_QUEUE_SLACK = 1024
 MERGED_BYTES = 1 << 16  # bytes are not joined to more than this: joining must stay cheap
 
 
@@ -39,31 +43,44 @@ class Node:
         self.locks = 0  # sequences whose path ends here, plus children that are locked
         self.last_used = 0  # when a path that ends here was let go for the last time
 
-    def __lt__(self, other: Node) -> bool:
-        return False  # the heap asks when dates are equal: at most one of the two is still there
-
 
 class _Run:
-    """Tokens that follow each other, from a node of another run on. There is a node at its end."""
+    """Tokens that follow each other, from a node of another run on."""
 
-    __slots__ = ("ends", "locked", "nodes", "parent", "size", "tokens")
+    __slots__ = ("ends", "locked", "nodes", "parent", "size", "tail", "tokens")
 
-    def __init__(self, tokens: bytes, parent: Node | None) -> None:
+    def __init__(self, tokens: bytes, size: int, parent: Node | None) -> None:
         self.tokens = tokens
-        self.size = len(tokens)  # bytes of `tokens` that are stored: fewer than there are when the tail was evicted
+        self.size = size  # bytes of `tokens` that are stored: fewer than there are when the tail was evicted or is to come
         self.parent = parent  # None for the root's
-        self.nodes: list[Node] = []
-        self.ends: list[int] = []  # of the nodes, ascending
-        self.locked: list[int] = _UNLOCKED  # ends of the nodes that are locked, ascending
+        self.tail = Node(self, size)  # the node at its end
+        self.ends: list[int] = _NOWHERE  # of the other nodes, ascending
+        self.nodes: list[Node] = _NOBODY
+        self.locked: list[int] = _NOWHERE  # ends of those of them that are locked, ascending
 
     def node_at(self, end: int) -> Node | None:
+        if end == self.size:
+            return self.tail
         i = bisect_left(self.ends, end)
         return self.nodes[i] if i < len(self.ends) and self.ends[i] == end else None
+
+    def place(self, i: int, node: Node) -> None:
+        """Have one more node before the tail, the `i`-th."""
+        if not self.ends:
+            self.ends, self.nodes = [], []
+        self.ends.insert(i, node.end)
+        self.nodes.insert(i, node)
+
+    def trim(self) -> None:
+        """Let go of tokens that are not stored, if they are many."""
+        if self.size < len(self.tokens) - (len(self.tokens) >> 3):
+            self.tokens = self.tokens[: self.size]
 
 
 # What most nodes and runs have, in one piece of memory; never written to.
 _NONE: dict[bytes, _Run] = {}
-_UNLOCKED: list[int] = []
+_NOWHERE: list[int] = []
+_NOBODY: list[Node] = []
 
 
 class RadixTree:
@@ -75,10 +92,12 @@ class RadixTree:
         self.locked_tokens = 0
         self._page_bytes = page_size * TOKEN_BYTES
         self._clock = 0
-        self._nodes = 0
-        # Ends by the time they were last used. Entries are never updated: those that a node has outlived are skipped.
-        self._oldest: list[tuple[int, Node]] = []
-        self.root = self._node(_Run(b"", None), 0)
+        self._nodes = 1
+        # Nodes in the order of their dates. Entries are never updated: those that a node has outlived are skipped. A node
+        # that cannot be evicted loses its entry when its turn comes; should it become an end later, it is the next to go.
+        self._queue: deque[tuple[int, Node]] = deque()
+        self.root = _Run(b"", 0, None).tail
+        self.root.children = {}
 
     @property
     def evictable_tokens(self) -> int:
@@ -86,34 +105,76 @@ class RadixTree:
 
     def match(self, key: bytes, tokens: int | None = None) -> int:
         """Return how many leading tokens of `key` (of its first `tokens`, if given) are stored. Changes nothing."""
-        _, _, at = self._walk(self.root, key, _end(key, tokens))
+        if key[: self._page_bytes] not in self.root.children:
+            return 0
+        _, _, at = self._walk(self.root, key, 0, _end(key, tokens))
         return at // TOKEN_BYTES
 
     def lock(self, key: bytes, tokens: int | None = None) -> tuple[Node, int]:
         """Lock the longest stored prefix of `key` (of its first `tokens`); return where it ends and its length in tokens."""
-        run, end, at = self._walk(self.root, key, _end(key, tokens))
-        node = self._node(run, end)
-        self._hold(node)
+        root = self.root
+        if key[: self._page_bytes] not in root.children:
+            return root, 0
+        run, end, at = self._walk(root, key, 0, _end(key, tokens))
+        node = run.tail if end == run.size else self._node(run, end)
+        if run.parent is root and not node.locks and end == run.size and not run.locked:
+            node.locks = 1
+            self.locked_tokens += end // TOKEN_BYTES
+        else:
+            self._hold(node)
         return node, at // TOKEN_BYTES
 
     def extend(self, node: Node, key: bytes) -> Node:
         """Store `key` (cut to whole pages) beyond `node`, on which the caller holds a lock, and move the lock to its end."""
-        whole = len(key) - len(key) % self._page_bytes
-        run, end, at = self._walk(node, key, whole)
-        last = self._append(run, end, key[at:whole]) if at < whole else self._node(run, end)
-        if last is not node:
-            self._hold(last)
-            self._let_go(node)
-            if not node.locks:
-                self._drop(node)
-        return last
+        return self._extend(node, key, 0, len(key) - len(key) % self._page_bytes, False)
+
+    def extend_to(self, node: Node, key: bytes, start: int, stop: int) -> Node:
+        """Store `key[start:stop]` (in tokens, cut to whole pages) beyond `node`, and move the caller's lock to its end.
+
+        key: the tokens from the root on, of which the first `start` lead to `node`. The tree may keep the key itself.
+        """
+        end = (stop - stop % self.page_size) * TOKEN_BYTES
+        run, root = node.run, self.root
+        if run.parent is root and node.locks == 1 and node.end == run.size and not node.children:
+            # Nobody else is at the end of the run, nor beyond: the node goes on with it.
+            grown = end // TOKEN_BYTES - start
+            if grown > 0:
+                run.tokens = key
+                run.size = node.end = end
+                node.last_used = 0
+                self.total_tokens += grown
+                self.locked_tokens += grown
+            return node
+        if node is root and end and (first := key[: self._page_bytes]) not in root.children:
+            run = root.children[first] = _Run(key, end, root)
+            node = run.tail
+            node.locks = 1
+            self._nodes += 1
+            self.total_tokens += end // TOKEN_BYTES
+            self.locked_tokens += end // TOKEN_BYTES
+            return node
+        return self._extend(node, key, start * TOKEN_BYTES, end, True)
+
+    def finish(self, node: Node, key: bytes, start: int, stop: int) -> None:
+        """`unlock(extend_to(node, key, start, stop))`."""
+        self.unlock(self.extend_to(node, key, start, stop))
 
     def unlock(self, node: Node) -> None:
         """Give back one lock and date the path: it was last used now."""
-        self._clock += 1
-        node.last_used = self._clock
-        self._let_go(node)
-        self._offer(node)
+        run = node.run
+        if (parent := run.parent) is None:
+            return  # nothing was locked
+        self._clock = clock = self._clock + 1
+        node.last_used = clock
+        self._queue.append((clock, node))
+        if parent is self.root and node.locks == 1 and node.end == run.size and not run.locked:
+            node.locks = 0
+            self.locked_tokens -= run.size // TOKEN_BYTES
+        else:
+            self._let_go(node)
+        run.trim()
+        if len(self._queue) > 2 * self._nodes + _QUEUE_SLACK:
+            self._queue = deque([(date, each) for date, each in self._queue if each.last_used == date and each.end > 0])
 
     def evict(self, tokens: int) -> int:
         """Forget at least `tokens` unlocked tokens, in whole pages, if there are so many; return how many were forgotten.
@@ -122,139 +183,165 @@ class RadixTree:
         """
         wanted = -(-tokens // self.page_size) * self._page_bytes
         left = wanted
-        oldest = self._oldest
-        while left > 0 and oldest:
-            last_used, node = oldest[0]
-            if not _evictable(node) or node.last_used != last_used:
-                heappop(oldest)
-                continue
+        queue = self._queue
+        while left > 0 and queue:
+            last_used, node = queue[0]
             run = node.run
-            tail = node.end - (run.ends[-2] if len(run.ends) > 1 else 0)  # what ends here and nowhere earlier
+            size = run.size
+            if node.last_used != last_used or node.end != size or node.locks or node.children:
+                queue.popleft()
+                continue
+            ends = run.ends
+            tail = size - ends[-1] if ends else size  # what ends here and nowhere earlier
             if tail <= left:
-                heappop(oldest)
-            self._cut(node, min(tail, left))
-            left -= min(tail, left)
+                queue.popleft()
+                left -= tail
+                self._remove(run)
+                continue
+            run.size = node.end = size = size - left
+            if size < len(run.tokens) // 2:  # not each time: a tail that goes page by page costs O(1) a page
+                run.tokens = run.tokens[:size]
+            left = 0
         evicted = (wanted - left) // TOKEN_BYTES
         self.total_tokens -= evicted
         return evicted
 
-    def _walk(self, node: Node, key: bytes, end: int) -> tuple[_Run, int, int]:
-        """Follow `key[:end]` from `node` on as far as it is stored; return run, bytes of the run and bytes of the key."""
-        run, here, at, page = node.run, node.end, 0, self._page_bytes
-        while True:
-            size = run.size
-            if here == 0 and size == len(run.tokens) and at + size <= end and key.startswith(run.tokens, at):
-                here = size
-                at += size
-            else:
-                common = common_bytes(run.tokens, here, size, key, at, end, page)
-                here += common
-                at += common
-            if at + page > end or (place := run.node_at(here)) is None:
-                break
+    def _walk(self, node: Node, key: bytes, at: int, end: int) -> tuple[_Run, int, int]:
+        """Follow `key[at:end]` from `node` on as far as it is stored; return the run, and the bytes of it and of the key."""
+        run, here, page = node.run, node.end, self._page_bytes
+        if here < run.size:
+            common = common_bytes(run.tokens, here, run.size, key, at, end, page)
+            here += common
+            at += common
+        while at + page <= end and (place := run.node_at(here)) is not None:
             child = place.children.get(key[at : at + page])
             if child is None:
                 break
-            run, here = child, 0
+            run, here = child, child.size
+            if at + here > end or not key.startswith(run.tokens, at):
+                here = common_bytes(run.tokens, 0, here, key, at, end, page)
+            at += here
         return run, here, at
+
+    def _extend(self, node: Node, key: bytes, at: int, end: int, whole: bool) -> Node:
+        """Store `key[at:end]` (in bytes) beyond `node`. whole: `key` begins at the root."""
+        run, here, at = self._walk(node, key, at, end)
+        last = self._append(run, here, key, at, end, whole) if at < end else self._node(run, here)
+        if last is not node:
+            self._hold(last)
+            self._let_go(node)
+            if not node.locks:
+                self._drop(node)
+            if last.run is not node.run:
+                node.run.trim()
+        return last
 
     def _node(self, run: _Run, end: int) -> Node:
         """The node there, a new one if there is none."""
+        if end == run.size:
+            return run.tail
         i = bisect_left(run.ends, end)
         if i < len(run.ends) and run.ends[i] == end:
             return run.nodes[i]
         node = Node(run, end)
-        run.ends.insert(i, end)
-        run.nodes.insert(i, node)
+        run.place(i, node)
         self._nodes += 1
         return node
 
-    def _append(self, run: _Run, end: int, tokens: bytes) -> Node:
-        """Store new tokens beyond this place: in the same run at its end while it is short, else in a new one."""
-        self.total_tokens += len(tokens) // TOKEN_BYTES
-        place = self._node(run, end)
-        if end == run.size and run.parent is not None and end + len(tokens) <= MERGED_BYTES:
-            run.tokens = run.tokens[:end] + tokens
-            run.size = len(run.tokens)
-            last = self._node(run, run.size)
-            if not place.locks:
-                self._drop(place)  # what is beyond it will be let go later than it was
+    def _append(self, run: _Run, here: int, key: bytes, at: int, end: int, whole: bool) -> Node:
+        """Store new tokens beyond this place: in the same run at its end if that is cheap, else in a new one."""
+        self.total_tokens += (end - at) // TOKEN_BYTES
+        self._nodes += 1
+        place = self._node(run, here)
+        keep = whole and run.parent is self.root  # the key itself
+        size = here + end - at
+        if here == run.size and run.parent is not None and (keep or size <= MERGED_BYTES):
+            run.tokens = key if keep else run.tokens[:here] + key[at:end]
+            run.size = size
+            last = run.tail = Node(run, size)
+            if place.locks:
+                run.locked = [*run.locked, here]  # few are
+            if place.locks or place.children:
+                run.place(len(run.ends), place)
+            else:  # what is beyond it will be let go later than it was
+                place.end = -1
+                self._nodes -= 1
             return last
         if place.children is _NONE:
             place.children = {}
-        child = place.children[tokens[: self._page_bytes]] = _Run(tokens, place)
-        return self._node(child, child.size)
+        tokens = key[at:end]
+        child = place.children[tokens[: self._page_bytes]] = _Run(tokens, len(tokens), place)
+        return child.tail
 
     def _hold(self, node: Node) -> None:
         """Lock `node`, and with it what is before it and not locked yet."""
-        while (parent := node.run.parent) is not None:
+        while (parent := (run := node.run).parent) is not None:
             node.locks += 1
             if node.locks > 1:
                 return
-            locked = node.run.locked
+            end, locked = node.end, run.locked
             before = locked[-1] if locked else 0
-            if node.end > before:
-                self.locked_tokens += (node.end - before) // TOKEN_BYTES
-            if locked:
-                insort(locked, node.end)
+            if end < run.size:
+                if locked:
+                    insort(locked, end)
+                else:
+                    run.locked = [end]
+                if run.tail.locks:
+                    return
+            if end > before:
+                self.locked_tokens += (end - before) // TOKEN_BYTES
+            if before:
                 return
-            node.run.locked = [node.end]
             node = parent
 
     def _let_go(self, node: Node) -> None:
-        while (parent := node.run.parent) is not None:
+        while (parent := (run := node.run).parent) is not None:
             node.locks -= 1
             if node.locks:
                 return
-            locked = node.run.locked
-            del locked[bisect_left(locked, node.end)]
-            left = locked[-1] if locked else 0
-            if node.end > left:
-                self.locked_tokens -= (node.end - left) // TOKEN_BYTES
-            if locked:
+            end, locked = node.end, run.locked
+            if end < run.size:
+                del locked[bisect_left(locked, end)]
+                if run.tail.locks:
+                    return
+            before = locked[-1] if locked else 0
+            if end > before:
+                self.locked_tokens -= (end - before) // TOKEN_BYTES
+            if before:
                 return
-            node.run.locked = _UNLOCKED
             node = parent
 
-    def _offer(self, node: Node) -> None:
-        """Remember a node as one to evict, if it is an unlocked end."""
-        if not _evictable(node):
-            return
-        heappush(self._oldest, (node.last_used, node))
-        if len(self._oldest) > 2 * self._nodes + _HEAP_SLACK:
-            self._oldest = [(date, end) for date, end in self._oldest if end.last_used == date and _evictable(end)]
-            heapify(self._oldest)
-
-    def _cut(self, node: Node, tail: int) -> None:
-        """Take so many bytes off the end of a run, where `node` is, at most down to the node before it."""
-        run = node.run
-        run.size -= tail
-        if run.size < len(run.tokens) // 2:  # not each time: a tail that goes page by page costs O(1) a page
-            run.tokens = run.tokens[: max(run.size, self._page_bytes)]
-        before = run.ends[-2] if len(run.ends) > 1 else 0
-        if run.size > before:
-            node.end = run.ends[-1] = run.size
-            return
-        run.ends.pop()
-        run.nodes.pop()
+    def _remove(self, run: _Run) -> None:
+        """Take off a run what is beyond the last node before its tail: the oldest of all that is not locked."""
+        node = run.tail
         node.end = -1
         self._nodes -= 1
-        if before:
-            self._offer(run.nodes[-1])
-        else:
-            self._take_off(run, node.last_used)
-
-    def _take_off(self, run: _Run, last_used: int) -> None:
-        """Remove an empty run, whose last token was the oldest of all that is not locked."""
+        if run.ends:
+            run.size = run.ends.pop()
+            run.tail = run.nodes.pop()
+            if run.tail.locks:
+                run.locked.pop()
+            if run.size < len(run.tokens) // 2:
+                run.tokens = run.tokens[: run.size]
+            self._uncover(run.tail)
+            return
         place = run.parent
         assert place is not None
         del place.children[run.tokens[: self._page_bytes]]
-        if place.children:
+        del run.tail  # the two refer to each other: nobody should have to look for them
+        run.size = 0
+        if place.children or place is self.root:
             return
         place.children = _NONE
-        self._offer(place)
-        if not place.locks and place.last_used <= last_used:
+        self._uncover(place)
+        if not place.locks and place.last_used <= node.last_used:
             self._drop(place)  # what is beyond it is at least as young
+
+    def _uncover(self, node: Node) -> None:
+        """Have a node in the queue beyond which nothing is left, if its turn has been passed over."""
+        queue = self._queue
+        if not queue or node.last_used <= queue[0][0]:
+            queue.appendleft((node.last_used, node))
 
     def _drop(self, node: Node) -> None:
         """Remove a node that says nothing any more: nothing branches off, and what is beyond it is used later."""
@@ -279,10 +366,6 @@ def common_bytes(tokens: bytes, start: int, stop: int, key: bytes, at: int, end:
             most = middle - 1
         middle = (same + most + 1) // 2
     return same * page_bytes
-
-
-def _evictable(node: Node) -> bool:
-    return node.end == node.run.size > 0 and not node.children and not node.locks
 
 
 def _end(key: bytes, tokens: int | None) -> int:
