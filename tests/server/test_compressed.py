@@ -85,6 +85,7 @@ def outcome(plan: Plan, compressed: bool) -> list[Any]:
             cluster.cancel(requests[number], at_s)
         else:
             looks.append([(s.running, s.waiting, s.kv_used_tokens, s.cached_tokens) for s in cluster.snapshot()])
+            looks.append([(instance.unfinished, instance.load) for instance in made])
     note(cluster.advance(math.inf))
     if compressed:
         for request in requests:

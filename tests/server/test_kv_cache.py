@@ -15,7 +15,7 @@ def cache(kv_tokens: int, page_size: int = 1, *, prefix_caching: bool = True) ->
 
 def sequence(first: int, prompt: int, output: int = 1) -> Sequence:
     ids = np.arange(first, first + prompt, dtype=np.int32)
-    return Sequence.of(Request(first, ids, np.arange(first + 500, first + 500 + output, dtype=np.int32)))
+    return Sequence(Request(first, ids, np.arange(first + 500, first + 500 + output, dtype=np.int32)))
 
 
 def test_capacity_and_allocations_are_whole_pages() -> None:

@@ -33,7 +33,7 @@ def cache(*tiers: TierSpec, kv_tokens: int = 100, page_size: int = 1) -> TieredK
 
 def sequence(first: int, prompt: int, output: int = 1) -> Sequence:
     ids = np.arange(first, first + prompt, dtype=np.int32)
-    return Sequence.of(Request(first, ids, np.arange(first + 500, first + 500 + output, dtype=np.int32)))
+    return Sequence(Request(first, ids, np.arange(first + 500, first + 500 + output, dtype=np.int32)))
 
 
 def serve(kv: TieredKVCache, one: Sequence) -> None:

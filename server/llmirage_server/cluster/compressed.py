@@ -55,6 +55,9 @@ class CompressedInstance(Instance):
     that an onlooker cut out of a run (`_flight`), or waiting for the next step to begin.
     """
 
+    unfinished = 0  # kept up to date here: routers ask every instance for every request
+    load = 0
+
     def __init__(self, index: int, step_model: Any, limits: EngineLimits, *, front_end_s: float = 0.0) -> None:
         super().__init__(index, step_model, limits, front_end_s=front_end_s)
         self.ends_s = array("d")
@@ -90,6 +93,8 @@ class CompressedInstance(Instance):
 
     def submit(self, request: Request, now: float) -> None:
         super().submit(request, now)
+        self.unfinished += 1
+        self.load += 4
         if self._formed:
             self._aim()
 
@@ -103,6 +108,7 @@ class CompressedInstance(Instance):
             self._dissolve()
         lost = super().evacuate()
         self._form()
+        self._count()
         return lost
 
     def cancel(self, request: Request, now: float) -> None:
@@ -110,13 +116,16 @@ class CompressedInstance(Instance):
             self._settle(now)
             self._dissolve()
         super().cancel(request, now)
+        self._count()
 
     def next_event_time(self) -> float:
         return self._event_s if self._formed else super().next_event_time()
 
     def advance(self) -> StepEnd | None:
         if not self._formed:
-            return super().advance()
+            end = super().advance()
+            self._count()
+            return end
         if self._run_steps:
             return self._end_run(self._event_s)
         if self._flight is not None:
@@ -128,7 +137,13 @@ class CompressedInstance(Instance):
             self._begin(start_s)
         if self._formed:
             self._aim()
+        else:
+            self._count()
         return None
+
+    def _count(self) -> None:
+        running, waiting = self.running, self.waiting
+        self.unfinished, self.load = waiting + running, 4 * waiting + running
 
     # --- time ---
 
@@ -200,6 +215,7 @@ class CompressedInstance(Instance):
         elif alone and self._front_end_s and self._scheduler.has_work:
             self._begin(now)
             if not self._formed:
+                self._count()
                 return
         self._aim()
 
@@ -221,6 +237,7 @@ class CompressedInstance(Instance):
         if self.trace is not None:
             self.trace.append(StepSpan(start_s, end_s, 1, sum([chunk[0] for chunk in step.prefill]), batch.size))
         self._fly(step, end_s)
+        self._count()
         return True
 
     def _fly(self, step: Step, end_s: float) -> None:
@@ -331,6 +348,8 @@ class CompressedInstance(Instance):
             kv.finish(sequence)
             del self._sequences[request]
             requests.append(request)
+        self.unfinished -= len(done)
+        self.load -= len(done)
         return StepEnd(now, self.index, requests)
 
     def batches(self) -> list[StepBatch]:

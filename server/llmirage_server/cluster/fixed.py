@@ -59,7 +59,7 @@ class FixedInstance(InstanceBase):
         return self.kv.capacity_tokens
 
     def submit(self, request: Request, now: float) -> None:
-        sequence = self._sequences[request] = Sequence.of(request)
+        sequence = self._sequences[request] = Sequence(request)
         self.kv.acquire(sequence)
         if math.isnan(request.admitted_s):
             request.admitted_s = now
@@ -69,7 +69,7 @@ class FixedInstance(InstanceBase):
         self._plan(request, now + self._ttft_s)
 
     def receive(self, request: Request, now: float) -> None:
-        sequence = self._sequences[request] = Sequence.of(request)
+        sequence = self._sequences[request] = Sequence(request)
         self.kv.acquire(sequence)
         self._remember(sequence, sequence.tokens - 1)
         self._plan(request, now + self._itl_s)

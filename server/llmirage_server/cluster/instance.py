@@ -103,8 +103,13 @@ class Instance(InstanceBase):
     def submit(self, request: Request, now: float) -> None:
         scheduler, sequence = self._place(request)
         arrival_s = now if math.isnan(request.arrival_s) else request.arrival_s
-        if arrival_s + self._front_end_s > now:
-            insort(self._arriving, (arrival_s + self._front_end_s, scheduler, sequence), key=lambda entry: entry[0])
+        seen_s = arrival_s + self._front_end_s
+        if seen_s > now:
+            arriving = self._arriving
+            if arriving and arriving[-1][0] > seen_s:
+                insort(arriving, (seen_s, scheduler, sequence), key=lambda entry: entry[0])
+            else:
+                arriving.append((seen_s, scheduler, sequence))
         else:
             self._wake(now)
             scheduler.add(sequence)
@@ -250,7 +255,7 @@ class Instance(InstanceBase):
 
     def _place(self, request: Request) -> tuple[Scheduler, Sequence]:
         """Put a request on a rank."""
-        sequence = Sequence.of(request)
+        sequence = Sequence(request)
         scheduler = self.schedulers[0] if len(self.schedulers) == 1 else self._choose(sequence)
         self._sequences[request] = scheduler, sequence
         return scheduler, sequence

@@ -11,7 +11,7 @@ room: engines compute its KV with the next turn, which makes that turn's prefill
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from llmirage_server.cluster.instance_base import TierSnapshot
 from llmirage_server.cluster.limits import EngineLimits
@@ -20,34 +20,37 @@ from llmirage_server.cluster.radix_tree import TOKEN_BYTES, Node, RadixTree
 from llmirage_server.cluster.request import Request
 
 
-@dataclass(slots=True, eq=False)
 class Sequence:
     """A request on an instance: `computed` of its `tokens` known tokens (prompt and produced ones) have their KV.
 
     While a step is in flight, `computed` already counts what the step computes.
     """
 
-    request: Request
-    key: bytes  # of the prompt and the whole output
-    prompt_tokens: int
-    max_tokens: int  # prompt and output
-    tokens: int
-    node: Node | None = field(default=None, init=False)  # where its part of the tree ends, locked
-    in_tree: int = field(default=0, init=False)
-    computed: int = field(default=0, init=False)
-    expected: int = field(default=0, init=False)  # tokens that its scheduler counts on at most, for a reservation of memory
-    stored: list[int] = field(default_factory=list, init=False)  # how far each offload tier has it, or will have it
+    __slots__ = (
+        "computed",
+        "expected",
+        "in_tree",
+        "key",
+        "max_tokens",
+        "node",
+        "prompt_tokens",
+        "request",
+        "stored",
+        "tokens",
+    )
 
-    @classmethod
-    def of(cls, request: Request) -> Sequence:
-        prompt_tokens = len(request.prompt)
-        return cls(
-            request=request,
-            key=request.key,
-            prompt_tokens=prompt_tokens,
-            max_tokens=prompt_tokens + len(request.output),
-            tokens=prompt_tokens + request.produced,
-        )
+    def __init__(self, request: Request) -> None:
+        prompt_tokens = request.prompt_tokens
+        self.request = request
+        self.key = request.key  # of the prompt and the whole output
+        self.prompt_tokens = prompt_tokens
+        self.max_tokens = prompt_tokens + request.output_tokens  # prompt and output
+        self.tokens = prompt_tokens + request.produced
+        self.node: Node | None = None  # where its part of the tree ends, locked
+        self.in_tree = 0
+        self.computed = 0
+        self.expected = 0  # tokens that its scheduler counts on at most, for a reservation of memory
+        self.stored: list[int] | None = None  # how far each offload tier has it, or will have it
 
 
 @dataclass(slots=True, eq=False)
@@ -65,6 +68,8 @@ class KVCache:
     `tiered_cache.py` adds offload tiers: KV can then be on its way to the GPU. `now_s` is the time of the present step's
     start or end, for their links; whoever calls sets it.
     """
+
+    tiered = False  # is there KV that could be loaded?
 
     def __init__(self, limits: EngineLimits) -> None:
         self.page_size = limits.page_size
@@ -102,13 +107,16 @@ class KVCache:
 
     def fits(self, sequence: Sequence, tokens: int) -> bool:
         """Could the sequence hold `tokens` tokens now, if everything unlocked were evicted?"""
-        needed = self._pages(tokens) - self._pages(sequence.computed)
-        return needed <= self.free_tokens + self.tree.evictable_tokens
+        page = self.page_size
+        needed = (-(-tokens // page) - -(-sequence.computed // page)) * page
+        return needed <= self.capacity_tokens - self.own_tokens - self.tree.locked_tokens
 
     def allocate(self, sequence: Sequence, new_tokens: int) -> bool:
         """Make room for the KV of the next `new_tokens` and count them as computed; if it is full, return False."""
-        computed = sequence.computed + new_tokens
-        if not self._take(self._pages(computed) - self._pages(sequence.computed)):
+        before, page = sequence.computed, self.page_size
+        computed = before + new_tokens
+        pages = -(-computed // page) - -(-before // page)
+        if pages and not self._take(pages * page):
             return False
         sequence.computed = computed
         return True
@@ -165,18 +173,22 @@ class KVCache:
 
     def finish(self, sequence: Sequence) -> None:
         """Remember all of a sequence that has produced its last token, and release it. Nothing is evicted for that token."""
-        if self.prefix_caching and sequence.computed == sequence.max_tokens - 1 and self.free_tokens >= self.page_size:
-            self.allocate(sequence, 1)
+        computed, page = sequence.computed, self.page_size
+        if self.prefix_caching and computed == sequence.max_tokens - 1 and self.free_tokens >= page:
+            if computed % page == 0:
+                self.own_tokens += page
+            sequence.computed = computed + 1
         self.commit(sequence)
         self.release(sequence)
 
     def release(self, sequence: Sequence) -> None:
         """Give back the sequence's own pages and its lock; its part of the tree may be evicted from now on."""
-        self.own_tokens -= self._pages(sequence.computed) - sequence.in_tree
+        page = self.page_size
+        self.own_tokens -= -(-sequence.computed // page) * page - sequence.in_tree
         if sequence.node is not None:
             self.tree.unlock(sequence.node)
         sequence.node, sequence.in_tree, sequence.computed = None, 0, 0
-        sequence.stored = []
+        sequence.stored = None
         self.changes += 1
 
     def clear(self) -> None:

@@ -24,6 +24,8 @@ def make_kv_cache(limits: EngineLimits, tiers: Seq[TierSpec], kv_bytes_per_token
 
 
 class TieredKVCache(KVCache):
+    tiered = True
+
     def __init__(self, limits: EngineLimits, tiers: Seq[TierSpec], kv_bytes_per_token: float) -> None:
         """tiers: the nearest first. Raises ValueError if they cannot work."""
         if not limits.enable_prefix_caching:

@@ -33,7 +33,12 @@ class Step:
 
 
 class Scheduler(ABC):
-    """The waiting and the running sequences of one instance, or of one of its attention data-parallel ranks."""
+    """The waiting and the running sequences of one instance, or of one of its attention data-parallel ranks.
+
+    reserves: whether it goes by the tokens that sequences are expected to have in the end.
+    """
+
+    reserves = True
 
     def __init__(self, limits: EngineLimits, kv: KVCache, role: Role = "both", *, pipelined: bool = False) -> None:
         self.kv = kv
@@ -72,9 +77,10 @@ class Scheduler(ABC):
 
     def add(self, sequence: Sequence) -> None:
         """Put a sequence into the queue."""
-        request = sequence.request
-        allowed = sequence.prompt_tokens + max(request.max_tokens, len(request.output))
-        sequence.expected = min(allowed, self.limits.max_request_tokens, self.kv.capacity_tokens)
+        if self.reserves:
+            request = sequence.request
+            allowed = sequence.prompt_tokens + max(request.max_tokens, request.output_tokens)
+            sequence.expected = min(allowed, self.limits.max_request_tokens, self.kv.capacity_tokens)
         self._enqueue(sequence)
 
     def receive(self, sequence: Sequence) -> None:
@@ -231,7 +237,7 @@ class Scheduler(ABC):
 
     def _loads(self, sequence: Sequence) -> bool:
         """Have a waiting sequence loaded, if an offload tier has more of its KV than is here; it has left the queue then."""
-        if sequence in self._received or not self.kv.start_load(sequence):
+        if sequence in self._received or not self.kv.tiered or not self.kv.start_load(sequence):
             return False
         self.waiting.remove(sequence)
         return True
@@ -245,15 +251,18 @@ class Scheduler(ABC):
             return
         self.waiting.remove(sequence)
         self.running.append(sequence)
-        request = sequence.request
-        if math.isnan(request.admitted_s):
+        request, computed = sequence.request, sequence.computed
+        if request.admitted_s != request.admitted_s:  # NaN
             request.admitted_s = now
-            request.cached_tokens = sequence.computed
+            request.cached_tokens = computed
             self.prefix_query_tokens += sequence.prompt_tokens
-            self.prefix_hit_tokens += sequence.computed
+            self.prefix_hit_tokens += computed
         self.kv.allocate(sequence, new_tokens)
         self._prefilling.add(sequence)
-        self._add_chunk(step, sequence, new_tokens)
+        step.prefill.append((new_tokens, computed))
+        step.prefill_sequences.append(sequence)
+        if computed + new_tokens == sequence.tokens:
+            step.sequences.append(sequence)
 
     def _join(self, sequence: Sequence) -> None:
         """Admit an acquired sequence whose KV was computed elsewhere: it can decode."""
@@ -268,7 +277,7 @@ class Scheduler(ABC):
     @property
     def _available(self) -> int:
         """What is free, or could be by forgetting."""
-        return self.kv.free_tokens + self.kv.tree.evictable_tokens
+        return self.kv.room_tokens
 
     def _needs(self, sequence: Sequence, tokens: int) -> int:
         """What a sequence needs, beyond what it holds, to have `tokens` tokens computed."""

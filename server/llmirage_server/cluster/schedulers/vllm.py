@@ -22,6 +22,8 @@ from llmirage_server.cluster.schedulers.base import Scheduler, Step
 
 
 class VllmScheduler(Scheduler):
+    reserves = False
+
     def _form(self, now: float) -> Step:
         step = Step()
         preemptions = self.preemptions
@@ -85,8 +87,13 @@ class VllmScheduler(Scheduler):
             self.waiting
             and len(self.running) < self.limits.max_num_seqs
             and decodes < self.limits.max_num_batched_tokens
-            and self._blocked != (self.waiting[0], self.kv.changes)
+            and not self._is_blocked(self.waiting[0])
         )
+
+    def _is_blocked(self, sequence: Sequence) -> bool:
+        """Whether it did not fit, and nothing has changed since."""
+        blocked = self._blocked
+        return blocked is not None and blocked[0] is sequence and blocked[1] == self.kv.changes
 
     def form_beside(self, step: Step, decodes: int, decode_pages: int, now: float) -> bool:
         """Form a step beside so many decoding sequences, which need so many pages; False if someone must be preempted.
@@ -102,9 +109,10 @@ class VllmScheduler(Scheduler):
                 chunks.append((sequence, new_tokens))
                 needed += self._needs(sequence, sequence.computed + new_tokens)
                 budget -= new_tokens
-        if needed > self._available:
+        if needed > kv.room_tokens:
             return False
-        kv.take_pages(decode_pages)
+        if decode_pages:
+            kv.take_pages(decode_pages)
         for sequence, new_tokens in chunks:
             kv.allocate(sequence, new_tokens)
             self._add_chunk(step, sequence, new_tokens)
@@ -146,7 +154,10 @@ class VllmScheduler(Scheduler):
         super()._preempt(sequence)
 
     def _enqueue(self, sequence: Sequence) -> None:
-        at = len(self.waiting)
+        at = len(self.waiting) if self.limits.schedule_policy == "priority" else 0
+        if not at:
+            self.waiting.append(sequence)
+            return
         while at and self._priority(self.waiting[at - 1]) > self._priority(sequence):
             at -= 1
         self.waiting.insert(at, sequence)
@@ -162,16 +173,16 @@ class VllmScheduler(Scheduler):
 
     def _admit(self, step: Step, budget: int, now: float) -> None:
         """Admit from the head of the queue while there is room for the whole prompt."""
-        kv = self.kv
-        while self.waiting and budget and len(self.running) < self.limits.max_num_seqs:
-            sequence = self.waiting[0]
-            if self._blocked == (sequence, kv.changes):
+        kv, limits, waiting, running, received = self.kv, self.limits, self.waiting, self.running, self._received
+        while waiting and budget and len(running) < limits.max_num_seqs:
+            sequence = waiting[0]
+            if self._is_blocked(sequence):
                 break
             if self._loads(sequence):
                 continue
             kv.acquire(sequence)
-            missing = 1 if sequence in self._received else self._chunk(sequence.tokens - sequence.computed)
-            may_chunk = self.limits.enable_chunked_prefill or missing <= budget
+            missing = 1 if sequence in received else self._chunk(sequence.tokens - sequence.computed)
+            may_chunk = limits.enable_chunked_prefill or missing <= budget
             if not may_chunk or not kv.fits(sequence, sequence.tokens):
                 kv.release(sequence)
                 self._blocked = (sequence, kv.changes)
