@@ -95,8 +95,7 @@ class CompressedInstance(Instance):
         super().submit(request, now)
         self.unfinished += 1
         self.load += 4
-        if self._formed:
-            self._aim()
+        self._aim()
 
     def reach(self, now: float) -> None:
         if self._formed:
@@ -135,10 +134,7 @@ class CompressedInstance(Instance):
             self._wake(self._arriving[0][0])
         else:
             self._begin(start_s)
-        if self._formed:
-            self._aim()
-        else:
-            self._count()
+        self._aim()
         return None
 
     def _count(self) -> None:
@@ -148,7 +144,7 @@ class CompressedInstance(Instance):
     # --- time ---
 
     def _aim(self) -> None:
-        """Find the next event."""
+        """Find the next event; while not formed, nobody asks for it."""
         arriving = self._arriving
         if self._run_steps:
             ends = self._run_ends
@@ -194,6 +190,7 @@ class CompressedInstance(Instance):
         if not (self._begin_run(start_s) if self._steady_now else self._begin_step(start_s)):
             self._dissolve()
             super()._begin(start_s)
+            self._count()
 
     @property
     def _steady_now(self) -> bool:
@@ -214,9 +211,6 @@ class CompressedInstance(Instance):
             self._begin_run(now)
         elif alone and self._front_end_s and self._scheduler.has_work:
             self._begin(now)
-            if not self._formed:
-                self._count()
-                return
         self._aim()
 
     # --- steps that may have prompts ---

@@ -15,7 +15,6 @@ from operator import itemgetter
 
 from llmirage_server.cluster.kv_cache import Sequence
 
-
 # A sequence in the batch: number of the step that brings its last token; the order in which the instance runs its sequences;
 # its base; number of the step that brought its first token here; the sequence. Of two that are done with the same step the
 # one that joined first is the smaller. (A plain tuple: it is made once a request.)

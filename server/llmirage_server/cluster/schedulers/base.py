@@ -9,7 +9,6 @@ prompt and what it had produced, except for what the prefix cache still remember
 
 from __future__ import annotations
 
-import math
 import sys
 from abc import ABC, abstractmethod
 from collections import deque
