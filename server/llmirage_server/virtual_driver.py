@@ -101,22 +101,19 @@ class ClusterRun:
         """
         cluster, onlooker = self.cluster, self._onlooker
         while True:
-            stop = to if onlooker is None else min(to, onlooker.next_s)
-            ends = cluster.advance(stop, 1)
-            if not ends:
-                if onlooker is not None and stop == onlooker.next_s:
-                    if cluster.next_event_time() == math.inf:
-                        onlooker.skip(to)
-                        return to
-                    onlooker.look(stop)
-                if stop == to:
-                    return to
+            stop = to if onlooker is None or to < onlooker.next_s else onlooker.next_s
+            ends = cluster.advance_to_next(stop)
+            if ends:
+                if self._note(ends):
+                    return ends[-1].time_s
                 continue
-            if self._note(ends):
-                now = ends[-1].time_s
-                if cluster.next_event_time() <= now:
-                    self._note(cluster.advance(now))
-                return now
+            if onlooker is not None and stop == onlooker.next_s:
+                if cluster.next_event_time() == math.inf:
+                    onlooker.skip(to)
+                    return to
+                onlooker.look(stop)
+            if stop == to:
+                return to
 
     def _note(self, ends: list[StepEnd]) -> bool:
         """Write down when tokens came; True if a request is over."""
@@ -125,12 +122,12 @@ class ClusterRun:
             now = end.time_s
             for request in end.emitted:
                 flight: Flight = request.tag
-                if not request.failed and not request.spans:
+                if not request.spans and not request.failed:
                     token_s = flight.token_s
                     token_s.append(now)
                     if len(token_s) < request.produced:  # speculation
                         token_s.extend([now] * (request.produced - len(token_s)))
-                if request.failed or request.finished_s <= now:
+                if request.finished_s <= now or request.failed:
                     any_over = True
                     self.under_way -= 1
                     self.waited_s.append(request.admitted_s - request.arrival_s)

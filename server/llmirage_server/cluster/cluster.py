@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
+from heapq import heappop, heapreplace
 from typing import Literal
 
+from llmirage_server.cluster.agenda import Agenda
 from llmirage_server.cluster.instance_base import InstanceBase, InstanceSnapshot
 from llmirage_server.cluster.kv_admission import KVAdmission, travelling_tokens
-from llmirage_server.cluster.kv_transfer import KVLink, KVTransfers, TransferSnapshot
+from llmirage_server.cluster.kv_transfer import KVLink, KVTransfers
 from llmirage_server.cluster.lifecycle import Lifecycle, LifecycleEvent
 from llmirage_server.cluster.limits import EngineLimits
-from llmirage_server.cluster.pools import Front, Pool, Pools, accepting_front
+from llmirage_server.cluster.pools import Front, ModelPools, Pool, Pools, accepting_front
 from llmirage_server.cluster.radix_tree import TOKEN_BYTES
 from llmirage_server.cluster.readings import ClusterReadings
 from llmirage_server.cluster.request import Request, StepEnd
@@ -70,8 +72,11 @@ class Cluster(ClusterReadings):
         self._waiting: dict[Request, None] = {}  # for any instance that accepts them
         self._undelivered: dict[Request, None] = {}  # handed over, for any decode instance that accepts them
         self._now = -math.inf
-        # By instance; then, after all of them, the next arrival of KV and the next event of an instance's life.
-        self._events = [instance.next_event_time() for instance in self._instances] + [math.inf, self._next_life_s()]
+        # Of the instances; then, after all of them, the next arrival of KV and the next event of an instance's life.
+        self._agenda = Agenda(len(self._instances) + 2)
+        for index in range(len(self._instances)):
+            self._look_again(index)
+        self._note_life()
         self.router_errors: list[str] = []  # of users' own routers, for requests that failed when they were routed again
         self._held: list[StepEnd] = []  # happened before a submit or cancel, not yet returned by advance
 
@@ -93,16 +98,16 @@ class Cluster(ClusterReadings):
         prompt_tokens, output_tokens = request.prompt_tokens, request.output_tokens
         if not prompt_tokens or not output_tokens:
             raise ValueError("a request needs at least one prompt token and one output token")
-        max_request_tokens = self._pools.serving(request.model).max_request_tokens
-        if prompt_tokens + output_tokens > max_request_tokens:
+        serving = self._pools.serving(request.model)
+        if prompt_tokens + output_tokens > serving.max_request_tokens:
             raise ValueError(
                 f"a request of {prompt_tokens} prompt and {output_tokens} output tokens can never finish: "
-                f"an instance has room for {max_request_tokens} tokens"
+                f"an instance has room for {serving.max_request_tokens} tokens"
             )
-        self._held.extend(self._run(now, sys.maxsize))
+        self._go_to(now)
         request.arrival_s = self._now
         self._scaling.arrived(request.model)
-        if not self._place(request):
+        if not self._place(request, serving):
             self._held.append(StepEnd(self._now, -1, [request]))
 
     def cancel(self, request: Request, now: float) -> None:
@@ -110,7 +115,7 @@ class Cluster(ClusterReadings):
 
         Nothing happens if the request has finished, failed or been cancelled by `now`, or was never submitted.
         """
-        self._held.extend(self._run(now, sys.maxsize))
+        self._go_to(now)
         if request.cancelled or request.failed or request.produced == request.output_tokens:
             return
         if request in self._waiting:
@@ -119,7 +124,7 @@ class Cluster(ClusterReadings):
         elif request.instance >= 0:
             request.cancelled = True
             self._transfers.drop(request)
-            self._events[-2] = self._transfers.next_s
+            self._note_arrival()
             self._undelivered.pop(request, None)
             self._admission.drop(request)
             self._instances[request.instance].cancel(request, self._now)
@@ -129,7 +134,7 @@ class Cluster(ClusterReadings):
 
     def clear_cache(self, now: float) -> None:
         """Let all instances forget the KV that no request uses. Nobody tells the routers, as in life."""
-        self._held.extend(self._run(now, sys.maxsize))
+        self._go_to(now)
         self._reach()
         for instance in self._instances:
             instance.clear_cache()
@@ -137,7 +142,7 @@ class Cluster(ClusterReadings):
     def catch_up(self, now: float) -> None:
         """Let instances come and go until `now` in a cluster without requests, which nobody drives meanwhile."""
         if not self._held and self._idle():
-            self._run(now, sys.maxsize)
+            self._run(now)
 
     def next_event_time(self) -> float:
         """When `advance` should be called next; inf when idle.
@@ -146,8 +151,8 @@ class Cluster(ClusterReadings):
         """
         if self._held:
             return self._held[0].time_s
-        now = min(self._events)
-        return math.inf if now == self._events[-1] and self._idle() else now
+        now = min(self._agenda.times)
+        return math.inf if now == self._agenda.times[-1] and self._idle() else now
 
     def advance(self, to: float, max_steps: int | None = None) -> list[StepEnd]:
         """Let everything happen up to and including `to`; return what brought tokens or failures, in time order.
@@ -162,62 +167,92 @@ class Cluster(ClusterReadings):
         ends, self._held = self._held[:max_steps], self._held[max_steps:]
         return ends
 
-    @property
-    def waiting(self) -> int:
-        """Requests that wait for an instance that accepts them."""
-        return len(self._waiting) + len(self._undelivered)
+    def advance_to_next(self, to: float) -> list[StepEnd]:
+        """`advance` to the end of the first instant that brings tokens or failures, or to `to` if there is none before."""
+        if self._held:
+            return self.advance(self._held[-1].time_s)
+        return self._run(to, one_instant=True)
 
-    @property
-    def transfers(self) -> TransferSnapshot:
-        return self._transfers.snapshot()
+    def _go_to(self, now: float) -> None:
+        """Let everything happen up to and including `now`, before the caller does something."""
+        heap = self._agenda.heap
+        if heap and heap[0][0] <= now:
+            self._held.extend(self._run(now))
+        elif self._now < now < math.inf:
+            self._now = now
 
-    def _run(self, to: float, max_steps: int) -> list[StepEnd]:
+    def _run(self, to: float, max_steps: int = sys.maxsize, one_instant: bool = False) -> list[StepEnd]:
+        """`advance` without what is held back. one_instant: go no further than the first instant that brings something."""
         ends: list[StepEnd] = []
-        events, instances = self._events, self._instances
-        while (now := min(events)) <= to and now < math.inf:
-            if len(ends) >= max_steps:
-                return ends
-            index = events.index(now)
-            if index < len(instances):
-                end = instances[index].advance()
-                events[index] = instances[index].next_event_time()
+        heap, times, instances, draining = self._agenda.heap, self._agenda.times, self._instances, self._lifecycle.draining
+        while heap:
+            now, index = heap[0]
+            if now != times[index]:
+                heappop(heap)
+                continue
+            if now > to or len(ends) >= max_steps:
+                break
+            if index < len(instances):  # most often, and most of that concerns nobody else
+                instance = instances[index]
+                end = instance.advance()
+                next_s = times[index] = instance.next_event_time()
+                if next_s < math.inf:
+                    heapreplace(heap, (next_s, index))
+                else:
+                    heappop(heap)
+                if now > self._now:
+                    self._now = now
                 if end is not None:
                     ends.append(end)
-                    if self._decodes[index]:
-                        self._now = max(self._now, now)
-                        self._send(index)
-                    elif end.handed_over:
-                        self._now = max(self._now, now)
-                        failed = [request for request in end.handed_over if not self._deliver(request)]
-                        if failed:
-                            ends.append(StepEnd(now, index, failed))
-            elif index == len(instances):
-                self._now = max(self._now, now)
-                self._receive()
-            elif to == math.inf and self._idle():
-                return ends
+                    if end.handed_over or self._decodes[index]:
+                        ends += self._pass_on(end)
             else:
-                self._now = max(self._now, now)
-                ends.extend(self._live())
-            self._now = max(self._now, now)
-            if self._lifecycle.draining:
+                if index > len(instances) and to == math.inf and self._idle():
+                    break
+                heappop(heap)
+                times[index] = math.inf  # until the next one is known
+                if now > self._now:
+                    self._now = now
+                if index == len(instances):
+                    self._receive()
+                else:
+                    ends += self._live()
+            if draining:
                 self._retire()
-        if to < math.inf and len(ends) < max_steps:  # else the caller learns of these before time goes on
-            self._now = max(self._now, to)
+            if ends and one_instant:
+                to = now
+        if to < math.inf and len(ends) < max_steps and to > self._now:  # else the caller learns of these before time goes on
+            self._now = to
         return ends
 
-    def _place(self, request: Request) -> bool:
+    def _pass_on(self, end: StepEnd) -> list[StepEnd]:
+        """After a step of an instance that prefills or decodes only; return what fails."""
+        if self._decodes[end.instance]:
+            self._send(end.instance)
+            return []
+        failed = [request for request in end.handed_over if not self._deliver(request)]
+        return [StepEnd(self._now, end.instance, failed)] if failed else []
+
+    def _look_again(self, index: int) -> None:
+        self._agenda.note(index, self._instances[index].next_event_time())
+
+    def _note_arrival(self) -> None:
+        self._agenda.note(len(self._instances), self._transfers.next_s)
+
+    def _note_life(self) -> None:
+        self._agenda.note(len(self._instances) + 1, min(self._lifecycle.next_s, self._scaling.next_s))
+
+    def _place(self, request: Request, serving: ModelPools) -> bool:
         """Send a request to an instance, or let it wait; False if it fails because none will ever accept it."""
-        fronts = self._pools.serving(request.model).entry
-        front = accepting_front(fronts)
+        front = accepting_front(serving.entry)
         if front is None:
-            return self._wait(request, fronts, self._waiting)
+            return self._wait(request, serving.entry, self._waiting)
         if front.router.reads_kv:
             self._reach()
-        instance = front.choose(request)
+        now, instance = self._now, front.choose(request)
         request.instance = instance.index
-        request.placed_s = self._now
-        instance.submit(request, self._now)
+        request.placed_s = now
+        instance.submit(request, now)
         self._look_again(instance.index)
         return True
 
@@ -248,7 +283,7 @@ class Cluster(ClusterReadings):
             bytes_ = tokens * sender.kv_bytes_per_token + sender.kv_bytes_per_sequence
             began_s = max(request.admitted_s, request.placed_s)
             self._transfers.send(request, request.instance, target, tokens, bytes_, began_s, self._now)
-            self._events[-2] = self._transfers.next_s
+            self._note_arrival()
 
     def _send_all(self) -> None:
         """The same for all, after what may have made room anywhere."""
@@ -266,7 +301,7 @@ class Cluster(ClusterReadings):
     def _place_again(self, request: Request) -> bool:
         """`_place` for a request that the caller has long handed in: a router that does not work makes it fail."""
         try:
-            return self._place(request)
+            return self._place(request, self._pools.serving(request.model))
         except RouterError as error:
             self.router_errors.append(str(error))
             request.failed = True
@@ -283,7 +318,7 @@ class Cluster(ClusterReadings):
     def _receive(self) -> None:
         """The next KV arrives: the prefill instance may forget it, the decode instance goes on."""
         transfer = self._transfers.take()
-        self._events[-2] = self._transfers.next_s
+        self._note_arrival()
         request = transfer.request
         self._instances[transfer.source].release_transferred(request, self._now)
         self._look_again(transfer.source)
@@ -301,7 +336,7 @@ class Cluster(ClusterReadings):
         index = self._lifecycle.next_instance
         stands_still = not self._lifecycle.accepts(index) and not self._busy(index)
         event = self._lifecycle.take()
-        self._events[-1] = self._next_life_s()
+        self._note_life()
         self._pools.refresh(self._lifecycle.accepts)
         if event.action == "crash":
             return self._crash(index)
@@ -320,16 +355,13 @@ class Cluster(ClusterReadings):
         self._reach()
         self._scaling.look(self._now, self._waiting, self._undelivered)
         self._pools.refresh(self._lifecycle.accepts)
-        self._events[-1] = self._next_life_s()
+        self._note_life()
 
     def _retire(self) -> None:
         """Draining instances that have nothing left to do are gone."""
         for index in sorted(self._lifecycle.draining):
             if not self._busy(index):
                 self._lifecycle.gone(index, self._now)
-
-    def _next_life_s(self) -> float:
-        return min(self._lifecycle.next_s, self._scaling.next_s)
 
     def _crash(self, index: int) -> list[StepEnd]:
         lost = self._lose(index)
@@ -341,7 +373,7 @@ class Cluster(ClusterReadings):
         again = [transfer.request for transfer in self._transfers.sent_to(index)] + self._admission.lose(index)
         for request in again:  # the prefill side still has the KV
             self._transfers.drop(request)
-        self._events[-2] = self._transfers.next_s
+        self._note_arrival()
         failed = [request for request in again if not self._deliver(request)]
         self._send_all()
         for request in lost:
@@ -362,4 +394,4 @@ class Cluster(ClusterReadings):
 
     def _idle(self) -> bool:
         """Is there no request left that time could bring further?"""
-        return min(self._events[:-1]) == math.inf and not self._waiting and not self._undelivered
+        return min(self._agenda.times[:-1]) == math.inf and not self._waiting and not self._undelivered

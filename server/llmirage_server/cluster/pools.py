@@ -85,14 +85,12 @@ class Pools:
         self.pool_of = [pool for pool in pools for _ in pool.instances]  # by instance number
         models = dict.fromkeys(pool.model for pool in pools)
         self.by_model = {model: ModelPools([pool for pool in pools if pool.model == model]) for model in models}
-        self._default = self.by_model[pools[0].model]
+        self._serving = {**self.by_model, None: self.by_model[pools[0].model]}  # by the model of a request
         self._fronts = [front for serving in self.by_model.values() for front in serving.entry + serving.decode]
 
     def serving(self, model: str | None) -> ModelPools:
         """The pools of a model, of the first one if it is None. Raises ValueError if there are none."""
-        if model is None:
-            return self._default
-        found = self.by_model.get(model) or self.by_model.get(None)
+        found = self._serving.get(model) or self.by_model.get(None)
         if found is None:
             names = ", ".join(str(name) for name in self.by_model)
             raise ValueError(f"no pool serves the model {model!r}: there are pools for {names}")

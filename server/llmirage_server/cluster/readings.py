@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from llmirage_server.cluster.instance import Instance, StepSpan
 from llmirage_server.cluster.instance_base import InstanceBase, InstanceSnapshot
 from llmirage_server.cluster.kv_admission import KVAdmission
-from llmirage_server.cluster.kv_transfer import KVTransfers
+from llmirage_server.cluster.kv_transfer import KVTransfers, TransferSnapshot
 from llmirage_server.cluster.lifecycle import Lifecycle, State
 from llmirage_server.cluster.pools import Pools
 from llmirage_server.cluster.request import Request
 from llmirage_server.perf.step_model import StepBatch
 
 
-class ClusterReadings:
+class ClusterReadings(ABC):
     """The part of a cluster that others look at; `Cluster` fills it with life."""
 
     _instances: Sequence[InstanceBase]
@@ -23,9 +24,18 @@ class ClusterReadings:
     _lifecycle: Lifecycle
     _transfers: KVTransfers
     _admission: KVAdmission
+    _waiting: Mapping[Request, None]
     _undelivered: Mapping[Request, None]
-    _events: list[float]
     _now: float
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for an instance that accepts them."""
+        return len(self._waiting) + len(self._undelivered)
+
+    @property
+    def transfers(self) -> TransferSnapshot:
+        return self._transfers.snapshot()
 
     def snapshot(self) -> list[InstanceSnapshot]:
         """The state of every instance, as of the time reached."""
@@ -73,12 +83,14 @@ class ClusterReadings:
 
     def _reach(self) -> None:
         """Have all instances ready to be read."""
+        now = self._now
         for instance in self._instances:
-            instance.reach(self._now)
+            instance.reach(now)
             self._look_again(instance.index)
 
+    @abstractmethod
     def _look_again(self, index: int) -> None:
-        self._events[index] = self._instances[index].next_event_time()
+        """Ask an instance when its next event is: something may have changed there."""
 
     def _busy(self, index: int) -> bool:
         """Has an instance any request, or KV to send or to receive?"""
