@@ -25,8 +25,8 @@ FP8_BLOCK = replace(FP8, name="fp8_block")  # the same bytes, other kernels
 CHUNKS, CONTEXTS = [(300, 100), (20, 0)], [50, 900, 200]
 NEW, TOKENS, ROWS = 320, 323, 5
 # What decode attention without a window is asked for: a mean context of 1150 // 3 = 383 tokens is in the page of 368 to 383,
-# the longest one in that of 896 to 911, and both count as the middle of theirs.
-IN_PAGES = 3, 3 * (368 + 7.5), 896 + 7.5
+# the longest one in the four pages of 896 to 959, and both count as the middle of theirs.
+IN_PAGES = 3, 3 * (368 + 7.5), 896 + 31.5
 
 
 def model(*groups: LayerGroup) -> ModelSpec:

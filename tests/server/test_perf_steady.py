@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -12,8 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from llmirage_server.perf import steady
+from llmirage_server.perf.catalogue import find_gpu, find_model
 from llmirage_server.perf.deployment import Deployment
+from llmirage_server.perf.dtypes import WEIGHT_DTYPES
+from llmirage_server.perf.engines import find_engine
+from llmirage_server.perf.step import RooflineStep
 from llmirage_server.perf.step_model import StepBatch
+from llmirage_server.perf.steps.load import Load
 
 MODELS: list[tuple[str, str, dict[str, Any]]] = [
     ("meta-llama/Llama-3.1-8B", "h100_sxm", {}),
@@ -22,12 +28,17 @@ MODELS: list[tuple[str, str, dict[str, Any]]] = [
     ("Qwen/Qwen3-30B-A3B", "h100_sxm", {"engine": "trtllm"}),
     ("deepseek-ai/DeepSeek-V3", "b200_sxm", {"tp": 8, "kv_cache_dtype": "fp8"}),
     ("Qwen/Qwen3-Next-80B-A3B-Instruct", "h200_sxm", {"tp": 2}),
+    ("meta-llama/Llama-3.1-8B", "a100_sxm", {"scales": (1.07, 0.83)}),
 ]
 
 
 @cache
 def roofline(model: str, gpu: str, options: tuple[tuple[str, Any], ...]) -> Any:
-    return Deployment.create(model, gpu, **dict(options)).step_model()
+    known = dict(options)
+    if scales := known.pop("scales", None):
+        engine = replace(find_engine("vllm"), decode_scale=scales[0], prefill_scale=scales[1])
+        return RooflineStep(find_model(model), find_gpu(gpu), engine=engine, weights=WEIGHT_DTYPES["bf16"])
+    return Deployment.create(model, gpu, **known).step_model()
 
 
 def models() -> Iterator[Any]:
@@ -35,10 +46,16 @@ def models() -> Iterator[Any]:
         yield pytest.param(model, gpu, tuple(options.items()), id=f"{model.split('/')[1]}-{gpu}")
 
 
+def plainly(model: Any, chunks: list[tuple[int, int]], contexts: list[int]) -> float:
+    """Seconds of a step, worked out anew."""
+    (seconds,) = model.stages_s([StepBatch(chunks, contexts)])
+    return float(seconds)
+
+
 def one_by_one(model: Any, contexts: list[int], start_s: float, steps: int) -> list[float]:
     ends, now = [], start_s
     for step in range(steps):
-        now += model.stages_s([StepBatch([], [context + step for context in contexts])])[0]
+        now += plainly(model, [], [context + step for context in contexts])
         ends.append(now)
     return ends
 
@@ -49,7 +66,6 @@ def one_by_one(model: Any, contexts: list[int], start_s: float, steps: int) -> l
     contexts=st.lists(st.integers(1, 60_000), min_size=1, max_size=30),
     start_s=st.floats(0, 1e4),
     steps=st.integers(1, 130),
-    share=st.floats(0, 1.2),
     chunks=st.lists(st.tuples(st.integers(1, 3000), st.integers(0, 5000)), max_size=3),
 )
 def test_sums_are_enough(
@@ -59,24 +75,49 @@ def test_sums_are_enough(
     contexts: list[int],
     start_s: float,
     steps: int,
-    share: float,
     chunks: list[tuple[int, int]],
 ) -> None:
     step_model = roofline(model, gpu, options)
-    steady, size, total, longest = step_model.steady, len(contexts), sum(contexts), max(contexts)
-    assert steady is not None
+    sums, size, total, longest = step_model.steady, len(contexts), sum(contexts), max(contexts)
     wanted = one_by_one(step_model, contexts, start_s, steps)
     found: list[float] = []
-    steady.run(found, size, total, longest, start_s, steps, math.inf)
+    sums.run(found, size, total, longest, start_s, steps)
     assert found == wanted
-    until_s = start_s + share * (wanted[-1] - start_s)
-    cut: list[float] = []
-    steady.run(cut, size, total, longest, start_s, steps, until_s)
-    needed = next((place for place, end_s in enumerate(wanted) if end_s >= until_s), steps - 1)
-    assert cut == wanted[: needed + 1]
     if chunks:
-        assert steady.step_s(chunks, size, total, longest) == step_model.stages_s([StepBatch(chunks, contexts)])[0]
-        assert steady.step_s(chunks, 0, 0, 0) == step_model.stages_s([StepBatch(chunks, [])])[0]
+        for _ in range(2):  # found, and remembered
+            assert sums.step_s(chunks, size, total, longest) == plainly(step_model, chunks, contexts)
+            assert sums.step_s(chunks, 0, 0, 0) == plainly(step_model, chunks, [])
+    assert step_model.step_s(chunks, contexts) == plainly(step_model, chunks, contexts)
+    assert step_model.step_s([], contexts) == plainly(step_model, [], contexts)
+
+
+def test_attention_counts_whole_pages_at_their_middle() -> None:
+    # the mean of 95 tokens on 2 sequences is 47, in the page of 32 to 47; the longest, 63, in the first four of 0 to 63
+    assert Load((), [32, 63]).decode(0) == (2, 2 * (32 + 7.5), 31.5)
+    # a token more for each, and both are in the next one
+    assert Load((), [33, 64]).decode(0) == (2, 2 * (48 + 7.5), 64 + 31.5)
+    # windows clip each context by itself
+    assert Load((), [33, 64]).decode(50) == (2, 33 + 50, 50)
+    assert Load((), [33, 64]).decode(64) == (2, 33 + 64, 64)
+
+
+def test_pages_count_as_much_as_their_tokens_one_by_one() -> None:
+    for sequences in (1, 7):
+        counted = [Load((), [context] * sequences).decode(0) for context in range(128, 192)]
+        assert sum(total for _, total, _ in counted) == sum(context * sequences for context in range(128, 192))
+        assert sum(longest for _, _, longest in counted) == sum(range(128, 192))
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steady, "_REMEMBERED", 10)
+    model: Any = Deployment.create("meta-llama/Llama-3.1-8B", "h100_sxm").step_model()
+    for decodes in range(1, 40):
+        contexts = [100] * decodes
+        assert model.step_s([(decodes, 16)], contexts) == plainly(model, [(decodes, 16)], contexts)
+        assert model.step_s([], contexts) == plainly(model, [], contexts)
+    sums = model.steady
+    kept = [sums._steps, sums._decodes, sums._chunks, sums._tokens, sums._sequences]
+    assert all(0 < len(known) <= 10 for known in kept)
 
 
 def test_what_sums_do_not_tell_has_none() -> None:
@@ -87,9 +128,9 @@ def test_what_sums_do_not_tell_has_none() -> None:
 @pytest.mark.parametrize(("model", "gpu", "options"), list(models()))
 def test_steps_only_get_longer(model: str, gpu: str, options: tuple[tuple[str, Any], ...]) -> None:
     """What lets a simulation say how early a run of steps can end."""
-    steady = roofline(model, gpu, options).steady
+    sums = roofline(model, gpu, options).steady
     for decodes in (1, 7, 64, 256):
         ends = [0.0]
-        steady.run(ends, decodes, 300 * decodes, 500, 0.0, 3000, math.inf)
+        sums.run(ends, decodes, 300 * decodes, 500, 0.0, 3000)
         gaps = [after - before for before, after in pairwise(ends)]
         assert all(after >= before * (1 - 1e-9) for before, after in pairwise(gaps))

@@ -7,13 +7,11 @@ once is looked up from then on. Sums are added up in the order of RooflineStep.s
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_left
 from collections.abc import Hashable, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, TypeVar
 
-from llmirage_server.perf.steps.load import PAGE_TOKENS, Load, in_pages
+from llmirage_server.perf.steps.load import LONGEST_TOKENS, MEAN_TOKENS, Load, in_pages
 
 if TYPE_CHECKING:
     from llmirage_server.perf.engines import EngineProfile
@@ -44,7 +42,7 @@ class SteadySteps:
     def step_s(self, prefill: Sequence[tuple[int, int]], decodes: int, context_sum: int, longest: int) -> float:
         """StepModel.step_s of these chunks and of `decodes` sequences with such contexts."""
         if not prefill:
-            return self._step_s((decodes, context_sum // decodes // PAGE_TOKENS, longest // PAGE_TOKENS)) if decodes else 0.0
+            return self._step_s(_pages(decodes, context_sum, longest)) if decodes else 0.0
         chunks = tuple(prefill)
         new, chunks_s = self._chunks.get(chunks) or self._find_chunks(chunks)
         tokens = new + decodes
@@ -53,7 +51,7 @@ class SteadySteps:
         sequences_s, host_s, hidden_s = self._sequences.get(sequences) or self._find_sequences(sequences)
         gpu_s = own_s + sequences_s + chunks_s
         if decodes:
-            key = (decodes, context_sum // decodes // PAGE_TOKENS, longest // PAGE_TOKENS)
+            key = _pages(decodes, context_sum, longest)
             gpu_s += self._decodes.get(key) or self._find_decodes(key)
         gpu_s += shared_s
         if self._scaled:
@@ -61,40 +59,29 @@ class SteadySteps:
             gpu_s = (engine.prefill_scale * new + engine.decode_scale * decodes) / tokens * gpu_s
         return gpu_s + (host_s + (hidden_s - gpu_s if hidden_s > gpu_s else 0.0))
 
-    def run(
-        self,
-        ends: list[float],
-        decodes: int,
-        context_sum: int,
-        longest: int,
-        start_s: float,
-        steps: int,
-        until_s: float = math.inf,
-    ) -> None:
-        """Append the ends of `steps` decoding steps that follow each other from `start_s`: one at least.
-
-        Those that start at or after `until_s` are left out.
-        """
-        durations: list[float] = []
+    def run(self, ends: list[float], decodes: int, context_sum: int, longest: int, start_s: float, steps: int) -> None:
+        """Append the ends of so many decoding steps, one at least, that follow each other from `start_s`."""
         known, mean = self._steps, context_sum // decodes
-        while steps > 0:
-            mean_page, longest_page = mean // PAGE_TOKENS, longest // PAGE_TOKENS
-            key = (decodes, mean_page, longest_page)
-            seconds = known.get(key) or self._step_s(key)
-            same = (mean_page + 1) * PAGE_TOKENS - mean  # steps until the next page begins
-            if (longest_page + 1) * PAGE_TOKENS - longest < same:
-                same = (longest_page + 1) * PAGE_TOKENS - longest
-            if steps < same:
-                same = steps
+        durations: list[float] = []
+        while True:
+            key = (decodes, mean // MEAN_TOKENS, longest // LONGEST_TOKENS)
+            try:
+                seconds = known[key]
+            except KeyError:
+                seconds = self._step_s(key)
+            same = MEAN_TOKENS - mean % MEAN_TOKENS  # steps until either page is full
+            room = LONGEST_TOKENS - longest % LONGEST_TOKENS
+            if room < same:
+                same = room
+            if same >= steps:
+                break
             durations += [seconds] * same
             mean += same
             longest += same
             steps -= same
+        durations += [seconds] * steps
         durations[0] += start_s
-        first = len(ends)
-        ends += accumulate(durations)
-        if until_s < math.inf:
-            del ends[max(bisect_left(ends, until_s, first), first) + 1 :]
+        ends += accumulate(durations)  # as `now += seconds`, step by step
 
     def _step_s(self, key: _Decodes) -> float:
         """Seconds of a step of decoding sequences alone."""
@@ -121,6 +108,10 @@ class SteadySteps:
     def _find_sequences(self, sequences: int) -> tuple[float, float, float]:
         gpu_s = self._stage.all_sequences_s(sequences, sequences)
         return _remember(self._sequences, sequences, (gpu_s, *self._engine.host_parts_s(sequences)))
+
+
+def _pages(decodes: int, context_sum: int, longest: int) -> _Decodes:
+    return decodes, context_sum // decodes // MEAN_TOKENS, longest // LONGEST_TOKENS
 
 
 def _remember(known: dict[_Key, _Value], key: _Key, value: _Value) -> _Value:

@@ -7,18 +7,19 @@ from collections.abc import Sequence
 from llmirage_server.perf.kernels.attention import causal_pairs
 
 _QUERY_BLOCK = 128  # a block of queries sees the window of its first query and the diagonal
-PAGE_TOKENS = 16  # of context, the resolution of decode attention
+MEAN_TOKENS = 16  # resolution of decode attention: a page of the mean context
+LONGEST_TOKENS = 64  # and four pages of the longest one, which matters less
 
 
 def in_pages(decodes: int, mean_page: int, longest_page: int) -> tuple[int, float, float]:
-    """(sequences, context sum, longest context) of DecodeKernel, the mean and the longest context given in whole pages.
+    """(sequences, context sum, longest context) of DecodeKernel, from the pages of the mean and of the longest context.
 
     Decode attention without a window is timed page by page, as kernels read a KV cache: every step whose mean and longest
     context are in the same pages takes the same time, so that it can be remembered. Both count as the middle of the tokens
-    0 to 15 of their page: a sequence that grows through it is charged neither too much nor too little.
+    of their page (0 to 15 and 0 to 63): a sequence that grows through it is charged neither too much nor too little.
     """
-    middle = (PAGE_TOKENS - 1) / 2
-    return decodes, decodes * (PAGE_TOKENS * mean_page + middle), PAGE_TOKENS * longest_page + middle
+    mean = MEAN_TOKENS * mean_page + (MEAN_TOKENS - 1) / 2
+    return decodes, decodes * mean, LONGEST_TOKENS * longest_page + (LONGEST_TOKENS - 1) / 2
 
 
 class Load:
@@ -65,7 +66,7 @@ class Load:
         longest = max(contexts)
         result: tuple[int, float, float]
         if not window:
-            result = in_pages(self.decodes, sum(contexts) // self.decodes // PAGE_TOKENS, longest // PAGE_TOKENS)
+            result = in_pages(self.decodes, sum(contexts) // self.decodes // MEAN_TOKENS, longest // LONGEST_TOKENS)
         elif longest <= window:
             result = self.decodes, sum(contexts), longest
         elif min(contexts) >= window:
