@@ -229,7 +229,7 @@ def check(cluster: Cluster, requests: list[Request], tokens: Tokens) -> None:
     for instance in cluster._instances:
         if isinstance(instance, Instance):
             assert not instance._sequences
-            assert not any(scheduler._prefilling for scheduler in instance.schedulers)
+            assert not any(scheduler.prefilling for scheduler in instance.schedulers)
         assert (instance.running, instance.waiting) == (0, 0)
         for kv in caches(instance):
             assert (kv.own_tokens, kv.tree.locked_tokens) == (0, 0)

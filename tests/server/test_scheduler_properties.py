@@ -146,7 +146,7 @@ class World:
             assert 0 <= kv.tree.locked_tokens <= kv.tree.total_tokens
             assert len(scheduler.running) <= scheduler.limits.max_num_seqs
             assert not set(scheduler.running) & set(scheduler.waiting)
-            assert set(scheduler._prefilling) <= set(scheduler.running)
+            assert set(scheduler.prefilling) <= set(scheduler.running)
             assert all(not each.computed for each in scheduler.waiting)
 
     def crash(self, now: float) -> None:
@@ -235,7 +235,7 @@ def test_every_request_finishes_with_all_its_tokens_or_was_cancelled(
     if bounds.scheduler == "trtllm" and bounds.capacity_scheduler_policy == "guaranteed_no_evict" and not shape[2]:
         assert instance.snapshot().preemptions == 0
     for scheduler in instance.schedulers:
-        left = scheduler._prefilling | scheduler._in_flight | scheduler._received | scheduler._handed_over
+        left = scheduler.prefilling | scheduler._in_flight | scheduler._received | scheduler._handed_over
         assert not left
         total = scheduler.kv.tree.total_tokens
         assert scheduler.kv.tree.evict(total) == total

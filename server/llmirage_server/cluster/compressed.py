@@ -187,16 +187,12 @@ class CompressedInstance(Instance):
             super()._begin(start_s)
             return
         self._start_s = start_s
-        if not (self._begin_run(start_s) if self._steady_now else self._begin_step(start_s)):
+        batch, scheduler = self._batch, self._scheduler
+        steady = batch.size and not scheduler.prefilling and not (scheduler.waiting and scheduler.may_admit(batch.size))
+        if not (self._begin_run(start_s) if steady else self._begin_step(start_s)):
             self._dissolve()
             super()._begin(start_s)
             self._count()
-
-    @property
-    def _steady_now(self) -> bool:
-        """Whether the next step is one of decoding sequences alone."""
-        scheduler, size = self._scheduler, self._batch.size
-        return size > 0 and not scheduler.prefilling and not (scheduler.waiting and scheduler.may_admit(size))
 
     def _go_on(self, now: float, alone: bool) -> None:
         """After a step: begin the next one at once, where nothing can come of this very moment that would be part of it.
@@ -205,11 +201,12 @@ class CompressedInstance(Instance):
         back whoever is submitted now, and `alone`: if nobody has finished, to whom a client could answer at once.
         """
         self._start_s = now
-        if self._arriving:
+        if self._arriving and self._arriving[0][0] <= now:
             self._take_arrivals(now)
-        if self._steady_now:
+        batch, scheduler = self._batch, self._scheduler
+        if batch.size and not scheduler.prefilling and not (scheduler.waiting and scheduler.may_admit(batch.size)):
             self._begin_run(now)
-        elif alone and self._front_end_s and self._scheduler.has_work:
+        elif alone and self._front_end_s and scheduler.has_work:
             self._begin(now)
         self._aim()
 
@@ -224,8 +221,7 @@ class CompressedInstance(Instance):
         if not batch.size and not step.prefill:
             self._stalled = True
             return True
-        longest = batch.longest if batch.size else 0
-        end_s = start_s + self._steady.step_s(step.prefill, batch.size, batch.context_sum, longest)
+        end_s = start_s + self._steady.step_s(step.prefill, batch.size, batch.context_sum, batch.longest)
         self.ends_s.append(end_s)
         self._busy_s += end_s - start_s
         if self.trace is not None:
@@ -246,9 +242,10 @@ class CompressedInstance(Instance):
         self._kv.now_s = now
         for sequence in step.prefill_sequences:
             self._kv.commit(sequence)
-        batch.advance()
-        done = batch.take_done()
-        number = batch.step - 1
+        number = batch.step
+        batch.step = number + 1
+        batch.context_sum += batch.size
+        done = batch.take_done() if batch.next_last == number else []
         for sequence in step.sequences:
             scheduler.prefilling.discard(sequence)
             request = sequence.request
@@ -273,18 +270,18 @@ class CompressedInstance(Instance):
         if not steps:
             return False
         self._run_start_s, self._run_steps = start_s, steps
-        self._run_ends = []
-        self._look_ahead()
+        ends = self._run_ends = []
+        known = steps if steps < _LOOK_AHEAD else _LOOK_AHEAD
+        self._steady.run(ends, batch.size, batch.context_sum, batch.longest, start_s, known)
         self._stalled = False
         return True
 
     def _look_ahead(self) -> None:
         """Find the ends of some more steps of the run."""
         ends, batch = self._run_ends, self._batch
-        done = len(ends)
-        start_s = ends[-1] if ends else self._run_start_s
-        steps = min(self._run_steps - done, _LOOK_AHEAD)
-        self._steady.run(ends, batch.size, batch.context_sum + done * batch.size, batch.longest + done, start_s, steps)
+        known = len(ends)
+        steps = min(self._run_steps - known, _LOOK_AHEAD)
+        self._steady.run(ends, batch.size, batch.context_sum + known * batch.size, batch.longest + known, ends[-1], steps)
 
     def _end_run(self, now: float) -> StepEnd | None:
         over = self._event_steps
@@ -321,12 +318,15 @@ class CompressedInstance(Instance):
         if not formed:
             return
         ends, batch = self._run_ends, self._batch
-        self._kv.take_pages(batch.pages(formed))
+        if pages := batch.pages(formed):
+            self._kv.take(pages * self._kv.page_size)
         self.ends_s.extend(ends if formed == len(ends) else ends[:formed])
-        self._busy_s += ends[formed - 1] - self._run_start_s
+        start_s, end_s = self._run_start_s, ends[formed - 1]
+        self._busy_s += end_s - start_s
         if self.trace is not None:
-            self.trace.append(StepSpan(self._run_start_s, ends[formed - 1], formed, 0, batch.size))
-        batch.advance(over)
+            self.trace.append(StepSpan(start_s, end_s, formed, 0, batch.size))
+        batch.step += over
+        batch.context_sum += over * batch.size
 
     # --- coming and going ---
 

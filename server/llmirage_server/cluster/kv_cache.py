@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from llmirage_server.cluster.instance_base import TierSnapshot
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.cluster.offload import Part
-from llmirage_server.cluster.radix_tree import TOKEN_BYTES, Node, RadixTree
+from llmirage_server.cluster.radix_tree import Node, RadixTree
 from llmirage_server.cluster.request import Request
 
 
@@ -116,7 +116,7 @@ class KVCache:
         before, page = sequence.computed, self.page_size
         computed = before + new_tokens
         pages = -(-computed // page) - -(-before // page)
-        if pages and not self._take(pages * page):
+        if pages and not self.take(pages * page):
             return False
         sequence.computed = computed
         return True
@@ -125,15 +125,11 @@ class KVCache:
         """`allocate(sequence, 1)` for all of them at once, or for none."""
         page = self.page_size
         pages = len(sequences) if page == 1 else sum(1 for sequence in sequences if not sequence.computed % page)
-        if not self._take(pages * page):
+        if not self.take(pages * page):
             return False
         for sequence in sequences:
             sequence.computed += 1
         return True
-
-    def take_pages(self, pages: int) -> bool:
-        """Make room for so many pages of sequences that count their own tokens; if it is full, return False."""
-        return self._take(pages * self.page_size)
 
     def allocate_each(self, sequences: list[Sequence], new_tokens: list[int]) -> bool:
         """`allocate(sequence, tokens)` for all of them at once, or for none."""
@@ -145,7 +141,7 @@ class KVCache:
                 (-(-(sequence.computed + tokens) // page) - -(-sequence.computed // page)) * page
                 for sequence, tokens in zip(sequences, new_tokens, strict=True)
             )
-        if not self._take(needed):
+        if not self.take(needed):
             return False
         for sequence, tokens in zip(sequences, new_tokens, strict=True):
             sequence.computed += tokens
@@ -165,8 +161,7 @@ class KVCache:
         computed = sequence.computed - sequence.computed % self.page_size
         if sequence.node is None or computed == sequence.in_tree:
             return
-        key = sequence.key[sequence.in_tree * TOKEN_BYTES : computed * TOKEN_BYTES]
-        sequence.node = self.tree.extend(sequence.node, key)
+        sequence.node = self.tree.extend_to(sequence.node, sequence.key, sequence.in_tree, computed)
         self.own_tokens -= computed - sequence.in_tree
         sequence.in_tree = computed
         self.changes += 1
@@ -177,9 +172,17 @@ class KVCache:
         if self.prefix_caching and computed == sequence.max_tokens - 1 and self.free_tokens >= page:
             if computed % page == 0:
                 self.own_tokens += page
-            sequence.computed = computed + 1
-        self.commit(sequence)
-        self.release(sequence)
+            sequence.computed = computed = computed + 1
+        node = sequence.node
+        if self.tiered or node is None:
+            self.commit(sequence)
+            self.release(sequence)
+            return
+        in_tree = sequence.in_tree
+        self.tree.finish(node, sequence.key, in_tree, computed)
+        self.own_tokens -= -(-computed // page) * page - in_tree
+        sequence.node, sequence.in_tree, sequence.computed = None, 0, 0
+        self.changes += 1
 
     def release(self, sequence: Sequence) -> None:
         """Give back the sequence's own pages and its lock; its part of the tree may be evicted from now on."""
@@ -235,7 +238,8 @@ class KVCache:
         """`tokens` rounded up to whole pages."""
         return -(-tokens // self.page_size) * self.page_size
 
-    def _take(self, tokens: int) -> bool:
+    def take(self, tokens: int) -> bool:
+        """Make room for so many tokens of whole pages of sequences; if it is full, return False."""
         tree = self.tree
         missing = tokens - (self.capacity_tokens - tree.total_tokens - self.own_tokens)
         if missing > 0:

@@ -9,7 +9,8 @@ contexts is kept by base, and does not move when steps go by.
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heappush
+import sys
+from heapq import heappop, heappush
 from itertools import count
 from operator import itemgetter
 
@@ -20,65 +21,60 @@ from llmirage_server.cluster.kv_cache import Sequence
 # one that joined first is the smaller. (A plain tuple: it is made once a request.)
 Member = tuple[int, int, int, int, Sequence]
 
-_SLACK = 64  # bases that nobody has any more, beside as many as somebody has
-
 
 class SteadyBatch:
-    """step: number of the next step. size, context_sum: of its sequences; a context is all tokens but for the last."""
+    """step: number of the next step. size, context_sum: of its sequences; a context is all tokens but for the last.
+
+    next_last: number of the first step after which someone is done; a very large one if nobody is there.
+    """
 
     def __init__(self, page_size: int) -> None:
         self.step = 0
         self.size = 0
         self.context_sum = 0
+        self.next_last = sys.maxsize
         self._page = page_size
         self._members: list[Member] = []  # a heap: who is done first is first
         self._bases: dict[int, int] = {}  # how many sequences have which base
-        self._lowest: list[int] = []  # a heap of bases, also of some that nobody has any more
-        # Sequences that need a page, by the step's number modulo the page size; written down twice, one behind the other,
-        # so that the steps of less than a page are one slice, wherever they begin.
-        self._pages = [0] * (2 * page_size)
+        self._lowest = sys.maxsize  # base: that of the longest context
+        self._pages = [0] * page_size  # sequences that need a page, by the step's number modulo the page size
         self._serial = count()
 
     @property
     def longest(self) -> int:
-        """The longest context of the next step."""
-        lowest, bases = self._lowest, self._bases
-        while lowest[0] not in bases:
-            heappop(lowest)
-        return self.step - lowest[0]
-
-    @property
-    def next_last(self) -> int:
-        """The number of the first step after which someone is done."""
-        return self._members[0][0]
+        """The longest context of the next step; 0 if nobody is there."""
+        return self.step - self._lowest if self.size else 0
 
     def join(self, sequence: Sequence, first: int) -> None:
         """From the next step on, after all that joined before. first: the step that brought the token it has now."""
-        step, tokens, bases, pages, page = self.step, sequence.tokens, self._bases, self._pages, self._page
-        context = tokens - 1
-        base = step - context
+        step, tokens = self.step, sequence.tokens
+        base = step - tokens + 1
         last = step + sequence.max_tokens - tokens - 1
+        if last < self.next_last:
+            self.next_last = last
         heappush(self._members, (last, next(self._serial), base, first, sequence))
+        bases = self._bases
         if base in bases:
             bases[base] += 1
         else:
             bases[base] = 1
-            heappush(self._lowest, base)
-            if len(self._lowest) > 2 * len(bases) + _SLACK:
-                self._lowest = list(bases)
-                heapify(self._lowest)
+            if base < self._lowest:
+                self._lowest = base
         self.size += 1
-        self.context_sum += context
-        pages[base % page] += 1
-        pages[base % page + page] += 1
+        self.context_sum += tokens - 1
+        self._pages[base % self._page] += 1
 
     def pages(self, steps: int = 1) -> int:
         """New pages that the next so many steps need."""
-        page = self._page
+        page, pages = self._page, self._pages
         at = self.step % page
-        if steps < page:
-            return sum(self._pages[at : at + steps])
-        return steps // page * self.size + sum(self._pages[at : at + steps % page])
+        if steps >= page:
+            whole, steps = divmod(steps, page)
+            return whole * self.size + (self.pages(steps) if steps else 0)
+        beyond = at + steps - page
+        if beyond > 0:
+            return sum(pages[at:]) + sum(pages[:beyond])
+        return pages[at] if steps == 1 else sum(pages[at : at + steps])
 
     def steps_within(self, pages: int, steps: int) -> int:
         """How many of the next `steps` steps so many new pages are enough for."""
@@ -90,11 +86,6 @@ class SteadyBatch:
             left -= needed
             enough += 1
         return enough
-
-    def advance(self, steps: int = 1) -> None:
-        """So many steps are over."""
-        self.step += steps
-        self.context_sum += steps * self.size
 
     def take_done(self) -> list[tuple[Sequence, int, int]]:
         """Who is done after the step that is just over, in their order, with the steps that brought first and last token.
@@ -110,6 +101,7 @@ class SteadyBatch:
             sequence.computed = sequence.max_tokens - 1
             sequence.request.produced = sequence.max_tokens - sequence.prompt_tokens
             done.append((sequence, first, last))
+        self.next_last = members[0][0] if members else sys.maxsize
         return done
 
     def dissolve(self, in_flight: bool) -> list[tuple[Sequence, int]]:
@@ -125,18 +117,18 @@ class SteadyBatch:
             self._leave(base)
             left.append((sequence, first))
         self._members.clear()
+        self.next_last = sys.maxsize
         return left
 
     def _leave(self, base: int) -> None:
         """Somebody with this base is not counted any more."""
-        bases, pages, page = self._bases, self._pages, self._page
+        bases = self._bases
         self.size -= 1
         self.context_sum -= self.step - base
-        pages[base % page] -= 1
-        pages[base % page + page] -= 1
+        self._pages[base % self._page] -= 1
         if bases[base] > 1:
             bases[base] -= 1
             return
         del bases[base]
-        if not bases:
-            self._lowest.clear()
+        if base == self._lowest:
+            self._lowest = min(bases, default=sys.maxsize)

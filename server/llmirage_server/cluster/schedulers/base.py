@@ -54,7 +54,7 @@ class Scheduler(ABC):
     def _forget(self) -> None:
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []  # in the order of admission
-        self._prefilling: set[Sequence] = set()  # the running ones that do not decode yet
+        self.prefilling: set[Sequence] = set()  # the running ones that do not decode yet
         self._received: set[Sequence] = set()  # the waiting ones whose KV was computed elsewhere
         self._handed_over: set[Sequence] = set()
         self._in_flight: set[Sequence] = set()  # the running ones in a step that is not completed, if there can be several
@@ -125,7 +125,7 @@ class Scheduler(ABC):
         for sequence in step.prefill_sequences:  # a cancelled one has nothing computed any more
             self.kv.commit(sequence)
             if sequence.computed == sequence.tokens and sequence in step.sequences:
-                self._prefilling.discard(sequence)
+                self.prefilling.discard(sequence)
                 if not sequence.request.produced:
                     sequence.request.first_token_s = now
         accepted = self._accept(step) if self._drafts else 0
@@ -186,7 +186,7 @@ class Scheduler(ABC):
 
     def _drop(self, sequence: Sequence) -> None:
         """Give back what a sequence holds that runs no longer."""
-        self._prefilling.discard(sequence)
+        self.prefilling.discard(sequence)
         self._in_flight.discard(sequence)
         self.kv.release(sequence)
 
@@ -257,7 +257,7 @@ class Scheduler(ABC):
             self.prefix_query_tokens += sequence.prompt_tokens
             self.prefix_hit_tokens += computed
         self.kv.allocate(sequence, new_tokens)
-        self._prefilling.add(sequence)
+        self.prefilling.add(sequence)
         step.prefill.append((new_tokens, computed))
         step.prefill_sequences.append(sequence)
         if computed + new_tokens == sequence.tokens:

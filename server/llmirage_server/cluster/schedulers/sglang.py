@@ -81,7 +81,7 @@ class SglangScheduler(Scheduler):
 
     def _decoding(self) -> list[Sequence]:
         """Those who can decode in this step."""
-        busy = self._prefilling | self._in_flight
+        busy = self.prefilling | self._in_flight
         return [sequence for sequence in self.running if sequence not in busy] if busy else self.running.copy()
 
     # --- prefill ---
@@ -149,7 +149,7 @@ class SglangScheduler(Scheduler):
     def _reserved(self) -> float:
         """The memory that those who decode are expected to need."""
         clip = _CLIP_MAX_NEW_TOKENS
-        tokens = [min(each.expected - each.tokens, clip) for each in self.running if each not in self._prefilling]
+        tokens = [min(each.expected - each.tokens, clip) for each in self.running if each not in self.prefilling]
         return self.new_token_ratio * sum(tokens)
 
     def _sort_by_longest_prefix(self) -> None:

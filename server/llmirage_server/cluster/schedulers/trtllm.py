@@ -28,12 +28,12 @@ class TrtllmScheduler(Scheduler):
         step = Step()
         preemptions = self.preemptions
         budget = self.limits.max_num_batched_tokens
-        busy = self._prefilling | self._in_flight
+        busy = self.prefilling | self._in_flight
         decoding = [sequence for sequence in self.running if sequence not in busy] if busy else self.running
         budget -= self._decode_together(step, decoding, budget)
         if not step.sequences:
             budget = self._generate(step, budget)
-        if self._prefilling:
+        if self.prefilling:
             budget = self._continue_prompts(step, budget)
         if self.preemptions == preemptions:
             self._start_prompts(step, budget, now)
@@ -41,7 +41,7 @@ class TrtllmScheduler(Scheduler):
 
     def _generate(self, step: Step, budget: int) -> int:
         """Let decode who can; return what is left of the token budget."""
-        busy = self._prefilling | self._in_flight
+        busy = self.prefilling | self._in_flight
         i = 0
         while i < len(self.running):  # who is paused meanwhile is behind
             sequence = self.running[i]
@@ -57,9 +57,9 @@ class TrtllmScheduler(Scheduler):
 
     def _continue_prompts(self, step: Step, budget: int) -> int:
         """Go on with the prompts that were cut; return what is left of the token budget."""
-        for sequence in [each for each in self.running if each in self._prefilling and each not in self._in_flight]:
+        for sequence in [each for each in self.running if each in self.prefilling and each not in self._in_flight]:
             new_tokens = self._cut(sequence.tokens - sequence.computed, budget)
-            if new_tokens and sequence in self._prefilling:
+            if new_tokens and sequence in self.prefilling:
                 if not self._make_room(step, sequence, new_tokens):
                     break
                 self._add_chunk(step, sequence, new_tokens)
@@ -87,7 +87,7 @@ class TrtllmScheduler(Scheduler):
             or self._blocked == (self.waiting[0], kv.changes)
         ):
             return
-        coming = {self._next_block(sequence) for sequence in self._prefilling}
+        coming = {self._next_block(sequence) for sequence in self.prefilling}
         promised = self._promised(self.running)
         started = len(self.running)
         at = 0
@@ -137,7 +137,7 @@ class TrtllmScheduler(Scheduler):
         """What these may still take of the memory."""
         page = self.kv.page_size
         if not self._reserves_output:
-            return sum(self._needs(sequence, sequence.tokens) for sequence in self._prefilling.intersection(started))
+            return sum(self._needs(sequence, sequence.tokens) for sequence in self.prefilling.intersection(started))
         return page * sum([-(-sequence.expected // page) - -(-sequence.computed // page) for sequence in started])
 
     @property

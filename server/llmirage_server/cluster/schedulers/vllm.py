@@ -37,11 +37,11 @@ class VllmScheduler(Scheduler):
     def _schedule_running(self, step: Step) -> int:
         """Continue the running sequences; return what is left of the token budget."""
         budget = self.limits.max_num_batched_tokens
-        i = len(self.running) - len(self._prefilling)
+        i = len(self.running) - len(self.prefilling)
         decoding = self.running[:i]
         if self._in_flight:
             decoding = [sequence for sequence in decoding if sequence not in self._in_flight]
-        ahead = self._prefilling.issuperset(self.running[i:])  # those who decode come first: the usual case, made quickly
+        ahead = self.prefilling.issuperset(self.running[i:])  # those who decode come first: the usual case, made quickly
         tokens = self._decode_together(step, decoding, budget) if ahead else 0
         budget -= tokens
         if not tokens:
@@ -51,7 +51,7 @@ class VllmScheduler(Scheduler):
             i += 1
             if sequence in self._in_flight:
                 continue
-            chunk = sequence in self._prefilling
+            chunk = sequence in self.prefilling
             wanted = sequence.tokens - sequence.computed
             new_tokens = min(self._chunk(wanted) if chunk else wanted + self._draft_tokens(sequence), budget)
             while not self.kv.allocate(sequence, new_tokens):
@@ -73,13 +73,9 @@ class VllmScheduler(Scheduler):
 
     # --- for an instance that keeps its decoding sequences by itself (compressed.py) ---
 
-    @property
-    def prefilling(self) -> set[Sequence]:
-        return self._prefilling
-
     def prompts_last(self, decoding: int) -> bool:
         """Whether all running sequences behind the first `decoding` ones still compute their prompt."""
-        return self._prefilling.issuperset(self.running[decoding:])
+        return self.prefilling.issuperset(self.running[decoding:])
 
     def may_admit(self, decodes: int) -> bool:
         """Whether a step with so many decoding sequences could admit someone."""
@@ -104,7 +100,7 @@ class VllmScheduler(Scheduler):
         budget = self.limits.max_num_batched_tokens - decodes
         chunks = []
         needed = decode_pages * kv.page_size
-        for sequence in self.running[len(self.running) - len(self._prefilling) :] if self._prefilling else ():
+        for sequence in self.running[len(self.running) - len(self.prefilling) :] if self.prefilling else ():
             if new_tokens := min(sequence.tokens - sequence.computed, budget):
                 chunks.append((sequence, new_tokens))
                 needed += self._needs(sequence, sequence.computed + new_tokens)
@@ -112,7 +108,7 @@ class VllmScheduler(Scheduler):
         if needed > kv.room_tokens:
             return False
         if decode_pages:
-            kv.take_pages(decode_pages)
+            kv.take(decode_pages * kv.page_size)
         for sequence, new_tokens in chunks:
             kv.allocate(sequence, new_tokens)
             self._add_chunk(step, sequence, new_tokens)
