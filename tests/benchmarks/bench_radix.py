@@ -293,7 +293,7 @@ def router() -> None:
     reply = tokens(1, 5)
     clusters = {}
     for name, everyone_has in (("one", 4000), ("all", CONTEXT_TOKENS)):
-        instances = [Instance(i, FreeStep(), EngineLimits(kv_tokens=1_000_000)) for i in range(64)]  # type: ignore[arg-type]
+        instances = [Instance(i, FreeStep(), EngineLimits(kv_tokens=1_000_000)) for i in range(64)]
         for i, instance in enumerate(instances):
             for length in lengths:
                 if length <= everyone_has or i == 7:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import sys
+
 import numpy as np
 import pytest
 
@@ -243,3 +246,98 @@ def test_the_first_difference_in_a_long_run_is_found(at: int) -> None:
     tree.unlock(tree.extend(tree.root, token_bytes(other)))
     assert tree.total_tokens == 20_000 - at
     assert tree.match(token_bytes(other)) == 10_000
+
+
+@pytest.mark.parametrize("at", [0, 5, 10, 11, 15, 20, 25, 29, 30])
+@pytest.mark.parametrize("places", [(), (10,), (10, 20)])
+def test_the_first_difference_is_found_before_at_and_after_places_where_others_left(
+    at: int, places: tuple[int, ...]
+) -> None:
+    tree = RadixTree()
+    store(tree, *range(30))
+    for place in places:
+        store(tree, *range(place), 1000)
+    assert tree.match(key(*range(at), 2000, *range(40))) == at
+    assert [tree.match(key(*range(30)), tokens) for tokens in (at, at + 1)] == [at, min(at + 1, 30)]
+
+
+def test_a_whole_key_is_kept_as_it_is_and_grows_into_its_own_later_tokens() -> None:
+    tree = RadixTree(page_size=2)
+    whole = key(*range(11))
+    node = tree.extend_to(tree.root, whole, 0, 5)
+    (run,) = tree.root.children.values()
+    assert (tree.total_tokens, tree.locked_tokens, tree.match(whole)) == (4, 4, 4)
+    assert tree.extend_to(node, whole, 4, 4) is node
+    node = tree.extend_to(node, whole, 4, 9)
+    assert (tree.total_tokens, tree.locked_tokens, tree.match(whole)) == (8, 8, 8)
+    tree.finish(node, whole, 8, 11)
+    assert (tree.total_tokens, tree.locked_tokens, tree.match(whole)) == (10, 0, 10)
+    assert run.tokens is whole
+    assert runs(tree) == [(10, [10])]
+
+
+def test_a_conversation_grows_in_one_run_of_any_length_by_whole_keys() -> None:
+    tree = RadixTree()
+    for end in (10, 20_000, 50_000):
+        whole = key(*range(end))
+        node, matched = tree.lock(whole, end - 1)
+        tree.finish(tree.extend_to(node, whole, matched, end - 5), whole, end - 5, end)
+    assert runs(tree) == [(50_000, [50_000])]
+    assert tree.evict(1) == 1
+
+
+def test_who_shares_the_place_of_one_that_grows_keeps_it() -> None:
+    tree = RadixTree()
+    store(tree, 1, 2, 3)
+    first, second = key(1, 2, 3, 4, 5), key(1, 2, 3, 7)
+    a, _ = tree.lock(first)
+    b, _ = tree.lock(second)
+    tree.finish(a, first, 3, 5)
+    assert (tree.total_tokens, tree.locked_tokens) == (5, 3)
+    b = tree.extend_to(b, second, 3, 4)
+    assert (tree.total_tokens, tree.locked_tokens) == (6, 4)
+    assert tree.evict(10) == 2
+    assert (tree.match(first), tree.match(second)) == (3, 4)
+    tree.finish(b, second, 4, 4)
+    assert tree.evict(10) == 4
+
+
+def test_what_a_sequence_did_not_come_to_store_is_not_kept_of_its_key() -> None:
+    tree = RadixTree()
+    whole = key(*range(1000))
+    tree.unlock(tree.extend_to(tree.root, whole, 0, 300))
+    (run,) = tree.root.children.values()
+    assert len(run.tokens) == run.size == 300 * TOKEN_BYTES
+    assert tree.match(whole) == 300
+
+
+def test_what_is_evicted_is_free_at_once() -> None:
+    tree = RadixTree()
+    whole = key(*range(1000))
+    gc.disable()
+    try:
+        used = sys.getrefcount(whole)
+        tree.finish(tree.extend_to(tree.root, whole, 0, 900), whole, 900, 1000)
+        assert sys.getrefcount(whole) > used
+        assert tree.evict(1000) == 1000
+        assert sys.getrefcount(whole) == used
+    finally:
+        gc.enable()
+
+
+def test_what_is_uncovered_after_its_turn_goes_next() -> None:
+    tree = RadixTree()
+    store(tree, 1, 2)
+    held, _ = tree.lock(key(1, 2))
+    store(tree, 1, 2, 3)
+    store(tree, 5, 6)
+    store(tree, 1, 2, 4)
+    store(tree, 7, 8)
+    tree.unlock(tree.extend(held, key(9)))  # 1 2 is as young as 9, its own date is as old as ever
+    assert tree.evict(3) == 3  # 3, 6 and 5
+    assert (tree.match(key(1, 2, 3)), tree.match(key(5)), tree.match(key(1, 2, 4))) == (2, 0, 3)
+    assert tree.evict(3) == 3  # 4, 8 and 7
+    assert tree.match(key(7)) == 0
+    store(tree, 10)
+    assert tree.evict(3) == 3  # 9, 2 and 1
+    assert (tree.match(key(1)), tree.match(key(10))) == (0, 1)

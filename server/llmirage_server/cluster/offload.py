@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from llmirage_server.cluster.instance_base import TierSnapshot
-from llmirage_server.cluster.radix_tree import TOKEN_BYTES, Node, RadixTree
+from llmirage_server.cluster.radix_tree import Node, RadixTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class Tier:
             if end - matched > room:
                 room += self.tree.evict(end - matched - room)
             fitting = min(end, matched + room - room % self._page_size)
-            node = self.tree.extend(node, key[matched * TOKEN_BYTES : fitting * TOKEN_BYTES])
+            node = self.tree.extend_to(node, key, matched, fitting)
             self._stored_tokens += fitting - matched
             self._dropped_tokens += end - fitting
         self.tree.unlock(node)

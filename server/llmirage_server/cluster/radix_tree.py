@@ -22,65 +22,14 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import deque
 
+from llmirage_server.cluster.radix_run import NONE, Node, Run, common_bytes
 from llmirage_server.cluster.request import token_bytes
 
-__all__ = ["TOKEN_BYTES", "Node", "RadixTree", "token_bytes"]
+__all__ = ["MERGED_BYTES", "TOKEN_BYTES", "Node", "RadixTree", "common_bytes", "token_bytes"]
 
 TOKEN_BYTES = 4
 _QUEUE_SLACK = 1024
 MERGED_BYTES = 1 << 16  # bytes are not joined to more than this: joining must stay cheap
-
-
-class Node:
-    """A place in the tree where a path ended or others branch off. Its fields belong to the tree."""
-
-    __slots__ = ("children", "end", "last_used", "locks", "run")
-
-    def __init__(self, run: _Run, end: int) -> None:
-        self.run = run
-        self.end = end  # bytes of the run up to here; -1 when the node is gone
-        self.children: dict[bytes, _Run] = _NONE  # the runs that branch off here, by their first page
-        self.locks = 0  # sequences whose path ends here, plus children that are locked
-        self.last_used = 0  # when a path that ends here was let go for the last time
-
-
-class _Run:
-    """Tokens that follow each other, from a node of another run on."""
-
-    __slots__ = ("ends", "locked", "nodes", "parent", "size", "tail", "tokens")
-
-    def __init__(self, tokens: bytes, size: int, parent: Node | None) -> None:
-        self.tokens = tokens
-        self.size = size  # bytes of `tokens` that are stored: fewer than there are when the tail was evicted or is to come
-        self.parent = parent  # None for the root's
-        self.tail = Node(self, size)  # the node at its end
-        self.ends: list[int] = _NOWHERE  # of the other nodes, ascending
-        self.nodes: list[Node] = _NOBODY
-        self.locked: list[int] = _NOWHERE  # ends of those of them that are locked, ascending
-
-    def node_at(self, end: int) -> Node | None:
-        if end == self.size:
-            return self.tail
-        i = bisect_left(self.ends, end)
-        return self.nodes[i] if i < len(self.ends) and self.ends[i] == end else None
-
-    def place(self, i: int, node: Node) -> None:
-        """Have one more node before the tail, the `i`-th."""
-        if not self.ends:
-            self.ends, self.nodes = [], []
-        self.ends.insert(i, node.end)
-        self.nodes.insert(i, node)
-
-    def trim(self) -> None:
-        """Let go of tokens that are not stored, if they are many."""
-        if self.size < len(self.tokens) - (len(self.tokens) >> 3):
-            self.tokens = self.tokens[: self.size]
-
-
-# What most nodes and runs have, in one piece of memory; never written to.
-_NONE: dict[bytes, _Run] = {}
-_NOWHERE: list[int] = []
-_NOBODY: list[Node] = []
 
 
 class RadixTree:
@@ -96,7 +45,7 @@ class RadixTree:
         # Nodes in the order of their dates. Entries are never updated: those that a node has outlived are skipped. A node
         # that cannot be evicted loses its entry when its turn comes; should it become an end later, it is the next to go.
         self._queue: deque[tuple[int, Node]] = deque()
-        self.root = _Run(b"", 0, None).tail
+        self.root = Run(b"", 0, None).tail
         self.root.children = {}
 
     @property
@@ -146,7 +95,7 @@ class RadixTree:
                 self.locked_tokens += grown
             return node
         if node is root and end and (first := key[: self._page_bytes]) not in root.children:
-            run = root.children[first] = _Run(key, end, root)
+            run = root.children[first] = Run(key, end, root)
             node = run.tail
             node.locks = 1
             self._nodes += 1
@@ -157,24 +106,31 @@ class RadixTree:
 
     def finish(self, node: Node, key: bytes, start: int, stop: int) -> None:
         """`unlock(extend_to(node, key, start, stop))`."""
-        self.unlock(self.extend_to(node, key, start, stop))
+        run = node.run
+        size = run.size
+        if run.parent is not self.root or node.locks > 1 or node.end < size or node.children or run.locked:
+            self.unlock(self.extend_to(node, key, start, stop))
+            return
+        node.locks = 0
+        self.locked_tokens -= start
+        end = (stop - stop % self.page_size) * TOKEN_BYTES
+        if end > size:
+            run.tokens = key
+            run.size = node.end = end
+            self.total_tokens += end // TOKEN_BYTES - start
+        self._date(node)
 
     def unlock(self, node: Node) -> None:
         """Give back one lock and date the path: it was last used now."""
         run = node.run
-        if (parent := run.parent) is None:
-            return  # nothing was locked
-        self._clock = clock = self._clock + 1
-        node.last_used = clock
-        self._queue.append((clock, node))
-        if parent is self.root and node.locks == 1 and node.end == run.size and not run.locked:
+        if node.locks == 1 and run.parent is self.root and node.end == run.size and not run.locked:
             node.locks = 0
             self.locked_tokens -= run.size // TOKEN_BYTES
-        else:
+        elif run.parent is not None:
             self._let_go(node)
-        run.trim()
-        if len(self._queue) > 2 * self._nodes + _QUEUE_SLACK:
-            self._queue = deque([(date, each) for date, each in self._queue if each.last_used == date and each.end > 0])
+        else:
+            return  # nothing was locked
+        self._date(node)
 
     def evict(self, tokens: int) -> int:
         """Forget at least `tokens` unlocked tokens, in whole pages, if there are so many; return how many were forgotten.
@@ -206,7 +162,7 @@ class RadixTree:
         self.total_tokens -= evicted
         return evicted
 
-    def _walk(self, node: Node, key: bytes, at: int, end: int) -> tuple[_Run, int, int]:
+    def _walk(self, node: Node, key: bytes, at: int, end: int) -> tuple[Run, int, int]:
         """Follow `key[at:end]` from `node` on as far as it is stored; return the run, and the bytes of it and of the key."""
         run, here, page = node.run, node.end, self._page_bytes
         if here < run.size:
@@ -219,12 +175,21 @@ class RadixTree:
                 break
             run, here = child, child.size
             if at + here > end or not key.startswith(run.tokens, at):
-                here = common_bytes(run.tokens, 0, here, key, at, end, page)
+                here = run.common_bytes(key, at, end, page)
             at += here
         return run, here, at
 
     def _extend(self, node: Node, key: bytes, at: int, end: int, whole: bool) -> Node:
         """Store `key[at:end]` (in bytes) beyond `node`. whole: `key` begins at the root."""
+        run, size = node.run, node.end + end - at
+        if node.locks == 1 and node.end == run.size < size <= MERGED_BYTES and not node.children:
+            # Nobody else is at the end of the run, nor beyond: the node goes on with it.
+            run.tokens = run.tokens[: node.end] + key[at:end]
+            run.size = node.end = size
+            node.last_used = 0
+            self.total_tokens += (end - at) // TOKEN_BYTES
+            self.locked_tokens += (end - at) // TOKEN_BYTES
+            return node
         run, here, at = self._walk(node, key, at, end)
         last = self._append(run, here, key, at, end, whole) if at < end else self._node(run, here)
         if last is not node:
@@ -236,7 +201,7 @@ class RadixTree:
                 node.run.trim()
         return last
 
-    def _node(self, run: _Run, end: int) -> Node:
+    def _node(self, run: Run, end: int) -> Node:
         """The node there, a new one if there is none."""
         if end == run.size:
             return run.tail
@@ -248,7 +213,7 @@ class RadixTree:
         self._nodes += 1
         return node
 
-    def _append(self, run: _Run, here: int, key: bytes, at: int, end: int, whole: bool) -> Node:
+    def _append(self, run: Run, here: int, key: bytes, at: int, end: int, whole: bool) -> Node:
         """Store new tokens beyond this place: in the same run at its end if that is cheap, else in a new one."""
         self.total_tokens += (end - at) // TOKEN_BYTES
         self._nodes += 1
@@ -267,10 +232,10 @@ class RadixTree:
                 place.end = -1
                 self._nodes -= 1
             return last
-        if place.children is _NONE:
+        if place.children is NONE:
             place.children = {}
         tokens = key[at:end]
-        child = place.children[tokens[: self._page_bytes]] = _Run(tokens, len(tokens), place)
+        child = place.children[tokens[: self._page_bytes]] = Run(tokens, len(tokens), place)
         return child.tail
 
     def _hold(self, node: Node) -> None:
@@ -295,6 +260,7 @@ class RadixTree:
             node = parent
 
     def _let_go(self, node: Node) -> None:
+        """Undo `_hold`."""
         while (parent := (run := node.run).parent) is not None:
             node.locks -= 1
             if node.locks:
@@ -311,7 +277,18 @@ class RadixTree:
                 return
             node = parent
 
-    def _remove(self, run: _Run) -> None:
+    def _date(self, node: Node) -> None:
+        """A path that ends here was let go now."""
+        self._clock = node.last_used = clock = self._clock + 1
+        queue = self._queue
+        queue.append((clock, node))
+        run = node.run
+        if run.size < len(run.tokens):
+            run.trim()
+        if len(queue) > 2 * self._nodes + _QUEUE_SLACK:
+            self._queue = deque([(date, each) for date, each in queue if each.last_used == date and each.end > 0])
+
+    def _remove(self, run: Run) -> None:
         """Take off a run what is beyond the last node before its tail: the oldest of all that is not locked."""
         node = run.tail
         node.end = -1
@@ -328,11 +305,11 @@ class RadixTree:
         place = run.parent
         assert place is not None
         del place.children[run.tokens[: self._page_bytes]]
-        del run.tail  # the two refer to each other: nobody should have to look for them
-        run.size = 0
+        run.tokens, run.size = b"", 0
+        del run.tail  # the two refer to each other: so their memory is free at once
         if place.children or place is self.root:
             return
-        place.children = _NONE
+        place.children = NONE
         self._uncover(place)
         if not place.locks and place.last_used <= node.last_used:
             self._drop(place)  # what is beyond it is at least as young
@@ -352,20 +329,6 @@ class RadixTree:
         del run.ends[i], run.nodes[i]
         node.end = -1
         self._nodes -= 1
-
-
-def common_bytes(tokens: bytes, start: int, stop: int, key: bytes, at: int, end: int, page_bytes: int) -> int:
-    """Length of the common prefix of `tokens[start:stop]` and `key[at:end]`, in whole pages."""
-    view = memoryview(tokens)
-    same, most = 0, min(stop - start, end - at) // page_bytes
-    middle = most  # often all of it
-    while same < most:
-        if key.startswith(view[start + same * page_bytes : start + middle * page_bytes], at + same * page_bytes):
-            same = middle
-        else:
-            most = middle - 1
-        middle = (same + most + 1) // 2
-    return same * page_bytes
 
 
 def _end(key: bytes, tokens: int | None) -> int:
