@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any
 
 from llmirage_server.cluster.instance_base import InstanceBase
 from llmirage_server.cluster.radix_tree import TOKEN_BYTES
@@ -13,6 +16,10 @@ from llmirage_server.cluster.request import Request
 # balance_rel_threshold times as many as another: 64 and 1.5 by its command line (sgl-project/sglang, sgl-model-gateway).
 BALANCE_REQUESTS = 64
 _BALANCE_RATIO = 1.5
+
+_INDEX = attrgetter("index")
+_LOAD = attrgetter("load")
+_UNFINISHED = attrgetter("unfinished")
 
 
 class RouterError(RuntimeError):
@@ -42,19 +49,40 @@ class Rotation:
     def __init__(self) -> None:
         self._turn = 0  # the lowest index to begin with
 
-    def positions(self, instances: Sequence[InstanceBase]) -> list[int]:
-        n = len(instances)
-        first = next((i for i in range(n) if instances[i].index >= self._turn), 0)
+    def next(self, instances: Sequence[InstanceBase]) -> int:
+        """The position of the one whose turn it is."""
+        first = position_of(self._turn, instances)
+        if first == len(instances):
+            first = 0
         self._turn = instances[first].index + 1
-        return [*range(first, n), *range(first)]
+        return first
+
+    def least(self, instances: Sequence[InstanceBase], costs: Sequence[Any]) -> int:
+        """The position of the least of their costs; of equal ones, of the next in turn."""
+        first, least = self.next(instances), min(costs)
+        try:
+            return costs.index(least, first)
+        except ValueError:
+            return costs.index(least)
 
 
-def loads(instances: Sequence[InstanceBase], gap: int = BALANCE_REQUESTS) -> tuple[list[int], bool]:
-    """The `load` of each, and whether one has over `gap` requests more, and 1.5 times as many, as another."""
-    unfinished = [instance.unfinished for instance in instances]
+def position_of(index: int, instances: Sequence[InstanceBase]) -> int:
+    """The position of the instance with that index, or of the next higher one; their number if there is none."""
+    if index < len(instances) and instances[index].index == index:  # nobody is missing before it
+        return index
+    return bisect_left(instances, index, key=_INDEX)
+
+
+def loads(instances: Sequence[InstanceBase]) -> list[int]:
+    """The `load` of each."""
+    return list(map(_LOAD, instances))
+
+
+def out_of_balance(instances: Sequence[InstanceBase], gap: int = BALANCE_REQUESTS) -> bool:
+    """Whether one has over `gap` requests more, and 1.5 times as many, as another."""
+    unfinished = list(map(_UNFINISHED, instances))
     most, fewest = max(unfinished), min(unfinished)
-    out_of_balance = most - fewest > gap and most > fewest * _BALANCE_RATIO
-    return [instance.load for instance in instances], out_of_balance
+    return bool(most - fewest > gap and most > fewest * _BALANCE_RATIO)
 
 
 def key_of(request: Request) -> bytes:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from llmirage_server.cluster.instance_base import InstanceBase
 from llmirage_server.cluster.request import Request
-from llmirage_server.cluster.routers.base import Rotation, Router, key_of, loads
+from llmirage_server.cluster.routers.base import Rotation, Router, key_of, loads, out_of_balance
 
 
 class KVAware(Router):
@@ -29,13 +29,12 @@ class KVAware(Router):
         key = key_of(request)
         needed = request.prompt_tokens + request.produced
         uncached = [needed - instance.match(key) for instance in instances]
-        scores, out_of_balance = loads(instances)
+        scores = loads(instances)
         costs = [
             (instance.kv_used_tokens + self._ahead[instance.index].tokens() + 2 * tokens, score)
             for instance, tokens, score in zip(instances, uncached, scores, strict=True)
         ]
-        chosen_by = scores.__getitem__ if out_of_balance else costs.__getitem__
-        position = min(self._rotation.positions(instances), key=chosen_by)
+        position = self._rotation.least(instances, scores if out_of_balance(instances) else costs)
         self._ahead[instances[position].index].add(request, uncached[position])
         return position
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from llmirage_server.cluster.instance_base import InstanceBase
 from llmirage_server.cluster.request import Request
-from llmirage_server.cluster.routers.base import Rotation, Router
+from llmirage_server.cluster.routers.base import Rotation, Router, loads
 
 
 class RoundRobin(Router):
@@ -20,7 +20,7 @@ class RoundRobin(Router):
         self._rotation = Rotation()
 
     def choose(self, request: Request, instances: Sequence[InstanceBase]) -> int:
-        return self._rotation.positions(instances)[0]
+        return self._rotation.next(instances)
 
 
 class Random(Router):
@@ -44,7 +44,7 @@ class LeastLoaded(Router):
         self._rotation = Rotation()
 
     def choose(self, request: Request, instances: Sequence[InstanceBase]) -> int:
-        return min(self._rotation.positions(instances), key=lambda i: instances[i].load)
+        return self._rotation.least(instances, loads(instances))
 
 
 class PowerOfTwo(Router):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from llmirage_server.cluster.instance_base import InstanceBase
 from llmirage_server.cluster.radix_tree import TOKEN_BYTES
 from llmirage_server.cluster.request import Request
-from llmirage_server.cluster.routers.base import Rotation, Router, loads
+from llmirage_server.cluster.routers.base import Rotation, Router, loads, out_of_balance
 from llmirage_server.cluster.routers.prefix_index import PrefixIndex
 
 # SGLang's cache_threshold (sgl-project/sglang, sgl-model-gateway; default of its command line).
@@ -36,17 +36,15 @@ class Prefix(Router):
         self._positions: dict[int, int] = {}  # of these instances, by index
 
     def choose(self, request: Request, instances: Sequence[InstanceBase]) -> int:
-        key, prompt_bytes = request.key, TOKEN_BYTES * request.prompt_tokens
         if instances is not self._instances:  # one list until an instance comes or goes
             self._instances = instances
             self._positions = {instance.index: i for i, instance in enumerate(instances)}
-        positions = self._positions
-        scores, out_of_balance = loads(instances, _BALANCE_REQUESTS)
-        matched_bytes, found = self._sent.longest(key, positions, prompt_bytes)
-        if matched_bytes > _MATCHED_SHARE * prompt_bytes and not out_of_balance:
-            position = min((positions[index] for index in found), key=lambda i: (scores[i], i))
+        key, prompt_bytes = request.key, TOKEN_BYTES * request.prompt_tokens
+        matched_bytes, found = self._sent.longest(key, self._positions, prompt_bytes)
+        if matched_bytes > _MATCHED_SHARE * prompt_bytes and not out_of_balance(instances, _BALANCE_REQUESTS):
+            position = min([self._positions[index] for index in found], key=lambda i: (instances[i].load, i))
         else:
-            position = min(self._rotation.positions(instances), key=scores.__getitem__)
+            position = self._rotation.least(instances, loads(instances))
         chosen = instances[position]
         self._sent.insert(key, chosen.index, chosen.kv_total_tokens)
         return position

@@ -7,126 +7,192 @@ holds; what has not been sent there for longest is forgotten first, ends before 
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Container
 from heapq import heapify, heappop, heappush
 
 from llmirage_server.cluster.radix_tree import MERGED_BYTES, TOKEN_BYTES, common_bytes
 
-_HEAP_SLACK = 1024
+_SLACK = 1024  # entries of an instance beyond which the outlived ones are looked for
 
 
 class _Node:
     __slots__ = ("children", "edge", "end", "parent", "sent")
 
     def __init__(self, edge: bytes, end: int, parent: _Node | None, sent: dict[int, int]) -> None:
-        self.edge = edge
-        self.end = end  # bytes from the root to the end of the edge
+        self.edge = edge  # from the parent's end on; what is beyond `end` was cut off and does not count
+        self.end = end  # bytes from the root
         self.parent = parent
         self.sent = sent  # when it was last sent to an instance, by the instance's index; a parent's times are never earlier
-        self.children: dict[bytes, _Node] = {}  # by the first token of the child's edge
+        self.children = _NO_CHILDREN  # by the first token of the child's edge
 
     def __lt__(self, other: _Node) -> bool:
         return False  # the heap asks when time and depth are equal: then one of the two entries is outlived
+
+
+class _Sent:
+    """What one instance was sent: how many tokens are remembered, and the ends of it in the order in which they go.
+
+    Entries that a node has outlived are skipped when they come up: those of another time than the node's.
+    """
+
+    __slots__ = ("again", "fresh", "tokens")
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self.fresh: deque[tuple[int, _Node]] = deque()  # where inserted keys ended, by time
+        self.again: list[
+            tuple[int, int, _Node]
+        ] = []  # heap of nodes that are ends since those below them went, the deeper first
+
+    def oldest(self) -> tuple[int, _Node]:
+        """The next to go: of all that were sent at one time the deepest, which is the inserted key's own end if it is there."""
+        fresh, again = self.fresh, self.again
+        if again and (not fresh or again[0][0] < fresh[0][0]):
+            return again[0][0], again[0][2]
+        return fresh[0]
+
+    def take_oldest(self) -> None:
+        fresh, again = self.fresh, self.again
+        if again and (not fresh or again[0][0] < fresh[0][0]):
+            heappop(again)
+        else:
+            fresh.popleft()
+
+    def tidy(self, instance: int) -> None:
+        """Let go of the entries that are outlived."""
+        self.fresh = deque(entry for entry in self.fresh if entry[1].sent.get(instance) == entry[0])
+        self.again = [entry for entry in dict.fromkeys(self.again) if entry[2].sent.get(instance) == entry[0]]
+        heapify(self.again)
+
+
+_NO_CHILDREN: dict[bytes, _Node] = {}  # of all leaves: most stay leaves
+_Place = tuple[_Node, int, _Node | None, int]
+"""The last node that a key passes whole, the bytes up to there, and the child and bytes of a match within an edge."""
 
 
 class PrefixIndex:
     """Prefixes of token keys (`radix_tree.token_bytes`) by instance."""
 
     def __init__(self) -> None:
-        self.tokens: defaultdict[int, int] = defaultdict(int)  # remembered, by instance
+        self._sent: defaultdict[int, _Sent] = defaultdict(_Sent)  # by instance
         self._root = _Node(b"", 0, None, {})
         self._clock = 0
         self._nodes = 0
-        # For each instance: ends of what it was sent, by time, the deeper first. Those that a node has outlived are skipped.
-        self._ends: defaultdict[int, list[tuple[int, int, _Node]]] = defaultdict(list)
+        self._found: tuple[bytes, _Place] | None = None  # the last key asked for, until something changes
+
+    @property
+    def tokens(self) -> dict[int, int]:
+        """How many are remembered, by instance."""
+        return {instance: sent.tokens for instance, sent in self._sent.items()}
 
     def longest(self, key: bytes, instances: Container[int], end: int | None = None) -> tuple[int, list[int]]:
         """Bytes of the longest prefix of `key` (`key[:end]`) that was sent to any of these instances, and to which."""
-        node, at, child, common = self._walk(key, len(key) if end is None else end)
+        place = self._walk(key)
+        self._found = key, place
+        node, reached, child, common = place
         if child is not None:
-            found = [index for index in child.sent if index in instances]
-            if found:
-                return at + common, found
-        while node.parent is not None:
-            found = [index for index in node.sent if index in instances]
-            if found:
-                return node.end, found
-            node = node.parent
+            node, reached = child, reached + common
+        if end is None:
+            end = len(key)
+        while (parent := node.parent) is not None:
+            if parent.end < end:
+                found = [index for index in node.sent if index in instances]
+                if found:
+                    return min(reached, end), found
+            node, reached = parent, parent.end
         return 0, []
 
     def insert(self, key: bytes, instance: int, capacity_tokens: int) -> None:
         """Remember that `key` is sent to an instance whose KV memory holds `capacity_tokens`."""
         self._clock += 1
-        node, at, child, common = self._walk(key, len(key))
+        clock, found, size = self._clock, self._found, len(key)
+        node, at, child, common = found[1] if found is not None and found[0] is key else self._walk(key)
+        self._found = None
         if child is not None:
             node, at = self._split(child, common), at + common
-        if at < len(key):
-            leaf = _Node(key[at:], len(key), node, {})
-            node.children[key[at : at + TOKEN_BYTES]] = leaf
+        end = node
+        if at < size:
+            end = _Node(key[at:], size, node, {instance: clock})
+            self._adopt(node, end)
             self._nodes += 1
-            node = leaf
-        self._push(instance, node, self._clock)
-        while node.parent is not None:
+        fresh = size - at
+        while (parent := node.parent) is not None:
             if instance not in node.sent:
-                self.tokens[instance] += len(node.edge) // TOKEN_BYTES
-            node.sent[instance] = self._clock
-            node = node.parent
-        self._shrink(instance, capacity_tokens)
+                fresh += node.end - parent.end
+            node.sent[instance] = clock
+            node = parent
+        sent = self._sent[instance]
+        sent.fresh.append((clock, end))
+        if len(sent.fresh) > 2 * self._nodes + _SLACK:
+            sent.tidy(instance)
+        sent.tokens += fresh // TOKEN_BYTES
+        if sent.tokens > capacity_tokens:
+            self._shrink(instance, sent, capacity_tokens)
 
     def forget(self, instance: int) -> None:
         """The instance has lost all it had."""
-        self._shrink(instance, 0)
-        del self.tokens[instance], self._ends[instance]
+        self._found = None
+        self._shrink(instance, self._sent[instance], 0)
+        del self._sent[instance]
 
-    def _walk(self, key: bytes, end: int) -> tuple[_Node, int, _Node | None, int]:
-        """The last node passed whole, the bytes up to there, and the child and bytes of a match within an edge."""
-        node, at = self._root, 0
+    def _walk(self, key: bytes) -> _Place:
+        node, at, end = self._root, 0, len(key)
         while at < end:
             child = node.children.get(key[at : at + TOKEN_BYTES])
             if child is None:
                 break
-            if child.end > end or not key.startswith(child.edge, at):
-                return node, at, child, common_bytes(child.edge, 0, len(child.edge), key, at, end, TOKEN_BYTES)
+            if child.end > end or not key.startswith(child.edge, at):  # not all of it, or something was cut off there
+                common = common_bytes(child.edge, 0, child.end - at, key, at, end, TOKEN_BYTES)
+                if at + common < child.end:
+                    return node, at, child, common
             node, at = child, child.end
         return node, at, None, 0
 
+    def _adopt(self, parent: _Node, child: _Node) -> None:
+        if parent.children is _NO_CHILDREN:
+            parent.children = {}
+        parent.children[child.edge[:TOKEN_BYTES]] = child
+        child.parent = parent
+
     def _split(self, lower: _Node, size: int) -> _Node:
-        parent, first = lower.parent, lower.edge[:TOKEN_BYTES]
+        parent = lower.parent
         assert parent is not None
-        upper = _Node(lower.edge[:size], lower.end - len(lower.edge) + size, parent, lower.sent.copy())
-        parent.children[first] = upper
-        lower.edge, lower.parent = lower.edge[size:], upper
-        upper.children[lower.edge[:TOKEN_BYTES]] = lower
+        upper = _Node(lower.edge[:size], parent.end + size, parent, lower.sent.copy())
+        self._adopt(parent, upper)
+        lower.edge = lower.edge[size : lower.end - parent.end]
+        self._adopt(upper, lower)
         self._nodes += 1
         return upper
 
-    def _push(self, instance: int, node: _Node, time: int) -> None:
-        ends = self._ends[instance]
-        heappush(ends, (time, -node.end, node))
-        if len(ends) > 2 * self._nodes + _HEAP_SLACK:
-            ends[:] = [entry for entry in dict.fromkeys(ends) if entry[2].sent.get(instance) == entry[0]]
-            heapify(ends)
-
-    def _shrink(self, instance: int, capacity_tokens: int) -> None:
+    def _shrink(self, instance: int, sent: _Sent, capacity_tokens: int) -> None:
         """Forget the tails of what was not sent to the instance for longest, until it is within its capacity."""
-        ends = self._ends[instance]
-        while (excess := self.tokens[instance] - capacity_tokens) > 0:
-            time, _, node = heappop(ends)
-            if node.sent.get(instance) != time:
+        excess = TOKEN_BYTES * (sent.tokens - capacity_tokens)
+        while excess > 0:
+            time, node = sent.oldest()
+            times, parent = node.sent, node.parent
+            if times.get(instance) != time:
+                sent.take_oldest()
                 continue
             # Of what is below it nothing is left: it was sent no later, and at the same time the deeper goes first.
-            kept = len(node.edge) - excess * TOKEN_BYTES
-            parent = self._split(node, kept) if kept > 0 else node.parent
             assert parent is not None
-            del node.sent[instance]
-            self.tokens[instance] -= len(node.edge) // TOKEN_BYTES
+            kept = node.end - parent.end - excess
+            if kept > 0 and len(times) == 1:
+                node.end -= excess
+                excess = 0
+                break
+            sent.take_oldest()
+            if kept > 0:
+                parent = self._split(node, kept)
+            del times[instance]
+            excess -= node.end - parent.end
             if parent.parent is not None:
-                self._push(instance, parent, parent.sent[instance])
-            if not node.sent:
+                heappush(sent.again, (parent.sent[instance], -parent.end, parent))
+            if not times:
                 del parent.children[node.edge[:TOKEN_BYTES]]
                 self._nodes -= 1
                 self._join(parent)
+        sent.tokens = capacity_tokens + excess // TOKEN_BYTES
 
     def _join(self, upper: _Node) -> None:
         """Make one edge of two that no one tells apart any more, lest a long-lived path fall to pieces in time."""
@@ -134,9 +200,9 @@ class PrefixIndex:
         if parent is None or len(upper.children) != 1:
             return
         (lower,) = upper.children.values()
-        if upper.sent != lower.sent or len(upper.edge) + len(lower.edge) > MERGED_BYTES:
+        if upper.sent != lower.sent or lower.end - parent.end > MERGED_BYTES:
             return
-        lower.edge, lower.parent = upper.edge + lower.edge, parent
-        parent.children[lower.edge[:TOKEN_BYTES]] = lower
+        lower.edge = upper.edge[: upper.end - parent.end] + lower.edge[: lower.end - upper.end]
+        self._adopt(parent, lower)
         upper.sent = {}
         self._nodes -= 1

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from llmirage_server.cluster.instance_base import InstanceBase
 from llmirage_server.cluster.request import Request
+from llmirage_server.cluster.routers.base import position_of
 from llmirage_server.cluster.routers.load import LeastLoaded
 
 _REMEMBERED_SESSIONS = 100_000
@@ -26,9 +27,9 @@ class Session(LeastLoaded):
         key = request.session_key
         if key is None:
             return super().choose(request, instances)
-        index = self._placed.get(key)
-        position = next((i for i, instance in enumerate(instances) if instance.index == index), None)
-        if position is None:
+        index = self._placed.get(key, -1)
+        position = position_of(index, instances)
+        if position == len(instances) or instances[position].index != index:
             position = super().choose(request, instances)
             self._placed[key] = instances[position].index
             if len(self._placed) > _REMEMBERED_SESSIONS:
