@@ -41,23 +41,15 @@ class _Sent:
     def __init__(self) -> None:
         self.tokens = 0
         self.fresh: deque[tuple[int, _Node]] = deque()  # where inserted keys ended, by time
-        self.again: list[
-            tuple[int, int, _Node]
-        ] = []  # heap of nodes that are ends since those below them went, the deeper first
+        self.again: list[tuple[int, int, _Node]] = []  # heap of those that are ends since what was below them went
 
-    def oldest(self) -> tuple[int, _Node]:
-        """The next to go: of all that were sent at one time the deepest, which is the inserted key's own end if it is there."""
+    def take_oldest(self) -> tuple[int, _Node]:
+        """Who goes next: of all that were sent at one time the deepest, first of them where the key itself ended."""
         fresh, again = self.fresh, self.again
         if again and (not fresh or again[0][0] < fresh[0][0]):
-            return again[0][0], again[0][2]
-        return fresh[0]
-
-    def take_oldest(self) -> None:
-        fresh, again = self.fresh, self.again
-        if again and (not fresh or again[0][0] < fresh[0][0]):
-            heappop(again)
-        else:
-            fresh.popleft()
+            time, _, node = heappop(again)
+            return time, node
+        return fresh.popleft()
 
     def tidy(self, instance: int) -> None:
         """Let go of the entries that are outlived."""
@@ -124,7 +116,7 @@ class PrefixIndex:
             node = parent
         sent = self._sent[instance]
         sent.fresh.append((clock, end))
-        if len(sent.fresh) > 2 * self._nodes + _SLACK:
+        if len(sent.fresh) + len(sent.again) > 2 * self._nodes + _SLACK:
             sent.tidy(instance)
         sent.tokens += fresh // TOKEN_BYTES
         if sent.tokens > capacity_tokens:
@@ -169,19 +161,18 @@ class PrefixIndex:
         """Forget the tails of what was not sent to the instance for longest, until it is within its capacity."""
         excess = TOKEN_BYTES * (sent.tokens - capacity_tokens)
         while excess > 0:
-            time, node = sent.oldest()
+            time, node = sent.take_oldest()
             times, parent = node.sent, node.parent
             if times.get(instance) != time:
-                sent.take_oldest()
                 continue
             # Of what is below it nothing is left: it was sent no later, and at the same time the deeper goes first.
             assert parent is not None
             kept = node.end - parent.end - excess
             if kept > 0 and len(times) == 1:
                 node.end -= excess
+                sent.fresh.appendleft((time, node))  # still the oldest
                 excess = 0
                 break
-            sent.take_oldest()
             if kept > 0:
                 parent = self._split(node, kept)
             del times[instance]
