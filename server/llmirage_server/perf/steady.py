@@ -11,7 +11,7 @@ from collections.abc import Hashable, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, TypeVar
 
-from llmirage_server.perf.steps.load import LONGEST_TOKENS, MEAN_TOKENS, Load, in_pages
+from llmirage_server.perf.steps.load import LONGEST_TOKENS, MEAN_TOKENS, in_pages, prompt_sums
 
 if TYPE_CHECKING:
     from llmirage_server.perf.engines import EngineProfile
@@ -99,8 +99,9 @@ class SteadySteps:
         return _remember(self._decodes, key, self._stage.decodes_s(key[0], lambda _: in_pages(*key), mixed=True))
 
     def _find_chunks(self, chunks: tuple[tuple[int, int], ...]) -> tuple[int, float]:
-        load = Load(chunks, ())
-        return _remember(self._chunks, chunks, (load.new, self._stage.prompts_s(load)))
+        sums = prompt_sums(chunks, 0)
+        _, new, context, _ = sums
+        return _remember(self._chunks, chunks, (new, self._stage.prompts_s(new, context, lambda _: sums)))
 
     def _find_tokens(self, tokens: int) -> tuple[float, float]:
         return _remember(self._tokens, tokens, (self._stage.all_tokens_s(tokens), self._stage.shared_s(tokens)))

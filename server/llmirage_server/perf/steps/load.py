@@ -22,6 +22,20 @@ def in_pages(decodes: int, mean_page: int, longest_page: int) -> tuple[int, floa
     return decodes, decodes * mean, LONGEST_TOKENS * longest_page + (LONGEST_TOKENS - 1) / 2
 
 
+def prompt_sums(chunks: Sequence[tuple[int, int]], window: int) -> tuple[int, int, int, int]:
+    """(pairs, new tokens, context tokens, longest) of PrefillKernel, each query seeing `window` keys (0: all)."""
+    pairs = new = context = longest = 0
+    for added, before in chunks:
+        new += added
+        pairs += causal_pairs(added, before, window)
+        context += before if not window or before < window else window
+        if added + before > longest:
+            longest = added + before
+    if window:
+        longest = min(longest, window + _QUERY_BLOCK)
+    return pairs, new, context, longest
+
+
 class Load:
     """Counts of one batch. `queries` are the tokens that every decoding sequence adds."""
 
@@ -45,18 +59,10 @@ class Load:
         return self.decodes + len(self.chunks)
 
     def prefill(self, window: int) -> tuple[int, int, int, int]:
-        """(pairs, new tokens, context tokens, longest) of PrefillKernel, each query seeing `window` keys (0: all)."""
-        if (found := self._prefill.get(window)) is not None:
-            return found
-        pairs = context = longest = 0
-        for new, before in self.chunks:
-            pairs += causal_pairs(new, before, window)
-            context += min(before, window) if window else before
-            longest = max(longest, new + before)
-        if window:
-            longest = min(longest, window + _QUERY_BLOCK)
-        result = self._prefill[window] = pairs, self.new, context, longest
-        return result
+        """`prompt_sums` of the chunks."""
+        if (found := self._prefill.get(window)) is None:
+            found = self._prefill[window] = prompt_sums(self.chunks, window)
+        return found
 
     def decode(self, window: int) -> tuple[int, float, float]:
         """(sequences, context sum, longest context) of DecodeKernel, contexts clipped to `window` (0: `in_pages`)."""

@@ -35,16 +35,15 @@ class _Sum:
         self._known: dict[int, float] = {}
 
     def __call__(self, count: int) -> float:
+        if not self._calls or not count:
+            return 0.0
         known = self._known.get(count)
         if known is None:
-            known = sum([calls * kernel.seconds(count) for calls, kernel in self._calls]) if count else 0.0
+            known = sum([calls * kernel.seconds(count) for calls, kernel in self._calls])
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
             self._known[count] = known
         return known
-
-    def __bool__(self) -> bool:
-        return bool(self._calls)
 
 
 class Stage:
@@ -67,7 +66,7 @@ class Stage:
         """Seconds of what the rank does by itself."""
         total = self.all_tokens_s(load.tokens) + self.all_sequences_s(load.rows, load.sequences)
         if load.new:
-            total += self.prompts_s(load)
+            total += self.prompts_s(load.new, load.context, load.prefill)
         if load.decodes:
             total += self.decodes_s(load.decode_tokens, load.decode, bool(load.new))
         return total
@@ -76,11 +75,14 @@ class Stage:
         """Seconds of what is done once for each sequence, decoding or not, or for each row of logits."""
         return self._rows(rows) + self._sequences(sequences)
 
-    def prompts_s(self, load: Load) -> float:
-        """Seconds of what is done for the prompt chunks alone; there must be some."""
-        total = self._new(load.new) + self._expanded(load.new + load.context)
+    def prompts_s(self, new: int, context: int, sums: Callable[[int], tuple[int, int, int, int]]) -> float:
+        """Seconds of what is done for the prompt chunks alone, with so many new tokens behind those of their contexts.
+
+        sums: the arguments of PrefillKernel for each window, as Load.prefill gives them.
+        """
+        total = self._new(new) + self._expanded(new + context)
         for calls, prefill, window in self._prefills:
-            total += calls * prefill(*load.prefill(window))
+            total += calls * prefill(*sums(window))
         return total
 
     def decodes_s(self, tokens: int, contexts: Callable[[int], tuple[int, float, float]], mixed: bool) -> float:
