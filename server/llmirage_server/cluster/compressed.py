@@ -67,6 +67,7 @@ class CompressedInstance(Instance):
         self._scheduler = scheduler
         self._kv = self._scheduler.kv
         self._batch = SteadyBatch(limits.page_size)
+        self._most_running = limits.max_num_seqs
         self._formed = True  # the decoding sequences are in the batch; else in the scheduler's own way
         self._event_s = math.inf  # the next event, while formed
         self._event_steps = 0  # how many steps of the run are over then; 0: no more of them are known yet
@@ -132,14 +133,15 @@ class CompressedInstance(Instance):
         start_s = self._next_start_s()
         if self._arriving and self._arriving[0][0] <= math.nextafter(start_s, math.inf):
             self._wake(self._arriving[0][0])
+            self._aim()
         else:
             self._begin(start_s)
-        self._aim()
         return None
 
     def _count(self) -> None:
-        running, waiting = self.running, self.waiting
-        self.unfinished, self.load = waiting + running, 4 * waiting + running
+        running, waiting = len(self._scheduler.running), len(self._scheduler.waiting) + len(self._arriving)
+        self.unfinished = waiting + running
+        self.load = 4 * waiting + running
 
     # --- time ---
 
@@ -150,7 +152,7 @@ class CompressedInstance(Instance):
             ends = self._run_ends
             scheduler = self._scheduler
             # Behind somebody who waits, and in a full batch, nobody's arrival changes anything.
-            if arriving and not scheduler.waiting and len(scheduler.running) < self.limits.max_num_seqs:
+            if arriving and not scheduler.waiting and len(scheduler.running) < self._most_running:
                 seen_s = arriving[0][0]
                 while ends[-1] < seen_s and len(ends) < self._run_steps:
                     self._look_ahead()
@@ -186,13 +188,17 @@ class CompressedInstance(Instance):
         if not self._formed:
             super()._begin(start_s)
             return
-        self._start_s = start_s
         batch, scheduler = self._batch, self._scheduler
+        self._start_s = start_s
         steady = batch.size and not scheduler.prefilling and not (scheduler.waiting and scheduler.may_admit(batch.size))
         if not (self._begin_run(start_s) if steady else self._begin_step(start_s)):
-            self._dissolve()
-            super()._begin(start_s)
-            self._count()
+            self._begin_apart(start_s)
+
+    def _begin_apart(self, start_s: float) -> None:
+        """Form a step the plain way: somebody must give way for want of memory."""
+        self._dissolve()
+        super()._begin(start_s)
+        self._count()
 
     def _go_on(self, now: float, alone: bool) -> None:
         """After a step: begin the next one at once, where nothing can come of this very moment that would be part of it.
@@ -200,39 +206,44 @@ class CompressedInstance(Instance):
         A run may always begin: nothing is settled of it before time goes on. A step with prompts may if the front end holds
         back whoever is submitted now, and `alone`: if nobody has finished, to whom a client could answer at once.
         """
+        batch, scheduler, arriving = self._batch, self._scheduler, self._arriving
         self._start_s = now
-        if self._arriving and self._arriving[0][0] <= now:
+        if arriving and arriving[0][0] <= now:
             self._take_arrivals(now)
-        batch, scheduler = self._batch, self._scheduler
         if batch.size and not scheduler.prefilling and not (scheduler.waiting and scheduler.may_admit(batch.size)):
-            self._begin_run(now)
+            if not self._begin_run(now):
+                self._aim()
         elif alone and self._front_end_s and scheduler.has_work:
-            self._begin(now)
-        self._aim()
+            if not self._begin_step(now):
+                self._begin_apart(now)
+        else:
+            self._aim()
 
     # --- steps that may have prompts ---
 
     def _begin_step(self, start_s: float) -> bool:
-        """Form a step that may have prompts in it; False if running sequences find no memory."""
+        """Form a step that may have prompts in it, or stall; False if running sequences find no memory."""
         batch = self._batch
         step = Step()
-        if not self._scheduler.form_beside(step, batch.size, batch.pages(), start_s):
+        size = batch.size
+        if not self._scheduler.form_beside(step, size, batch.pages(), start_s):
             return False
-        if not batch.size and not step.prefill:
+        if not size and not step.prefill:
             self._stalled = True
+            self._aim()
             return True
-        end_s = start_s + self._steady.step_s(step.prefill, batch.size, batch.context_sum, batch.longest)
+        end_s = start_s + self._steady.step_s(step.prefill, size, batch.context_sum, batch.longest)
         self.ends_s.append(end_s)
         self._busy_s += end_s - start_s
         if self.trace is not None:
-            self.trace.append(StepSpan(start_s, end_s, 1, sum([chunk[0] for chunk in step.prefill]), batch.size))
+            self.trace.append(StepSpan(start_s, end_s, 1, sum([chunk[0] for chunk in step.prefill]), size))
         self._fly(step, end_s)
         self._count()
         return True
 
     def _fly(self, step: Step, end_s: float) -> None:
-        self._flight, self._flight_s = step, end_s
-        self._start_s = end_s
+        self._flight = step
+        self._flight_s = self._start_s = self._event_s = end_s
         self._stalled = False
 
     def _end_flight(self, step: Step) -> StepEnd | None:
@@ -271,9 +282,13 @@ class CompressedInstance(Instance):
             return False
         self._run_start_s, self._run_steps = start_s, steps
         ends = self._run_ends = []
-        known = steps if steps < _LOOK_AHEAD else _LOOK_AHEAD
+        known = min(steps, _LOOK_AHEAD)
         self._steady.run(ends, batch.size, batch.context_sum, batch.longest, start_s, known)
         self._stalled = False
+        if self._arriving:
+            self._aim()
+        else:
+            self._event_s, self._event_steps = ends[-1], (known if known == steps else 0)
         return True
 
     def _look_ahead(self) -> None:

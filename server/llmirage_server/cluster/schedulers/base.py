@@ -12,7 +12,6 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections import deque
-from dataclasses import dataclass, field
 
 from llmirage_server.cluster.instance_base import Role
 from llmirage_server.cluster.kv_cache import KVCache, Sequence
@@ -21,14 +20,16 @@ from llmirage_server.cluster.request import Request, StepEnd
 from llmirage_server.cluster.speculation import Acceptance
 
 
-@dataclass(slots=True)
 class Step:
     """What one forward pass computes, in the terms of `StepModel.step_s`."""
 
-    prefill: list[tuple[int, int]] = field(default_factory=list)  # (new tokens, context tokens) of each prompt chunk
-    decode_contexts: list[int] = field(default_factory=list)  # tokens computed before, of each decoding sequence
-    prefill_sequences: list[Sequence] = field(default_factory=list)  # the sequence of each chunk
-    sequences: list[Sequence] = field(default_factory=list)  # those who will have a new token, in the order of running
+    __slots__ = ("decode_contexts", "prefill", "prefill_sequences", "sequences")
+
+    def __init__(self) -> None:
+        self.prefill: list[tuple[int, int]] = []  # (new tokens, context tokens) of each prompt chunk
+        self.decode_contexts: list[int] = []  # tokens computed before, of each decoding sequence
+        self.prefill_sequences: list[Sequence] = []  # the sequence of each chunk
+        self.sequences: list[Sequence] = []  # those who will have a new token, in the order of running
 
 
 class Scheduler(ABC):
@@ -58,7 +59,8 @@ class Scheduler(ABC):
         self._received: set[Sequence] = set()  # the waiting ones whose KV was computed elsewhere
         self._handed_over: set[Sequence] = set()
         self._in_flight: set[Sequence] = set()  # the running ones in a step that is not completed, if there can be several
-        self._blocked: tuple[Sequence, int] | None = None  # head of the queue that did not fit, and `kv.changes` then
+        self._blocked: Sequence | None = None  # head of the queue that did not fit
+        self._blocked_at = 0  # `kv.changes` then
 
     @property
     def has_work(self) -> bool:

@@ -84,7 +84,7 @@ class TrtllmScheduler(Scheduler):
         if (
             not self.waiting
             or len(self.running) >= self.limits.max_num_seqs
-            or self._blocked == (self.waiting[0], kv.changes)
+            or (self._blocked is self.waiting[0] and self._blocked_at == kv.changes)
         ):
             return
         coming = {self._next_block(sequence) for sequence in self.prefilling}
@@ -106,7 +106,7 @@ class TrtllmScheduler(Scheduler):
             needed = self._needs(sequence, self._reach(sequence))
             if promised + needed > self._available or (missing > budget and not self.limits.enable_chunked_prefill):
                 kv.release(sequence)
-                self._blocked = (self.waiting[0], kv.changes)
+                self._blocked, self._blocked_at = self.waiting[0], kv.changes
                 break
             coming.add(block)
             started += 1

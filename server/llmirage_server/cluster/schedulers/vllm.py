@@ -83,36 +83,33 @@ class VllmScheduler(Scheduler):
             self.waiting
             and len(self.running) < self.limits.max_num_seqs
             and decodes < self.limits.max_num_batched_tokens
-            and not self._is_blocked(self.waiting[0])
+            and not (self._blocked is self.waiting[0] and self._blocked_at == self.kv.changes)
         )
-
-    def _is_blocked(self, sequence: Sequence) -> bool:
-        """Whether it did not fit, and nothing has changed since."""
-        blocked = self._blocked
-        return blocked is not None and blocked[0] is sequence and blocked[1] == self.kv.changes
 
     def form_beside(self, step: Step, decodes: int, decode_pages: int, now: float) -> bool:
         """Form a step beside so many decoding sequences, which need so many pages; False if someone must be preempted.
 
         Nothing has changed then.
         """
-        kv = self.kv
+        kv, prefilling = self.kv, self.prefilling
         budget = self.limits.max_num_batched_tokens - decodes
         chunks = []
-        needed = decode_pages * kv.page_size
-        for sequence in self.running[len(self.running) - len(self.prefilling) :] if self.prefilling else ():
-            if new_tokens := min(sequence.tokens - sequence.computed, budget):
-                chunks.append((sequence, new_tokens))
-                needed += self._needs(sequence, sequence.computed + new_tokens)
-                budget -= new_tokens
+        decode_tokens = needed = decode_pages * kv.page_size
+        if prefilling:
+            for sequence in self.running[len(self.running) - len(prefilling) :]:
+                if new_tokens := min(sequence.tokens - sequence.computed, budget):
+                    chunks.append((sequence, new_tokens))
+                    needed += self._needs(sequence, sequence.computed + new_tokens)
+                    budget -= new_tokens
         if needed > kv.room_tokens:
             return False
-        if decode_pages:
-            kv.take(decode_pages * kv.page_size)
+        if decode_tokens:
+            kv.take(decode_tokens)
         for sequence, new_tokens in chunks:
             kv.allocate(sequence, new_tokens)
             self._add_chunk(step, sequence, new_tokens)
-        self._admit(step, budget, now)
+        if self.waiting:
+            self._admit(step, budget, now)
         return True
 
     def _chunk(self, missing: int) -> int:
@@ -172,16 +169,16 @@ class VllmScheduler(Scheduler):
         kv, limits, waiting, running, received = self.kv, self.limits, self.waiting, self.running, self._received
         while waiting and budget and len(running) < limits.max_num_seqs:
             sequence = waiting[0]
-            if self._is_blocked(sequence):
-                break
-            if self._loads(sequence):
+            if self._blocked is sequence and self._blocked_at == kv.changes:
+                break  # it did not fit, and nothing has changed since
+            if kv.tiered and self._loads(sequence):
                 continue
             kv.acquire(sequence)
             missing = 1 if sequence in received else self._chunk(sequence.tokens - sequence.computed)
             may_chunk = limits.enable_chunked_prefill or missing <= budget
             if not may_chunk or not kv.fits(sequence, sequence.tokens):
                 kv.release(sequence)
-                self._blocked = (sequence, kv.changes)
+                self._blocked, self._blocked_at = sequence, kv.changes
                 break
             new_tokens = min(missing, budget)
             self._start(step, sequence, new_tokens, now)
