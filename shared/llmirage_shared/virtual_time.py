@@ -25,7 +25,7 @@ Ts = TypeVarTuple("Ts")
 
 _CANCELLED_TIMERS = 256  # kept in the heap before it is cleaned
 _TASKS_NAMED = 3
-_TURNS_AT_ONE_TIME = 200_000
+TURNS_AT_ONE_TIME = 200_000
 
 Source = Callable[[float], float]
 """Something that moves on its own while no task can: called with the time of the next timer (inf if none is set), it goes on
@@ -38,6 +38,9 @@ class VirtualDeadlockError(RuntimeError):
 
 class StandstillError(RuntimeError):
     """Much is done, and no time passes: a load whose replies take no time goes on for ever at one moment."""
+
+    def __init__(self, now_s: float) -> None:
+        super().__init__(f"time stands still at {now_s:g} s: what happens there takes no time, and never ends")
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
@@ -97,9 +100,9 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         if self._now > self._turned_s:
             self._turned_s, self._turns = self._now, 0
         self._turns += 1
-        if self._turns > _TURNS_AT_ONE_TIME:
+        if self._turns > TURNS_AT_ONE_TIME:
             self._turns = 0
-            raise StandstillError(f"time stands still at {self._now:g} s: what happens there takes no time, and never ends")
+            raise StandstillError(self._now)
         while timers and timers[0][0] <= self._now:
             handle = heapq.heappop(timers)[2]
             handle._scheduled = False  # type: ignore[attr-defined]

@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 from llmirage_client.load.branches import Family, think_time_s
 from llmirage_client.load.conversation import Conversation
@@ -98,15 +99,9 @@ class Phase:
             tree.cancel()
 
     def _timers(self) -> list[asyncio.TimerHandle]:
-        options, start_s = self._options, self._stop.clock()
-        hard_s, soft_s, grace_s = options.benchmark_duration_s, options.soft_duration_s, options.benchmark_grace_period_s
-        moments = []
-        if soft_s is not None:
-            moments.append((soft_s, self._stop.close))
-        if hard_s is not None:
-            moments += [(hard_s, self._stop.end), (hard_s + grace_s, self.cancel)]
+        todo = {"close": self._stop.close, "end": self._stop.end, "cancel": self.cancel}
         loop = asyncio.get_running_loop()
-        return [loop.call_at(start_s + after_s / options.speed, do) for after_s, do in moments if after_s < math.inf]
+        return [loop.call_at(when_s, todo[what]) for when_s, what in moments(self._options, self._stop.clock())]
 
     def _start_root(self, session: Session, due_s: float) -> None:
         conversation = self._family.root(session, self.name, next(self._places))
@@ -256,14 +251,8 @@ class Phase:
         return bool(waiting) and count
 
     def _delay_s(self, conversation: Conversation, index: int) -> float:
-        """The pause before a turn, by the file or as drawn, on the run's clock."""
-        options, delay_s = self._options, conversation.session.turns[index].delay_s
-        if index and options.inter_turn_delay_mean_s is not None:
-            rng = random.Random(f"delay {conversation.correlation_id} {index}")
-            delay_s = max(rng.gauss(options.inter_turn_delay_mean_s, options.inter_turn_delay_std_s), 0.0)
-        delay_s *= options.inter_turn_delay_factor
-        cap_s = options.inter_turn_delay_cap_s
-        return (delay_s if cap_s is None else min(delay_s, cap_s)) / options.speed
+        """The pause before a turn on the run's clock."""
+        return delay_s(self._options, conversation.session.turns[index].delay_s, index, lambda: conversation.correlation_id)
 
     def _count_start(self, conversation: Conversation) -> None:
         if conversation.depth > 0 and not conversation.counted:
@@ -289,6 +278,27 @@ class Phase:
         self.stats.children_errored += child
         self.stats.parents_failed_due_to_child_error += conversation.parent is not None
         self.cancel()
+
+
+def moments(options: RunOptions, start_s: float) -> list[tuple[float, Literal["close", "end", "cancel"]]]:
+    """When a phase that begins at start_s closes, ends and is cancelled."""
+    hard_s, soft_s, grace_s = options.benchmark_duration_s, options.soft_duration_s, options.benchmark_grace_period_s
+    after: list[tuple[float, Literal["close", "end", "cancel"]]] = []
+    if soft_s is not None:
+        after.append((soft_s, "close"))
+    if hard_s is not None:
+        after += [(hard_s, "end"), (hard_s + grace_s, "cancel")]
+    return [(start_s + after_s / options.speed, what) for after_s, what in after if after_s < math.inf]
+
+
+def delay_s(options: RunOptions, given_s: float, index: int, name: Callable[[], str]) -> float:
+    """The pause before a turn on the run's clock, by the file or as drawn. name: of the conversation."""
+    if index and options.inter_turn_delay_mean_s is not None:
+        rng = random.Random(f"delay {name()} {index}")
+        given_s = max(rng.gauss(options.inter_turn_delay_mean_s, options.inter_turn_delay_std_s), 0.0)
+    given_s *= options.inter_turn_delay_factor
+    cap_s = options.inter_turn_delay_cap_s
+    return (given_s if cap_s is None else min(given_s, cap_s)) / options.speed
 
 
 def own_requests(options: RunOptions) -> int | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from llmirage_client.measure.slo import Objective
-from llmirage_client.study.token_run import TokenRow
+from llmirage_client.study.token_rows import TokenRow
 
 _Value = Callable[[float, float, float, int], float]
 
@@ -83,6 +83,5 @@ def _stamps(row: TokenRow) -> tuple[float, float, int]:
     if len(spans) == 1:
         ends_s, begin, end = spans[0]
         return ends_s[begin], ends_s[end], end - begin + 1
-    assert row.flight is not None
-    times = row.flight.arrivals
+    times = row.arrivals
     return (float(times[0]), float(times[-1]), len(times)) if len(times) else (math.nan, math.nan, 0)

@@ -36,7 +36,7 @@ class SimulatedRunner(Runner):
 
 
 class TokenRunner(SimulatedRunner):
-    """For workloads in token counts alone, straight to the cluster: see token_run. `recorder` has the rows."""
+    """For workloads in token counts alone, straight to the cluster: see token_run. `recorder` keeps the rows."""
 
     def __init__(self, workload: Workload, options: RunOptions, target: Target, driver: VirtualDriver) -> None:
         super().__init__(workload, options, target, as_text=False)

@@ -14,7 +14,7 @@ import dataclasses
 import gc
 import time
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal
 
 from llmirage_client.load.options import RunOptions
@@ -26,11 +26,13 @@ from llmirage_client.study.cluster_series import ClusterSeries, Sampler
 from llmirage_client.study.simulated_run import SimulatedRunner, TokenRunner
 from llmirage_client.study.summary import summary_of
 from llmirage_client.study.token_columns import columns_of_rows, token_metrics
-from llmirage_client.study.token_run import TokenRecorder
+from llmirage_client.study.token_rows import TokenRows
+from llmirage_client.study.walk_run import WalkRunner, can_walk
 from llmirage_client.study.window import WINDOW_OVER, Window
 from llmirage_client.targets.direct import LOCAL_URL, DirectTarget
 from llmirage_client.targets.simulator import (
     ClusterConfig,
+    ClusterRun,
     ServedPool,
     StepSpan,
     VirtualDriver,
@@ -63,7 +65,7 @@ class Simulation:
         columns: Columns,
         metrics: Metrics,
         watch: Watch | None,
-        recorder: TokenRecorder | None,
+        recorder: TokenRows | None,
     ) -> None:
         self.config = config
         self.columns = columns
@@ -71,7 +73,7 @@ class Simulation:
         self.stopped = result.cancel_reason if result.cancel_reason != WINDOW_OVER else None
         self.series = watch.series if watch is not None else None
         self.steps = watch.steps if watch is not None else []
-        waited_s = watch.driver.waited_s if watch is not None else []
+        waited_s = watch.waited_s if watch is not None else []
         self.bill = bill_of(plan_of(config), metrics, self.series)
         self.summary = summary_of(metrics, self.series, self.bill, waited_s)
         self._result = result
@@ -111,29 +113,49 @@ def simulate(
     )
     check(workload)
     begun_s = time.process_time()
-    watch: Watch | None = None
+    watch = Watch(config, pools, trace) if door == "direct" else None
+    reason = f"--max-time: {max_time_s or 0:g} s of the cluster's time are over"
+    recorder: TokenRows | None = None
 
-    async def main() -> tuple[RunResult, TokenRecorder | None]:
-        nonlocal watch
-        if door == "direct":
-            watch = Watch(config, pools, trace)
-        runner = _runner(config, workload, options, watch)
+    def walked(watch: Watch) -> RunResult:
+        nonlocal recorder
+        cluster = ClusterRun(watch.cluster, watch.sampler)
+        runner = WalkRunner(workload, options, cluster, named=config.router not in _NAMELESS)
+        recorder = runner.recorder
         if max_time_s is not None:
-            reason = f"--max-time: {max_time_s:g} s of the cluster's time are over"
-            asyncio.get_running_loop().call_at(max_time_s, runner.cancel, reason)
+            runner.loop.at(max_time_s, partial(runner.cancel, reason))
+        stoppable(runner.interrupt)
+        if window is not None:
+            window.watch(recorder, runner.cancel)
+        try:
+            return runner.run()
+        finally:
+            watch.finish(runner.loop.now, cluster.waited_s)
+
+    async def main() -> RunResult:
+        nonlocal recorder
+        loop = asyncio.get_running_loop()
+        driver = None if watch is None else VirtualDriver(watch.cluster, watch.sampler)
+        runner = _runner(config, workload, options, driver)
+        recorder = getattr(runner, "recorder", None)
+        if max_time_s is not None:
+            loop.call_at(max_time_s, runner.cancel, reason)
         stoppable(runner.cancel)
         if window is not None:
-            window.watch(runner)
+            window.watch(recorder, runner.cancel)
         try:
-            return await runner.run(), getattr(runner, "recorder", None)
+            return await runner.run()
         finally:
             await runner.close()
-            if watch is not None:
-                watch.finish(asyncio.get_running_loop().time())
+            if watch is not None and driver is not None:
+                watch.finish(loop.time(), driver.waited_s)
 
     try:
         with _few_collections():
-            result, recorder = run(main())
+            if watch is not None and lengths_only(workload) and can_walk(workload, options):
+                result = walked(watch)
+            else:
+                result = run(main())
     except (VirtualDeadlockError, StandstillError) as error:
         raise SimulationError(str(error)) from None
     result = dataclasses.replace(
@@ -150,19 +172,18 @@ def simulate(
 
 
 class Watch:
-    """The cluster of the direct door, and those who look on. Make it on the loop."""
+    """The cluster of the direct door, and those who look on."""
 
     def __init__(self, config: ClusterConfig, pools: tuple[ServedPool, ...], trace: bool) -> None:
-        cluster = new_cluster(config)
-        self._sampler = Sampler(cluster, pools)
-        self.driver = VirtualDriver(cluster, self._sampler)
+        self.cluster = new_cluster(config)
+        self.sampler = Sampler(self.cluster, pools)
+        self.waited_s: list[float] = []
         self.series: ClusterSeries | None = None
-        self.steps: list[list[StepSpan]] = []
-        if trace:
-            self.steps = cluster.trace_steps()
+        self.steps: list[list[StepSpan]] = self.cluster.trace_steps() if trace else []
 
-    def finish(self, now: float) -> None:
-        self.series = self._sampler.series(now)
+    def finish(self, now: float, waited_s: list[float]) -> None:
+        self.series = self.sampler.series(now)
+        self.waited_s = waited_s
 
 
 @contextlib.contextmanager
@@ -182,22 +203,26 @@ def check(workload: Workload) -> None:
         raise SimulationError(f"{workload.path} has no request: there is nothing to simulate")
 
 
-def _lengths_only(workload: Workload) -> bool:
+def lengths_only(workload: Workload) -> bool:
+    """Whether all requests are given in token counts alone."""
     return all(
         session.mode == "tokens" and all(turn.tokens and turn.tokens.input_ids is None for turn in session.turns)
         for session in workload.sessions.values()
     )
 
 
-def _runner(config: ClusterConfig, workload: Workload, options: RunOptions, watch: Watch | None) -> SimulatedRunner:
-    """Through the direct door, if there is somebody to watch it."""
-    if watch is None:
+# Routers that do not ask which conversation a request is of.
+_NAMELESS = ("round_robin", "random", "least_loaded", "power_of_two", "prefix", "kv_aware")
+
+
+def _runner(config: ClusterConfig, workload: Workload, options: RunOptions, driver: VirtualDriver | None) -> SimulatedRunner:
+    """Through the direct door, if there is a driver."""
+    if driver is None:
         from llmirage_client.targets.http import HttpTarget
         from llmirage_client.targets.memory import MemoryTransport
 
         target = HttpTarget(LOCAL_URL, transport=MemoryTransport(new_app(config)))
         return SimulatedRunner(workload, options, target, as_text=True)
-    driver = watch.driver
-    if _lengths_only(workload) and not options.cancellation_share:
+    if lengths_only(workload) and not options.cancellation_share:
         return TokenRunner(workload, options, DirectTarget(driver), driver)
     return SimulatedRunner(workload, options, DirectTarget(driver, new_app(config, driver)), as_text=False)

@@ -14,7 +14,7 @@ from llmirage_client.measure.catalogue import PER_REQUEST
 from llmirage_client.measure.columns import BRANCH_MODES, Columns, filled
 from llmirage_client.measure.goodput import parse_goodput
 from llmirage_client.measure.metrics import ErrorGroup, Metrics, compute_columns
-from llmirage_client.study.token_run import TokenRow, is_cancelled
+from llmirage_client.study.token_rows import TokenRow
 from llmirage_shared.statistics import PERCENTILES, Summary
 
 Floats = npt.NDArray[np.float64]
@@ -34,7 +34,7 @@ def columns_of_rows(rows: Sequence[TokenRow]) -> Columns:
             events[i] = end - begin + 1
             if end > begin:
                 second[i] = ends_s[begin + 1]
-        elif row.flight is not None and len(times := row.flight.arrivals):
+        elif len(times := row.arrivals):
             first[i], last[i], events[i] = times[0], times[-1], len(times)
             if len(times) > 1:
                 second[i] = times[1]
@@ -61,7 +61,7 @@ def columns_of_rows(rows: Sequence[TokenRow]) -> Columns:
         agent_depth=np.array([row.conversation.depth for row in rows], dtype=np.int64),
         branch_mode=np.array([BRANCH_MODES.index(row.conversation.branch_mode) for row in rows], dtype=np.int64),
         ok=ok,
-        cancelled=np.array([is_cancelled(row) for row in rows], dtype=bool),
+        cancelled=np.array([row.is_cancelled for row in rows], dtype=bool),
         measured=np.array([row.measured for row in rows], dtype=bool),
         usage=usage,
     )
@@ -71,7 +71,7 @@ def token_metrics(rows: Sequence[TokenRow], columns: Columns, shown: Mapping[str
     """`measure.metrics.compute` of these rows. shown: the settings of the run; its objectives for goodput are there."""
     goodput = shown.get("goodput")
     limits = parse_goodput(goodput) if isinstance(goodput, str) and goodput else None
-    failed = Counter(row.error for row in rows if row.error is not None and row.measured and not is_cancelled(row))
+    failed = Counter(row.error for row in rows if row.error is not None and row.measured and not row.is_cancelled)
     errors = tuple(ErrorGroup(error, times) for error, times in failed.most_common())
     metrics = compute_columns(columns, errors=errors, goodput=limits)
     if gaps := gaps_ms(rows):
@@ -92,8 +92,7 @@ def gaps_ms(rows: Sequence[TokenRow]) -> Summary | None:
             continue
         spans = row.request.spans
         if not spans:
-            assert row.flight is not None
-            single.append(np.diff(row.flight.arrivals))
+            single.append(np.diff(row.arrivals))
         before = None
         for ends_s, begin, end in spans:
             if before is not None:

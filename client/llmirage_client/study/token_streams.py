@@ -8,16 +8,31 @@ There is no chat template: the count is all tokens of the prompt.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 import numpy.typing as npt
 
-from llmirage_client.load.conversation import Conversation
-from llmirage_client.workload.session import TokenSpec
+from llmirage_client.measure.record import BranchMode
+from llmirage_client.workload.session import Session, TokenSpec
 
 TokenIds = npt.NDArray[np.int32]
 
 TOKEN_BYTES = 4
 _FIRST_ID, _LAST_ID = 1 << 20, 1 << 31  # above every vocabulary: tokens of texts are others
+
+
+class Talk(Protocol):
+    """What is to be known of a conversation; see load.conversation.Conversation."""
+
+    @property
+    def session(self) -> Session: ...
+    @property
+    def number(self) -> int: ...
+    @property
+    def parent(self) -> Talk | None: ...
+    @property
+    def branch_mode(self) -> BranchMode: ...
 
 
 class TokenStreams:
@@ -30,7 +45,7 @@ class TokenStreams:
         self._contexts: dict[int, bytes] = {}  # by conversation that goes on: its last prompt, and the reply if it has come
         self._prompt_bytes: dict[int, int] = {}  # of that prompt
 
-    def call(self, conversation: Conversation, index: int, spec: TokenSpec) -> bytes:
+    def call(self, conversation: Talk, index: int, spec: TokenSpec) -> bytes:
         """The ids of a prompt of spec.input_tokens, and of a reply that is like no other."""
         key = self._prompt(conversation, index, spec.input_tokens, spec.output_tokens)
         if self._is_last(conversation, index):
@@ -41,27 +56,27 @@ class TokenStreams:
             self._contexts[conversation.number] = key
         return key
 
-    def prompt(self, conversation: Conversation, index: int, spec: TokenSpec) -> bytes:
+    def prompt(self, conversation: Talk, index: int, spec: TokenSpec) -> bytes:
         """The ids of the prompt alone: the reply is somebody else's, see `replied_with`."""
         prompt = self._prompt(conversation, index, spec.input_tokens, 0)
         self._prompt_bytes[conversation.number] = len(prompt)
         self._contexts[conversation.number] = prompt
         return prompt
 
-    def failed(self, conversation: Conversation) -> None:
+    def failed(self, conversation: Talk) -> None:
         """The last call had no reply."""
         context = self._contexts.get(conversation.number)
         if context is not None:
             self._contexts[conversation.number] = context[: self._prompt_bytes[conversation.number]]
 
-    def replied_with(self, conversation: Conversation, ids: TokenIds) -> None:
+    def replied_with(self, conversation: Talk, ids: TokenIds) -> None:
         """The conversation's last prompt was answered with these."""
         prompt = self._contexts.get(conversation.number)
         if prompt is not None:
             prompt = prompt[: self._prompt_bytes[conversation.number]]
             self._contexts[conversation.number] = prompt + np.asarray(ids, dtype=np.int32).tobytes()
 
-    def _prompt(self, conversation: Conversation, index: int, wanted: int, fresh: int) -> bytes:
+    def _prompt(self, conversation: Talk, index: int, wanted: int, fresh: int) -> bytes:
         """A prompt of so many tokens, and so many fresh ids behind it."""
         before = self._before(conversation, wanted) if self._shares else b""
         more = wanted - len(before) // TOKEN_BYTES
@@ -75,7 +90,7 @@ class TokenStreams:
             self._places[place] = self._next_id, more
         return before + self._fresh(more + fresh)
 
-    def _before(self, conversation: Conversation, wanted: int) -> bytes:
+    def _before(self, conversation: Talk, wanted: int) -> bytes:
         """What a prompt of so many tokens may begin with: all so far, the last prompt, or nothing."""
         number = conversation.number
         context = self._contexts.get(number)
@@ -94,7 +109,7 @@ class TokenStreams:
         return np.arange(first, first + tokens, dtype=np.int32).tobytes()
 
     @staticmethod
-    def _is_last(conversation: Conversation, index: int) -> bool:
+    def _is_last(conversation: Talk, index: int) -> bool:
         """Whether nothing goes on from this call."""
         turns = conversation.session.turns
         return index + 1 == len(turns) and not turns[index].branches

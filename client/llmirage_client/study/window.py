@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from llmirage_client.study.token_run import TokenRow
-
-if TYPE_CHECKING:
-    from llmirage_client.study.simulated_run import SimulatedRunner
+from llmirage_client.study.token_rows import TokenRow, TokenRows
 
 WINDOW_OVER = "all requests that count are over"
 
@@ -25,10 +21,9 @@ class Window:
     count: int
     hopeless: Callable[[TokenRow], str | None] = lambda row: None
 
-    def watch(self, runner: SimulatedRunner) -> None:
-        """Before the run begins. Raises TypeError for a runner that does not keep rows."""
-        recorder = getattr(runner, "recorder", None)
-        if recorder is None:
+    def watch(self, rows: TokenRows | None, cancel: Callable[[str], None]) -> None:
+        """Before the run begins; `cancel` ends it. Raises TypeError for a run that keeps no rows."""
+        if rows is None:
             raise TypeError("a window is for workloads in token counts, through the direct door")
         left = self.count
 
@@ -39,7 +34,7 @@ class Window:
             left -= 1
             reason = self.hopeless(row) or (WINDOW_OVER if left == 0 else None)
             if reason is not None:
-                runner.cancel(reason)
+                cancel(reason)
 
-        recorder.counted = range(self.first, self.first + self.count)
-        recorder.on_row = over
+        rows.counted = range(self.first, self.first + self.count)
+        rows.on_row = over

@@ -17,6 +17,8 @@ from llmirage_client.measure.cluster_series import read_cluster_series
 from llmirage_client.study.chrome_trace import write_trace
 from llmirage_client.study.simulation import SimulationError, simulate
 from llmirage_client.study.summary import saturated
+from llmirage_client.study.token_rows import TokenRow
+from llmirage_client.study.window import Window
 from llmirage_client.targets.simulator import ClusterConfig, ConfigError
 from llmirage_client.workload.session import Session, Workload
 from llmirage_client.workload.synthetic_load import synthetic_load
@@ -76,7 +78,7 @@ def test_it_stops_at_the_given_time_and_says_so() -> None:
 
 
 def test_a_load_that_takes_no_time_is_told_and_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llmirage_shared.virtual_time._TURNS_AT_ONE_TIME", 5000)
+    monkeypatch.setattr("llmirage_shared.virtual_time.TURNS_AT_ONE_TIME", 5000)
     instant = ClusterConfig(ttft_ms=0.0, itl_ms=0.0)
     options = RunOptions(concurrency=1, benchmark_duration_s=10.0, seed=1)
     with pytest.raises(SimulationError, match="takes no time"):
@@ -198,12 +200,14 @@ def test_requests_can_be_of_another_api_and_a_warm_up_does_not_count() -> None:
 
 
 def test_a_simulation_can_be_stopped_and_reported() -> None:
-    import asyncio
+    stops: list[Callable[[str], None]] = []
 
-    def soon(stop: Callable[[str], None]) -> None:
-        asyncio.get_running_loop().call_at(3.0, stop, "enough")
+    def late(row: TokenRow) -> None:
+        if row.start_s > 3.0:
+            stops[0]("enough")
 
     workload = synthetic_load(500, 50, 200, seed=1)
-    simulation = simulate(CLUSTER, workload, RunOptions(request_rate_per_s=10.0, seed=1), stoppable=soon)
+    options = RunOptions(request_rate_per_s=10.0, seed=1)
+    simulation = simulate(CLUSTER, workload, options, stoppable=stops.append, window=Window(0, 200, late))
     assert simulation.stopped == "enough"
     assert 10 < simulation.summary["requests"] < 50

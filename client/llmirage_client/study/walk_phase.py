@@ -1,0 +1,290 @@
+"""One phase of a simulation in token counts without branches: load.phase without tasks.
+
+Each conversation walks from turn to turn: a generator that stops where it waits for a moment, a tick or a reply. The rules
+are those of load.phase line by line, and so is the order of what happens at one instant.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from functools import partial
+from itertools import count
+from random import Random
+
+from llmirage_client.load.arrivals import AT_ONCE
+from llmirage_client.load.conversation import Identifiers
+from llmirage_client.load.options import RunOptions
+from llmirage_client.load.phase import delay_s, moments, own_requests
+from llmirage_client.load.plan import arrivals, conversations, places
+from llmirage_client.load.sampling import Sampler
+from llmirage_client.load.stop import Stop
+from llmirage_client.measure.record import BranchMode, BranchStats
+from llmirage_client.study.token_rows import CANCELLED_BY_RUN, LOST, NO_INSTANCE, TokenRow, TokenRows, refusal
+from llmirage_client.study.token_streams import TokenStreams
+from llmirage_client.study.walk_loop import Act, Timer, WalkLoop
+from llmirage_client.targets.simulator import Request, RouterError
+from llmirage_client.workload.session import Session, Workload
+
+
+class Walk:
+    """A conversation under way.
+
+    waits: for what. cancelled: it ends when it goes on next. due_s: when the turn was due that waited for a tick.
+    """
+
+    __slots__ = ("_id", "_place", "cancelled", "due_s", "number", "resume", "session", "tools", "waits")
+    parent = None
+    depth = 0
+    branch_mode: BranchMode = "root"
+    parent_turn_index = None
+    resume: Act
+
+    def __init__(self, session: Session, number: int, tools: WalkTools, place: tuple[str, int]) -> None:
+        """place: what it is named by."""
+        self.session = session
+        self.number = number
+        self.tools = tools
+        self.cancelled = False
+        self.waits = _NOTHING
+        self._place = place
+        self._id = ""
+
+    @property
+    def correlation_id(self) -> str:
+        """Made when it is asked for: few routers do, and reports do it after the run."""
+        if not self._id:
+            self._id = self.tools.identifiers.make("conversation", *self._place)
+        return self._id
+
+    affinity_id = root_correlation_id = correlation_id
+
+    def wake(self) -> None:
+        if self.waits:
+            self.waits = _NOTHING
+            self.tools.loop.ready.append(self.resume)
+
+    def go(self, due_s: float) -> None:
+        """Its next turn has got a tick."""
+        self.due_s = due_s
+        self.wake()
+
+
+_NOTHING, _MOMENT, _REPLY = 0, 1, 2  # that a walk waits for; a moment may be a tick
+
+
+class _Row(TokenRow):
+    """Wakes its conversation when the reply is there."""
+
+    __slots__ = ()
+    conversation: Walk
+
+    def over(self) -> None:
+        self.conversation.wake()
+
+
+class WalkTools:
+    """What the phases of one run have in common. named: requests carry the name of their conversation, for the router."""
+
+    def __init__(self, loop: WalkLoop, options: RunOptions, rows: TokenRows, named: bool) -> None:
+        self.loop = loop
+        self.streams = TokenStreams(options.session_prefix == "extend")
+        self.identifiers = Identifiers(options.seed)
+        self.rows = rows
+        self.named = named
+        self.numbers = count()
+        self.request_ids = count()
+
+
+class WalkPhase:
+    """See load.phase.Phase, whose life it has."""
+
+    def __init__(
+        self, name: str, workload: Workload, options: RunOptions, sampler: Sampler, tools: WalkTools, rng: Random
+    ) -> None:
+        self.stats = BranchStats()
+        self.failed_fast: str | None = None
+        self.left_unfinished = 0
+        self._name = name
+        self._options = options
+        self._tools = tools
+        self._loop = tools.loop
+        self._stop = Stop(own_requests(options), tools.loop.time)
+        roots = conversations(sampler, workload, options, name == "profiling")
+        self._arrivals = arrivals(workload, options, roots, self._start, self._stop, rng)
+        self._arrivals.changed = self._changed
+        self._stop.listen(self._wake_if_ended)
+        self._steps = self._arrivals.steps()
+        self._timer: Timer | None = None  # when the arrivals go on
+        self._arriving, self._arrivals_wait = True, False
+        self._places = places(sampler, options)
+        self._walks: dict[Walk, None] = {}  # in the order in which they started
+        self._delays_as_given = (
+            options.inter_turn_delay_mean_s is options.inter_turn_delay_cap_s is None
+            and options.inter_turn_delay_factor == 1
+        )
+
+    def run(self) -> None:
+        """Returns when every conversation is over."""
+        todo = {"close": self._stop.close, "end": self._stop.end, "cancel": self.cancel}
+        timers = [self._loop.at(when_s, todo[what]) for when_s, what in moments(self._options, self._loop.now)]
+        self._arrive()
+        self._loop.run()
+        for timer in timers:
+            timer[2] = None
+
+    def cancel(self) -> None:
+        """Nothing more goes out, and what is in flight is cancelled."""
+        self._stop.end()
+        for walk in self._walks:
+            walk.cancelled = True
+            walk.wake()
+
+    def _wake_if_ended(self) -> None:
+        if self._stop.ended():
+            for walk in self._walks:
+                if walk.waits == _MOMENT:
+                    walk.wake()
+
+    # --- who comes -------------------------------------------------------------------------------------------------------
+
+    def _arrive(self) -> None:
+        """Follows the arrivals to where they wait next."""
+        if self._timer is not None:
+            self._timer[2] = None
+            self._timer = None
+        until_s = next(self._steps, None)
+        if until_s is None:
+            self._arriving = False
+            self._stop_if_over()
+        elif until_s == AT_ONCE:
+            self._loop.ready.append(self._arrive)
+        else:
+            self._arrivals_wait = True
+            if until_s < math.inf:
+                self._timer = self._loop.at(until_s, self._changed)
+
+    def _changed(self) -> None:
+        if self._arrivals_wait:
+            self._arrivals_wait = False
+            self._loop.ready.append(self._arrive)
+
+    def _start(self, session: Session, due_s: float) -> None:
+        tools = self._tools
+        walk = Walk(session, next(tools.numbers), tools, (self._name, next(self._places)))
+        walk.resume = partial(next, self._walk(walk, due_s), None)
+        self._walks[walk] = None
+        self._loop.ready.append(walk.resume)
+
+    def _walk(self, walk: Walk, due_s: float) -> Generator[None, None, None]:
+        """The whole conversation."""
+        if not walk.cancelled:
+            yield from self._turns(walk, due_s)
+            self._arrivals.tree_done()
+        del self._walks[walk]
+        self._stop_if_over()
+
+    def _stop_if_over(self) -> None:
+        if not self._arriving and not self._walks:
+            self._loop.stop()
+
+    # --- where they go ---------------------------------------------------------------------------------------------------
+
+    def _turns(self, walk: Walk, ready_s: float) -> Generator[None, None, None]:
+        """Sends turn after turn. ready_s: when the first may go out. Each yield waits for somebody to wake the walk."""
+        loop, stop = self._loop, self._stop
+        schedule_s = ready_s - (walk.session.arrival_s or 0.0)  # time 0 of the file
+        due_s = ready_s
+        for index, turn in enumerate(walk.session.turns):
+            if self._options.fixed_schedule and turn.arrival_s is not None:
+                ready_s = max(ready_s, schedule_s + turn.arrival_s)
+            else:
+                ready_s += turn.delay_s if self._delays_as_given else self._delay_s(walk, index)
+            if loop.now < ready_s:
+                yield from self._until(walk, ready_s)
+            if index and not walk.cancelled:
+                paced_s = self._arrivals.due_s(ready_s, due_s)
+                if paced_s is None:
+                    due_s = yield from self._tick(walk, ready_s)
+                else:
+                    due_s = paced_s
+                    if loop.now < due_s:
+                        yield from self._until(walk, due_s)
+            else:
+                due_s = ready_s
+            if walk.cancelled or not stop.permit():
+                return
+            row = self._sent(walk, index, due_s)
+            if row.error is None:
+                walk.waits = _REPLY
+                yield
+                self._reply_came(walk, row)
+            ready_s = row.end_s = loop.now
+            if not self._goes_on(walk, row):
+                return
+
+    def _until(self, walk: Walk, when_s: float) -> Generator[None, None, None]:
+        """Goes on at that time, or when the phase ends."""
+        if not self._stop.ended():
+            timer = self._loop.at(when_s, walk.wake)
+            walk.waits = _MOMENT
+            yield
+            timer[2] = None
+
+    def _tick(self, walk: Walk, ready_s: float) -> Generator[None, None, float]:
+        """Goes on at a tick, or when the phase ends; returns when the tick was due."""
+        walk.due_s = ready_s
+        if not self._stop.ended():
+            walk.waits = _MOMENT
+            self._arrivals.queue(walk)
+            yield
+        return walk.due_s
+
+    def _sent(self, walk: Walk, index: int, due_s: float) -> _Row:
+        """The request of a turn, on its way; with an error if it is not."""
+        tools, now = self._tools, self._loop.now
+        spec = walk.session.turns[index].tokens
+        assert spec is not None
+        number = next(tools.request_ids)
+        key = tools.streams.call(walk, index, spec)
+        request = Request.of_key(number, key, spec.input_tokens, walk.affinity_id if tools.named else None)
+        counted = tools.rows.counted
+        measured = self._name == "profiling" and (counted is None or number in counted)
+        row = _Row(walk, index, request, due_s, now, measured)
+        try:
+            self._loop.cluster.submit(row, now)
+        except (ValueError, RouterError) as error:
+            row.error = refusal(error)
+        if request.failed:
+            row.error = NO_INSTANCE
+        return row
+
+    def _reply_came(self, walk: Walk, row: _Row) -> None:
+        """Or nobody waits for it any more."""
+        if walk.cancelled:
+            self._loop.cluster.cancel(row.request, self._loop.now)
+            row.error = CANCELLED_BY_RUN
+        elif row.request.failed:
+            row.error = LOST
+
+    def _goes_on(self, walk: Walk, row: _Row) -> bool:
+        """Notes a request that is over; False if it was the conversation's last."""
+        row.request.forget_tokens()
+        rows = self._tools.rows
+        rows.rows.append(row)
+        if row.error is None:
+            if rows.on_row is not None:
+                rows.on_row(row)
+            return True
+        if row.is_cancelled:
+            return False
+        self._tools.streams.failed(walk)
+        if rows.on_row is not None:
+            rows.on_row(row)
+        if self._options.fail_fast and self.failed_fast is None:
+            self.failed_fast = walk.session.id
+            self.cancel()
+        return not walk.session.ends_on_failure
+
+    def _delay_s(self, walk: Walk, index: int) -> float:
+        return delay_s(self._options, walk.session.turns[index].delay_s, index, lambda: walk.correlation_id)
