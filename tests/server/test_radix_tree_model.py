@@ -126,10 +126,10 @@ class Workload(RuleBasedStateMachine):
         self.pages.hold(tokens, -1)
 
     @precondition(lambda self: self.held)
-    @rule(which=ANY, symbols=SYMBOLS, rest=ANY, ahead=SYMBOLS)
-    def finish(self, which: int, symbols: list[int], rest: int, ahead: list[int]) -> None:
+    @rule(which=ANY, symbols=SYMBOLS, rest=ANY)
+    def finish(self, which: int, symbols: list[int], rest: int) -> None:
         node, tokens = self.held.pop(which % len(self.held))
-        longer, whole, stop = self.whole_key(tokens, symbols, rest, ahead)
+        longer, whole, stop = self.whole_key(tokens, symbols, rest, [])
         self.tree.finish(node, whole, len(tokens), stop)
         self.pages.hold(longer, 1)
         self.pages.hold(tokens, -1)
@@ -146,7 +146,7 @@ class Workload(RuleBasedStateMachine):
     def serve_by_key(self, which: int, symbols: list[int], rest: int, ahead: list[int]) -> None:
         self.begin(which, symbols, 0, None)
         self.grow_by_key(-1, symbols[::-1], rest, ahead)
-        self.finish(-1, ahead, 0, [])
+        self.finish(-1, ahead, 0)
 
     @precondition(lambda self: self.held)
     @rule(which=ANY)
@@ -180,10 +180,9 @@ class Workload(RuleBasedStateMachine):
     @invariant()
     def the_runs_hold_together(self) -> None:
         page_bytes = self.tree.page_size * TOKEN_BYTES
-        runs, nodes, stored = [self.tree.root.run], 0, 0
+        runs, stored = [self.tree.root.run], 0
         while runs:
             run = runs.pop()
-            nodes += len(run.nodes) + 1
             stored += run.size
             assert [*run.ends, run.size] == sorted({node.end for node in (*run.nodes, run.tail)})
             assert run.locked == [node.end for node in run.nodes if node.locks]
@@ -195,8 +194,9 @@ class Workload(RuleBasedStateMachine):
                     # More is kept of a key only as long as its sequence is at the end of the run.
                     assert child.tail.locks or len(child.tokens) <= 2 * child.size + page_bytes
                     runs.append(child)
-        assert (nodes, stored) == (self.tree._nodes, self.tree.total_tokens * TOKEN_BYTES)
-        assert len(self.tree._queue) <= 2 * nodes + radix_tree._QUEUE_SLACK + 1
+            assert not run.plain or (run.parent is self.tree.root and not run.nodes and not run.tail.children)
+        assert stored == self.tree.total_tokens * TOKEN_BYTES
+        assert len(self.tree._queue) <= 2 * (self.tree._queue_size + radix_tree._QUEUE_SLACK) + 2
 
     def teardown(self) -> None:
         for node, tokens in self.held:
@@ -208,7 +208,6 @@ class Workload(RuleBasedStateMachine):
             self.the_same_pages_are_cached()
         assert self.tree.total_tokens == 0
         assert not self.tree.root.children
-        assert self.tree._nodes == 1
 
 
 def key(tokens: Tokens) -> bytes:

@@ -21,12 +21,13 @@ class Node:
 class Run:
     """Tokens that follow each other, from a node of another run on."""
 
-    __slots__ = ("ends", "locked", "nodes", "parent", "size", "tail", "tokens")
+    __slots__ = ("ends", "locked", "nodes", "parent", "plain", "size", "tail", "tokens")
 
-    def __init__(self, tokens: bytes, size: int, parent: Node | None) -> None:
+    def __init__(self, tokens: bytes, size: int, parent: Node | None, plain: bool) -> None:
         self.tokens = tokens
         self.size = size  # bytes of `tokens` that are stored: fewer than there are when the tail was evicted or is to come
         self.parent = parent  # None for the root's
+        self.plain = plain  # only if it begins at the root, has no node but its tail, and nothing branches off there
         self.tail = Node(self, size)  # the node at its end
         self.ends: list[int] = _NOWHERE  # of the other nodes, ascending
         self.nodes: list[Node] = _NOBODY
@@ -40,6 +41,7 @@ class Run:
 
     def place(self, i: int, node: Node) -> None:
         """Have one more node before the tail, the `i`-th."""
+        self.plain = False
         if not self.ends:
             self.ends, self.nodes = [], []
         self.ends.insert(i, node.end)

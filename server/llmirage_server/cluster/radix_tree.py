@@ -13,8 +13,8 @@ dates are kept where they were given. A token is in use if a node at or beyond i
 of the dates of all nodes that are or were at or beyond it; a node's own is enough to order evictions, for an end is evicted
 only when it is the oldest: what it uncovers is younger by its own date, or the next to go.
 
-Most requests share nothing with anybody, and are the only ones at the end of a run that begins at the root. Every operation
-first asks whether that is so, and then does without the calls of the general case.
+Most requests share nothing with anybody: theirs is a run that begins at the root and that nobody left (`Run.plain`). Every
+operation first asks whether that is so, and then does without the calls of the general case.
 """
 
 from __future__ import annotations
@@ -41,11 +41,12 @@ class RadixTree:
         self.locked_tokens = 0
         self._page_bytes = page_size * TOKEN_BYTES
         self._clock = 0
-        self._nodes = 1
         # Nodes in the order of their dates. Entries are never updated: those that a node has outlived are skipped. A node
         # that cannot be evicted loses its entry when its turn comes; should it become an end later, it is the next to go.
         self._queue: deque[tuple[int, Node]] = deque()
-        self.root = Run(b"", 0, None).tail
+        self._queue_size = 0  # when it was last cleared of the skipped ones
+        self._clear_at = _QUEUE_SLACK  # on this clock the size is looked at again
+        self.root = Run(b"", 0, None, plain=False).tail
         self.root.children = {}
 
     @property
@@ -66,7 +67,7 @@ class RadixTree:
             return root, 0
         run, end, at = self._walk(root, key, 0, _end(key, tokens))
         node = run.tail if end == run.size else self._node(run, end)
-        if run.parent is root and not node.locks and end == run.size and not run.locked:
+        if run.plain and not node.locks:
             node.locks = 1
             self.locked_tokens += end // TOKEN_BYTES
         else:
@@ -82,55 +83,57 @@ class RadixTree:
 
         key: the tokens from the root on, of which the first `start` lead to `node`. The tree may keep the key itself.
         """
-        end = (stop - stop % self.page_size) * TOKEN_BYTES
-        run, root = node.run, self.root
-        if run.parent is root and node.locks == 1 and node.end == run.size and not node.children:
-            # Nobody else is at the end of the run, nor beyond: the node goes on with it.
-            grown = end // TOKEN_BYTES - start
-            if grown > 0:
-                run.tokens = key
-                run.size = node.end = end
-                node.last_used = 0
-                self.total_tokens += grown
-                self.locked_tokens += grown
+        stop -= stop % self.page_size
+        run = node.run
+        if run.plain and node.locks == 1:
+            grown = stop - start
+            run.tokens = key
+            run.size = node.end = stop * TOKEN_BYTES
+            node.last_used = 0
+            self.total_tokens += grown
+            self.locked_tokens += grown
             return node
-        if node is root and end and (first := key[: self._page_bytes]) not in root.children:
-            run = root.children[first] = Run(key, end, root)
+        if node is self.root and stop and (first := key[: self._page_bytes]) not in node.children:
+            run = node.children[first] = Run(key, stop * TOKEN_BYTES, node, True)
             node = run.tail
             node.locks = 1
-            self._nodes += 1
-            self.total_tokens += end // TOKEN_BYTES
-            self.locked_tokens += end // TOKEN_BYTES
+            self.total_tokens += stop
+            self.locked_tokens += stop
             return node
-        return self._extend(node, key, start * TOKEN_BYTES, end, True)
+        return self._extend(node, key, start * TOKEN_BYTES, stop * TOKEN_BYTES, True)
 
     def finish(self, node: Node, key: bytes, start: int, stop: int) -> None:
-        """`unlock(extend_to(node, key, start, stop))`."""
+        """`unlock(extend_to(node, key, start, stop))`, for a sequence that ends with `key`, or is as good as ended."""
         run = node.run
-        size = run.size
-        if run.parent is not self.root or node.locks > 1 or node.end < size or node.children or run.locked:
+        if not run.plain or node.locks > 1:
             self.unlock(self.extend_to(node, key, start, stop))
             return
+        stop -= stop % self.page_size
+        run.tokens = key
+        run.size = node.end = stop * TOKEN_BYTES
         node.locks = 0
+        self.total_tokens += stop - start
         self.locked_tokens -= start
-        end = (stop - stop % self.page_size) * TOKEN_BYTES
-        if end > size:
-            run.tokens = key
-            run.size = node.end = end
-            self.total_tokens += end // TOKEN_BYTES - start
-        self._date(node)
+        self._clock = node.last_used = clock = self._clock + 1
+        self._queue.append((clock, node))
+        if clock > self._clear_at:
+            self._clear_queue()
 
     def unlock(self, node: Node) -> None:
         """Give back one lock and date the path: it was last used now."""
         run = node.run
-        if node.locks == 1 and run.parent is self.root and node.end == run.size and not run.locked:
+        if run.plain and node.locks == 1:
             node.locks = 0
             self.locked_tokens -= run.size // TOKEN_BYTES
         elif run.parent is not None:
             self._let_go(node)
         else:
             return  # nothing was locked
-        self._date(node)
+        run.trim()
+        self._clock = node.last_used = clock = self._clock + 1
+        self._queue.append((clock, node))
+        if clock > self._clear_at:
+            self._clear_queue()
 
     def evict(self, tokens: int) -> int:
         """Forget at least `tokens` unlocked tokens, in whole pages, if there are so many; return how many were forgotten.
@@ -152,7 +155,10 @@ class RadixTree:
             if tail <= left:
                 queue.popleft()
                 left -= tail
-                self._remove(run)
+                if ends:
+                    self._shorten(run)
+                else:
+                    self._remove(run)
                 continue
             run.size = node.end = size = size - left
             if size < len(run.tokens) // 2:  # not each time: a tail that goes page by page costs O(1) a page
@@ -182,9 +188,10 @@ class RadixTree:
     def _extend(self, node: Node, key: bytes, at: int, end: int, whole: bool) -> Node:
         """Store `key[at:end]` (in bytes) beyond `node`. whole: `key` begins at the root."""
         run, size = node.run, node.end + end - at
-        if node.locks == 1 and node.end == run.size < size <= MERGED_BYTES and not node.children:
+        keep = whole and run.parent is self.root  # the key itself
+        if node.locks == 1 and node.end == run.size < size and not node.children and (keep or size <= MERGED_BYTES):
             # Nobody else is at the end of the run, nor beyond: the node goes on with it.
-            run.tokens = run.tokens[: node.end] + key[at:end]
+            run.tokens = key if keep else run.tokens[: node.end] + key[at:end]
             run.size = node.end = size
             node.last_used = 0
             self.total_tokens += (end - at) // TOKEN_BYTES
@@ -210,13 +217,11 @@ class RadixTree:
             return run.nodes[i]
         node = Node(run, end)
         run.place(i, node)
-        self._nodes += 1
         return node
 
     def _append(self, run: Run, here: int, key: bytes, at: int, end: int, whole: bool) -> Node:
         """Store new tokens beyond this place: in the same run at its end if that is cheap, else in a new one."""
         self.total_tokens += (end - at) // TOKEN_BYTES
-        self._nodes += 1
         place = self._node(run, here)
         keep = whole and run.parent is self.root  # the key itself
         size = here + end - at
@@ -230,12 +235,12 @@ class RadixTree:
                 run.place(len(run.ends), place)
             else:  # what is beyond it will be let go later than it was
                 place.end = -1
-                self._nodes -= 1
             return last
         if place.children is NONE:
             place.children = {}
         tokens = key[at:end]
-        child = place.children[tokens[: self._page_bytes]] = Run(tokens, len(tokens), place)
+        child = place.children[tokens[: self._page_bytes]] = Run(tokens, len(tokens), place, plain=place is self.root)
+        run.plain = False
         return child.tail
 
     def _hold(self, node: Node) -> None:
@@ -277,35 +282,31 @@ class RadixTree:
                 return
             node = parent
 
-    def _date(self, node: Node) -> None:
-        """A path that ends here was let go now."""
-        self._clock = node.last_used = clock = self._clock + 1
-        queue = self._queue
-        queue.append((clock, node))
-        run = node.run
-        if run.size < len(run.tokens):
-            run.trim()
-        if len(queue) > 2 * self._nodes + _QUEUE_SLACK:
-            self._queue = deque([(date, each) for date, each in queue if each.last_used == date and each.end > 0])
+    def _clear_queue(self) -> None:
+        """Clear the queue of entries that will be skipped, if it has grown much by them."""
+        if len(self._queue) > 2 * self._queue_size + _QUEUE_SLACK:
+            self._queue = deque([(date, node) for date, node in self._queue if node.last_used == date and node.end > 0])
+            self._queue_size = len(self._queue)
+        self._queue_size = min(self._queue_size, len(self._queue))
+        self._clear_at = self._clock + _QUEUE_SLACK
+
+    def _shorten(self, run: Run) -> None:
+        """Take off a run what is beyond the last node before its tail: the oldest of all that is not locked."""
+        run.tail.end = -1
+        run.size = run.ends.pop()
+        run.tail = run.nodes.pop()
+        if run.tail.locks:
+            run.locked.pop()
+        if run.size < len(run.tokens) // 2:
+            run.tokens = run.tokens[: run.size]
+        self._uncover(run.tail)
 
     def _remove(self, run: Run) -> None:
-        """Take off a run what is beyond the last node before its tail: the oldest of all that is not locked."""
-        node = run.tail
-        node.end = -1
-        self._nodes -= 1
-        if run.ends:
-            run.size = run.ends.pop()
-            run.tail = run.nodes.pop()
-            if run.tail.locks:
-                run.locked.pop()
-            if run.size < len(run.tokens) // 2:
-                run.tokens = run.tokens[: run.size]
-            self._uncover(run.tail)
-            return
-        place = run.parent
+        """Take off a run that has no node but its tail: the oldest of all that is not locked."""
+        node, place = run.tail, run.parent
         assert place is not None
         del place.children[run.tokens[: self._page_bytes]]
-        run.tokens, run.size = b"", 0
+        node.end, run.tokens, run.size = -1, b"", 0
         del run.tail  # the two refer to each other: so their memory is free at once
         if place.children or place is self.root:
             return
@@ -328,7 +329,6 @@ class RadixTree:
         i = bisect_left(run.ends, node.end)
         del run.ends[i], run.nodes[i]
         node.end = -1
-        self._nodes -= 1
 
 
 def _end(key: bytes, tokens: int | None) -> int:
