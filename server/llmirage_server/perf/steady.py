@@ -31,7 +31,10 @@ class SteadySteps:
         self._stage = stage
         self._engine = engine
         self._scaled = engine.decode_scale != 1.0 or engine.prefill_scale != 1.0
+        self._attention = [(op.calls, op.calls * op.mixed, op.kernel.seconds) for op in stage.decode_ops]
+        # Steps of decodes alone; what depends on their number alone: before their own part, of that, shared, of the host.
         self._steps: dict[_Decodes, float] = {}
+        self._batches: dict[int, tuple[float, float, float, float, float]] = {}
         # The parts of a step with prompts. Of the decodes; of the chunks, behind their new tokens; of all tokens, the rank's
         # own and what it shares; of all sequences, the GPU's and the two of EngineProfile.host_parts_s.
         self._decodes: dict[_Decodes, float] = {}
@@ -42,7 +45,10 @@ class SteadySteps:
     def step_s(self, prefill: Sequence[tuple[int, int]], decodes: int, context_sum: int, longest: int) -> float:
         """StepModel.step_s of these chunks and of `decodes` sequences with such contexts."""
         if not prefill:
-            return self._step_s(_pages(decodes, context_sum, longest)) if decodes else 0.0
+            if not decodes:
+                return 0.0
+            key = _pages(decodes, context_sum, longest)
+            return self._steps.get(key) or self._find_step(key)
         chunks = tuple(prefill)
         new, chunks_s = self._chunks.get(chunks) or self._find_chunks(chunks)
         tokens = new + decodes
@@ -65,10 +71,7 @@ class SteadySteps:
         durations: list[float] = []
         while True:
             key = (decodes, mean // MEAN_TOKENS, longest // LONGEST_TOKENS)
-            try:
-                seconds = known[key]
-            except KeyError:
-                seconds = self._step_s(key)
+            seconds = known.get(key) or self._find_step(key)
             same = MEAN_TOKENS - mean % MEAN_TOKENS  # steps until either page is full
             room = LONGEST_TOKENS - longest % LONGEST_TOKENS
             if room < same:
@@ -83,20 +86,28 @@ class SteadySteps:
         durations[0] += start_s
         ends += accumulate(durations)  # as `now += seconds`, step by step
 
-    def _step_s(self, key: _Decodes) -> float:
-        """Seconds of a step of decoding sequences alone."""
-        if (known := self._steps.get(key)) is not None:
-            return known
-        decodes = key[0]
-        own_s, shared_s = self._tokens.get(decodes) or self._find_tokens(decodes)
-        sequences_s, host_s, hidden_s = self._sequences.get(decodes) or self._find_sequences(decodes)
-        gpu_s = own_s + sequences_s + self._stage.decodes_s(decodes, lambda _: in_pages(*key), mixed=False) + shared_s
+    def _find_step(self, key: _Decodes) -> float:
+        decodes, _, _ = key
+        before_s, decodes_s, shared_s, host_s, hidden_s = self._batches.get(decodes) or self._find_batch(decodes)
+        arguments = in_pages(*key)
+        for calls, _, attention_s in self._attention:
+            decodes_s += calls * attention_s(*arguments)
+        gpu_s = before_s + decodes_s + shared_s
         if self._scaled:
             gpu_s = self._engine.decode_scale * decodes / decodes * gpu_s
-        return _remember(self._steps, key, gpu_s + (host_s + max(0.0, hidden_s - gpu_s)))
+        return _remember(self._steps, key, gpu_s + (host_s + (hidden_s - gpu_s if hidden_s > gpu_s else 0.0)))
+
+    def _find_batch(self, decodes: int) -> tuple[float, float, float, float, float]:
+        stage = self._stage
+        before_s = stage.all_tokens_s(decodes) + stage.all_sequences_s(decodes, decodes)
+        parts = before_s, stage.decode_tokens_s(decodes), stage.shared_s(decodes), *self._engine.host_parts_s(decodes)
+        return _remember(self._batches, decodes, parts)
 
     def _find_decodes(self, key: _Decodes) -> float:
-        return _remember(self._decodes, key, self._stage.decodes_s(key[0], lambda _: in_pages(*key), mixed=True))
+        decodes_s, arguments = self._stage.decode_tokens_s(key[0]), in_pages(*key)
+        for _, calls_mixed, attention_s in self._attention:
+            decodes_s += calls_mixed * attention_s(*arguments)
+        return _remember(self._decodes, key, decodes_s)
 
     def _find_chunks(self, chunks: tuple[tuple[int, int], ...]) -> tuple[int, float]:
         sums = prompt_sums(chunks, 0)

@@ -53,7 +53,7 @@ class Stage:
         self.ops = tuple(ops)
         by_count = {count: [op for op in self.ops if isinstance(op, TokenOp) and op.count == count] for count in COUNTS}
         self.all_tokens_s, self._new, self._expanded = (_Sum(by_count[c]) for c in ("tokens", "new", "expanded"))
-        self._decode_tokens, self._sequences, self._rows = (
+        self.decode_tokens_s, self._sequences, self._rows = (
             _Sum(by_count[c]) for c in ("decode_tokens", "sequences", "rows")
         )
         self.shared_s = _Sum(by_count["group"])  # seconds of what all ranks do together, from the tokens of all
@@ -68,7 +68,10 @@ class Stage:
         if load.new:
             total += self.prompts_s(load.new, load.context, load.prefill)
         if load.decodes:
-            total += self.decodes_s(load.decode_tokens, load.decode, bool(load.new))
+            decodes_s = self.decode_tokens_s(load.decode_tokens)
+            for calls, mixed, decode, window in self._decoding:
+                decodes_s += (mixed if load.new else calls) * decode(*load.decode(window))
+            total += decodes_s
         return total
 
     def all_sequences_s(self, rows: int, sequences: int) -> float:
@@ -83,16 +86,6 @@ class Stage:
         total = self._new(new) + self._expanded(new + context)
         for calls, prefill, window in self._prefills:
             total += calls * prefill(*sums(window))
-        return total
-
-    def decodes_s(self, tokens: int, contexts: Callable[[int], tuple[int, float, float]], mixed: bool) -> float:
-        """Seconds of what is done for the decoding sequences alone, in a step that has prompt chunks too or not.
-
-        contexts: the arguments of DecodeKernel for each window, as Load.decode gives them.
-        """
-        total = self._decode_tokens(tokens)
-        for calls, calls_mixed, decode, window in self._decoding:
-            total += (calls_mixed if mixed else calls) * decode(*contexts(window))
         return total
 
     @property
