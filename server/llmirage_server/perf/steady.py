@@ -12,6 +12,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, TypeVar
 
 from llmirage_server.perf.steps.load import LONGEST_TOKENS, MEAN_TOKENS, in_pages, prompt_sums
+from llmirage_server.perf.steps.operations import TokenOp
 
 if TYPE_CHECKING:
     from llmirage_server.perf.engines import EngineProfile
@@ -43,7 +44,7 @@ class SteadySteps:
         self._sequences: dict[int, tuple[float, float, float]] = {}
 
     def step_s(self, prefill: Sequence[tuple[int, int]], decodes: int, context_sum: int, longest: int) -> float:
-        """StepModel.step_s of these chunks and of `decodes` sequences with such contexts."""
+        """StepModel.step_s of these chunks, each with new tokens, and of `decodes` sequences with such contexts."""
         if not prefill:
             if not decodes:
                 return 0.0
@@ -137,4 +138,5 @@ def steady_steps(stages: Sequence[Stage], ranks: int, drafts: int, engine: Engin
     """None where sums do not tell how long a step takes."""
     if ranks > 1 or len(stages) > 1 or drafts:
         return None
-    return None if any(op.window for op in stages[0].decode_ops) else SteadySteps(stages[0], engine)
+    windows = any(op.window for op in stages[0].ops if not isinstance(op, TokenOp))
+    return None if windows else SteadySteps(stages[0], engine)
