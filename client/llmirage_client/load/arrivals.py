@@ -102,9 +102,6 @@ class Arrivals:
             yield slots.next_s(stop.clock())
         return not stop.closed
 
-    def slot_free(self) -> bool:
-        return self._slots.free(self.stop.clock())
-
     def until(self, due_s: float) -> Steps:
         """Goes on at that time, or when the phase closes; trees and turns wake nobody until the last tree is done."""
         while self.stop.clock() < due_s and not self.stop.closed:
@@ -176,12 +173,13 @@ class AtRate(Arrivals):
         self.note_change()
 
     def steps(self) -> Steps:
-        stop, clock = self.stop, self.stop.clock
+        stop, clock, ready, gaps = self.stop, self.stop.clock, self._ready, self._gaps
+        after, speed = self._rates.after, self._speed
         origin_s = clock()
         self._slots.open(origin_s)
-        time_s = self._rates.after(0.0, self._first_gap)
+        time_s = after(0.0, self._first_gap)
         while True:
-            due_s = origin_s + time_s / self._speed
+            due_s = origin_s + time_s / speed
             while clock() < due_s and not self._over():
                 if due_s == math.inf:
                     yield from self._never_again()
@@ -189,21 +187,21 @@ class AtRate(Arrivals):
                 self._only_time = True
                 yield due_s
                 self._only_time = False
-            if not self._can_send():
-                while not self._can_send():
+            if not ready and not self._root_may_begin():
+                while not ready and not self._root_may_begin():
                     if self._over():
                         return
                     yield self._slots.next_s(clock())
-                time_s = max(time_s, (clock() - origin_s) * self._speed)
-                due_s = origin_s + time_s / self._speed
-            if stop.ended():
+                time_s = max(time_s, (clock() - origin_s) * speed)
+                due_s = origin_s + time_s / speed
+            if stop.ended:
                 return
-            if self._ready:
-                self._ready.popleft().go(due_s)
+            if ready:
+                ready.popleft().go(due_s)
             elif self._upcoming is not None:
                 session, self._upcoming = self._upcoming, None
                 self.begin(session, due_s)
-            time_s = self._rates.after(time_s, next(self._gaps))
+            time_s = after(time_s, next(gaps))
 
     def _never_again(self) -> Steps:
         """The rate has come to nothing for good: what had the last tick goes out, and nothing more."""
@@ -211,12 +209,12 @@ class AtRate(Arrivals):
             yield AT_ONCE
         self.stop.end()
 
-    def _can_send(self) -> bool:
-        return bool(self._ready) or (not self.stop.closed and self.slot_free() and self._more())
+    def _root_may_begin(self) -> bool:
+        return not self.stop.closed and self._slots.free(self.stop.clock()) and self._more()
 
     def _over(self) -> bool:
         """Whether nothing will ever be sent again."""
-        return self.stop.ended() or (self._slots.taken == 0 and (self.stop.closed or not self._more()))
+        return self.stop.ended or (self._slots.taken == 0 and (self.stop.closed or not self._more()))
 
     def _more(self) -> bool:
         """Whether there is another root to begin; it is taken only when it is asked for."""

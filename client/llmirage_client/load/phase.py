@@ -84,7 +84,7 @@ class Phase:
             async with asyncio.TaskGroup() as self._unawaited:
                 async with asyncio.TaskGroup() as self._awaited:
                     await self._arrivals.drive()
-                ended_before, truncated_before = self._stop.ended(), self.stats.children_truncated
+                ended_before, truncated_before = self._ended(), self.stats.children_truncated
                 self._stop.end()
             if not ended_before:
                 self.left_unfinished = self.stats.children_truncated - truncated_before
@@ -111,6 +111,9 @@ class Phase:
         tree = group.create_task(conversation)
         self._trees[tree] = None
         tree.add_done_callback(self._trees.pop)
+
+    def _ended(self) -> bool:
+        return self._stop.ended
 
     async def _tree(self, root: Conversation, due_s: float) -> None:
         try:
@@ -199,7 +202,7 @@ class Phase:
         for number, round_ in enumerate(rounds):
             pause_s = think_time_s(round_, conversation.session.think_time, rng) / self._options.speed
             await self._stop.wait_until(self._stop.clock() + pause_s)
-            if self._stop.ended():
+            if self._ended():
                 return False
             if not admitted:
                 admitted = True
@@ -211,11 +214,11 @@ class Phase:
                 if self._start(child := self._family.child(conversation, name, "spawn", number, place), children)
             ]
             suspended = await self._join(started, count=round_.awaited)
-            if suspended and self._stop.ended():
-                self.stats.joins_suppressed += 1
-            elif suspended:
-                self.stats.parents_resumed += 1
-        self.stats.graphs_completed_to_end += rounds[-1].awaited and not self._stop.ended()
+            if suspended:
+                over = self._ended()
+                self.stats.joins_suppressed += over
+                self.stats.parents_resumed += not over
+        self.stats.graphs_completed_to_end += rounds[-1].awaited and not self._ended()
         return True
 
     def _start_branches(self, conversation: Conversation, turn: Turn, children: asyncio.TaskGroup) -> None:
@@ -235,7 +238,7 @@ class Phase:
 
     def _start(self, child: Conversation, children: asyncio.TaskGroup) -> bool:
         """Starts a child at once, whatever the arrivals say; False when the phase has ended."""
-        if self._stop.ended():
+        if self._ended():
             self.stats.children_truncated += 1
             return False
         children.create_task(self._converse(child, self._stop.clock()))

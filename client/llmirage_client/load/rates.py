@@ -6,6 +6,8 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
+from itertools import repeat
 from random import Random
 from typing import Literal
 
@@ -31,7 +33,10 @@ class RateSeries:
 
         With 0 arrivals, the first moment from which the rate is not zero. Infinite when that never comes.
         """
+        last_s, last_rate = self.points[-1]
         left = arrivals
+        if time_s >= last_s:
+            return time_s + left / last_rate if last_rate > 0 else math.inf
         index = bisect_right(self.points, time_s, key=lambda point: point[0])
         for end_s, end_rate in self.points[index:]:
             start_s, start_rate = self.points[index - 1]
@@ -43,7 +48,6 @@ class RateSeries:
                 return min(time_s + _reach(left, rate, slope), end_s)
             left -= area
             time_s = end_s
-        last_rate = self.points[-1][1]
         return time_s + left / last_rate if last_rate > 0 else math.inf
 
 
@@ -53,14 +57,13 @@ def unit_gaps(pattern: ArrivalPattern, smoothness: float, rng: Random) -> Iterat
     gamma: of shape `smoothness`, so with a coefficient of variation of 1 / sqrt(smoothness); poisson is shape 1, constant
     its limit. vLLM's --burstiness is the same number.
     """
-    while True:
-        match pattern:
-            case "constant":
-                yield 1.0
-            case "poisson":
-                yield rng.expovariate(1.0)
-            case "gamma":
-                yield rng.gammavariate(smoothness, 1.0 / smoothness)
+    match pattern:
+        case "constant":
+            return repeat(1.0)
+        case "poisson":
+            return iter(partial(rng.expovariate, 1.0), None)
+        case "gamma":
+            return iter(partial(rng.gammavariate, smoothness, 1.0 / smoothness), None)
 
 
 def _reach(area: float, rate: float, slope: float) -> float:

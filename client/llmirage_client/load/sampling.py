@@ -43,8 +43,9 @@ class Sampler:
         return self
 
     def __next__(self) -> Session:
-        place = self.taken - self._skipped
-        self._pass_over(self._share.first(place) - place)
+        if self._share.of > 1:
+            place = self.taken - self._skipped
+            self._pass_over(self._share.first(place) - place)
         session = next(self._order)
         self.taken += 1
         return session

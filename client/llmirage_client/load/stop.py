@@ -16,13 +16,10 @@ class Stop:
     """
 
     def __init__(self, request_count: int | None, clock: Callable[[], float]) -> None:
-        self.closed = self._ended = request_count == 0
+        self.closed = self.ended = request_count == 0
         self._left = request_count
         self.clock = clock
         self._listeners: list[Callable[[], None]] = []
-
-    def ended(self) -> bool:
-        return self._ended
 
     def listen(self, heard: Callable[[], None]) -> None:
         """heard is called when the phase closes and when it ends."""
@@ -30,7 +27,7 @@ class Stop:
 
     def permit(self) -> bool:
         """Takes the permission for one request; False when the phase has ended."""
-        if self._ended:
+        if self.ended:
             return False
         if self._left is not None:
             self._left -= 1
@@ -46,7 +43,7 @@ class Stop:
 
     def end(self) -> None:
         """No request goes out from now on; those in flight go on. Idempotent."""
-        self._ended = True
+        self.ended = True
         self.close()
 
 
@@ -66,7 +63,7 @@ class LiveStop(Stop):
     def waiter(self) -> asyncio.Future[None]:
         """A future that is done, at the latest, when the phase ends; anybody may `wake` it before."""
         waiter = self._loop.create_future()
-        if self._ended:
+        if self.ended:
             waiter.set_result(None)
         else:
             self._waiters.add(waiter)
@@ -75,7 +72,7 @@ class LiveStop(Stop):
 
     async def wait_until(self, when_s: float) -> None:
         """Returns at that time of the clock, never before, or when the phase ends."""
-        while self.clock() < when_s and not self._ended:  # uvloop's timers are due up to a millisecond early
+        while self.clock() < when_s and not self.ended:  # uvloop's timers are due up to a millisecond early
             waiter = self.waiter()
             timer = self._loop.call_at(when_s, wake, waiter)
             try:

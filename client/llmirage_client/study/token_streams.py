@@ -20,6 +20,7 @@ TokenIds = npt.NDArray[np.int32]
 
 TOKEN_BYTES = 4
 _FIRST_ID, _LAST_ID = 1 << 20, 1 << 31  # above every vocabulary: tokens of texts are others
+_BLOCK_TOKENS = 1 << 16
 
 
 class Talk(Protocol):
@@ -40,76 +41,88 @@ class TokenStreams:
 
     def __init__(self, shares: bool = True) -> None:
         self._shares = shares
-        self._next_id = _FIRST_ID
-        self._places: dict[tuple[str, int], tuple[int, int]] = {}  # first id, and how many follow it
-        self._contexts: dict[int, bytes] = {}  # by conversation that goes on: its last prompt, and the reply if it has come
-        self._prompt_bytes: dict[int, int] = {}  # of that prompt
+        self._block = b""  # ids that follow each other, to be cut from
+        self._block_id = _FIRST_ID  # the first of them
+        self._used = 0  # bytes of the block
+        self._places: dict[tuple[str, int], tuple[int, int]] = {}  # first id, and how many tokens follow it
+        # By conversation that goes on: its last prompt, with the reply if that has come, and the bytes of the prompt alone.
+        self._contexts: dict[int, tuple[bytes, int]] = {}
 
     def call(self, conversation: Talk, index: int, spec: TokenSpec) -> bytes:
         """The ids of a prompt of spec.input_tokens, and of a reply that is like no other."""
         key = self._prompt(conversation, index, spec.input_tokens, spec.output_tokens)
-        if self._is_last(conversation, index):
-            self._contexts.pop(conversation.number, None)
-            self._prompt_bytes.pop(conversation.number, None)
-        else:
-            self._prompt_bytes[conversation.number] = spec.input_tokens * TOKEN_BYTES
-            self._contexts[conversation.number] = key
+        if self._shares:
+            turns = conversation.session.turns
+            if index + 1 < len(turns) or turns[index].branches:
+                self._contexts[conversation.number] = key, spec.input_tokens * TOKEN_BYTES
+            elif index:  # nothing goes on from here
+                self._contexts.pop(conversation.number, None)
         return key
 
     def prompt(self, conversation: Talk, index: int, spec: TokenSpec) -> bytes:
         """The ids of the prompt alone: the reply is somebody else's, see `replied_with`."""
         prompt = self._prompt(conversation, index, spec.input_tokens, 0)
-        self._prompt_bytes[conversation.number] = len(prompt)
-        self._contexts[conversation.number] = prompt
+        self._contexts[conversation.number] = prompt, len(prompt)
         return prompt
 
     def failed(self, conversation: Talk) -> None:
         """The last call had no reply."""
-        context = self._contexts.get(conversation.number)
-        if context is not None:
-            self._contexts[conversation.number] = context[: self._prompt_bytes[conversation.number]]
+        if (known := self._contexts.get(conversation.number)) is not None:
+            context, prompt_bytes = known
+            self._contexts[conversation.number] = context[:prompt_bytes], prompt_bytes
 
     def replied_with(self, conversation: Talk, ids: TokenIds) -> None:
         """The conversation's last prompt was answered with these."""
-        prompt = self._contexts.get(conversation.number)
-        if prompt is not None:
-            prompt = prompt[: self._prompt_bytes[conversation.number]]
-            self._contexts[conversation.number] = prompt + np.asarray(ids, dtype=np.int32).tobytes()
+        if (known := self._contexts.get(conversation.number)) is not None:
+            context, prompt_bytes = known
+            reply = np.asarray(ids, dtype=np.int32).tobytes()
+            self._contexts[conversation.number] = context[:prompt_bytes] + reply, prompt_bytes
 
     def _prompt(self, conversation: Talk, index: int, wanted: int, fresh: int) -> bytes:
         """A prompt of so many tokens, and so many fresh ids behind it."""
-        before = self._before(conversation, wanted) if self._shares else b""
+        if not self._shares:
+            return self._fresh(wanted + fresh)
+        if not index and conversation.parent is None:
+            return self._extended(b"", (conversation.session.id, index), wanted, fresh)
+        before = self._before(conversation, wanted * TOKEN_BYTES)
         more = wanted - len(before) // TOKEN_BYTES
         if more <= 0:
             return before[: wanted * TOKEN_BYTES] + self._fresh(fresh)
-        place = conversation.session.id, index
-        first, known = self._places.get(place, (0, 0))
-        if self._shares and known >= more:
-            return before + np.arange(first, first + more, dtype=np.int32).tobytes() + self._fresh(fresh)
-        if self._shares:
-            self._places[place] = self._next_id, more
-        return before + self._fresh(more + fresh)
+        return self._extended(before, (conversation.session.id, index), more, fresh)
 
-    def _before(self, conversation: Talk, wanted: int) -> bytes:
-        """What a prompt of so many tokens may begin with: all so far, the last prompt, or nothing."""
-        number = conversation.number
-        context = self._contexts.get(number)
-        if context is None and conversation.parent is not None and conversation.branch_mode == "fork":
-            context = self._contexts.get(conversation.parent.number)
-        if context is None:
-            return b""
-        return context if len(context) < wanted * TOKEN_BYTES else context[: self._prompt_bytes.get(number)]
+    def _extended(self, before: bytes, place: tuple[str, int], more: int, fresh: int) -> bytes:
+        """With so many tokens of that place in its session, and so many fresh ids."""
+        known = self._places.get(place)
+        if known is not None and known[1] >= more:
+            return before + np.arange(known[0], known[0] + more, dtype=np.int32).tobytes() + self._fresh(fresh)
+        ids = self._fresh(more + fresh)
+        self._places[place] = self._block_id + (self._used - len(ids)) // TOKEN_BYTES, more
+        return before + ids
+
+    def _before(self, conversation: Talk, wanted_bytes: int) -> bytes:
+        """What a prompt of that length may begin with: all so far, the last prompt, or nothing."""
+        known = self._contexts.get(conversation.number)
+        if known is not None:
+            context, prompt_bytes = known
+            return context if len(context) < wanted_bytes else context[:prompt_bytes]
+        if conversation.parent is not None and conversation.branch_mode == "fork":
+            return self._contexts.get(conversation.parent.number, (b"", 0))[0]
+        return b""
 
     def _fresh(self, tokens: int) -> bytes:
         """Ids that no one else has, the next ones."""
-        if self._next_id + tokens > _LAST_ID:  # by then the first are long forgotten
-            self._next_id = _FIRST_ID
-        first = self._next_id
-        self._next_id = first + tokens
-        return np.arange(first, first + tokens, dtype=np.int32).tobytes()
+        begin = self._used
+        end = begin + tokens * TOKEN_BYTES
+        if end > len(self._block):
+            self._next_block(tokens)
+            begin, end = 0, tokens * TOKEN_BYTES
+        self._used = end
+        return self._block[begin:end]
 
-    @staticmethod
-    def _is_last(conversation: Talk, index: int) -> bool:
-        """Whether nothing goes on from this call."""
-        turns = conversation.session.turns
-        return index + 1 == len(turns) and not turns[index].branches
+    def _next_block(self, tokens: int) -> None:
+        """A block, from the first id on that has not been used, that has so many ids at least."""
+        first, size = self._block_id + self._used // TOKEN_BYTES, max(tokens, _BLOCK_TOKENS)
+        if first + size > _LAST_ID:  # by then the first are long forgotten
+            first = _FIRST_ID
+        self._block_id = first
+        self._block = np.arange(first, first + size, dtype=np.int32).tobytes()

@@ -10,12 +10,14 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Callable
-from itertools import count
+from itertools import count, repeat
 from typing import Any
 
 from llmirage_client.targets.simulator import ClusterRun
 from llmirage_shared import virtual_time
 from llmirage_shared.virtual_time import StandstillError, VirtualDeadlockError
+
+_ACTS_PER_TURN = 20  # a bound for what is no endless loop yet: so many times as many acts as an asyncio loop may have turns
 
 Act = Callable[[], object]
 Timer = list[Any]
@@ -52,15 +54,15 @@ class WalkLoop:
 
         Raises VirtualDeadlockError when nothing will ever happen, and StandstillError when much does, but no time passes.
         """
-        ready, timers, cluster = self.ready, self._timers, self.cluster
-        turns = 0  # at this time
+        ready, timers, run_cluster, heappop = self.ready, self._timers, self.cluster.run, heapq.heappop
+        most, rounds = virtual_time.TURNS_AT_ONE_TIME, 0
         while True:
-            while ready:
-                turns += 1
-                if turns > virtual_time.TURNS_AT_ONE_TIME:
-                    raise StandstillError(self.now)
-                for _ in range(len(ready)):
-                    ready.popleft()()
+            for _ in repeat(None, _ACTS_PER_TURN * most):
+                if not ready:
+                    break
+                ready.popleft()()
+            else:
+                raise StandstillError(self.now)
             if self._stopped:
                 self._stopped = False
                 return
@@ -68,18 +70,28 @@ class WalkLoop:
                 act, self.urgent = self.urgent, None
                 act()
                 continue
-            while timers and timers[0][2] is None:
-                heapq.heappop(timers)
-            reached = cluster.run(timers[0][0] if timers else math.inf)
-            if reached == math.inf and not ready:
-                raise VirtualDeadlockError(self._why_nothing_happens())
+            to = math.inf
+            if timers:
+                timer = timers[0]
+                if timer[2] is None:
+                    heappop(timers)
+                    continue
+                to = timer[0]
+            reached = run_cluster(to)
             if self.now < reached < math.inf:
                 self.now = reached
-                turns = 0
-            while timers and timers[0][0] <= self.now:
-                act = heapq.heappop(timers)[2]
-                if act is not None:
-                    ready.append(act)
+                rounds = 0
+            else:
+                rounds += 1
+                if rounds > most:
+                    raise StandstillError(self.now)
+                if reached == math.inf and not ready:
+                    raise VirtualDeadlockError(self._why_nothing_happens())
+            if reached == to:
+                while timers and timers[0][0] <= reached:
+                    act = heappop(timers)[2]
+                    if act is not None:
+                        ready.append(act)
 
     def _why_nothing_happens(self) -> str:
         left = self.cluster.under_way

@@ -24,7 +24,7 @@ from llmirage_client.study.token_rows import CANCELLED_BY_RUN, LOST, NO_INSTANCE
 from llmirage_client.study.token_streams import TokenStreams
 from llmirage_client.study.walk_loop import Act, Timer, WalkLoop
 from llmirage_client.targets.simulator import Request, RouterError
-from llmirage_client.workload.session import Session, Workload
+from llmirage_client.workload.session import Session, Turn, Workload
 
 
 class Walk:
@@ -106,11 +106,13 @@ class WalkPhase:
         self.failed_fast: str | None = None
         self.left_unfinished = 0
         self._name = name
+        self._counts = name == "profiling"
+        self._scheduled = options.fixed_schedule
         self._options = options
         self._tools = tools
         self._loop = tools.loop
         self._stop = Stop(own_requests(options), tools.loop.time)
-        roots = conversations(sampler, workload, options, name == "profiling")
+        roots = conversations(sampler, workload, options, self._counts)
         self._arrivals = arrivals(workload, options, roots, self._start, self._stop, rng)
         self._arrivals.changed = self._changed
         self._stop.listen(self._wake_if_ended)
@@ -141,7 +143,7 @@ class WalkPhase:
             walk.wake()
 
     def _wake_if_ended(self) -> None:
-        if self._stop.ended():
+        if self._stop.ended:
             for walk in self._walks:
                 if walk.waits == _MOMENT:
                     walk.wake()
@@ -172,17 +174,9 @@ class WalkPhase:
     def _start(self, session: Session, due_s: float) -> None:
         tools = self._tools
         walk = Walk(session, next(tools.numbers), tools, (self._name, next(self._places)))
-        walk.resume = partial(next, self._walk(walk, due_s), None)
+        walk.resume = resume = partial(next, self._walk(walk, due_s), None)
         self._walks[walk] = None
-        self._loop.ready.append(walk.resume)
-
-    def _walk(self, walk: Walk, due_s: float) -> Generator[None, None, None]:
-        """The whole conversation."""
-        if not walk.cancelled:
-            yield from self._turns(walk, due_s)
-            self._arrivals.tree_done()
-        del self._walks[walk]
-        self._stop_if_over()
+        tools.loop.ready.append(resume)
 
     def _stop_if_over(self) -> None:
         if not self._arriving and not self._walks:
@@ -190,42 +184,44 @@ class WalkPhase:
 
     # --- where they go ---------------------------------------------------------------------------------------------------
 
-    def _turns(self, walk: Walk, ready_s: float) -> Generator[None, None, None]:
-        """Sends turn after turn. ready_s: when the first may go out. Each yield waits for somebody to wake the walk."""
-        loop, stop = self._loop, self._stop
-        schedule_s = ready_s - (walk.session.arrival_s or 0.0)  # time 0 of the file
-        due_s = ready_s
+    def _walk(self, walk: Walk, due_s: float) -> Generator[None, None, None]:
+        """Sends turn after turn. due_s: when the first was. Each yield waits for somebody to wake the walk."""
+        loop, stop, arrivals = self._loop, self._stop, self._arrivals
+        ready_s = due_s
+        schedule_s = due_s - (walk.session.arrival_s or 0.0)  # time 0 of the file
+        began = not walk.cancelled
         for index, turn in enumerate(walk.session.turns):
-            if self._options.fixed_schedule and turn.arrival_s is not None:
+            if self._scheduled and turn.arrival_s is not None:
                 ready_s = max(ready_s, schedule_s + turn.arrival_s)
             else:
                 ready_s += turn.delay_s if self._delays_as_given else self._delay_s(walk, index)
             if loop.now < ready_s:
                 yield from self._until(walk, ready_s)
-            if index and not walk.cancelled:
-                paced_s = self._arrivals.due_s(ready_s, due_s)
-                if paced_s is None:
-                    due_s = yield from self._tick(walk, ready_s)
-                else:
-                    due_s = paced_s
-                    if loop.now < due_s:
-                        yield from self._until(walk, due_s)
-            else:
+            if not index or walk.cancelled:
                 due_s = ready_s
+            elif (paced_s := arrivals.due_s(ready_s, due_s)) is None:
+                due_s = yield from self._tick(walk, ready_s)
+            else:
+                due_s = paced_s
+                if loop.now < due_s:
+                    yield from self._until(walk, due_s)
             if walk.cancelled or not stop.permit():
-                return
-            row = self._sent(walk, index, due_s)
+                break
+            row = self._sent(walk, index, turn, due_s)
             if row.error is None:
                 walk.waits = _REPLY
                 yield
-                self._reply_came(walk, row)
-            ready_s = row.end_s = loop.now
+            ready_s = loop.now
             if not self._goes_on(walk, row):
-                return
+                break
+        if began:
+            arrivals.tree_done()
+        del self._walks[walk]
+        self._stop_if_over()
 
     def _until(self, walk: Walk, when_s: float) -> Generator[None, None, None]:
         """Goes on at that time, or when the phase ends."""
-        if not self._stop.ended():
+        if not self._stop.ended:
             timer = self._loop.at(when_s, walk.wake)
             walk.waits = _MOMENT
             yield
@@ -234,53 +230,50 @@ class WalkPhase:
     def _tick(self, walk: Walk, ready_s: float) -> Generator[None, None, float]:
         """Goes on at a tick, or when the phase ends; returns when the tick was due."""
         walk.due_s = ready_s
-        if not self._stop.ended():
+        if not self._stop.ended:
             walk.waits = _MOMENT
             self._arrivals.queue(walk)
             yield
         return walk.due_s
 
-    def _sent(self, walk: Walk, index: int, due_s: float) -> _Row:
+    def _sent(self, walk: Walk, index: int, turn: Turn, due_s: float) -> _Row:
         """The request of a turn, on its way; with an error if it is not."""
-        tools, now = self._tools, self._loop.now
-        spec = walk.session.turns[index].tokens
+        tools, spec = self._tools, turn.tokens
+        loop = tools.loop
         assert spec is not None
         number = next(tools.request_ids)
         key = tools.streams.call(walk, index, spec)
         request = Request.of_key(number, key, spec.input_tokens, walk.affinity_id if tools.named else None)
         counted = tools.rows.counted
-        measured = self._name == "profiling" and (counted is None or number in counted)
-        row = _Row(walk, index, request, due_s, now, measured)
+        row = _Row(walk, index, request, due_s, loop.now, self._counts and (counted is None or number in counted))
         try:
-            self._loop.cluster.submit(row, now)
+            loop.cluster.submit(row, loop.now)
         except (ValueError, RouterError) as error:
             row.error = refusal(error)
         if request.failed:
             row.error = NO_INSTANCE
         return row
 
-    def _reply_came(self, walk: Walk, row: _Row) -> None:
-        """Or nobody waits for it any more."""
-        if walk.cancelled:
-            self._loop.cluster.cancel(row.request, self._loop.now)
-            row.error = CANCELLED_BY_RUN
-        elif row.request.failed:
-            row.error = LOST
-
     def _goes_on(self, walk: Walk, row: _Row) -> bool:
-        """Notes a request that is over; False if it was the conversation's last."""
-        row.request.forget_tokens()
-        rows = self._tools.rows
-        rows.rows.append(row)
+        """Notes a request that is over, or nobody waits for any more; False if it was the conversation's last."""
+        request, rows = row.request, self._tools.rows
         if row.error is None:
-            if rows.on_row is not None:
-                rows.on_row(row)
-            return True
-        if row.is_cancelled:
+            if walk.cancelled:
+                self._loop.cluster.cancel(request, self._loop.now)
+                row.error = CANCELLED_BY_RUN
+            elif request.failed:
+                row.error = LOST
+        request.key = b""  # nobody needs the ids any more
+        row.end_s = self._loop.now
+        rows.rows.append(row)
+        if row.error is CANCELLED_BY_RUN:
             return False
-        self._tools.streams.failed(walk)
         if rows.on_row is not None:
             rows.on_row(row)
+        return row.error is None or self._goes_on_after_failure(walk)
+
+    def _goes_on_after_failure(self, walk: Walk) -> bool:
+        self._tools.streams.failed(walk)
         if self._options.fail_fast and self.failed_fast is None:
             self.failed_fast = walk.session.id
             self.cancel()

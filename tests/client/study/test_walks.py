@@ -120,7 +120,7 @@ def loads(draw: st.DrawFn, workload: Workload) -> dict[str, Any]:
 @st.composite
 def runs(draw: st.DrawFn) -> tuple[str, Workload, dict[str, Any], dict[str, Any]]:
     workload = draw(workloads())
-    limits = {"max_time_s": draw(st.sampled_from([None, None, 0.25, 2.0]))}
+    limits: dict[str, Any] = {"max_time_s": draw(st.sampled_from([None, None, 0.25, 2.0]))}
     if draw(st.booleans()):
         limits["window"] = Window(draw(st.integers(0, 3)), draw(st.integers(1, 8)), draw(st.sampled_from([_never, _failed])))
     return draw(st.sampled_from(sorted(CLUSTERS))), workload, draw(loads(workload)), limits
