@@ -188,7 +188,7 @@ def _whole_run(
         "error_request_count": completed - ok,
         "cancelled_request_count": cancelled,
         "completed_request_count": completed,
-        "conversation_count": int(np.unique(columns.conversation).size),
+        "conversation_count": len(set(columns.conversation.tolist())),  # np.unique would load numpy.ma
     }
     if completed:
         values["request_error_rate"] = 100 * (completed - ok) / completed
