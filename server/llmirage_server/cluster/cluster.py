@@ -25,6 +25,9 @@ __all__ = ["Cluster", "EngineLimits", "InstanceBase", "InstanceSnapshot"]
 
 OnCrash = Literal["reroute", "fail"]
 
+_NEVER = math.inf
+_ALL = sys.maxsize
+
 
 class Cluster(ClusterReadings):
     """Serves requests in the caller's time.
@@ -106,7 +109,8 @@ class Cluster(ClusterReadings):
             )
         self._go_to(now)
         request.arrival_s = self._now
-        self._scaling.arrived(request.model)
+        if self._scaling.scaled:
+            self._scaling.arrived(request.model)
         if not self._place(request, serving):
             self._held.append(StepEnd(self._now, -1, [request]))
 
@@ -161,7 +165,7 @@ class Cluster(ClusterReadings):
         that there is more. `to` may be inf: until nothing is left to do.
         """
         if max_steps is None:
-            max_steps = sys.maxsize
+            max_steps = _ALL
         if len(self._held) < max_steps:  # else the caller learns of what happened before time goes on
             self._held.extend(self._run(to, max_steps - len(self._held)))
         ends, self._held = self._held[:max_steps], self._held[max_steps:]
@@ -171,7 +175,7 @@ class Cluster(ClusterReadings):
         """`advance` to the end of the first instant that brings tokens or failures, or to `to` if there is none before."""
         if self._held:
             return self.advance(self._held[-1].time_s)
-        return self._run(to, one_instant=True)
+        return self._run(to, _ALL, True)
 
     def _go_to(self, now: float) -> None:
         """Let everything happen up to and including `now`, before the caller does something."""
@@ -181,22 +185,23 @@ class Cluster(ClusterReadings):
         elif self._now < now < math.inf:
             self._now = now
 
-    def _run(self, to: float, max_steps: int = sys.maxsize, one_instant: bool = False) -> list[StepEnd]:
+    def _run(self, to: float, max_steps: int = _ALL, one_instant: bool = False) -> list[StepEnd]:
         """`advance` without what is held back. one_instant: go no further than the first instant that brings something."""
         ends: list[StepEnd] = []
-        heap, times, instances, draining = self._agenda.heap, self._agenda.times, self._instances, self._lifecycle.draining
+        agenda, instances, draining = self._agenda, self._instances, self._lifecycle.draining
+        heap, times, after_instances = agenda.heap, agenda.times, len(instances)
         while heap:
             now, index = heap[0]
             if now != times[index]:
                 heappop(heap)
                 continue
-            if now > to or len(ends) >= max_steps:
+            if now > to:
                 break
-            if index < len(instances):  # most often, and most of that concerns nobody else
+            if index < after_instances:  # most often, and most of that concerns nobody else
                 instance = instances[index]
                 end = instance.advance()
                 next_s = times[index] = instance.next_event_time()
-                if next_s < math.inf:
+                if next_s < _NEVER:
                     heapreplace(heap, (next_s, index))
                 else:
                     heappop(heap)
@@ -206,22 +211,27 @@ class Cluster(ClusterReadings):
                     ends.append(end)
                     if end.handed_over or self._decodes[index]:
                         ends += self._pass_on(end)
+                elif not draining:
+                    continue
             else:
-                if index > len(instances) and to == math.inf and self._idle():
+                if index > after_instances and to == _NEVER and self._idle():
                     break
                 heappop(heap)
-                times[index] = math.inf  # until the next one is known
+                times[index] = _NEVER  # until the next one is known
                 if now > self._now:
                     self._now = now
-                if index == len(instances):
+                if index == after_instances:
                     self._receive()
                 else:
                     ends += self._live()
             if draining:
                 self._retire()
-            if ends and one_instant:
-                to = now
-        if to < math.inf and len(ends) < max_steps and to > self._now:  # else the caller learns of these before time goes on
+            if ends:
+                if len(ends) >= max_steps:  # the caller learns of these before time goes on
+                    return ends
+                if one_instant:
+                    to = now
+        if self._now < to < _NEVER:
             self._now = to
         return ends
 
@@ -232,9 +242,6 @@ class Cluster(ClusterReadings):
             return []
         failed = [request for request in end.handed_over if not self._deliver(request)]
         return [StepEnd(self._now, end.instance, failed)] if failed else []
-
-    def _look_again(self, index: int) -> None:
-        self._agenda.note(index, self._instances[index].next_event_time())
 
     def _note_arrival(self) -> None:
         self._agenda.note(len(self._instances), self._transfers.next_s)
@@ -391,7 +398,3 @@ class Cluster(ClusterReadings):
         self._transfers.lose(index)
         self._look_again(index)
         return lost
-
-    def _idle(self) -> bool:
-        """Is there no request left that time could bring further?"""
-        return min(self._agenda.times[:-1]) == math.inf and not self._waiting and not self._undelivered

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from llmirage_server.cluster.agenda import Agenda
 from llmirage_server.cluster.instance import Instance, StepSpan
 from llmirage_server.cluster.instance_base import InstanceBase, InstanceSnapshot
 from llmirage_server.cluster.kv_admission import KVAdmission
@@ -16,7 +17,7 @@ from llmirage_server.cluster.request import Request
 from llmirage_server.perf.step_model import StepBatch
 
 
-class ClusterReadings(ABC):
+class ClusterReadings:
     """The part of a cluster that others look at; `Cluster` fills it with life."""
 
     _instances: Sequence[InstanceBase]
@@ -24,6 +25,7 @@ class ClusterReadings(ABC):
     _lifecycle: Lifecycle
     _transfers: KVTransfers
     _admission: KVAdmission
+    _agenda: Agenda
     _waiting: Mapping[Request, None]
     _undelivered: Mapping[Request, None]
     _now: float
@@ -83,14 +85,17 @@ class ClusterReadings(ABC):
 
     def _reach(self) -> None:
         """Have all instances ready to be read."""
-        now = self._now
-        for instance in self._instances:
+        now, agenda = self._now, self._agenda
+        times = agenda.times
+        for index, instance in enumerate(self._instances):
             instance.reach(now)
-            self._look_again(instance.index)
+            next_s = instance.next_event_time()
+            if next_s != times[index]:
+                agenda.note(index, next_s)
 
-    @abstractmethod
     def _look_again(self, index: int) -> None:
-        """Ask an instance when its next event is: something may have changed there."""
+        """Something may have changed on an instance: when is its next event?"""
+        self._agenda.note(index, self._instances[index].next_event_time())
 
     def _busy(self, index: int) -> bool:
         """Has an instance any request, or KV to send or to receive?"""
@@ -103,3 +108,7 @@ class ClusterReadings(ABC):
             or self._admission.waits(index)
             or any(request.instance == index for request in self._undelivered)
         )
+
+    def _idle(self) -> bool:
+        """Is there no request left that time could bring further?"""
+        return min(self._agenda.times[:-1]) == math.inf and not self._waiting and not self._undelivered

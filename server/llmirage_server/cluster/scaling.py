@@ -33,30 +33,30 @@ class Scaling:
     lifecycle: Lifecycle
     pools: Sequence[Pool]
     next_s: float = math.inf
-    _scaled: list[_Scaled] = field(default_factory=list)
+    scaled: list[_Scaled] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         kinds = [(pool.model, pool.role) for pool in self.pools]
         for pool in self.pools:
             if pool.scaling is not None:
                 share = 1.0 / kinds.count((pool.model, pool.role))
-                self._scaled.append(_Scaled(pool, Autoscaler(pool.scaling), share, pool.scaling.interval_s))
+                self.scaled.append(_Scaled(pool, Autoscaler(pool.scaling), share, pool.scaling.interval_s))
         self._find_next()
 
     def arrived(self, model: str | None) -> None:
         """A request for a model was submitted."""
-        for one in self._scaled:
+        for one in self.scaled:
             one.arrived += one.pool.model is None or model in (one.pool.model, None)
 
     def may_start(self, instances: Sequence[InstanceBase]) -> bool:
         """Could a rule start one of these?"""
         there = {instance.index for instance in instances}
-        return any(instance.index in there for one in self._scaled for instance in one.pool.instances)
+        return any(instance.index in there for one in self.scaled for instance in one.pool.instances)
 
     def look(self, now: float, waiting: Iterable[Request], undelivered: Iterable[Request]) -> None:
         """Decide for the pools whose time has come. waiting, undelivered: requests outside of instances; the second ones
         wait to decode."""
-        for one in self._scaled:
+        for one in self.scaled:
             if one.next_s <= now:
                 outside = undelivered if one.pool.role == "decode" else waiting
                 self._look_at(one, now, sum(_is_for(request, one.pool) for request in outside))
@@ -64,7 +64,7 @@ class Scaling:
         self._find_next()
 
     def _find_next(self) -> None:
-        self.next_s = min((one.next_s for one in self._scaled), default=math.inf)
+        self.next_s = min((one.next_s for one in self.scaled), default=math.inf)
 
     def _look_at(self, one: _Scaled, now: float, outside: int) -> None:
         life, rule = self.lifecycle, one.scaler.rule

@@ -51,11 +51,9 @@ class Rotation:
 
     def next(self, instances: Sequence[InstanceBase]) -> int:
         """The position of the one whose turn it is."""
-        first = position_of(self._turn, instances)
-        if first == len(instances):
-            first = 0
-        self._turn = instances[first].index + 1
-        return first
+        position = position_of(self._turn, instances) if self._turn <= instances[-1].index else 0
+        self._turn = instances[position].index + 1
+        return position
 
     def least(self, instances: Sequence[InstanceBase], costs: Sequence[Any]) -> int:
         """The position of the least of their costs; of equal ones, of the next in turn."""

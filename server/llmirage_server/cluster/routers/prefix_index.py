@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 
 from llmirage_server.cluster.radix_tree import MERGED_BYTES, TOKEN_BYTES, common_bytes
 
-_SLACK = 1024  # entries of an instance beyond which the outlived ones are looked for
+_SLACK = 1024
 
 
 class _Node:
@@ -36,10 +36,11 @@ class _Sent:
     Entries that a node has outlived are skipped when they come up: those of another time than the node's.
     """
 
-    __slots__ = ("again", "fresh", "tokens")
+    __slots__ = ("again", "fresh", "orderly", "tokens")
 
     def __init__(self) -> None:
         self.tokens = 0
+        self.orderly = _SLACK  # so many more keys may come before the outlived entries are looked for
         self.fresh: deque[tuple[int, _Node]] = deque()  # where inserted keys ended, by time
         self.again: list[tuple[int, int, _Node]] = []  # heap of those that are ends since what was below them went
 
@@ -56,6 +57,7 @@ class _Sent:
         self.fresh = deque(entry for entry in self.fresh if entry[1].sent.get(instance) == entry[0])
         self.again = [entry for entry in dict.fromkeys(self.again) if entry[2].sent.get(instance) == entry[0]]
         heapify(self.again)
+        self.orderly = len(self.fresh) + len(self.again) + _SLACK
 
 
 _NO_CHILDREN: dict[bytes, _Node] = {}  # of all leaves: most stay leaves
@@ -116,7 +118,8 @@ class PrefixIndex:
             node = parent
         sent = self._sent[instance]
         sent.fresh.append((clock, end))
-        if len(sent.fresh) + len(sent.again) > 2 * self._nodes + _SLACK:
+        sent.orderly -= 1
+        if not sent.orderly:
             sent.tidy(instance)
         sent.tokens += fresh // TOKEN_BYTES
         if sent.tokens > capacity_tokens:
