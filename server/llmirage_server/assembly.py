@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from llmirage_server.cluster.autoscaler import ScalingRule
 from llmirage_server.cluster.cluster import Cluster
-from llmirage_server.cluster.compressed import CompressedInstance, can_compress
+from llmirage_server.cluster.compressed import CompressedInstance
+from llmirage_server.cluster.compressible import can_compress
 from llmirage_server.cluster.fixed import FixedInstance
 from llmirage_server.cluster.instance import Instance
 from llmirage_server.cluster.instance_base import InstanceBase

@@ -21,7 +21,6 @@ from bisect import bisect_left, bisect_right
 from typing import Any
 
 from llmirage_server.cluster.instance import Instance, StepSpan
-from llmirage_server.cluster.instance_base import Role
 from llmirage_server.cluster.kv_cache import Sequence
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.cluster.request import Request, Span, StepEnd
@@ -32,20 +31,6 @@ from llmirage_server.perf.steady import SteadySteps
 from llmirage_server.perf.step_model import StepBatch
 
 _LOOK_AHEAD = 64  # steps of a run that are worked out together: more might be in vain
-
-
-def can_compress(step_model: object, limits: EngineLimits, role: Role, tiers: int) -> bool:
-    """Whether the rules of an instance are those that `CompressedInstance` knows."""
-    return (
-        getattr(step_model, "steady", None) is not None
-        and limits.scheduler == "vllm"
-        and limits.schedule_policy == "fcfs"
-        and not limits.long_prefill_token_threshold
-        and not limits.num_speculative_tokens
-        and limits.max_num_batched_tokens >= limits.max_num_seqs
-        and role == "both"
-        and not tiers
-    )
 
 
 class CompressedInstance(Instance):
@@ -64,8 +49,7 @@ class CompressedInstance(Instance):
         self._steady: SteadySteps = step_model.steady
         scheduler = self.schedulers[0]
         assert isinstance(scheduler, VllmScheduler)
-        self._scheduler = scheduler
-        self._kv = self._scheduler.kv
+        self._scheduler, self._kv = scheduler, scheduler.kv
         self._batch = SteadyBatch(limits.page_size)
         self._most_running = limits.max_num_seqs
         self._formed = True  # the decoding sequences are in the batch; else in the scheduler's own way
@@ -277,9 +261,11 @@ class CompressedInstance(Instance):
     def _begin_run(self, start_s: float) -> bool:
         """Let the batch decode until someone is done, or as long as there is memory; False if there is none."""
         batch, kv = self._batch, self._kv
-        steps = batch.steps_within(kv.room_tokens // kv.page_size, batch.next_last - batch.step + 1)
-        if not steps:
-            return False
+        steps = batch.next_last - batch.step + 1
+        if (steps + kv.page_size) * batch.size > kv.room_tokens:  # than which they never need more
+            steps = batch.steps_within(kv.room_tokens // kv.page_size, steps)
+            if not steps:
+                return False
         self._run_start_s, self._run_steps = start_s, steps
         ends = self._run_ends = []
         known = min(steps, _LOOK_AHEAD)
@@ -400,8 +386,7 @@ class CompressedInstance(Instance):
         """The end of a step that went the plain way."""
         end = super()._end(end_s, steps)
         self.ends_s.append(end_s)
-        number = self._batch.step
-        self._batch.step += 1
+        number, self._batch.step = self._batch.step, self._batch.step + 1
         finished = []
         for request in end.emitted if end is not None else ():
             spans: list[Span] = request.spans

@@ -78,7 +78,7 @@ class SteadyBatch:
 
     def steps_within(self, pages: int, steps: int) -> int:
         """How many of the next `steps` steps so many new pages are enough for."""
-        if (steps // self._page + 1) * self.size <= pages or self.pages(steps) <= pages:
+        if self.pages(steps) <= pages:
             return steps
         enough = pages // self.size * self._page
         left = pages - pages // self.size * self.size
