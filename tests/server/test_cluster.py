@@ -97,6 +97,35 @@ def test_slices_keep_the_order_and_lose_nothing() -> None:
     assert sum(len(ids) for _, ids in whole) == 40
 
 
+def test_the_next_instant_that_brings_something_comes_whole_and_alone() -> None:
+    def run(whole: bool) -> list[tuple[float, int, list[int]]]:
+        cluster = build(3, EngineLimits(kv_tokens=1000))
+        found = []
+        for i in range(9):
+            cluster.submit(request(i, range(i % 4, i % 4 + 20), 4), 0.002 * (i // 6))
+        while not whole and (ends := cluster.advance_to_next(100.0)):
+            assert len({end.time_s for end in ends}) == 1
+            assert cluster.next_event_time() > ends[0].time_s
+            found += ends
+        found += cluster.advance(100.0)
+        cluster.submit(last := request(9, [1], 1), 1.0)
+        assert last.arrival_s == 100.0
+        return [(end.time_s, end.instance, [each.id for each in end.emitted]) for end in found]
+
+    assert run(False) == run(True)
+    assert len(run(True)) > 12
+
+
+def test_what_a_submission_made_happen_comes_with_the_next_instant() -> None:
+    cluster = build(2, EngineLimits(kv_tokens=1000))
+    first, second = request(1, [1, 2], 1), request(2, [3, 4], 1)
+    cluster.submit(first, 0.0)
+    cluster.submit(second, 5.0)
+    assert [each.id for end in cluster.advance_to_next(10.0) for each in end.emitted] == [1]
+    assert [each.id for end in cluster.advance_to_next(10.0) for each in end.emitted] == [2]
+    assert cluster.advance_to_next(10.0) == []
+
+
 @pytest.mark.parametrize(("prompt", "output"), [([], 1), ([1], 0)])
 def test_an_empty_request_is_refused(prompt: list[int], output: int) -> None:
     with pytest.raises(ValueError, match="at least one prompt token and one output token"):

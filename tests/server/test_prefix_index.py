@@ -74,6 +74,51 @@ def test_edges_grow_together_again_when_a_branch_is_forgotten() -> None:
     assert (index.tokens[0], index._nodes) == (100, 1)
 
 
+def test_a_tail_that_was_cut_off_is_not_found_and_can_come_again() -> None:
+    index = PrefixIndex()
+    index.insert(key(1, 2, 3, 4, 5, 6), 0, 8)
+    index.insert(key(9, 9, 9, 9), 0, 8)  # takes 5 and 6
+    assert longest(index, (1, 2, 3, 4, 5, 6), 0) == (4, [0])
+    assert index._nodes == 2  # cut in place
+    index.insert(key(1, 2, 3, 4, 7), 1, 8)
+    assert longest(index, (1, 2, 3, 4, 5, 6), 0, 1) == (4, [0, 1])
+    assert longest(index, (1, 2, 3, 4, 7), 0, 1) == (5, [1])
+    index.insert(key(1, 2, 3, 4, 5, 6), 0, 100)
+    assert longest(index, (1, 2, 3, 4, 5, 6), 0, 1) == (6, [0])
+    assert index.tokens == {0: 10, 1: 5}
+
+
+def test_what_was_asked_for_before_something_changed_is_looked_for_again() -> None:
+    index = PrefixIndex()
+    asked = key(1, 2, 3)
+    assert index.longest(asked, (0,)) == (0, [])
+    index.insert(key(1, 2, 4), 0, 100)
+    index.insert(asked, 0, 100)
+    assert index.longest(asked, (0,)) == (3 * TOKEN_BYTES, [0])
+    index.forget(0)
+    index.insert(asked, 1, 100)
+    assert longest(index, (1, 2, 3), 0, 1) == (3, [1])
+    assert (index.tokens, index._nodes) == ({1: 3}, 1)
+
+
+def test_only_what_is_asked_for_counts_though_more_was_sent() -> None:
+    index = PrefixIndex()
+    index.insert(key(1, 2), 0, 100)
+    index.insert(key(1, 2, 3, 4), 1, 100)
+    whole = key(1, 2, 3, 4, 5)
+    for end, expected in ((5, (4, [1])), (4, (4, [1])), (3, (3, [1])), (2, (2, [0, 1])), (1, (1, [0, 1]))):
+        size, found = index.longest(whole, (0, 1), end * TOKEN_BYTES)
+        assert (size // TOKEN_BYTES, sorted(found)) == expected
+
+
+def test_entries_that_are_outlived_do_not_pile_up() -> None:
+    index = PrefixIndex()
+    for number in range(10_000):
+        index.insert(key(1, 2, 3 + number % 3), 0, 100)
+    assert len(index._sent[0].fresh) < 1100
+    assert index.tokens == {0: 5}
+
+
 TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=10).map(tuple)
 SENT = st.lists(st.tuples(TOKENS, st.integers(0, 3), st.booleans()), max_size=40)
 
@@ -100,6 +145,8 @@ def test_it_remembers_what_a_model_of_single_tokens_remembers(
         for probe in (*probes, tokens):
             by_instance = [max((n for n in range(len(probe) + 1) if probe[:n] in known), default=0) for known in times]
             best = max(by_instance)
+            part = len(probe) // 2
+            assert index.longest(key(*probe), range(4), part * TOKEN_BYTES)[0] == min(best, part) * TOKEN_BYTES
             expected = [i for i in range(4) if by_instance[i] == best] if best else []
             assert longest(index, probe, 0, 1, 2, 3) == (best, expected)
             assert longest(index, probe, 2)[0] == by_instance[2]
