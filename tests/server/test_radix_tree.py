@@ -341,3 +341,48 @@ def test_what_is_uncovered_after_its_turn_goes_next() -> None:
     store(tree, 10)
     assert tree.evict(3) == 3  # 9, 2 and 1
     assert (tree.match(key(1)), tree.match(key(10))) == (0, 1)
+
+
+def test_a_key_that_goes_on_is_let_go_where_its_sequence_leaves_it_for_a_branch() -> None:
+    tree = RadixTree()
+    whole = key(*range(100))
+    mine = tree.extend_to(tree.root, whole, 0, 10)
+    other, _ = tree.lock(whole, 10)
+    tree.unlock(tree.extend(other, key(*range(10, 13))))
+    (run,) = tree.root.children.values()
+    mine = tree.extend_to(mine, whole, 10, 20)  # passes what the other stored
+    assert run.tokens is whole
+    third, _ = tree.lock(whole)
+    tree.unlock(tree.extend(third, key(1000)))
+    tree.unlock(mine)
+    assert len(run.tokens) == run.size == 21 * TOKEN_BYTES
+
+
+def test_a_run_with_a_branch_at_its_end_grows_by_a_whole_key_beside_the_branch() -> None:
+    tree = RadixTree()
+    most = MERGED_BYTES // TOKEN_BYTES
+    store(tree, *range(most))
+    store(tree, *range(most + 2))  # too long to be joined: a run of its own
+    first, second = key(*range(most + 2)), key(*range(most), -1, -2)
+    for whole in (first, second):
+        node, matched = tree.lock(whole, most)
+        tree.finish(tree.extend_to(node, whole, matched, most + 1), whole, most + 1, most + 2)
+    assert (tree.total_tokens, tree.locked_tokens) == (most + 4, 0)
+    assert tree.match(first) == tree.match(second) == most + 2
+    assert tree.evict(4) == 4
+    assert (tree.match(first), tree.match(second)) == (most, most)
+
+
+def test_the_queue_is_cleared_of_what_was_let_go_again_and_keeps_what_is_covered() -> None:
+    tree = RadixTree()
+    store(tree, 1, 2)
+    store(tree, 1, 2, 3)
+    node, _ = tree.lock(key(1, 2))
+    store(tree, 8, 9)
+    tree.unlock(node)  # 1 2 is younger than 8 9, and covered by 3
+    for _ in range(5000):
+        store(tree, 5)
+    assert len(tree._queue) < 2100
+    assert tree.evict(1) == 1  # 3
+    assert tree.evict(2) == 2
+    assert (tree.match(key(8)), tree.match(key(1, 2))) == (0, 2)

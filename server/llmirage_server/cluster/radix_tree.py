@@ -89,7 +89,6 @@ class RadixTree:
             grown = stop - start
             run.tokens = key
             run.size = node.end = stop * TOKEN_BYTES
-            node.last_used = 0
             self.total_tokens += grown
             self.locked_tokens += grown
             return node
@@ -193,7 +192,6 @@ class RadixTree:
             # Nobody else is at the end of the run, nor beyond: the node goes on with it.
             run.tokens = key if keep else run.tokens[: node.end] + key[at:end]
             run.size = node.end = size
-            node.last_used = 0
             self.total_tokens += (end - at) // TOKEN_BYTES
             self.locked_tokens += (end - at) // TOKEN_BYTES
             return node
