@@ -88,6 +88,20 @@ def test_a_tail_that_was_cut_off_is_not_found_and_can_come_again() -> None:
     assert index.tokens == {0: 10, 1: 5}
 
 
+def test_a_session_that_goes_on_where_it_was_stays_one_edge() -> None:
+    index = PrefixIndex()
+    index.insert(key(1, 2), 0, 100)
+    for turn in range(3, 30):
+        index.insert(key(*range(1, turn)), 0, 100)
+    assert (index._nodes, index.tokens) == (1, {0: 28})
+    index.insert(key(*range(1, 20), 99), 1, 100)  # another one goes on from its middle
+    index.insert(key(*range(1, 40)), 0, 100)
+    index.insert(key(*range(1, 40), 40), 1, 100)
+    assert longest(index, tuple(range(1, 41)), 0) == (39, [0])
+    assert longest(index, tuple(range(1, 41)), 0, 1) == (40, [1])
+    assert (index._nodes, index.tokens) == (4, {0: 39, 1: 41})
+
+
 def test_what_was_asked_for_before_something_changed_is_looked_for_again() -> None:
     index = PrefixIndex()
     asked = key(1, 2, 3)

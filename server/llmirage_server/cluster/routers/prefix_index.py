@@ -105,12 +105,15 @@ class PrefixIndex:
         self._found = None
         if child is not None:
             node, at = self._split(child, common), at + common
-        end = node
-        if at < size:
-            end = _Node(key[at:], size, node, {instance: clock})
-            self._adopt(node, end)
-            self._nodes += 1
-        fresh = size - at
+        end, fresh = node, size - at
+        if fresh:
+            if not node.children and len(node.sent) == 1 and instance in node.sent and node.parent is not None:
+                # A session goes on where it was: to copy its edge takes less time than to walk a node for every turn.
+                node.edge, node.end = key[node.parent.end :], size
+            else:
+                end = _Node(key[at:], size, node, {instance: clock})
+                self._adopt(node, end)
+                self._nodes += 1
         while (parent := node.parent) is not None:
             if instance not in node.sent:
                 fresh += node.end - parent.end
