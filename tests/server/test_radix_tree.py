@@ -358,14 +358,15 @@ def test_a_key_that_goes_on_is_let_go_where_its_sequence_leaves_it_for_a_branch(
     assert len(run.tokens) == run.size == 21 * TOKEN_BYTES
 
 
-def test_a_run_with_a_branch_at_its_end_grows_by_a_whole_key_beside_the_branch() -> None:
+@pytest.mark.parametrize("locked", [5, MERGED_BYTES // TOKEN_BYTES])
+def test_a_run_with_a_branch_at_its_end_grows_by_a_whole_key_beside_the_branch(locked: int) -> None:
     tree = RadixTree()
     most = MERGED_BYTES // TOKEN_BYTES
     store(tree, *range(most))
     store(tree, *range(most + 2))  # too long to be joined: a run of its own
     first, second = key(*range(most + 2)), key(*range(most), -1, -2)
     for whole in (first, second):
-        node, matched = tree.lock(whole, most)
+        node, matched = tree.lock(whole, locked)
         tree.finish(tree.extend_to(node, whole, matched, most + 1), whole, most + 1, most + 2)
     assert (tree.total_tokens, tree.locked_tokens) == (most + 4, 0)
     assert tree.match(first) == tree.match(second) == most + 2

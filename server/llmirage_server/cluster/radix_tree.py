@@ -305,7 +305,7 @@ class RadixTree:
         assert place is not None
         del place.children[run.tokens[: self._page_bytes]]
         node.end, run.tokens, run.size = -1, b"", 0
-        del run.tail  # the two refer to each other: so their memory is free at once
+        run.tail = place  # no longer one that refers to the run: so the memory of both is free at once
         if place.children or place is self.root:
             return
         place.children = NONE
