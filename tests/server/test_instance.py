@@ -343,6 +343,18 @@ def test_cancelling_a_waiting_request() -> None:
     assert engine.cluster.next_event_time() == float("inf")
 
 
+def test_a_reading_is_the_changing_part_of_a_snapshot() -> None:
+    engine = Engine(kv_tokens=300, max_num_seqs=2, page_size=16)
+    for _ in range(4):
+        engine.submit(100, 60)
+    for to in (0.0, 3.0, 40.0, 90.0, 200.0):
+        engine.run(to)
+        (reading,), (snapshot,) = engine.cluster.readings(), engine.cluster.snapshot()
+        assert reading == tuple(getattr(snapshot, name) for name in reading._fields)
+    assert reading.preemptions > 0
+    assert reading.busy_s > 0
+
+
 def test_an_idle_instance_starts_when_work_arrives_again() -> None:
     engine = Engine()
     cancelled = engine.submit(8, 1, now=1.0)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from llmirage_client.targets.simulator import Cluster, InstanceSnapshot, ServedPool
+from llmirage_client.targets.simulator import Cluster, Reading, ServedPool
 
 Floats = npt.NDArray[np.float64]
 
@@ -21,9 +21,6 @@ _STEP_EVERY = 4  # samples, of which one looks into a step
 
 PHASES = ("down", "starting", "up", "draining")
 READY = PHASES.index("up")
-
-_COUNTED = ("prefix_hit_tokens", "prefix_query_tokens", "preemptions", "busy_s")
-_LEVELS = ("running", "waiting", "kv_used_tokens", "cached_tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +91,7 @@ class Sampler:
         self._every_s = _FIRST_EVERY_S
         self.next_s = 0.0
         self._times: list[float] = []
-        self._samples: list[list[InstanceSnapshot]] = []
+        self._samples: list[list[Reading]] = []
         self._phases: list[list[int]] = []
         self._shares: dict[str, float] = {}
         self._looked_into = 0
@@ -114,8 +111,9 @@ class Sampler:
     def series(self, end_s: float) -> ClusterSeries:
         """All that was seen, and the state at the end."""
         self._note(end_s)
-        levels = {name: self._array(name) for name in (*_LEVELS, *_COUNTED)}
-        total = np.maximum(self._array("kv_total_tokens"), 1.0)
+        seen = np.array(self._samples, dtype=np.float64)  # shape (samples, instances, fields of a reading)
+        levels = {name: seen[:, :, i].T for i, name in enumerate(Reading._fields)}
+        total = np.maximum(levels["kv_total_tokens"], 1.0)
         whole = sum(self._shares.values()) or 1.0
         shares = sorted(self._shares.items(), key=lambda entry: -entry[1])
         return ClusterSeries(
@@ -141,9 +139,6 @@ class Sampler:
         self._phases.append([PHASES.index(phase) for phase in self._cluster.phases()])
         if len(self._times) % _STEP_EVERY == 1:
             self._look_into_step()
-
-    def _array(self, name: str) -> Floats:
-        return np.array([[getattr(one, name) for one in sample] for sample in self._samples], dtype=np.float64).T
 
     def _look_into_step(self) -> None:
         """Take the step under way on one instance apart, each time of another one."""

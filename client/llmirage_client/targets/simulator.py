@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from llmirage_server.assembly import build, kv_link
 from llmirage_server.cluster.cluster import Cluster
 from llmirage_server.cluster.instance import StepSpan
-from llmirage_server.cluster.instance_base import InstanceSnapshot
+from llmirage_server.cluster.instance_base import Reading
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.router import RouterError
 from llmirage_server.config import ClusterConfig, ConfigError
@@ -30,8 +30,8 @@ __all__ = [
     "ConfigError",
     "Entry",
     "Flight",
-    "InstanceSnapshot",
     "Node",
+    "Reading",
     "Request",
     "RouterError",
     "ServedPool",

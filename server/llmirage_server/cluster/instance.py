@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Sequence as Seq
 from typing import NamedTuple, cast
 
-from llmirage_server.cluster.instance_base import InstanceBase, InstanceSnapshot, Role, TierSnapshot
+from llmirage_server.cluster.instance_base import InstanceBase, InstanceSnapshot, Reading, Role, TierSnapshot
 from llmirage_server.cluster.kv_cache import Sequence
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.cluster.offload import TierSpec
@@ -192,6 +192,24 @@ class Instance(InstanceBase):
             preemptions=sum(scheduler.preemptions for scheduler in schedulers),
             tiers=tuple(map(_together, zip(*(scheduler.kv.tier_snapshots() for scheduler in schedulers), strict=True))),
             busy_s=self._busy_s,
+        )
+
+    def reading(self) -> Reading:
+        if len(self.schedulers) > 1:
+            return super().reading()
+        scheduler = self.schedulers[0]
+        kv = scheduler.kv
+        tree = kv.tree
+        return Reading(
+            len(scheduler.running),
+            scheduler.queue_length + len(self._arriving),
+            tree.locked_tokens + kv.own_tokens,
+            kv.capacity_tokens,
+            tree.total_tokens,
+            scheduler.prefix_hit_tokens,
+            scheduler.prefix_query_tokens,
+            scheduler.preemptions,
+            self._busy_s,
         )
 
     # --- time ---

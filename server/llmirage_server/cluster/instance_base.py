@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.cluster.request import Request, StepEnd
@@ -47,6 +47,20 @@ class InstanceSnapshot:
     state: str = "up"  # starting, up, draining or down
     sending: int = 0  # KV transfers under way from here
     receiving: int = 0  # and to here
+
+
+class Reading(NamedTuple):
+    """What is looked at again and again in the course of a simulation, of one instance; as in InstanceSnapshot."""
+
+    running: int
+    waiting: int
+    kv_used_tokens: int
+    kv_total_tokens: int
+    cached_tokens: int
+    prefix_hit_tokens: int
+    prefix_query_tokens: int
+    preemptions: int
+    busy_s: float
 
 
 class InstanceBase(ABC):
@@ -140,3 +154,18 @@ class InstanceBase(ABC):
 
     @abstractmethod
     def snapshot(self) -> InstanceSnapshot: ...
+
+    def reading(self) -> Reading:
+        """The part of `snapshot` that changes all the time."""
+        seen = self.snapshot()
+        return Reading(
+            seen.running,
+            seen.waiting,
+            seen.kv_used_tokens,
+            seen.kv_total_tokens,
+            seen.cached_tokens,
+            seen.prefix_hit_tokens,
+            seen.prefix_query_tokens,
+            seen.preemptions,
+            seen.busy_s,
+        )

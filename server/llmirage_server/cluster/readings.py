@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from llmirage_server.cluster.agenda import Agenda
 from llmirage_server.cluster.instance import Instance, StepSpan
-from llmirage_server.cluster.instance_base import InstanceBase, InstanceSnapshot
+from llmirage_server.cluster.instance_base import InstanceBase, InstanceSnapshot, Reading
 from llmirage_server.cluster.kv_admission import KVAdmission
 from llmirage_server.cluster.kv_transfer import KVTransfers, TransferSnapshot
 from llmirage_server.cluster.lifecycle import Lifecycle, State
@@ -26,8 +26,8 @@ class ClusterReadings:
     _transfers: KVTransfers
     _admission: KVAdmission
     _agenda: Agenda
-    _waiting: Mapping[Request, None]
-    _undelivered: Mapping[Request, None]
+    _waiting: dict[Request, None]
+    _undelivered: dict[Request, None]
     _now: float
 
     @property
@@ -55,12 +55,9 @@ class ClusterReadings:
             for instance, pool in zip(self._instances, self._pools.pool_of, strict=True)
         ]
 
-    def readings(self) -> list[InstanceSnapshot]:
-        """`snapshot` without what the cluster knows of each instance: pool, state and transfers.
-
-        KV memory and busy time may be behind by the steps of one run of decoding.
-        """
-        return [instance.snapshot() for instance in self._instances]
+    def readings(self) -> list[Reading]:
+        """Of every instance. KV memory and busy time may be behind by the steps of one run of decoding."""
+        return [instance.reading() for instance in self._instances]
 
     def phases(self) -> list[State]:
         """By instance: up, draining, starting (and paid for), or down."""
