@@ -27,6 +27,7 @@ from llmirage_client.study.simulated_run import SimulatedRunner, TokenRunner
 from llmirage_client.study.summary import summary_of
 from llmirage_client.study.token_columns import columns_of_rows, token_metrics
 from llmirage_client.study.token_rows import TokenRows
+from llmirage_client.study.token_times import TokenTimes
 from llmirage_client.study.walk_run import WalkRunner, can_walk
 from llmirage_client.study.window import WINDOW_OVER, Window
 from llmirage_client.targets.direct import LOCAL_URL, DirectTarget
@@ -167,8 +168,10 @@ def simulate(
     )
     if recorder is None:
         return Simulation(config, result, columns_of(result.records), compute(result), watch, None)
-    columns = columns_of_rows(recorder.rows)
-    return Simulation(config, result, columns, token_metrics(recorder.rows, columns, shown or {}), watch, recorder)
+    rows = recorder.rows
+    times = TokenTimes(rows)
+    columns = columns_of_rows(rows, times, workload.branching)
+    return Simulation(config, result, columns, token_metrics(rows, columns, times, shown or {}), watch, recorder)
 
 
 class Watch:
@@ -190,10 +193,12 @@ class Watch:
 def _few_collections() -> Iterator[None]:
     """Most of what a run makes stays until its end: the cycle collector would walk it again and again in vain."""
     before = gc.get_threshold()
-    gc.set_threshold(200_000, 50, 1000)
+    gc.set_threshold(1_000_000, 50, 1000)
     try:
         yield
     finally:
+        gc.freeze()  # all there is grows old at once: a collection of what is young would walk the whole run
+        gc.unfreeze()
         gc.set_threshold(*before)
 
 
@@ -205,10 +210,13 @@ def check(workload: Workload) -> None:
 
 def lengths_only(workload: Workload) -> bool:
     """Whether all requests are given in token counts alone."""
-    return all(
-        session.mode == "tokens" and all(turn.tokens and turn.tokens.input_ids is None for turn in session.turns)
-        for session in workload.sessions.values()
-    )
+    for session in workload.sessions.values():
+        if session.mode != "tokens":
+            return False
+        for turn in session.turns:
+            if turn.tokens is None or turn.tokens.input_ids is not None:
+                return False
+    return True
 
 
 # Routers that do not ask which conversation a request is of.

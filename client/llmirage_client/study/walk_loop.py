@@ -10,14 +10,12 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Callable
-from itertools import count, repeat
+from itertools import count
 from typing import Any
 
 from llmirage_client.targets.simulator import ClusterRun
 from llmirage_shared import virtual_time
 from llmirage_shared.virtual_time import StandstillError, VirtualDeadlockError
-
-_ACTS_PER_TURN = 20  # a bound for what is no endless loop yet: so many times as many acts as an asyncio loop may have turns
 
 Act = Callable[[], object]
 Timer = list[Any]
@@ -35,6 +33,7 @@ class WalkLoop:
         self._timers: list[Timer] = []  # a heap
         self._serial = count()
         self._stopped = False
+        self._timeless, self._timeless_at_s = 0, math.nan  # requests that took no time, at that time
 
     def time(self) -> float:
         return self.now
@@ -50,19 +49,12 @@ class WalkLoop:
         self._stopped = True
 
     def run(self) -> None:
-        """Goes on until somebody stops it.
-
-        Raises VirtualDeadlockError when nothing will ever happen, and StandstillError when much does, but no time passes.
-        """
-        ready, timers, run_cluster, heappop = self.ready, self._timers, self.cluster.run, heapq.heappop
-        most, rounds = virtual_time.TURNS_AT_ONE_TIME, 0
+        """Goes on until somebody stops it. Raises VirtualDeadlockError when nothing will ever happen."""
+        ready, timers, popleft, heappop = self.ready, self._timers, self.ready.popleft, heapq.heappop
+        run_cluster, forever = self.cluster.run, math.inf
         while True:
-            for _ in repeat(None, _ACTS_PER_TURN * most):
-                if not ready:
-                    break
-                ready.popleft()()
-            else:
-                raise StandstillError(self.now)
+            while ready:
+                popleft()()
             if self._stopped:
                 self._stopped = False
                 return
@@ -70,28 +62,31 @@ class WalkLoop:
                 act, self.urgent = self.urgent, None
                 act()
                 continue
-            to = math.inf
+            to = forever
             if timers:
-                timer = timers[0]
-                if timer[2] is None:
+                to, _, act = timers[0]
+                if act is None:
                     heappop(timers)
                     continue
-                to = timer[0]
             reached = run_cluster(to)
-            if self.now < reached < math.inf:
+            if reached > self.now:
+                if reached == forever:
+                    if not ready:
+                        raise VirtualDeadlockError(self._why_nothing_happens())
+                    continue
                 self.now = reached
-                rounds = 0
-            else:
-                rounds += 1
-                if rounds > most:
-                    raise StandstillError(self.now)
-                if reached == math.inf and not ready:
-                    raise VirtualDeadlockError(self._why_nothing_happens())
             if reached == to:
                 while timers and timers[0][0] <= reached:
                     act = heappop(timers)[2]
                     if act is not None:
                         ready.append(act)
+
+    def took_no_time(self) -> None:
+        """A request was over the moment it went out. Raises StandstillError when that goes on for ever."""
+        self._timeless = self._timeless + 1 if self._timeless_at_s == self.now else 1
+        self._timeless_at_s = self.now
+        if self._timeless > virtual_time.TURNS_AT_ONE_TIME:
+            raise StandstillError(self.now)
 
     def _why_nothing_happens(self) -> str:
         left = self.cluster.under_way

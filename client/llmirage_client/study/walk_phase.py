@@ -33,7 +33,7 @@ class Walk:
     waits: for what. cancelled: it ends when it goes on next. due_s: when the turn was due that waited for a tick.
     """
 
-    __slots__ = ("_id", "_place", "cancelled", "due_s", "number", "resume", "session", "tools", "waits")
+    __slots__ = ("_id", "_identifiers", "_place", "cancelled", "due_s", "number", "ready", "resume", "session", "waits")
     parent = None
     depth = 0
     branch_mode: BranchMode = "root"
@@ -44,9 +44,10 @@ class Walk:
         """place: what it is named by."""
         self.session = session
         self.number = number
-        self.tools = tools
+        self.ready = tools.loop.ready
         self.cancelled = False
         self.waits = _NOTHING
+        self._identifiers = tools.identifiers
         self._place = place
         self._id = ""
 
@@ -54,7 +55,7 @@ class Walk:
     def correlation_id(self) -> str:
         """Made when it is asked for: few routers do, and reports do it after the run."""
         if not self._id:
-            self._id = self.tools.identifiers.make("conversation", *self._place)
+            self._id = self._identifiers.make("conversation", *self._place)
         return self._id
 
     affinity_id = root_correlation_id = correlation_id
@@ -62,7 +63,7 @@ class Walk:
     def wake(self) -> None:
         if self.waits:
             self.waits = _NOTHING
-            self.tools.loop.ready.append(self.resume)
+            self.ready.append(self.resume)
 
     def go(self, due_s: float) -> None:
         """Its next turn has got a tick."""
@@ -176,7 +177,7 @@ class WalkPhase:
         walk = Walk(session, next(tools.numbers), tools, (self._name, next(self._places)))
         walk.resume = resume = partial(next, self._walk(walk, due_s), None)
         self._walks[walk] = None
-        tools.loop.ready.append(resume)
+        walk.ready.append(resume)
 
     def _stop_if_over(self) -> None:
         if not self._arriving and not self._walks:
@@ -256,15 +257,18 @@ class WalkPhase:
 
     def _goes_on(self, walk: Walk, row: _Row) -> bool:
         """Notes a request that is over, or nobody waits for any more; False if it was the conversation's last."""
-        request, rows = row.request, self._tools.rows
+        request, rows, now = row.request, self._tools.rows, self._loop.now
         if row.error is None:
             if walk.cancelled:
-                self._loop.cluster.cancel(request, self._loop.now)
+                self._loop.cluster.cancel(request, now)
                 row.error = CANCELLED_BY_RUN
             elif request.failed:
                 row.error = LOST
         request.key = b""  # nobody needs the ids any more
-        row.end_s = self._loop.now
+        request.tag = None  # and no cycle keeps the row when the run is forgotten
+        row.end_s = now
+        if now == row.start_s:
+            self._loop.took_no_time()
         rows.rows.append(row)
         if row.error is CANCELLED_BY_RUN:
             return False

@@ -179,7 +179,13 @@ class Workload:
 
     @property
     def branching(self) -> bool:
-        return any(s.pre_session_spawns or s.rounds or any(t.branches for t in s.turns) for s in self.sessions.values())
+        for session in self.sessions.values():
+            if session.pre_session_spawns or session.rounds:
+                return True
+            for turn in session.turns:
+                if turn.branches:
+                    return True
+        return False
 
 
 @dataclass(slots=True, frozen=True)

@@ -15,7 +15,7 @@ from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.columns import columns_of
 from llmirage_client.measure.metrics import compute
 from llmirage_client.study.simulation import simulate
-from llmirage_client.study.token_columns import weighted_summary
+from llmirage_client.study.token_times import weighted_summary
 from llmirage_client.targets.simulator import ClusterConfig
 from llmirage_client.workload.synthetic_load import synthetic_load
 from llmirage_shared.statistics import summarize
