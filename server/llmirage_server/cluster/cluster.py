@@ -80,17 +80,10 @@ class Cluster(ClusterReadings):
         for index in range(len(self._instances)):
             self._look_again(index)
         self._note_life()
+        agenda, instances, draining = self._agenda, self._instances, self._lifecycle.draining
+        self._at_hand = agenda.heap, agenda.times, instances, len(instances), draining  # these stay the same objects
         self.router_errors: list[str] = []  # of users' own routers, for requests that failed when they were routed again
         self._held: list[StepEnd] = []  # happened before a submit or cancel, not yet returned by advance
-
-    @property
-    def models(self) -> tuple[str | None, ...]:
-        """What the pools serve, in their order."""
-        return tuple(self._pools.by_model)
-
-    def max_request_tokens_of(self, model: str | None) -> int:
-        """Prompt and output tokens of the longest request for a model. Raises ValueError if no pool serves it."""
-        return self._pools.serving(model).max_request_tokens
 
     def submit(self, request: Request, now: float) -> None:
         """Route a request and queue it.
@@ -182,22 +175,23 @@ class Cluster(ClusterReadings):
         heap = self._agenda.heap
         if heap and heap[0][0] <= now:
             self._held.extend(self._run(now))
-        elif self._now < now < math.inf:
-            self._now = now
+        elif now < _NEVER:
+            self._pass(now)
 
     def _run(self, to: float, max_steps: int = _ALL, one_instant: bool = False) -> list[StepEnd]:
         """`advance` without what is held back. one_instant: go no further than the first instant that brings something."""
         ends: list[StepEnd] = []
-        agenda, instances, draining = self._agenda, self._instances, self._lifecycle.draining
-        heap, times, after_instances = agenda.heap, agenda.times, len(instances)
+        heap, times, instances, after_instances, draining = self._at_hand
+        reached = self._now
         while heap:
             now, index = heap[0]
+            if now > to:
+                break
             if now != times[index]:
                 heappop(heap)
                 continue
-            if now > to:
-                break
             if index < after_instances:  # most often, and most of that concerns nobody else
+                reached = now
                 instance = instances[index]
                 end = instance.advance()
                 next_s = times[index] = instance.next_event_time()
@@ -205,21 +199,19 @@ class Cluster(ClusterReadings):
                     heapreplace(heap, (next_s, index))
                 else:
                     heappop(heap)
-                if now > self._now:
-                    self._now = now
+                if end is None and not draining:
+                    continue
+                self._pass(now)
                 if end is not None:
                     ends.append(end)
                     if end.handed_over or self._decodes[index]:
                         ends += self._pass_on(end)
-                elif not draining:
-                    continue
             else:
                 if index > after_instances and to == _NEVER and self._idle():
                     break
                 heappop(heap)
                 times[index] = _NEVER  # until the next one is known
-                if now > self._now:
-                    self._now = now
+                self._pass(now)
                 if index == after_instances:
                     self._receive()
                 else:
@@ -231,9 +223,12 @@ class Cluster(ClusterReadings):
                     return ends
                 if one_instant:
                     to = now
-        if self._now < to < _NEVER:
-            self._now = to
+        self._pass(to if to < _NEVER else reached)
         return ends
+
+    def _pass(self, now: float) -> None:
+        if now > self._now:
+            self._now = now
 
     def _pass_on(self, end: StepEnd) -> list[StepEnd]:
         """After a step of an instance that prefills or decodes only; return what fails."""
@@ -251,16 +246,17 @@ class Cluster(ClusterReadings):
 
     def _place(self, request: Request, serving: ModelPools) -> bool:
         """Send a request to an instance, or let it wait; False if it fails because none will ever accept it."""
-        front = accepting_front(serving.entry)
-        if front is None:
+        front = serving.only_entry or accepting_front(serving.entry)
+        if front is None or not front.accepting:
             return self._wait(request, serving.entry, self._waiting)
-        if front.router.reads_kv:
+        router, accepting, now = front.router, front.accepting, self._now
+        if router.reads_kv:
             self._reach()
-        now, instance = self._now, front.choose(request)
-        request.instance = instance.index
+        instance = accepting[router.choose(request, accepting)]
+        index = request.instance = instance.index
         request.placed_s = now
         instance.submit(request, now)
-        self._look_again(instance.index)
+        self._agenda.note(index, instance.next_event_time())
         return True
 
     def _deliver(self, request: Request) -> bool:

@@ -62,6 +62,7 @@ class ModelPools:
 
     def __init__(self, pools: Sequence[Pool]) -> None:
         self.entry = _fronts([pool for pool in pools if pool.role != "decode"])  # where its requests begin
+        self.only_entry = self.entry[0] if len(self.entry) == 1 else None
         self.decode = _fronts([pool for pool in pools if pool.role == "decode"])
         # Of prompt and output together: a request must fit wherever it may come.
         self.max_request_tokens = min(instance.max_request_tokens for pool in pools for instance in pool.instances)
@@ -69,8 +70,6 @@ class ModelPools:
 
 def accepting_front(fronts: Sequence[Front]) -> Front | None:
     """The one with the least load per instance, the first of equals; None if no instance of any accepts."""
-    if len(fronts) == 1:
-        return fronts[0] if fronts[0].accepting else None
     return min((front for front in fronts if front.accepting), key=lambda front: front.load, default=None)
 
 

@@ -31,6 +31,15 @@ class ClusterReadings:
     _now: float
 
     @property
+    def models(self) -> tuple[str | None, ...]:
+        """What the pools serve, in their order."""
+        return tuple(self._pools.by_model)
+
+    def max_request_tokens_of(self, model: str | None) -> int:
+        """Prompt and output tokens of the longest request for a model. Raises ValueError if no pool serves it."""
+        return self._pools.serving(model).max_request_tokens
+
+    @property
     def waiting(self) -> int:
         """Requests that wait for an instance that accepts them."""
         return len(self._waiting) + len(self._undelivered)

@@ -47,46 +47,69 @@ class Request:
     failed: bool  # its instance was lost, and the cluster does not try again
     spans: list[Span]  # of instances that do not tell of single tokens
 
-    __slots__ = tuple(__annotations__)
+    __slots__ = (
+        "admitted_s",
+        "arrival_s",
+        "cached_tokens",
+        "cancelled",
+        "failed",
+        "finished_s",
+        "first_token_s",
+        "id",
+        "instance",
+        "key",
+        "max_tokens",
+        "model",
+        "output_tokens",
+        "placed_s",
+        "preemptions",
+        "priority",
+        "produced",
+        "prompt_tokens",
+        "session_key",
+        "spans",
+        "tag",
+    )
 
     def __init__(
         self,
         id: int,
-        prompt: TokenIds,
-        output: TokenIds,
+        prompt: TokenIds | None,
+        output: TokenIds | None,
         session_key: str | None = None,
         model: str | None = None,
         priority: int = 0,
         max_tokens: int = 0,
         tag: Any = None,
+        key: bytes = b"",
+        prompt_tokens: int = 0,
     ) -> None:
-        """prompt: int32, shape (prompt_tokens,); output: int32, shape (output_tokens,), the ids that will be generated."""
-        self._begin(id, token_bytes(prompt) + token_bytes(output), len(prompt), session_key)
-        self.model = model
-        self.priority = priority
-        self.max_tokens = max_tokens
-        self.tag = tag
+        """prompt: int32, shape (prompt_tokens,); output: int32, shape (output_tokens,), the ids that will be generated.
 
-    @classmethod
-    def of_key(cls, id: int, key: bytes, prompt_tokens: int, session_key: str | None = None) -> Request:
-        """One whose ids come as bytes (`key`), the prompt's before the output's."""
-        request = cls.__new__(cls)
-        request._begin(id, key, prompt_tokens, session_key)
-        request.max_tokens = request.output_tokens
-        return request
-
-    def _begin(self, id: int, key: bytes, prompt_tokens: int, session_key: str | None) -> None:
+        Or, without both: key and prompt_tokens.
+        """
+        if prompt is not None and output is not None:
+            key, prompt_tokens = token_bytes(prompt) + token_bytes(output), len(prompt)
         self.id = id
         self.key = key
         self.prompt_tokens = prompt_tokens
         self.output_tokens = len(key) // _TOKEN_BYTES - prompt_tokens
         self.session_key = session_key
-        self.model = self.tag = None
+        self.model = model
+        self.priority = priority
+        self.max_tokens = max_tokens
+        self.tag = tag
         self.instance = -1
         self.arrival_s = self.placed_s = self.admitted_s = self.first_token_s = self.finished_s = _NOT_YET
-        self.priority = self.max_tokens = self.cached_tokens = self.produced = self.preemptions = 0
+        self.cached_tokens = self.produced = self.preemptions = 0
         self.cancelled = self.failed = False
         self.spans = []
+
+    @staticmethod
+    def of_key(id: int, key: bytes, prompt_tokens: int, session_key: str | None = None) -> Request:
+        """One whose ids come as bytes (`key`), the prompt's before the output's."""
+        output_tokens = len(key) // _TOKEN_BYTES - prompt_tokens
+        return Request(id, None, None, session_key, None, 0, output_tokens, None, key, prompt_tokens)
 
     @property
     def prompt(self) -> TokenIds:

@@ -25,7 +25,8 @@ from typing import Any
 
 from llmirage_server.cluster.instance_base import InstanceBase
 from llmirage_server.cluster.request import Request, TokenIds
-from llmirage_server.cluster.routers.base import Router, RouterError, key_of
+from llmirage_server.cluster.routers.base import Router, key_of
+from llmirage_server.cluster.routers.error import RouterError
 
 
 @dataclass(frozen=True)
