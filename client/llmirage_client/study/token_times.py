@@ -6,6 +6,7 @@ with several spans (preempted ones) or none (tokens that were told one by one) a
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Sequence
 from itertools import chain, pairwise
@@ -100,10 +101,12 @@ def weighted_summary(values: Floats, counts: Ints) -> Summary | None:
     percentiles = low + (places - below) * (high - low)
     least, most = float(values.min()), float(values.max())
     weights = counts.astype(np.float64)
-    whole = float(values @ weights)
+    whole = float((values * weights).sum())  # not as a product of vectors, which would wake the threads of BLAS
     mean = min(max(whole / total, least), most)
     apart = values - mean
-    std = float(np.sqrt((apart * apart) @ weights / total))
+    apart *= apart
+    apart *= weights
+    std = math.sqrt(float(apart.sum()) / total)
     named = {f"p{p}": float(value) for p, value in zip(PERCENTILES, percentiles, strict=True)}
     return Summary(avg=mean, min=least, max=most, std=std, count=total, sum=whole, **named)
 
