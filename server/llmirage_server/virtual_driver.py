@@ -124,9 +124,7 @@ class ClusterRun:
                 flight: Flight = request.tag
                 if not request.spans and not request.failed:
                     token_s = flight.token_s
-                    token_s.append(now)
-                    if len(token_s) < request.produced:  # speculation
-                        token_s.extend([now] * (request.produced - len(token_s)))
+                    token_s += [now] * (request.produced - len(token_s))  # one, but for speculation
                 if request.finished_s <= now or request.failed:
                     any_over = True
                     self.under_way -= 1

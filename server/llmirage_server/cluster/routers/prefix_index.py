@@ -165,9 +165,9 @@ class PrefixIndex:
 
     def _shrink(self, instance: int, sent: _Sent, capacity_tokens: int) -> None:
         """Forget the tails of what was not sent to the instance for longest, until it is within its capacity."""
-        excess = TOKEN_BYTES * (sent.tokens - capacity_tokens)
+        excess, fresh = TOKEN_BYTES * (sent.tokens - capacity_tokens), sent.fresh
         while excess > 0:
-            time, node = sent.take_oldest()
+            time, node = sent.take_oldest() if sent.again else fresh.popleft()
             times, parent = node.sent, node.parent
             if times.get(instance) != time:
                 continue
@@ -176,25 +176,27 @@ class PrefixIndex:
             kept = node.end - parent.end - excess
             if kept > 0 and len(times) == 1:
                 node.end -= excess
-                sent.fresh.appendleft((time, node))  # still the oldest
+                fresh.appendleft((time, node))  # still the oldest
                 excess = 0
                 break
             if kept > 0:
                 parent = self._split(node, kept)
             del times[instance]
             excess -= node.end - parent.end
-            if parent.parent is not None:
-                heappush(sent.again, (parent.sent[instance], -parent.end, parent))
             if not times:
                 del parent.children[node.edge[:TOKEN_BYTES]]
                 self._nodes -= 1
-                self._join(parent)
+            if parent.parent is not None:
+                heappush(sent.again, (parent.sent[instance], -parent.end, parent))
+                if not times:
+                    self._join(parent)
         sent.tokens = capacity_tokens + excess // TOKEN_BYTES
 
     def _join(self, upper: _Node) -> None:
         """Make one edge of two that no one tells apart any more, lest a long-lived path fall to pieces in time."""
         parent = upper.parent
-        if parent is None or len(upper.children) != 1:
+        assert parent is not None
+        if len(upper.children) != 1:
             return
         (lower,) = upper.children.values()
         if upper.sent != lower.sent or lower.end - parent.end > MERGED_BYTES:
