@@ -8,6 +8,7 @@ There is no chat template: the count is all tokens of the prompt.
 
 from __future__ import annotations
 
+import sys
 from typing import Protocol
 
 import numpy as np
@@ -19,8 +20,8 @@ from llmirage_client.workload.session import Session, TokenSpec
 TokenIds = npt.NDArray[np.int32]
 
 TOKEN_BYTES = 4
-_FIRST_ID, _LAST_ID = 1 << 20, 1 << 31  # above every vocabulary: tokens of texts are others
-_BLOCK_TOKENS = 1 << 16
+_PATTERN_ID = 1 << 20  # above every vocabulary: tokens of texts are others
+_FIRST_ID, _LAST_ID = 1 << 30, (1 << 31) - 1  # above every pattern
 
 
 class Talk(Protocol):
@@ -41,10 +42,9 @@ class TokenStreams:
 
     def __init__(self, shares: bool = True) -> None:
         self._shares = shares
-        self._block = b""  # ids that follow each other, to be cut from
-        self._block_id = _FIRST_ID  # the first of them
-        self._used = 0  # bytes of the block
-        self._places: dict[tuple[str, int], tuple[int, int]] = {}  # first id, and how many tokens follow it
+        self._pattern = b""  # ids with which every stretch goes on
+        self._last_id = _FIRST_ID  # with which one began
+        self._places: dict[tuple[str, int], tuple[int, int]] = {}  # the id that its stretch begins with, and its length
         # By conversation that goes on: its last prompt, with the reply if that has come, and the bytes of the prompt alone.
         self._contexts: dict[int, tuple[bytes, int]] = {}
 
@@ -94,9 +94,9 @@ class TokenStreams:
         """With so many tokens of that place in its session, and so many fresh ids."""
         known = self._places.get(place)
         if known is not None and known[1] >= more:
-            return before + np.arange(known[0], known[0] + more, dtype=np.int32).tobytes() + self._fresh(fresh)
+            return before + self._stretch(known[0], more) + self._fresh(fresh)
         ids = self._fresh(more + fresh)
-        self._places[place] = self._block_id + (self._used - len(ids)) // TOKEN_BYTES, more
+        self._places[place] = self._last_id, more
         return before + ids
 
     def _before(self, conversation: Talk, wanted_bytes: int) -> bytes:
@@ -110,19 +110,17 @@ class TokenStreams:
         return b""
 
     def _fresh(self, tokens: int) -> bytes:
-        """Ids that no one else has, the next ones."""
-        begin = self._used
-        end = begin + tokens * TOKEN_BYTES
-        if end > len(self._block):
-            self._next_block(tokens)
-            begin, end = 0, tokens * TOKEN_BYTES
-        self._used = end
-        return self._block[begin:end]
+        """Ids that no one else has."""
+        self._last_id = self._last_id + 1 if self._last_id < _LAST_ID else _FIRST_ID  # by then the first is long forgotten
+        return self._stretch(self._last_id, tokens)
 
-    def _next_block(self, tokens: int) -> None:
-        """A block, from the first id on that has not been used, that has so many ids at least."""
-        first, size = self._block_id + self._used // TOKEN_BYTES, max(tokens, _BLOCK_TOKENS)
-        if first + size > _LAST_ID:  # by then the first are long forgotten
-            first = _FIRST_ID
-        self._block_id = first
-        self._block = np.arange(first, first + size, dtype=np.int32).tobytes()
+    def _stretch(self, first: int, tokens: int) -> bytes:
+        """So many ids that begin with this one.
+
+        What caches share is what prompts begin with: stretches that begin with different ids have nothing in common, though
+        they go on with the same ones, which are made only once.
+        """
+        end = tokens * TOKEN_BYTES
+        if end > len(self._pattern):
+            self._pattern = np.arange(_PATTERN_ID, _PATTERN_ID + max(2 * tokens, 1024), dtype=np.int32).tobytes()
+        return first.to_bytes(TOKEN_BYTES, sys.byteorder) + self._pattern[TOKEN_BYTES:end] if tokens else b""
