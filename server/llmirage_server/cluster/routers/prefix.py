@@ -34,19 +34,20 @@ class Prefix(Router):
         self._sent = PrefixIndex()
         self._instances: Sequence[InstanceBase] = ()
         self._positions: dict[int, int] = {}  # of these instances, by index
+        self._capacities: list[int] = []  # what the KV memory of each holds, in tokens
 
     def choose(self, request: Request, instances: Sequence[InstanceBase]) -> int:
         if instances is not self._instances:  # one list until an instance comes or goes
             self._instances = instances
             self._positions = {instance.index: i for i, instance in enumerate(instances)}
+            self._capacities = [instance.kv_total_tokens for instance in instances]
         key, prompt_bytes = request.key, TOKEN_BYTES * request.prompt_tokens
         matched_bytes, found = self._sent.longest(key, self._positions, prompt_bytes)
         if matched_bytes > _MATCHED_SHARE * prompt_bytes and not out_of_balance(instances, _BALANCE_REQUESTS):
             position = min([self._positions[index] for index in found], key=lambda i: (instances[i].load, i))
         else:
             position = self._rotation.least(instances, loads(instances))
-        chosen = instances[position]
-        self._sent.insert(key, chosen.index, chosen.kv_total_tokens)
+        self._sent.insert(key, instances[position].index, self._capacities[position])
         return position
 
     def forget(self, index: int) -> None:
