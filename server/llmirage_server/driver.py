@@ -46,13 +46,19 @@ class Driver(abc.ABC):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._clock: Callable[[], float] = lambda: 0.0
 
-    def submit(self, requests: Iterable[Request]) -> None:
-        """Hand requests to the cluster; their tags are Receivers. The first tokens come in a later turn of the loop."""
+    def submit(self, requests: Iterable[Request], arrived_s: float = math.inf) -> None:
+        """Hand requests to the cluster; their tags are Receivers. The first tokens come in a later turn of the loop.
+
+        arrived_s: when they reached this server, seconds on `precise_clock`. What it did with them since then is its own
+        work, and taken off the time that the front end of the imitated engine needs; inf or a time to come means now.
+        """
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._begin(loop)
         now = self._reach_now()
+        age_s = self._age_s(now, arrived_s)
         for request in requests:
+            request.age_s = age_s
             self.cluster.submit(request, now)
             self.saturation.submitted(request)
         self.saturation.look(now, self._clock())
@@ -91,6 +97,10 @@ class Driver(abc.ABC):
     @abc.abstractmethod
     def _reach_now(self) -> float:
         """Bring the cluster up to the present and return it (cluster time, seconds)."""
+
+    def _age_s(self, now: float, arrived_s: float) -> float:
+        """How long before `now` something arrived, in cluster time."""
+        return 0.0
 
     @abc.abstractmethod
     def _wake(self) -> None:
@@ -156,6 +166,9 @@ class PacedDriver(Driver):
             self._advance(now)
         # A cluster that computes slower than its time passes falls behind, and requests arrive when it is at.
         return min(now, self.cluster.next_event_time())
+
+    def _age_s(self, now: float, arrived_s: float) -> float:
+        return max(0.0, now - (arrived_s - self._start_s) * self._speed)
 
     def _advance(self, to: float) -> None:
         events = self._run_cluster(to)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import signal
 import socket
+import time
 from collections.abc import Callable
 from types import FrameType
 
 import uvicorn
 from sse_starlette.sse import AppStatus
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from llmirage_server.api.exchange import ARRIVED
 from llmirage_server.app import LlmirageApp
 
 GRACE_S = 1  # for connections whose client does not read, after the others were ended properly
@@ -49,6 +52,15 @@ def base_url(bound: socket.socket) -> str:
     return f"http://{host}:{port}"
 
 
+class StampingProtocol(HttpToolsProtocol):
+    """Notes when each request had come, before it waits for its turn: in a burst the others' are worked on first."""
+
+    def on_message_complete(self) -> None:
+        if not self.pipeline:  # else it waits for the reply to the one before, on the same connection
+            self.scope["state"][ARRIVED] = time.monotonic()  # what precise_clock is on a live loop
+        super().on_message_complete()
+
+
 class LiveServer(uvicorn.Server):
     """A uvicorn server that ends open streams by itself and takes SIGINT and SIGTERM for a normal end."""
 
@@ -56,7 +68,7 @@ class LiveServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                http="httptools",
+                http=StampingProtocol,
                 ws="none",
                 lifespan="on",
                 log_config=None,

@@ -205,7 +205,7 @@ class DirectDriver(Driver):
         super().__init__(virtual.cluster)
         self._virtual = virtual
 
-    def submit(self, requests: Iterable[Request]) -> None:
+    def submit(self, requests: Iterable[Request], arrived_s: float = math.inf) -> None:
         plans = PLANS.get()
         for request in requests:
             receiver: Receiver = request.tag

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from llmirage_server.api import exchange
 from llmirage_server.api.access import Bucket, RateLimits, go_duration
 from llmirage_server.config import ConfigError
+from llmirage_shared import virtual_time
 from llmirage_shared.wire.errors import ApiError
 
 MODEL = "Qwen/Qwen3-30B-A3B"
@@ -136,12 +137,16 @@ def test_what_was_used_comes_back_evenly() -> None:
     assert bucket.left == 60
 
 
+async def some_exchange() -> exchange.Exchange:
+    return exchange.Exchange({"type": "http", "method": "POST", "headers": []}, None)  # type: ignore[arg-type]
+
+
 @given(st.lists(st.tuples(st.floats(0, 5), st.integers(0, 40)), max_size=60))
 def test_no_minute_brings_more_than_two_limits(arrivals: list[tuple[float, int]]) -> None:
     """A full bucket and what comes back in a minute: never more in any minute."""
     now = [0.0]
     limits = RateLimits(None, 50, lambda: now[0])
-    connection = exchange.Exchange({"type": "http", "method": "POST", "headers": []}, None)  # type: ignore[arg-type]
+    connection = virtual_time.run(some_exchange())
     served: list[tuple[float, int]] = []
     for wait_s, tokens in arrivals:
         now[0] += wait_s

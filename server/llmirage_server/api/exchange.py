@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import re
-import time
 import zlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -19,6 +18,7 @@ from urllib.parse import parse_qs
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from llmirage_shared.virtual_time import precise_clock
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
 
@@ -35,6 +35,7 @@ _UNLIMITED = (
     (b"x-ratelimit-reset-requests", b"2ms"),
     (b"x-ratelimit-reset-tokens", b"0s"),
 )
+ARRIVED = "llmirage.arrived_s"  # in a scope's state, where the HTTP server says when the request had come
 _REQUEST_ID = re.compile(rb"[!-~]{1,256}")
 
 
@@ -43,14 +44,19 @@ class ClientGoneError(Exception):
 
 
 class Exchange:
-    """What a handler gets: the request's headers and body, and ways to answer."""
+    """What a handler gets: the request's headers and body, and ways to answer.
 
-    __slots__ = ("_started_s", "headers", "more_headers", "receive", "request_id", "scope")
+    arrived_s: when the whole request had come, seconds on `precise_clock`. A body that comes slowly is the client's or the
+    network's time: no server can begin before it has it.
+    """
+
+    __slots__ = ("_clock", "arrived_s", "headers", "more_headers", "receive", "request_id", "scope")
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
-        self._started_s = time.monotonic()
+        self._clock = precise_clock()
         self.scope = scope
         self.receive = receive
+        self.arrived_s = self._arrival()
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         # Of the response, beside the usual ones.
         self.more_headers: Sequence[tuple[bytes, bytes]] = _UNLIMITED if scope["method"] == "POST" else ()
@@ -85,7 +91,13 @@ class Exchange:
             size += len(parts[-1])
             if size > MAX_BODY_BYTES:
                 raise errors.body_too_large(MAX_BODY_BYTES)
+        self.arrived_s = self._arrival()
         return b"".join(parts)
+
+    def _arrival(self) -> float:
+        """What the HTTP server says, else now."""
+        arrived_s: float | None = self.scope.get("state", {}).get(ARRIVED)
+        return self._clock() if arrived_s is None else arrived_s
 
     def header(self, name: bytes) -> str | None:
         """A header's value, None when it is absent or empty. The name is in lower case."""
@@ -105,7 +117,7 @@ class Exchange:
 
     def response_headers(self, content_type: bytes) -> list[tuple[bytes, bytes]]:
         """The headers that every response has."""
-        elapsed_ms = int((time.monotonic() - self._started_s) * 1000)
+        elapsed_ms = int((self._clock() - self.arrived_s) * 1000)
         headers = [
             (b"content-type", content_type),
             (b"x-request-id", self.request_id),

@@ -190,7 +190,7 @@ class Service:
                     max_tokens=sampling.max_tokens or limit_tokens - len(prompt.ids),
                 )
                 choices.append(Choice(reply, request, prompt.echo, served.speculates))
-        return Generation(self, choices, sampling.n)
+        return Generation(self, choices, sampling.n, exchange.arrived_s)
 
 
 def _last_tokens(prompt: Prompt, kept: int, tokenizer: Tokenizer) -> Prompt:
@@ -236,10 +236,12 @@ class Choice:
 class Generation:
     """The choices of one response, prompt-major: `n` for each prompt."""
 
-    def __init__(self, service: Service, choices: list[Choice], n: int) -> None:
+    def __init__(self, service: Service, choices: list[Choice], n: int, arrived_s: float) -> None:
+        """arrived_s: when the request for them reached the server, see Exchange."""
         self.service = service
         self.choices = choices
         self._n = n
+        self._arrived_s = arrived_s
 
     def start(self) -> None:
         """Send all choices to the cluster. Their requests' tags must be set.
@@ -248,7 +250,7 @@ class Generation:
         """
         self.service.under_way.add(self)
         try:
-            self.service.driver.submit([choice.request for choice in self.choices])
+            self.service.driver.submit([choice.request for choice in self.choices], self._arrived_s)
         except RouterError as error:
             self.stop()
             logger.error("%s", error)

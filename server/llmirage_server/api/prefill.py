@@ -28,4 +28,5 @@ async def prefill(service: Service, model: str, prompts: Sequence[TokenIds], exc
         service.new_request(prompt[:longest], _ONE_TOKEN, served.model, max_tokens=1) for prompt in prompts if len(prompt)
     ]
     if requests:
-        await Generation(service, [Choice(_SILENCE, request, "") for request in requests], 1).finish(exchange)
+        choices = [Choice(_SILENCE, request, "") for request in requests]
+        await Generation(service, choices, 1, exchange.arrived_s).finish(exchange)

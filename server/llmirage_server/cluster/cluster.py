@@ -86,7 +86,7 @@ class Cluster(ClusterReadings):
         self._held: list[StepEnd] = []  # happened before a submit or cancel, not yet returned by advance
 
     def submit(self, request: Request, now: float) -> None:
-        """Route a request and queue it.
+        """Route a request and queue it. It arrived `request.age_s` ago, and has been in the front end since then.
 
         Raises ValueError for an empty one, one that could never finish, and one for a model that no pool serves. Raises
         RouterError if a router of the user's own does not work. Nothing of the request is kept then.
@@ -101,7 +101,7 @@ class Cluster(ClusterReadings):
                 f"an instance has room for {serving.max_request_tokens} tokens"
             )
         self._go_to(now)
-        request.arrival_s = self._now
+        request.arrival_s = self._now - request.age_s
         if self._scaling.scaled:
             self._scaling.arrived(request.model)
         if not self._place(request, serving):

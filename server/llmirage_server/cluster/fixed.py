@@ -61,12 +61,14 @@ class FixedInstance(InstanceBase):
     def submit(self, request: Request, now: float) -> None:
         sequence = self._sequences[request] = Sequence(request)
         self.kv.acquire(sequence)
+        first_s = now + self._ttft_s
         if math.isnan(request.admitted_s):
             request.admitted_s = now
+            first_s = max(first_s - request.age_s, now)
             request.cached_tokens = sequence.computed
             self._prefix_hit_tokens += sequence.computed
             self._prefix_query_tokens += sequence.prompt_tokens
-        self._plan(request, now + self._ttft_s)
+        self._plan(request, first_s)
 
     def receive(self, request: Request, now: float) -> None:
         sequence = self._sequences[request] = Sequence(request)

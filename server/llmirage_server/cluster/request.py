@@ -19,7 +19,7 @@ _NOT_YET = math.nan
 
 
 class Request:
-    """One sequence to serve. What is set up to `tag` is given by the caller, the rest is written by the cluster.
+    """One sequence to serve. What is set up to `age_s` is given by the caller, the rest is written by the cluster.
 
     All times are seconds on the cluster's clock; a time that has not come yet is NaN.
     """
@@ -33,8 +33,9 @@ class Request:
     priority: int  # lower is served first, by engines that schedule by priority
     max_tokens: int  # what the caller allowed, for engines that reserve memory for it; 0: as long as the output
     tag: Any  # the driver's own; the cluster never looks at it
+    age_s: float  # how long it had been at the front door, in cluster time, when the cluster got it
 
-    arrival_s: float
+    arrival_s: float  # at the front door
     instance: int  # index of the instance that serves it, or -1
     placed_s: float  # when that instance got it
     cached_tokens: int  # prompt tokens found in the prefix cache at first admission
@@ -49,6 +50,7 @@ class Request:
 
     __slots__ = (
         "admitted_s",
+        "age_s",
         "arrival_s",
         "cached_tokens",
         "cancelled",
@@ -99,6 +101,7 @@ class Request:
         self.priority = priority
         self.max_tokens = max_tokens
         self.tag = tag
+        self.age_s = 0.0
         self.instance = -1
         self.arrival_s = self.placed_s = self.admitted_s = self.first_token_s = self.finished_s = _NOT_YET
         self.cached_tokens = self.produced = self.preemptions = 0
