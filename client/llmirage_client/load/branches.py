@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import random
 
-from llmirage_client.load.conversation import Conversation, Identifiers
+from llmirage_client.load.conversation import Conversation
+from llmirage_client.load.identifiers import Identifiers
 from llmirage_client.load.share import Share
 from llmirage_client.workload.session import BranchKind, Round, Session, ThinkTime, Workload
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -73,19 +71,6 @@ class Conversation:
             self.on_server = len(self.history)
         elif self.session.mode == "server_conversation":
             self.on_server = len(self.history)
-
-
-class Identifiers:
-    """Names conversations and requests: UUIDs that depend on the seed and on their place in the run, not on its timing."""
-
-    def __init__(self, seed: int | None) -> None:
-        self._seed = uuid.uuid4().hex if seed is None else f"seed {seed}"
-
-    def make(self, *place: object) -> str:
-        name = "/".join(map(str, (self._seed, *place)))
-        digest = hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
-        variant = "89ab"[int(digest[16], 16) & 3]  # RFC 9562; put together by hand at a third of uuid.UUID's cost
-        return f"{digest[:8]}-{digest[8:12]}-4{digest[13:16]}-{variant}{digest[17:20]}-{digest[20:]}"
 
 
 def message_call(conversation: Conversation, turn: Turn, options: RunOptions, endpoint: Endpoint) -> Call:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from llmirage_client.load.rates import ArrivalPattern, RateSeries
 from llmirage_client.load.sampling import SamplingStrategy
 from llmirage_client.load.share import Share
-from llmirage_client.load.tool_results import ToolResults
-from llmirage_client.targets.endpoints import EndpointName
+
+if TYPE_CHECKING:
+    from llmirage_client.load.tool_results import ToolResults
+    from llmirage_client.targets.endpoints import EndpointName
 
 EndpointKind = Literal["llmirage", "vllm", "other"]
 SessionPrefix = Literal["extend", "none"]

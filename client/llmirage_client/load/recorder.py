@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from llmirage_client.load.cancellation import Cancellation, GaveUp
-from llmirage_client.load.conversation import Conversation, Identifiers, headers
+from llmirage_client.load.conversation import Conversation, headers
+from llmirage_client.load.identifiers import Identifiers
 from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.record import CANCELLED, Exchange, Record, RequestError
 from llmirage_client.targets.target import Call, Target

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from llmirage_client.load.conversation import Conversation, Identifiers
+from llmirage_client.load.conversation import Conversation
+from llmirage_client.load.identifiers import Identifiers
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.planner import Planner
 from llmirage_client.load.recorder import Planned, Recorder

@@ -15,7 +15,7 @@ import gc
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.columns import Columns, columns_of
@@ -23,14 +23,12 @@ from llmirage_client.measure.metrics import Metrics, compute
 from llmirage_client.measure.record import RunResult
 from llmirage_client.study.bill import bill_of
 from llmirage_client.study.cluster_series import ClusterSeries, Sampler
-from llmirage_client.study.simulated_run import SimulatedRunner, TokenRunner
 from llmirage_client.study.summary import summary_of
 from llmirage_client.study.token_columns import columns_of_rows, token_metrics
 from llmirage_client.study.token_rows import TokenRows
 from llmirage_client.study.token_times import TokenTimes
 from llmirage_client.study.walk_run import WalkRunner, can_walk
 from llmirage_client.study.window import WINDOW_OVER, Window
-from llmirage_client.targets.direct import LOCAL_URL, DirectTarget
 from llmirage_client.targets.simulator import (
     ClusterConfig,
     ClusterRun,
@@ -43,6 +41,9 @@ from llmirage_client.targets.simulator import (
 )
 from llmirage_client.workload.session import Workload
 from llmirage_shared.virtual_time import StandstillError, VirtualDeadlockError, run
+
+if TYPE_CHECKING:
+    from llmirage_client.study.simulated_run import SimulatedRunner
 
 Door = Literal["direct", "memory"]
 DOORS: tuple[Door, ...] = ("direct", "memory")
@@ -225,6 +226,9 @@ _NAMELESS = ("round_robin", "random", "least_loaded", "power_of_two", "prefix", 
 
 def _runner(config: ClusterConfig, workload: Workload, options: RunOptions, driver: VirtualDriver | None) -> SimulatedRunner:
     """Through the direct door, if there is a driver."""
+    from llmirage_client.study.simulated_run import SimulatedRunner, TokenRunner
+    from llmirage_client.targets.direct import LOCAL_URL, DirectTarget
+
     if driver is None:
         from llmirage_client.targets.http import HttpTarget
         from llmirage_client.targets.memory import MemoryTransport

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from llmirage_client.load.conversation import Identifiers
+from llmirage_client.load.identifiers import Identifiers
 from llmirage_client.measure.record import CANCELLED, BranchMode, Exchange, Record, RequestError
 from llmirage_client.targets.simulator import Flight, Request, RouterError
 from llmirage_client.workload.session import Session

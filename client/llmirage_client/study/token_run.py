@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
-from llmirage_client.load.conversation import Conversation, Identifiers
+from llmirage_client.load.conversation import Conversation
+from llmirage_client.load.identifiers import Identifiers
 from llmirage_client.load.stop import wake
 from llmirage_client.measure.record import Record
 from llmirage_client.study.token_rows import CANCELLED_BY_RUN, LOST, NO_INSTANCE, TokenRow, TokenRows, refusal

@@ -13,9 +13,9 @@ from itertools import count
 from random import Random
 
 from llmirage_client.load.arrivals import AT_ONCE
-from llmirage_client.load.conversation import Identifiers
+from llmirage_client.load.identifiers import Identifiers
 from llmirage_client.load.options import RunOptions
-from llmirage_client.load.phase import delay_s, moments, own_requests
+from llmirage_client.load.phase_rules import delay_s, moments, own_requests
 from llmirage_client.load.plan import arrivals, conversations, places
 from llmirage_client.load.sampling import Sampler
 from llmirage_client.load.stop import Stop

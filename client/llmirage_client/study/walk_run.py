@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from llmirage_client.load.conversation import Identifiers
+from llmirage_client.load.any_runner import AnyRunner
+from llmirage_client.load.identifiers import Identifiers
 from llmirage_client.load.options import RunOptions
-from llmirage_client.load.runner import AnyRunner
 from llmirage_client.measure.record import RunResult
 from llmirage_client.study.token_rows import TokenRows
 from llmirage_client.study.walk_loop import WalkLoop

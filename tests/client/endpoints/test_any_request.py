@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmirage_client.load.branches import Family
-from llmirage_client.load.conversation import Identifiers
+from llmirage_client.load.identifiers import Identifiers
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.planner import Planner
 from llmirage_client.measure.record import Exchange

@@ -10,8 +10,9 @@ import pytest
 from llmirage_client.commands.run import run
 from llmirage_client.load.branches import Family
 from llmirage_client.load.context_modes import CONTEXT_MODES, in_context_mode
-from llmirage_client.load.conversation import Conversation, Identifiers
+from llmirage_client.load.conversation import Conversation
 from llmirage_client.load.history import Message
+from llmirage_client.load.identifiers import Identifiers
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.planner import Planner
 from llmirage_client.measure.record import Exchange, RequestError

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmirage_client.load.branches import Family
-from llmirage_client.load.conversation import Identifiers
+from llmirage_client.load.identifiers import Identifiers
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.token_calls import TokenCalls, short_prompts
 from llmirage_client.targets.target import Call

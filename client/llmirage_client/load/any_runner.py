@@ -1,0 +1,125 @@
+"""What all runs have in common, whatever carries their phases out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+from typing import Any, Literal, Protocol
+
+from llmirage_client.load.options import RunOptions
+from llmirage_client.load.sampling import Sampler
+from llmirage_client.load.saturation import rate_note
+from llmirage_client.measure.record import BranchStats, Record, RunResult
+from llmirage_client.workload.session import Workload
+
+PhaseName = Literal["warmup", "profiling"]
+
+
+class Ended(Protocol):
+    """What a run wants to know of a phase that is over."""
+
+    stats: BranchStats
+    failed_fast: str | None
+    left_unfinished: int
+
+    def cancel(self) -> None: ...
+
+
+class AnyRunner:
+    """What all runs have in common, whatever carries their phases out: which phases there are, and what came of them."""
+
+    def __init__(self, workload: Workload, options: RunOptions) -> None:
+        self._workload = workload
+        self._options = options
+        self._sampler = Sampler(workload, options.sampling, options.seed, options.first_root, options.share)
+        self._warmed_roots = 0
+        self._phase: Ended | None = None
+        self._cancel_reason: str | None = None
+
+    def cancel(self, reason: str) -> None:
+        """Nothing more goes out; what is in flight is cancelled and recorded as that. Idempotent."""
+        self._cancel_reason = self._cancel_reason or reason
+        if self._phase is not None:
+            self._phase.cancel()
+
+    @property
+    def roots_taken(self) -> int:
+        """How far the order of roots has been followed: where a run after this one finds conversations that are new."""
+        return self._sampler.taken
+
+    def _phases(self) -> Iterator[tuple[PhaseName, RunOptions, Random]]:
+        """The phases to run one after the other, with their options and their chance."""
+        seed = self._options.seed
+        warm_up = self._options.of_warm_up()
+        if warm_up is not None and any(self._workload.sessions[root].turns for root in self._workload.roots):
+            yield "warmup", warm_up, Random(seed if seed is None else f"warmup {seed}")
+            self._warmed_roots = self._sampler.taken - self._options.first_root
+        yield "profiling", self._options, Random(seed)
+
+    def _begin(self, phase: Ended) -> None:
+        """This phase runs now; a run that was cancelled before sends nothing in it."""
+        self._phase = phase
+        if self._cancel_reason is not None:
+            phase.cancel()
+
+    def _result(
+        self,
+        phase: Ended,
+        times: tuple[float, float, float],
+        records: list[Record],
+        apis: set[str],
+        inputs: list[dict[str, Any]],
+    ) -> RunResult:
+        """times: when the last phase began, by the run's clock and in Unix time, and when it was over."""
+        if phase.failed_fast is not None:
+            self._cancel_reason = f"a request of conversation {phase.failed_fast!r} failed, and --fail-fast is set"
+        options = self._options
+        start_s, start_unix_s, end_s = times
+        return RunResult(
+            records=records,
+            branch_stats=phase.stats if self._workload.branching or self._workload.format == "dag_jsonl" else None,
+            start_s=start_s,
+            end_s=end_s,
+            start_unix_s=start_unix_s,
+            cancelled=self._cancel_reason is not None,
+            cancel_reason=self._cancel_reason,
+            speed=options.speed,
+            model=options.model,
+            endpoint=" and ".join(sorted(apis)) or "chat",
+            streaming=options.streaming,
+            workload_format=self._workload.format,
+            workload_path=self._workload.path,
+            inputs=inputs,
+            notes=[
+                *self._workload.notes,
+                *self._notes(phase, records),
+                *self._warm_up_note(),
+                *self._rate_note(records),
+            ],
+        )
+
+    def _warm_up_note(self) -> Iterator[str]:
+        alone = self._options.share.of == 1
+        if alone and self._warmed_roots and self._sampler.used_up and not self._options.fixed_schedule:
+            roots, warmed = len(self._workload.roots), self._warmed_roots
+            yield (
+                f"The workload has {roots:,} conversations, and the warm-up ran {warmed:,} of them: some were "
+                "measured that the endpoint had seen before."
+            )
+
+    def _rate_note(self, records: list[Record]) -> Iterator[str]:
+        alone = self._options.share.of == 1
+        if alone and self._cancel_reason is None and (note := rate_note(records, self._options)):
+            yield note
+
+    def _notes(self, phase: Ended, records: list[Record]) -> Iterator[str]:
+        if phase.left_unfinished:
+            left = "1 conversation was" if phase.left_unfinished == 1 else f"{phase.left_unfinished} conversations were"
+            why = "nothing waits for pre_session_spawns, and all that the run does wait for was done"
+            yield f"{left} left unfinished: {why}."
+        refusals = (record.exchange.error for record in records)
+        if self._options.tool_results is None and any(e and e.code == 400 and "tool_call" in e.message for e in refusals):
+            yield (
+                "The endpoint refused tool results that answer no call of its model: a file cannot know the ids of live "
+                "calls. --tool-results matched or fitted gives them these ids."
+            )
