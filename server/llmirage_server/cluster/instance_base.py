@@ -66,7 +66,8 @@ class Reading(NamedTuple):
 class InstanceBase(ABC):
     """A model replica. Time only moves forward: no call may go back behind an earlier one.
 
-    Routers look at `running`, `waiting`, `match`, `kv_used_tokens`, `kv_total_tokens` and `limits`, at nothing else.
+    Routers look at `running`, `waiting`, `unfinished`, `load`, `match`, `kv_used_tokens`, `kv_total_tokens` and `limits`, at
+    nothing else.
     """
 
     memory_limits = True  # can a request have to wait for KV memory?
