@@ -210,7 +210,9 @@ class AtRate(Arrivals):
         self.stop.end()
 
     def _root_may_begin(self) -> bool:
-        return not self.stop.closed and self._slots.free(self.stop.clock()) and self._more()
+        if self.stop.closed or not self._slots.free(self.stop.clock()):
+            return False
+        return self._upcoming is not None or self._more()
 
     def _over(self) -> bool:
         """Whether nothing will ever be sent again."""

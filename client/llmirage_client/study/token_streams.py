@@ -51,12 +51,11 @@ class TokenStreams:
     def call(self, conversation: Talk, index: int, spec: TokenSpec) -> bytes:
         """The ids of a prompt of spec.input_tokens, and of a reply that is like no other."""
         key = self._prompt(conversation, index, spec.input_tokens, spec.output_tokens)
-        if self._shares:
-            turns = conversation.session.turns
-            if index + 1 < len(turns) or turns[index].branches:
-                self._contexts[conversation.number] = key, spec.input_tokens * TOKEN_BYTES
-            elif index:  # nothing goes on from here
-                self._contexts.pop(conversation.number, None)
+        turns = conversation.session.turns
+        if index + 1 < len(turns) or turns[index].branches:
+            self._contexts[conversation.number] = key, spec.input_tokens * TOKEN_BYTES
+        elif index:  # nothing goes on from here
+            self._contexts.pop(conversation.number, None)
         return key
 
     def prompt(self, conversation: Talk, index: int, spec: TokenSpec) -> bytes:
@@ -82,16 +81,13 @@ class TokenStreams:
         """A prompt of so many tokens, and so many fresh ids behind it."""
         if not self._shares:
             return self._fresh(wanted + fresh)
-        if not index and conversation.parent is None:
-            return self._extended(b"", (conversation.session.id, index), wanted, fresh)
-        before = self._before(conversation, wanted * TOKEN_BYTES)
-        more = wanted - len(before) // TOKEN_BYTES
-        if more <= 0:
-            return before[: wanted * TOKEN_BYTES] + self._fresh(fresh)
-        return self._extended(before, (conversation.session.id, index), more, fresh)
-
-    def _extended(self, before: bytes, place: tuple[str, int], more: int, fresh: int) -> bytes:
-        """With so many tokens of that place in its session, and so many fresh ids."""
+        before, more = b"", wanted
+        if index or conversation.parent is not None:
+            before = self._before(conversation, wanted * TOKEN_BYTES)
+            more = wanted - len(before) // TOKEN_BYTES
+            if more <= 0:
+                return before[: wanted * TOKEN_BYTES] + self._fresh(fresh)
+        place = conversation.session.id, index
         known = self._places.get(place)
         if known is not None and known[1] >= more:
             return before + self._stretch(known[0], more) + self._fresh(fresh)

@@ -9,92 +9,20 @@ from __future__ import annotations
 import math
 from collections.abc import Generator
 from functools import partial
-from itertools import count
 from random import Random
 
 from llmirage_client.load.arrivals import AT_ONCE
-from llmirage_client.load.identifiers import Identifiers
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.phase_rules import delay_s, moments, own_requests
 from llmirage_client.load.plan import arrivals, conversations, places
 from llmirage_client.load.sampling import Sampler
 from llmirage_client.load.stop import Stop
-from llmirage_client.measure.record import BranchMode, BranchStats
-from llmirage_client.study.token_rows import CANCELLED_BY_RUN, LOST, NO_INSTANCE, TokenRow, TokenRows, refusal
-from llmirage_client.study.token_streams import TokenStreams
-from llmirage_client.study.walk_loop import Act, Timer, WalkLoop
+from llmirage_client.measure.record import BranchStats
+from llmirage_client.study.token_rows import CANCELLED_BY_RUN, LOST, NO_INSTANCE, refusal
+from llmirage_client.study.walk import MOMENT, REPLY, Walk, WalkRow, WalkTools, finished
+from llmirage_client.study.walk_loop import Timer
 from llmirage_client.targets.simulator import Request, RouterError
 from llmirage_client.workload.session import Session, Turn, Workload
-
-
-class Walk:
-    """A conversation under way.
-
-    waits: for what. cancelled: it ends when it goes on next. due_s: when the turn was due that waited for a tick.
-    """
-
-    __slots__ = ("_id", "_identifiers", "_place", "cancelled", "due_s", "number", "ready", "resume", "session", "waits")
-    parent = None
-    depth = 0
-    branch_mode: BranchMode = "root"
-    parent_turn_index = None
-    resume: Act
-
-    def __init__(self, session: Session, number: int, tools: WalkTools, place: tuple[str, int]) -> None:
-        """place: what it is named by."""
-        self.session = session
-        self.number = number
-        self.ready = tools.loop.ready
-        self.cancelled = False
-        self.waits = _NOTHING
-        self._identifiers = tools.identifiers
-        self._place = place
-        self._id = ""
-
-    @property
-    def correlation_id(self) -> str:
-        """Made when it is asked for: few routers do, and reports do it after the run."""
-        if not self._id:
-            self._id = self._identifiers.make("conversation", *self._place)
-        return self._id
-
-    affinity_id = root_correlation_id = correlation_id
-
-    def wake(self) -> None:
-        if self.waits:
-            self.waits = _NOTHING
-            self.ready.append(self.resume)
-
-    def go(self, due_s: float) -> None:
-        """Its next turn has got a tick."""
-        self.due_s = due_s
-        self.wake()
-
-
-_NOTHING, _MOMENT, _REPLY = 0, 1, 2  # that a walk waits for; a moment may be a tick
-
-
-class _Row(TokenRow):
-    """Wakes its conversation when the reply is there."""
-
-    __slots__ = ()
-    conversation: Walk
-
-    def over(self) -> None:
-        self.conversation.wake()
-
-
-class WalkTools:
-    """What the phases of one run have in common. named: requests carry the name of their conversation, for the router."""
-
-    def __init__(self, loop: WalkLoop, options: RunOptions, rows: TokenRows, named: bool) -> None:
-        self.loop = loop
-        self.streams = TokenStreams(options.session_prefix == "extend")
-        self.identifiers = Identifiers(options.seed)
-        self.rows = rows
-        self.named = named
-        self.numbers = count()
-        self.request_ids = count()
 
 
 class WalkPhase:
@@ -146,7 +74,7 @@ class WalkPhase:
     def _wake_if_ended(self) -> None:
         if self._stop.ended:
             for walk in self._walks:
-                if walk.waits == _MOMENT:
+                if walk.waits == MOMENT:
                     walk.wake()
 
     # --- who comes -------------------------------------------------------------------------------------------------------
@@ -210,13 +138,14 @@ class WalkPhase:
                 break
             row = self._sent(walk, index, turn, due_s)
             if row.error is None:
-                walk.waits = _REPLY
+                walk.waits = REPLY
                 yield
             ready_s = loop.now
             if not self._goes_on(walk, row):
                 break
         if began:
             arrivals.tree_done()
+        walk.resume = finished  # this generator and all that it knows
         del self._walks[walk]
         self._stop_if_over()
 
@@ -224,7 +153,7 @@ class WalkPhase:
         """Goes on at that time, or when the phase ends."""
         if not self._stop.ended:
             timer = self._loop.at(when_s, walk.wake)
-            walk.waits = _MOMENT
+            walk.waits = MOMENT
             yield
             timer[2] = None
 
@@ -232,12 +161,12 @@ class WalkPhase:
         """Goes on at a tick, or when the phase ends; returns when the tick was due."""
         walk.due_s = ready_s
         if not self._stop.ended:
-            walk.waits = _MOMENT
+            walk.waits = MOMENT
             self._arrivals.queue(walk)
             yield
         return walk.due_s
 
-    def _sent(self, walk: Walk, index: int, turn: Turn, due_s: float) -> _Row:
+    def _sent(self, walk: Walk, index: int, turn: Turn, due_s: float) -> WalkRow:
         """The request of a turn, on its way; with an error if it is not."""
         tools, spec = self._tools, turn.tokens
         loop = tools.loop
@@ -246,7 +175,7 @@ class WalkPhase:
         key = tools.streams.call(walk, index, spec)
         request = Request.of_key(number, key, spec.input_tokens, walk.affinity_id if tools.named else None)
         counted = tools.rows.counted
-        row = _Row(walk, index, request, due_s, loop.now, self._counts and (counted is None or number in counted))
+        row = WalkRow(walk, index, request, due_s, loop.now, self._counts and (counted is None or number in counted))
         try:
             loop.cluster.submit(row, loop.now)
         except (ValueError, RouterError) as error:
@@ -255,7 +184,7 @@ class WalkPhase:
             row.error = NO_INSTANCE
         return row
 
-    def _goes_on(self, walk: Walk, row: _Row) -> bool:
+    def _goes_on(self, walk: Walk, row: WalkRow) -> bool:
         """Notes a request that is over, or nobody waits for any more; False if it was the conversation's last."""
         request, rows, now = row.request, self._tools.rows, self._loop.now
         if row.error is None:

@@ -9,8 +9,9 @@ from llmirage_client.load.identifiers import Identifiers
 from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.record import RunResult
 from llmirage_client.study.token_rows import TokenRows
+from llmirage_client.study.walk import WalkTools
 from llmirage_client.study.walk_loop import WalkLoop
-from llmirage_client.study.walk_phase import WalkPhase, WalkTools
+from llmirage_client.study.walk_phase import WalkPhase
 from llmirage_client.targets.simulator import ClusterRun
 from llmirage_client.workload.session import Workload
 
