@@ -49,19 +49,18 @@ class Driver(abc.ABC):
     def submit(self, requests: Iterable[Request], arrived_s: float = math.inf) -> None:
         """Hand requests to the cluster; their tags are Receivers. The first tokens come in a later turn of the loop.
 
-        arrived_s: when they reached this server, seconds on `precise_clock`. What it did with them since then is its own
-        work, and taken off the time that the front end of the imitated engine needs; inf or a time to come means now.
+        arrived_s: when they reached this server, seconds on `precise_clock`; inf or a time to come means now. What it did
+        with them since then is its own work and takes none of the cluster's time, as far as that has not gone on already.
         """
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._begin(loop)
-        now = self._reach_now()
-        age_s = self._age_s(now, arrived_s)
+        at, age_s = self._reach_arrival(arrived_s)
         for request in requests:
             request.age_s = age_s
-            self.cluster.submit(request, now)
+            self.cluster.submit(request, at)
             self.saturation.submitted(request)
-        self.saturation.look(now, self._clock())
+        self.saturation.look(at, self._clock())
         self._wake()
 
     def cancel(self, requests: Iterable[Request]) -> None:
@@ -98,9 +97,9 @@ class Driver(abc.ABC):
     def _reach_now(self) -> float:
         """Bring the cluster up to the present and return it (cluster time, seconds)."""
 
-    def _age_s(self, now: float, arrived_s: float) -> float:
-        """How long before `now` something arrived, in cluster time."""
-        return 0.0
+    def _reach_arrival(self, arrived_s: float) -> tuple[float, float]:
+        """Bring the cluster up to when something arrived; return the time reached, and how much later than that it is."""
+        return self._reach_now(), 0.0
 
     @abc.abstractmethod
     def _wake(self) -> None:
@@ -140,12 +139,6 @@ class PacedDriver(Driver):
         self._alarm: Alarm | None = None
         self._event_s = math.inf  # cluster time the alarm is set for
 
-    def saturated(self) -> list[Queue]:
-        """The queues of the models for which more comes in than the cluster serves."""
-        if self._loop is not None:
-            self.saturation.look(self._reach_now(), self._clock())
-        return self.saturation.queues()
-
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
         reached = 0.0 if self._loop is None else self._now()
         super()._begin(loop)
@@ -161,14 +154,20 @@ class PacedDriver(Driver):
         return (self._clock() - self._start_s) * self._speed
 
     def _reach_now(self) -> float:
-        now = self._now()
-        if self.cluster.next_event_time() <= now:
-            self._advance(now)
-        # A cluster that computes slower than its time passes falls behind, and requests arrive when it is at.
-        return min(now, self.cluster.next_event_time())
+        return self._reach(self._now())
 
-    def _age_s(self, now: float, arrived_s: float) -> float:
-        return max(0.0, now - (arrived_s - self._start_s) * self._speed)
+    def _reach(self, to: float) -> float:
+        if self.cluster.next_event_time() <= to:
+            self._advance(to)
+        # A cluster that computes slower than its time passes falls behind, and requests arrive when it is at.
+        return min(to, self.cluster.next_event_time())
+
+    def _reach_arrival(self, arrived_s: float) -> tuple[float, float]:
+        if arrived_s >= self._clock():
+            return self._reach_now(), 0.0
+        arrival = (arrived_s - self._start_s) * self._speed
+        at = max(self._reach(max(arrival, 0.0)), self.cluster.reached_s)
+        return at, max(at - arrival, 0.0)
 
     def _advance(self, to: float) -> None:
         events = self._run_cluster(to)
@@ -207,12 +206,6 @@ class FreeDriver(Driver):
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster)
         self._scheduled = False
-
-    def saturated(self) -> list[Queue]:
-        """The queues of the models for which more comes in than the cluster serves."""
-        if self._loop is not None:
-            self.saturation.look(self._reach_now(), self._clock())
-        return self.saturation.queues()
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
         super()._begin(loop)

@@ -10,6 +10,7 @@ import pytest
 
 from llmirage_server.cluster.cluster import Cluster, EngineLimits
 from llmirage_server.cluster.fixed import FixedInstance
+from llmirage_server.cluster.instance import Instance
 from llmirage_server.cluster.request import Request, StepEnd
 from llmirage_server.cluster.router import make_router
 from llmirage_server.driver import SLICE_S, Driver, FreeDriver, PacedDriver
@@ -229,3 +230,90 @@ def test_tokens_are_counted_by_steps_that_bring_several() -> None:
         return driver.pacing.summary().tokens
 
     assert virtual_time.run(main()) == 10
+
+
+# --- requests that this server has worked on before the cluster gets them ---
+
+
+def first_token_s(cluster: Cluster, worked_s: float, *, speed: float = 1.0, before: int = 0) -> tuple[float, float]:
+    """A request arrives at 1 s and is handed in after `worked_s`: its arrival, cluster time, and first token, loop time.
+
+    before: how many tokens another one generates meanwhile, from 0.25 s on.
+    """
+
+    async def main() -> tuple[float, float]:
+        loop = asyncio.get_running_loop()
+        driver = PacedDriver(cluster, speed)
+        if before:
+            await asyncio.sleep(0.25)
+            driver.submit([Recorder(before, id=1).request], loop.time())
+        await asyncio.sleep(1.0 - loop.time())
+        arrived_s = loop.time()
+        await asyncio.sleep(worked_s)
+        recorder = Recorder(2)
+        driver.submit([recorder.request], arrived_s)
+        await recorder.done.wait()
+        assert recorder.request.first_token_s - recorder.request.arrival_s >= 0
+        return recorder.request.arrival_s, recorder.seen[0][0]
+
+    return virtual_time.run(main())
+
+
+def engine_cluster(front_end_s: float) -> Cluster:
+    """Every step takes half a second."""
+    return Cluster([Instance(0, HalfSeconds(), LIMITS, front_end_s=front_end_s)], make_router("round_robin"))
+
+
+class HalfSeconds:
+    def step_s(self, prefill: object, decode_contexts: object) -> float:
+        return 0.5
+
+
+@pytest.mark.parametrize("worked_s", [0.0, 0.125, 0.5])
+def test_the_servers_own_work_takes_no_time_of_an_idle_cluster(worked_s: float) -> None:
+    assert first_token_s(fixed_cluster(0.5, 0.25), worked_s)[1] == 1.5
+    assert first_token_s(engine_cluster(0.25), worked_s)[1] == 1.75
+    assert first_token_s(engine_cluster(0.0), worked_s)[1] == 1.5
+
+
+def test_what_is_due_before_the_work_is_done_comes_at_once() -> None:
+    assert first_token_s(engine_cluster(0.25), 2.0)[1] == 3.0
+    assert first_token_s(fixed_cluster(0.5, 0.25), 2.0)[1] == 3.0
+
+
+def test_the_work_counts_by_the_wall_clock_at_any_speed() -> None:
+    assert first_token_s(fixed_cluster(0.5, 0.25), 0.0625, speed=4.0) == (4.0, 1.125)
+
+
+def test_time_that_has_gone_on_is_not_turned_back() -> None:
+    """Steps of another request end at 1.25, 1.75, ...: what the front end can still make good is made good, no more."""
+    assert first_token_s(engine_cluster(0.0), 0.125, before=20) == (1.0, 1.75)  # seen in the step that began at 1.25
+    assert first_token_s(engine_cluster(0.0), 0.375, before=20) == (1.0, 1.75 + 0.5)  # that step had gone
+    assert first_token_s(engine_cluster(0.5), 0.375, before=20) == (1.0, 2.25)  # nothing lost: seen at 1.5 either way
+    assert first_token_s(engine_cluster(0.5), 0.0, before=20) == (1.0, 2.25)
+
+
+def test_the_first_request_of_all_may_be_older_than_the_clusters_clock() -> None:
+    async def main() -> tuple[float, float]:
+        recorder = Recorder(1)
+        driver = PacedDriver(engine_cluster(0.25))
+        await asyncio.sleep(1.0)
+        driver._begin(asyncio.get_running_loop())
+        driver._start_s = 1.0  # as on a live loop, where the clock starts with the first request
+        driver.submit([recorder.request], 0.875)
+        await recorder.done.wait()
+        return recorder.request.arrival_s, recorder.seen[0][0]
+
+    assert virtual_time.run(main()) == (-0.125, 0.875 + 0.25 + 0.5)
+
+
+def test_without_a_clock_nothing_has_an_age() -> None:
+    async def main() -> float:
+        recorder = Recorder(1)
+        driver = FreeDriver(fixed_cluster(0.5, 0.25))
+        await asyncio.sleep(1.0)
+        driver.submit([recorder.request], 0.5)
+        await recorder.done.wait()
+        return recorder.request.first_token_s - recorder.request.arrival_s
+
+    assert virtual_time.run(main()) == 0.5

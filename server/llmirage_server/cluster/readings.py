@@ -40,6 +40,11 @@ class ClusterReadings:
         return self._pools.serving(model).max_request_tokens
 
     @property
+    def reached_s(self) -> float:
+        """How far its time has gone; -inf before anything was asked of it."""
+        return self._now
+
+    @property
     def waiting(self) -> int:
         """Requests that wait for an instance that accepts them."""
         return len(self._waiting) + len(self._undelivered)
