@@ -47,7 +47,9 @@ class Rotation:
 
     def next(self, instances: Sequence[InstanceBase]) -> int:
         """The position of the one whose turn it is."""
-        position = position_of(self._turn, instances) if self._turn <= instances[-1].index else 0
+        position = self._turn
+        if position >= len(instances) or instances[position].index != position:  # somebody is missing, or it is the first's
+            position = position_of(position, instances) if position <= instances[-1].index else 0
         self._turn = instances[position].index + 1
         return position
 

@@ -71,6 +71,7 @@ class PrefixIndex:
     def __init__(self) -> None:
         self._sent: defaultdict[int, _Sent] = defaultdict(_Sent)  # by instance
         self._root = _Node(b"", 0, None, {})
+        self._nowhere: _Place = self._root, 0, None, 0
         self._clock = 0
         self._nodes = 0
         self._found: tuple[bytes, _Place] | None = None  # the last key asked for, until something changes
@@ -82,6 +83,9 @@ class PrefixIndex:
 
     def longest(self, key: bytes, instances: Container[int], end: int | None = None) -> tuple[int, list[int]]:
         """Bytes of the longest prefix of `key` (`key[:end]`) that was sent to any of these instances, and to which."""
+        if key[:TOKEN_BYTES] not in self._root.children:  # like nothing before it, as most are in a plain load test
+            self._found = key, self._nowhere
+            return 0, []
         place = self._walk(key)
         self._found = key, place
         node, reached, child, common = place
