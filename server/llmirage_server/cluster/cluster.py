@@ -175,8 +175,8 @@ class Cluster(ClusterReadings):
         heap = self._agenda.heap
         if heap and heap[0][0] <= now:
             self._held.extend(self._run(now))
-        elif now < _NEVER:
-            self._pass(now)
+        elif self._now < now < _NEVER:
+            self._now = now
 
     def _run(self, to: float, max_steps: int = _ALL, one_instant: bool = False) -> list[StepEnd]:
         """`advance` without what is held back. one_instant: go no further than the first instant that brings something."""
@@ -201,7 +201,8 @@ class Cluster(ClusterReadings):
                     heappop(heap)
                 if end is None and not draining:
                     continue
-                self._pass(now)
+                if now > self._now:
+                    self._now = now
                 if end is not None:
                     ends.append(end)
                     if end.handed_over or self._decodes[index]:
@@ -211,7 +212,8 @@ class Cluster(ClusterReadings):
                     break
                 heappop(heap)
                 times[index] = _NEVER  # until the next one is known
-                self._pass(now)
+                if now > self._now:
+                    self._now = now
                 if index == after_instances:
                     self._receive()
                 else:
@@ -223,12 +225,11 @@ class Cluster(ClusterReadings):
                     return ends
                 if one_instant:
                     to = now
-        self._pass(to if to < _NEVER else reached)
+        if to < _NEVER:
+            reached = to
+        if reached > self._now:
+            self._now = reached
         return ends
-
-    def _pass(self, now: float) -> None:
-        if now > self._now:
-            self._now = now
 
     def _pass_on(self, end: StepEnd) -> list[StepEnd]:
         """After a step of an instance that prefills or decodes only; return what fails."""
