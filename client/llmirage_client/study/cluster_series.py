@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -83,6 +83,7 @@ class Sampler:
     """Looks at the cluster at equal distances, which double whenever there would be more than MOST_SAMPLES.
 
     next_s: when it wants to look next; the cluster must have reached that time. It changes nothing of what happens.
+    on_look: called with the time at each look, so that somebody may tell how far a simulation is.
     """
 
     def __init__(self, cluster: Cluster, pools: Sequence[ServedPool]) -> None:
@@ -95,6 +96,7 @@ class Sampler:
         self._phases: list[list[int]] = []
         self._shares: dict[str, float] = {}
         self._looked_into = 0
+        self.on_look: Callable[[float], None] = lambda now: None
 
     def look(self, now: float) -> None:
         self._note(now)
@@ -102,6 +104,7 @@ class Sampler:
             self._times, self._samples, self._phases = self._times[::2], self._samples[::2], self._phases[::2]
             self._every_s *= 2
         self.next_s = (now // self._every_s + 1) * self._every_s
+        self.on_look(now)
 
     def skip(self, to: float) -> None:
         """Nothing happens until then."""

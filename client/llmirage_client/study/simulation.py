@@ -57,7 +57,7 @@ class Simulation:
     """What came of it. summary: plain figures by name, see study.summary. stopped: why it ended before the workload did.
 
     columns: one row a request. result: with the records of single requests, which are made when they are asked for.
-    series: the cluster over time; steps: of each instance, where they were to be traced. Both of the direct door alone.
+    series: the cluster over time; steps: of each instance, where they were to be traced.
     """
 
     def __init__(
@@ -66,18 +66,17 @@ class Simulation:
         result: RunResult,
         columns: Columns,
         metrics: Metrics,
-        watch: Watch | None,
+        watch: Watch,
         recorder: TokenRows | None,
     ) -> None:
         self.config = config
         self.columns = columns
         self.metrics = metrics
         self.stopped = result.cancel_reason if result.cancel_reason != WINDOW_OVER else None
-        self.series = watch.series if watch is not None else None
-        self.steps = watch.steps if watch is not None else []
-        waited_s = watch.waited_s if watch is not None else []
+        self.series = watch.series
+        self.steps = watch.steps
         self.bill = bill_of(plan_of(config), metrics, self.series)
-        self.summary = summary_of(metrics, self.series, self.bill, waited_s)
+        self.summary = summary_of(metrics, self.series, self.bill, watch.waited_s)
         self._result = result
         self._recorder = recorder
 
@@ -99,13 +98,15 @@ def simulate(
     trace: bool = False,
     window: Window | None = None,
     stoppable: Callable[[Callable[[str], None]], None] = lambda stop: None,
+    on_progress: Callable[[int, float], None] | None = None,
 ) -> Simulation:
     """Run the workload to its end, or to `max_time_s` of the cluster's time.
 
     door: "direct" asks the cluster alone; "memory" goes through the server's whole protocol. shown: the settings as the user
     knows them, for reports. trace: keep every step of every instance. window: which requests count, of workloads in token
     counts through the direct door. stoppable: is given what stops the run, with a reason, and may be called from a signal
-    handler. Raises ConfigError for a cluster that cannot be, and SimulationError for what makes no sense, or comes to
+    handler. on_progress: called now and then with the number of requests that are over and the cluster's time. Raises
+    ConfigError for a cluster that cannot be, and SimulationError for what makes no sense, or comes to
     nothing: a load that never lets time pass.
     """
     config = dataclasses.replace(config, speed=1.0, rate_limit=None, token_limit=None, api_key=())

@@ -51,6 +51,14 @@ class Walk:
             self.waits = NOTHING
             self.ready.append(self.resume)
 
+    def wake_last(self) -> None:
+        """The same, when nothing more is done in this act: what would be the next to be done can be done at once."""
+        if self.ready:
+            self.wake()
+        elif self.waits:
+            self.waits = NOTHING
+            self.resume()
+
     def go(self, due_s: float) -> None:
         """Its next turn has got a tick."""
         self.due_s = due_s

@@ -29,10 +29,10 @@ class WalkLoop:
         self.cluster = cluster
         self.now = 0.0
         self.ready: deque[Act] = deque()
-        self.urgent: Act | None = None  # what a signal handler wishes to be done as soon as nothing else is being done
         self._timers: list[Timer] = []  # a heap
         self._serial = count()
-        self._stopped = False
+        self._asked = self._stopped = False
+        self._urgent: Act | None = None
         self._timeless, self._timeless_at_s = 0, math.nan  # requests that took no time, at that time
 
     def time(self) -> float:
@@ -44,9 +44,14 @@ class WalkLoop:
         heapq.heappush(self._timers, timer)
         return timer
 
+    def soon(self, act: Act) -> None:
+        """Acts as soon as nothing else is being done; from a signal handler, too."""
+        self._urgent = act
+        self._asked = True
+
     def stop(self) -> None:
         """`run` returns after what is being done now, or as soon as it begins."""
-        self._stopped = True
+        self._stopped = self._asked = True
 
     def run(self) -> None:
         """Goes on until somebody stops it. Raises VirtualDeadlockError when nothing will ever happen."""
@@ -55,12 +60,9 @@ class WalkLoop:
         while True:
             while ready:
                 popleft()()
-            if self._stopped:
-                self._stopped = False
-                return
-            if self.urgent is not None:
-                act, self.urgent = self.urgent, None
-                act()
+            if self._asked:
+                if self._heed():
+                    return
                 continue
             to = forever
             if timers:
@@ -76,10 +78,24 @@ class WalkLoop:
                     continue
                 self.now = reached
             if reached == to:
+                ready.append(heappop(timers)[2])
                 while timers and timers[0][0] <= reached:
                     act = heappop(timers)[2]
                     if act is not None:
                         ready.append(act)
+
+    def _heed(self) -> bool:
+        """Does what was asked for meanwhile; True if it is to stop. A signal may come between any two lines."""
+        self._asked = False
+        act, self._urgent = self._urgent, None
+        if act is not None:
+            act()
+        if self._stopped and not self.ready:
+            self._stopped = False
+            return True
+        if self._stopped:
+            self._asked = True
+        return False
 
     def took_no_time(self) -> None:
         """A request was over the moment it went out. Raises StandstillError when that goes on for ever."""

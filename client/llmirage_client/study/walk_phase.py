@@ -93,12 +93,20 @@ class WalkPhase:
         else:
             self._arrivals_wait = True
             if until_s < math.inf:
-                self._timer = self._loop.at(until_s, self._changed)
+                self._timer = self._loop.at(until_s, self._changed_last)
 
     def _changed(self) -> None:
         if self._arrivals_wait:
             self._arrivals_wait = False
             self._loop.ready.append(self._arrive)
+
+    def _changed_last(self) -> None:
+        """The same, when nothing more is done in this act: what would be the next to be done can be done at once."""
+        if self._loop.ready:
+            self._changed()
+        elif self._arrivals_wait:
+            self._arrivals_wait = False
+            self._arrive()
 
     def _start(self, session: Session, due_s: float) -> None:
         tools = self._tools
@@ -152,7 +160,7 @@ class WalkPhase:
     def _until(self, walk: Walk, when_s: float) -> Generator[None, None, None]:
         """Goes on at that time, or when the phase ends."""
         if not self._stop.ended:
-            timer = self._loop.at(when_s, walk.wake)
+            timer = self._loop.at(when_s, walk.wake_last)
             walk.waits = MOMENT
             yield
             timer[2] = None

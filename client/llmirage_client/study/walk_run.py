@@ -27,7 +27,7 @@ class WalkRunner(AnyRunner):
 
     def interrupt(self, reason: str) -> None:
         """As `cancel`, from a signal handler: as soon as what is being done is done."""
-        self.loop.urgent = lambda: self.cancel(reason)
+        self.loop.soon(lambda: self.cancel(reason))
 
     def run(self) -> RunResult:
         """Raises VirtualDeadlockError and StandstillError."""

@@ -60,7 +60,7 @@ def test_what_is_ready_has_its_turn_in_order_before_time_goes_on() -> None:
 
 def test_a_signal_is_heeded_at_once_and_a_loop_that_was_stopped_before_it_ran_returns() -> None:
     loop, _ = loop_with(5.0)
-    loop.urgent = loop.stop
+    loop.soon(loop.stop)
     loop.run()
     assert loop.now == 0.0
     loop.stop()
