@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,10 +18,12 @@ from llmirage_client.study.token_rows import TokenRow
 from llmirage_client.study.window import Window
 from llmirage_client.targets.simulator import ClusterConfig
 from llmirage_client.workload.session import Session, TokenSpec, Turn, Workload
+from llmirage_client.workload.synthetic_load import synthetic_load
+from llmirage_server.cluster.router import ROUTERS
 from llmirage_server.config.cluster import EventConfig
 
 SECONDS = st.integers(0, 24).map(lambda eighths: eighths / 8)  # a coarse grid: much happens at the same time
-LLAMA = {"model": "meta-llama/Llama-3.1-8B", "gpu": "h100_sxm"}
+LLAMA: dict[str, Any] = {"model": "meta-llama/Llama-3.1-8B", "gpu": "h100_sxm"}
 GRID = {"ttft_ms": 125.0, "itl_ms": 62.5}
 SPECULATION = {
     "speculative_method": "draft_model",
@@ -160,3 +163,14 @@ def test_both_ways_tell_the_same(run: Any) -> None:
         patch.setattr(simulation, "can_walk", lambda *_: False)
         by_tasks = told(*run)
     assert walked == by_tasks
+
+
+@pytest.mark.parametrize("router", sorted(ROUTERS))
+def test_requests_have_names_where_a_router_asks_for_them(router: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    workload = synthetic_load("50:400", "2:20", 40, turns="1:4", wait_s=0.1, seed=2)
+    config = ClusterConfig(**LLAMA, instances=4, router=router)
+    options = RunOptions(concurrency=7, seed=2)
+    found = simulate(config, workload, options).columns
+    monkeypatch.setattr(simulation, "_NAMELESS", ())
+    named = simulate(config, workload, options).columns
+    assert np.array_equal(found.last_s, named.last_s)
