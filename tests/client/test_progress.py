@@ -14,6 +14,7 @@ from typing import TextIO
 import pytest
 
 from llmirage_client.report.progress import PLAIN_LINE_S, REDRAW_S, Progress
+from llmirage_client.report.simulation_progress import SimulationProgress
 
 
 class Clock:
@@ -173,3 +174,38 @@ def test_stop_without_start_draws_nothing() -> None:
     progress.update(1, 0, 0)
     progress.stop()
     assert stream.getvalue() == ""
+
+
+def test_a_simulation_says_nothing_for_two_seconds_and_then_how_far_it_is() -> None:
+    clock, stream = Clock(), io.StringIO()
+    progress = SimulationProgress(4000, None, stream, clock)
+    for second in range(1, 9):
+        clock.now += 1.0
+        progress.update(300 * second, 60.0 * second)
+        assert bool(stream.getvalue()) is (second >= 2)
+    progress.stop()
+    assert stream.getvalue().splitlines() == [
+        "600 of 4,000 requests, 2 min 0 s of cluster time, 0:02 here",
+        "2,100 of 4,000 requests, 7 min 0 s of cluster time, 0:07 here",
+    ]
+
+
+def test_on_a_terminal_the_bar_of_a_simulation_goes_by_requests_or_by_its_last_moment_and_is_taken_away() -> None:
+    clock = Clock()
+    with terminal(100) as (stream, leader):
+        progress = SimulationProgress(None, 600.0, stream, clock)
+        progress.begin("4 x h100_sxm TP2")
+        clock.now += 3.0
+        progress.update(10, 300.0)
+        shown = drawn(leader)
+        assert "[############------------] 4 x h100_sxm TP2: 10 requests, 5 min 0 s of cluster time, 0:03 here" in shown
+        progress.stop()
+        assert drawn(leader) == "\r\x1b[K"
+
+
+def test_a_short_simulation_leaves_a_terminal_as_it_was() -> None:
+    with terminal(100) as (stream, leader):
+        progress = SimulationProgress(10, None, stream, Clock())
+        progress.update(10, 5.0)
+        progress.stop()
+        assert drawn(leader) == ""

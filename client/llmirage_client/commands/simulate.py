@@ -17,16 +17,19 @@ from llmirage_client.commands.flags.measure import measure_flags
 from llmirage_client.commands.flags.sections import SectionedCommand, flag, together
 from llmirage_client.commands.flags.warmup import warmup_fields, warmup_flags
 from llmirage_client.commands.flags.workload import load_workload, workload_fields, workload_flags
+from llmirage_client.commands.output import cannot_be_file, cannot_be_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from llmirage_client.load.options import RunOptions
     from llmirage_client.study.simulation import Simulation
     from llmirage_client.workload.session import Workload
 
 _SYNTHETIC = "Load without a file"
 _SIMULATION = "Simulation"
 _CTRL_C = "Ctrl-C"
+_FOLDER = "artifacts/simulation"
 _LISTS = ("concurrency", "request_rate", "request_count", "num_conversations")  # options that take several values elsewhere
 
 synthetic_flags = together(
@@ -86,7 +89,7 @@ simulation_flags = together(
         "--trace",
         type=click.Path(dir_okay=False),
         metavar="FILE",
-        help="Write every step and request as a Chrome trace, for https://ui.perfetto.dev (direct door).",
+        help="Write every step and request as a Chrome trace, for https://ui.perfetto.dev.",
     ),
     flag(
         _SIMULATION,
@@ -144,6 +147,7 @@ def simulate(workload: str | None, **settings: Any) -> None:
     fields |= load_fields(loaded, settings) | workload_fields(settings) | warmup_fields(settings)
 
     from llmirage_client.load.options import RunOptions
+    from llmirage_client.report.simulation_progress import SimulationProgress
     from llmirage_client.study.simulation import SimulationError, simulate
     from llmirage_client.targets.simulator import ConfigError
 
@@ -151,6 +155,8 @@ def simulate(workload: str | None, **settings: Any) -> None:
     check_schedule(loaded, options)
     shown = {name: value for name, value in settings.items() if value not in (None, (), False)}
     shown |= {name: only(shown[name]) for name in _LISTS if name in shown}
+    _check_places(settings)
+    progress = SimulationProgress(_expected(loaded, options), settings["max_time"])
     try:
         simulation = simulate(
             config,
@@ -161,15 +167,27 @@ def simulate(workload: str | None, **settings: Any) -> None:
             shown=shown,
             trace=settings["trace"] is not None,
             stoppable=_stop_on_ctrl_c,
+            on_progress=progress.update,
         )
     except (SimulationError, ConfigError) as error:
+        progress.stop()
         click.echo(f"llmirage simulate: {error}", err=True)
         sys.exit(2)
-    _show(simulation, settings)
+    progress.stop()
+    written = _show(simulation, settings)
     if simulation.stopped == _CTRL_C:
         sys.exit(130)
     complete = simulation.stopped is None and not simulation.summary["failed_requests"]
-    sys.exit(0 if complete else 1)
+    sys.exit(0 if complete and written else 1)
+
+
+def _expected(workload: Workload, options: RunOptions) -> int | None:
+    """Requests of the run, its warm-up included; None: nobody knows."""
+    from llmirage_client.commands.run_description import expected_requests
+
+    warm_up = options.of_warm_up()
+    counts = [expected_requests(workload, phase) for phase in (options, warm_up) if phase is not None]
+    return None if None in counts else sum(count or 0 for count in counts)
 
 
 def _stop_on_ctrl_c(stop: Callable[[str], None]) -> None:
@@ -211,20 +229,32 @@ def _workload(file: str | None, settings: dict[str, Any]) -> Workload:
         sys.exit(2)
 
 
-def _show(simulation: Simulation, settings: dict[str, Any]) -> None:
-    """Print the summary or the report, and write the files."""
+def _check_places(settings: dict[str, Any]) -> None:
+    """Exits where files cannot be written, before anything is worked out in vain."""
+    folder = settings["artifact_dir"] or ("" if settings["as_json"] else _FOLDER)
+    problems = [why for place in (folder,) if place and (why := cannot_be_folder(place))]
+    problems += [f"--trace {why}" for place in (settings["trace"],) if place and (why := cannot_be_file(place))]
+    if problems:
+        click.echo("llmirage simulate: " + "\n".join(problems), err=True)
+        sys.exit(2)
+
+
+def _show(simulation: Simulation, settings: dict[str, Any]) -> bool:
+    """Write the files, and print the summary or the report; return whether the files could be written."""
     import json
 
     if simulation.stopped:
         click.echo(f"Stopped early: {simulation.stopped}.", err=True)
+    files: list[Path] = []
+    problem = None
     try:
         files = _write(simulation, settings)
-    except OSError as error:
-        click.echo(f"llmirage simulate: the files could not be written: {error}", err=True)
-        sys.exit(2)
+    except OSError as error:  # a full disk, perhaps: what was worked out is shown all the same
+        problem = f"llmirage simulate: the files could not be written: {error}"
+        click.echo(problem, err=True)
     if settings["as_json"]:
         click.echo(json.dumps(simulation.summary))
-        return
+        return problem is None
     from llmirage_client.report.console import console_for, render, write_drawn
     from llmirage_client.study.simulate_report import cluster_blocks
 
@@ -235,6 +265,7 @@ def _show(simulation: Simulation, settings: dict[str, Any]) -> None:
     if files:
         console.print("\nWritten to " + str(files[0].parent) + ": " + ", ".join(file.name for file in files))
     write_drawn(drawn, sys.stdout)
+    return problem is None
 
 
 def _write(simulation: Simulation, settings: dict[str, Any]) -> list[Path]:
@@ -252,7 +283,7 @@ def _write(simulation: Simulation, settings: dict[str, Any]) -> list[Path]:
     from llmirage_client.report.files import write_artifacts
     from llmirage_client.study.simulate_report import write_series
 
-    folder = Path(settings["artifact_dir"] or "artifacts/simulation")
+    folder = Path(settings["artifact_dir"] or _FOLDER)
     files = write_artifacts(simulation.result, folder, metrics=simulation.metrics)
     if simulation.series is not None:
         files.append(write_series(simulation.series, folder))

@@ -17,44 +17,28 @@ PLAIN_LINE_S = 5.0  # elsewhere, such as the log of a CI job
 _BAR_CELLS = 24
 
 
-class Progress:
-    """Shows how far a run is.
+class StatusLine:
+    """A line that is drawn anew ten times a second on a terminal, and written every few seconds elsewhere.
 
-    total: requests the run will make, None when nobody knows. stream: where to draw; a closed or broken one is left alone.
+    stream: where to draw, by default stderr; a closed or broken one is left alone.
     """
 
-    def __init__(self, total: int | None, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self.total = total
+    def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream: TextIO | None = sys.stderr if stream is None else stream
         self._clock = clock
         self._terminal = _is_terminal(self._stream)
         self._every_s = REDRAW_S if self._terminal else PLAIN_LINE_S
         self._started_s: float | None = None
         self._next_s = float("inf")
-        self._counts = (0, 0, 0)
 
-    def start(self) -> None:
-        if self._started_s is not None:
-            return
-        self._started_s = self._clock()
-        self._draw(self._started_s)
+    def _line(self, elapsed_s: float) -> str:
+        """What it says."""
+        raise NotImplementedError
 
-    def update(self, done: int, errors: int, in_flight: int) -> None:
-        """Called once per request. done: requests finished, well or not; errors: how many of them failed."""
-        self._counts = (done, errors, in_flight)
+    def _draw_if_due(self) -> None:
         now = self._clock()
         if now >= self._next_s:
             self._draw(now)
-
-    def stop(self) -> None:
-        """Draw the last state and leave the stream at the start of a fresh line. Safe to call twice."""
-        if self._started_s is None or self._stream is None:
-            return
-        self._draw(self._clock())
-        if self._terminal:
-            self._write("\n")
-        self._stream = None
-        self._next_s = float("inf")
 
     def _draw(self, now: float) -> None:
         self._next_s = now + self._every_s
@@ -68,20 +52,12 @@ class Progress:
         else:
             self._write(text + "\n")
 
-    def _line(self, elapsed_s: float) -> str:
-        done, errors, in_flight = self._counts
-        parts = [f"{done}/{self.total} requests" if self.total is not None else f"{done} requests"]
-        if errors:
-            parts.append(f"{errors} failed")
-        parts.append(f"{in_flight} in flight")
-        if done and elapsed_s > 0:
-            parts.append(f"{done / elapsed_s:.1f}/s")
-        parts.append(f"{int(elapsed_s) // 60}:{int(elapsed_s) % 60:02d}")
-        text = ", ".join(parts)
-        if not self._terminal or not self.total:
-            return text
-        filled = min(done * _BAR_CELLS // self.total, _BAR_CELLS)
-        return f"[{'#' * filled}{'-' * (_BAR_CELLS - filled)}] {text}"
+    def _end(self, last: str) -> None:
+        """Writes what comes last on a terminal, and nothing more."""
+        if self._terminal:
+            self._write(last)
+        self._stream = None
+        self._next_s = float("inf")
 
     def _write(self, text: str) -> None:
         if self._stream is None:
@@ -91,6 +67,56 @@ class Progress:
             self._stream.flush()
         except (OSError, ValueError):  # broken pipe, closed file: the run matters, its progress line does not
             self._stream = None
+
+
+class Progress(StatusLine):
+    """Shows how far a run is. total: requests the run will make, None when nobody knows."""
+
+    def __init__(self, total: int | None, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(stream, clock)
+        self.total = total
+        self._counts = (0, 0, 0)
+
+    def start(self) -> None:
+        if self._started_s is not None:
+            return
+        self._started_s = self._clock()
+        self._draw(self._started_s)
+
+    def update(self, done: int, errors: int, in_flight: int) -> None:
+        """Called once per request. done: requests finished, well or not; errors: how many of them failed."""
+        self._counts = (done, errors, in_flight)
+        self._draw_if_due()
+
+    def stop(self) -> None:
+        """Draw the last state and leave the stream at the start of a fresh line. Safe to call twice."""
+        if self._started_s is None or self._stream is None:
+            return
+        self._draw(self._clock())
+        self._end("\n")
+
+    def _line(self, elapsed_s: float) -> str:
+        done, errors, in_flight = self._counts
+        parts = [f"{done}/{self.total} requests" if self.total is not None else f"{done} requests"]
+        if errors:
+            parts.append(f"{errors} failed")
+        parts.append(f"{in_flight} in flight")
+        if done and elapsed_s > 0:
+            parts.append(f"{done / elapsed_s:.1f}/s")
+        parts.append(minutes(elapsed_s))
+        text = ", ".join(parts)
+        return f"{bar(done / self.total)} {text}" if self._terminal and self.total else text
+
+
+def bar(share: float) -> str:
+    """share: of what is to be done, 1 at most."""
+    filled = min(int(share * _BAR_CELLS), _BAR_CELLS)
+    return f"[{'#' * filled}{'-' * (_BAR_CELLS - filled)}]"
+
+
+def minutes(seconds: float) -> str:
+    """Such as 3:07."""
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
 def _is_terminal(stream: TextIO | None) -> bool:

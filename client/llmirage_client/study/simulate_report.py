@@ -24,7 +24,7 @@ _SHOWN_PHASES = {"accepts requests": "up", "starts up": "starting", "drains": "d
 
 
 def cluster_blocks(simulation: Simulation) -> list[RenderableType]:
-    """Tables of the cluster's side; none for the memory door, which sees only what a client sees."""
+    """Tables of the cluster's side."""
     from rich.text import Text
 
     series = simulation.series

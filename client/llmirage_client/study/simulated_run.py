@@ -32,6 +32,10 @@ class SimulatedRunner(Runner):
         self._planner = _Planner(options, streams, as_text)
         self._recorder = _Recorder(target, options, Identifiers(options.seed), streams)
 
+    def over(self) -> int:
+        """Requests that are over."""
+        return len(self._recorder.records)
+
     async def close(self) -> None:
         await self._target.close()
 
@@ -46,6 +50,9 @@ class TokenRunner(SimulatedRunner):
         # A phase asks no more of either than these can do.
         self._planner = TokenPlanner(streams)  # type: ignore[assignment]
         self._recorder = self.recorder  # type: ignore[assignment]
+
+    def over(self) -> int:
+        return len(self.recorder.rows)
 
 
 class _Planner(Planner):

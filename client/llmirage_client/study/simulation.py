@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import dataclasses
 import gc
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
@@ -30,6 +31,7 @@ from llmirage_client.study.token_times import TokenTimes
 from llmirage_client.study.walk_run import WalkRunner, can_walk
 from llmirage_client.study.window import WINDOW_OVER, Window
 from llmirage_client.targets.simulator import (
+    Cluster,
     ClusterConfig,
     ClusterRun,
     ServedPool,
@@ -44,6 +46,8 @@ from llmirage_shared.virtual_time import StandstillError, VirtualDeadlockError, 
 
 if TYPE_CHECKING:
     from llmirage_client.study.simulated_run import SimulatedRunner
+    from llmirage_client.targets.memory_door import MemoryDoor
+    from llmirage_client.targets.target import Target
 
 Door = Literal["direct", "memory"]
 DOORS: tuple[Door, ...] = ("direct", "memory")
@@ -106,8 +110,8 @@ def simulate(
     knows them, for reports. trace: keep every step of every instance. window: which requests count, of workloads in token
     counts through the direct door. stoppable: is given what stops the run, with a reason, and may be called from a signal
     handler. on_progress: called now and then with the number of requests that are over and the cluster's time. Raises
-    ConfigError for a cluster that cannot be, and SimulationError for what makes no sense, or comes to
-    nothing: a load that never lets time pass.
+    ConfigError for a cluster that cannot be, and SimulationError for what makes no sense, or comes to nothing: a load that
+    never lets time pass.
     """
     config = dataclasses.replace(config, speed=1.0, rate_limit=None, token_limit=None, api_key=())
     pools = plan_of(config)
@@ -116,11 +120,16 @@ def simulate(
     )
     check(workload)
     begun_s = time.process_time()
-    watch = Watch(config, pools, trace) if door == "direct" else None
+    memory = _memory_door(config) if door == "memory" else None
+    watch = Watch(new_cluster(config) if memory is None else memory.cluster, pools, trace)
     reason = f"--max-time: {max_time_s or 0:g} s of the cluster's time are over"
     recorder: TokenRows | None = None
 
-    def walked(watch: Watch) -> RunResult:
+    def tell_of(over: Callable[[], int]) -> None:
+        if on_progress is not None:
+            watch.sampler.on_look = lambda now: on_progress(over(), now)
+
+    def walked() -> RunResult:
         nonlocal recorder
         cluster = ClusterRun(watch.cluster, watch.sampler)
         runner = WalkRunner(workload, options, cluster, named=config.router not in _NAMELESS)
@@ -130,6 +139,7 @@ def simulate(
         stoppable(runner.interrupt)
         if window is not None:
             window.watch(recorder, runner.cancel)
+        tell_of(runner.over)
         try:
             return runner.run()
         finally:
@@ -138,27 +148,32 @@ def simulate(
     async def main() -> RunResult:
         nonlocal recorder
         loop = asyncio.get_running_loop()
-        driver = None if watch is None else VirtualDriver(watch.cluster, watch.sampler)
-        runner = _runner(config, workload, options, driver)
+        waits: VirtualDriver | MemoryDoor
+        if memory is None:
+            waits = driver = VirtualDriver(watch.cluster, watch.sampler)
+            runner = _direct_runner(config, workload, options, driver)
+        else:
+            waits = memory
+            runner = _memory_runner(memory.open(watch.sampler), workload, options)
         recorder = getattr(runner, "recorder", None)
         if max_time_s is not None:
             loop.call_at(max_time_s, runner.cancel, reason)
         stoppable(runner.cancel)
         if window is not None:
             window.watch(recorder, runner.cancel)
+        tell_of(runner.over)
         try:
             return await runner.run()
         finally:
+            end_s = loop.time()
+            watch.sampler.next_s = math.inf  # closing may take time, which is not the run's
             await runner.close()
-            if watch is not None and driver is not None:
-                watch.finish(loop.time(), driver.waited_s)
+            watch.finish(end_s, waits.waited_s)
 
     try:
         with _few_collections():
-            if watch is not None and lengths_only(workload) and can_walk(workload, options):
-                result = walked(watch)
-            else:
-                result = run(main())
+            walks = memory is None and lengths_only(workload) and can_walk(workload, options)
+            result = walked() if walks else run(main())
     except (VirtualDeadlockError, StandstillError) as error:
         raise SimulationError(str(error)) from None
     result = dataclasses.replace(
@@ -177,10 +192,10 @@ def simulate(
 
 
 class Watch:
-    """The cluster of the direct door, and those who look on."""
+    """A cluster, and those who look on."""
 
-    def __init__(self, config: ClusterConfig, pools: tuple[ServedPool, ...], trace: bool) -> None:
-        self.cluster = new_cluster(config)
+    def __init__(self, cluster: Cluster, pools: tuple[ServedPool, ...], trace: bool) -> None:
+        self.cluster = cluster
         self.sampler = Sampler(self.cluster, pools)
         self.waited_s: list[float] = []
         self.series: ClusterSeries | None = None
@@ -225,17 +240,22 @@ def lengths_only(workload: Workload) -> bool:
 _NAMELESS = ("round_robin", "random", "least_loaded", "power_of_two", "prefix", "kv_aware")
 
 
-def _runner(config: ClusterConfig, workload: Workload, options: RunOptions, driver: VirtualDriver | None) -> SimulatedRunner:
-    """Through the direct door, if there is a driver."""
+def _direct_runner(config: ClusterConfig, workload: Workload, options: RunOptions, driver: VirtualDriver) -> SimulatedRunner:
     from llmirage_client.study.simulated_run import SimulatedRunner, TokenRunner
-    from llmirage_client.targets.direct import LOCAL_URL, DirectTarget
+    from llmirage_client.targets.direct import DirectTarget
 
-    if driver is None:
-        from llmirage_client.targets.http import HttpTarget
-        from llmirage_client.targets.memory import MemoryTransport
-
-        target = HttpTarget(LOCAL_URL, transport=MemoryTransport(new_app(config)))
-        return SimulatedRunner(workload, options, target, as_text=True)
     if lengths_only(workload) and not options.cancellation_share:
         return TokenRunner(workload, options, DirectTarget(driver), driver)
     return SimulatedRunner(workload, options, DirectTarget(driver, new_app(config, driver)), as_text=False)
+
+
+def _memory_runner(target: Target, workload: Workload, options: RunOptions) -> SimulatedRunner:
+    from llmirage_client.study.simulated_run import SimulatedRunner
+
+    return SimulatedRunner(workload, options, target, as_text=True)
+
+
+def _memory_door(config: ClusterConfig) -> MemoryDoor:
+    from llmirage_client.targets.memory_door import MemoryDoor  # with httpx, which the direct door seldom needs
+
+    return MemoryDoor(config)

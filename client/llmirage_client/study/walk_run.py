@@ -25,6 +25,10 @@ class WalkRunner(AnyRunner):
         self.recorder = TokenRows(Identifiers(options.seed))
         self._tools = WalkTools(self.loop, options, self.recorder, named)
 
+    def over(self) -> int:
+        """Requests that are over."""
+        return len(self.recorder.rows)
+
     def interrupt(self, reason: str) -> None:
         """As `cancel`, from a signal handler: as soon as what is being done is done."""
         self.loop.soon(lambda: self.cancel(reason))

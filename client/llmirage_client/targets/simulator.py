@@ -17,7 +17,7 @@ from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.router import RouterError
 from llmirage_server.config import ClusterConfig, ConfigError
 from llmirage_server.planning import ServedPool, plan
-from llmirage_server.virtual_driver import ClusterRun, Flight, VirtualDriver
+from llmirage_server.virtual_driver import ClusterRun, Flight, Onlooker, VirtualDriver
 from llmirage_server.yaml_lines import Entry, Node, read_mapping
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ __all__ = [
     "Entry",
     "Flight",
     "Node",
+    "Onlooker",
     "Reading",
     "Request",
     "RouterError",

@@ -136,3 +136,49 @@ def test_forks_of_token_counts_share_what_came_before() -> None:
         ("two", 1): 620,
         ("parent", 1): 420,
     }
+
+
+@pytest.mark.parametrize("load", [{"request_rate_per_s": 12.0}, {"concurrency": 8}])
+def test_the_cluster_looks_the_same_through_both_doors(load: dict[str, Any]) -> None:
+    workload = synthetic_load("200:900", "20:120", 60, turns="1:3", wait_s=0.4, seed=1)
+    config = ClusterConfig(model="meta-llama/Llama-3.1-8B", gpu="h100_sxm", instances=2, num_gpu_blocks_override=120)
+    options = RunOptions(seed=1, **load)
+    direct, memory = (simulate(config, workload, options, door=door, trace=True) for door in ("direct", "memory"))
+    one, two = direct.series, memory.series
+    assert one is not None
+    assert two is not None
+    for name in ("time_s", "running", "waiting", "hit_tokens", "query_tokens", "preemptions"):
+        assert (getattr(one, name) == getattr(two, name)).all(), name
+    assert one.preemptions.max() > 0
+    assert two.busy_s[:, -1] == pytest.approx(one.busy_s[:, -1])
+    for name in ("kv_used", "cached"):  # behind by the steps of one run of decoding, see Cluster.readings
+        assert getattr(two, name) == pytest.approx(getattr(one, name), abs=0.2), name
+    for name in ("saturated", "preemptions", "energy_kwh_at_tdp", "instances_ready", "gpu_hours", "utilisation"):
+        assert memory.summary[name] == pytest.approx(direct.summary[name]), name
+    for plain, merged in zip(memory.steps, direct.steps, strict=True):
+        assert sum(span.steps for span in plain) == sum(span.steps for span in merged)
+        assert (plain[0].start_s, plain[-1].end_s) == (merged[0].start_s, pytest.approx(merged[-1].end_s))
+
+
+def test_a_run_that_is_stopped_looks_the_same_too() -> None:
+    workload = synthetic_load(2000, 400, 200, seed=1)
+    config = ClusterConfig(model="meta-llama/Llama-3.1-8B", gpu="h100_sxm")
+    options = RunOptions(seed=1, request_rate_per_s=40.0)
+    direct, memory = (simulate(config, workload, options, door=door, max_time_s=3.9) for door in ("direct", "memory"))
+    assert direct.series is not None
+    assert memory.series is not None
+    assert (direct.series.time_s == memory.series.time_s).all()
+    assert (direct.series.waiting == memory.series.waiting).all()
+    assert memory.summary["saturated"] is direct.summary["saturated"]
+
+
+def test_instances_come_and_go_alike() -> None:
+    workload = synthetic_load(1000, 200, 150, seed=1)
+    scaled = {"scale_on_queue": 4.0, "min_instances": 1, "start_up_s": 2.0, "instances": 3}
+    config = ClusterConfig(model="meta-llama/Llama-3.1-8B", gpu="h100_sxm", **scaled)
+    options = RunOptions(seed=1, request_rate_per_s=40.0)
+    direct, memory = (simulate(config, workload, options, door=door) for door in ("direct", "memory"))
+    assert direct.series is not None
+    assert memory.series is not None
+    assert (direct.series.phase == memory.series.phase).all()
+    assert memory.summary["gpu_hours"] == direct.summary["gpu_hours"]

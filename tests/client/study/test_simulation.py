@@ -15,7 +15,7 @@ from llmirage_client.cli import main
 from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.cluster_series import read_cluster_series
 from llmirage_client.study.chrome_trace import write_trace
-from llmirage_client.study.simulation import SimulationError, simulate
+from llmirage_client.study.simulation import DOORS, SimulationError, simulate
 from llmirage_client.study.summary import saturated
 from llmirage_client.study.token_rows import TokenRow
 from llmirage_client.study.window import Window
@@ -211,3 +211,51 @@ def test_a_simulation_can_be_stopped_and_reported() -> None:
     simulation = simulate(CLUSTER, workload, options, stoppable=stops.append, window=Window(0, 200, late))
     assert simulation.stopped == "enough"
     assert 10 < simulation.summary["requests"] < 50
+
+
+def test_files_that_cannot_be_written_are_told_before_anything_is_worked_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("it was simulated")
+
+    monkeypatch.setattr("llmirage_client.study.simulation.simulate", never)
+    (tmp_path / "file").write_text("")
+    places = ["--artifact-dir", str(tmp_path / "file" / "below"), "--trace", str(tmp_path / "no" / "t.json")]
+    result = CliRunner().invoke(main, [*FLAGS, *places])
+    assert result.exit_code == 2
+    assert f"{tmp_path / 'file'} is not a folder" in result.stderr
+    assert f"there is no folder {tmp_path / 'no'}" in result.stderr
+
+
+def test_what_was_worked_out_is_shown_though_files_fail_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("llmirage_client.report.files.write_artifacts", full)
+    result = CliRunner().invoke(main, [*FLAGS, "--requests", "5", "--artifact-dir", str(tmp_path / "out"), "--json"])
+    assert result.exit_code == 1
+    assert "No space left" in result.stderr
+    assert json.loads(result.stdout)["requests"] == 5
+
+
+def test_progress_is_told_by_requests_and_cluster_time_at_every_door() -> None:
+    workload = synthetic_load(300, 60, 40, seed=1)
+    for door in DOORS:
+        told: list[tuple[int, float]] = []
+        options = RunOptions(request_rate_per_s=8.0, seed=1)
+        simulate(CLUSTER, workload, options, door=door, on_progress=lambda over, now: told.append((over, now)))  # noqa: B023
+        assert len(told) > 10
+        assert told == sorted(told)
+        assert 30 < told[-1][0] <= 40
+
+
+def test_a_long_simulation_says_how_far_it_is_and_a_short_one_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = [*FLAGS, "--requests", "60", "--request-rate", "10", "--json"]
+    assert CliRunner().invoke(main, command).stderr == ""
+    monkeypatch.setattr("llmirage_client.report.simulation_progress.QUIET_S", -1.0)
+    monkeypatch.setattr("llmirage_client.report.progress.PLAIN_LINE_S", 0.0)
+    long = CliRunner().invoke(main, command)
+    assert " of 60 requests, " in long.stderr
+    assert " s of cluster time, 0:00 here" in long.stderr
+    assert json.loads(long.stdout)["requests"] == 60

@@ -1,0 +1,61 @@
+"""Progress of simulations: nothing for the first two seconds, which most of them do not need; then how far they are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+from llmirage_client.report.numbers import duration
+from llmirage_client.report.progress import StatusLine, bar, minutes
+
+QUIET_S = 2.0
+
+
+class SimulationProgress(StatusLine):
+    """Tell it how far the simulation is as often as you like; it begins when it is made.
+
+    total: requests that will be over in the end; None: nobody knows. until_s: of the cluster's time, where it stops at last.
+    """
+
+    def __init__(
+        self,
+        total: int | None,
+        until_s: float | None = None,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(stream, clock)
+        self.total = total
+        self._until_s = until_s
+        self._of = ""
+        self._done, self._reached_s = 0, 0.0
+        self._started_s = clock()
+        self._next_s = self._started_s + QUIET_S
+
+    def begin(self, of: str, total: int | None = None) -> None:
+        """The next of several simulations. of: what it is about."""
+        self._of, self.total = of, total
+        self.update(0, 0.0)
+
+    def update(self, done: int, reached_s: float) -> None:
+        """done: requests that are over; reached_s: of the cluster's time."""
+        self._done, self._reached_s = done, reached_s
+        self._draw_if_due()
+
+    def stop(self) -> None:
+        """Take the line away from a terminal. Safe to call twice."""
+        self._end("\r\x1b[K" if self._drawn else "")
+
+    @property
+    def _drawn(self) -> bool:
+        assert self._started_s is not None
+        return self._next_s > self._started_s + QUIET_S
+
+    def _line(self, elapsed_s: float) -> str:
+        requests = f"{self._done:,} of {self.total:,} requests" if self.total else f"{self._done:,} requests"
+        parts = [requests, f"{duration(self._reached_s)} of cluster time", f"{minutes(elapsed_s)} here"]
+        text = (f"{self._of}: " if self._of else "") + ", ".join(parts)
+        shares = [self._done / self.total] if self.total else []
+        shares += [self._reached_s / self._until_s] if self._until_s else []
+        return f"{bar(max(shares))} {text}" if self._terminal and shares else text
