@@ -35,13 +35,13 @@ class WalkPhase:
         self.failed_fast: str | None = None
         self.left_unfinished = 0
         self._name = name
-        self._counts = name == "profiling"
+        self._counted = tools.rows.counted if name == "profiling" else range(0)
         self._scheduled = options.fixed_schedule
         self._options = options
         self._tools = tools
         self._loop = tools.loop
         self._stop = Stop(own_requests(options), tools.loop.time)
-        roots = conversations(sampler, workload, options, self._counts)
+        roots = conversations(sampler, workload, options, name == "profiling")
         self._arrivals = arrivals(workload, options, roots, self._start, self._stop, rng)
         self._arrivals.changed = self._changed
         self._stop.listen(self._wake_if_ended)
@@ -182,8 +182,8 @@ class WalkPhase:
         number = next(tools.request_ids)
         key = tools.streams.call(walk, index, spec)
         request = Request.of_key(number, key, spec.input_tokens, walk.affinity_id if tools.named else None)
-        counted = tools.rows.counted
-        row = WalkRow(walk, index, request, due_s, loop.now, self._counts and (counted is None or number in counted))
+        measured = self._counted is None or number in self._counted
+        row = WalkRow(walk, index, request, due_s, loop.now, measured)
         try:
             loop.cluster.submit(row, loop.now)
         except (ValueError, RouterError) as error:
