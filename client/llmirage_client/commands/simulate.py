@@ -156,24 +156,22 @@ def simulate(workload: str | None, **settings: Any) -> None:
     shown = {name: value for name, value in settings.items() if value not in (None, (), False)}
     shown |= {name: only(shown[name]) for name in _LISTS if name in shown}
     _check_places(settings)
-    progress = SimulationProgress(_expected(loaded, options), settings["max_time"])
     try:
-        simulation = simulate(
-            config,
-            loaded,
-            options,
-            door=settings["door"],
-            max_time_s=settings["max_time"],
-            shown=shown,
-            trace=settings["trace"] is not None,
-            stoppable=_stop_on_ctrl_c,
-            on_progress=progress.update,
-        )
+        with SimulationProgress(_expected(loaded, options), settings["max_time"]) as progress:
+            simulation = simulate(
+                config,
+                loaded,
+                options,
+                door=settings["door"],
+                max_time_s=settings["max_time"],
+                shown=shown,
+                trace=settings["trace"] is not None,
+                stoppable=_stop_on_ctrl_c,
+                on_progress=progress.update,
+            )
     except (SimulationError, ConfigError) as error:
-        progress.stop()
         click.echo(f"llmirage simulate: {error}", err=True)
         sys.exit(2)
-    progress.stop()
     written = _show(simulation, settings)
     if simulation.stopped == _CTRL_C:
         sys.exit(130)

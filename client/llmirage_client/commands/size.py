@@ -16,6 +16,7 @@ from llmirage_client.commands.simulate import synthetic_flags
 
 if TYPE_CHECKING:
     from llmirage_client.measure.slo import Objective
+    from llmirage_client.report.simulation_progress import SimulationProgress
     from llmirage_client.study.traffic import Source, Traffic
     from llmirage_client.targets.deployments import Refused, Shape
     from llmirage_client.targets.simulator import ClusterConfig
@@ -69,20 +70,20 @@ def _size(file: str | None, settings: dict[str, Any]) -> bool:
     goal: Goal = settings["goal"] or ("cost" if all(shape.gpu in prices for shape in shapes) else "gpus")
     if goal == "cost" and (unknown := sorted({shape.gpu for shape in shapes} - set(prices))):
         _refuse(f"--goal cost: the price of {', '.join(unknown)} is not known: give it with --price, or ask for --goal gpus")
-    trials = Trials(traffic, objectives, settings["requests"] or REQUESTS, settings["max_time"])
-    progress, done = _progress(settings)
-    sizing = size(
-        base,
-        shapes,
-        refused,
-        trials,
-        prices,
-        goal=goal,
-        max_gpus=settings["max_gpus"],
-        runners_up=settings["runners_up"],
-        progress=progress,
-    )
-    done()
+    progress, told = _progress()
+    trials = Trials(traffic, objectives, settings["requests"] or REQUESTS, settings["max_time"], told)
+    with progress:
+        sizing = size(
+            base,
+            shapes,
+            refused,
+            trials,
+            prices,
+            goal=goal,
+            max_gpus=settings["max_gpus"],
+            runners_up=settings["runners_up"],
+            progress=progress.begin,
+        )
     _write(Report(sizing, base, traffic, objectives, source), settings)
     return sizing.answer is not None
 
@@ -100,11 +101,11 @@ def _max_rate(file: str | None, settings: dict[str, Any]) -> bool:
             )
     source = _source(file, settings)
     settings["request_rate"] = None if settings["concurrency"] else 1.0
-    trials = Trials(_traffic(source, settings), objectives, settings["requests"] or REQUESTS, settings["max_time"])
+    progress, told = _progress()
+    trials = Trials(_traffic(source, settings), objectives, settings["requests"] or REQUESTS, settings["max_time"], told)
     prices, price_source = _prices(shapes, settings)
-    progress, done = _progress(settings)
-    found = max_rates(base, shapes, refused, trials, settings["instances"] or base.instances, progress)
-    done()
+    with progress:
+        found = max_rates(base, shapes, refused, trials, settings["instances"] or base.instances, progress.begin)
     _write(Report(found, base, trials.traffic, objectives, prices, price_source), settings)
     return any(carried.trial is not None for carried in found.carried)
 
@@ -203,15 +204,17 @@ def _prices(shapes: list[Shape], settings: dict[str, Any]) -> tuple[dict[str, fl
         _refuse(str(error))
 
 
-def _progress(settings: dict[str, Any]) -> tuple[Callable[[str], None], Callable[[], None]]:
-    """Shows what is looked at on a terminal, and takes it away."""
-    if settings["as_json"] or not sys.stderr.isatty():
-        return (lambda line: None), (lambda: None)
+def _progress() -> tuple[SimulationProgress, Callable[[int, int, float], None]]:
+    """What shows which deployment is looked at, and how far its simulation is."""
+    from llmirage_client.report.simulation_progress import SimulationProgress
 
-    def show(line: str) -> None:
-        click.echo(f"\r\x1b[K... {line}", err=True, nl=False)
+    progress = SimulationProgress(None)
 
-    return show, lambda: click.echo("\r\x1b[K", err=True, nl=False)
+    def told(over: int, planned: int, reached_s: float) -> None:
+        progress.total = planned
+        progress.update(over, reached_s)
+
+    return progress, told
 
 
 def _write(report: Any, settings: dict[str, Any]) -> None:

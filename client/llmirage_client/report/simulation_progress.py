@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TextIO
+from typing import Self, TextIO
 
 from llmirage_client.report.numbers import duration
 from llmirage_client.report.progress import StatusLine, bar, minutes
@@ -33,9 +33,15 @@ class SimulationProgress(StatusLine):
         self._started_s = clock()
         self._next_s = self._started_s + QUIET_S
 
-    def begin(self, of: str, total: int | None = None) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def begin(self, of: str) -> None:
         """The next of several simulations. of: what it is about."""
-        self._of, self.total = of, total
+        self._of, self.total = of, None
         self.update(0, 0.0)
 
     def update(self, done: int, reached_s: float) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -72,15 +72,24 @@ class Trial:
 
 
 class Trials:
-    """Runs trials, each once, and counts what they took. requests: how many count in each, if there are so many."""
+    """Runs trials, each once, and counts what they took. requests: how many count in each, if there are so many.
+
+    on_progress: called now and then with the requests of a trial that are over, those it will have, and the cluster's time.
+    """
 
     def __init__(
-        self, traffic: Traffic, objectives: Sequence[Objective], requests: int = REQUESTS, max_time_s: float | None = None
+        self,
+        traffic: Traffic,
+        objectives: Sequence[Objective],
+        requests: int = REQUESTS,
+        max_time_s: float | None = None,
+        on_progress: Callable[[int, int, float], None] = lambda over, planned, now: None,
     ) -> None:
         self.traffic = traffic
         self.objectives = tuple(objectives)
         self._wanted = requests
         self._max_time_s = max_time_s
+        self._on_progress = on_progress
         self._failures_allowed = any(objective.metric.tag == "request_error_rate" for objective in objectives)
         self._known: dict[tuple[Any, ...], Trial] = {}
         self._bounds: dict[Any, Bounds] = {}
@@ -113,7 +122,14 @@ class Trials:
             objectives = () if to_the_end else self.objectives
             failures = not (self._failures_allowed or to_the_end)
             window = Window(first, count, Hopeless(objectives, count, failures, self._floors(config)))
-        simulation = simulate(config, workload, options, window=window, max_time_s=self._max_time_s)
+        simulation = simulate(
+            config,
+            workload,
+            options,
+            window=window,
+            max_time_s=self._max_time_s,
+            on_progress=lambda over, now: self._on_progress(over, whole, now),
+        )
         columns, metrics = simulation.columns, simulation.metrics
         if window is None:
             columns = replace(columns, measured=_of_rank(columns, first, count))

@@ -96,3 +96,16 @@ def test_objectives_that_say_nothing_are_told_together_with_unknown_gpus() -> No
     outcome = size(*LOAD, "--slo", "tfft<1, ttft<1", "--gpus", "h1000", "--request-rate", "3")
     assert outcome.exit_code == 2
     assert all(word in outcome.output for word in ("tfft", "say which statistic", "h1000"))
+
+
+@pytest.mark.parametrize("question", [["--request-rate", "5"], ["--max-rate"]])
+def test_a_long_search_says_what_it_looks_at_and_leaves_the_answer_alone(
+    question: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llmirage_client.report.simulation_progress.QUIET_S", -1.0)
+    monkeypatch.setattr("llmirage_client.report.progress.PLAIN_LINE_S", 0.0)
+    result = size(*LOAD, *SLO, "--gpus", "h100_sxm", "--tps", "1", *question, "--json")
+    assert "h100_sxm TP1: " in result.stderr
+    assert " requests, " in result.stderr
+    assert " of cluster time" in result.stderr
+    json.loads(result.stdout)
