@@ -9,12 +9,10 @@ Calling it again in one process costs what the run costs: deployments, catalogue
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
-import gc
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,6 +22,7 @@ from llmirage_client.measure.metrics import Metrics, compute
 from llmirage_client.measure.record import RunResult
 from llmirage_client.study.bill import bill_of
 from llmirage_client.study.cluster_series import ClusterSeries, Sampler
+from llmirage_client.study.garbage import few_collections
 from llmirage_client.study.summary import summary_of
 from llmirage_client.study.token_columns import columns_of_rows, token_metrics
 from llmirage_client.study.token_rows import TokenRows
@@ -171,7 +170,7 @@ def simulate(
             watch.finish(end_s, waits.waited_s)
 
     try:
-        with _few_collections():
+        with few_collections():
             walks = memory is None and lengths_only(workload) and can_walk(workload, options)
             result = walked() if walks else run(main())
     except (VirtualDeadlockError, StandstillError) as error:
@@ -204,19 +203,6 @@ class Watch:
     def finish(self, now: float, waited_s: list[float]) -> None:
         self.series = self.sampler.series(now)
         self.waited_s = waited_s
-
-
-@contextlib.contextmanager
-def _few_collections() -> Iterator[None]:
-    """Most of what a run makes stays until its end: the cycle collector would walk it again and again in vain."""
-    before = gc.get_threshold()
-    gc.set_threshold(1_000_000, 50, 1000)
-    try:
-        yield
-    finally:
-        gc.freeze()  # all there is grows old at once: a collection of what is young would walk the whole run
-        gc.unfreeze()
-        gc.set_threshold(*before)
 
 
 def check(workload: Workload) -> None:
