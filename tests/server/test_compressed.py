@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmirage_server.cluster.cluster import Cluster, EngineLimits
 from llmirage_server.cluster.compressed import CompressedInstance
+from llmirage_server.cluster.compressible import can_compress
 from llmirage_server.cluster.instance import Instance
 from llmirage_server.cluster.lifecycle import LifecycleEvent
 from llmirage_server.cluster.request import Request
@@ -34,6 +36,8 @@ class Ask:
     shared: int
     own: int
     output: int
+    allowed: int = 0  # `max_tokens`
+    priority: int = 0
     cancel_after_s: float | None = None
 
 
@@ -57,13 +61,14 @@ def outcome(plan: Plan, compressed: bool) -> list[Any]:
     beginnings = [rng.integers(0, 9, 4000, dtype=np.int32) for _ in range(3)]
     requests: list[Request] = []
     times: dict[Request, list[float]] = {}
-    looks = []
+    looks: list[Any] = []
     moments: list[tuple[float, int, str, int]] = []
     for number, ask in enumerate(plan.asks):
         prompt = np.concatenate(
             [beginnings[ask.prefix][: ask.shared], np.full(ask.own, 1000 + number, dtype=np.int32)]
         ).astype(np.int32)
-        request = Request(number, prompt, np.full(ask.output, 5000 + number, dtype=np.int32))
+        output = np.full(ask.output, 5000 + number, dtype=np.int32)
+        request = Request(number, prompt, output, priority=ask.priority, max_tokens=ask.allowed)
         requests.append(request)
         times[request] = []
         moments.append((ask.at_s, number, "submit", number))
@@ -115,27 +120,45 @@ ASKS = st.lists(
         shared=st.sampled_from([0, 0, 15, 16, 64, 200]),
         own=st.integers(1, 300),
         output=st.integers(1, 120),
+        allowed=st.sampled_from([0, 0, 0, 150, 6000]),
+        priority=st.integers(0, 2),
         cancel_after_s=st.none() | st.none() | st.floats(0, 1.0),
     ),
     min_size=1,
     max_size=24,
 ).map(tuple)
-LIMITS = st.builds(
-    lambda pages, page, seqs, extra, caching, chunked: EngineLimits(
-        kv_tokens=max(pages * page, 512),
-        page_size=page,
-        max_num_seqs=seqs,
-        max_num_batched_tokens=seqs + extra,
-        enable_prefix_caching=caching,
-        enable_chunked_prefill=chunked,
-    ),
-    st.sampled_from([40, 60, 100, 400]),
-    st.sampled_from([1, 3, 16]),
-    st.sampled_from([1, 2, 4, 16]),
-    st.sampled_from([1, 100, 512, 2048]),
-    st.booleans(),
-    st.just(True) | st.booleans(),
-)
+RULES: dict[str, dict[str, Any]] = {
+    "vllm": {},
+    "vllm by priority": {"schedule_policy": "priority"},
+    "sglang": {"scheduler": "sglang"},
+    "sglang lpm": {"scheduler": "sglang", "schedule_policy": "lpm"},
+    "sglang mixed": {"scheduler": "sglang", "enable_mixed_chunk": True},
+    "sglang, few new tokens": {"scheduler": "sglang", "max_prefill_tokens": 200, "schedule_conservativeness": 0.2},
+    "trtllm": {"scheduler": "trtllm"},
+    "trtllm max_utilization": {"scheduler": "trtllm", "capacity_scheduler_policy": "max_utilization"},
+}
+
+
+def limits(rules: dict[str, Any]) -> st.SearchStrategy[EngineLimits]:
+    return st.builds(
+        lambda pages, page, seqs, extra, caching, chunked: EngineLimits(
+            kv_tokens=max(pages * page, 512),
+            page_size=page,
+            max_num_seqs=seqs,
+            max_num_batched_tokens=max(seqs, page) + extra,
+            enable_prefix_caching=caching,
+            enable_chunked_prefill=chunked,
+            **rules,
+        ),
+        st.sampled_from([40, 60, 100, 400]),
+        st.sampled_from([1, 3, 16]),
+        st.sampled_from([1, 2, 4, 16]),
+        st.sampled_from([1, 100, 512, 2048]),
+        st.booleans(),
+        st.just(True) | st.booleans(),
+    )
+
+
 EVENTS = st.lists(
     st.builds(
         lambda time_s, instance, action: LifecycleEvent(time_s, instance, action, 0.2 if action == "crash" else None),
@@ -145,20 +168,26 @@ EVENTS = st.lists(
     ),
     max_size=2,
 ).map(tuple)
-PLANS = st.builds(
-    Plan,
-    limits=LIMITS,
-    asks=ASKS,
-    router=st.sampled_from(["round_robin", "least_loaded", "kv_aware", "prefix", "power_of_two"]),
-    front_end_s=st.sampled_from([0.0, 0.0, 0.003]),
-    events=st.just(()) | EVENTS,
-    looks_s=st.lists(st.floats(0, 2.0), max_size=3).map(tuple),
-)
 
 
-@settings(max_examples=120, deadline=None)
-@given(PLANS)
-def test_every_token_time_is_that_of_step_by_step_execution(plan: Plan) -> None:
+def plans(rules: dict[str, Any]) -> st.SearchStrategy[Plan]:
+    return st.builds(
+        Plan,
+        limits=limits(rules),
+        asks=ASKS,
+        router=st.sampled_from(["round_robin", "least_loaded", "kv_aware", "prefix", "power_of_two"]),
+        front_end_s=st.sampled_from([0.0, 0.0, 0.003]),
+        events=st.just(()) | EVENTS,
+        looks_s=st.lists(st.floats(0, 2.0), max_size=3).map(tuple),
+    )
+
+
+@pytest.mark.parametrize("rules", RULES)
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_every_token_time_is_that_of_step_by_step_execution(rules: str, data: st.DataObject) -> None:
+    plan = data.draw(plans(RULES[rules]))
     fits = tuple(ask for ask in plan.asks if ask.shared + ask.own + ask.output <= plan.limits.max_request_tokens)
-    plan = Plan(plan.limits, fits, plan.instances, plan.router, plan.front_end_s, plan.events, plan.looks_s)
+    plan = replace(plan, asks=fits)
+    assert can_compress(step_model(), plan.limits, "both", 0)
     assert outcome(plan, True) == outcome(plan, False)

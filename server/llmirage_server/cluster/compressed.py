@@ -1,8 +1,8 @@
 """An instance that runs through steady decoding in one go: for simulations, where nobody waits for single tokens.
 
-It does what `Instance` with the rules of vLLM does, at the same times to the last bit; but while the same sequences decode,
-it keeps sums instead of looking at each of them (steady_batch.py), and finds the times of all steps up to the next event in
-one loop (perf/steady.py). What is rare goes the plain way: when memory runs out or a request is cancelled, the batch is
+It does what `Instance` does, at the same times to the last bit; but while the same sequences decode, it keeps sums instead
+of looking at each of them (steady_batch.py), and finds the times of all steps up to the next event in one loop
+(perf/steady.py). What is rare goes the plain way (two_ways.py): when memory runs out or a request is cancelled, the batch is
 dissolved into the scheduler's sequences, and formed again when that is over.
 
 What others may see of it:
@@ -16,49 +16,28 @@ What others may see of it:
 from __future__ import annotations
 
 import math
-from array import array
 from bisect import bisect_left, bisect_right
 from typing import Any
 
-from llmirage_server.cluster.instance import Instance, StepSpan
-from llmirage_server.cluster.kv_cache import Sequence
+from llmirage_server.cluster.instance import StepSpan
 from llmirage_server.cluster.limits import EngineLimits
-from llmirage_server.cluster.request import Request, Span, StepEnd
+from llmirage_server.cluster.request import Request, StepEnd
 from llmirage_server.cluster.schedulers.base import Step
-from llmirage_server.cluster.schedulers.vllm import VllmScheduler
-from llmirage_server.cluster.steady_batch import SteadyBatch
-from llmirage_server.perf.steady import SteadySteps
-from llmirage_server.perf.step_model import StepBatch
+from llmirage_server.cluster.two_ways import TwoWayInstance
 
 _LOOK_AHEAD = 64  # steps of a run that are worked out together: more might be in vain
 
 
-class CompressedInstance(Instance):
-    """ends_s: when each step ended, in order; the last one may be still in flight.
-
-    While formed, it is in one of three states: in a run of decoding steps (`_run_steps`), in a step that has prompts or
+class CompressedInstance(TwoWayInstance):
+    """While formed, it is in one of three states: in a run of decoding steps (`_run_steps`), in a step that has prompts or
     that an onlooker cut out of a run (`_flight`), or waiting for the next step to begin.
     """
 
-    unfinished = 0  # kept up to date here: routers ask every instance for every request
-    load = 0
-
     def __init__(self, index: int, step_model: Any, limits: EngineLimits, *, front_end_s: float = 0.0) -> None:
         super().__init__(index, step_model, limits, front_end_s=front_end_s)
-        self.ends_s = array("d")
-        self._steady: SteadySteps = step_model.steady
-        scheduler = self.schedulers[0]
-        assert isinstance(scheduler, VllmScheduler)
-        self._scheduler, self._kv = scheduler, scheduler.kv
-        self._batch = SteadyBatch(limits.page_size)
-        self._most_running = limits.max_num_seqs
-        self._formed = True  # the decoding sequences are in the batch; else in the scheduler's own way
         self._event_s = math.inf  # the next event, while formed
         self._event_steps = 0  # how many steps of the run are over then; 0: no more of them are known yet
-        self._flight: Step | None = None  # the step under way, while formed; decodes of the batch not listed
-        self._flight_s = math.inf  # and its end
         self._run_start_s = math.nan  # of the first step that is not yet settled, while a run of decoding steps is under way
-        self._run_steps = 0  # how many it may have
         self._run_ends: list[float] = []  # of its first steps, as far as they were looked for
 
     # --- what the cluster asks ---
@@ -122,11 +101,6 @@ class CompressedInstance(Instance):
             self._begin(start_s)
         return None
 
-    def _count(self) -> None:
-        running, waiting = len(self._scheduler.running), len(self._scheduler.waiting) + len(self._arriving)
-        self.unfinished = waiting + running
-        self.load = 4 * waiting + running
-
     # --- time ---
 
     def _aim(self) -> None:
@@ -135,8 +109,8 @@ class CompressedInstance(Instance):
         if self._run_steps:
             ends = self._run_ends
             scheduler = self._scheduler
-            # Behind somebody who waits, and in a full batch, nobody's arrival changes anything.
-            if arriving and not scheduler.waiting and len(scheduler.running) < self._most_running:
+            # Behind somebody who waits, and in a full batch, an arrival changes nothing.
+            if arriving and (not scheduler.waiting or scheduler.overtaking) and len(scheduler.running) < scheduler.full_from:
                 seen_s = arriving[0][0]
                 while ends[-1] < seen_s and len(ends) < self._run_steps:
                     self._look_ahead()
@@ -190,10 +164,8 @@ class CompressedInstance(Instance):
         A run may always begin: nothing is settled of it before time goes on. A step with prompts may if the front end holds
         back whoever is submitted now, and `alone`: if nobody has finished, to whom a client could answer at once.
         """
-        batch, scheduler, arriving = self._batch, self._scheduler, self._arriving
+        batch, scheduler = self._batch, self._scheduler
         self._start_s = now
-        if arriving and arriving[0][0] <= now:
-            self._take_arrivals(now)
         if batch.size and not scheduler.prefilling and not (scheduler.waiting and scheduler.may_admit(batch.size)):
             if not self._begin_run(now):
                 self._aim()
@@ -209,18 +181,22 @@ class CompressedInstance(Instance):
         """Form a step that may have prompts in it, or stall; False if running sequences find no memory."""
         batch = self._batch
         step = Step()
-        size = batch.size
-        if not self._scheduler.form_beside(step, size, batch.pages(), start_s):
+        decodes = self._scheduler.form_beside(step, batch, start_s)
+        if decodes is None:
             return False
-        if not size and not step.prefill:
+        if not decodes and not step.prefill:
             self._stalled = True
             self._aim()
             return True
-        end_s = start_s + self._steady.step_s(step.prefill, size, batch.context_sum, batch.longest)
-        self.ends_s.append(end_s)
+        end_s = start_s + self._steady.step_s(step.prefill, decodes, batch.context_sum, batch.longest)
+        if decodes or not batch.size:
+            self.ends_s.append(end_s)
+        else:
+            self._standing = True
+            self.prompt_ends_s.append(end_s)
         self._busy_s += end_s - start_s
         if self.trace is not None:
-            self.trace.append(StepSpan(start_s, end_s, 1, sum([chunk[0] for chunk in step.prefill]), size))
+            self.trace.append(StepSpan(start_s, end_s, 1, sum([chunk[0] for chunk in step.prefill]), decodes))
         self._fly(step, end_s)
         self._count()
         return True
@@ -232,15 +208,44 @@ class CompressedInstance(Instance):
 
     def _end_flight(self, step: Step) -> StepEnd | None:
         """The end of a step that may have had prompts in it."""
-        scheduler, batch, now = self._scheduler, self._batch, self._flight_s
+        scheduler, batch, arriving, now = self._scheduler, self._batch, self._arriving, self._flight_s
+        if arriving and arriving[0][0] <= now:
+            self._take_arrivals(now)
         self._flight = None
         self._kv.now_s = now
         for sequence in step.prefill_sequences:
             self._kv.commit(sequence)
-        number = batch.step
-        batch.step = number + 1
-        batch.context_sum += batch.size
-        done = batch.take_done() if batch.next_last == number else []
+        if self._standing:
+            end = self._end_prompts(step, now)
+        else:
+            number = batch.step
+            batch.step = number + 1
+            batch.context_sum += batch.size
+            done = batch.take_done() if batch.next_last == number else []
+            decoded = len(done)
+            for sequence in step.sequences:
+                scheduler.prefilling.discard(sequence)
+                request = sequence.request
+                if not request.produced:
+                    request.first_token_s = now
+                sequence.tokens += 1
+                request.produced += 1
+                if sequence.tokens == sequence.max_tokens:
+                    done.append((sequence, number, number))
+                else:
+                    batch.join(sequence, number)
+            if decoded and scheduler.prompts_first:
+                done = done[decoded:] + done[:decoded]
+            end = self._finish(done, now, self.ends_s) if done else None
+        self._go_on(now, end is None)
+        return end
+
+    def _end_prompts(self, step: Step, now: float) -> StepEnd | None:
+        """The end of a step during which the batch stood still: its end is in no row with those of the batch."""
+        self._standing = False
+        scheduler, batch, ends_s = self._scheduler, self._batch, self.prompt_ends_s
+        number = len(ends_s) - 1
+        done = []
         for sequence in step.sequences:
             scheduler.prefilling.discard(sequence)
             request = sequence.request
@@ -251,10 +256,9 @@ class CompressedInstance(Instance):
             if sequence.tokens == sequence.max_tokens:
                 done.append((sequence, number, number))
             else:
-                batch.join(sequence, number)
-        end = self._finish(done, now) if done else None
-        self._go_on(now, end is None)
-        return end
+                request.spans.append((ends_s, number, number))
+                batch.join(sequence, batch.step)
+        return self._finish(done, now, ends_s) if done else None
 
     # --- runs of decoding steps ---
 
@@ -290,10 +294,12 @@ class CompressedInstance(Instance):
             self._look_ahead()
             self._aim()
             return None
+        batch, arriving = self._batch, self._arriving
+        if arriving and arriving[0][0] <= now:
+            self._take_arrivals(now)
         self._run_steps = 0
         self._count_steps(over, over)
-        batch = self._batch
-        end = self._finish(batch.take_done(), now) if batch.next_last < batch.step else None
+        end = self._finish(batch.take_done(), now, self.ends_s) if batch.next_last < batch.step else None
         self._go_on(now, end is None)
         return end
 
@@ -321,6 +327,8 @@ class CompressedInstance(Instance):
         ends, batch = self._run_ends, self._batch
         if pages := batch.pages(formed):
             self._kv.take(pages * self._kv.page_size)
+        if self._scheduler.counts_steps:
+            self._scheduler.pass_steps(formed)
         self.ends_s.extend(ends if formed == len(ends) else ends[:formed])
         start_s, end_s = self._run_start_s, ends[formed - 1]
         self._busy_s += end_s - start_s
@@ -328,73 +336,3 @@ class CompressedInstance(Instance):
             self.trace.append(StepSpan(start_s, end_s, formed, 0, batch.size))
         batch.step += over
         batch.context_sum += over * batch.size
-
-    # --- coming and going ---
-
-    def _finish(self, done: list[tuple[Sequence, int, int]], now: float) -> StepEnd:
-        """Let go of sequences that have all their tokens; with each come the steps of its first and its last one."""
-        running, kv, ends_s = self._scheduler.running, self._kv, self.ends_s
-        requests = []
-        for sequence, first, last in done:
-            request = sequence.request
-            request.spans.append((ends_s, first, last))
-            request.finished_s = now
-            running.remove(sequence)
-            kv.finish(sequence)
-            del self._sequences[request]
-            requests.append(request)
-        self.unfinished -= len(done)
-        self.load -= len(done)
-        return StepEnd(now, self.index, requests)
-
-    def batches(self) -> list[StepBatch]:
-        if not self._formed:
-            return super().batches()
-        size = self._batch.size
-        if self._flight is None and not self._run_steps:
-            return []
-        prefill = self._flight.prefill if self._flight is not None else ()
-        return [StepBatch(prefill, [self._batch.context_sum // size] * size if size else [])]
-
-    def _dissolve(self) -> None:
-        """From sums to sequences: the plain way from here on."""
-        self._formed = False
-        step, batch = self._flight, self._batch
-        members = batch.dissolve(step is not None)
-        for sequence, first in members:
-            if first < batch.step:
-                sequence.request.spans.append((self.ends_s, first, batch.step - 1))
-        if step is not None:
-            self._flight = None
-            self.ends_s.pop()  # until it has really ended
-            step.sequences[:0] = [sequence for sequence, _ in members]
-            self._free_s[0] = self._flight_s
-            self._flights.append((self._flight_s, [step]))
-
-    def _form(self) -> None:
-        """From sequences to sums, if no step is under way and there is memory for some time."""
-        scheduler, batch, kv = self._scheduler, self._batch, self._kv
-        decoding = len(scheduler.running) - len(scheduler.prefilling)
-        if self._flights or kv.room_tokens < decoding * kv.page_size or not scheduler.prompts_last(decoding):
-            return
-        self._formed = True
-        for sequence in scheduler.running[:decoding]:
-            batch.join(sequence, batch.step)
-        self._aim()
-
-    def _end(self, end_s: float, steps: list[Step]) -> StepEnd | None:
-        """The end of a step that went the plain way."""
-        end = super()._end(end_s, steps)
-        self.ends_s.append(end_s)
-        number, self._batch.step = self._batch.step, self._batch.step + 1
-        finished = []
-        for request in end.emitted if end is not None else ():
-            spans: list[Span] = request.spans
-            if spans and spans[-1][0] is self.ends_s and spans[-1][2] == number - 1:
-                spans[-1] = (self.ends_s, spans[-1][1], number)
-            else:
-                spans.append((self.ends_s, number, number))
-            if not math.isnan(request.finished_s):
-                finished.append(request)
-        self._form()
-        return StepEnd(end_s, self.index, finished) if finished else None

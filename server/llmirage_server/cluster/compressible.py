@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from llmirage_server.cluster.instance_base import Role
 from llmirage_server.cluster.limits import EngineLimits
+from llmirage_server.cluster.schedulers import scheduler_class
 
 
 def can_compress(step_model: object, limits: EngineLimits, role: Role, tiers: int) -> bool:
-    """Whether the rules of an instance are those that `CompressedInstance` knows."""
+    """Whether `CompressedInstance` can stand for an instance: its step times come from sums, its scheduler works with it."""
     return (
         getattr(step_model, "steady", None) is not None
-        and limits.scheduler == "vllm"
-        and limits.schedule_policy == "fcfs"
-        and not limits.long_prefill_token_threshold
-        and not limits.num_speculative_tokens
-        and limits.max_num_batched_tokens >= limits.max_num_seqs
+        and scheduler_class(limits).can_form_beside(limits)
         and role == "both"
         and not tiers
     )

@@ -45,6 +45,21 @@ class SteadyBatch:
         """The longest context of the next step; 0 if nobody is there."""
         return self.step - self._lowest if self.size else 0
 
+    def sequences(self) -> list[Sequence]:
+        """Its sequences, in no order."""
+        return [member[4] for member in self._members]
+
+    def tokens(self) -> list[tuple[Sequence, int]]:
+        """Its sequences, in no order, each with the tokens that it has before the next step."""
+        known = self.step + 1
+        return [(sequence, known - base) for _, _, base, _, sequence in self._members]
+
+    def pages_held(self) -> int:
+        """Pages of all contexts of the next step, without what that step adds."""
+        page, step = self._page, self.step
+        unused = sum([(at - step) % page * sequences for at, sequences in enumerate(self._pages) if sequences])
+        return (self.context_sum + unused) // page
+
     def join(self, sequence: Sequence, first: int) -> None:
         """From the next step on, after all that joined before. first: the step that brought the token it has now."""
         step, tokens = self.step, sequence.tokens

@@ -10,7 +10,7 @@ from llmirage_server.cluster.schedulers.sglang import SglangScheduler
 from llmirage_server.cluster.schedulers.trtllm import TrtllmScheduler
 from llmirage_server.cluster.schedulers.vllm import VllmScheduler
 
-__all__ = ["Scheduler", "Step", "make_scheduler"]
+__all__ = ["Scheduler", "Step", "make_scheduler", "scheduler_class"]
 
 _CLASSES: dict[str, type[Scheduler]] = {"vllm": VllmScheduler, "sglang": SglangScheduler, "trtllm": TrtllmScheduler}
 
@@ -20,4 +20,9 @@ def make_scheduler(limits: EngineLimits, kv: KVCache, role: Role = "both", *, pi
 
     pipelined: `schedule` may be called again before the step that it returned last is completed.
     """
-    return _CLASSES[limits.scheduler](limits, kv, role, pipelined=pipelined)
+    return scheduler_class(limits)(limits, kv, role, pipelined=pipelined)
+
+
+def scheduler_class(limits: EngineLimits) -> type[Scheduler]:
+    """The class that knows the rules of `limits.scheduler`."""
+    return _CLASSES[limits.scheduler]

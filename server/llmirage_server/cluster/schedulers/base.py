@@ -18,6 +18,7 @@ from llmirage_server.cluster.kv_cache import KVCache, Sequence
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.cluster.request import Request, StepEnd
 from llmirage_server.cluster.speculation import Acceptance
+from llmirage_server.cluster.steady_batch import SteadyBatch
 
 
 class Step:
@@ -36,9 +37,17 @@ class Scheduler(ABC):
     """The waiting and the running sequences of one instance, or of one of its attention data-parallel ranks.
 
     reserves: whether it goes by the tokens that sequences are expected to have in the end.
+    prompts_first: whether `Step.sequences` has those of prompt chunks before the decoding ones.
+
+    Of those for an instance that keeps its decoding sequences by itself: see `form_beside`.
+    counts_steps: whether it must be told of steps that it has not formed (`pass_steps`), and of who leaves (`let_go`).
+    overtaking: whether somebody who arrives may be admitted before those who wait.
+    full_from: with so many running, nothing changes when somebody arrives, until one of them leaves.
     """
 
     reserves = True
+    prompts_first = False
+    counts_steps = False
 
     def __init__(self, limits: EngineLimits, kv: KVCache, role: Role = "both", *, pipelined: bool = False) -> None:
         self.kv = kv
@@ -50,6 +59,8 @@ class Scheduler(ABC):
         self._pipelined = pipelined
         self._drafts = limits.num_speculative_tokens
         self._acceptance = Acceptance(self._drafts, limits.acceptance_rate, limits.speculation_seed)
+        self.overtaking = limits.schedule_policy == "priority"
+        self.full_from = limits.max_num_seqs
         self._forget()
 
     def _forget(self) -> None:
@@ -201,6 +212,44 @@ class Scheduler(ABC):
     def _count_preemption(self, sequence: Sequence) -> None:
         sequence.request.preemptions += 1
         self.preemptions += 1
+
+    # --- for an instance that keeps its decoding sequences by itself (compressed.py) ---
+
+    @staticmethod
+    def can_form_beside(limits: EngineLimits) -> bool:
+        """Whether `form_beside` knows all rules of a scheduler with these limits."""
+        return not limits.num_speculative_tokens
+
+    def prompts_last(self, decoding: int) -> bool:
+        """Whether all running sequences behind the first `decoding` ones still compute their prompt."""
+        return self.prefilling.issuperset(self.running[decoding:])
+
+    def may_admit(self, decodes: int) -> bool:
+        """Whether a step with so many decoding sequences could admit someone.
+
+        If not, and nobody computes a prompt, they all decode, and so in every step until someone leaves or arrives.
+        """
+        return bool(
+            self.waiting
+            and len(self.running) < self.limits.max_num_seqs
+            and decodes < self.limits.max_num_batched_tokens
+            and not (self._blocked is self.waiting[0] and self._blocked_at == self.kv.changes)
+        )
+
+    @abstractmethod
+    def form_beside(self, step: Step, batch: SteadyBatch, now: float) -> int | None:
+        """`schedule` of an instance whose decoding sequences are in `batch`, and not up to date themselves.
+
+        Puts the prompts into the step, and takes the memory of all. Returns how many of the batch decode in it: all of them,
+        or 0 where they stand still. None: somebody must give way, which takes `schedule`; it goes on as if this had not been
+        asked.
+        """
+
+    def pass_steps(self, steps: int) -> None:  # noqa: B027 (for those that count them)
+        """So many steps were formed in which all decoded, and nobody was admitted."""
+
+    def let_go(self) -> None:  # noqa: B027 (for those that must know)
+        """Some have finished and are not running any more."""
 
     # --- parts of a step, for `_form` ---
 

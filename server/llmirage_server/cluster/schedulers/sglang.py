@@ -29,6 +29,7 @@ from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.cluster.radix_tree import TOKEN_BYTES
 from llmirage_server.cluster.request import Request, StepEnd
 from llmirage_server.cluster.schedulers.base import Scheduler, Step
+from llmirage_server.cluster.steady_batch import SteadyBatch
 
 _INIT_NEW_TOKEN_RATIO = 0.7  # SGLANG_INIT_NEW_TOKEN_RATIO
 _MIN_NEW_TOKEN_RATIO_FACTOR = 0.14  # SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR
@@ -40,12 +41,17 @@ _IN_BATCH_PREFIX_TOKENS = 32  # IN_BATCH_PREFIX_CACHING_CHECK_THRESHOLD and _DEP
 
 
 class SglangScheduler(Scheduler):
+    counts_steps = True
+
     def __init__(self, limits: EngineLimits, kv: KVCache, role: Role = "both", *, pipelined: bool = False) -> None:
         super().__init__(limits, kv, role, pipelined=pipelined)
         self._init_ratio = min(_INIT_NEW_TOKEN_RATIO * limits.schedule_conservativeness, 1.0)
         self._min_ratio = self._init_ratio * _MIN_NEW_TOKEN_RATIO_FACTOR
         self._decay = (self._init_ratio - self._min_ratio) / _NEW_TOKEN_RATIO_DECAY_STEPS
         self.new_token_ratio = self._init_ratio
+        self.prompts_first = limits.enable_mixed_chunk
+        if limits.schedule_policy == "lpm":
+            self.full_from = sys.maxsize  # a queue is sorted even when nobody can leave it
 
     def _forget(self) -> None:
         super()._forget()
@@ -86,14 +92,17 @@ class SglangScheduler(Scheduler):
 
     # --- prefill ---
 
-    def _prefill(self, step: Step, decoding: int, now: float) -> None:
-        """Fill the step with prompts: what is left of the chunked one, then waiting ones. `decoding` tokens go to others."""
+    def _prefill(self, step: Step, decoding: int, now: float, beside: SteadyBatch | None = None) -> None:
+        """Fill the step with prompts: what is left of the chunked one, then waiting ones. `decoding` tokens go to others.
+
+        beside: where the decoding sequences are, if not with their own fields.
+        """
         limits, kv = self.limits, self.kv
         chunk_left = limits.max_num_batched_tokens - decoding if limits.enable_chunked_prefill else sys.maxsize
         input_left = limits.max_prefill_tokens - decoding
         if self._chunked is None and (self._batch_is_full or not self.waiting):
             return
-        reserved = decoding + self._reserved()
+        reserved = decoding + self._reserved(beside)
         if self._chunked is not None:
             sequence = self._chunked
             new_tokens = self._cut(sequence.tokens - sequence.computed, chunk_left)
@@ -146,10 +155,13 @@ class SglangScheduler(Scheduler):
         """Output tokens that the engine must expect of a request."""
         return min(sequence.expected - sequence.tokens, _CLIP_MAX_NEW_TOKENS)
 
-    def _reserved(self) -> float:
+    def _reserved(self, beside: SteadyBatch | None) -> float:
         """The memory that those who decode are expected to need."""
         clip = _CLIP_MAX_NEW_TOKENS
-        tokens = [min(each.expected - each.tokens, clip) for each in self.running if each not in self.prefilling]
+        if beside is None:
+            tokens = [min(each.expected - each.tokens, clip) for each in self.running if each not in self.prefilling]
+        else:
+            tokens = [min(each.expected - known, clip) for each, known in beside.tokens()]
         return self.new_token_ratio * sum(tokens)
 
     def _sort_by_longest_prefix(self) -> None:
@@ -202,3 +214,29 @@ class SglangScheduler(Scheduler):
         self._drop(sequence)
         self.waiting.append(sequence)
         self._count_preemption(sequence)
+
+    # --- for an instance that keeps its decoding sequences by itself (compressed.py) ---
+
+    def may_admit(self, decodes: int) -> bool:
+        return bool(self.waiting) and not self._batch_is_full
+
+    def form_beside(self, step: Step, batch: SteadyBatch, now: float) -> int | None:
+        if not self.running:
+            self._batch_is_full = False
+        mixed = self.limits.enable_mixed_chunk
+        self._prefill(step, batch.size if mixed else 0, now, batch)
+        if not batch.size or (step.prefill and not mixed):
+            return 0
+        if not self.kv.take(batch.pages() * self.kv.page_size):
+            return 0 if step.prefill else None  # without prompts nothing has changed that `schedule` would not do once
+        if not step.prefill:
+            self._fall()
+        return batch.size
+
+    def pass_steps(self, steps: int) -> None:
+        while steps and self.new_token_ratio != self._min_ratio:
+            self._fall()
+            steps -= 1
+
+    def let_go(self) -> None:
+        self._batch_is_full = False

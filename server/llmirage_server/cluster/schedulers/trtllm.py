@@ -21,6 +21,7 @@ from collections.abc import Iterable
 from llmirage_server.cluster.kv_cache import Sequence
 from llmirage_server.cluster.radix_tree import TOKEN_BYTES
 from llmirage_server.cluster.schedulers.base import Scheduler, Step
+from llmirage_server.cluster.steady_batch import SteadyBatch
 
 
 class TrtllmScheduler(Scheduler):
@@ -78,8 +79,34 @@ class TrtllmScheduler(Scheduler):
                 return False
         return True
 
-    def _start_prompts(self, step: Step, budget: int, now: float) -> None:
-        """Start waiting ones in order, until one does not fit in beside what was promised to others."""
+    def form_beside(self, step: Step, batch: SteadyBatch, now: float) -> int | None:
+        kv, decodes = self.kv, batch.size
+        budget = self.limits.max_num_batched_tokens - decodes
+        decode_tokens = needed = batch.pages() * kv.page_size
+        chunks = []
+        if self.prefilling:
+            if not self.prompts_last(decodes):
+                return None  # a short prompt has gone past a longer one: from now on it is behind it
+            for sequence in self.running[decodes:]:
+                if new_tokens := self._cut(sequence.tokens - sequence.computed, budget):
+                    chunks.append((sequence, new_tokens))
+                    needed += self._needs(sequence, sequence.computed + new_tokens)
+                    budget -= new_tokens
+        if needed > kv.room_tokens:
+            return None
+        kv.take(decode_tokens)
+        for sequence, new_tokens in chunks:
+            kv.allocate(sequence, new_tokens)
+            self._add_chunk(step, sequence, new_tokens)
+        if self.waiting:
+            self._start_prompts(step, budget, now, batch)
+        return decodes
+
+    def _start_prompts(self, step: Step, budget: int, now: float, beside: SteadyBatch | None = None) -> None:
+        """Start waiting ones in order, until one does not fit in beside what was promised to others.
+
+        beside: where the decoding sequences are, if not with their own fields.
+        """
         kv = self.kv
         if (
             not self.waiting
@@ -88,7 +115,7 @@ class TrtllmScheduler(Scheduler):
         ):
             return
         coming = {self._next_block(sequence) for sequence in self.prefilling}
-        promised = self._promised(self.running)
+        promised = self._promised(self.running) if beside is None else self._promised_beside(beside)
         started = len(self.running)
         at = 0
         while budget and at < len(self.waiting) and started < self.limits.max_num_seqs:
@@ -139,6 +166,15 @@ class TrtllmScheduler(Scheduler):
         if not self._reserves_output:
             return sum(self._needs(sequence, sequence.tokens) for sequence in self.prefilling.intersection(started))
         return page * sum([-(-sequence.expected // page) - -(-sequence.computed // page) for sequence in started])
+
+    def _promised_beside(self, batch: SteadyBatch) -> int:
+        """`_promised` to all who run, when the memory of this step is taken."""
+        promised = self._promised(self.prefilling)
+        if self._reserves_output and batch.size:
+            page = self.kv.page_size
+            promised += sum([-(-each.expected // page) for each in batch.sequences()]) * page
+            promised -= (batch.pages_held() + batch.pages()) * page
+        return promised
 
     @property
     def _reserves_output(self) -> bool:

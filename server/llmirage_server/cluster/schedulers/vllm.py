@@ -18,7 +18,9 @@ either; async_scheduling, which decides on a step while the one before runs; the
 from __future__ import annotations
 
 from llmirage_server.cluster.kv_cache import Sequence
+from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.cluster.schedulers.base import Scheduler, Step
+from llmirage_server.cluster.steady_batch import SteadyBatch
 
 
 class VllmScheduler(Scheduler):
@@ -73,28 +75,19 @@ class VllmScheduler(Scheduler):
 
     # --- for an instance that keeps its decoding sequences by itself (compressed.py) ---
 
-    def prompts_last(self, decoding: int) -> bool:
-        """Whether all running sequences behind the first `decoding` ones still compute their prompt."""
-        return self.prefilling.issuperset(self.running[decoding:])
-
-    def may_admit(self, decodes: int) -> bool:
-        """Whether a step with so many decoding sequences could admit someone."""
-        return bool(
-            self.waiting
-            and len(self.running) < self.limits.max_num_seqs
-            and decodes < self.limits.max_num_batched_tokens
-            and not (self._blocked is self.waiting[0] and self._blocked_at == self.kv.changes)
+    @staticmethod
+    def can_form_beside(limits: EngineLimits) -> bool:
+        return (
+            not limits.num_speculative_tokens
+            and not limits.long_prefill_token_threshold
+            and limits.max_num_batched_tokens >= limits.max_num_seqs
         )
 
-    def form_beside(self, step: Step, decodes: int, decode_pages: int, now: float) -> bool:
-        """Form a step beside so many decoding sequences, which need so many pages; False if someone must be preempted.
-
-        Nothing has changed then.
-        """
-        kv, prefilling = self.kv, self.prefilling
+    def form_beside(self, step: Step, batch: SteadyBatch, now: float) -> int | None:
+        kv, prefilling, decodes = self.kv, self.prefilling, batch.size
         budget = self.limits.max_num_batched_tokens - decodes
         chunks = []
-        decode_tokens = needed = decode_pages * kv.page_size
+        decode_tokens = needed = batch.pages() * kv.page_size
         if prefilling:
             for sequence in self.running[len(self.running) - len(prefilling) :]:
                 if new_tokens := min(sequence.tokens - sequence.computed, budget):
@@ -102,7 +95,7 @@ class VllmScheduler(Scheduler):
                     needed += self._needs(sequence, sequence.computed + new_tokens)
                     budget -= new_tokens
         if needed > kv.room_tokens:
-            return False
+            return None
         if decode_tokens:
             kv.take(decode_tokens)
         for sequence, new_tokens in chunks:
@@ -110,7 +103,7 @@ class VllmScheduler(Scheduler):
             self._add_chunk(step, sequence, new_tokens)
         if self.waiting:
             self._admit(step, budget, now)
-        return True
+        return decodes
 
     def _chunk(self, missing: int) -> int:
         """How much of a prompt one step may compute."""
