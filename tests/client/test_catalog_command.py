@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from llmirage_client.cli import main
 from llmirage_client.commands.catalog import LISTS, catalog
+from llmirage_client.study.sweep_file import study_path
 from llmirage_client.workload import registry
 from llmirage_server.cluster.router import ROUTERS
 from llmirage_server.config import ClusterConfig
@@ -105,3 +107,19 @@ def test_an_unknown_list_names_the_choices() -> None:
     assert result.exit_code == 2
     for what in LISTS:
         assert what in result.stderr
+
+
+def test_studies_are_listed_by_the_name_that_sweep_takes() -> None:
+    rows = {row["name"]: row for row in listed("studies")}
+    assert list(rows) == ["bundled:autoscaling", "bundled:pools", "bundled:routers"]
+    assert rows["bundled:routers"]["points"] == 10
+    assert rows["bundled:routers"]["varied"] == ["fixed_schedule_speedup", "router"]
+    for name, row in rows.items():
+        assert study_path(name) == row["file"]
+        assert Path(row["file"]).is_file()
+
+
+def test_an_unknown_study_is_told_with_those_there_are() -> None:
+    result = CliRunner().invoke(main, ["sweep", "bundled:router"])
+    assert result.exit_code == 2
+    assert "routers" in result.stderr

@@ -99,6 +99,24 @@ def _pool(pool: PoolConfig) -> str:
     return f"{role}{pool.instances} x {gpus} {pool.gpu}"
 
 
+def studies() -> list[Row]:
+    from llmirage_client.study.sweep_file import BUNDLED, BUNDLED_DIRECTORY, read_study
+
+    rows = []
+    for path in sorted(BUNDLED_DIRECTORY.glob("*.yaml")):
+        study = read_study(str(path))
+        rows.append(
+            {
+                "name": f"{BUNDLED}{path.stem}",
+                "about": study.name,
+                "points": len(study.points),
+                "varied": study.varied,
+                "file": str(path),
+            }
+        )
+    return rows
+
+
 def gpus() -> list[Row]:
     from llmirage_server.perf.catalogue import common_gpu_sources, list_gpus
 
@@ -234,6 +252,7 @@ def formats() -> list[Row]:
 LISTS: dict[str, Callable[[], list[Row]]] = {
     "workloads": workloads,
     "clusters": clusters,
+    "studies": studies,
     "gpus": gpus,
     "models": models,
     "engines": engines,
@@ -246,7 +265,7 @@ LISTS: dict[str, Callable[[], list[Row]]] = {
 @click.argument("what", type=click.Choice(list(LISTS)))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one object an entry, with the source of every figure.")
 def catalog(what: str, as_json: bool) -> None:
-    """List what is built in: workloads, cluster files, GPUs, models, engines, routers or workload formats."""
+    """List what is built in: workloads, cluster files, studies, GPUs, models, engines, routers or workload formats."""
     rows = LISTS[what]()
     if as_json:
         click.echo(json.dumps(rows, indent=2))
