@@ -8,11 +8,12 @@ from llmirage_client.report.html.blocks import charts, figure, paragraph, table
 from llmirage_client.report.html.charts import Axis, Point, Series, line, pareto
 from llmirage_client.report.html.page import Head, Section, State, Verdict, page
 from llmirage_client.study.sweep import Row, Sweep
-from llmirage_client.study.sweep_table import best, note_of, value
+from llmirage_client.study.sweep_table import best, note_of, scaled, value
 
 _LINES = 7  # points whose clusters are drawn over time
 _COLUMNS = (
     ("gpus", "GPUs", ",.0f"),
+    ("instances_ready", "Instances ready", ",.2f"),
     ("request_per_s", "req/s", ",.3g"),
     ("ttft_p50_ms", "TTFT p50, ms", ",.1f"),
     ("ttft_p99_ms", "TTFT p99, ms", ",.1f"),
@@ -113,6 +114,8 @@ def _table(sweep: Sweep, rows: list[Row]) -> str:
     if not rows:
         return paragraph("No point was worked out.")
     columns = [entry for entry in _COLUMNS if any(not np.isnan(value(row, entry[0])) for row in rows)]
+    if not scaled(rows):
+        columns = [entry for entry in columns if entry[0] != "instances_ready"]
     judged = any("slo_met" in row.figures for row in rows)
     front = best(sweep.rows)
     heads = [*sweep.study.varied, "", *(heading for _, heading, _ in columns), *(["SLO"] if judged else []), "Note"]

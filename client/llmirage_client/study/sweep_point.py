@@ -72,7 +72,9 @@ def figures_of(simulation: Simulation, slo: str | None = None) -> dict[str, Any]
     """Plain numbers by name; None where there is none."""
     summary = simulation.summary
     figures: dict[str, Any] = {}
-    for name in ("gpus", "requests", "failed_requests", "duration_s", "request_per_s", "output_tok_per_s"):
+    for name in ("gpus", "instances_ready", "instances_most", "requests", "failed_requests", "duration_s"):
+        figures[name] = summary[name]
+    for name in ("request_per_s", "output_tok_per_s", "total_tok_per_s"):
         figures[name] = summary[name]
     figures["output_tok_per_s_per_gpu"] = summary["output_tok_per_s_per_gpu"]
     tpot = summary["tpot_ms"]

@@ -25,6 +25,7 @@ _ROWS_SHOWN = 60
 _REASONS_SHOWN = 8
 _COLUMNS = (  # figure, heading, format
     ("gpus", "GPUs", ",.0f"),
+    ("instances_ready", "ready", ",.2f"),
     ("ttft_p99_ms", "TTFT p99", ",.0f"),
     ("tpot_mean_ms", "TPOT", ",.2f"),
     ("latency_mean_ms", "latency", ",.0f"),
@@ -37,16 +38,19 @@ _SHORT = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "latency": "latency"}
 
 
 def records(sweep: Sweep) -> list[dict[str, Any]]:
-    """A flat record of each point: number, what is varied, status, reason, figures."""
+    """A flat record of each point: number, what is varied, status, reason, figures.
+
+    A figure that has the name of what is varied, as `requests` may, goes by result_NAME.
+    """
     varied = sweep.study.varied
     figures = list(dict.fromkeys(name for row in sweep.rows for name in row.figures))
     return [
         {
-            "point": row.point.number,
+            "number": row.point.number,
             **{name: row.point.varied.get(name) for name in varied},
             "status": row.status,
             "reason": row.reason,
-            **{name: row.figures.get(name) for name in figures},
+            **{f"result_{name}" if name in varied else name: row.figures.get(name) for name in figures},
             "cpu_s": row.cpu_s,
         }
         for row in sweep.rows
@@ -58,7 +62,7 @@ def write_tables(sweep: Sweep, folder: Path) -> list[Path]:
     rows = records(sweep)
     path = folder / "results.csv"
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]) if rows else ["point"])
+        writer = csv.DictWriter(file, list(rows[0]) if rows else ["number"])
         writer.writeheader()
         writer.writerows(rows)
     written = [path]
@@ -66,8 +70,21 @@ def write_tables(sweep: Sweep, folder: Path) -> list[Path]:
         pa: Any = importlib.import_module("pyarrow")
         parquet: Any = importlib.import_module("pyarrow.parquet")
         written.append(folder / "results.parquet")
-        parquet.write_table(pa.Table.from_pylist(rows), str(written[-1]))
+        varied = sweep.study.varied
+        columns = {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
+        table = pa.table({name: _typed(column) if name in varied else column for name, column in columns.items()})
+        parquet.write_table(table, str(written[-1]))
     return written
+
+
+def _typed(texts: list[str | None]) -> list[Any]:
+    """Numbers, where all are; what is varied is kept as it was written."""
+    for kind in (int, float):
+        try:
+            return [None if text is None else kind(text) for text in texts]
+        except ValueError:
+            continue
+    return texts
 
 
 def best(rows: Sequence[Row]) -> set[int]:
@@ -76,6 +93,16 @@ def best(rows: Sequence[Row]) -> set[int]:
     x = np.array([value(row, "user_tok_per_s") for row in done], dtype=np.float64)
     y = np.array([value(row, "output_tok_per_s_per_gpu") for row in done], dtype=np.float64)
     return {done[index].point.number for index in frontier(x, y, "more", "more")} if done else set()
+
+
+def scaled(rows: Sequence[Row]) -> bool:
+    """Whether instances came or went in one of the points."""
+    for row in rows:
+        pools = () if row.point.config is None else row.point.config.all_pools
+        ready = value(row, "instances_ready")
+        if not np.isnan(ready) and abs(ready - sum(pool.instances for pool in pools)) > 1e-9:
+            return True
+    return False
 
 
 def value(row: Row, name: str) -> float:
@@ -94,9 +121,12 @@ def blocks(sweep: Sweep, folder: Path, files: Sequence[str]) -> Iterator[Rendera
         if len(rows) > _ROWS_SHOWN:
             yield f"... and {plural(len(rows) - _ROWS_SHOWN, 'point')} more, in {folder / 'results.csv'}"
         gpus = {value(row, "gpus") for row in rows}
-        alike = f"{plural(int(gpus.pop()), 'GPU')} in every point. " if len(rows) > 1 and len(gpus) == 1 else ""
+        most = " at most" if scaled(rows) else ""
+        alike = f"{plural(int(gpus.pop()), 'GPU')}{most} in every point. " if len(rows) > 1 and len(gpus) == 1 else ""
+        ready = "ready: instances that accept requests, in the mean over time. " if most else ""
         yield (
-            f"{alike}TTFT, TPOT and latency (means, where not said otherwise) in ms; user: output tokens/s of one user, "
+            f"{alike}{ready}"
+            "TTFT, TPOT and latency (means, where not said otherwise) in ms; user: output tokens/s of one user, "
             "1/TPOT; GPU: output tokens/s of one GPU; USD/M: per million output tokens. *: no other point is better in both "
             "user and GPU."
         )
@@ -118,6 +148,8 @@ def _table(sweep: Sweep, rows: Sequence[Row]) -> RenderableType:
     columns = [
         entry for entry in columns if entry[0] != "cached_token_share" or any(value(row, entry[0]) > 0 for row in rows)
     ]
+    if not scaled(rows):
+        columns = [entry for entry in columns if entry[0] != "instances_ready"]
     if len(rows) > 1 and len({value(row, "gpus") for row in rows}) == 1:
         columns = [entry for entry in columns if entry[0] != "gpus"]  # said below the table
     judged = any("slo_met" in row.figures for row in rows)

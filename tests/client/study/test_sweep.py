@@ -226,3 +226,64 @@ def test_a_process_that_dies_costs_its_own_item_alone() -> None:
     found = dict(Processes(2).map(_half, [1, 2, 3, 4, 5]))
     assert isinstance(found.pop(2), WorkerDied)
     assert found == {0: 0.5, 1: 1.0, 3: 2.0, 4: 2.5}
+
+
+SCALED = """\
+model: llama-3.1-8b
+gpu: h100_sxm
+instances: 3
+isl: 500
+osl: 100
+requests: 200
+request_rate: 40
+grid:
+  requests: [150, 200]
+points:
+  - {name: all the time}
+  - {name: as needed, scale_on_concurrency: 10, min_instances: 1, start_up_s: 1, scale_interval_s: 0.5}
+"""
+
+
+def test_what_autoscaling_did_is_in_the_table_and_in_the_file(tmp_path: Path) -> None:
+    path, out = tmp_path / "study.yaml", tmp_path / "out"
+    path.write_text(SCALED)
+    outcome = CliRunner().invoke(main, ["sweep", str(path), "--artifact-dir", str(out), "--workers", "1"])
+    assert outcome.exit_code == 0, outcome.output
+    assert "3 GPUs at most in every point. ready: instances" in " ".join(outcome.stdout.split())
+    with (out / "results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    steady, scaled = rows[0], rows[2]
+    assert [row["number"] for row in rows] == ["1", "2", "3", "4"]
+    assert (steady["point"], scaled["point"]) == ("all the time", "as needed")
+    assert (steady["requests"], steady["result_requests"]) == ("150", "150")
+    assert (float(steady["instances_ready"]), int(steady["instances_most"])) == (3.0, 3)
+    assert 1.0 < float(scaled["instances_ready"]) < 3.0
+    assert float(scaled["gpu_hours"]) < float(steady["gpu_hours"])
+    assert "Instances ready" in (out / "study.html").read_text()
+
+
+def test_without_autoscaling_nobody_is_told_how_many_are_ready(tmp_path: Path) -> None:
+    path, out = tmp_path / "study.yaml", tmp_path / "out"
+    path.write_text(STUDY)
+    outcome = CliRunner().invoke(main, ["sweep", str(path), "--artifact-dir", str(out), "--workers", "1"])
+    assert "ready" not in outcome.stdout
+    assert "Instances ready" not in (out / "study.html").read_text()
+
+
+def test_parquet_has_the_rows_of_the_csv_with_numbers_as_numbers(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="results.parquet needs pyarrow: pip install 'llmirage[parquet]'")
+    path, out = tmp_path / "study.yaml", tmp_path / "out"
+    path.write_text(STUDY.replace("{slow: 2, fast: 8}", "[2, 0.5]"))
+    outcome = CliRunner().invoke(main, ["sweep", str(path), "--artifact-dir", str(out), "--workers", "1"])
+    assert "results.csv, results.parquet" in " ".join(outcome.stdout.split())
+    table = parquet.read_table(out / "results.parquet").to_pylist()
+    with (out / "results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [list(row) for row in table] == [list(row) for row in rows]
+    for typed, text in zip(table, rows, strict=True):
+        assert typed["gpu"] == text["gpu"]
+        assert typed["tp"] == int(text["tp"])
+        assert typed["request_rate"] == float(text["request_rate"])
+        assert typed["ttft_p99_ms"] == (float(text["ttft_p99_ms"]) if text["ttft_p99_ms"] else None)
+    assert table[0]["slo_met"] is True
+    assert table[2]["status"] == "refused"
