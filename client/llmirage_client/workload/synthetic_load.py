@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -58,9 +59,10 @@ def synthetic_load(
     ids = _Ids(shared_prefix_tokens, abs(seed)) if shared_prefix_tokens else None
     sessions: dict[str, Session] = {}
     done = 0
+    draw_turns = _drawn(turn_counts, lambda: turn_counts.count(source, least=1))
     while done < requests:
-        count = min(turn_counts.count(source, least=1), requests - done)
-        delays_s = [0.0, *waits_s.sample(source, count - 1).tolist()]
+        count = min(draw_turns(), requests - done)
+        delays_s = [0.0, *waits_s.sample(source, count - 1).tolist()] if count > 1 else [0.0]
         lengths = list(zip(inputs[done : done + count], outputs[done : done + count], strict=True))
         specs = _lengths_only(lengths) if ids is None else ids.chain(lengths)
         name = f"request_{len(sessions) + 1}" if count == 1 else f"session_{len(sessions) + 1}"
@@ -82,6 +84,11 @@ def _read(value: Any, field: str, least: float, most: float, problems: list[Prob
     except DistributionError as error:
         problems.append(Problem(str(error), field=field))
         return read_distribution(least)
+
+
+def _drawn(distribution: Distribution, draw: Callable[[], int]) -> Callable[[], int]:
+    """`draw`, or what always comes of it: drawing one number costs as much as a session."""
+    return repeat(draw()).__next__ if distribution.kind == "constant" else draw
 
 
 def _lengths_only(lengths: Sequence[tuple[int, int]]) -> list[TokenSpec]:
