@@ -24,6 +24,8 @@ Answers = Sequence[Mapping[str, Floats]]  # by run, what the cluster does: FIGUR
 Simulate = Callable[[Mapping[str, float]], Answers]
 
 _KINDS = ("ttft", "tpot")
+_IN_TPOT = ("decode_scale", "host_step_ms")
+_IN_TTFT = ("prefill_scale", "front_end_ms")
 _FLOOR_S = {"ttft": 1e-3, "tpot": 1e-5}  # what is added before the logarithm: nobody measures finer
 _LEAST_SPREAD = 0.002  # of logarithms
 _HUBER = 1.345
@@ -32,6 +34,28 @@ _TRIES = 5
 _MOST_GROUPS, _FEW_IN_GROUP = 12, 10
 _FINE = 0.02  # of the wide differences, for single requests
 _JUMP = 6.0  # times the median: a derivative beyond that is of a request that met another step
+
+
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """One grouping: of which kind, the requests that are used, the group of each, its weight, and what each group weighs."""
+
+    kind: int
+    used: Bools
+    at: Ints
+    weights: Floats
+    scale: Floats
+
+    def means(self, values: Floats) -> Floats:
+        """Of values (one for each request there is), by group, times the weight of the group; shape (groups,)."""
+        there = self.scale > 0
+        sums = np.bincount(self.at, self.weights * values[self.used], self.scale.size)[there]
+        found: Floats = sums / np.bincount(self.at, self.weights, self.scale.size)[there] * self.scale[there]
+        return found
+
+    def cost(self, logs: Floats) -> float:
+        """The squares, with these weights, of logarithms by kind and request."""
+        return float((self.means(logs[self.kind]) ** 2).sum())
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,28 +70,32 @@ class System:
     jacobian: Floats
     groups: list[tuple[int, Ints]]
 
-    def rows(self, kept: Bools | None = None) -> tuple[Floats, Floats]:
-        """Derivatives (rows, factors) and residuals (rows,), both in units of the residual's own spread."""
-        left, right = [], []
+    def weighed(self, kept: Bools | None = None) -> list[Weighed]:
+        """Each grouping with its weights, by how far the requests of a group are apart at x."""
+        found = []
         for kind, group in self.groups:
             used = group >= 0 if kept is None else (group >= 0) & kept
             if not used.any():
                 continue
-            logs, slopes, at = self.logs[kind][used], self.jacobian[kind][used], group[used]
+            logs, at = self.logs[kind][used], group[used]
             number = int(at.max()) + 1
-            middle = _medians(logs, at, number) if number < at.size else np.zeros(number)
-            apart = np.abs(logs - middle[at])
-            spread = max(1.4826 * float(np.median(apart)), _LEAST_SPREAD)
+            if number < at.size:  # a group of requests that are alone follows the engine closer than one that is crowded
+                apart = np.abs(logs - _medians(logs, at, number)[at])
+                spread = np.maximum(1.4826 * _medians(apart, at, number), _LEAST_SPREAD)[at]
+            else:
+                apart = np.abs(logs)
+                spread = np.full(at.size, max(1.4826 * float(np.median(apart)), _LEAST_SPREAD))
             weights = 1.0 / np.maximum(apart / (_HUBER * spread), 1.0)
             if number == at.size:  # single requests
-                weights = np.where(_jumps(slopes), 0.0, weights)
-            total = np.bincount(at, weights, number)
-            there = total > 0
-            scale = np.sqrt(total[there]) / spread
-            means = [np.bincount(at, weights * column, number)[there] / total[there] for column in (logs, *slopes.T)]
-            right.append(means[0] * scale)
-            left.append(np.stack(means[1:], axis=-1) * scale[:, None])
-        return np.concatenate(left), np.concatenate(right)
+                weights = np.where(_jumps(self.jacobian[kind][used]), 0.0, weights)
+            found.append(Weighed(kind, used, at, weights, np.sqrt(np.bincount(at, weights / spread**2, number))))
+        return found
+
+    def rows(self, kept: Bools | None = None) -> tuple[Floats, Floats]:
+        """Derivatives (rows, factors) and residuals (rows,), both in units of the residual's own spread."""
+        weighed = self.weighed(kept)
+        left = [np.stack([each.means(column) for column in self.jacobian[each.kind].T], axis=-1) for each in weighed]
+        return np.concatenate(left), np.concatenate([each.means(self.logs[each.kind]) for each in weighed])
 
     def step(self, kept: Bools | None = None, damping: float = 0.0) -> Floats:
         """Where to go from x, by the requests that are kept."""
@@ -77,18 +105,6 @@ class System:
         normal += np.diag(damping * np.diag(normal) + 1e-9)
         step: Floats = np.linalg.solve(normal, -(a * b[:, None]).sum(axis=0))
         return step
-
-    def cost(self) -> float:
-        """To compare fits: half squares that become straight far out (Huber), over the least spread there can be."""
-        found = 0.0
-        for kind, group in self.groups:
-            used = group >= 0
-            at = group[used]
-            means = np.bincount(at, self.logs[kind][used]) / np.maximum(np.bincount(at), 1)
-            counts = np.bincount(at)
-            size = np.abs(means)
-            found += float((counts * np.where(size < 0.3, size**2, 0.6 * size - 0.09)).sum()) / _COST_UNIT[_KINDS[kind]]
-        return found
 
     def covariance(self) -> tuple[Floats, Floats]:
         """Of the factors for residuals of spread 1, and how long each column of the derivatives is."""
@@ -108,9 +124,6 @@ class System:
         return np.asarray(np.sqrt(np.maximum(np.diag(covariance), 0.0) * spread))
 
 
-_COST_UNIT = {"ttft": 0.02**2, "tpot": 0.005**2}  # TPOT is the quieter of the two
-
-
 @dataclass
 class Fit:
     """A fit over all runs. `free`: the factors that are being fitted; x has a value for each (see Factor.x)."""
@@ -125,7 +138,14 @@ class Fit:
     def __post_init__(self) -> None:
         self.measured = {name: np.concatenate([run.figures[name] for run in self.runs]) for name in FIGURES}
         self.counted = np.concatenate([run.counted for run in self.runs])
-        self._wide = self._groupings()
+        new = np.concatenate([run.asked.prompt - run.asked.shared for run in self.runs])
+        context = np.concatenate([run.asked.prompt + run.asked.output // 2 for run in self.runs])
+        load = np.concatenate([run.load for run in self.runs])
+        alone = np.concatenate([run.alone for run in self.runs])
+        everybody = np.ones_like(alone)
+        self._ttft_alone = self._grouped("ttft", alone, new)
+        self._ttft = [*self._grouped("ttft", ~alone, new), *self._grouped("ttft", everybody, load)]
+        self._tpot = [*self._grouped("tpot", everybody, load), *self._grouped("tpot", everybody, context)]
 
     def simulated(self, values: Mapping[str, float]) -> dict[str, Floats]:
         """FIGURES of all requests, s."""
@@ -141,8 +161,16 @@ class Fit:
         return np.array([factor.bounded(float(v)) for v, factor in zip(x, self.free, strict=True)], dtype=np.float64)
 
     def by_groups(self, x: Floats) -> System:
-        """The best factors from x on, by means over groups."""
-        return self._descend(x, self._wide, 1.0)
+        """The best factors from x on, by means over groups.
+
+        First each where it shows without much else: in TPOT, and in the TTFT of requests that are alone. From there the way
+        of all together is short; the long way has many pits, because requests in a crowd jump about.
+        """
+        for names, groups in ((_IN_TPOT, self._tpot), (_IN_TTFT, self._ttft_alone)):
+            fixed = [factor.name not in names for factor in self.free]
+            if groups and not all(fixed):
+                x = self._descend(x, groups, 1.0, fixed).x
+        return self._descend(x, [*self._ttft_alone, *self._ttft, *self._tpot], 1.0)
 
     def by_request(self, wide: System) -> System:
         """Better ones, if single requests follow the engine; else the same."""
@@ -150,15 +178,20 @@ class Fit:
         fine = self._descend(wide.x, single, _FINE)
         return fine if _spread(fine.logs) < 0.5 * _spread(wide.logs) else wide
 
-    def _descend(self, x: Floats, groups: list[tuple[int, Ints]], width: float) -> System:
+    def _descend(
+        self, x: Floats, groups: list[tuple[int, Ints]], width: float, fixed: Sequence[bool] | None = None
+    ) -> System:
+        fixed = fixed or [False] * len(self.free)
         damping = 1e-3
-        system = System(x, self._logs(x), self._slopes(x, width), groups)
+        system = System(x, self._logs(x), self._slopes(x, width, fixed), groups)
         for _ in range(_ROUNDS):
             found: System | None = None
+            weighed = system.weighed()
+            cost = sum(each.cost(system.logs) for each in weighed)
             for _ in range(_TRIES):
                 moved = self.bounded(system.x + system.step(damping=damping))
                 there = System(moved, self._logs(moved), system.jacobian, groups)
-                if there.cost() < system.cost():
+                if sum(each.cost(there.logs) for each in weighed) < cost:
                     found = there
                     damping = max(damping / 10, 1e-6)
                     break
@@ -166,7 +199,7 @@ class Fit:
             if found is None:
                 break
             moves = np.abs(found.x - system.x)
-            system = System(found.x, found.logs, self._slopes(found.x, width), groups)
+            system = System(found.x, found.logs, self._slopes(found.x, width, fixed), groups)
             if all(move < factor.enough * width**0.5 for move, factor in zip(moves, self.free, strict=True)):
                 break
         return system
@@ -181,11 +214,14 @@ class Fit:
             self._known[key] = np.where(self.counted, np.array(rows), 0.0)
         return self._known[key]
 
-    def _slopes(self, x: Floats, width: float) -> Floats:
-        """Derivatives of `_logs`, shape (kinds, requests, factors)."""
+    def _slopes(self, x: Floats, width: float, fixed: Sequence[bool]) -> Floats:
+        """Derivatives of `_logs`, shape (kinds, requests, factors); 0 for factors that are not to be moved."""
         base = self._logs(x)
         columns = []
         for i, factor in enumerate(self.free):
+            if fixed[i]:
+                columns.append(np.zeros_like(base))
+                continue
             moved = x.copy()
             moved[i] += factor.step * width
             columns.append((self._logs(moved) - base) / (factor.step * width))
@@ -195,13 +231,10 @@ class Fit:
         usable: Bools = self.counted & ~np.isnan(self.measured[_KINDS[kind]])
         return usable
 
-    def _groupings(self) -> list[tuple[int, Ints]]:
-        """TTFT by what is new in the prompt and by load; TPOT by load and by context."""
-        new = np.concatenate([run.asked.prompt - run.asked.shared for run in self.runs])
-        context = np.concatenate([run.asked.prompt + run.asked.output // 2 for run in self.runs])
-        load = np.concatenate([run.load for run in self.runs])
-        features = ((0, new), (0, load), (1, load), (1, context))
-        return [(kind, _quantiles(values, self._usable(kind))) for kind, values in features]
+    def _grouped(self, kind: str, chosen: Bools, feature: npt.NDArray[np.generic]) -> list[tuple[int, Ints]]:
+        """A grouping of the chosen requests by like values of a feature; none if nothing is known of them."""
+        used = self._usable(_KINDS.index(kind)) & chosen
+        return [(_KINDS.index(kind), _quantiles(feature, used))] if used.any() else []
 
 
 def _quantiles(values: npt.NDArray[np.generic], used: Bools) -> Ints:

@@ -44,6 +44,7 @@ class MeasuredRun:
     figures: Mapping[str, Floats]
     counted: npt.NDArray[np.bool_]
     load: Floats  # requests under way in the middle of each
+    alone: npt.NDArray[np.bool_]  # nobody else was under way from when it went out to its first token
     notes: list[str] = field(default_factory=list)
 
 
@@ -87,6 +88,7 @@ def _of_folder(path: Path) -> MeasuredRun:
         conversation=columns.conversation,
         counted=columns.measured,
         slots=slots,
+        number=np.array([record.session_num for record in result.records], dtype=np.int64),
     )
 
 
@@ -175,13 +177,15 @@ def _run(
     continues: npt.NDArray[np.int64] | None = None,
     conversation: npt.NDArray[np.int64] | None = None,
     counted: npt.NDArray[np.bool_] | None = None,
+    number: npt.NDArray[np.int64] | None = None,
 ) -> MeasuredRun:
+    """number: what tells the order of requests that went out at the same moment."""
     n = start_s.size
     good = ok & (np.nan_to_num(prompt) >= 1) & (np.nan_to_num(output) >= 1) & ~np.isnan(start_s) & ~np.isnan(last_s)
     notes = []
     if left := n - int(good.sum()):
         notes.append(f"{place}: {left} of {n} requests failed or have no token counts and are left out, also as load")
-    order = np.argsort(start_s, kind="stable")
+    order = np.argsort(start_s, kind="stable") if number is None else np.lexsort((number, start_s))
     order = order[good[order]]
     place_of = np.full(n + 1, -1)
     place_of[order] = np.arange(order.size)
@@ -196,13 +200,17 @@ def _run(
     after, due = _chains(start, end, before, slots)
     shared = _shared(prompt_n, output_n, before, None if cached is None else cached[order])
     middle = (start + last_s[order]) / 2
-    load = np.searchsorted(start, middle, side="right") - np.searchsorted(np.sort(last_s[order]), middle, side="right")
+    last = np.sort(last_s[order])
+    load = np.searchsorted(start, middle, side="right") - np.searchsorted(last, middle, side="right")
+    begun = np.searchsorted(start, np.where(np.isnan(first), start, first), side="left")
+    alone = begun - np.searchsorted(last, start, side="right") <= 1
     return MeasuredRun(
         place,
         Asked(due, after, prompt_n, output_n, shared, before, talk),
         {"ttft": _positive(ttft), "tpot": _positive(tpot), "latency": _positive(latency)},
         np.ones(order.size, dtype=bool) if counted is None else counted[order],
         load.astype(np.float64),
+        alone,
         notes,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from click.testing import CliRunner
 from llmirage_client.cli import main
 from llmirage_client.load.options import RunOptions
 from llmirage_client.report.files import write_artifacts
+from llmirage_client.study.calibration import calibrate
 from llmirage_client.study.engine_file import Replays, changed_fields, engine_text
 from llmirage_client.study.measured_run import FIGURES, MeasuredRunError, read_measured
 from llmirage_client.study.simulation import simulate
@@ -66,6 +68,51 @@ def test_the_factors_of_a_server_are_found_within_three_percent(folder: Path) ->
         config = ClusterConfig(engine=engine, **DEPLOYMENT)  # type: ignore[arg-type]
         ttfts.append(simulate(config, workload, RunOptions(concurrency=1)).summary["ttft_ms"]["mean"])
     assert ttfts[0] == pytest.approx(ttfts[1], rel=0.02)
+
+
+def test_a_machine_that_is_late_now_and_then_does_not_count_as_front_end(folder: Path) -> None:
+    """A third of the first tokens some milliseconds late, never early: means would have it all in the front end."""
+    run = read_measured(str(folder / "run"))
+    draw = np.random.default_rng(3)
+    late_s = np.where(draw.random(len(run.asked)) < 0.33, draw.exponential(0.004, len(run.asked)), 0.0)
+    figures = {"ttft": run.figures["ttft"] + late_s, "tpot": run.figures["tpot"], "latency": run.figures["latency"] + late_s}
+    config = ClusterConfig(engine="vllm", **DEPLOYMENT)  # type: ignore[arg-type]
+    profile = engine_fields(config)
+    with Replays(config, profile, profile, [replace(run, figures=figures)]) as replays:
+        values = calibrate([replace(run, figures=figures)], replays, profile).values
+    assert late_s.mean() > 0.001
+    assert values["decode_scale"] == pytest.approx(1.3, rel=0.01)
+    assert values["prefill_scale"] == pytest.approx(0.8, rel=0.03)
+    assert values["front_end_ms"] == pytest.approx(5.0, abs=0.3)
+
+
+def test_requests_of_one_moment_keep_the_order_in_which_they_went_out(tmp_path: Path) -> None:
+    """Records are written as replies end; a batch that begins at once must be asked for again in its own order."""
+    workload = synthetic_load("500:4000", "20:90", 40, turns="1", wait_s="0", shared_prefix_tokens=0, seed=6)
+    config = ClusterConfig(engine="vllm", **DEPLOYMENT)  # type: ignore[arg-type]
+    simulation = simulate(config, workload, RunOptions(concurrency=8))
+    write_artifacts(simulation.result, tmp_path / "run", metrics=simulation.metrics)
+    run = read_measured(str(tmp_path / "run"))
+    assert np.count_nonzero((run.asked.due_s == 0) & (run.asked.after < 0)) == 8
+    with Replays(config, engine_fields(config), engine_fields(config), [run]) as replays:
+        [answer] = replays({})
+    for name in FIGURES:
+        np.testing.assert_allclose(answer[name], run.figures[name], rtol=1e-4)
+
+
+def test_who_is_alone(tmp_path: Path) -> None:
+    content = {
+        "input_lens": [9, 9, 9, 9],
+        "output_lens": [2, 2, 2, 2],
+        "ttfts": [0.5, 0.5, 0.5, 0.5],
+        "itls": [[0.5], [0.5], [0.5], [2.5]],
+        "start_times": [0.0, 0.75, 3.0, 3.25],
+        "request_rate": 2.0,
+    }
+    file = tmp_path / "vllm.json"
+    file.write_text(json.dumps(content))
+    # The first: the next begins when its first token is there. The second comes while that one still decodes.
+    assert read_measured(str(file)).alone.tolist() == [True, False, False, False]
 
 
 def test_what_runs_cannot_show_keeps_its_value(folder: Path, tmp_path: Path) -> None:
