@@ -26,6 +26,7 @@ Floats = npt.NDArray[np.float64]
 
 EVALSCOPE_FILE = "benchmark_data.db"
 FIGURES = ("ttft", "tpot", "latency")
+_LATE_CLIENT_MS = 2.0  # an idle loop's timers are late by up to one, to which it rounds them
 
 
 class MeasuredRunError(ValueError):
@@ -76,7 +77,7 @@ def _of_folder(path: Path) -> MeasuredRun:
     )
     times = [result.speed * t for t in (columns.start_s, columns.first_s, columns.last_s, columns.end_s)]
     streamed = columns.streamed
-    return _run(
+    run = _run(
         str(path),
         *times,
         first_known=streamed,
@@ -90,6 +91,13 @@ def _of_folder(path: Path) -> MeasuredRun:
         slots=slots,
         number=np.array([record.session_num for record in result.records], dtype=np.int64),
     )
+    late_ms = None if result.client_cost is None else result.client_cost.timers_late_p95_ms
+    if late_ms is not None and late_ms > _LATE_CLIENT_MS:
+        run.notes.append(
+            f"{path}: this client was late itself, its timers by {late_ms:.1f} ms (95th percentile). What its machine adds to "
+            "first tokens counts as front end here; measure again on an idle one"
+        )
+    return run
 
 
 def _of_vllm(path: Path) -> MeasuredRun:

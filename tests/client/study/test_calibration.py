@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -98,6 +99,16 @@ def test_requests_of_one_moment_keep_the_order_in_which_they_went_out(tmp_path: 
         [answer] = replays({})
     for name in FIGURES:
         np.testing.assert_allclose(answer[name], run.figures[name], rtol=1e-4)
+
+
+def test_a_client_that_was_late_is_told_of(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "run", tmp_path / "run")
+    file = tmp_path / "run" / "profile_export_aiperf.json"
+    summary = json.loads(file.read_text())
+    for late_ms, told in ((1.4, False), (3.25, True)):
+        summary["llmirage"]["client"]["timers_late_p95_ms"] = late_ms
+        file.write_text(json.dumps(summary))
+        assert any("its timers by 3.2 ms" in note for note in read_measured(str(tmp_path / "run")).notes) is told
 
 
 def test_who_is_alone(tmp_path: Path) -> None:
