@@ -94,8 +94,8 @@ def _of_folder(path: Path) -> MeasuredRun:
     late_ms = None if result.client_cost is None else result.client_cost.timers_late_p95_ms
     if late_ms is not None and late_ms > _LATE_CLIENT_MS:
         run.notes.append(
-            f"{path}: this client was late itself, its timers by {late_ms:.1f} ms (95th percentile). What its machine adds to "
-            "first tokens counts as front end here; measure again on an idle one"
+            f"{path}: this client was late itself, its timers by {late_ms:.1f} ms (95th percentile). What its machine "
+            "adds to first tokens counts as front end here; measure again on an idle one"
         )
     return run
 
