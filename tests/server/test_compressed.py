@@ -23,8 +23,8 @@ from llmirage_server.perf.deployment import Deployment
 
 
 @cache
-def step_model(model: str = "Qwen/Qwen3-8B", gpu: str = "h100_sxm", **options: Any) -> Any:
-    return Deployment.create(model, gpu, **options).step_model()
+def step_model(model: str) -> Any:
+    return Deployment.create(model, "h100_sxm").step_model()
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class Ask:
 class Plan:
     limits: EngineLimits
     asks: tuple[Ask, ...]
+    model: str = "Qwen/Qwen3-8B"
     instances: int = 2
     router: str = "round_robin"
     front_end_s: float = 0.0
@@ -55,7 +56,7 @@ class Plan:
 def outcome(plan: Plan, compressed: bool) -> list[Any]:
     """For every request: its token times, and what else is known of it; then what was read in between."""
     kind: Any = CompressedInstance if compressed else Instance
-    made = [kind(i, step_model(), plan.limits, front_end_s=plan.front_end_s) for i in range(plan.instances)]
+    made = [kind(i, step_model(plan.model), plan.limits, front_end_s=plan.front_end_s) for i in range(plan.instances)]
     cluster = Cluster(made, make_router(plan.router, 3), events=plan.events)
     rng = np.random.default_rng(7)
     beginnings = [rng.integers(0, 9, 4000, dtype=np.int32) for _ in range(3)]
@@ -136,6 +137,8 @@ RULES: dict[str, dict[str, Any]] = {
     "sglang, few new tokens": {"scheduler": "sglang", "max_prefill_tokens": 200, "schedule_conservativeness": 0.2},
     "trtllm": {"scheduler": "trtllm"},
     "trtllm max_utilization": {"scheduler": "trtllm", "capacity_scheduler_policy": "max_utilization"},
+    "windows": {"model": "openai/gpt-oss-20b"},  # of 128 tokens, in every other layer
+    "windows, sglang": {"model": "openai/gpt-oss-20b", "scheduler": "sglang"},
 }
 
 
@@ -170,9 +173,10 @@ EVENTS = st.lists(
 ).map(tuple)
 
 
-def plans(rules: dict[str, Any]) -> st.SearchStrategy[Plan]:
+def plans(model: str = "Qwen/Qwen3-8B", **rules: Any) -> st.SearchStrategy[Plan]:
     return st.builds(
         Plan,
+        model=st.just(model),
         limits=limits(rules),
         asks=ASKS,
         router=st.sampled_from(["round_robin", "least_loaded", "kv_aware", "prefix", "power_of_two"]),
@@ -186,8 +190,8 @@ def plans(rules: dict[str, Any]) -> st.SearchStrategy[Plan]:
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_every_token_time_is_that_of_step_by_step_execution(rules: str, data: st.DataObject) -> None:
-    plan = data.draw(plans(RULES[rules]))
+    plan = data.draw(plans(**RULES[rules]))
     fits = tuple(ask for ask in plan.asks if ask.shared + ask.own + ask.output <= plan.limits.max_request_tokens)
     plan = replace(plan, asks=fits)
-    assert can_compress(step_model(), plan.limits, "both", 0)
+    assert can_compress(step_model(plan.model), plan.limits, "both", 0)
     assert outcome(plan, True) == outcome(plan, False)

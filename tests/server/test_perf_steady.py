@@ -29,6 +29,8 @@ MODELS: list[tuple[str, str, dict[str, Any]]] = [
     ("deepseek-ai/DeepSeek-V3", "b200_sxm", {"tp": 8, "kv_cache_dtype": "fp8"}),
     ("Qwen/Qwen3-Next-80B-A3B-Instruct", "h200_sxm", {"tp": 2}),
     ("meta-llama/Llama-3.1-8B", "a100_sxm", {"scales": (1.07, 0.83)}),
+    ("openai/gpt-oss-20b", "h100_sxm", {}),  # windows of 128
+    ("deepseek-ai/DeepSeek-V3.2", "b200_sxm", {"tp": 8}),  # a sparse index shows 2,048
 ]
 
 
@@ -63,7 +65,7 @@ def one_by_one(model: Any, contexts: list[int], start_s: float, steps: int) -> l
 @pytest.mark.parametrize(("model", "gpu", "options"), list(models()))
 @settings(max_examples=25, deadline=None)
 @given(
-    contexts=st.lists(st.integers(1, 60_000), min_size=1, max_size=30),
+    contexts=st.lists(st.integers(1, 60_000) | st.integers(1, 3000), min_size=1, max_size=30),
     start_s=st.floats(0, 1e4),
     steps=st.integers(1, 130),
     chunks=st.lists(st.tuples(st.integers(1, 3000), st.integers(0, 5000)), max_size=3),
@@ -81,11 +83,15 @@ def test_sums_are_enough(
     sums, size, total, longest = step_model.steady, len(contexts), sum(contexts), max(contexts)
     wanted = one_by_one(step_model, contexts, start_s, steps)
     found: list[float] = []
-    sums.run(found, size, total, longest, start_s, steps)
-    assert found == wanted
+    if not (shown := sums.shown(contexts)):
+        sums.run(found, size, total, longest, start_s, steps)
+        assert found == wanted
+    shown_later = [sums.shown([context + step for context in contexts]) for step in range(steps)]
+    sums.run_shown(again := list[float](), size, total, longest, start_s, shown_later)
+    assert again == wanted
     if chunks:
         for _ in range(2):  # found, and remembered
-            assert sums.step_s(chunks, size, total, longest) == plainly(step_model, chunks, contexts)
+            assert sums.step_s(chunks, size, total, longest, shown) == plainly(step_model, chunks, contexts)
             assert sums.step_s(chunks, 0, 0, 0) == plainly(step_model, chunks, [])
     assert step_model.step_s(chunks, contexts) == plainly(step_model, chunks, contexts)
     assert step_model.step_s([], contexts) == plainly(step_model, [], contexts)
@@ -121,7 +127,6 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_sums_do_not_tell_has_none() -> None:
-    assert roofline("openai/gpt-oss-20b", "h100_sxm", ()).steady is None  # sliding windows
     assert roofline("meta-llama/Llama-3.1-8B", "h100_sxm", (("pp", 2),)).steady is None
 
 

@@ -327,9 +327,9 @@ class CompressedInstance(TwoWayInstance):
         ends, batch = self._run_ends, self._batch
         if pages := batch.pages(formed):
             self._kv.take(pages * self._kv.page_size)
-        if self._scheduler.counts_steps:
+        if self._counts_steps:
             self._scheduler.pass_steps(formed)
-        self.ends_s.extend(ends if formed == len(ends) else ends[:formed])
+        self.ends_s.fromlist(ends if formed == len(ends) else ends[:formed])  # half the time of `extend`
         start_s, end_s = self._run_start_s, ends[formed - 1]
         self._busy_s += end_s - start_s
         if self.trace is not None:

@@ -10,6 +10,7 @@ contexts is kept by base, and does not move when steps go by.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from heapq import heappop, heappush
 from itertools import count
 from operator import itemgetter
@@ -59,6 +60,15 @@ class SteadyBatch:
         page, step = self._page, self.step
         unused = sum([(at - step) % page * sequences for at, sequences in enumerate(self._pages) if sequences])
         return (self.context_sum + unused) // page
+
+    @property
+    def shortest(self) -> int:
+        """The shortest context of the next step; 0 if nobody is there."""
+        return self.step - max(self._bases) if self.size else 0
+
+    def bases(self) -> Iterable[tuple[int, int]]:
+        """Every base, and how many sequences have it."""
+        return self._bases.items()
 
     def join(self, sequence: Sequence, first: int) -> None:
         """From the next step on, after all that joined before. first: the step that brought the token it has now."""

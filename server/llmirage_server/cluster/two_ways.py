@@ -18,6 +18,7 @@ from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.cluster.request import Span, StepEnd
 from llmirage_server.cluster.schedulers.base import Step
 from llmirage_server.cluster.steady_batch import SteadyBatch
+from llmirage_server.cluster.windowed_steps import WindowedSteps
 from llmirage_server.perf.steady import SteadySteps
 from llmirage_server.perf.step_model import StepBatch
 
@@ -35,10 +36,12 @@ class TwoWayInstance(Instance):
         super().__init__(index, step_model, limits, front_end_s=front_end_s)
         self.ends_s = array("d")
         self.prompt_ends_s = array("d")
-        self._steady: SteadySteps = step_model.steady
         self._scheduler = self.schedulers[0]
         self._kv = self._scheduler.kv
-        self._batch = SteadyBatch(limits.page_size)
+        self._counts_steps = self._scheduler.counts_steps
+        self._batch = batch = SteadyBatch(limits.page_size)
+        steady: SteadySteps = step_model.steady
+        self._steady = WindowedSteps(steady, batch) if steady.windows else steady
         self._formed = True
         self._flight: Step | None = None  # the step under way, while formed; decodes of the batch not listed
         self._flight_s = math.inf  # and its end
@@ -67,7 +70,7 @@ class TwoWayInstance(Instance):
             kv.finish(sequence)
             del self._sequences[request]
             requests.append(request)
-        if scheduler.counts_steps:
+        if self._counts_steps:
             scheduler.let_go()
         self.unfinished -= len(done)
         self.load -= len(done)

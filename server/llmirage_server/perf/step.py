@@ -106,7 +106,8 @@ class RooflineStep:
         decodes = len(decode_contexts)
         if not decodes:
             return self.steady.step_s(prefill, 0, 0, 0)
-        return self.steady.step_s(prefill, decodes, sum(decode_contexts), max(decode_contexts))
+        shown = self.steady.shown(decode_contexts) if self.steady.windows else ()
+        return self.steady.step_s(prefill, decodes, sum(decode_contexts), max(decode_contexts), shown)
 
     def stages_s(self, batches: Sequence[StepBatch]) -> Sequence[float]:
         """Seconds of each stage; see GroupStepModel. Ranks run in lockstep: the slowest sets the pace of each stage."""
