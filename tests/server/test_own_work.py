@@ -34,7 +34,7 @@ REQUESTS = [
 
 
 async def served(path: str, body: dict[str, Any], parts: int = 1, pause_s: float = 0.0) -> tuple[LlmirageApp, list[float]]:
-    """Post a body in parts, one a `pause_s`; when the parts of the reply left."""
+    """Post a body in parts, each `pause_s` later than the one before or the headers; when the parts of the reply left."""
     loop = asyncio.get_running_loop()
     app = create_app(ClusterConfig(model=MODEL, gpu="h100_sxm", instances=1))
     app.service.text.load()
@@ -46,7 +46,7 @@ async def served(path: str, body: dict[str, Any], parts: int = 1, pause_s: float
     async def receive() -> Any:
         if not pieces:
             return await loop.create_future()
-        if len(pieces) < parts:
+        if pause_s:
             await asyncio.sleep(pause_s)
         return {"type": "http.request", "body": pieces.pop(0), "more_body": bool(pieces)}
 
@@ -97,11 +97,12 @@ def test_the_metrics_tell_what_a_client_sees(slow_tokenizer: None) -> None:
     assert parts == pytest.approx(histograms["time_to_first_token_seconds"].sum, abs=1e-9)
 
 
-def test_a_body_that_comes_slowly_is_the_clients_time() -> None:
+@pytest.mark.parametrize("parts", [1, 4])
+def test_a_body_that_comes_slowly_is_the_clients_time(parts: int) -> None:
     body = {"messages": MESSAGES, "max_tokens": 3, "stream": True}
     _, at_once = virtual_time.run(served("chat/completions", body))
-    _, slowly = virtual_time.run(served("chat/completions", body, parts=4, pause_s=0.5))
-    assert slowly == pytest.approx([at + 1.5 for at in at_once], abs=1e-9)
+    _, slowly = virtual_time.run(served("chat/completions", body, parts, pause_s=0.5))
+    assert slowly == pytest.approx([at + 0.5 * parts for at in at_once], abs=1e-9)
 
 
 def test_the_http_server_knows_best_when_a_request_had_come() -> None:

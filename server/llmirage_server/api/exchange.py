@@ -69,6 +69,7 @@ class Exchange:
     async def body(self) -> bytes:
         """The body, whole and unpacked. Raises ClientGoneError, and ApiError for one too large or not said to be JSON."""
         body = await self._packed_body()
+        self.arrived_s = self._arrival()
         encoding = self.headers.get(b"content-encoding")
         return body if encoding is None else _unpacked(body, encoding.strip().lower())
 
@@ -91,7 +92,6 @@ class Exchange:
             size += len(parts[-1])
             if size > MAX_BODY_BYTES:
                 raise errors.body_too_large(MAX_BODY_BYTES)
-        self.arrived_s = self._arrival()
         return b"".join(parts)
 
     def _arrival(self) -> float:
