@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -62,11 +62,11 @@ def _size(file: str | None, settings: dict[str, Any]) -> bool:
     from llmirage_client.study.sizing import Goal, size
     from llmirage_client.study.trial import REQUESTS, Trials
 
-    objectives, base, shapes, refused = _asked(settings)
-    if len(base.pools) > 1:
-        _refuse("the cluster has several pools: size varies one; `llmirage sweep` and --max-rate take clusters as they are")
-    traffic = _traffic(_source(file, settings), settings)
-    prices, source = _prices(shapes, settings)
+    objectives, base, shapes, refused, notes = _asked(settings)
+    source = _source(file, settings)
+    traffic = _traffic(source, settings)
+    notes += _of_times(source)
+    prices, price_source = _prices([shape.gpu for shape in shapes], settings)
     goal: Goal = settings["goal"] or ("cost" if all(shape.gpu in prices for shape in shapes) else "gpus")
     if goal == "cost" and (unknown := sorted({shape.gpu for shape in shapes} - set(prices))):
         _refuse(f"--goal cost: the price of {', '.join(unknown)} is not known: give it with --price, or ask for --goal gpus")
@@ -84,7 +84,7 @@ def _size(file: str | None, settings: dict[str, Any]) -> bool:
             runners_up=settings["runners_up"],
             progress=progress.begin,
         )
-    _write(Report(sizing, base, traffic, objectives, source), settings)
+    _write(Report(sizing, base, traffic, objectives, price_source, notes), settings)
     return sizing.answer is not None
 
 
@@ -92,28 +92,33 @@ def _max_rate(file: str | None, settings: dict[str, Any]) -> bool:
     from llmirage_client.study.max_rate import max_rates
     from llmirage_client.study.max_rate_report import Report
     from llmirage_client.study.trial import REQUESTS, Trials
+    from llmirage_client.targets.deployments import gpus_of
 
-    objectives, base, shapes, refused = _asked(settings)
-    for name in ("request_rate", "concurrency"):
-        if name == "request_rate" and settings[name] is not None:
-            _refuse(
-                "--max-rate finds the request rate: leave --request-rate out (or give --concurrency 1 to look for users)"
-            )
+    objectives, base, shapes, refused, notes = _asked(settings)
+    if settings["request_rate"] is not None:
+        _refuse("--max-rate finds the request rate: leave --request-rate out (or give --concurrency 1 to look for users)")
     source = _source(file, settings)
+    notes += _of_times(source)
     settings["request_rate"] = None if settings["concurrency"] else 1.0
     progress, told = _progress()
     trials = Trials(_traffic(source, settings), objectives, settings["requests"] or REQUESTS, settings["max_time"], told)
-    prices, price_source = _prices(shapes, settings)
+    gpus = gpus_of(base) if base.pools else [shape.gpu for shape in shapes]
+    prices, price_source = _prices(gpus, settings)
     with progress:
         found = max_rates(base, shapes, refused, trials, settings["instances"] or base.instances, progress.begin)
-    _write(Report(found, base, trials.traffic, objectives, prices, price_source), settings)
+    _write(Report(found, base, trials.traffic, objectives, prices, price_source, notes), settings)
     return any(carried.trial is not None for carried in found.carried)
 
 
-def _asked(settings: dict[str, Any]) -> tuple[tuple[Objective, ...], ClusterConfig, list[Shape], list[Refused]]:
-    """The objectives, the cluster without its shape, and the shapes. Exits where something is wrong with them."""
+def _asked(
+    settings: dict[str, Any],
+) -> tuple[tuple[Objective, ...], ClusterConfig, list[Shape], list[Refused], list[str]]:
+    """The objectives, the cluster without its shape, the shapes, and notes on what of the cluster is left out.
+
+    Clusters of several pools have no shapes. Exits where something is wrong with any of that.
+    """
     from llmirage_client.measure.slo import SloError, parse_slo
-    from llmirage_client.targets.deployments import shapes
+    from llmirage_client.targets.deployments import shapes, steady
     from llmirage_client.targets.simulator import ConfigError
 
     problems: list[str] = []
@@ -122,27 +127,66 @@ def _asked(settings: dict[str, Any]) -> tuple[tuple[Objective, ...], ClusterConf
         objectives = parse_slo(settings["slo"])
     except SloError as error:
         problems += [f"--slo: {problem}" for problem in error.problems]
-    base = cluster_config(settings | dict.fromkeys(_IN_LISTS), settings["random_seed"])
+    base, notes = steady(cluster_config(settings | dict.fromkeys(_IN_LISTS), settings["random_seed"]))
     possible: list[Shape] = []
     refused: list[Refused] = []
+    if base.pools:
+        problems += _of_pools(base, settings)
     try:
-        possible, refused = shapes(
-            base,
-            settings["gpus"] or (base.gpu,),
-            settings["engines"] or (base.engine,),
-            settings["weights"] or (base.weights,),
-            *(settings[name] or () for name in ("tps", "pps", "dps", "eps")),
-        )
+        if not base.pools:
+            possible, refused = shapes(
+                base,
+                settings["gpus"] or (base.gpu,),
+                settings["engines"] or (base.engine,),
+                settings["weights"] or (base.weights,),
+                *(settings[name] or () for name in ("tps", "pps", "dps", "eps")),
+            )
     except ConfigError as error:
         problems += error.problems
-    if not problems and not possible:
+    if not problems and not possible and not base.pools:
         problems = [
             "no deployment is possible:",
             *dict.fromkeys(f"  {r.shape.gpu} {r.shape.split}: {r.reason}" for r in refused),
         ]
     if problems:
         _refuse("\n".join(problems))
-    return objectives, base, possible, refused
+    return objectives, base, possible, refused, notes
+
+
+_OF_SHAPES = ("gpus", "engines", "weights", "tps", "pps", "dps", "eps", "instances")
+
+
+def _of_pools(base: ClusterConfig, settings: dict[str, Any]) -> list[str]:
+    """What is wrong with asking this of a cluster of several pools."""
+    names = [pool.name for pool in base.pools]
+    if not settings["max_rate"]:
+        varied = f"`llmirage sweep` with `slo:` and a grid over {names[0]}.instances and {names[1]}.instances"
+        return [
+            f"size looks for the number of one kind of instance, and the cluster has the pools {', '.join(names)}: "
+            f"{varied} compares their numbers, and --max-rate says what the cluster carries as it is"
+        ]
+    given = [f"--{name}" for name in _OF_SHAPES if settings[name]]
+    if given:
+        return [
+            f"{', '.join(given)}: the cluster has the pools {', '.join(names)}, and --max-rate takes it as it is; "
+            "`llmirage sweep` varies single pools"
+        ]
+    if len({pool.model for pool in base.pools}) > 1:
+        return [
+            "the pools serve several models, and this traffic would go to the first alone: give --max-rate a cluster of "
+            "that model, or use `llmirage simulate` with a workload that names its models"
+        ]
+    return []
+
+
+def _of_times(source: Source) -> list[str]:
+    """A note where the workload's own times are not used."""
+    if not source.workload(1).timed:
+        return []
+    return [
+        "The workload says when its conversations arrive; here they arrive as the traffic asked for. `llmirage sweep` with "
+        "`slo:` judges clusters under the file's own times."
+    ]
 
 
 def _source(file: str | None, settings: dict[str, Any]) -> Source:
@@ -178,7 +222,11 @@ def _traffic(source: Source, settings: dict[str, Any]) -> Traffic:
 
     rate, users = settings["request_rate"], settings["concurrency"]
     if (rate is None) == (users is None):
-        _refuse("say how much traffic there is, by --request-rate or by --concurrency")
+        timed = rate is None and source.workload(1).timed
+        _refuse(
+            "say how much traffic there is, by --request-rate or by --concurrency"
+            + ("; the file's own times are for `llmirage sweep`, with `slo:` and a grid over instances" if timed else "")
+        )
     smoothness = settings["arrival_smoothness"]
     options = RunOptions(
         **workload_fields(settings),
@@ -191,11 +239,11 @@ def _traffic(source: Source, settings: dict[str, Any]) -> Traffic:
     return Traffic(source, "concurrency", float(users), options)
 
 
-def _prices(shapes: list[Shape], settings: dict[str, Any]) -> tuple[dict[str, float], str]:
+def _prices(of: Iterable[str], settings: dict[str, Any]) -> tuple[dict[str, float], str]:
     """USD per hour of each GPU whose price is known, and where the prices come from."""
     from llmirage_client.study.prices import PriceError, catalogue_prices, read_prices
 
-    gpus = list(dict.fromkeys(shape.gpu for shape in shapes))
+    gpus = list(dict.fromkeys(of))
     if settings["price"] is None:
         return catalogue_prices(gpus)
     try:

@@ -12,7 +12,7 @@ from llmirage_client.study.max_rate import Carried, MaxRates
 from llmirage_client.study.proof import Proof, proof_of
 from llmirage_client.study.size_report import effort, shape_json, shape_name, usd, verdicts_json, worst
 from llmirage_client.study.traffic import Traffic
-from llmirage_client.targets.deployments import summary_line
+from llmirage_client.targets.deployments import hourly_usd, models_of, summary_line
 from llmirage_client.targets.simulator import ClusterConfig
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ class Report:
     objectives: Sequence[Objective]
     prices: Mapping[str, float]
     price_source: str
+    notes: Sequence[str] = ()
 
     @property
     def unit(self) -> str:
@@ -34,12 +35,13 @@ class Report:
 
     def json(self) -> dict[str, Any]:
         return {
-            "model": self.base.model,
+            "model": models_of(self.base),
             "requests": self.traffic.source.text,
             "kind": self.traffic.kind,
             "slo": [objective.text for objective in self.objectives],
             "carried": [self._carried_json(carried) for carried in self.found.carried],
             "refused": [{**shape_json(one.shape), "reason": one.reason} for one in self.found.refused],
+            "notes": list(self.notes),
             "price_source": self.price_source,
             "simulations": self.found.simulations,
             "simulated_requests": self.found.requests,
@@ -63,7 +65,7 @@ class Report:
     def blocks(self) -> Iterator[RenderableType]:
         from rich.text import Text
 
-        yield f"{self.base.model}: {self.traffic.source.text}"
+        yield f"{models_of(self.base)}: {self.traffic.source.text}"
         yield f"Objectives: {', '.join(objective.text for objective in self.objectives)}"
         yield ""
         carried = [one for one in self.found.carried if one.trial is not None]
@@ -85,6 +87,7 @@ class Report:
                 yield f"{self.name(one)}: {one.reason}"
         for refused in self.found.refused:
             yield f"{shape_name(refused.shape)}: cannot be: {refused.reason}"
+        yield from (f"Note: {note}" for note in self.notes)
         yield f"Prices: {self.price_source}"
         yield effort(self.found.simulations, self.found.requests, self.found.cpu_s)
 
@@ -111,12 +114,12 @@ class Report:
         return f"{carried.config.instances} x {shape_name(carried.shape)}"
 
     def usd_per_m(self, carried: Carried) -> float | None:
-        """USD for a million output tokens; None where a price is not known, or GPUs are of several kinds."""
-        if carried.trial is None or carried.shape is None or carried.shape.gpu not in self.prices:
+        """USD for a million output tokens; None where a price is not known."""
+        if carried.trial is None:
             return None
-        figures = carried.trial.figures
-        hourly = self.prices[carried.shape.gpu] * float(figures["gpus"])
-        return hourly / (float(figures["output_tok_per_s"]) * 3600 / 1e6)
+        usd_per_h = hourly_usd(carried.config, self.prices)
+        tokens_m_per_h = float(carried.trial.figures["output_tok_per_s"]) * 3600 / 1e6
+        return None if usd_per_h is None or not tokens_m_per_h else usd_per_h / tokens_m_per_h
 
     def page(self) -> str:
         from llmirage_client.study.size_page import max_rate_page

@@ -20,6 +20,7 @@ from llmirage_client.study.size_report import (
     value_text,
     worst,
 )
+from llmirage_client.targets.deployments import models_of
 
 if TYPE_CHECKING:
     from llmirage_client.study.max_rate_report import Report as MaxRateReport
@@ -76,6 +77,8 @@ def page_of(report: Report) -> str:
     refused += [[shape_name(shape), f"{least} instances or more: too dear"] for shape, least in sizing.left]
     if refused:
         sections.append(Section("Left out", [table(["Deployment", "Why"], refused, left=2, wrap=(1,))]))
+    if report.notes:
+        sections.append(Section("Notes", [notes(report.notes)]))
     foot = f"{effort(sizing.simulations, sizing.requests, sizing.cpu_s)}. Prices: {report.price_source}"
     return page(Head("Size of a deployment", facts, [verdict], cards), sections, foot)
 
@@ -112,8 +115,10 @@ def max_rate_page(report: MaxRateReport) -> str:
     refused += [[shape_name(one.shape), f"cannot be: {one.reason}"] for one in report.found.refused]
     if refused:
         sections.append(Section("Left out", [table(["Deployment", "Why"], refused, left=2, wrap=(1,))]))
+    if report.notes:
+        sections.append(Section("Notes", [notes(report.notes)]))
     facts = {
-        "Model": report.base.model,
+        "Model": models_of(report.base),
         "Requests": report.traffic.source.text,
         "Objectives": ", ".join(objective.text for objective in report.objectives),
     }

@@ -32,6 +32,7 @@ class Report:
     traffic: Traffic
     objectives: Sequence[Objective]
     price_source: str
+    notes: Sequence[str] = ()
 
     def json(self) -> dict[str, Any]:
         sizing = self.sizing
@@ -49,6 +50,7 @@ class Report:
             "given_up": [{**shape_json(need.shape), "reason": need.reason} for need in sizing.given_up],
             "not_looked_at": [{**shape_json(shape), "at_least_instances": least} for shape, least in sizing.left],
             "refused": [{**shape_json(one.shape), "reason": one.reason} for one in sizing.refused],
+            "notes": list(self.notes),
             "price_source": self.price_source,
             "simulations": sizing.simulations,
             "simulated_requests": sizing.requests,
@@ -72,6 +74,7 @@ class Report:
             yield from self._others()
         yield ""
         yield from self._left_out()
+        yield from (f"Note: {note}" for note in self.notes)
         yield effort(sizing.simulations, sizing.requests, sizing.cpu_s)
 
     def page(self) -> str:

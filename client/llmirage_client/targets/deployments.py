@@ -5,11 +5,12 @@ a full batch gets of them at best, and what their GPUs cost.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from llmirage_client.targets.simulator import ClusterConfig, ConfigError, ServedPool, plan_of
+from llmirage_server.config.cluster import instance_settings
 from llmirage_server.perf.catalogue import common_gpu_sources, find_gpu, find_model
 from llmirage_server.perf.errors import DeploymentError
 from llmirage_server.perf.step_model import StepBatch
@@ -54,6 +55,37 @@ class Shape:
             expert_parallel_size=self.ep,
             instances=instances,
         )
+
+
+def steady(config: ClusterConfig) -> tuple[ClusterConfig, list[str]]:
+    """The cluster with all its instances there all the time, a single pool as the cluster itself; and what that leaves out,
+    in words for the user."""
+    notes = []
+    if config.events:
+        notes.append(
+            "The cluster's events (crashes, stops and starts) are left out: all instances are there all the time. "
+            "`llmirage simulate` and `sweep` follow them."
+        )
+    if any(pool.scales for pool in config.all_pools):
+        notes.append(
+            "Autoscaling (scale_on_...) is left out: all instances are there all the time. `llmirage sweep` compares it "
+            "with fixed numbers."
+        )
+    pools = tuple(dataclasses.replace(pool, **_NOT_SCALED) for pool in config.pools)
+    config = dataclasses.replace(config, events=(), pools=pools, **_NOT_SCALED)
+    if len(pools) == 1:
+        config = dataclasses.replace(config, pools=(), **instance_settings(pools[0]))
+    return config, notes
+
+
+_NOT_SCALED: dict[str, Any] = {
+    "scale_on_queue": None,
+    "scale_on_concurrency": None,
+    "scale_on_kv": None,
+    "scale_on_rate": None,
+    "initial_instances": None,
+    "min_instances": 1,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +284,24 @@ def price_usd_per_h(gpu: str) -> float | None:
     """The middle of the on-demand offers that the catalogue knows of for one GPU; None: it knows none."""
     offers = find_gpu(gpu).price_usd_per_h
     return None if offers is None else sum(offers) / 2
+
+
+def hourly_usd(config: ClusterConfig, prices: Mapping[str, float]) -> float | None:
+    """USD for an hour of all its GPUs; None: the price of one of them is not known. Raises ConfigError."""
+    pools = plan_of(config)
+    if any(pool.deployment.gpu.key not in prices for pool in pools):
+        return None
+    return sum(prices[pool.deployment.gpu.key] * pool.deployment.gpus * pool.config.instances for pool in pools)
+
+
+def gpus_of(config: ClusterConfig) -> list[str]:
+    """The catalogue's names of the GPUs in it, each once. Raises ConfigError."""
+    return list(dict.fromkeys(pool.deployment.gpu.key for pool in plan_of(config)))
+
+
+def models_of(config: ClusterConfig) -> str:
+    """What its pools serve, each once."""
+    return ", ".join(dict.fromkeys(pool.model for pool in config.all_pools))
 
 
 def price_source() -> str:

@@ -92,6 +92,77 @@ def test_input_that_makes_no_sense_is_refused(words: list[str], told: str) -> No
     assert "Traceback" not in outcome.output
 
 
+@pytest.mark.parametrize(
+    ("cluster", "words", "told"),
+    [
+        ("bundled:disaggregated", ["--request-rate", "3"], "a grid over prefill.instances and decode.instances"),
+        ("bundled:disaggregated", ["--max-rate", "--tps", "2", "--instances", "3"], "--tps, --instances: the cluster has"),
+        ("bundled:heterogeneous", ["--max-rate"], "the pools serve several models"),
+    ],
+)
+def test_several_pools_are_refused_with_what_to_use_instead(cluster: str, words: list[str], told: str) -> None:
+    outcome = size(*LOAD[4:], *SLO, "--cluster", cluster, *words)
+    assert outcome.exit_code == 2, outcome.output
+    assert told in outcome.output
+    assert "--max-rate" in outcome.output
+
+
+def test_pools_carry_what_they_carry_as_they_are_with_the_price_of_all_their_gpus(tmp_path: Path) -> None:
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("h100: 3.6\n")
+    words = [*LOAD[4:], *SLO, "--cluster", "bundled:disaggregated", "--max-rate", "--price", str(prices), "--json"]
+    told = json.loads(size(*words).stdout)
+    (carried,) = told["carried"]
+    assert told["model"] == "Qwen/Qwen3-32B"
+    assert carried["instances"] == 3
+    tokens_per_s = carried["figures"]["output_tok_per_s"]
+    assert carried["usd_per_m_output_tokens"] == pytest.approx(4 * 3.6 / 3600 * 1e6 / tokens_per_s)
+
+
+def test_one_pool_is_the_cluster_itself(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text("pools:\n  - {name: only, model: llama-3.1-8b, gpu: h100_sxm, weights: bf16, instances: 2, tp: 4}\n")
+    words = [*LOAD[4:], *SLO, "--tps", "1,2", "--max-rate", "--json"]
+    pooled = json.loads(size(*words, "--cluster", str(file)).stdout)["carried"]
+    plain = json.loads(size(*words, *LOAD[:4], "--gpus", "h100_sxm", "--instances", "2").stdout)["carried"]
+    assert [(one["tp"], one["instances"], one["amount"]) for one in pooled] == [
+        (one["tp"], one["instances"], one["amount"]) for one in plain
+    ]
+    assert pooled[0]["amount"] != pooled[1]["amount"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        (
+            "scale_on_queue: 2\nstart_up_s: 30\nmin_instances: 2\ninitial_instances: 3\n",
+            "Autoscaling (scale_on_...) is left",
+        ),
+        ("events:\n  - {at_s: 1, action: crash, instance: 3}\n", "events (crashes, stops and starts) are left out"),
+    ],
+)
+def test_what_comes_and_goes_is_left_out_and_that_is_said(lines: str, told: str, tmp_path: Path) -> None:
+    file, page = tmp_path / "cluster.yaml", tmp_path / "page.html"
+    file.write_text(f"instances: 4\n{lines}")
+    words = [*LOAD, *SLO, "--gpus", "h100_sxm", "--tps", "1", "--request-rate", "10"]
+    changing = size(*words, "--cluster", str(file), "--html", str(page))
+    assert changing.exit_code == 0, changing.output
+    assert f"Note: The cluster's {told}" in changing.stdout or f"Note: {told}" in changing.stdout
+    assert told in page.read_text() or told in page.read_text().replace("&#x27;", "'")
+    changing, steady = (json.loads(size(*words, *more, "--json").stdout) for more in (["--cluster", str(file)], []))
+    assert changing["answer"] == steady["answer"]
+    assert (len(changing["notes"]), steady["notes"]) == (1, [])
+
+
+def test_a_workload_with_times_is_sent_as_asked_and_that_is_said() -> None:
+    words = ["bundled:coding-agent", "--model", "llama-3.1-8b", "--gpus", "h100_sxm", "--tps", "1", *SLO]
+    refused = size(*words)
+    assert refused.exit_code == 2
+    assert "the file's own times are for `llmirage sweep`" in refused.output
+    told = json.loads(size(*words, "--concurrency", "2", "--requests", "60", "--json").stdout)
+    assert "says when its conversations arrive" in told["notes"][0]
+
+
 def test_objectives_that_say_nothing_are_told_together_with_unknown_gpus() -> None:
     outcome = size(*LOAD, "--slo", "tfft<1, ttft<1", "--gpus", "h1000", "--request-rate", "3")
     assert outcome.exit_code == 2
