@@ -4,10 +4,10 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types format bench accuracy docs whatif build clean
+.PHONY: help setup demo test lint types format bench accuracy docs whatif compile uncompile build clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
 
 .venv/pyvenv.cfg:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "llmirage needs Python 3.11 or newer, this is %d.%d: make PYTHON=python3.12 ..." % sys.version_info[:2])'
@@ -56,6 +56,13 @@ docs: .venv/.dev  ## rewrite docs/commands.md and docs/api.md from the commands 
 whatif: .venv/.dev  ## run the commands in docs/what-if.md and rewrite what they print (half a minute of CPU)
 	@$(BIN)/python tools/what_if_docs.py docs/what-if.md
 
+compile: .venv/.dev  ## compile the modules that simulations spend their time in (a C compiler, a minute or two)
+	@$(PIP) install -c constraints.txt setuptools
+	@$(BIN)/python tools/compile.py
+
+uncompile: .venv/.core  ## remove what make compile built
+	@$(BIN)/python tools/compile.py --clean
+
 build: .venv/.dev  ## wheel and sdist in dist/
 	@$(PIP) install -c constraints.txt build
 	@$(BIN)/python -m build
@@ -63,3 +70,4 @@ build: .venv/.dev  ## wheel and sdist in dist/
 clean:  ## remove .venv and everything generated
 	rm -rf .venv build dist artifacts .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
 	find . -name __pycache__ -prune -exec rm -rf {} +
+	find shared server client \( -name '*.so' -o -name '*.pyd' -o -name compiled.manifest \) -delete

@@ -1,6 +1,24 @@
-"""Hypothesis without deadlines: a slow machine is not a failure."""
+"""Hypothesis without deadlines: a slow machine is not a failure. And no tests of what was compiled from other sources."""
 
+import pytest
 from hypothesis import settings
+
+from llmirage_shared.compiled import compiled_sources, complaint
 
 settings.register_profile("no_deadline", deadline=None)
 settings.load_profile("no_deadline")
+
+INTERPRETED = "interpreted: replaces or lists what a compiled module (make compile) does not let be replaced or listed"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if said := complaint():
+        raise pytest.UsageError(said)
+    config.addinivalue_line("markers", INTERPRETED)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if compiled_sources():
+        for item in items:
+            if item.get_closest_marker("interpreted"):
+                item.add_marker(pytest.mark.skip(reason=INTERPRETED))

@@ -6,6 +6,8 @@ import importlib
 
 import click
 
+from llmirage_shared import compiled
+
 COMMANDS = {
     "serve": ("llmirage_server.cli:serve", "Start the fake cluster behind an OpenAI-compatible API."),
     "run": ("llmirage_client.commands.run:run", "Run a workload against an endpoint and report what it measured."),
@@ -46,6 +48,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
+        if said := compiled.complaint():
+            raise click.UsageError(said)
         module, _, attribute = COMMANDS[cmd_name][0].partition(":")
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)
@@ -57,6 +61,6 @@ class LazyGroup(click.Group):
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="llmirage")
+@click.version_option(package_name="llmirage", message=f"%(prog)s, version %(version)s{compiled.note()}")
 def main() -> None:
     """A mirage of an LLM cluster: the server answers at the speed of real GPUs, the client loads it as agents do."""

@@ -210,6 +210,7 @@ def test_nobody_is_admitted_in_a_step_that_preempts() -> None:
     assert engine.model.steps[4:7] == [([], [14, 11]), ([], [15]), ([(1, 12)], [16])]
 
 
+@pytest.mark.interpreted
 def test_a_head_of_the_queue_that_does_not_fit_is_not_looked_up_again_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
     looked_up = []
     acquire = KVCache.acquire

@@ -14,6 +14,7 @@ def ids(*values: int) -> np.ndarray:
     return np.array(values, dtype=np.int32)
 
 
+@pytest.mark.interpreted
 def test_a_request_of_a_key_is_the_same_as_one_of_arrays() -> None:
     of_arrays = Request(7, ids(1, 2, 3), ids(4, 5), "session", max_tokens=2)
     of_key = Request.of_key(7, token_bytes(ids(1, 2, 3, 4, 5)), 3, "session")

@@ -44,7 +44,13 @@ class Walk:
             self._id = self._identifiers.make("conversation", *self._place)
         return self._id
 
-    affinity_id = root_correlation_id = correlation_id
+    @property
+    def root_correlation_id(self) -> str:
+        return self.correlation_id
+
+    @property
+    def affinity_id(self) -> str:
+        return self.correlation_id
 
     def wake(self) -> None:
         if self.waits:
@@ -76,10 +82,9 @@ class WalkRow(TokenRow):
     """Wakes its conversation when the reply is there."""
 
     __slots__ = ()
-    conversation: Walk
 
     def over(self) -> None:
-        self.conversation.wake()
+        self.conversation.wake()  # type: ignore[attr-defined]  # a Walk
 
 
 class WalkTools:

@@ -10,6 +10,8 @@ import pytest
 from llmirage_client.study.walk_loop import WalkLoop
 from llmirage_shared.virtual_time import StandstillError, VirtualDeadlockError
 
+pytestmark = pytest.mark.interpreted
+
 
 class Cluster:
     """Something happens at certain times, and tells so."""

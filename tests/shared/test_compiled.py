@@ -1,0 +1,189 @@
+"""What `make compile` builds: nobody runs what is out of date, and results are those of the sources."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from click.testing import CliRunner
+
+from llmirage_client.cli import main
+from llmirage_shared import compiled
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One with two sources, compiled a moment ago."""
+    monkeypatch.setattr(compiled, "ROOT", tmp_path)
+    monkeypatch.setattr(compiled, "MANIFEST", tmp_path / "compiled.manifest")
+    for name in ("tree.py", "with blank.py"):
+        (tmp_path / name).write_text("x = 1\n")
+    compiled.write_manifest(compiled.stamps(["tree.py", "with blank.py"]))
+    return tmp_path
+
+
+def test_what_was_just_compiled_is_used(checkout: Path) -> None:
+    assert [stamp[0] for stamp in compiled.compiled_sources()] == ["tree.py", "with blank.py"]
+    assert compiled.outdated() == []
+    assert compiled.complaint() is None
+    assert compiled.note() == " (compiled)"
+
+
+def test_a_source_of_another_length_or_with_other_words_of_the_same_length_is_noticed(checkout: Path) -> None:
+    (checkout / "tree.py").write_text("x = 12\n")
+    (checkout / "with blank.py").write_text("x = 2\n")
+    os.utime(checkout / "with blank.py", ns=(1, 1))
+    assert compiled.outdated() == ["tree.py", "with blank.py"]
+    assert compiled.complaint() == (
+        "compiled modules are out of date: tree.py, with blank.py changed since. "
+        "Run `make compile` again, or `make uncompile`."
+    )
+
+
+def test_a_source_that_was_written_again_as_it_was_is_the_same(checkout: Path) -> None:
+    (checkout / "tree.py").write_text("x = 1\n")
+    os.utime(checkout / "tree.py", ns=(1, 1))
+    assert compiled.outdated() == []
+
+
+def test_a_source_that_is_gone_is_noticed(checkout: Path) -> None:
+    (checkout / "tree.py").unlink()
+    assert compiled.outdated() == ["tree.py"]
+
+
+def test_another_interpreter_sees_nothing_of_it(checkout: Path) -> None:
+    (checkout / "tree.py").write_text("x = 12\n")
+    lines = compiled.MANIFEST.read_text().splitlines()
+    compiled.MANIFEST.write_text("\n".join([".cpython-39-other.so", *lines[1:]]) + "\n")
+    assert compiled.complaint() is None
+    assert compiled.note() == ""
+
+
+def test_without_a_build_there_is_nothing_to_say(checkout: Path) -> None:
+    compiled.MANIFEST.unlink()
+    assert compiled.complaint() is None
+    assert compiled.note() == ""
+
+
+def test_no_command_runs_what_is_out_of_date(checkout: Path) -> None:
+    (checkout / "tree.py").write_text("x = 12\n")
+    result = CliRunner().invoke(main, ["catalog"])
+    assert result.exit_code == 2
+    assert "out of date: tree.py changed since" in result.output
+
+
+# --- the build -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("compile_tool", ROOT / "tools/compile.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_module_is_there_once(tool: ModuleType) -> None:
+    assert len(set(tool.MODULES)) == len(tool.MODULES)
+    assert [module for module in tool.MODULES if not (ROOT / tool.source(module)).is_file()] == []
+
+
+def test_classes_that_others_inherit_from_are_open_and_what_they_inherit_from_too(tool: ModuleType) -> None:
+    classes = tool.open_classes()
+    assert {"Instance", "InstanceBase", "Cluster", "ClusterReadings", "Flight"} <= classes  # of tests, and what is above
+    assert "SteadyBatch" not in classes
+
+
+def test_a_value_that_what_is_compiled_would_not_see_is_refused(
+    tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("shared", "server/llmirage_server", "client", "tests"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "server/llmirage_server/hot.py").write_text("class Base:\n    tiered = False\nclass Cache(Base): ...\n")
+    (tmp_path / "server/llmirage_server/cold.py").write_text("class Tiered(hot.Cache):\n    tiered: bool = True\n")
+    monkeypatch.setattr(tool, "ROOT", tmp_path)
+    monkeypatch.setattr(tool, "MODULES", ["llmirage_server.hot"])
+    with pytest.raises(tool.CannotBuildError, match=r"server/llmirage_server/cold\.py: Tiered\.tiered would not be seen"):
+        tool.open_classes()
+    (tmp_path / "server/llmirage_server/cold.py").write_text("class Tiered(hot.Cache):\n    def tier(self): ...\n")
+    assert tool.open_classes() == {"Base", "Cache"}
+
+
+def test_a_class_is_opened_in_the_copy_alone(tool: ModuleType) -> None:
+    text = "from __future__ import annotations\n\nclass Router(ABC):\n    pass\n\nclass Routers:\n    pass\n"
+    opened = tool.opened(text, {"Router", "Other"})
+    assert "@mypyc_attr(allow_interpreted_subclasses=True)\nclass Router(ABC)" in opened
+    assert opened.count("@mypyc_attr") == 1
+    compile(opened, "copy.py", "exec")
+    assert tool.opened("class Routers:\n    pass\n", {"Router"}) == "class Routers:\n    pass\n"
+
+
+def test_a_missing_compiler_is_told_in_one_line() -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tools/compile.py")],
+        env={**os.environ, "CC": "no-such-compiler"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("error: ")
+
+
+# --- where it was built: the same results --------------------------------------------------------------------------------
+
+_JOBS = """
+import sys
+from importlib.machinery import SOURCE_SUFFIXES, FileFinder, SourceFileLoader
+
+
+class SourcesAlone:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if path is None or not name.startswith("llmirage_"):
+            return None
+        found = (FileFinder(folder, (SourceFileLoader, SOURCE_SUFFIXES)).find_spec(name) for folder in path)
+        return next((spec for spec in found if spec is not None), None)
+
+
+if sys.argv[1] == "sources":
+    sys.meta_path.insert(0, SourcesAlone)
+
+from llmirage_client.load.options import RunOptions
+from llmirage_client.study.simulation import simulate
+from llmirage_client.targets.simulator import Cluster, ClusterConfig
+from llmirage_client.workload.synthetic_load import synthetic_load
+
+print(type(Cluster.submit).__name__, file=sys.stderr)
+for instances, options, shape in (
+    (3, {"request_rate_per_s": 40.0}, {}),
+    (1, {"concurrency": 300}, {}),
+    (2, {"concurrency": 40}, {"turns": 6, "wait_s": 1.0}),
+):
+    cluster = ClusterConfig(model="meta-llama/Llama-3.1-8B", gpu="h100_sxm", instances=instances)
+    done = simulate(cluster, synthetic_load(1800, 150, 600, seed=1, **shape), RunOptions(seed=1, **options))
+    print(done.summary)
+    for record in done.result.records:
+        print(record)
+"""
+
+
+@pytest.mark.skipif(not compiled.compiled_sources(), reason="nothing is compiled here: make compile")
+def test_compiled_modules_and_sources_give_the_same_records() -> None:
+    both = [
+        subprocess.run([sys.executable, "-c", _JOBS, way], capture_output=True, text=True, check=True)
+        for way in ("compiled", "sources")
+    ]
+    assert [each.stderr.strip() for each in both] == ["method_descriptor", "function"]
+    assert both[0].stdout.count("\n") > 1800
+    assert both[0].stdout == both[1].stdout

@@ -1,0 +1,246 @@
+"""Compiles the modules in which simulations spend their time, beside their sources, where Python prefers what is compiled.
+
+    python tools/compile.py              # build: needs mypy (with mypyc) and a C compiler
+    python tools/compile.py --clean      # remove: everything runs from the sources again
+
+What is computed stays the same to the last bit: Python's own arithmetic, and a C compiler that may not fuse a product and a
+sum into one rounding. The sources are copied to a temporary folder and built there, so that no C file comes near them. A
+manifest beside the shared library says of which sources it was made; `llmirage` and pytest refuse to go on with others
+(llmirage_shared/compiled.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import io
+import os
+import re
+import shlex
+import shutil
+import sys
+import sysconfig
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from llmirage_shared import compiled
+
+ROOT = compiled.ROOT
+SIDES = {"llmirage_shared": "shared", "llmirage_server": "server", "llmirage_client": "client"}
+LIBRARY = "llmirage_shared.hot"  # the one shared library; the files beside the sources only point to it
+
+# By what asks for them at every request, or every few: what is not here is asked too seldom, or spends its time in numpy.
+MODULES = [
+    # The cluster's clock, and who is where.
+    "llmirage_server.cluster.agenda",
+    "llmirage_server.cluster.cluster",
+    "llmirage_server.cluster.readings",
+    "llmirage_server.cluster.pools",
+    "llmirage_server.cluster.request",
+    "llmirage_server.virtual_driver",
+    # The choice of an instance: not the routers themselves, whose docstrings `llmirage catalog` shows.
+    "llmirage_server.cluster.routers.prefix_index",
+    # An instance: its batch, its memory, the times of its steps.
+    "llmirage_server.cluster.instance_base",
+    "llmirage_server.cluster.fixed",
+    "llmirage_server.cluster.instance",
+    "llmirage_server.cluster.two_ways",
+    "llmirage_server.cluster.compressed",
+    "llmirage_server.cluster.steady_batch",
+    "llmirage_server.cluster.schedulers.base",
+    "llmirage_server.cluster.schedulers.vllm",
+    "llmirage_server.cluster.schedulers.sglang",
+    "llmirage_server.cluster.schedulers.trtllm",
+    "llmirage_server.cluster.kv_cache",
+    "llmirage_server.cluster.tiered_cache",
+    "llmirage_server.cluster.radix_tree",
+    "llmirage_server.cluster.radix_run",
+    "llmirage_server.perf.steady",
+    # The client: who sends what when, and a row for each request.
+    "llmirage_client.load.arrivals",
+    "llmirage_client.study.walk",
+    "llmirage_client.study.walk_loop",
+    "llmirage_client.study.walk_phase",
+    "llmirage_client.study.token_rows",
+    "llmirage_client.study.token_streams",
+]
+
+# Types are taken from our own modules, numpy and the standard library: to check all of the rest takes ten times as long.
+_UNKNOWN = """anyio click httptools httpx jinja2 jsonschema pydantic ray rich sse_starlette starlette tokenizers transformers
+uvicorn uvloop yaml llmirage_server.api llmirage_server.app llmirage_server.replies"""
+_MYPY_SETTINGS = f"""\
+[mypy]
+mypy_path = shared:server:client
+explicit_package_bases = True
+[mypy-{",".join(f"{name}.*" for name in _UNKNOWN.split())}]
+follow_imports = skip
+ignore_missing_imports = True
+"""
+
+
+class CannotBuildError(Exception):
+    """Says in one line what is missing or went wrong."""
+
+
+def source(module: str) -> str:
+    """The path of a module from the repository's root."""
+    return f"{SIDES[module.partition('.')[0]]}/{module.replace('.', '/')}.py"
+
+
+def classes_of(path: Path) -> dict[str, tuple[set[str], set[str]]]:
+    """The classes of a file, each with the names of its bases and of what has a value in its body."""
+    found = {}
+    for each in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(each, ast.ClassDef):
+            named = {ast.unparse(target) for line in each.body if isinstance(line, ast.Assign) for target in line.targets}
+            named |= {ast.unparse(line.target) for line in each.body if isinstance(line, ast.AnnAssign) and line.value}
+            found[each.name] = {ast.unparse(base).rpartition(".")[2] for base in each.bases}, named - {"__slots__"}
+    return found
+
+
+def open_classes() -> set[str]:
+    """From which somebody else inherits: modules that stay as they are, and tests.
+
+    Raises CannotBuildError where such a class would give another value to a name in the body of one that it inherits from:
+    what is compiled would not see it.
+    """
+    inside = {ROOT / source(module) for module in MODULES}
+    outside = [path for folder in (*SIDES.values(), "tests") for path in (ROOT / folder).rglob("*.py") if path not in inside]
+    compiled_classes: dict[str, tuple[set[str], set[str]]] = {}
+    for path in inside:
+        compiled_classes |= classes_of(path)
+    opened: set[str] = set()
+    for path in outside:
+        for name, (bases, named) in classes_of(path).items():
+            above, left = set(), list(bases & compiled_classes.keys())
+            while left:  # a class is open only if all above it are
+                if (base := left.pop()) not in above:
+                    above.add(base)
+                    left += compiled_classes[base][0] & compiled_classes.keys()
+            if unseen := named & {value for base in above for value in compiled_classes[base][1]}:
+                raise CannotBuildError(f"{path.relative_to(ROOT)}: {name}.{min(unseen)} would not be seen: compile it too")
+            opened |= above
+    return opened
+
+
+def opened(text: str, classes: set[str]) -> str:
+    """A module of which modules that are not compiled may inherit from these classes."""
+    begins = re.compile(rf"^class (?:{'|'.join(sorted(classes))})\b", re.MULTILINE)
+    if not begins.search(text):
+        return text
+    future = "from __future__ import annotations\n"
+    shown = f"{future}import typing\nif typing.TYPE_CHECKING:\n    from mypy_extensions import mypyc_attr\n"
+    return begins.sub(r"@mypyc_attr(allow_interpreted_subclasses=True)\n\g<0>", text.replace(future, shown, 1))
+
+
+def copy_sources(folder: Path) -> None:
+    for package, side in SIDES.items():
+        for path in (ROOT / side / package).rglob("*.py"):
+            target = folder / path.relative_to(ROOT)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
+    classes = open_classes()
+    for module in MODULES:
+        path = folder / source(module)
+        path.write_text(opened(path.read_text(encoding="utf-8"), classes), encoding="utf-8")
+
+
+def build(folder: Path, level: str) -> Path:
+    """Build the copies in a folder; return the folder of what came out. Raises CannotBuildError."""
+    try:
+        from mypyc.build import mypycify
+    except ImportError:
+        raise CannotBuildError("mypy is not installed, whose mypyc compiles: pip install -e '.[dev]'") from None
+    try:
+        from setuptools import Distribution  # type: ignore[import-untyped]
+    except ImportError:
+        raise CannotBuildError("setuptools is not installed, which calls the C compiler: pip install setuptools") from None
+    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "")
+    if compiler and shutil.which(compiler[0]) is None:
+        raise CannotBuildError(f"there is no C compiler: {compiler[0]} is not on the path (or set CC)")
+    (folder / "mypy.ini").write_text(_MYPY_SETTINGS)
+    said = io.StringIO()
+    with contextlib.chdir(folder):
+        try:
+            with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+                extensions: list[Any] = mypycify(
+                    ["--config-file=mypy.ini", "--cache-dir=cache", *map(source, MODULES)],
+                    opt_level=level,
+                    debug_level="0",
+                    target_dir="c",
+                    group_name=LIBRARY,
+                )
+        except SystemExit:
+            raise CannotBuildError(f"mypyc refuses the sources:\n{said.getvalue().rstrip()}") from None
+        for extension in extensions:
+            arguments = [each for each in extension.extra_compile_args if each != "-Werror"]
+            extension.extra_compile_args = arguments + ([] if os.name == "nt" else ["-ffp-contract=off"])
+        command: Any = Distribution({"name": "llmirage", "ext_modules": extensions}).get_command_obj("build_ext")
+        command.build_lib, command.build_temp = "built", "objects"
+        command.ensure_finalized()
+        try:
+            command.run()
+        except Exception as error:  # the compiler has said on standard error what it wants
+            raise CannotBuildError(f"the C compiler failed, are Python's own headers installed? {error}") from None
+    return folder / "built"
+
+
+def libraries(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.suffix in (".so", ".pyd"))
+
+
+def clean() -> int:
+    """Remove what was built here, by any interpreter; return how many files."""
+    compiled.MANIFEST.unlink(missing_ok=True)
+    found = [
+        path
+        for package, side in SIDES.items()
+        for path in (ROOT / side / package).rglob("*")
+        if path.suffix in (".so", ".pyd")
+    ]
+    for path in found:
+        path.unlink()
+    return len(found)
+
+
+def main() -> int:
+    arguments = argparse.ArgumentParser(description="Compiles the modules in which simulations spend their time.")
+    arguments.add_argument("--clean", action="store_true", help="remove what was built")
+    arguments.add_argument("--level", default="2", choices=["0", "1", "2", "3"], help="optimization of the C compiler")
+    given = arguments.parse_args()
+    if given.clean:
+        print(f"{clean()} compiled files removed")
+        return 0
+    begun_s = time.perf_counter()
+    print(f"compiling {len(MODULES)} modules, a minute or two", flush=True)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        stamps = compiled.stamps([source(module) for module in MODULES])  # before the copies: edits meanwhile are seen
+        try:
+            copy_sources(folder)
+            built = build(folder, given.level)
+        except CannotBuildError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
+        clean()
+        size = 0
+        for path in libraries(built):
+            package = path.relative_to(built).parts[0]
+            target = ROOT / SIDES[package] / path.relative_to(built)
+            shutil.copy(path, target)
+            size += target.stat().st_size
+            if package == "llmirage_shared":
+                print(f"  {target.relative_to(ROOT)}  {target.stat().st_size:,} bytes, what all the others point to")
+        compiled.write_manifest(stamps)
+    for module in MODULES:
+        print(f"  {module}")
+    took_s = time.perf_counter() - begun_s
+    print(f"{len(MODULES)} modules compiled, {size / 1e6:.1f} MB, {took_s:.0f} s; make uncompile undoes it")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
