@@ -70,4 +70,11 @@ def test_all_that_is_wrong_is_told_by_name() -> None:
     with pytest.raises(WorkloadError) as caught:
         synthetic_load("many", 0, 0, turns="lognormal(mean=1)", wait_s=-1, shared_prefix_tokens=-1)
     fields = [problem.field for problem in caught.value.problems]
-    assert fields == ["isl", "osl", "turns", "wait_s", "requests", "shared_prefix_tokens"]
+    assert fields == ["isl", "osl", "turns", "think_time", "requests", "shared_prefix"]
+
+
+def test_a_shared_prefix_that_no_prompt_has_room_for_is_refused() -> None:
+    with pytest.raises(WorkloadError, match="shared_prefix: 500 is longer than every prompt: the longest has 100"):
+        synthetic_load(100, 10, 5, shared_prefix_tokens=500)
+    same = synthetic_load(100, 10, 5, shared_prefix_tokens=100)
+    assert len({turn.tokens.input_ids.tobytes() for s in same.sessions.values() for turn in s.turns}) == 1

@@ -9,6 +9,7 @@ import click
 
 from llmirage_client.commands.flags.cluster import cluster_config, cluster_flags
 from llmirage_client.commands.flags.sections import SectionedCommand, flag, together
+from llmirage_client.commands.output import cannot_be_file
 
 if TYPE_CHECKING:
     from llmirage_client.study.calibration import Calibration
@@ -65,6 +66,8 @@ def calibrate(runs: tuple[str, ...], **settings: Any) -> None:
             found.append(read_measured(place))
         except MeasuredRunError as error:
             problems.append(str(error))
+    if problem := cannot_be_file(settings["output"]):
+        problems.append(f"--output {problem}")
     try:
         profile = engine_fields(config)
     except ConfigError as error:

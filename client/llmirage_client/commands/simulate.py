@@ -251,6 +251,9 @@ def _show(simulation: Simulation, settings: dict[str, Any]) -> bool:
         problem = f"llmirage simulate: the files could not be written: {error}"
         click.echo(problem, err=True)
     if settings["as_json"]:
+        if errors := simulation.metrics.errors:  # the report would show them
+            count, whole = errors[0].count, simulation.summary["requests"] + simulation.summary["failed_requests"]
+            click.echo(f"{count:,} of {whole:,} requests failed: {errors[0].error.message}", err=True)
         click.echo(json.dumps(simulation.summary))
         return problem is None
     from llmirage_client.report.console import console_for, render, write_drawn

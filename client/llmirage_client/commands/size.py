@@ -12,6 +12,7 @@ from llmirage_client.commands.flags.cluster import cluster_config, cluster_flags
 from llmirage_client.commands.flags.sections import SectionedCommand
 from llmirage_client.commands.flags.sizing import output_flags, sizing_flags
 from llmirage_client.commands.flags.workload import load_workload, workload_fields, workload_flags
+from llmirage_client.commands.output import cannot_be_file
 from llmirage_client.commands.simulate import synthetic_flags
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ def size(workload: str | None, **settings: Any) -> None:
     from llmirage_client.study.simulation import SimulationError
     from llmirage_client.targets.simulator import ConfigError
 
+    if settings["html"] and (problem := cannot_be_file(settings["html"])):
+        _refuse(f"--html {problem}")
     try:
         answered = _max_rate(workload, settings) if settings["max_rate"] else _size(workload, settings)
     except (SimulationError, ConfigError) as error:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from llmirage_client.commands.flags.sections import SectionedCommand, flag
+from llmirage_client.commands.output import cannot_be_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,6 +73,8 @@ def sweep(study: str, **settings: Any) -> None:
     if problems := problems_of(read.points):
         _refuse("\n".join(problems))
     folder = Path(settings["folder"] or f"artifacts/sweep-{Path(study).stem}")
+    if problem := cannot_be_folder(str(folder)):
+        _refuse(problem)
     try:
         result = _carry_out(read, folder, settings)
         files = _write(result, Path(study), folder)

@@ -46,16 +46,19 @@ def synthetic_load(
     lengths_in = _read(isl, "isl", 1, MOST_TOKENS, problems)
     lengths_out = _read(osl, "osl", 1, MOST_TOKENS, problems)
     turn_counts = _read(turns, "turns", 1, _MOST_TURNS, problems)
-    waits_s = _read(wait_s, "wait_s", 0, math.inf, problems)
+    waits_s = _read(wait_s, "think_time", 0, math.inf, problems)
     if requests < 1:
         problems.append(Problem("must be at least 1", field="requests"))
     if shared_prefix_tokens < 0:
-        problems.append(Problem("must not be negative", field="shared_prefix_tokens"))
+        problems.append(Problem("must not be negative", field="shared_prefix"))
     if problems:
         raise WorkloadError(FORMAT_NAME, problems)
     source = np.random.default_rng([abs(seed), 1])
     inputs = lengths_in.counts(source, requests, least=1)
     outputs = lengths_out.counts(source, requests, least=1)
+    if shared_prefix_tokens > max(inputs):
+        longest = f"is longer than every prompt: the longest has {max(inputs):,} new tokens"
+        raise WorkloadError(FORMAT_NAME, [Problem(f"{shared_prefix_tokens:,} {longest}", field="shared_prefix")])
     ids = _Ids(shared_prefix_tokens, abs(seed)) if shared_prefix_tokens else None
     sessions: dict[str, Session] = {}
     done = 0

@@ -259,3 +259,18 @@ def test_a_long_simulation_says_how_far_it_is_and_a_short_one_nothing(monkeypatc
     assert " of 60 requests, " in long.stderr
     assert " s of cluster time, 0:00 here" in long.stderr
     assert json.loads(long.stdout)["requests"] == 60
+
+
+@pytest.mark.parametrize("option", ["--max-time", "--benchmark-duration", "--duration", "--arrival-smoothness"])
+def test_nan_is_no_number_of_seconds(option: str) -> None:
+    refused = CliRunner().invoke(main, [*FLAGS, "--request-rate", "5", option, "nan"])
+    assert refused.exit_code == 2
+    assert f"Invalid value for '{option}'" in refused.output
+    assert "nan is not a number" in refused.output
+
+
+def test_why_requests_failed_is_said_beside_the_json() -> None:
+    failed = CliRunner().invoke(main, [*FLAGS, "--requests", "7", "--max-model-len", "310", "--json"])
+    assert failed.exit_code == 1
+    assert json.loads(failed.stdout)["failed_requests"] == 7
+    assert "7 of 7 requests failed: a request of 300 prompt and 20 output tokens can never finish" in failed.stderr

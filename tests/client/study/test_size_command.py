@@ -180,3 +180,9 @@ def test_a_long_search_says_what_it_looks_at_and_leaves_the_answer_alone(
     assert " requests, " in result.stderr
     assert " of cluster time" in result.stderr
     json.loads(result.stdout)
+
+
+def test_a_page_that_cannot_be_written_is_told_before_anything_is_worked_out(tmp_path: Path) -> None:
+    outcome = size(*LOAD, *SLO, "--request-rate", "5", "--html", str(tmp_path / "no" / "page.html"))
+    assert outcome.exit_code == 2
+    assert f"there is no folder {tmp_path / 'no'}" in outcome.output

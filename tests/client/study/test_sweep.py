@@ -287,3 +287,11 @@ def test_parquet_has_the_rows_of_the_csv_with_numbers_as_numbers(tmp_path: Path)
         assert typed["ttft_p99_ms"] == (float(text["ttft_p99_ms"]) if text["ttft_p99_ms"] else None)
     assert table[0]["slo_met"] is True
     assert table[2]["status"] == "refused"
+
+
+def test_a_folder_that_cannot_be_is_told_in_words(tmp_path: Path) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text(STUDY)
+    outcome = CliRunner().invoke(main, ["sweep", str(path), "--artifact-dir", str(path / "below")])
+    assert outcome.exit_code == 2
+    assert f"{path} is not a folder" in outcome.output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,13 @@ class Flag(click.Option):
     def __init__(self, *args: Any, section: str = _REST, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.section = section
+
+    def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
+        """Refuses nan, which click finds within every range, and which no deadline ever reaches."""
+        found = super().type_cast_value(ctx, value)
+        if isinstance(found, float) and math.isnan(found):
+            raise click.BadParameter("nan is not a number", ctx=ctx, param=self)
+        return found
 
 
 def flag(section: str, *names: str, **settings: Any) -> Decorator:
