@@ -80,8 +80,9 @@ def _count(objective: Objective, count: int, floor: float) -> _Count | None:
 def _stamps(row: TokenRow) -> tuple[float, float, int]:
     """When the first and the last token came, and how many there were."""
     spans = row.request.spans
-    if len(spans) == 1:
-        ends_s, begin, end = spans[0]
-        return ends_s[begin], ends_s[end], end - begin + 1
+    if spans and not row.token_s:
+        first_of_s, first, _ = spans[0]
+        last_of_s, _, last = spans[-1]
+        return first_of_s[first], last_of_s[last], sum([end - begin + 1 for _, begin, end in spans])
     times = row.arrivals
     return (float(times[0]), float(times[-1]), len(times)) if len(times) else (math.nan, math.nan, 0)

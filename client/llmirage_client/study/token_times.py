@@ -1,7 +1,8 @@
 """When tokens came, of all requests of a simulation at once, from the steps of the instances.
 
-Most requests have one span: tokens from one step of an instance to another. All these are worked out as arrays; only those
-with several spans (preempted ones) or none (tokens that were told one by one) are looked at singly.
+Most requests have spans: tokens from one step of an instance to another; several, in the order of time, where they were
+preempted or where the instance runs prompts in steps of their own. All these are worked out as arrays; only those of whom
+tokens were told one by one are looked at singly.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Sequence
-from itertools import chain, pairwise
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -30,19 +31,23 @@ class TokenTimes:
 
     def __init__(self, rows: Sequence[TokenRow]) -> None:
         self._rows = rows
-        self._spans = spans = [row.request.spans for row in rows]
+        spans = [() if row.token_s else row.request.spans for row in rows]
         self._counts = np.fromiter(map(len, spans), dtype=np.int64, count=len(rows))
         self._steps_s, self._begins, self._ends = _positions(list(chain.from_iterable(spans)))
-        self._others = np.flatnonzero(self._counts != 1).tolist()
+        self._others = np.flatnonzero(self._counts == 0).tolist()
 
-        single = self._counts == 1
-        of_single = np.repeat(single, self._counts)
-        begin, end = self._begins[of_single], self._ends[of_single]
+        spanned = self._counts > 0
+        after = np.cumsum(self._counts)[spanned]  # the first span of the next request
+        first = after - self._counts[spanned]
+        begin, end = self._begins[first], self._ends[after - 1]
+        tokens = np.concatenate([[0], np.cumsum(self._ends - self._begins + 1)])
+        events = tokens[after] - tokens[first]
+        in_first = self._ends[first] > begin
+        second = np.where(in_first, begin + 1, self._begins[np.minimum(first + 1, after - 1)])
         self.first_s, self.second_s, self.last_s = (np.full(len(rows), np.nan) for _ in range(3))
         self.events = np.zeros(len(rows), dtype=np.int64)
-        self.first_s[single], self.last_s[single] = self._steps_s[begin], self._steps_s[end]
-        self.second_s[single] = np.where(end > begin, self._steps_s[np.minimum(begin + 1, end)], np.nan)
-        self.events[single] = end - begin + 1
+        self.first_s[spanned], self.last_s[spanned], self.events[spanned] = self._steps_s[begin], self._steps_s[end], events
+        self.second_s[spanned] = np.where(events > 1, self._steps_s[second], np.nan)
         for place in self._others:
             if len(times := rows[place].arrivals):
                 self.first_s[place], self.last_s[place], self.events[place] = times[0], times[-1], len(times)
@@ -60,18 +65,12 @@ class TokenTimes:
         times = np.cumsum(change)[:-1]  # how many requests have the gap from step i to i + 1; 0 between instances
         used = np.flatnonzero(times)
         values, counts = [self._steps_s[used + 1] - self._steps_s[used]], [times[used]]
-        for place in self._others:
-            if chosen[place]:
-                values.append(self._gaps_between_spans(place))
-                counts.append(np.ones(len(values[-1]), dtype=np.int64))
+        within = np.repeat(np.arange(chosen.size), self._counts)  # whose span
+        goes_on = np.flatnonzero((within[1:] == within[:-1]) & of_chosen[1:])
+        values.append(self._steps_s[self._begins[goes_on + 1]] - self._steps_s[self._ends[goes_on]])
+        values += [np.diff(self._rows[place].arrivals) for place in self._others if chosen[place]]
+        counts += [np.ones(len(gaps), dtype=np.int64) for gaps in values[1:]]
         return weighted_summary(np.concatenate(values) * 1e3, np.concatenate(counts))
-
-    def _gaps_between_spans(self, place: int) -> Floats:
-        """Or between all tokens, of a request without spans."""
-        spans = self._spans[place]
-        if not spans:
-            return np.diff(self._rows[place].arrivals)
-        return np.array([later[0][later[1]] - ends_s[end] for (ends_s, _, end), later in pairwise(spans)])
 
 
 def _positions(spans: Sequence[Span]) -> tuple[Floats, Ints, Ints]:

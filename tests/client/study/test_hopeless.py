@@ -17,7 +17,7 @@ from llmirage_shared.statistics import summarize
 
 def row(ttft_s: float, error: Any = None) -> Any:
     request = SimpleNamespace(spans=[([ttft_s, ttft_s + 0.1], 0, 1)])
-    return SimpleNamespace(start_s=0.0, request=request, flight=None, error=error)
+    return SimpleNamespace(start_s=0.0, request=request, token_s=[], error=error)
 
 
 @given(
