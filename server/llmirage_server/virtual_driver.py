@@ -122,9 +122,13 @@ class ClusterRun:
             now = end.time_s
             for request in end.emitted:
                 flight: Flight = request.tag
-                if not request.spans and not request.failed:
+                if not request.failed:
                     token_s = flight.token_s
-                    token_s += [now] * (request.produced - len(token_s))  # one, but for speculation
+                    told = len(token_s)
+                    for _, first, last in request.spans:
+                        told += last - first + 1
+                    if told < request.produced:  # by one, but for speculation
+                        token_s += [now] * (request.produced - told)
                 if request.finished_s <= now or request.failed:
                     any_over = True
                     self.under_way -= 1

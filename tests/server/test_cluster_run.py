@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from llmirage_server.cluster.cluster import Cluster, EngineLimits
+from llmirage_server.cluster.compressed import CompressedInstance
 from llmirage_server.cluster.fixed import FixedInstance
 from llmirage_server.cluster.instance import Instance
 from llmirage_server.cluster.lifecycle import LifecycleEvent
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.router import make_router
+from llmirage_server.perf.deployment import Deployment
 from llmirage_server.virtual_driver import ClusterRun, Flight
 
 TTFT_S, ITL_S = 1.0, 0.5
@@ -135,3 +137,26 @@ def test_an_onlooker_looks_at_its_times_while_something_is_to_happen() -> None:
     assert (run.run(3.0), run.run(20.0), told) == (3.0, 5.0, [1])
     assert looks.seen == [0.0, 2.0, 4.0]
     assert (run.run(20.0), looks.skipped) == (20.0, [20.0])
+
+
+@pytest.mark.parametrize("compressed_first", [True, False])
+def test_no_token_is_lost_when_a_crash_moves_a_request_to_another_kind_of_instance(compressed_first: bool) -> None:
+    step_model = Deployment.create("Qwen/Qwen3-8B", "h100_sxm").step_model()
+    limits = EngineLimits(kv_tokens=4000)
+
+    def times(kinds: tuple[type[Instance], type[Instance]]) -> list[list[float]]:
+        made = [kind(i, step_model, limits) for i, kind in enumerate(kinds)]
+        # The second instance is not there before the first has crashed.
+        events = (LifecycleEvent(0.2, 0, "crash"), LifecycleEvent(0.2, 1, "start"))
+        run = ClusterRun(Cluster(made, make_router("round_robin"), events=events))
+        flights = [Noted(number, 60, []) for number in (1, 2)]
+        for flight in flights:
+            run.submit(flight, 0.0)
+        while run.under_way:
+            run.run(math.inf)
+        return [flight.times.tolist() for flight in flights]
+
+    kinds = (CompressedInstance, Instance) if compressed_first else (Instance, CompressedInstance)
+    found = times(kinds)
+    assert [len(each) for each in found] == [60, 60]
+    assert found == times((Instance, Instance))
