@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+from typing import Any
 
 import click
 
+from llmirage_client.commands.last_resort import told_in_words
 from llmirage_shared import compiled
 
 COMMANDS = {
@@ -54,6 +56,10 @@ class LazyGroup(click.Group):
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with told_in_words():
+            return super().invoke(ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -149,11 +149,19 @@ def _asked(
     if not problems and not possible and not base.pools:
         problems = [
             "no deployment is possible:",
-            *dict.fromkeys(f"  {r.shape.gpu} {r.shape.split}: {r.reason}" for r in refused),
+            *(f"  {', '.join(names)}: {reason}" for reason, names in _by_reason(refused).items()),
         ]
     if problems:
         _refuse("\n".join(problems))
     return objectives, base, possible, refused, notes
+
+
+def _by_reason(refused: Iterable[Refused]) -> dict[str, list[str]]:
+    """The names of the shapes that cannot be, by why."""
+    found: dict[str, list[str]] = {}
+    for one in refused:
+        found.setdefault(one.reason, []).append(f"{one.shape.gpu} {one.shape.split}")
+    return found
 
 
 _OF_SHAPES = ("gpus", "engines", "weights", "tps", "pps", "dps", "eps", "instances")
