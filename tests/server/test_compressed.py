@@ -128,6 +128,19 @@ ASKS = st.lists(
     min_size=1,
     max_size=24,
 ).map(tuple)
+CROWD = st.lists(  # short prompts with long answers: memory runs out while they decode
+    st.builds(
+        Ask,
+        at_s=st.floats(0, 0.1),
+        prefix=st.integers(0, 2),
+        shared=st.sampled_from([0, 16]),
+        own=st.integers(1, 60),
+        output=st.integers(50, 200),
+        priority=st.integers(0, 2),
+    ),
+    min_size=10,
+    max_size=24,
+).map(tuple)
 RULES: dict[str, dict[str, Any]] = {
     "vllm": {},
     "vllm by priority": {"schedule_policy": "priority"},
@@ -178,7 +191,7 @@ def plans(model: str = "Qwen/Qwen3-8B", **rules: Any) -> st.SearchStrategy[Plan]
         Plan,
         model=st.just(model),
         limits=limits(rules),
-        asks=ASKS,
+        asks=ASKS | CROWD,
         router=st.sampled_from(["round_robin", "least_loaded", "kv_aware", "prefix", "power_of_two"]),
         front_end_s=st.sampled_from([0.0, 0.0, 0.003]),
         events=st.just(()) | EVENTS,

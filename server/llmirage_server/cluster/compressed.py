@@ -2,8 +2,8 @@
 
 It does what `Instance` does, at the same times to the last bit; but while the same sequences decode, it keeps sums instead
 of looking at each of them (steady_batch.py), and finds the times of all steps up to the next event in one loop
-(perf/steady.py). What is rare goes the plain way (two_ways.py): when memory runs out or a request is cancelled, the batch is
-dissolved into the scheduler's sequences, and formed again when that is over.
+(perf/steady.py). What is rare goes the plain way (two_ways.py): when a request is cancelled, or memory runs out in a way
+that takes more than some to give way, the batch is dissolved into the scheduler's sequences, and formed again afterwards.
 
 What others may see of it:
 
@@ -153,10 +153,16 @@ class CompressedInstance(TwoWayInstance):
             self._begin_apart(start_s)
 
     def _begin_apart(self, start_s: float) -> None:
-        """Form a step the plain way: somebody must give way for want of memory."""
-        self._dissolve()
-        super()._begin(start_s)
-        self._count()
+        """Form a step for which somebody must give way for want of memory."""
+        batch = self._batch
+        if gone := self._scheduler.give_way(batch):
+            for sequence, first in gone:
+                self._note_span(sequence, first)
+            self._launch(Step(), batch.size, start_s)
+        else:
+            self._dissolve()
+            super()._begin(start_s)
+            self._count()
 
     def _go_on(self, now: float, alone: bool) -> None:
         """After a step: begin the next one at once, where nothing can come of this very moment that would be part of it.
@@ -187,7 +193,13 @@ class CompressedInstance(TwoWayInstance):
         if not decodes and not step.prefill:
             self._stalled = True
             self._aim()
-            return True
+        else:
+            self._launch(step, decodes, start_s)
+        return True
+
+    def _launch(self, step: Step, decodes: int, start_s: float) -> None:
+        """A step begins, with so many of the batch."""
+        batch = self._batch
         end_s = start_s + self._steady.step_s(step.prefill, decodes, batch.context_sum, batch.longest)
         if decodes or not batch.size:
             self.ends_s.append(end_s)
@@ -198,8 +210,7 @@ class CompressedInstance(TwoWayInstance):
         if self.trace is not None:
             self.trace.append(StepSpan(start_s, end_s, 1, sum([chunk[0] for chunk in step.prefill]), decodes))
         self._fly(step, end_s)
-        self._count()
-        return True
+        self.load = 4 * self.unfinished - 3 * len(self._scheduler.running)  # some wait no longer
 
     def _fly(self, step: Step, end_s: float) -> None:
         self._flight = step

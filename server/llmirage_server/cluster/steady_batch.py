@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
 from operator import itemgetter
 
@@ -46,14 +46,10 @@ class SteadyBatch:
         """The longest context of the next step; 0 if nobody is there."""
         return self.step - self._lowest if self.size else 0
 
-    def sequences(self) -> list[Sequence]:
-        """Its sequences, in no order."""
-        return [member[4] for member in self._members]
-
-    def tokens(self) -> list[tuple[Sequence, int]]:
-        """Its sequences, in no order, each with the tokens that it has before the next step."""
+    def to_come(self, most: int = sys.maxsize) -> int:
+        """Tokens that its sequences are still expected to gain (`Sequence.expected`), counting at most `most` of each."""
         known = self.step + 1
-        return [(sequence, known - base) for _, _, base, _, sequence in self._members]
+        return sum([min(sequence.expected - known + base, most) for _, _, base, _, sequence in self._members])
 
     def pages_held(self) -> int:
         """Pages of all contexts of the next step, without what that step adds."""
@@ -129,20 +125,40 @@ class SteadyBatch:
         self.next_last = members[0][0] if members else sys.maxsize
         return done
 
+    def members(self) -> list[Member]:
+        """In the order in which the instance runs them."""
+        return sorted(self._members, key=itemgetter(1))
+
+    def drop(self, member: Member) -> tuple[Sequence, int]:
+        """One leaves before its end, with the tokens that the steps have brought; with it comes the step of the first."""
+        _, _, base, first, sequence = member
+        self._members.remove(member)
+        heapify(self._members)
+        self.next_last = self._members[0][0] if self._members else sys.maxsize
+        self._leave(base)
+        sequence.computed = self.step - base
+        sequence.tokens = self.step - base + 1
+        sequence.request.produced = sequence.tokens - sequence.prompt_tokens
+        return sequence, first
+
     def dissolve(self, in_flight: bool) -> list[tuple[Sequence, int]]:
         """Everybody leaves, with the tokens that the steps have brought; in_flight: one more step computes its part.
 
         Returns them in their order, each with the step that brought its first token here.
         """
         left = []
-        for _, _, base, first, sequence in sorted(self._members, key=itemgetter(1)):
-            sequence.computed = self.step - base + in_flight
-            sequence.tokens = self.step - base + 1
-            sequence.request.produced = sequence.tokens - sequence.prompt_tokens
-            self._leave(base)
+        step = self.step
+        for _, _, base, first, sequence in self.members():
+            context = step - base
+            sequence.computed = context + in_flight
+            sequence.tokens = context + 1
+            sequence.request.produced = context + 1 - sequence.prompt_tokens
             left.append((sequence, first))
+        self.size = self.context_sum = 0
+        self.next_last = self._lowest = sys.maxsize
         self._members.clear()
-        self.next_last = sys.maxsize
+        self._bases.clear()
+        self._pages = [0] * self._page
         return left
 
     def _leave(self, base: int) -> None:
@@ -157,3 +173,35 @@ class SteadyBatch:
         del bases[base]
         if base == self._lowest:
             self._lowest = min(bases, default=sys.maxsize)
+
+
+class ReservingBatch(SteadyBatch):
+    """For schedulers that often ask what is to come: it is kept as a sum, which is enough as long as nobody has `most`."""
+
+    def __init__(self, page_size: int) -> None:
+        super().__init__(page_size)
+        self._expected_sum = 0
+        self._most_to_come = 0  # of one sequence, ever
+
+    def join(self, sequence: Sequence, first: int) -> None:
+        super().join(sequence, first)
+        self._expected_sum += sequence.expected
+        self._most_to_come = max(self._most_to_come, sequence.expected - sequence.tokens)
+
+    def take_done(self) -> list[tuple[Sequence, int, int]]:
+        done = super().take_done()
+        self._expected_sum -= sum([sequence.expected for sequence, _, _ in done])
+        return done
+
+    def drop(self, member: Member) -> tuple[Sequence, int]:
+        self._expected_sum -= member[4].expected
+        return super().drop(member)
+
+    def dissolve(self, in_flight: bool) -> list[tuple[Sequence, int]]:
+        self._expected_sum = 0
+        return super().dissolve(in_flight)
+
+    def to_come(self, most: int = sys.maxsize) -> int:
+        if self._most_to_come > most:
+            return super().to_come(most)
+        return self._expected_sum - self.context_sum - self.size

@@ -17,7 +17,7 @@ from llmirage_server.cluster.kv_cache import Sequence
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.cluster.request import Span, StepEnd
 from llmirage_server.cluster.schedulers.base import Step
-from llmirage_server.cluster.steady_batch import SteadyBatch
+from llmirage_server.cluster.steady_batch import ReservingBatch, SteadyBatch
 from llmirage_server.cluster.windowed_steps import WindowedSteps
 from llmirage_server.perf.steady import SteadySteps
 from llmirage_server.perf.step_model import StepBatch
@@ -39,7 +39,7 @@ class TwoWayInstance(Instance):
         self._scheduler = self.schedulers[0]
         self._kv = self._scheduler.kv
         self._counts_steps = self._scheduler.counts_steps
-        self._batch = batch = SteadyBatch(limits.page_size)
+        self._batch = batch = (ReservingBatch if self._scheduler.reserves else SteadyBatch)(limits.page_size)
         steady: SteadySteps = step_model.steady
         self._steady = WindowedSteps(steady, batch) if steady.windows else steady
         self._formed = True
@@ -92,8 +92,7 @@ class TwoWayInstance(Instance):
         in_flight = step is not None and not self._standing
         members = batch.dissolve(in_flight)
         for sequence, first in members:
-            if first < batch.step:
-                sequence.request.spans.append((self.ends_s, first, batch.step - 1))
+            self._note_span(sequence, first)
         if step is not None:
             self._flight, self._standing = None, False
             (self.ends_s if in_flight else self.prompt_ends_s).pop()  # until it has really ended
@@ -103,6 +102,11 @@ class TwoWayInstance(Instance):
             self._free_s[0] = self._flight_s
             self._flights.append((self._flight_s, [step]))
 
+    def _note_span(self, sequence: Sequence, first: int) -> None:
+        """Somebody has left the batch who had joined it with this step."""
+        if first < self._batch.step:
+            sequence.request.spans.append((self.ends_s, first, self._batch.step - 1))
+
     def _form(self) -> None:
         """From sequences to sums, if no step is under way and there is memory for some time."""
         scheduler, batch, kv = self._scheduler, self._batch, self._kv
@@ -110,8 +114,11 @@ class TwoWayInstance(Instance):
         if self._flights or kv.room_tokens < decoding * kv.page_size or not scheduler.prompts_last(decoding):
             return
         self._formed = True
+        ends_s, last = self.ends_s, batch.step - 1
         for sequence in scheduler.running[:decoding]:
-            batch.join(sequence, batch.step)
+            spans = sequence.request.spans
+            goes_on = spans and spans[-1][2] == last and spans[-1][0] is ends_s
+            batch.join(sequence, spans.pop()[1] if goes_on else batch.step)
         self._aim()
 
     def _end(self, end_s: float, steps: list[Step]) -> StepEnd | None:

@@ -241,15 +241,39 @@ class Scheduler(ABC):
         """`schedule` of an instance whose decoding sequences are in `batch`, and not up to date themselves.
 
         Puts the prompts into the step, and takes the memory of all. Returns how many of the batch decode in it: all of them,
-        or 0 where they stand still. None: somebody must give way, which takes `schedule`; it goes on as if this had not been
-        asked.
+        or 0 where they stand still. None: somebody must give way (`give_way`, or `schedule` when the batch is dissolved),
+        and nothing has changed yet that these would not do in the same way.
         """
+
+    def give_way(self, batch: SteadyBatch) -> list[tuple[Sequence, int]]:
+        """Make room for a step of decodes alone: preempt some of the batch, and take the memory of the others.
+
+        Returns them, each with the step that brought its first token. Nobody: nothing has changed, it takes `schedule`.
+        """
+        return []
 
     def pass_steps(self, steps: int) -> None:  # noqa: B027 (for those that count them)
         """So many steps were formed in which all decoded, and nobody was admitted."""
 
     def let_go(self) -> None:  # noqa: B027 (for those that must know)
         """Some have finished and are not running any more."""
+
+    def _last_give_way(self, batch: SteadyBatch) -> list[tuple[Sequence, int]]:
+        """`give_way` where all take their memory in order, and the last one gives way whenever there is none."""
+        gone: list[tuple[Sequence, int]] = []
+        if self.prefilling:
+            return gone
+        kv, members, needed = self.kv, batch.members(), batch.pages()
+        while (room := kv.room_tokens // kv.page_size) < needed:
+            kv.take(room * kv.page_size)
+            last = batch.drop(members.pop())
+            gone.append(last)
+            self.running.pop()
+            needed -= room + (last[0].computed % kv.page_size == 0)  # its own page, for which nothing is left
+            kv.commit(last[0])  # what it had stays findable until it is needed
+            self._preempt(last[0])
+        kv.take(needed * kv.page_size)
+        return gone
 
     # --- parts of a step, for `_form` ---
 

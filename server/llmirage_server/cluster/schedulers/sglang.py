@@ -157,12 +157,9 @@ class SglangScheduler(Scheduler):
 
     def _reserved(self, beside: SteadyBatch | None) -> float:
         """The memory that those who decode are expected to need."""
-        clip = _CLIP_MAX_NEW_TOKENS
-        if beside is None:
-            tokens = [min(each.expected - each.tokens, clip) for each in self.running if each not in self.prefilling]
-        else:
-            tokens = [min(each.expected - known, clip) for each, known in beside.tokens()]
-        return self.new_token_ratio * sum(tokens)
+        if beside is not None:
+            return self.new_token_ratio * beside.to_come(_CLIP_MAX_NEW_TOKENS)
+        return self.new_token_ratio * sum([self._may_produce(each) for each in self.running if each not in self.prefilling])
 
     def _sort_by_longest_prefix(self) -> None:
         if self.limits.schedule_policy != "lpm" or not self.kv.prefix_caching or not 1 < len(self.waiting) <= _LPM_QUEUE:
@@ -198,10 +195,16 @@ class SglangScheduler(Scheduler):
             self._preempt(victim)
             retracted.add(victim)
         if retracted:
-            expected = sum(each.request.produced + _RETRACT_DECODE_STEPS for each in by_progress)
-            allowed = sum(each.expected - each.prompt_tokens for each in by_progress)
-            self.new_token_ratio = min(1.0, expected / (allowed + 1))
+            self._estimate_anew(
+                sum(each.request.produced for each in by_progress),
+                sum(each.expected - each.prompt_tokens for each in by_progress),
+                len(by_progress),
+            )
         self._decode_together(step, [sequence for sequence in decoding if sequence not in retracted])
+
+    def _estimate_anew(self, produced: int, allowed: int, sequences: int) -> None:
+        """After a retraction: what has been produced of all that was allowed."""
+        self.new_token_ratio = min(1.0, (produced + sequences * _RETRACT_DECODE_STEPS) / (allowed + 1))
 
     def _fall(self) -> None:
         self.new_token_ratio = max(self.new_token_ratio - self._decay, self._min_ratio)
@@ -232,6 +235,25 @@ class SglangScheduler(Scheduler):
         if not step.prefill:
             self._fall()
         return batch.size
+
+    def give_way(self, batch: SteadyBatch) -> list[tuple[Sequence, int]]:
+        gone: list[tuple[Sequence, int]] = []
+        if self.prefilling:
+            return gone
+        kv = self.kv
+        by_progress = sorted(
+            batch.members(), key=lambda each: (-each[2] - each[4].prompt_tokens, -each[4].prompt_tokens), reverse=True
+        )
+        while batch.pages() * kv.page_size > kv.room_tokens:
+            victim = batch.drop(by_progress.pop())
+            gone.append(victim)
+            self.running.remove(victim[0])
+            self._preempt(victim[0])
+        kv.take(batch.pages() * kv.page_size)
+        prompts = sum([each[4].prompt_tokens for each in by_progress])
+        produced = batch.context_sum + batch.size - prompts
+        self._estimate_anew(produced, produced + batch.to_come(), batch.size)
+        return gone
 
     def pass_steps(self, steps: int) -> None:
         while steps and self.new_token_ratio != self._min_ratio:

@@ -25,6 +25,11 @@ from llmirage_server.cluster.steady_batch import SteadyBatch
 
 
 class TrtllmScheduler(Scheduler):
+    def add(self, sequence: Sequence) -> None:
+        super().add(sequence)
+        page = self.kv.page_size
+        sequence.expected = -(-sequence.expected // page) * page  # so that those of many can be added up
+
     def _form(self, now: float) -> Step:
         step = Step()
         preemptions = self.preemptions
@@ -102,6 +107,9 @@ class TrtllmScheduler(Scheduler):
             self._start_prompts(step, budget, now, batch)
         return decodes
 
+    def give_way(self, batch: SteadyBatch) -> list[tuple[Sequence, int]]:
+        return self._last_give_way(batch)
+
     def _start_prompts(self, step: Step, budget: int, now: float, beside: SteadyBatch | None = None) -> None:
         """Start waiting ones in order, until one does not fit in beside what was promised to others.
 
@@ -172,8 +180,8 @@ class TrtllmScheduler(Scheduler):
         promised = self._promised(self.prefilling)
         if self._reserves_output and batch.size:
             page = self.kv.page_size
-            promised += sum([-(-each.expected // page) for each in batch.sequences()]) * page
-            promised -= (batch.pages_held() + batch.pages()) * page
+            expected = batch.to_come() + batch.context_sum + batch.size  # whole pages of each
+            promised += expected - (batch.pages_held() + batch.pages()) * page
         return promised
 
     @property

@@ -105,6 +105,9 @@ class VllmScheduler(Scheduler):
             self._admit(step, budget, now)
         return decodes
 
+    def give_way(self, batch: SteadyBatch) -> list[tuple[Sequence, int]]:
+        return [] if self.limits.schedule_policy == "priority" else self._last_give_way(batch)
+
     def _chunk(self, missing: int) -> int:
         """How much of a prompt one step may compute."""
         threshold = self.limits.long_prefill_token_threshold
