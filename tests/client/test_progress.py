@@ -178,11 +178,19 @@ def test_stop_without_start_draws_nothing() -> None:
 
 def test_a_simulation_says_nothing_for_two_seconds_and_then_how_far_it_is() -> None:
     clock, stream = Clock(), io.StringIO()
-    progress = SimulationProgress(4000, None, stream, clock)
+    asked = 0
+
+    def total() -> int:
+        nonlocal asked
+        asked += 1
+        return 4000
+
+    progress = SimulationProgress(total, None, stream, clock)
     for second in range(1, 9):
         clock.now += 1.0
         progress.update(300 * second, 60.0 * second)
         assert bool(stream.getvalue()) is (second >= 2)
+        assert asked == (second >= 2)
     progress.stop()
     assert stream.getvalue().splitlines() == [
         "600 of 4,000 requests, 2 min 0 s of cluster time, 0:02 here",
@@ -193,7 +201,7 @@ def test_a_simulation_says_nothing_for_two_seconds_and_then_how_far_it_is() -> N
 def test_on_a_terminal_the_bar_of_a_simulation_goes_by_requests_or_by_its_last_moment_and_is_taken_away() -> None:
     clock = Clock()
     with terminal(100) as (stream, leader):
-        progress = SimulationProgress(None, 600.0, stream, clock)
+        progress = SimulationProgress(lambda: None, 600.0, stream, clock)
         progress.begin("4 x h100_sxm TP2")
         clock.now += 3.0
         progress.update(10, 300.0)
@@ -205,7 +213,7 @@ def test_on_a_terminal_the_bar_of_a_simulation_goes_by_requests_or_by_its_last_m
 
 def test_a_short_simulation_leaves_a_terminal_as_it_was() -> None:
     with terminal(100) as (stream, leader):
-        progress = SimulationProgress(10, None, stream, Clock())
+        progress = SimulationProgress(lambda: 10, None, stream, Clock())
         progress.update(10, 5.0)
         progress.stop()
         assert drawn(leader) == ""

@@ -157,7 +157,7 @@ def simulate(workload: str | None, **settings: Any) -> None:
     shown |= {name: only(shown[name]) for name in _LISTS if name in shown}
     _check_places(settings)
     try:
-        with SimulationProgress(_expected(loaded, options), settings["max_time"]) as progress:
+        with SimulationProgress(lambda: _expected(loaded, options), settings["max_time"]) as progress:
             simulation = simulate(
                 config,
                 loaded,

@@ -267,10 +267,10 @@ def _progress() -> tuple[SimulationProgress, Callable[[int, int, float], None]]:
     """What shows which deployment is looked at, and how far its simulation is."""
     from llmirage_client.report.simulation_progress import SimulationProgress
 
-    progress = SimulationProgress(None)
+    progress = SimulationProgress()
 
     def told(over: int, planned: int, reached_s: float) -> None:
-        progress.total = planned
+        progress.plan(planned)
         progress.update(over, reached_s)
 
     return progress, told

@@ -15,18 +15,19 @@ QUIET_S = 2.0
 class SimulationProgress(StatusLine):
     """Tell it how far the simulation is as often as you like; it begins when it is made.
 
-    total: requests that will be over in the end; None: nobody knows. until_s: of the cluster's time, where it stops at last.
+    total: requests that will be over in the end, None if nobody knows; asked when there is something to say, as counting
+    them takes time. until_s: of the cluster's time, where it stops at last.
     """
 
     def __init__(
         self,
-        total: int | None,
+        total: Callable[[], int | None] = lambda: None,
         until_s: float | None = None,
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(stream, clock)
-        self.total = total
+        self._total = total
         self._until_s = until_s
         self._of = ""
         self._done, self._reached_s = 0, 0.0
@@ -41,8 +42,12 @@ class SimulationProgress(StatusLine):
 
     def begin(self, of: str) -> None:
         """The next of several simulations. of: what it is about."""
-        self._of, self.total = of, None
+        self._of, self._total = of, lambda: None
         self.update(0, 0.0)
+
+    def plan(self, total: int) -> None:
+        """It will have so many requests."""
+        self._total = lambda: total
 
     def update(self, done: int, reached_s: float) -> None:
         """done: requests that are over; reached_s: of the cluster's time."""
@@ -58,10 +63,16 @@ class SimulationProgress(StatusLine):
         assert self._started_s is not None
         return self._next_s > self._started_s + QUIET_S
 
+    def _known_total(self) -> int | None:
+        total = self._total()
+        self._total = lambda: total
+        return total
+
     def _line(self, elapsed_s: float) -> str:
-        requests = f"{self._done:,} of {self.total:,} requests" if self.total else f"{self._done:,} requests"
+        total = self._known_total()
+        requests = f"{self._done:,} of {total:,} requests" if total else f"{self._done:,} requests"
         parts = [requests, f"{duration(self._reached_s)} of cluster time", f"{minutes(elapsed_s)} here"]
         text = (f"{self._of}: " if self._of else "") + ", ".join(parts)
-        shares = [self._done / self.total] if self.total else []
+        shares = [self._done / total] if total else []
         shares += [self._reached_s / self._until_s] if self._until_s else []
         return f"{bar(max(shares))} {text}" if self._terminal and shares else text
