@@ -231,6 +231,8 @@ def _check_places(settings: dict[str, Any]) -> None:
     """Exits where files cannot be written, before anything is worked out in vain."""
     folder = settings["artifact_dir"] or ("" if settings["as_json"] else _FOLDER)
     problems = [why for place in (folder,) if place and (why := cannot_be_folder(place))]
+    if problems and not settings["artifact_dir"]:
+        problems = [f"{problems[0]}; --artifact-dir says where else"]
     problems += [f"--trace {why}" for place in (settings["trace"],) if place and (why := cannot_be_file(place))]
     if problems:
         click.echo("llmirage simulate: " + "\n".join(problems), err=True)

@@ -74,7 +74,7 @@ def sweep(study: str, **settings: Any) -> None:
         _refuse("\n".join(problems))
     folder = Path(settings["folder"] or f"artifacts/sweep-{Path(study).stem}")
     if problem := cannot_be_folder(str(folder)):
-        _refuse(problem)
+        _refuse(f"{problem}; --artifact-dir says where else" if settings["folder"] is None else problem)
     try:
         result = _carry_out(read, folder, settings)
         files = _write(result, Path(study), folder)
@@ -96,7 +96,7 @@ def _carry_out(study: Study, folder: Path, settings: dict[str, Any]) -> Sweep:
         executor = executor_named(settings["executor"], settings["workers"], settings["ray_address"])
     except CrewError as error:
         _refuse(str(error))
-    told, done = _progress()
+    told, done = _progress(len(study.points))
     try:
         return work_out(
             study,
@@ -116,7 +116,7 @@ def _carry_out(study: Study, folder: Path, settings: dict[str, Any]) -> Sweep:
         done()
 
 
-def _progress() -> tuple[Callable[[Row, int, int], None], Callable[[], None]]:
+def _progress(points: int) -> tuple[Callable[[Row, int, int], None], Callable[[], None]]:
     """On a terminal a bar that is drawn anew, elsewhere a line for each point."""
     if not sys.stderr.isatty():
 
@@ -126,13 +126,15 @@ def _progress() -> tuple[Callable[[Row, int, int], None], Callable[[], None]]:
 
         return tell, lambda: None
 
-    def draw(row: Row, done: int, total: int) -> None:
+    def draw(row: Row | None, done: int, total: int) -> None:
         width = 30
         filled = width * done // total
         columns = shutil.get_terminal_size().columns
-        text = f"[{'#' * filled}{'.' * (width - filled)}] {done}/{total} {row.point.name}: {row.status}"
+        last = "" if row is None else f" {row.point.name}: {row.status}"
+        text = f"[{'#' * filled}{'.' * (width - filled)}] {done}/{total}{last}"
         click.echo(f"\r\x1b[K{text[: columns - 1]}", err=True, nl=False)
 
+    draw(None, 0, max(points, 1))
     return draw, lambda: click.echo("\r\x1b[K", err=True, nl=False)
 
 

@@ -295,3 +295,13 @@ def test_a_folder_that_cannot_be_is_told_in_words(tmp_path: Path) -> None:
     outcome = CliRunner().invoke(main, ["sweep", str(path), "--artifact-dir", str(path / "below")])
     assert outcome.exit_code == 2
     assert f"{path} is not a folder" in outcome.output
+
+
+def test_the_usual_folder_that_cannot_be_is_told_with_the_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "study.yaml").write_text(STUDY)
+    (tmp_path / "artifacts").write_text("a file")
+    monkeypatch.chdir(tmp_path)
+    for words in (["sweep", "study.yaml"], ["simulate", "--isl", "5", "--osl", "5"]):
+        outcome = CliRunner().invoke(main, words)
+        assert outcome.exit_code == 2
+        assert "artifacts is not a folder; --artifact-dir says where else" in outcome.output
