@@ -1,1 +1,6 @@
 """The fake cluster and its HTTP face."""
+
+from llmirage_shared.compiled import complaint
+
+if said := complaint():  # nobody simulates with what was compiled of other sources, from Python either
+    raise ImportError(said)

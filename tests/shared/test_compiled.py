@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import subprocess
@@ -12,6 +13,7 @@ from types import ModuleType
 import pytest
 from click.testing import CliRunner
 
+import llmirage_server
 from llmirage_client.cli import main
 from llmirage_shared import compiled
 
@@ -77,6 +79,12 @@ def test_no_command_runs_what_is_out_of_date(checkout: Path) -> None:
     result = CliRunner().invoke(main, ["catalog"])
     assert result.exit_code == 2
     assert "out of date: tree.py changed since" in result.output
+
+
+def test_nor_does_a_program_that_imports_the_engine(checkout: Path) -> None:
+    (checkout / "tree.py").write_text("x = 12\n")
+    with pytest.raises(ImportError, match=r"out of date: tree\.py changed since"):
+        importlib.reload(llmirage_server)
 
 
 # --- the build -----------------------------------------------------------------------------------------------------------
