@@ -2,8 +2,8 @@
 
 It does what `Instance` does, at the same times to the last bit; but while the same sequences decode, it keeps sums instead
 of looking at each of them (steady_batch.py), and finds the times of all steps up to the next event in one loop
-(perf/steady.py). What is rare goes the plain way (two_ways.py): when a request is cancelled, or memory runs out in a way
-that takes more than some to give way, the batch is dissolved into the scheduler's sequences, and formed again afterwards.
+(perf/steady.py). What is rare goes the plain way (two_ways.py): where memory runs out while prompts are computed, or
+priorities say who gives way, the batch is dissolved into the scheduler's sequences, and formed again afterwards.
 
 What others may see of it:
 
@@ -68,6 +68,7 @@ class CompressedInstance(TwoWayInstance):
 
     def evacuate(self) -> list[Request]:
         if self._formed:
+            self._lose_flight()
             self._dissolve()
         lost = super().evacuate()
         self._form()
@@ -77,8 +78,9 @@ class CompressedInstance(TwoWayInstance):
     def cancel(self, request: Request, now: float) -> None:
         if self._formed:
             self._settle(now)
-            self._dissolve()
+            self._leave_batch(self._sequences[request][1])
         super().cancel(request, now)
+        self._aim()
         self._count()
 
     def next_event_time(self) -> float:

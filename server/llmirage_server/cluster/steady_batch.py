@@ -129,20 +129,26 @@ class SteadyBatch:
         """In the order in which the instance runs them."""
         return sorted(self._members, key=itemgetter(1))
 
-    def drop(self, member: Member) -> tuple[Sequence, int]:
-        """One leaves before its end, with the tokens that the steps have brought; with it comes the step of the first."""
+    def find(self, sequence: Sequence) -> Member | None:
+        return next((member for member in self._members if member[4] is sequence), None)
+
+    def drop(self, member: Member, in_flight: bool = False) -> tuple[Sequence, int]:
+        """One leaves before its end, with the tokens that the steps have brought; with it comes the step of the first.
+
+        in_flight: one more step computes its part.
+        """
         _, _, base, first, sequence = member
         self._members.remove(member)
         heapify(self._members)
         self.next_last = self._members[0][0] if self._members else sys.maxsize
         self._leave(base)
-        sequence.computed = self.step - base
+        sequence.computed = self.step - base + in_flight
         sequence.tokens = self.step - base + 1
         sequence.request.produced = sequence.tokens - sequence.prompt_tokens
         return sequence, first
 
-    def dissolve(self, in_flight: bool) -> list[tuple[Sequence, int]]:
-        """Everybody leaves, with the tokens that the steps have brought; in_flight: one more step computes its part.
+    def dissolve(self) -> list[tuple[Sequence, int]]:
+        """Everybody leaves, with the tokens that the steps have brought.
 
         Returns them in their order, each with the step that brought its first token here.
         """
@@ -150,7 +156,7 @@ class SteadyBatch:
         step = self.step
         for _, _, base, first, sequence in self.members():
             context = step - base
-            sequence.computed = context + in_flight
+            sequence.computed = context
             sequence.tokens = context + 1
             sequence.request.produced = context + 1 - sequence.prompt_tokens
             left.append((sequence, first))
@@ -193,13 +199,13 @@ class ReservingBatch(SteadyBatch):
         self._expected_sum -= sum([sequence.expected for sequence, _, _ in done])
         return done
 
-    def drop(self, member: Member) -> tuple[Sequence, int]:
+    def drop(self, member: Member, in_flight: bool = False) -> tuple[Sequence, int]:
         self._expected_sum -= member[4].expected
-        return super().drop(member)
+        return super().drop(member, in_flight)
 
-    def dissolve(self, in_flight: bool) -> list[tuple[Sequence, int]]:
+    def dissolve(self) -> list[tuple[Sequence, int]]:
         self._expected_sum = 0
-        return super().dissolve(in_flight)
+        return super().dissolve()
 
     def to_come(self, most: int = sys.maxsize) -> int:
         if self._most_to_come > most:

@@ -86,21 +86,24 @@ class TwoWayInstance(Instance):
         return [StepBatch(prefill, [self._batch.context_sum // size] * size if size else [])]
 
     def _dissolve(self) -> None:
-        """From sums to sequences: the plain way from here on."""
+        """From sums to sequences, when no step is under way: the plain way from here on."""
         self._formed = False
-        step, batch = self._flight, self._batch
-        in_flight = step is not None and not self._standing
-        members = batch.dissolve(in_flight)
-        for sequence, first in members:
+        for sequence, first in self._batch.dissolve():
             self._note_span(sequence, first)
-        if step is not None:
+
+    def _lose_flight(self) -> None:
+        """The step under way will never end."""
+        if self._flight is not None:
+            (self.prompt_ends_s if self._standing else self.ends_s).pop()
             self._flight, self._standing = None, False
-            (self.ends_s if in_flight else self.prompt_ends_s).pop()  # until it has really ended
-            if in_flight:
-                decoding = [sequence for sequence, _ in members]
-                step.sequences = step.sequences + decoding if self._scheduler.prompts_first else decoding + step.sequences
-            self._free_s[0] = self._flight_s
-            self._flights.append((self._flight_s, [step]))
+
+    def _leave_batch(self, sequence: Sequence) -> None:
+        """One that is about to be cancelled is taken out of the batch and of the step under way."""
+        batch, step = self._batch, self._flight
+        if step is not None and sequence in step.sequences:
+            step.sequences.remove(sequence)
+        elif member := batch.find(sequence):
+            self._note_span(*batch.drop(member, step is not None and not self._standing))
 
     def _note_span(self, sequence: Sequence, first: int) -> None:
         """Somebody has left the batch who had joined it with this step."""
