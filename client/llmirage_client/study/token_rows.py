@@ -6,32 +6,26 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from llmirage_client.load.identifiers import Identifiers
-from llmirage_client.measure.record import CANCELLED, BranchMode, Exchange, Record, RequestError
+from llmirage_client.measure.record import CANCELLED, Exchange, Record, RequestError
+from llmirage_client.study.token_streams import Talk
 from llmirage_client.targets.simulator import Flight, Request, RouterError
-from llmirage_client.workload.session import Session
 
 LOST = RequestError(None, "stream_error", "the instance that served the request was lost")
 NO_INSTANCE = RequestError(503, "http_error", "no instance is there for the request, now or later")
 CANCELLED_BY_RUN = RequestError(499, CANCELLED, "cancelled by the client before the reply was complete")
 
 
-class Talk(Protocol):
+class NamedTalk(Talk, Protocol):
     """What a row wants to know of its conversation; see load.conversation.Conversation."""
 
-    @property
-    def session(self) -> Session: ...
-    @property
-    def number(self) -> int: ...
     @property
     def correlation_id(self) -> str: ...
     @property
     def root_correlation_id(self) -> str: ...
     @property
-    def parent(self) -> Talk | None: ...
+    def parent(self) -> NamedTalk | None: ...
     @property
     def depth(self) -> int: ...
-    @property
-    def branch_mode(self) -> BranchMode: ...
     @property
     def parent_turn_index(self) -> int | None: ...
 
@@ -46,7 +40,7 @@ class TokenRow(Flight):
     joined: Sequence[str] = ()  # conversations that this turn waited for
 
     def __init__(
-        self, conversation: Talk, turn_index: int, request: Request, issued_s: float, start_s: float, measured: bool
+        self, conversation: NamedTalk, turn_index: int, request: Request, issued_s: float, start_s: float, measured: bool
     ) -> None:
         self.request = request
         self.token_s = []

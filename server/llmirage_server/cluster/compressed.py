@@ -20,6 +20,7 @@ from bisect import bisect_left, bisect_right
 from typing import Any
 
 from llmirage_server.cluster.instance import StepSpan
+from llmirage_server.cluster.kv_cache import Sequence
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.cluster.request import Request, StepEnd
 from llmirage_server.cluster.schedulers.base import Step
@@ -237,13 +238,7 @@ class CompressedInstance(TwoWayInstance):
             done = batch.take_done() if batch.next_last == number else []
             decoded = len(done)
             for sequence in step.sequences:
-                scheduler.prefilling.discard(sequence)
-                request = sequence.request
-                if not request.produced:
-                    request.first_token_s = now
-                sequence.tokens += 1
-                request.produced += 1
-                if sequence.tokens == sequence.max_tokens:
+                if self._was_last_token(sequence, now):
                     done.append((sequence, number, number))
                 else:
                     batch.join(sequence, number)
@@ -256,22 +251,26 @@ class CompressedInstance(TwoWayInstance):
     def _end_prompts(self, step: Step, now: float) -> StepEnd | None:
         """The end of a step during which the batch stood still: its end is in no row with those of the batch."""
         self._standing = False
-        scheduler, batch, ends_s = self._scheduler, self._batch, self.prompt_ends_s
+        batch, ends_s = self._batch, self.prompt_ends_s
         number = len(ends_s) - 1
         done = []
         for sequence in step.sequences:
-            scheduler.prefilling.discard(sequence)
-            request = sequence.request
-            if not request.produced:
-                request.first_token_s = now
-            sequence.tokens += 1
-            request.produced += 1
-            if sequence.tokens == sequence.max_tokens:
+            if self._was_last_token(sequence, now):
                 done.append((sequence, number, number))
             else:
-                request.spans.append((ends_s, number, number))
+                sequence.request.spans.append((ends_s, number, number))
                 batch.join(sequence, batch.step)
         return self._finish(done, now, ends_s) if done else None
+
+    def _was_last_token(self, sequence: Sequence, now: float) -> bool:
+        """The prompt is computed, and has brought a token; whether nothing more is to come."""
+        self._scheduler.prefilling.discard(sequence)
+        request = sequence.request
+        if not request.produced:
+            request.first_token_s = now
+        sequence.tokens += 1
+        request.produced += 1
+        return sequence.tokens == sequence.max_tokens
 
     # --- runs of decoding steps ---
 
