@@ -6,6 +6,7 @@ import io
 import os
 import pty
 import re
+import select
 import subprocess
 import sys
 from itertools import takewhile
@@ -263,8 +264,11 @@ def test_a_terminal_gets_bold_titles(monkeypatch: pytest.MonkeyPatch) -> None:
     leader, follower = pty.openpty()
     with os.fdopen(follower, "w") as stream:
         render(run([request(0)]), stream=stream)
-        text = os.read(leader, 100_000).decode()
+        written = b""
+        while select.select([leader], [], [], 0.2)[0]:  # a terminal hands it over in pieces
+            written += os.read(leader, 100_000)
     os.close(leader)
+    text = written.decode()
     assert "\x1b[1mLatency in ms\x1b[0m" in text
 
 
