@@ -51,11 +51,6 @@ class CompressedInstance(TwoWayInstance):
     def waiting(self) -> int:
         return len(self._scheduler.waiting) + len(self._arriving)
 
-    @property
-    def requests(self) -> tuple[int, int]:
-        scheduler = self._scheduler
-        return len(scheduler.waiting) + len(self._arriving), len(scheduler.running)
-
     def submit(self, request: Request, now: float) -> None:
         super().submit(request, now)
         self.unfinished += 1
