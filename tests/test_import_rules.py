@@ -15,31 +15,37 @@ PACKAGES = {name: ROOT / side / name for side, name in [
     ("shared", "llmirage_shared"), ("server", "llmirage_server"), ("client", "llmirage_client")]}  # fmt: skip
 HTTP_LIBRARIES = ("starlette", "uvicorn", "sse_starlette", "httpx", "httpx2", "anyio", "httptools", "h11")
 
+SERVER_ROOMS = ("commands", "config", "api", "replies", "cluster", "perf", "drivers", "telemetry", "app")
+
+
+def server_rooms_but(*known: str) -> tuple[str, ...]:
+    return tuple(f"server.{room}" for room in SERVER_ROOMS if room not in known)
+
+
 # (package, its folder or file, what it must not import; "server." and "client." stand for the packages)
 WALLS = [
     ("llmirage_shared", "", ("server", "client")),
     ("llmirage_server", "", ("client",)),
-    ("llmirage_server", "api", ("server.perf", "server.app", "server.cli")),
-    ("llmirage_server", "replies", ("server.perf", "server.cluster", "server.api", "server.driver", "HTTP")),
+    ("llmirage_server", "api", ("server.perf", "server.app", "server.commands")),
+    ("llmirage_server", "replies", (*server_rooms_but("replies"), "HTTP")),
     (
         "llmirage_server",
         "cluster",
-        ("server.api", "server.replies", "server.driver", "shared.tokens", "asyncio", "time", "random", "HTTP"),
+        (*server_rooms_but("cluster", "perf"), "shared.tokens", "asyncio", "time", "random", "HTTP"),
     ),
-    (
-        "llmirage_server",
-        "perf",
-        ("server.cluster", "server.api", "server.replies", "server.driver", "server.config", "asyncio", "HTTP"),
-    ),
+    ("llmirage_server", "perf", (*server_rooms_but("perf"), "asyncio", "HTTP")),
+    ("llmirage_server", "config", ("server.commands", "server.app", "server.api", "server.drivers", "HTTP")),
+    ("llmirage_server", "drivers", ("server.commands", "server.app", "server.config", "server.perf", "HTTP")),
     ("llmirage_client", "workload", ("client.load", "client.targets", "client.report", "HTTP")),
     ("llmirage_client", "measure", ("client.load", "client.targets", "client.report", "HTTP")),
     ("llmirage_client", "report", ("client.load", "client.targets", "HTTP")),
-    ("llmirage_client", "targets", ("client.load", "client.report")),
+    ("llmirage_client", "targets", ("client.load", "client.report", "client.simulator")),
+    ("llmirage_client", "simulator", ("client.load", "client.report", "client.commands")),
 ]
 
-# The client knows the server only through the doors in targets/ and, lazily, where the commands show its catalogue.
+# The client knows the server only in simulator/ and, lazily, where the commands show its catalogue and settings.
 MAY_KNOW_THE_SERVER = (
-    "targets/",
+    "simulator/",
     "commands/catalog.py",
     "commands/flags/cluster.py",
 )
@@ -86,7 +92,7 @@ def test_no_room_imports_what_it_must_not_know(package: str, room: str, forbidde
     assert not broken
 
 
-def test_the_client_meets_the_server_only_at_the_doors() -> None:
+def test_the_client_meets_the_server_only_in_the_simulator_room() -> None:
     client = PACKAGES["llmirage_client"]
     broken = {
         f"{path.relative_to(ROOT)}:{line}"
@@ -109,6 +115,6 @@ def test_help_loads_nothing_heavy() -> None:
     assert not heavy & loaded_after("import llmirage_client.cli")
 
 
-@pytest.mark.parametrize("module", ["llmirage_server.cli", "llmirage_server.app", "llmirage_client.commands.run"])
+@pytest.mark.parametrize("module", ["llmirage_server.commands.serve", "llmirage_server.app", "llmirage_client.commands.run"])
 def test_start_up_never_loads_transformers(module: str) -> None:
     assert "transformers" not in loaded_after(f"import {module}")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from llmirage_client.study.sweep_file import StudyError, read_study, study_path
-from llmirage_client.study.sweep_point import problems_of
+from llmirage_client.sweep.file import StudyError, read_study, study_path
+from llmirage_client.sweep.point import problems_of
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "what-if.md").read_text(encoding="utf-8")

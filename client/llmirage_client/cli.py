@@ -11,7 +11,7 @@ from llmirage_client.commands.last_resort import told_in_words
 from llmirage_shared import compiled
 
 COMMANDS = {
-    "serve": ("llmirage_server.cli:serve", "Start the fake cluster behind an OpenAI-compatible API."),
+    "serve": ("llmirage_server.commands.serve:serve", "Start the fake cluster behind an OpenAI-compatible API."),
     "run": ("llmirage_client.commands.run:run", "Run a workload against an endpoint and report what it measured."),
     "check": ("llmirage_client.commands.check:check", "Validate a workload file without sending anything."),
     "inspect": (
@@ -36,7 +36,7 @@ COMMANDS = {
     ),
     "report": ("llmirage_client.commands.report:report", "Write one HTML page about a run, or about several."),
     "compare": ("llmirage_client.commands.compare:compare", "Show what differs between runs, and what is only noise."),
-    "step": ("llmirage_server.step_command:step", "Explain one forward pass of a model on a GPU, operation by operation."),
+    "step": ("llmirage_server.commands.step:step", "Explain one forward pass of a model on a GPU, operation by operation."),
     "catalog": ("llmirage_client.commands.catalog:catalog", "List what is built in: workloads, GPUs, models, routers."),
 }
 

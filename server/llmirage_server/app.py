@@ -21,13 +21,13 @@ from llmirage_server.api.routes import routes
 from llmirage_server.api.shape import import_models, warm_up_schemas
 from llmirage_server.api.state import State, open_state
 from llmirage_server.api.text import TextLoader, TextTools
-from llmirage_server.assembly import build, kv_link
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.config import ClusterConfig, ConfigError
-from llmirage_server.driver import Driver, FreeDriver, PacedDriver
-from llmirage_server.perf.catalogue import model_names
+from llmirage_server.config.assembly import build, kv_link
+from llmirage_server.config.planning import ServedPool, plan
+from llmirage_server.drivers.live import Driver, FreeDriver, PacedDriver
+from llmirage_server.perf.catalogue.lookup import model_names
 from llmirage_server.perf.deployment import Deployment
-from llmirage_server.planning import ServedPool, plan
 
 
 class LlmirageApp(Starlette):

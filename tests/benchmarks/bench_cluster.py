@@ -11,13 +11,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from llmirage_server.cluster.cluster import Cluster, EngineLimits
-from llmirage_server.cluster.fixed import FixedInstance
-from llmirage_server.cluster.instance import Instance
-from llmirage_server.cluster.instance_base import InstanceBase
-from llmirage_server.cluster.radix_tree import RadixTree, token_bytes
+from llmirage_server.cluster.instances.base import InstanceBase
+from llmirage_server.cluster.instances.fixed import FixedInstance
+from llmirage_server.cluster.instances.instance import Instance
+from llmirage_server.cluster.kv.radix_tree import RadixTree, token_bytes
 from llmirage_server.cluster.request import Request
-from llmirage_server.cluster.router import make_router
-from llmirage_server.perf.step_model import StepBatch
+from llmirage_server.cluster.routers import make_router
+from llmirage_server.perf.steps.step_model import StepBatch
 
 PROMPT_TOKENS = 1000
 OUTPUT_TOKENS = 400

@@ -18,11 +18,11 @@ from contextlib import contextmanager
 import numpy as np
 import numpy.typing as npt
 
-from llmirage_server.cluster.instance import Instance
+from llmirage_server.cluster.instances.instance import Instance
+from llmirage_server.cluster.kv.radix_tree import TOKEN_BYTES, Node, RadixTree, token_bytes
 from llmirage_server.cluster.limits import EngineLimits
-from llmirage_server.cluster.radix_tree import TOKEN_BYTES, Node, RadixTree, token_bytes
 from llmirage_server.cluster.request import Request
-from llmirage_server.cluster.router import ROUTERS, make_router
+from llmirage_server.cluster.routers import ROUTERS, make_router
 
 CONTEXT_TOKENS = 60_000
 VOCABULARY = 128_000

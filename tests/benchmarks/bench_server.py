@@ -117,7 +117,7 @@ def cpu_seconds(pid: int) -> float:
 
 def measure(flags: list[str], seconds: float, streams: bool) -> tuple[Load, float, float]:
     """One round against a server of its own."""
-    command = "from llmirage_server.cli import serve; serve()"
+    command = "from llmirage_server.commands.serve import serve; serve()"
     server = subprocess.Popen(
         [sys.executable, "-c", command, "--port", "0", "--accept-models", "any", *flags],
         stdout=subprocess.PIPE,

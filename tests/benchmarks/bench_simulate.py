@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable
 
 from llmirage_client.load.options import RunOptions
-from llmirage_client.study.simulation import Door, Simulation, simulate
-from llmirage_client.targets.simulator import ClusterConfig
+from llmirage_client.simulate.simulation import Door, Simulation, simulate
+from llmirage_client.simulator.engine import ClusterConfig
 from llmirage_client.workload.session import Workload
 from llmirage_client.workload.synthetic_load import synthetic_load
 

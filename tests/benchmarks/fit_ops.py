@@ -25,8 +25,8 @@ from fitting.families import kernel_seconds
 from fitting.solve import Error, error, fit, predict
 from fitting.tables import ENGINES, Rows, read_rows
 
-from llmirage_server.perf.catalogue import find_gpu
-from llmirage_server.perf.constants import POOLED, Constants, constants_for
+from llmirage_server.perf.catalogue.constants import POOLED, Constants, constants_for
+from llmirage_server.perf.catalogue.lookup import find_gpu
 
 # Written beside what is fitted. The size of the mixed launch's penalty: measured kernels of RTX 4090 and RTX PRO 6000 under
 # vLLM (LLMServingSim's attention grid, MIT): chunks and decodes in one FlashAttention 2 launch lose the packing of query
@@ -208,7 +208,7 @@ def _write(name: str, results: list[Result], source: str) -> None:
         body = ",\n".join(f"  {json.dumps(key)}: {json.dumps(line)}" for key, line in sorted(lines.items()))
         blocks.append(f" {json.dumps(engine)}: {{\n{body}\n }}")
     text = f'{{"source": {json.dumps(source)},\n"engines": {{\n' + ",\n".join(blocks) + "\n}}\n"
-    path = Path(str(resources.files("llmirage_server.perf") / "data" / "constants" / f"{name}.json"))
+    path = Path(str(resources.files("llmirage_server.perf.catalogue") / "data" / "constants" / f"{name}.json"))
     path.write_text(text, encoding="utf-8")
     print(f"wrote {path.name}: {len(results)} fits, {len(text) / 1e3:.1f} kB")
 

@@ -38,7 +38,7 @@ events:
 def served(path: Path, text: str) -> Iterator[OpenAI]:
     file = path / "cluster.yaml"
     file.write_text(text, encoding="utf-8")
-    command = "from llmirage_server.cli import serve; serve()"
+    command = "from llmirage_server.commands.serve import serve; serve()"
     process = subprocess.Popen(
         [sys.executable, "-c", command, "--port", "0", "--cluster", str(file)], stdout=subprocess.PIPE, text=True
     )

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from llmirage_server.app import LlmirageApp, create_app
-from llmirage_server.cluster.instance import Instance
-from llmirage_server.cluster.instance_base import Role
+from llmirage_server.cluster.instances.base import Role
+from llmirage_server.cluster.instances.instance import Instance
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.cluster.request import Request
 from llmirage_server.config import ClusterConfig
-from llmirage_server.perf.step_model import StepBatch
+from llmirage_server.perf.steps.step_model import StepBatch
 
 MODEL = "Qwen/Qwen3-30B-A3B"
 

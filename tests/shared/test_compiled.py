@@ -168,8 +168,8 @@ if sys.argv[1] == "sources":
     sys.meta_path.insert(0, SourcesAlone)
 
 from llmirage_client.load.options import RunOptions
-from llmirage_client.study.simulation import simulate
-from llmirage_client.targets.simulator import Cluster, ClusterConfig
+from llmirage_client.simulate.simulation import simulate
+from llmirage_client.simulator.engine import Cluster, ClusterConfig
 from llmirage_client.workload.synthetic_load import synthetic_load
 
 print(type(Cluster.submit).__name__, file=sys.stderr)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 @contextmanager
 def serving(*flags: str) -> Iterator[str]:
     """Run `llmirage serve` with these flags on a free port; gives its /v1 URL."""
-    command = "from llmirage_server.cli import serve; serve()"
+    command = "from llmirage_server.commands.serve import serve; serve()"
     process = subprocess.Popen([sys.executable, "-c", command, "--port", "0", *flags], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:

@@ -1,4 +1,4 @@
-"""The errors of whole runs as data, for programs that say how far to trust a figure: perf/data/accuracy.json."""
+"""The errors of whole runs as data, for programs that say how far to trust a figure: perf/catalogue/data/accuracy.json."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from accuracy.transfer import STAND_INS
 from accuracy.truth import find_suspects
 
 TEXT = Path(__file__).with_name("text")
-FIGURES = Path(__file__).parents[2] / "server" / "llmirage_server" / "perf" / "data" / "accuracy.json"
+FIGURES = Path(__file__).parents[2] / "server" / "llmirage_server" / "perf" / "catalogue" / "data" / "accuracy.json"
 
 
 def write_document(out: Path, data: Path, ops: Path, processes: int, sample: int, figures: Path = FIGURES) -> None:

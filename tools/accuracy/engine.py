@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from llmirage_server.cluster.cluster import Cluster
-from llmirage_server.cluster.instance import Instance
+from llmirage_server.cluster.instances.instance import Instance
 from llmirage_server.cluster.limits import EngineLimits
-from llmirage_server.cluster.router import make_router
+from llmirage_server.cluster.routers import make_router
 from llmirage_server.perf.deployment import Deployment
 
 

@@ -16,8 +16,8 @@ from fitting.families import kernel_seconds
 from fitting.tables import Rows, read_rows
 
 from accuracy.errors import Spread
-from llmirage_server.perf.catalogue import find_gpu
-from llmirage_server.perf.constants import POOLED, constants_for
+from llmirage_server.perf.catalogue.constants import POOLED, constants_for
+from llmirage_server.perf.catalogue.lookup import find_gpu
 
 TABLES = (
     "gemm",

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from accuracy import engine
 from llmirage_server.cluster.request import Request
-from llmirage_server.perf.constants import constants_for
+from llmirage_server.perf.catalogue.constants import constants_for
 from llmirage_server.perf.deployment import Deployment
 
 TICK_S = 1.0  # how often the measured run wrote down its state

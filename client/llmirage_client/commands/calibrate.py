@@ -12,8 +12,8 @@ from llmirage_client.commands.flags.sections import SectionedCommand, flag, toge
 from llmirage_client.commands.output import cannot_be_file
 
 if TYPE_CHECKING:
-    from llmirage_client.study.calibration import Calibration
-    from llmirage_client.study.measured_run import MeasuredRun
+    from llmirage_client.calibrate.calibration import Calibration
+    from llmirage_client.calibrate.measured_run import MeasuredRun
 
 _CALIBRATION = "Calibration"
 _SHORT = {"decode": "decode_scale", "prefill": "prefill_scale", "host": "host_step_ms", "front-end": "front_end_ms"}
@@ -52,11 +52,11 @@ def calibrate(runs: tuple[str, ...], **settings: Any) -> None:
     Say which deployment that was (--model, --gpu, --engine ...). The runs' own requests are simulated with changed factors
     until their times agree. Exit status 2 when a run or the cluster was refused.
     """  # fmt: skip
-    from llmirage_client.study.calibration import calibrate as calibrated
-    from llmirage_client.study.engine_file import Replays, changed_fields, engine_text
-    from llmirage_client.study.measured_run import MeasuredRunError, read_measured
-    from llmirage_client.targets.replay import engine_fields, named_fields
-    from llmirage_client.targets.simulator import ConfigError, plan_of
+    from llmirage_client.calibrate.calibration import calibrate as calibrated
+    from llmirage_client.calibrate.engine_file import Replays, changed_fields, engine_text
+    from llmirage_client.calibrate.measured_run import MeasuredRunError, read_measured
+    from llmirage_client.simulator.engine import ConfigError, plan_of
+    from llmirage_client.simulator.replay import engine_fields, named_fields
 
     config = cluster_config(settings, 0)
     found: list[MeasuredRun] = []
@@ -99,7 +99,7 @@ def _comments(result: Calibration, runs: tuple[str, ...], deployment: str) -> li
     """What whoever opens the file should know."""
     from importlib.metadata import version
 
-    from llmirage_client.report.calibration_table import factor_line
+    from llmirage_client.calibrate.table import factor_line
 
     lines = [
         f"Written by `llmirage calibrate` {version('llmirage')} from {result.requests} requests of {', '.join(runs)},",
@@ -117,11 +117,11 @@ def _show(result: Calibration, settings: dict[str, Any], deployment: str, runs: 
     if settings["as_json"]:
         import json
 
-        from llmirage_client.report.calibration_table import as_json
+        from llmirage_client.calibrate.table import as_json
 
         click.echo(json.dumps(as_json(result) | {"deployment": deployment, "output": settings["output"]}, indent=2))
         return
-    from llmirage_client.report.calibration_table import print_calibration
+    from llmirage_client.calibrate.table import print_calibration
 
     print_calibration(result, deployment, len(runs))
     click.echo(f"\nWritten to {settings['output']}; use it: llmirage simulate --engine {settings['output']} ...")

@@ -13,7 +13,7 @@ from llmirage_client.commands.table import Row, print_table
 
 if TYPE_CHECKING:
     from llmirage_server.config import PoolConfig
-    from llmirage_server.perf.models import ModelSpec
+    from llmirage_server.perf.catalogue.models import ModelSpec
 
 _GIB = 1024**3
 # too wide for a table, or of interest to few
@@ -75,7 +75,7 @@ def _about(name: str) -> str:
 
 
 def clusters() -> list[Row]:
-    from llmirage_server.config_file import BUNDLED, BUNDLED_DIRECTORY, make_config
+    from llmirage_server.config.file import BUNDLED, BUNDLED_DIRECTORY, make_config
 
     rows = []
     for path in sorted(BUNDLED_DIRECTORY.glob("*.yaml")):
@@ -100,7 +100,7 @@ def _pool(pool: PoolConfig) -> str:
 
 
 def studies() -> list[Row]:
-    from llmirage_client.study.sweep_file import BUNDLED, BUNDLED_DIRECTORY, read_study
+    from llmirage_client.sweep.file import BUNDLED, BUNDLED_DIRECTORY, read_study
 
     rows = []
     for path in sorted(BUNDLED_DIRECTORY.glob("*.yaml")):
@@ -118,7 +118,7 @@ def studies() -> list[Row]:
 
 
 def gpus() -> list[Row]:
-    from llmirage_server.perf.catalogue import common_gpu_sources, list_gpus
+    from llmirage_server.perf.catalogue.lookup import common_gpu_sources, list_gpus
 
     return [
         {
@@ -149,8 +149,8 @@ def _tera(value: float | None) -> float | None:
 
 
 def models() -> list[Row]:
-    from llmirage_server.perf.catalogue import list_models
-    from llmirage_server.perf.layers import Moe
+    from llmirage_server.perf.catalogue.layers import Moe
+    from llmirage_server.perf.catalogue.lookup import list_models
 
     rows = []
     for model in list_models():
@@ -181,7 +181,7 @@ def models() -> list[Row]:
 
 def _attention(model: ModelSpec) -> str:
     """What stands for attention in how many layers, such as "12 GQA, 12 GQA of 128 tokens"."""
-    from llmirage_server.perf.layers import GatedDelta, Gqa, Mla
+    from llmirage_server.perf.catalogue.layers import GatedDelta, Gqa, Mla
 
     counts: dict[str, int] = {}
     for group in model.groups:
@@ -201,7 +201,7 @@ def _attention(model: ModelSpec) -> str:
 
 
 def engines() -> list[Row]:
-    from llmirage_server.perf.engines import list_engines
+    from llmirage_server.perf.catalogue.engines import list_engines
 
     return [
         {
@@ -227,7 +227,7 @@ def _by_memory(tiers: Mapping[float, int]) -> str:
 
 
 def routers() -> list[Row]:
-    from llmirage_server.cluster.router import ROUTERS
+    from llmirage_server.cluster.routers import ROUTERS
 
     return [{"name": name, "chooses": (router.__doc__ or "").strip().splitlines()[0]} for name, router in ROUTERS.items()]
 

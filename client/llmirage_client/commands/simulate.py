@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from llmirage_client.load.options import RunOptions
-    from llmirage_client.study.simulation import Simulation
+    from llmirage_client.simulate.simulation import Simulation
     from llmirage_client.workload.session import Workload
 
 _SYNTHETIC = "Load without a file"
@@ -147,9 +147,9 @@ def simulate(workload: str | None, **settings: Any) -> None:
     fields |= load_fields(loaded, settings) | workload_fields(settings) | warmup_fields(settings)
 
     from llmirage_client.load.options import RunOptions
-    from llmirage_client.report.simulation_progress import SimulationProgress
-    from llmirage_client.study.simulation import SimulationError, simulate
-    from llmirage_client.targets.simulator import ConfigError
+    from llmirage_client.simulate.progress import SimulationProgress
+    from llmirage_client.simulate.simulation import SimulationError, simulate
+    from llmirage_client.simulator.engine import ConfigError
 
     options = RunOptions(**fields)
     check_schedule(loaded, options)
@@ -259,7 +259,7 @@ def _show(simulation: Simulation, settings: dict[str, Any]) -> bool:
         click.echo(json.dumps(simulation.summary))
         return problem is None
     from llmirage_client.report.console import console_for, render, write_drawn
-    from llmirage_client.study.simulate_report import cluster_blocks
+    from llmirage_client.simulate.report import cluster_blocks
 
     render(simulation.result, metrics=simulation.metrics)
     console, drawn = console_for(sys.stdout)
@@ -276,7 +276,7 @@ def _write(simulation: Simulation, settings: dict[str, Any]) -> list[Path]:
     from pathlib import Path
 
     if settings["trace"]:
-        from llmirage_client.study.chrome_trace import write_trace
+        from llmirage_client.simulate.chrome_trace import write_trace
 
         left_out = write_trace(settings["trace"], simulation.steps, simulation.result.records)
         more = f" without its last {left_out:,} events" if left_out else ""
@@ -284,7 +284,7 @@ def _write(simulation: Simulation, settings: dict[str, Any]) -> list[Path]:
     if not settings["artifact_dir"] and settings["as_json"]:
         return []
     from llmirage_client.report.files import write_artifacts
-    from llmirage_client.study.simulate_report import write_series
+    from llmirage_client.simulate.report import write_series
 
     folder = Path(settings["artifact_dir"] or _FOLDER)
     files = write_artifacts(simulation.result, folder, metrics=simulation.metrics)

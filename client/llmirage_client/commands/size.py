@@ -17,10 +17,10 @@ from llmirage_client.commands.simulate import synthetic_flags
 
 if TYPE_CHECKING:
     from llmirage_client.measure.slo import Objective
-    from llmirage_client.report.simulation_progress import SimulationProgress
-    from llmirage_client.study.traffic import Source, Traffic
-    from llmirage_client.targets.deployments import Refused, Shape
-    from llmirage_client.targets.simulator import ClusterConfig
+    from llmirage_client.simulate.progress import SimulationProgress
+    from llmirage_client.simulator.deployments import Refused, Shape
+    from llmirage_client.simulator.engine import ClusterConfig
+    from llmirage_client.size.traffic import Source, Traffic
 
 _IN_LISTS = (
     "gpu",
@@ -48,8 +48,8 @@ def size(workload: str | None, **settings: Any) -> None:
     Every way to split the model over the GPUs named is pruned with the roofline, the rest simulated, --requests requests
     (1000) each. Exit status: 0 an answer, 1 nothing meets the objectives, 2 the input was refused.
     """  # fmt: skip
-    from llmirage_client.study.simulation import SimulationError
-    from llmirage_client.targets.simulator import ConfigError
+    from llmirage_client.simulate.simulation import SimulationError
+    from llmirage_client.simulator.engine import ConfigError
 
     if settings["html"] and (problem := cannot_be_file(settings["html"])):
         _refuse(f"--html {problem}")
@@ -61,9 +61,9 @@ def size(workload: str | None, **settings: Any) -> None:
 
 
 def _size(file: str | None, settings: dict[str, Any]) -> bool:
-    from llmirage_client.study.size_report import Report
-    from llmirage_client.study.sizing import Goal, size
-    from llmirage_client.study.trial import REQUESTS, Trials
+    from llmirage_client.size.report import Report
+    from llmirage_client.size.sizing import Goal, size
+    from llmirage_client.size.trial import REQUESTS, Trials
 
     objectives, base, shapes, refused, notes = _asked(settings)
     source = _source(file, settings)
@@ -92,10 +92,10 @@ def _size(file: str | None, settings: dict[str, Any]) -> bool:
 
 
 def _max_rate(file: str | None, settings: dict[str, Any]) -> bool:
-    from llmirage_client.study.max_rate import max_rates
-    from llmirage_client.study.max_rate_report import Report
-    from llmirage_client.study.trial import REQUESTS, Trials
-    from llmirage_client.targets.deployments import gpus_of
+    from llmirage_client.simulator.deployments import gpus_of
+    from llmirage_client.size.max_rate import max_rates
+    from llmirage_client.size.max_rate_report import Report
+    from llmirage_client.size.trial import REQUESTS, Trials
 
     objectives, base, shapes, refused, notes = _asked(settings)
     if settings["request_rate"] is not None:
@@ -121,8 +121,8 @@ def _asked(
     Clusters of several pools have no shapes. Exits where something is wrong with any of that.
     """
     from llmirage_client.measure.slo import SloError, parse_slo
-    from llmirage_client.targets.deployments import shapes, steady
-    from llmirage_client.targets.simulator import ConfigError
+    from llmirage_client.simulator.deployments import shapes, steady
+    from llmirage_client.simulator.engine import ConfigError
 
     problems: list[str] = []
     objectives: tuple[Objective, ...] = ()
@@ -201,7 +201,7 @@ def _of_times(source: Source) -> list[str]:
 
 
 def _source(file: str | None, settings: dict[str, Any]) -> Source:
-    from llmirage_client.study.traffic import file_source, synthetic_source
+    from llmirage_client.size.traffic import file_source, synthetic_source
     from llmirage_client.workload.session import WorkloadError
 
     given = [f"--{name}" for name in ("isl", "osl") if settings[name] is not None]
@@ -229,7 +229,7 @@ def _source(file: str | None, settings: dict[str, Any]) -> Source:
 
 def _traffic(source: Source, settings: dict[str, Any]) -> Traffic:
     from llmirage_client.load.options import RunOptions
-    from llmirage_client.study.traffic import Traffic
+    from llmirage_client.size.traffic import Traffic
 
     rate, users = settings["request_rate"], settings["concurrency"]
     if (rate is None) == (users is None):
@@ -252,7 +252,7 @@ def _traffic(source: Source, settings: dict[str, Any]) -> Traffic:
 
 def _prices(of: Iterable[str], settings: dict[str, Any]) -> tuple[dict[str, float], str]:
     """USD per hour of each GPU whose price is known, and where the prices come from."""
-    from llmirage_client.study.prices import PriceError, catalogue_prices, read_prices
+    from llmirage_client.simulate.prices import PriceError, catalogue_prices, read_prices
 
     gpus = list(dict.fromkeys(of))
     if settings["price"] is None:
@@ -265,7 +265,7 @@ def _prices(of: Iterable[str], settings: dict[str, Any]) -> tuple[dict[str, floa
 
 def _progress() -> tuple[SimulationProgress, Callable[[int, int, float], None]]:
     """What shows which deployment is looked at, and how far its simulation is."""
-    from llmirage_client.report.simulation_progress import SimulationProgress
+    from llmirage_client.simulate.progress import SimulationProgress
 
     progress = SimulationProgress()
 

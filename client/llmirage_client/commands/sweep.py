@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from llmirage_client.study.sweep import Row, Sweep
-    from llmirage_client.study.sweep_file import Study
+    from llmirage_client.sweep.file import Study
+    from llmirage_client.sweep.sweep import Row, Sweep
 
 _WORK, _OUTPUT = "How it is worked out", "Output"
 
@@ -62,8 +62,8 @@ def sweep(study: str, **settings: Any) -> None:
     """  # fmt: skip
     from pathlib import Path
 
-    from llmirage_client.study.sweep_file import StudyError, read_study, study_path
-    from llmirage_client.study.sweep_point import problems_of
+    from llmirage_client.sweep.file import StudyError, read_study, study_path
+    from llmirage_client.sweep.point import problems_of
 
     try:
         study = study_path(study)
@@ -88,8 +88,8 @@ def sweep(study: str, **settings: Any) -> None:
 def _carry_out(study: Study, folder: Path, settings: dict[str, Any]) -> Sweep:
     from importlib.metadata import version
 
-    from llmirage_client.study.executors import executor_named
-    from llmirage_client.study.sweep import sweep as work_out
+    from llmirage_client.sweep.executors import executor_named
+    from llmirage_client.sweep.sweep import sweep as work_out
     from llmirage_client.workers.crew import CrewError
 
     try:
@@ -140,9 +140,9 @@ def _progress(points: int) -> tuple[Callable[[Row, int, int], None], Callable[[]
 
 def _write(result: Sweep, study: Path, folder: Path) -> list[str]:
     """Names of the files. Raises OSError."""
-    from llmirage_client.study.sweep import RESULTS_FILE
-    from llmirage_client.study.sweep_page import page_of
-    from llmirage_client.study.sweep_table import write_tables
+    from llmirage_client.sweep.page import page_of
+    from llmirage_client.sweep.sweep import RESULTS_FILE
+    from llmirage_client.sweep.table import write_tables
 
     files = [RESULTS_FILE, *(path.name for path in write_tables(result, folder)), "study.html", "study.yaml"]
     (folder / "study.html").write_text(page_of(result), encoding="utf-8")
@@ -156,13 +156,13 @@ def _show(result: Sweep, folder: Path, files: list[str], settings: dict[str, Any
     if settings["as_json"]:
         import json
 
-        from llmirage_client.study.sweep_table import records
+        from llmirage_client.sweep.table import records
 
         for record in records(result):
             click.echo(json.dumps(record))
         return
     from llmirage_client.report.console import console_for, write_drawn
-    from llmirage_client.study.sweep_table import blocks
+    from llmirage_client.sweep.table import blocks
 
     console, drawn = console_for(sys.stdout)
     for block in blocks(result, folder, files):

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from llmirage_server.api.exchange import Exchange
 from llmirage_server.api.generation import Service
-from llmirage_server.cluster.instance_base import InstanceSnapshot
+from llmirage_server.cluster.instances.base import InstanceSnapshot
 from llmirage_shared.wire import errors
 
 _TEXT = b"text/plain; charset=utf-8"

@@ -19,8 +19,8 @@ from llmirage_server.api.shape import TEXT, Shape
 from llmirage_server.api.state import MemoryState, State
 from llmirage_server.api.text import TextLoader
 from llmirage_server.cluster.request import Request
-from llmirage_server.cluster.router import RouterError
-from llmirage_server.driver import Driver
+from llmirage_server.cluster.routers import RouterError
+from llmirage_server.drivers.live import Driver
 from llmirage_server.replies.refusals import is_refused
 from llmirage_server.replies.reply import Reply, ReplyRequest, ReplySource
 from llmirage_server.replies.stops import stopped_at_token, with_end_shown

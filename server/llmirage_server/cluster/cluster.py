@@ -9,17 +9,17 @@ from heapq import heappop, heapreplace
 from typing import Literal
 
 from llmirage_server.cluster.agenda import Agenda
-from llmirage_server.cluster.instance_base import InstanceBase, InstanceSnapshot
-from llmirage_server.cluster.kv_admission import KVAdmission, travelling_tokens
-from llmirage_server.cluster.kv_transfer import KVLink, KVTransfers
-from llmirage_server.cluster.lifecycle import Lifecycle, LifecycleEvent
+from llmirage_server.cluster.instances.base import InstanceBase, InstanceSnapshot
+from llmirage_server.cluster.kv.admission import KVAdmission, travelling_tokens
+from llmirage_server.cluster.kv.radix_tree import TOKEN_BYTES
+from llmirage_server.cluster.kv.transfer import KVLink, KVTransfers
+from llmirage_server.cluster.lifecycle.lifecycle import Lifecycle, LifecycleEvent
+from llmirage_server.cluster.lifecycle.pools import Front, ModelPools, Pool, Pools, accepting_front
+from llmirage_server.cluster.lifecycle.scaling import Scaling
 from llmirage_server.cluster.limits import EngineLimits
-from llmirage_server.cluster.pools import Front, ModelPools, Pool, Pools, accepting_front
-from llmirage_server.cluster.radix_tree import TOKEN_BYTES
 from llmirage_server.cluster.readings import ClusterReadings
 from llmirage_server.cluster.request import Request, StepEnd
-from llmirage_server.cluster.router import Router, RouterError
-from llmirage_server.cluster.scaling import Scaling
+from llmirage_server.cluster.routers import Router, RouterError
 
 __all__ = ["Cluster", "EngineLimits", "InstanceBase", "InstanceSnapshot"]
 

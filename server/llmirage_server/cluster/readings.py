@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from llmirage_server.cluster.agenda import Agenda
-from llmirage_server.cluster.instance import Instance, StepSpan
-from llmirage_server.cluster.instance_base import InstanceBase, InstanceSnapshot, Reading
-from llmirage_server.cluster.kv_admission import KVAdmission
-from llmirage_server.cluster.kv_transfer import KVTransfers, TransferSnapshot
-from llmirage_server.cluster.lifecycle import Lifecycle, State
-from llmirage_server.cluster.pools import Pools
+from llmirage_server.cluster.instances.base import InstanceBase, InstanceSnapshot, Reading
+from llmirage_server.cluster.instances.instance import Instance, StepSpan
+from llmirage_server.cluster.kv.admission import KVAdmission
+from llmirage_server.cluster.kv.transfer import KVTransfers, TransferSnapshot
+from llmirage_server.cluster.lifecycle.lifecycle import Lifecycle, State
+from llmirage_server.cluster.lifecycle.pools import Pools
 from llmirage_server.cluster.request import Request
-from llmirage_server.perf.step_model import StepBatch
+from llmirage_server.perf.steps.step_model import StepBatch
 
 
 class ClusterReadings:

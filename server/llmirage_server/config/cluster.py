@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from llmirage_server.cluster.router import ROUTERS
+from llmirage_server.cluster.routers import ROUTERS
 from llmirage_server.config.instance import ACCESS, CLUSTER, MOST_INSTANCES, REPLIES, TIME, InstanceSettings
 from llmirage_server.config.settings import did_you_mean, setting
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmirage_server.perf.layers import Gqa, LayerGroup, Mamba2, Mla, Moe
+from llmirage_server.perf.catalogue.layers import Gqa, LayerGroup, Mamba2, Mla, Moe
 
 FITTED = "fitted: all of its kernels were measured, in these shapes or between them"
 

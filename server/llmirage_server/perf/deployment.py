@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
-from llmirage_server.perf.catalogue import find_gpu, find_model
+from llmirage_server.perf.catalogue.dtypes import KV_DTYPE_BYTES, WEIGHT_DTYPES, WeightDtype
+from llmirage_server.perf.catalogue.engines import EngineProfile, find_engine
+from llmirage_server.perf.catalogue.gpus import GIB, GpuSpec
+from llmirage_server.perf.catalogue.lookup import find_gpu, find_model
+from llmirage_server.perf.catalogue.models import ModelSpec
 from llmirage_server.perf.deployment_checks import find_draft, hardware_problems, look_up, number_problems
-from llmirage_server.perf.dtypes import KV_DTYPE_BYTES, WEIGHT_DTYPES, WeightDtype
-from llmirage_server.perf.engines import EngineProfile, find_engine
 from llmirage_server.perf.errors import DeploymentError
-from llmirage_server.perf.gpus import GIB, GpuSpec
 from llmirage_server.perf.memory import (
     MemoryBudget,
     activation_bytes_per_rank,
@@ -20,11 +21,10 @@ from llmirage_server.perf.memory import (
     sglang_static_share,
     weights_bytes_per_rank,
 )
-from llmirage_server.perf.models import ModelSpec
 from llmirage_server.perf.parallelism import Parallelism, parallelism_problems, split_layers
 from llmirage_server.perf.speculation import Speculative
-from llmirage_server.perf.step import RooflineStep
-from llmirage_server.perf.step_model import GroupStepModel
+from llmirage_server.perf.steps.step import RooflineStep
+from llmirage_server.perf.steps.step_model import GroupStepModel
 
 MIN_KV_TOKENS = 1024  # an instance with less than this much KV cache is not worth starting
 
@@ -251,7 +251,7 @@ class Deployment:
     def step_model(self) -> GroupStepModel:
         """How long a step of this instance takes, by the performance model that was asked for."""
         if self.perf_model == "silicon":
-            from llmirage_server.perf.silicon import silicon_step_model
+            from llmirage_server.perf.steps.silicon import silicon_step_model
 
             return silicon_step_model(self)
         return self.roofline

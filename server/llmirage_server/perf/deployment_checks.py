@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from llmirage_server.perf.catalogue import find_model
-from llmirage_server.perf.engines import EngineProfile
+from llmirage_server.perf.catalogue.engines import EngineProfile
+from llmirage_server.perf.catalogue.gpus import GpuSpec
+from llmirage_server.perf.catalogue.lookup import find_model
+from llmirage_server.perf.catalogue.models import ModelSpec
 from llmirage_server.perf.errors import DeploymentError
-from llmirage_server.perf.gpus import GpuSpec
-from llmirage_server.perf.models import ModelSpec
 from llmirage_server.perf.speculation import Speculative
 
 _Spec = TypeVar("_Spec")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmirage_server.perf.dtypes import WeightDtype
-from llmirage_server.perf.engines import EngineProfile
-from llmirage_server.perf.formats import Formats, formats_of
-from llmirage_server.perf.gpus import GIB, MIB
-from llmirage_server.perf.layers import Dense, Gqa, LayerGroup, Mla, Moe
-from llmirage_server.perf.models import ModelSpec
+from llmirage_server.perf.catalogue.dtypes import WeightDtype
+from llmirage_server.perf.catalogue.engines import EngineProfile
+from llmirage_server.perf.catalogue.formats import Formats, formats_of
+from llmirage_server.perf.catalogue.gpus import GIB, MIB
+from llmirage_server.perf.catalogue.layers import Dense, Gqa, LayerGroup, Mla, Moe
+from llmirage_server.perf.catalogue.models import ModelSpec
 from llmirage_server.perf.parallelism import Parallelism
 
 # Sequences bring a part of fixed size (windows, recurrent states). It is set apart for as many sequences as fill the pool

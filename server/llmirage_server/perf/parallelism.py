@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from llmirage_server.perf.gpus import GpuSpec
-from llmirage_server.perf.layers import Dense, GatedDelta, Gqa, LayerGroup, Mamba2, Moe
-from llmirage_server.perf.models import ModelSpec
+from llmirage_server.perf.catalogue.gpus import GpuSpec
+from llmirage_server.perf.catalogue.layers import Dense, GatedDelta, Gqa, LayerGroup, Mamba2, Moe
+from llmirage_server.perf.catalogue.models import ModelSpec
 
 _SCALE_BLOCK = 128  # weights that share a scale in fp8_block checkpoints, in each direction
 

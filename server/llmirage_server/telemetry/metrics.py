@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from llmirage_server.cluster.instance_base import InstanceSnapshot
+from llmirage_server.cluster.instances.base import InstanceSnapshot
 from llmirage_server.cluster.request import Request
 from llmirage_server.telemetry.histogram import Histogram, one_two_five
 

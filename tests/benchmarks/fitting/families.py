@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 from fitting.tables import Column, Columns, Rows, l2_mb
 
-from llmirage_server.perf.constants import Constants, Fit
-from llmirage_server.perf.dtypes import KV_DTYPE_BYTES, WEIGHT_DTYPES, WeightDtype
-from llmirage_server.perf.gpus import GpuSpec
+from llmirage_server.perf.catalogue.constants import Constants, Fit
+from llmirage_server.perf.catalogue.dtypes import KV_DTYPE_BYTES, WEIGHT_DTYPES, WeightDtype
+from llmirage_server.perf.catalogue.gpus import GpuSpec
 from llmirage_server.perf.kernels import attention, collectives, gemm, linear, mla, moe
 
 

@@ -10,7 +10,7 @@ from fitting.families import FAMILIES, Constant, Family, with_gpu
 from fitting.tables import Column, Columns, Rows, l2_mb
 from scipy.optimize import least_squares
 
-from llmirage_server.perf.gpus import GpuSpec
+from llmirage_server.perf.catalogue.gpus import GpuSpec
 
 _SOFT = 0.1  # errors beyond 10 % count less and less
 _PULL = 0.5  # of a constant towards its start, over its whole range: settles those that the rows say nothing about

@@ -36,7 +36,7 @@ def cluster_flags_but(*left_out: str) -> Decorator:
 
 
 def _with_options(command: Any, left_out: tuple[str, ...]) -> Any:
-    from llmirage_server.cli_options import setting_option
+    from llmirage_server.commands.options import setting_option
     from llmirage_server.config import DEFAULTS
 
     options: list[Decorator] = [
@@ -59,7 +59,7 @@ def _with_options(command: Any, left_out: tuple[str, ...]) -> Any:
 def cluster_config(settings: dict[str, Any], seed: int) -> ClusterConfig:
     """The cluster that was asked for; `seed` is that of the simulation. Raises click.UsageError with all problems."""
     from llmirage_server.config import DEFAULTS, ConfigError
-    from llmirage_server.config_file import make_config
+    from llmirage_server.config.file import make_config
 
     flags = {name: settings.get(name) for name in DEFAULTS if name not in _NOT_HERE}
     flags["tokenizer"] = settings.get("tokenizer")

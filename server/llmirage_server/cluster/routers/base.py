@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
 
-from llmirage_server.cluster.instance_base import InstanceBase
-from llmirage_server.cluster.radix_tree import TOKEN_BYTES
+from llmirage_server.cluster.instances.base import InstanceBase
+from llmirage_server.cluster.kv.radix_tree import TOKEN_BYTES
 from llmirage_server.cluster.request import Request
 
 # SGLang's cache-aware router gives up affinity when one worker has more than balance_abs_threshold requests more and over

@@ -23,7 +23,7 @@ from difflib import get_close_matches
 from functools import cached_property
 from typing import Any
 
-from llmirage_server.cluster.instance_base import InstanceBase
+from llmirage_server.cluster.instances.base import InstanceBase
 from llmirage_server.cluster.request import Request, TokenIds
 from llmirage_server.cluster.routers.base import Router, key_of
 from llmirage_server.cluster.routers.error import RouterError
@@ -135,7 +135,7 @@ def custom_router(name: str, seed: int) -> Router:
             if not isinstance(router, Router):
                 raise ValueError(
                     f"router {name!r}: a factory of one argument, the seed, must return a Router of "
-                    f"llmirage_server.cluster.router, not {_article(type(router).__name__)}; a function that chooses takes "
+                    f"llmirage_server.cluster.routers, not {_article(type(router).__name__)}; a function that chooses takes "
                     "two, the request and the instances"
                 )
             return CustomRouter(name, router.choose, router.forget)
@@ -161,7 +161,9 @@ def _find(name: str) -> Callable[..., Any]:
     try:
         found: Any = importlib.import_module(module_name)
     except Exception as error:
-        raise ValueError(f"router {name!r}: cannot import {module_name!r}: {_said(error)}") from error
+        moved = isinstance(error, ModuleNotFoundError) and error.name == "llmirage_server.cluster.router"
+        hint = " (Router and make_router are in llmirage_server.cluster.routers now)" if moved else ""
+        raise ValueError(f"router {name!r}: cannot import {module_name!r}: {_said(error)}{hint}") from error
     for part in path.split("."):
         if not hasattr(found, part):
             near = get_close_matches(part, dir(found), 1)

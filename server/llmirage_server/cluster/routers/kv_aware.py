@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Sequence
 
-from llmirage_server.cluster.instance_base import InstanceBase
+from llmirage_server.cluster.instances.base import InstanceBase
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.routers.base import Rotation, Router, key_of, loads, out_of_balance
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from llmirage_server.cluster.instance_base import InstanceBase
+from llmirage_server.cluster.instances.base import InstanceBase
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.routers.base import Rotation, Router, loads
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llmirage_server.cluster.instance_base import InstanceBase
-from llmirage_server.cluster.radix_tree import TOKEN_BYTES
+from llmirage_server.cluster.instances.base import InstanceBase
+from llmirage_server.cluster.kv.radix_tree import TOKEN_BYTES
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.routers.base import Rotation, Router, loads, out_of_balance
 from llmirage_server.cluster.routers.prefix_index import PrefixIndex

@@ -11,7 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Container
 from heapq import heapify, heappop, heappush
 
-from llmirage_server.cluster.radix_tree import MERGED_BYTES, TOKEN_BYTES, common_bytes
+from llmirage_server.cluster.kv.radix_tree import MERGED_BYTES, TOKEN_BYTES, common_bytes
 
 _SLACK = 1024
 

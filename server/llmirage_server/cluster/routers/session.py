@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from llmirage_server.cluster.instance_base import InstanceBase
+from llmirage_server.cluster.instances.base import InstanceBase
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.routers.base import position_of
 from llmirage_server.cluster.routers.load import LeastLoaded

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from llmirage_server.cluster.instance_base import Role
-from llmirage_server.cluster.kv_cache import KVCache
+from llmirage_server.cluster.instances.base import Role
+from llmirage_server.cluster.kv.cache import KVCache
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.cluster.schedulers.base import Scheduler, Step
 from llmirage_server.cluster.schedulers.sglang import SglangScheduler

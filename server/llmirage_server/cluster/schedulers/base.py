@@ -13,12 +13,12 @@ import sys
 from abc import ABC, abstractmethod
 from collections import deque
 
-from llmirage_server.cluster.instance_base import Role
-from llmirage_server.cluster.kv_cache import KVCache, Sequence
+from llmirage_server.cluster.instances.base import Role
+from llmirage_server.cluster.instances.speculation import Acceptance
+from llmirage_server.cluster.instances.steady_batch import SteadyBatch
+from llmirage_server.cluster.kv.cache import KVCache, Sequence
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.cluster.request import Request, StepEnd
-from llmirage_server.cluster.speculation import Acceptance
-from llmirage_server.cluster.steady_batch import SteadyBatch
 
 
 class Step:

@@ -23,13 +23,13 @@ from __future__ import annotations
 import sys
 from collections import deque
 
-from llmirage_server.cluster.instance_base import Role
-from llmirage_server.cluster.kv_cache import KVCache, Sequence
+from llmirage_server.cluster.instances.base import Role
+from llmirage_server.cluster.instances.steady_batch import SteadyBatch
+from llmirage_server.cluster.kv.cache import KVCache, Sequence
+from llmirage_server.cluster.kv.radix_tree import TOKEN_BYTES
 from llmirage_server.cluster.limits import EngineLimits
-from llmirage_server.cluster.radix_tree import TOKEN_BYTES
 from llmirage_server.cluster.request import Request, StepEnd
 from llmirage_server.cluster.schedulers.base import Scheduler, Step
-from llmirage_server.cluster.steady_batch import SteadyBatch
 
 _INIT_NEW_TOKEN_RATIO = 0.7  # SGLANG_INIT_NEW_TOKEN_RATIO
 _MIN_NEW_TOKEN_RATIO_FACTOR = 0.14  # SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR

@@ -18,10 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from llmirage_server.cluster.kv_cache import Sequence
-from llmirage_server.cluster.radix_tree import TOKEN_BYTES
+from llmirage_server.cluster.instances.steady_batch import SteadyBatch
+from llmirage_server.cluster.kv.cache import Sequence
+from llmirage_server.cluster.kv.radix_tree import TOKEN_BYTES
 from llmirage_server.cluster.schedulers.base import Scheduler, Step
-from llmirage_server.cluster.steady_batch import SteadyBatch
 
 
 class TrtllmScheduler(Scheduler):

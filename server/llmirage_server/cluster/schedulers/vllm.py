@@ -17,10 +17,10 @@ either; async_scheduling, which decides on a step while the one before runs; the
 
 from __future__ import annotations
 
-from llmirage_server.cluster.kv_cache import Sequence
+from llmirage_server.cluster.instances.steady_batch import SteadyBatch
+from llmirage_server.cluster.kv.cache import Sequence
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.cluster.schedulers.base import Scheduler, Step
-from llmirage_server.cluster.steady_batch import SteadyBatch
 
 
 class VllmScheduler(Scheduler):

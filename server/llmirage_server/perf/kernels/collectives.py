@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from llmirage_server.perf.constants import Constants
-from llmirage_server.perf.gpus import GpuSpec
+from llmirage_server.perf.catalogue.constants import Constants
+from llmirage_server.perf.catalogue.gpus import GpuSpec
 from llmirage_server.perf.kernels.kernel import TokenKernel, Work
 from llmirage_server.perf.kernels.roofline import US, explain
 

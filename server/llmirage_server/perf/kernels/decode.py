@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import sqrt
 
-from llmirage_server.perf.gpus import GpuSpec
+from llmirage_server.perf.catalogue.gpus import GpuSpec
 from llmirage_server.perf.kernels.kernel import Work
 from llmirage_server.perf.kernels.roofline import NS, US, explain
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmirage_server.perf.constants import Constants
-from llmirage_server.perf.dtypes import WeightDtype
-from llmirage_server.perf.gpus import GpuSpec
+from llmirage_server.perf.catalogue.constants import Constants
+from llmirage_server.perf.catalogue.dtypes import WeightDtype
+from llmirage_server.perf.catalogue.gpus import GpuSpec
 from llmirage_server.perf.kernels.kernel import TokenKernel, Work
 from llmirage_server.perf.kernels.roofline import US, explain
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from llmirage_server.perf.constants import Constants
-from llmirage_server.perf.dtypes import KV_DTYPE_BYTES, WEIGHT_DTYPES
-from llmirage_server.perf.gpus import GpuSpec
+from llmirage_server.perf.catalogue.constants import Constants
+from llmirage_server.perf.catalogue.dtypes import KV_DTYPE_BYTES, WEIGHT_DTYPES
+from llmirage_server.perf.catalogue.gpus import GpuSpec
 from llmirage_server.perf.kernels.decode import decode_attention
 from llmirage_server.perf.kernels.gemm import gemm
 from llmirage_server.perf.kernels.kernel import DecodeKernel, PrefillKernel, TokenKernel

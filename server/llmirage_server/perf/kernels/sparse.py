@@ -6,8 +6,8 @@ MLA decode on the same GPU (provenance "transferred"): no table of the indexer a
 
 from __future__ import annotations
 
-from llmirage_server.perf.constants import Constants
-from llmirage_server.perf.gpus import GpuSpec
+from llmirage_server.perf.catalogue.constants import Constants
+from llmirage_server.perf.catalogue.gpus import GpuSpec
 from llmirage_server.perf.kernels.decode import decode_attention
 from llmirage_server.perf.kernels.kernel import DecodeKernel, PrefillKernel
 from llmirage_server.perf.kernels.prefill import prefill_attention

@@ -6,8 +6,8 @@ causal attention kernel, decodes through another that reads the cache.
 
 from __future__ import annotations
 
+from llmirage_server.perf.catalogue.layers import Attention, GatedDelta, Gqa, Mamba2, Mla, SparseIndex, heads_per_rank
 from llmirage_server.perf.kernels import attention, collectives, elementwise, linear, mla, sparse
-from llmirage_server.perf.layers import Attention, GatedDelta, Gqa, Mamba2, Mla, SparseIndex, heads_per_rank
 from llmirage_server.perf.steps.operations import BF16, DecodeOp, Op, PrefillOp, Setting, TokenOp
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from llmirage_server.perf.catalogue.layers import Dense, Mlp, Moe
 from llmirage_server.perf.kernels import collectives, moe
-from llmirage_server.perf.layers import Dense, Mlp, Moe
 from llmirage_server.perf.steps.operations import BF16, Op, Setting, TokenOp
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from llmirage_server.perf.catalogue.layers import Attention, LayerGroup, Mlp
+from llmirage_server.perf.catalogue.models import ModelSpec
 from llmirage_server.perf.kernels import collectives
-from llmirage_server.perf.layers import Attention, LayerGroup, Mlp
-from llmirage_server.perf.models import ModelSpec
 from llmirage_server.perf.steps.attention import attention_ops
 from llmirage_server.perf.steps.mlp import all_reduce, mlp_ops
 from llmirage_server.perf.steps.operations import BF16, Count, Op, Setting, TokenOp

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from llmirage_server.perf.constants import Constants
-from llmirage_server.perf.dtypes import WEIGHT_DTYPES, WeightDtype
-from llmirage_server.perf.engines import EngineProfile
-from llmirage_server.perf.formats import Formats
-from llmirage_server.perf.gpus import GpuSpec
+from llmirage_server.perf.catalogue.constants import Constants
+from llmirage_server.perf.catalogue.dtypes import WEIGHT_DTYPES, WeightDtype
+from llmirage_server.perf.catalogue.engines import EngineProfile
+from llmirage_server.perf.catalogue.formats import Formats
+from llmirage_server.perf.catalogue.gpus import GpuSpec
 from llmirage_server.perf.kernels import elementwise, gemm
 from llmirage_server.perf.kernels.kernel import DecodeKernel, PrefillKernel, TokenKernel
 from llmirage_server.perf.parallelism import Parallelism

@@ -1,0 +1,1 @@
+"""`llmirage calibrate`: an engine profile fitted to measured runs."""

@@ -1,0 +1,73 @@
+"""Engine files: what a calibration leaves behind, for `--engine FILE` of serve, simulate, sweep, size and step."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from llmirage_client.calibrate.measured_run import FIGURES, MeasuredRun
+from llmirage_client.simulator.engine import ClusterConfig
+from llmirage_client.simulator.replay import Floats, replay, with_engine
+
+_NOT_OURS = ("name", "base", "flags")
+
+
+def engine_text(base: str, values: Mapping[str, Any], comments: Sequence[str] = ()) -> str:
+    """The YAML of an engine that differs from a named one in these fields."""
+    lines = [*(f"# {comment}".rstrip() for comment in comments), f"base: {base}"]
+    return "\n".join([*lines, *(f"{name}: {_scalar(value)}" for name, value in values.items())]) + "\n"
+
+
+def changed_fields(profile: Mapping[str, Any], named: Mapping[str, Any], values: Mapping[str, float]) -> dict[str, Any]:
+    """What an engine file must say: where the profile is not the named one it is based on, and the factors."""
+    own = {name: value for name, value in profile.items() if name not in _NOT_OURS and value != named[name]}
+    return own | {name: _rounded(value) for name, value in values.items() if _rounded(value) != named[name] or name in own}
+
+
+class Replays:
+    """Serves the requests of measured runs on a cluster with changed factors. A context: engine files are made meanwhile."""
+
+    def __init__(
+        self, config: ClusterConfig, profile: Mapping[str, Any], named: Mapping[str, Any], runs: Sequence[MeasuredRun]
+    ):
+        self._config, self._profile, self._named, self._runs = config, profile, named, runs
+        self._made = 0
+
+    def __enter__(self) -> Replays:
+        self._folder = tempfile.TemporaryDirectory(prefix="llmirage-")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._folder.cleanup()
+
+    def __call__(self, values: Mapping[str, float]) -> list[dict[str, Floats]]:
+        """By run, TTFT, TPOT and latency of each request, s."""
+        self._made += 1  # a name of its own: configurations are remembered by the names in them
+        file = Path(self._folder.name) / f"{self._made}.yaml"
+        exact = {name: float(value) for name, value in values.items()}
+        fields = changed_fields(self._profile, self._named, {}) | exact
+        file.write_text(engine_text(self._profile["base"], fields), encoding="utf-8")
+        config = with_engine(self._config, str(file), self._profile["block_size"])
+        return [_figures(config, run) for run in self._runs]
+
+
+def _figures(config: ClusterConfig, run: MeasuredRun) -> dict[str, Floats]:
+    answered = replay(config, run.asked)
+    ttft, latency = answered.first_s - answered.start_s, answered.end_s - answered.start_s
+    tpot = (latency - ttft) / (run.asked.output - 1).clip(min=1)
+    return dict(zip(FIGURES, (ttft, tpot, latency), strict=True))
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def _scalar(value: Any) -> str:
+    """JSON is YAML, but for the keys of tiers, which are numbers."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key:g}: {entry}" for key, entry in value.items()) + "}"
+    return json.dumps(value, ensure_ascii=False)

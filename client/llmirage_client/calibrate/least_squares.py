@@ -1,0 +1,265 @@
+"""Least squares of a calibration: the factors with which simulated TTFT and TPOT are nearest to the measured ones.
+
+Minimised are logarithms of simulated over measured times (Levenberg and Marquardt; derivatives by differences). A request
+that comes a moment earlier or later meets another step under way, so that single requests jump about while the factors
+move: first, therefore, means over groups of like requests are fitted (of like prompts, of like load), with wide differences.
+Where the engine is so well hit that single requests follow it, they are fitted next, one by one, to the last digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from llmirage_client.calibrate.factors import FACTORS, Factor
+from llmirage_client.calibrate.measured_run import FIGURES, MeasuredRun
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Answers = Sequence[Mapping[str, Floats]]  # by run, what the cluster does: FIGURES in s
+Simulate = Callable[[Mapping[str, float]], Answers]
+
+_KINDS = ("ttft", "tpot")
+_IN_TPOT = ("decode_scale", "host_step_ms")
+_IN_TTFT = ("prefill_scale", "front_end_ms")
+_FLOOR_S = {"ttft": 1e-3, "tpot": 1e-5}  # what is added before the logarithm: nobody measures finer
+_LEAST_SPREAD = 0.002  # of logarithms
+_HUBER = 1.345
+_ROUNDS = 12
+_TRIES = 5
+_MOST_GROUPS, _FEW_IN_GROUP = 12, 10
+_FINE = 0.02  # of the wide differences, for single requests
+_JUMP = 6.0  # times the median: a derivative beyond that is of a request that met another step
+
+
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """One grouping: of which kind, the requests that are used, the group of each, its weight, and what each group weighs."""
+
+    kind: int
+    used: Bools
+    at: Ints
+    weights: Floats
+    scale: Floats
+
+    def means(self, values: Floats) -> Floats:
+        """Of values (one for each request there is), by group, times the weight of the group; shape (groups,)."""
+        there = self.scale > 0
+        sums = np.bincount(self.at, self.weights * values[self.used], self.scale.size)[there]
+        found: Floats = sums / np.bincount(self.at, self.weights, self.scale.size)[there] * self.scale[there]
+        return found
+
+    def cost(self, logs: Floats) -> float:
+        """The squares, with these weights, of logarithms by kind and request."""
+        return float((self.means(logs[self.kind]) ** 2).sum())
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """What is to be solved at x: logarithms by kind and request, derivatives by factor too, and how requests are grouped.
+
+    groups: one array for each grouping: its kind, and the group of each request (-1: none).
+    """
+
+    x: Floats
+    logs: Floats
+    jacobian: Floats
+    groups: list[tuple[int, Ints]]
+
+    def weighed(self, kept: Bools | None = None) -> list[Weighed]:
+        """Each grouping with its weights, by how far the requests of a group are apart at x."""
+        found = []
+        for kind, group in self.groups:
+            used = group >= 0 if kept is None else (group >= 0) & kept
+            if not used.any():
+                continue
+            logs, at = self.logs[kind][used], group[used]
+            number = int(at.max()) + 1
+            if number < at.size:  # a group of requests that are alone follows the engine closer than one that is crowded
+                apart = np.abs(logs - _medians(logs, at, number)[at])
+                spread = np.maximum(1.4826 * _medians(apart, at, number), _LEAST_SPREAD)[at]
+            else:
+                apart = np.abs(logs)
+                spread = np.full(at.size, max(1.4826 * float(np.median(apart)), _LEAST_SPREAD))
+            weights = 1.0 / np.maximum(apart / (_HUBER * spread), 1.0)
+            if number == at.size:  # single requests
+                weights = np.where(_jumps(self.jacobian[kind][used]), 0.0, weights)
+            found.append(Weighed(kind, used, at, weights, np.sqrt(np.bincount(at, weights / spread**2, number))))
+        return found
+
+    def rows(self, kept: Bools | None = None) -> tuple[Floats, Floats]:
+        """Derivatives (rows, factors) and residuals (rows,), both in units of the residual's own spread."""
+        weighed = self.weighed(kept)
+        left = [np.stack([each.means(column) for column in self.jacobian[each.kind].T], axis=-1) for each in weighed]
+        return np.concatenate(left), np.concatenate([each.means(self.logs[each.kind]) for each in weighed])
+
+    def step(self, kept: Bools | None = None, damping: float = 0.0) -> Floats:
+        """Where to go from x, by the requests that are kept."""
+        a, b = self.rows(kept)
+        # Sums instead of matrix products: BLAS threads cost more than they do here.
+        normal = (a[:, :, None] * a[:, None, :]).sum(axis=0)
+        normal += np.diag(damping * np.diag(normal) + 1e-9)
+        step: Floats = np.linalg.solve(normal, -(a * b[:, None]).sum(axis=0))
+        return step
+
+    def covariance(self) -> tuple[Floats, Floats]:
+        """Of the factors for residuals of spread 1, and how long each column of the derivatives is."""
+        a, _ = self.rows()
+        lengths = np.sqrt((a * a).sum(axis=0))
+        safe = np.where(lengths > 0, lengths, 1.0)
+        unit = a / safe
+        normal = (unit[:, :, None] * unit[:, None, :]).sum(axis=0) + np.diag(np.where(lengths > 0, 1e-12, 1e-9))
+        covariance: Floats = np.linalg.inv(normal) / np.outer(safe, safe)
+        return covariance, lengths
+
+    def standard_errors(self) -> Floats:
+        """Of the factors, from how far the residuals are from zero."""
+        a, b = self.rows()
+        covariance, _ = self.covariance()
+        spread = max(float((b * b).sum()) / max(1, len(b) - a.shape[1]), 1.0)
+        return np.asarray(np.sqrt(np.maximum(np.diag(covariance), 0.0) * spread))
+
+
+@dataclass
+class Fit:
+    """A fit over all runs. `free`: the factors that are being fitted; x has a value for each (see Factor.x)."""
+
+    runs: Sequence[MeasuredRun]
+    simulate: Simulate
+    start: dict[str, float]
+    free: list[Factor]
+    calls: int = 0
+    _known: dict[tuple[float, ...], Floats] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.measured = {name: np.concatenate([run.figures[name] for run in self.runs]) for name in FIGURES}
+        self.counted = np.concatenate([run.counted for run in self.runs])
+        new = np.concatenate([run.asked.prompt - run.asked.shared for run in self.runs])
+        context = np.concatenate([run.asked.prompt + run.asked.output // 2 for run in self.runs])
+        load = np.concatenate([run.load for run in self.runs])
+        alone = np.concatenate([run.alone for run in self.runs])
+        everybody = np.ones_like(alone)
+        self._ttft_alone = self._grouped("ttft", alone, new)
+        self._ttft = [*self._grouped("ttft", ~alone, new), *self._grouped("ttft", everybody, load)]
+        self._tpot = [*self._grouped("tpot", everybody, load), *self._grouped("tpot", everybody, context)]
+
+    def simulated(self, values: Mapping[str, float]) -> dict[str, Floats]:
+        """FIGURES of all requests, s."""
+        self.calls += 1
+        answers = self.simulate(values)
+        return {name: np.concatenate([answer[name] for answer in answers]) for name in FIGURES}
+
+    def at(self, x: Floats) -> dict[str, float]:
+        """The values of all factors."""
+        return self.start | {factor.name: factor.value(float(v)) for factor, v in zip(self.free, x, strict=True)}
+
+    def bounded(self, x: Floats) -> Floats:
+        return np.array([factor.bounded(float(v)) for v, factor in zip(x, self.free, strict=True)], dtype=np.float64)
+
+    def by_groups(self, x: Floats) -> System:
+        """The best factors from x on, by means over groups.
+
+        First each where it shows without much else: in TPOT, and in the TTFT of requests that are alone. From there the way
+        of all together is short; the long way has many pits, because requests in a crowd jump about.
+        """
+        for names, groups in ((_IN_TPOT, self._tpot), (_IN_TTFT, self._ttft_alone)):
+            fixed = [factor.name not in names for factor in self.free]
+            if groups and not all(fixed):
+                x = self._descend(x, groups, 1.0, fixed).x
+        return self._descend(x, [*self._ttft_alone, *self._ttft, *self._tpot], 1.0)
+
+    def by_request(self, wide: System) -> System:
+        """Better ones, if single requests follow the engine; else the same."""
+        single = [(kind, np.where(self._usable(kind), np.arange(self.counted.size), -1)) for kind in range(len(_KINDS))]
+        fine = self._descend(wide.x, single, _FINE)
+        return fine if _spread(fine.logs) < 0.5 * _spread(wide.logs) else wide
+
+    def _descend(
+        self, x: Floats, groups: list[tuple[int, Ints]], width: float, fixed: Sequence[bool] | None = None
+    ) -> System:
+        fixed = fixed or [False] * len(self.free)
+        damping = 1e-3
+        system = System(x, self._logs(x), self._slopes(x, width, fixed), groups)
+        for _ in range(_ROUNDS):
+            found: System | None = None
+            weighed = system.weighed()
+            cost = sum(each.cost(system.logs) for each in weighed)
+            for _ in range(_TRIES):
+                moved = self.bounded(system.x + system.step(damping=damping))
+                there = System(moved, self._logs(moved), system.jacobian, groups)
+                if sum(each.cost(there.logs) for each in weighed) < cost:
+                    found = there
+                    damping = max(damping / 10, 1e-6)
+                    break
+                damping *= 10
+            if found is None:
+                break
+            moves = np.abs(found.x - system.x)
+            system = System(found.x, found.logs, self._slopes(found.x, width, fixed), groups)
+            if all(move < factor.enough * width**0.5 for move, factor in zip(moves, self.free, strict=True)):
+                break
+        return system
+
+    def _logs(self, x: Floats) -> Floats:
+        """log(simulated / measured), shape (kinds, requests); 0 where either is not known."""
+        values = self.at(x)
+        key = tuple(values[factor.name] for factor in FACTORS)
+        if key not in self._known:
+            answer = self.simulated(values)
+            rows = [_log_ratio(answer[name], self.measured[name], _FLOOR_S[name]) for name in _KINDS]
+            self._known[key] = np.where(self.counted, np.array(rows), 0.0)
+        return self._known[key]
+
+    def _slopes(self, x: Floats, width: float, fixed: Sequence[bool]) -> Floats:
+        """Derivatives of `_logs`, shape (kinds, requests, factors); 0 for factors that are not to be moved."""
+        base = self._logs(x)
+        columns = []
+        for i, factor in enumerate(self.free):
+            if fixed[i]:
+                columns.append(np.zeros_like(base))
+                continue
+            moved = x.copy()
+            moved[i] += factor.step * width
+            columns.append((self._logs(moved) - base) / (factor.step * width))
+        return np.stack(columns, axis=-1)
+
+    def _usable(self, kind: int) -> Bools:
+        usable: Bools = self.counted & ~np.isnan(self.measured[_KINDS[kind]])
+        return usable
+
+    def _grouped(self, kind: str, chosen: Bools, feature: npt.NDArray[np.generic]) -> list[tuple[int, Ints]]:
+        """A grouping of the chosen requests by like values of a feature; none if nothing is known of them."""
+        used = self._usable(_KINDS.index(kind)) & chosen
+        return [(_KINDS.index(kind), _quantiles(feature, used))] if used.any() else []
+
+
+def _quantiles(values: npt.NDArray[np.generic], used: Bools) -> Ints:
+    """Groups of about equal size, of like values; -1 for what is not used."""
+    groups = np.full(values.size, -1, dtype=np.int64)
+    count = int(used.sum())
+    number = min(_MOST_GROUPS, max(1, count // _FEW_IN_GROUP))
+    groups[np.flatnonzero(used)[np.argsort(values[used], kind="stable")]] = np.arange(count) * number // max(1, count)
+    return groups
+
+
+def _medians(values: Floats, group: Ints, number: int) -> Floats:
+    return np.array([np.median(values[group == each]) if (group == each).any() else 0.0 for each in range(number)])
+
+
+def _jumps(slopes: Floats) -> Bools:
+    size = np.abs(slopes)
+    return np.asarray((size > _JUMP * np.median(size, axis=0) + 1e-9).any(axis=1))
+
+
+def _spread(logs: Floats) -> float:
+    return float(np.median(np.abs(logs[0][logs[0] != 0.0]))) if (logs[0] != 0.0).any() else 0.0
+
+
+def _log_ratio(simulated: Floats, measured: Floats, floor_s: float) -> Floats:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratio = np.log((simulated + floor_s) / (measured + floor_s))
+    return np.nan_to_num(ratio, nan=0.0, posinf=0.0, neginf=0.0)

@@ -1,0 +1,83 @@
+"""What a calibration found, on the screen and as JSON."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from llmirage_client.report.console import console_for, write_drawn
+from llmirage_client.report.tables import plain_table
+
+if TYPE_CHECKING:
+    from llmirage_client.calibrate.calibration import Calibration, Errors, Fitted
+
+_FIGURES = {"ttft": "First token (TTFT)", "tpot": "Per output token (TPOT)", "latency": "Whole request"}
+_NOT_THE_ONE_PCT = 20.0
+_STATES = {"before": "before", "after": "fitted", "held_out": "held out"}
+
+
+def factor_line(one: Fitted) -> str:
+    """One factor in one line, for the engine file."""
+    if one.why_not is not None:
+        return f"{one.factor.label}: not fitted ({one.why_not})"
+    return f"{one.factor.label}: {one.before:.4g} -> {one.after:.4g} +/- {one.uncertainty or 0.0:.2g} {one.factor.unit}"
+
+
+def print_calibration(result: Calibration, deployment: str, runs: int) -> None:
+    """Print the factors and how good they are."""
+    from rich.text import Text
+
+    console, drawn = console_for(sys.stdout)
+    many = f"{runs} runs" if runs > 1 else "1 run"
+    console.print(Text(f"Calibrated to {result.requests:,} requests of {many}: {deployment}", style="bold"))
+    table = plain_table("", "profile", "fitted", "+/-", "")
+    for one in result.fitted:
+        fitted = "-" if one.why_not else f"{one.after:.4g}"
+        error = "-" if one.uncertainty is None else f"{max(one.uncertainty, 1e-4):.1g}"
+        table.add_row(one.factor.label, f"{one.before:.4g}", fitted, error, one.factor.unit)
+    console.print("", table)
+    for one in result.fitted:
+        if one.why_not is not None:
+            console.print(Text(f"{one.factor.label.capitalize()} keeps the profile's value: {one.why_not}.", style="yellow"))
+    errors = plain_table("error, %", *_STATES.values())
+    for name, label in _FIGURES.items():
+        if name in result.errors["before"]:
+            errors.add_row(label, *(_cell(result.errors[state].get(name)) for state in _STATES))
+    console.print("", errors)
+    console.print(Text("Median / 90th percentile of the absolute error, and the median with its sign.", style="dim"))
+    console.print(Text(f"Held out: {result.folds}, predicted with factors fitted to the rest.", style="dim"))
+    if result.not_served:
+        console.print(Text(f"{result.not_served:,} requests do not fit into this cluster: is it the one?", style="yellow"))
+    worst = max((e["tpot"].median for e in (result.errors["after"],) if "tpot" in e), default=0.0)
+    if worst > _NOT_THE_ONE_PCT:
+        console.print(
+            Text(f"Even fitted, TPOT is {worst:.0f} % off: is this the deployment that was measured?", style="yellow")
+        )
+    for note in result.notes:
+        console.print(Text(note, style="yellow"))
+    write_drawn(drawn, sys.stdout)
+
+
+def as_json(result: Calibration) -> dict[str, Any]:
+    return {
+        "requests": result.requests,
+        "factors": {
+            one.factor.name: {
+                "before": one.before,
+                "after": one.after,
+                "standard_error": one.uncertainty,
+                "not_fitted": one.why_not,
+            }
+            for one in result.fitted
+        },
+        "errors_pct": {state: {name: asdict(e) for name, e in found.items()} for state, found in result.errors.items()},
+        "held_out": result.folds,
+        "not_served": result.not_served,
+        "simulations": result.simulations,
+        "notes": list(result.notes),
+    }
+
+
+def _cell(errors: Errors | None) -> str:
+    return "-" if errors is None else f"{errors.median:.1f} / {errors.p90:.1f}, {errors.bias:+.1f}"

@@ -1,0 +1,1 @@
+"""`llmirage simulate`: a workload on a simulated cluster in virtual time."""

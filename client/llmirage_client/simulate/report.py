@@ -1,0 +1,122 @@
+"""What a simulation knows beyond a run against an endpoint, as tables on the screen and a file for `llmirage report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from llmirage_client.measure.cluster_series import ClusterSeries as SeriesFile
+from llmirage_client.report.numbers import count, number
+from llmirage_client.report.tables import plain_table
+from llmirage_client.simulate.bill import Bill
+from llmirage_client.simulate.cluster_series import PHASES, ClusterSeries, Floats
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from llmirage_client.simulate.simulation import Simulation
+
+_INSTANCES_SHOWN = 16
+_MOVES_SHOWN = 12
+_SHOWN_PHASES = {"accepts requests": "up", "starts up": "starting", "drains": "draining"}
+
+
+def cluster_blocks(simulation: Simulation) -> list[RenderableType]:
+    """Tables of the cluster's side."""
+    from rich.text import Text
+
+    series = simulation.series
+    if series is None or not series.time_s.size:
+        return []
+    blocks: list[RenderableType] = ["", Text("Cluster, means over time", style="bold"), _instances(series)]
+    if series.instances > _INSTANCES_SHOWN:
+        blocks.append(f"... and {series.instances - _INSTANCES_SHOWN} instances more")
+    if series.changes:
+        blocks += ["", _comings(series)]
+    if series.step_shares:
+        shares = ", ".join(f"{name} {share:.0%}" for name, share in series.step_shares.items())
+        blocks += ["", f"Time of steps: {shares}"]
+    blocks.append(_bill(simulation.bill, series.changes))
+    if simulation.summary["saturated"]:
+        blocks.append(
+            Text("Saturated: the last requests waited over 5 s for their first step; the queue grows.", style="yellow")
+        )
+    return blocks
+
+
+def report_series(series: ClusterSeries) -> SeriesFile:
+    """The same in the form of the report's files. A level holds from one sample to the next."""
+    names = [f"{pool} {index}" for index, pool in enumerate(series.pool)]
+    widths = np.maximum(np.diff(series.time_s), 1e-12)
+    queried = np.diff(series.query_tokens)
+    hits = np.divide(np.diff(series.hit_tokens), queried, out=np.full(queried.shape, np.nan), where=queried > 0)
+    more = {}
+    if series.changes:
+        more = {name: 1.0 * (series.phase[:, :-1] == PHASES.index(phase)) for name, phase in _SHOWN_PHASES.items()}
+    return SeriesFile(
+        instances=tuple(names),
+        edges_s=series.time_s,
+        levels={
+            "running": series.running[:, :-1],
+            "waiting": series.waiting[:, :-1],
+            "kv_used_pct": 100 * series.kv_used[:, :-1],
+            "busy_pct": np.minimum(100 * np.diff(series.busy_s) / widths, 100.0),
+            "prefix_hit_pct": 100 * hits,
+            "preemptions": np.diff(series.preemptions),
+            **more,
+        },
+        step_time_s={name: share * float(series.busy_s[:, -1].sum()) for name, share in series.step_shares.items()},
+    )
+
+
+def write_series(series: ClusterSeries, folder: Path) -> Path:
+    """Raises OSError."""
+    return report_series(series).write(folder)
+
+
+def _instances(series: ClusterSeries) -> RenderableType:
+    table = plain_table("instance", "busy", "batch", "most", "waiting", "most", "KV used", "most", "cache hits", "preempted")
+    for index, pool in enumerate(series.pool[:_INSTANCES_SHOWN]):
+        queried = series.query_tokens[index, -1]
+        table.add_row(
+            f"{index} ({pool})",
+            f"{series.utilisation(index):.0%}",
+            number(_mean(series.time_s, series.running[index])),
+            count(series.running[index].max()),
+            number(_mean(series.time_s, series.waiting[index])),
+            count(series.waiting[index].max()),
+            f"{_mean(series.time_s, series.kv_used[index]):.0%}",
+            f"{series.kv_used[index].max():.0%}",
+            f"{series.hit_tokens[index, -1] / queried:.0%}" if queried else "-",
+            count(series.preemptions[index, -1]),
+        )
+    return table
+
+
+def _comings(series: ClusterSeries) -> str:
+    """When how many instances accepted requests."""
+    ready = series.ready()
+    steps = [f"{ready[0]:.0f} at first"]
+    moves = np.flatnonzero(np.diff(ready))
+    steps += [f"{ready[at + 1]:.0f} from {series.time_s[at + 1]:.0f} s" for at in moves[:_MOVES_SHOWN]]
+    more = f" and {moves.size - _MOVES_SHOWN} changes more" if moves.size > _MOVES_SHOWN else ""
+    return f"Instances that accept requests: {', '.join(steps)}{more}; {series.mean_ready():.2f} in the mean"
+
+
+def _mean(time_s: Floats, level: Floats) -> float:
+    """Over time, of a level that holds from one sample to the next."""
+    widths = np.diff(time_s)
+    whole = float(widths.sum())
+    return float((level[:-1] * widths).sum()) / whole if whole else float(level.mean())
+
+
+def _bill(bill: Bill, changes: bool) -> str:
+    parts = [f"{bill.gpus} GPUs{' at most' if changes else ''}, {bill.gpu_hours:.3g} GPU hours"]
+    if bill.usd_per_m_output_tokens is not None:
+        low, high = bill.usd_per_m_output_tokens
+        parts.append(f"{low:.3g} to {high:.3g} USD per million output tokens (on-demand prices of the catalogue)")
+    if bill.kwh_per_m_output_tokens is not None:
+        parts.append(f"{bill.kwh_per_m_output_tokens:.3g} kWh per million (GPUs at their TDP while busy)")
+    return "; ".join(parts)

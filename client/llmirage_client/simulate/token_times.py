@@ -1,0 +1,132 @@
+"""When tokens came, of all requests of a simulation at once, from the steps of the instances.
+
+Most requests have spans: tokens from one step of an instance to another; several, in the order of time, where they were
+preempted or where the instance runs prompts in steps of their own. All these are worked out as arrays; only those of whom
+tokens were told one by one are looked at singly.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Sequence
+from itertools import chain
+
+import numpy as np
+import numpy.typing as npt
+
+from llmirage_client.simulate.token_rows import TokenRow
+from llmirage_shared.statistics import PERCENTILES, Summary
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Span = tuple["array[float]", int, int]
+
+_MOST_BINS = 1 << 16
+
+
+class TokenTimes:
+    """Of each request when its first, second and last token came, NaN without one, and how many came; shape (rows,)."""
+
+    def __init__(self, rows: Sequence[TokenRow]) -> None:
+        self._rows = rows
+        spans = [() if row.token_s else row.request.spans for row in rows]
+        self._counts = np.fromiter(map(len, spans), dtype=np.int64, count=len(rows))
+        self._steps_s, self._begins, self._ends = _positions(list(chain.from_iterable(spans)))
+        self._others = np.flatnonzero(self._counts == 0).tolist()
+
+        spanned = self._counts > 0
+        after = np.cumsum(self._counts)[spanned]  # the first span of the next request
+        first = after - self._counts[spanned]
+        begin, end = self._begins[first], self._ends[after - 1]
+        tokens = np.concatenate([[0], np.cumsum(self._ends - self._begins + 1)])
+        events = tokens[after] - tokens[first]
+        in_first = self._ends[first] > begin
+        second = np.where(in_first, begin + 1, self._begins[np.minimum(first + 1, after - 1)])
+        self.first_s, self.second_s, self.last_s = (np.full(len(rows), np.nan) for _ in range(3))
+        self.events = np.zeros(len(rows), dtype=np.int64)
+        self.first_s[spanned], self.last_s[spanned], self.events[spanned] = self._steps_s[begin], self._steps_s[end], events
+        self.second_s[spanned] = np.where(events > 1, self._steps_s[second], np.nan)
+        for place in self._others:
+            if len(times := rows[place].arrivals):
+                self.first_s[place], self.last_s[place], self.events[place] = times[0], times[-1], len(times)
+                if len(times) > 1:
+                    self.second_s[place] = times[1]
+
+    def gaps_ms(self, chosen: Bools) -> Summary | None:
+        """The gaps between the tokens of each chosen request, all together, ms. chosen: shape (rows,).
+
+        Requests of one batch have the same gaps: each is counted as often as it occurs, without writing it down so often.
+        """
+        of_chosen = np.repeat(chosen, self._counts)
+        size = self._steps_s.size
+        change = np.bincount(self._begins[of_chosen], minlength=size) - np.bincount(self._ends[of_chosen], minlength=size)
+        times = np.cumsum(change)[:-1]  # how many requests have the gap from step i to i + 1; 0 between instances
+        used = np.flatnonzero(times)
+        values, counts = [self._steps_s[used + 1] - self._steps_s[used]], [times[used]]
+        within = np.repeat(np.arange(chosen.size), self._counts)  # whose span
+        goes_on = np.flatnonzero((within[1:] == within[:-1]) & of_chosen[1:])
+        values.append(self._steps_s[self._begins[goes_on + 1]] - self._steps_s[self._ends[goes_on]])
+        values += [np.diff(self._rows[place].arrivals) for place in self._others if chosen[place]]
+        counts += [np.ones(len(gaps), dtype=np.int64) for gaps in values[1:]]
+        return weighted_summary(np.concatenate(values) * 1e3, np.concatenate(counts))
+
+
+def _positions(spans: Sequence[Span]) -> tuple[Floats, Ints, Ints]:
+    """The steps of all instances in one array, and where in it each span begins and ends."""
+    if not spans:
+        return np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    arrays, begins, ends = zip(*spans, strict=True)
+    ids = list(map(id, arrays))
+    offsets, steps = {}, 0
+    instances = dict(zip(ids, arrays, strict=True))
+    for name, ends_s in instances.items():
+        offsets[name] = steps
+        steps += len(ends_s)
+    offset = np.fromiter(map(offsets.__getitem__, ids), dtype=np.int64, count=len(ids))
+    together = np.concatenate([np.array(ends_s, dtype=np.float64) for ends_s in instances.values()])
+    return together, offset + np.array(begins, dtype=np.int64), offset + np.array(ends, dtype=np.int64)
+
+
+def weighted_summary(values: Floats, counts: Ints) -> Summary | None:
+    """`summarize` of a sample in which values[i] occurs counts[i] times."""
+    total = int(counts.sum())
+    if not total:
+        return None
+    places = (total - 1) * np.array(PERCENTILES) / 100.0
+    below = np.floor(places).astype(np.int64)
+    low, high = _at_ranks(values, counts, np.concatenate([below, np.minimum(below + 1, total - 1)])).reshape(2, -1)
+    percentiles = low + (places - below) * (high - low)
+    least, most = float(values.min()), float(values.max())
+    weights = counts.astype(np.float64)
+    whole = float((values * weights).sum())  # not as a product of vectors, which would wake the threads of BLAS
+    mean = min(max(whole / total, least), most)
+    apart = values - mean
+    apart *= apart
+    apart *= weights
+    std = math.sqrt(float(apart.sum()) / total)
+    named = {f"p{p}": float(value) for p, value in zip(PERCENTILES, percentiles, strict=True)}
+    return Summary(avg=mean, min=least, max=most, std=std, count=total, sum=whole, **named)
+
+
+def _at_ranks(values: Floats, counts: Ints, ranks: Ints) -> Floats:
+    """The values of these ranks, from 0, in the sample written out and sorted.
+
+    Only bins of values in which one of the ranks is are sorted: gaps between tokens are many, and ranks few.
+    """
+    size = min(values.size, _MOST_BINS)
+    least, most = values.min(), values.max()
+    spread = most - least
+    scale = size / spread if spread > 1e-200 else 0.0
+    bins = np.minimum(((values - least) * scale).astype(np.int64), size - 1)
+    upto = np.cumsum(np.bincount(bins, weights=counts, minlength=size).astype(np.int64))
+    wanted = np.zeros(size, dtype=bool)
+    wanted[np.searchsorted(upto, ranks, side="right")] = True
+    kept = np.flatnonzero(wanted[bins])
+    kept = kept[np.argsort(values[kept])]
+    # Ranks within what is kept: without the values of the bins before that are not.
+    skipped = np.cumsum(np.where(wanted, 0, np.diff(upto, prepend=0)))
+    found = ranks - skipped[np.searchsorted(upto, ranks, side="right")]
+    found_at: Ints = kept[np.searchsorted(np.cumsum(counts[kept]), found, side="right")]
+    return np.asarray(values[found_at])

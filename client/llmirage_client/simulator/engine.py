@@ -1,0 +1,76 @@
+"""The server's simulator, as far as studies need it: the one place where they meet the server.
+
+A configuration (`ClusterConfig`), what follows from it (`plan_of`), a cluster built of it (`new_cluster`), and what gives
+it virtual time (`ClusterRun`, on a loop `VirtualDriver`).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from llmirage_server.cluster.cluster import Cluster
+from llmirage_server.cluster.instances.base import Reading
+from llmirage_server.cluster.instances.instance import StepSpan
+from llmirage_server.cluster.request import Request
+from llmirage_server.cluster.routers import RouterError
+from llmirage_server.config import ClusterConfig, ConfigError
+from llmirage_server.config.assembly import build, kv_link
+from llmirage_server.config.planning import ServedPool, plan
+from llmirage_server.config.yaml_lines import Entry, Node, read_mapping
+from llmirage_server.drivers.virtual import ClusterRun, Flight, Onlooker, VirtualDriver
+
+if TYPE_CHECKING:
+    from llmirage_server.app import LlmirageApp
+
+__all__ = [
+    "Cluster",
+    "ClusterConfig",
+    "ClusterRun",
+    "ConfigError",
+    "Entry",
+    "Flight",
+    "Node",
+    "Onlooker",
+    "Reading",
+    "Request",
+    "RouterError",
+    "ServedPool",
+    "StepSpan",
+    "VirtualDriver",
+    "new_app",
+    "new_cluster",
+    "plan_of",
+    "read_mapping",
+]
+
+_TEXT: dict[tuple[Any, ...], Any] = {}  # tokenizers and what speaks with them, by the settings that choose them
+
+
+@lru_cache(maxsize=64)
+def plan_of(config: ClusterConfig) -> tuple[ServedPool, ...]:
+    """The pools of a configuration. Raises ConfigError."""
+    return tuple(plan(config))
+
+
+def new_cluster(config: ClusterConfig) -> Cluster:
+    """A cluster that tells of finished requests, not of single tokens, where its rules allow it. Raises ConfigError."""
+    pools = plan_of(config)
+    return build(config, pools, kv_link(config, pools), compressed=True)
+
+
+def new_app(config: ClusterConfig, driver: VirtualDriver | None = None) -> LlmirageApp:
+    """The server's app. With a driver its requests go there, and none of its replies may be streamed. Raises ConfigError."""
+    from llmirage_server.api.text import TextLoader, TextTools
+    from llmirage_server.app import create_app, load_text_tools
+    from llmirage_server.drivers.virtual import DirectDriver, NotedReplies
+
+    key = config.tokenizer, config.replies, config.seed, config.natural_stop, config.reply_tokens
+    if key not in _TEXT:
+        tools = load_text_tools(config)
+        _TEXT[key] = TextTools(tools.encoder, NotedReplies(tools.replies))
+    app = create_app(config)
+    app.service.text = TextLoader(lambda: _TEXT[key])
+    if driver is not None:
+        app.driver = app.service.driver = DirectDriver(driver)
+    return app

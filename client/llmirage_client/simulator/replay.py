@@ -1,0 +1,148 @@
+"""Requests whose times are known, put to a cluster again: the quickest way to ask how long they would have taken there."""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from llmirage_client.simulator.engine import ClusterConfig, ConfigError, Request, new_cluster, plan_of
+from llmirage_server.perf.catalogue.engines import find_engine
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+_FIRST_ID = 1 << 20  # above every vocabulary
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Requests in the order in which they went out; arrays of one length n.
+
+    due_s: seconds from the first one. Where after[i] >= 0 the request goes out due_s[i] seconds after request after[i] is
+    over; that one comes before it. prompt, output: tokens, at least 1. Its prompt begins with the first shared[i] tokens of
+    the prompt and the reply of request continues[i], or where that is -1, of a prefix that all have in common.
+    conversation: a number, for routers that keep a conversation together.
+    """
+
+    due_s: Floats
+    after: Ints
+    prompt: Ints
+    output: Ints
+    shared: Ints
+    continues: Ints
+    conversation: Ints
+
+    def __len__(self) -> int:
+        return self.due_s.size
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """Seconds on the cluster's clock, by request; NaN for one that the cluster cannot serve."""
+
+    start_s: Floats
+    first_s: Floats
+    end_s: Floats
+
+
+def replay(config: ClusterConfig, asked: Asked) -> Answered:
+    """The times of these requests on a cluster. Raises ConfigError."""
+    n = len(asked)
+    cluster = new_cluster(config)
+    keys = _Keys(asked)
+    followers: dict[int, list[int]] = {}
+    for row, before in enumerate(asked.after.tolist()):
+        if before >= 0:
+            followers.setdefault(before, []).append(row)
+    due_s = asked.due_s.tolist()
+    due = [(due_s[row], row) for row in range(n) if asked.after[row] < 0]
+    heapq.heapify(due)
+    times = np.full((3, n), np.nan)
+
+    def over(row: int, now: float) -> None:
+        for follower in followers.pop(row, ()):
+            heapq.heappush(due, (now + due_s[follower], follower))
+
+    while True:
+        ends = cluster.advance(due[0][0] if due else math.inf, 1)
+        for end in ends:
+            for request in end.emitted:
+                if request.failed or request.produced == len(request.output):
+                    row = request.id
+                    if not request.failed:
+                        times[:, row] = request.tag, request.first_token_s, request.finished_s
+                    request.forget_tokens()
+                    over(row, end.time_s)
+        if ends:
+            continue
+        if not due:
+            return Answered(times[0], times[1], times[2])
+        now, row = heapq.heappop(due)
+        request = Request.of_key(row, keys.of(row), int(asked.prompt[row]), f"conversation {asked.conversation[row]}")
+        request.tag = now
+        try:
+            cluster.submit(request, now)
+        except ValueError:  # longer than the cluster has room for
+            over(row, now)
+
+
+def engine_fields(config: ClusterConfig) -> dict[str, Any]:
+    """The profile of the cluster's engine by field, `base` and `name` among them, and `block_size` as it is used.
+
+    Raises ConfigError for a cluster whose pools have several engines, or fixed times.
+    """
+    pools = plan_of(config)
+    engines = {pool.deployment.engine.name: pool.deployment.engine for pool in pools}
+    if len(engines) > 1:
+        raise ConfigError([f"one engine is calibrated at a time; this cluster has {' and '.join(engines)}"])
+    if any(pool.config.fixed_times for pool in pools):
+        raise ConfigError(["fixed times (ttft_ms, itl_ms) have nothing to calibrate: leave them out"])
+    engine = pools[0].deployment.engine
+    return dataclasses.asdict(engine) | {"block_size": pools[0].deployment.block_size}
+
+
+def named_fields(name: str) -> dict[str, Any]:
+    """The profile of one of the package's engines by field."""
+    return dataclasses.asdict(find_engine(name))
+
+
+def with_engine(config: ClusterConfig, engine: str, block_size: int) -> ClusterConfig:
+    """The same cluster with another engine file in all pools, and the block size that it had."""
+    change: dict[str, Any] = {"engine": engine, "block_size": block_size}
+    pools = tuple(dataclasses.replace(pool, **change) for pool in config.pools)
+    return dataclasses.replace(config, pools=pools, **change)
+
+
+class _Keys:
+    """Token ids that share what is to be shared, and nothing else."""
+
+    def __init__(self, asked: Asked) -> None:
+        self._asked = asked
+        self._goes_on = set(asked.continues.tolist())
+        self._made: dict[int, bytes] = {}
+        alone = asked.continues < 0
+        longest = int(asked.shared[alone].max(initial=0))
+        self._common = np.arange(_FIRST_ID, _FIRST_ID + longest, dtype=np.int32).tobytes()
+        self._next = _FIRST_ID + longest
+
+    def of(self, row: int) -> bytes:
+        """Prompt and reply of a request; those that it continues were asked for before."""
+        asked = self._asked
+        before, shared = int(asked.continues[row]), int(asked.shared[row])
+        source = self._made.get(before, b"") if before >= 0 else self._common
+        begin = source[: 4 * min(shared, int(asked.prompt[row]))]
+        more = int(asked.prompt[row] + asked.output[row]) - len(begin) // 4
+        first = self._next
+        self._next += more
+        if self._next >= 1 << 31:  # by then the first are long forgotten
+            first, self._next = _FIRST_ID + len(self._common) // 4, _FIRST_ID + len(self._common) // 4 + more
+        key = begin + np.arange(first, first + more, dtype=np.int32).tobytes()
+        if row in self._goes_on:
+            self._made[row] = key
+        return key

@@ -1,0 +1,151 @@
+"""The traffic of a study: requests in any number, sent at a rate or by so many users at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from llmirage_client.load.options import RunOptions
+from llmirage_client.simulator.deployments import Lengths
+from llmirage_client.workload.session import Session, Workload
+from llmirage_client.workload.synthetic_load import synthetic_load
+
+Kind = Literal["request_rate", "concurrency"]
+Ints = npt.NDArray[np.int64]
+
+_SAMPLE = 1024  # requests that stand for a synthetic load
+_SIZES = 2  # a synthetic load is made for 2, 4, 8, ... times _SAMPLE requests
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Requests of a workload: prompt, what of it no cache can have, and reply; int64, shape (n,), in tokens."""
+
+    prompt: Ints
+    new: Ints
+    reply: Ints
+
+
+class Source:
+    """Where requests come from. make: a workload of at least so many requests, or of all there are.
+
+    limit: how many there are; None: as many as one likes. text: how people would say what they are.
+    """
+
+    def __init__(self, make: Callable[[int], Workload], limit: int | None, text: str) -> None:
+        self._make = make
+        self.limit = limit
+        self.text = text
+        self._made: dict[int, Workload] = {}
+
+    def workload(self, requests: int) -> Workload:
+        """The same for all numbers up to the next power of two, so that studies make few."""
+        size = _SAMPLE
+        while size < requests and self.limit is None:
+            size *= _SIZES
+        if size not in self._made:
+            self._made[size] = self._make(size)
+        return self._made[size]
+
+    @cached_property
+    def tokens_alone(self) -> bool:
+        """Whether turns are lengths, so that a simulation needs no text."""
+        sessions = self.workload(1).sessions.values()
+        return all(
+            session.mode == "tokens" and all(turn.tokens and turn.tokens.input_ids is None for turn in session.turns)
+            for session in sessions
+        )
+
+    @cached_property
+    def single_turns(self) -> bool:
+        return all(len(session.turns) == 1 for session in self.workload(1).sessions.values())
+
+    @cached_property
+    def sizes(self) -> Sizes | None:
+        """None where turns are text, whose length nobody counted yet."""
+        rows: list[tuple[int, int, int]] = []
+        for session in self.workload(1).sessions.values():
+            rows += _rows(session)
+        if not rows or any(row[0] < 1 for row in rows):
+            return None
+        prompt, new, reply = np.array(rows, dtype=np.int64).T
+        return Sizes(prompt, new, reply)
+
+    @cached_property
+    def lengths(self) -> Lengths | None:
+        """Their means."""
+        sizes = self.sizes
+        if sizes is None:
+            return None
+        return Lengths(float(sizes.prompt.mean()), float(sizes.new.mean()), float(sizes.reply.mean()))
+
+
+def _rows(session: Session) -> list[tuple[int, int, int]]:
+    """Of turns in tokens. With ids, any part of a prompt but its last token may be in a cache."""
+    rows, before = [], 0
+    for turn in session.turns:
+        spec = turn.tokens
+        if spec is None:
+            return [(0, 0, 0)]
+        new = 1 if spec.input_ids is not None else max(1, spec.input_tokens - before)
+        rows.append((spec.input_tokens, new, spec.output_tokens))
+        before = spec.input_tokens + spec.output_tokens
+    return rows
+
+
+def synthetic_source(isl: str, osl: str, turns: str, think_time_s: str, shared_prefix: int, seed: int) -> Source:
+    """Raises WorkloadError when it is asked for its first workload."""
+
+    def make(requests: int) -> Workload:
+        return synthetic_load(
+            isl, osl, requests, turns=turns, wait_s=think_time_s, shared_prefix_tokens=shared_prefix, seed=seed
+        )
+
+    more = [f"{turns} turns a session"] if turns != "1" else []
+    more += [f"{shared_prefix:,} tokens shared by all"] if shared_prefix else []
+    return Source(make, None, ", ".join([f"{isl} tokens in, {osl} out", *more]))
+
+
+def file_source(workload: Workload) -> Source:
+    requests = sum(len(session.turns) for session in workload.sessions.values())
+    return Source(lambda _: workload, requests, f"{workload.path}: {requests:,} requests")
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """So many requests a second (turns of root conversations, as `llmirage run` has it), or so many users at once.
+
+    options: of the runner, without that number.
+    """
+
+    source: Source
+    kind: Kind
+    amount: float
+    options: RunOptions
+
+    def of(self, amount: float) -> Traffic:
+        """The same traffic in another strength."""
+        return replace(self, amount=amount)
+
+    @property
+    def text(self) -> str:
+        return amount_text(self.kind, self.amount)
+
+    def run_options(self, requests: int) -> RunOptions:
+        """For a run of so many requests."""
+        options = replace(self.options, request_count=requests)
+        if self.kind == "concurrency":
+            return replace(options, concurrency=int(self.amount))
+        return replace(options, request_rate_per_s=self.amount)
+
+
+def amount_text(kind: Kind, amount: float) -> str:
+    """Such as "20 req/s" or "64 users at once"."""
+    if kind == "request_rate":
+        return f"{amount:.4g} req/s"
+    return "1 user at a time" if amount == 1 else f"{amount:,.0f} users at once"

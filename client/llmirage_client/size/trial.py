@@ -1,0 +1,222 @@
+"""One question to the simulator: does this cluster meet the objectives under this traffic?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from llmirage_client.measure.columns import Columns
+from llmirage_client.measure.metrics import Metrics, compute_columns
+from llmirage_client.measure.slo import Objective, Verdict, judge
+from llmirage_client.simulate.simulation import simulate
+from llmirage_client.simulate.window import Window
+from llmirage_client.simulator.deployments import Bounds
+from llmirage_client.simulator.engine import ClusterConfig
+from llmirage_client.size.hopeless import Hopeless
+from llmirage_client.size.traffic import Kind, Traffic, amount_text
+
+REQUESTS = 1000  # that count: ten of them are beyond the 99th percentile
+FEW_REQUESTS = 200  # a 99th percentile of fewer is the largest or the second
+_FILLING = 8  # requests more than the cluster holds go out before those that count
+_LONG_S = 5.0  # of a request, where the roofline has no estimate
+_GROWTH = 1.15  # of the requests under way, from the first half to the second, beyond which they do not stay as many
+_GROWTH_NOISE = 2.0  # standard deviations of a Poisson count
+_LONGER = 4
+_OVERLOADED = 2  # times the requests that count: so many fill a cluster which cannot keep up anyway
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """verdicts: of the objectives; empty where the run was given up. problem: why it does not do, but for missed objectives.
+
+    gave_up: the problem came to light before the end. requests: simulated, all of them. figures: Simulation.summary.
+    """
+
+    config: ClusterConfig
+    kind: Kind
+    amount: float
+    verdicts: tuple[Verdict, ...]
+    problem: str | None
+    gave_up: bool
+    requests: int
+    counted: int
+    figures: dict[str, Any]
+
+    @property
+    def met(self) -> bool:
+        return self.problem is None and all(verdict.met for verdict in self.verdicts)
+
+    @property
+    def load(self) -> float:
+        """The share of the limit that the tightest objective uses; infinite where that is not known."""
+        return max((verdict.load for verdict in self.verdicts), default=math.inf)
+
+    @property
+    def tightest(self) -> Verdict | None:
+        return max(self.verdicts, key=lambda verdict: verdict.load, default=None)
+
+    @property
+    def reason(self) -> str:
+        """Why it does not do; "" where it does."""
+        if self.problem is not None:
+            return self.problem
+        return "; ".join(str(verdict) for verdict in self.verdicts if not verdict.met)
+
+    @property
+    def traffic(self) -> str:
+        return amount_text(self.kind, self.amount)
+
+
+class Trials:
+    """Runs trials, each once, and counts what they took. requests: how many count in each, if there are so many.
+
+    on_progress: called now and then with the requests of a trial that are over, those it will have, and the cluster's time.
+    """
+
+    def __init__(
+        self,
+        traffic: Traffic,
+        objectives: Sequence[Objective],
+        requests: int = REQUESTS,
+        max_time_s: float | None = None,
+        on_progress: Callable[[int, int, float], None] = lambda over, planned, now: None,
+    ) -> None:
+        self.traffic = traffic
+        self.objectives = tuple(objectives)
+        self._wanted = requests
+        self._max_time_s = max_time_s
+        self._on_progress = on_progress
+        self._failures_allowed = any(objective.metric.tag == "request_error_rate" for objective in objectives)
+        self._known: dict[tuple[Any, ...], Trial] = {}
+        self._bounds: dict[Any, Bounds] = {}
+        self.count = 0
+        self.requests = 0
+
+    def bounds(self, config: ClusterConfig) -> Bounds:
+        one = replace(config, instances=1)
+        if one not in self._bounds:
+            self._bounds[one] = Bounds(one)
+        return self._bounds[one]
+
+    def run(self, config: ClusterConfig, amount: float, to_the_end: bool = False) -> Trial:
+        """to_the_end: also when the objectives cannot be met any more. Raises ConfigError and SimulationError."""
+        key = config, amount, to_the_end
+        if key not in self._known:
+            self._known[key] = self._run(config, amount, to_the_end)
+            self.count += 1
+            self.requests += self._known[key].requests
+        return self._known[key]
+
+    def _run(self, config: ClusterConfig, amount: float, to_the_end: bool, longer: int = 1) -> Trial:
+        """longer: so many times the usual requests, for a cluster that may only have been filling up still."""
+        traffic = self.traffic.of(amount)
+        first, count, whole = self._plan(config, traffic, longer)
+        source = traffic.source
+        workload, options = source.workload(whole), traffic.run_options(whole)
+        window = None
+        if source.tokens_alone:
+            objectives = () if to_the_end else self.objectives
+            failures = not (self._failures_allowed or to_the_end)
+            window = Window(first, count, Hopeless(objectives, count, failures, self._floors(config)))
+        simulation = simulate(
+            config,
+            workload,
+            options,
+            window=window,
+            max_time_s=self._max_time_s,
+            on_progress=lambda over, now: self._on_progress(over, whole, now),
+        )
+        columns, metrics = simulation.columns, simulation.metrics
+        if window is None:
+            columns = replace(columns, measured=_of_rank(columns, first, count))
+            metrics = compute_columns(columns)
+        given_up = simulation.stopped
+        verdicts = () if given_up else judge(self.objectives, metrics)
+        problem = given_up or self._problem(metrics, count)
+        if problem is None and traffic.kind == "request_rate":
+            problem = _growth(columns)
+            if problem is not None and longer == 1 and all(verdict.met for verdict in verdicts):
+                again = self._run(config, amount, to_the_end, _LONGER)
+                return replace(again, requests=again.requests + len(columns))
+        figures = simulation.summary | {"users": _users(columns)}
+        return Trial(config, traffic.kind, amount, verdicts, problem, bool(given_up), len(columns), count, figures)
+
+    def _plan(self, config: ClusterConfig, traffic: Traffic, longer: int = 1) -> tuple[int, int, int]:
+        """How many requests go out before those that count, how many count, and how many go out in all."""
+        busy = self._running(config, traffic) * longer
+        source = traffic.source
+        count = max(self._wanted, 2 * busy)
+        first = 2 * busy if traffic.kind == "concurrency" else busy + _FILLING
+        if not source.single_turns:
+            first = max(first, count // 4)
+        whole = first + count + 2 * busy
+        if source.limit is not None and source.limit < whole:
+            whole = source.limit
+            first = min(first, whole // 4)
+            count = min(count, whole - first)
+        return first, count, whole
+
+    def _floors(self, config: ClusterConfig) -> dict[str, float]:
+        """What a metric is at least in every request, ms."""
+        sizes = self.traffic.source.sizes
+        least_s = None if sizes is None else self.bounds(config).tpot_s(int(sizes.prompt.min()))
+        many = sizes is not None and int(sizes.reply.min()) > 1  # a reply of one token has no gap
+        return {"inter_token_latency": least_s * 1e3} if least_s is not None and many else {}
+
+    def _running(self, config: ClusterConfig, traffic: Traffic) -> int:
+        """About how many requests are under way at a time."""
+        if traffic.kind == "concurrency":
+            return int(traffic.amount)
+        lengths, bounds = traffic.source.lengths, self.bounds(config)
+        one = bounds.running(lengths, traffic.amount / config.instances) if lengths is not None else None
+        if lengths is None or one is None:
+            return math.ceil(traffic.amount * _LONG_S)
+        busy = one * config.instances
+        return busy if one != bounds.most_running(lengths) else min(busy, _OVERLOADED * self._wanted)
+
+    def _problem(self, metrics: Metrics, count: int) -> str | None:
+        """What speaks against the cluster besides its objectives."""
+        whole = metrics.whole_run
+        failed = int(whole.get("error_request_count", 0))
+        if failed and not self._failures_allowed:
+            more = f": {metrics.errors[0].error.message}" if metrics.errors else ""
+            return f"{failed:,} of {count:,} requests failed{more}"
+        if not whole.get("request_count"):
+            return "no request was answered"
+        return None
+
+
+def _of_rank(columns: Columns, first: int, count: int) -> Any:
+    """Which rows are among `count` requests from number `first` on, by the time at which they went out."""
+    order = np.argsort(columns.start_s, kind="stable")
+    measured = np.zeros(len(columns), dtype=bool)
+    measured[order[first : first + count]] = True
+    return measured & columns.measured
+
+
+def _growth(columns: Columns) -> str | None:
+    """A sentence if more and more requests are under way, while those that count go out."""
+    starts = columns.start_s[columns.measured]
+    if starts.size < FEW_REQUESTS:
+        return None
+    places = np.linspace(starts.min(), starts.max(), 129)[1:-1]
+    begun = np.searchsorted(np.sort(columns.start_s), places, side="right")
+    over = np.searchsorted(np.sort(np.nan_to_num(columns.end_s, nan=np.inf)), places, side="right")
+    running = (begun - over).astype(np.float64)
+    half = running.size // 2
+    before, after = float(running[:half].mean()), float(running[half:].mean())
+    if after <= _GROWTH * before + _GROWTH_NOISE * math.sqrt(before):
+        return None
+    return f"it does not keep up: {before:,.0f} requests are under way in the first half, {after:,.0f} in the second"
+
+
+def _users(columns: Columns) -> float:
+    """Requests under way at a time, in the mean over those that count."""
+    rows = columns.rows(columns.measured)
+    span = float(rows.start_s.max() - rows.start_s.min()) if len(rows) else 0.0
+    busy = float(np.nansum(rows.end_s - rows.start_s)) if len(rows) else 0.0
+    return busy / span if span > 0 else float(len(rows))

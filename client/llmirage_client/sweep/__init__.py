@@ -1,0 +1,1 @@
+"""`llmirage sweep`: many clusters and loads, simulated and compared."""

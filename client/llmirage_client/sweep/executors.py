@@ -1,0 +1,131 @@
+"""Where the points of a study are worked out: here, in processes of this machine, or on a Ray cluster."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, Literal, Protocol, TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+ExecutorName = Literal["processes", "ray"]
+EXECUTORS: tuple[ExecutorName, ...] = ("processes", "ray")
+
+_WARM = ["llmirage_client.sweep.point"]  # imported once, in the server that forks the workers
+
+
+class WorkerDied(RuntimeError):
+    """A process ended before its work was done: killed, or out of memory."""
+
+
+class Executor(Protocol):
+    def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[tuple[int, Result | WorkerDied]]:
+        """Yield (index, result) as they come. What a function raises is raised here."""
+        ...
+
+
+def executor_named(name: ExecutorName, workers: int | None, address: str | None = None) -> Executor:
+    """workers: at most so many at a time; None: one for each core. address: of the Ray cluster. Raises CrewError for Ray
+    that is not there."""
+    if name == "ray":
+        from llmirage_client.workers.ray_cluster import connect
+
+        return RayTasks(connect(address), workers)
+    count = workers or _cores()
+    return Processes(count) if count > 1 else Here()
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Here:
+    """One after the other in this process."""
+
+    def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[tuple[int, Result | WorkerDied]]:
+        for index, item in enumerate(items):
+            yield index, function(item)
+
+
+class Processes:
+    """Processes that are forked from one which has imported everything; spawned where that cannot be."""
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        methods = multiprocessing.get_all_start_methods()
+        self._context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+        if "forkserver" in methods:
+            multiprocessing.set_forkserver_preload(_WARM)
+
+    def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[tuple[int, Result | WorkerDied]]:
+        if len(items) < 2:
+            yield from Here().map(function, items)
+            return
+        left = dict(enumerate(items))
+        while left:  # again without the items that killed their process
+            yield from self._round(function, left)
+
+    def _round(self, function: Callable[[Item], Result], left: dict[int, Item]) -> Iterator[tuple[int, Result | WorkerDied]]:
+        """Takes from `left` what is done. When a process dies, those under way are done again, each in a process alone."""
+        workers = min(self._workers, len(left))
+        pool = ProcessPoolExecutor(workers, mp_context=self._context)
+        waiting = iter(list(left.items()))
+        running: dict[Future[Result], int] = {}
+        suspects: list[int] = []
+        try:
+            while not suspects:
+                for index, item in waiting:
+                    running[pool.submit(function, item)] = index
+                    if len(running) >= workers:
+                        break
+                if not running:
+                    return
+                done, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    index = running.pop(future)
+                    try:
+                        result = future.result()
+                    except BrokenProcessPool:
+                        suspects.append(index)
+                        continue
+                    del left[index]
+                    yield index, result
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+        for index in (*suspects, *running.values()):
+            yield index, self._alone(function, left.pop(index))
+
+    def _alone(self, function: Callable[[Item], Result], item: Item) -> Result | WorkerDied:
+        with ProcessPoolExecutor(1, mp_context=self._context) as pool:
+            try:
+                return pool.submit(function, item).result()
+            except BrokenProcessPool:
+                return WorkerDied("its process died: killed, or out of memory")
+
+
+class RayTasks:
+    """Tasks of a Ray cluster, of one CPU each."""
+
+    def __init__(self, ray: Any, workers: int | None) -> None:
+        self._ray = ray
+        self._most = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
+
+    def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[tuple[int, Result | WorkerDied]]:
+        ray = self._ray
+        task = ray.remote(num_cpus=1)(function)
+        waiting = iter(list(enumerate(items)))
+        running: dict[Any, int] = {}
+        while True:
+            while len(running) < self._most and (pair := next(waiting, None)) is not None:
+                running[task.remote(pair[1])] = pair[0]
+            if not running:
+                return
+            ready, _ = ray.wait(list(running), num_returns=1)
+            index = running.pop(ready[0])
+            try:
+                yield index, ray.get(ready[0])
+            except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError, ray.exceptions.NodeDiedError):
+                yield index, WorkerDied("its Ray worker died: killed, or out of memory")

@@ -1,0 +1,255 @@
+"""Study files: what stays the same, what is varied, and the points that follow; every problem with its line, all at once.
+
+    model: llama-3.1-8b
+    isl: 2000
+    osl: 500
+    request_rate: 20
+    slo: ttft_p99<500ms
+    grid:
+      gpu: [h100_sxm, b200_sxm]
+      tensor_parallel_size: [1, 2]
+    points:
+      - {router: round_robin}
+      - {router: prefix, name: by prefix}
+
+The points are those of `points`, each with every combination of `grid`. A key is a setting of cluster files, one of
+LOAD_SETTINGS, or POOL.SETTING for one pool of a cluster. In `grid`, a block instead of a list gives each value a name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from llmirage_client.simulator.cluster_settings import (
+    combined,
+    did_you_mean,
+    is_setting,
+    read_cluster_file,
+    read_settings,
+    setting_names,
+)
+from llmirage_client.simulator.engine import ClusterConfig, ConfigError, Entry, Node, read_mapping
+from llmirage_client.sweep.load_settings import LOAD_SETTINGS, read_load_setting
+
+MOST_POINTS = 100_000
+BUNDLED = "bundled:"
+BUNDLED_DIRECTORY = Path(__file__).parent.parent / "bundled" / "studies"
+_SPECIAL = ("grid", "points", "name", "cluster")
+
+
+class StudyError(ValueError):
+    """A study that cannot be carried out; every problem, a line each."""
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        self.problems = list(problems)
+        super().__init__("\n".join(self.problems))
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One cluster under one load. varied: what sets it apart, in words. refused: why its cluster cannot be."""
+
+    number: int
+    varied: dict[str, str]
+    config: ClusterConfig | None
+    load: dict[str, Any]
+    refused: str = ""
+
+    @property
+    def name(self) -> str:
+        return ", ".join(f"{key} {value}" for key, value in self.varied.items()) or "the only point"
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    name: str
+    points: tuple[Point, ...]
+
+    @property
+    def varied(self) -> list[str]:
+        """The names of what is varied, in the file's order."""
+        return list(dict.fromkeys(key for point in self.points for key in point.varied))
+
+
+@dataclass(slots=True)
+class _Choice:
+    """What one point says of one thing: its lines, and how to call them."""
+
+    entries: list[Entry]
+    varied: dict[str, str] = field(default_factory=dict)
+
+
+def study_path(name: str) -> str:
+    """The path of a study file; bundled:NAME is one of those in the package. Raises StudyError."""
+    if not name.startswith(BUNDLED):
+        return name
+    stem = name.removeprefix(BUNDLED).removesuffix(".yaml")
+    known = sorted(path.stem for path in BUNDLED_DIRECTORY.glob("*.yaml"))
+    if stem not in known:
+        raise StudyError([f"no study {stem!r} is bundled{did_you_mean(stem, known)}; there are {', '.join(known)}"])
+    return str(BUNDLED_DIRECTORY / f"{stem}.yaml")
+
+
+def read_study(path: str) -> Study:
+    """Raises StudyError."""
+    try:
+        entries = read_mapping(path, "a study file")
+    except ConfigError as error:
+        raise StudyError(error.problems) from None
+    return _Reader(path).study(entries)
+
+
+class _Reader:
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._problems: dict[str, None] = {}
+
+    def study(self, entries: tuple[Entry, ...]) -> Study:
+        own = {entry.key: entry for entry in entries if entry.key in _SPECIAL}
+        fixed = [entry for entry in entries if entry.key not in _SPECIAL]
+        if len(own) + len(fixed) < len(entries):
+            for entry in entries:
+                if entry.key in own and own[entry.key] is not entry:
+                    self._problem(entry, "given more than once")
+        if not entries:
+            self._problems[f"{self._path}: the file is empty"] = None
+        self._known(fixed)
+        base = self._cluster(own.get("cluster"))
+        points = self._points(own["points"]) if "points" in own else [_Choice([])]
+        axes = self._axes(own["grid"]) if "grid" in own else []
+        total = len(points)
+        for axis in axes:
+            total *= len(axis)
+        if total > MOST_POINTS:
+            self._problem(own["grid"], f"makes {total:,} points; at most {MOST_POINTS:,} are worked out in one study")
+        if self._problems:
+            raise StudyError(self._problems)
+        made = [self._point(number, base, fixed, choices) for number, choices in _combinations(points, axes)]
+        if self._problems:
+            raise StudyError(self._problems)
+        name = own["name"].node.value if "name" in own else self._path
+        return Study(str(name), tuple(made))
+
+    def _cluster(self, entry: Entry | None) -> dict[str, Any]:
+        if entry is None:
+            return {}
+        if not isinstance(entry.node.value, str):
+            self._problem(entry, "must be a cluster file, or bundled:NAME")
+            return {}
+        try:
+            return read_cluster_file(entry.node.value)
+        except ConfigError as error:
+            for problem in error.problems:
+                self._problem(entry, problem)
+            return {}
+
+    def _points(self, entry: Entry) -> list[_Choice]:
+        items = entry.node.items or ()
+        if not items or any(item.entries is None for item in items):
+            self._problem(entry, "must be a list of points, each a block of `key: value` lines after a dash")
+            return []
+        choices = []
+        for number, item in enumerate(items, 1):
+            lines = list(item.entries or ())
+            names = [line for line in lines if line.key == "name"]
+            lines = [line for line in lines if line.key != "name"]
+            self._known(lines)
+            varied = {line.key: _text(line.node) for line in lines}
+            if names:
+                varied = {"point": str(names[0].node.value)}
+            choices.append(_Choice(lines, varied or {"point": str(number)}))
+        return choices
+
+    def _axes(self, entry: Entry) -> list[list[_Choice]]:
+        if not entry.node.entries:
+            self._problem(entry, "must be a block of `key: [value, value]` lines")
+            return []
+        axes = []
+        for line in entry.node.entries:
+            self._known([line])
+            if line.node.items:
+                values = [(_text(item), item) for item in line.node.items]
+            elif line.node.entries:
+                values = [(named.key, named.node) for named in line.node.entries]
+            else:
+                self._problem(line, "must be a list of values, or a block that names each of them")
+                continue
+            texts = [text for text, _ in values]
+            if len(set(texts)) < len(texts):
+                self._problem(line, f"has {next(t for t in texts if texts.count(t) > 1)} twice")
+            axes.append([_Choice([Entry(line.key, node.line, node)], {line.key: text}) for text, node in values])
+        return axes
+
+    def _known(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            key = entry.key.rpartition(".")[2]
+            if key in LOAD_SETTINGS or is_setting(key):
+                continue
+            known = [*LOAD_SETTINGS, *setting_names(), *_SPECIAL]
+            near = did_you_mean(key, known) or "; it is neither a setting of cluster files nor one of a load"
+            self._problem(entry, f"unknown key{near}")
+
+    def _point(self, number: int, base: dict[str, Any], fixed: list[Entry], choices: list[_Choice]) -> Point:
+        chosen = [entry for choice in choices for entry in choice.entries]
+        varied = {key: text for choice in choices for key, text in choice.varied.items()}
+        later = {entry.key for entry in chosen}
+        load: dict[str, Any] = {}
+        cluster: list[list[Entry]] = [[], []]  # what holds for all points, what is chosen
+        of_pools: dict[str, dict[str, Any]] = {}
+        for own, entries in enumerate(([e for e in fixed if e.key not in later], chosen)):
+            for entry in entries:
+                pool, dot, key = entry.key.rpartition(".")
+                if dot:
+                    of_pools.setdefault(pool, {}).update(self._settings([Entry(key, entry.line, entry.node)]))
+                elif entry.key in LOAD_SETTINGS:
+                    self._load_setting(entry, load)
+                else:
+                    cluster[own].append(entry)
+        always, here = self._settings(cluster[0]), self._settings(cluster[1])
+        settings, given = (base | always, here) if "pools" in always else (base, always | here)
+        structure = {key: given.pop(key) for key in ("pools", "events", "kv_transfer") if key in given}
+        if "seed" in load:
+            given["seed"] = load["seed"]
+        try:
+            config = combined(settings | structure, given, of_pools)
+        except ConfigError as error:
+            return Point(number, varied, None, load, "; ".join(error.problems))
+        return Point(number, varied, config, load)
+
+    def _load_setting(self, entry: Entry, load: dict[str, Any]) -> None:
+        if entry.key in load:
+            self._problem(entry, "given more than once")
+            return
+        try:
+            load[entry.key] = read_load_setting(entry.key, entry.node.value)
+        except ValueError as error:
+            self._problem(entry, str(error))
+
+    def _settings(self, entries: list[Entry]) -> dict[str, Any]:
+        none: dict[str, Any] = {entry.key: () for entry in entries if entry.key == "events" and not entry.node.value}
+        values, problems = read_settings(self._path, [entry for entry in entries if entry.key not in none])
+        self._problems.update(dict.fromkeys(problems))
+        return none | values
+
+    def _problem(self, entry: Entry, problem: str) -> None:
+        self._problems[f"{self._path}:{entry.line}: {entry.key}: {problem}"] = None
+
+
+def _combinations(points: list[_Choice], axes: list[list[_Choice]]) -> Iterator[tuple[int, list[_Choice]]]:
+    for number, choices in enumerate(product(points, *axes), 1):
+        yield number, list(choices)
+
+
+def _text(node: Node) -> str:
+    """A value in a table: as it was written, where that is short."""
+    value = node.value
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, list | dict):
+        text = ", ".join(map(str, value)) if isinstance(value, list) else ", ".join(f"{k}: {v}" for k, v in value.items())
+        return text if len(text) <= 40 else text[:37] + "..."
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,221 @@
+"""One point of a study, worked out: from settings to a row of figures. Everything here can travel between processes."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from llmirage_client.load.options import RunOptions
+from llmirage_client.measure.slo import judge, parse_slo
+from llmirage_client.simulate.simulation import Simulation, SimulationError, simulate
+from llmirage_client.simulator.engine import ClusterConfig, ConfigError
+from llmirage_client.sweep.file import Point
+from llmirage_client.workload.session import Workload, WorkloadError
+from llmirage_client.workload.synthetic_load import synthetic_load
+
+Status = Literal["ok", "refused", "stopped", "failed"]
+SERIES_SAMPLES = 120
+_REQUESTS = 1000
+_FILES = ("model", "draft_model", "gpu", "engine", "tokenizer", "workload")  # settings that may name files
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """runs: folder for the files of the whole run; None: none are written."""
+
+    number: int
+    config: ClusterConfig
+    load: dict[str, Any]
+    max_time_s: float | None
+    runs: str | None
+
+
+def work(task: Task) -> dict[str, Any]:
+    """status, reason, figures and series of the point; what cannot be is told there, not raised."""
+    begun_s = time.process_time()
+    row = _row(task)
+    return row | {"cpu_s": round(time.process_time() - begun_s, 3)}
+
+
+def _row(task: Task) -> dict[str, Any]:
+    try:
+        workload = _workload(task.load)
+        options = _options(workload, task.load)
+        max_time_s = task.load.get("max_time", task.max_time_s)
+        shown = {key: value for key, value in task.load.items() if key != "slo"} | {"fixed_schedule": options.fixed_schedule}
+        simulation = simulate(task.config, workload, options, max_time_s=max_time_s, shown=shown)
+    except (ConfigError, SimulationError, WorkloadError) as error:
+        return {"status": "refused", "reason": _one_line(error)}
+    except Exception as error:  # one point must not end the study
+        return {"status": "failed", "reason": f"{type(error).__name__}: {_one_line(error)}"}
+    row: dict[str, Any] = {"status": "ok", "reason": "", "figures": figures_of(simulation, task.load.get("slo"))}
+    if simulation.stopped:
+        row |= {"status": "stopped", "reason": simulation.stopped}
+    elif not simulation.summary["requests"]:
+        errors = simulation.metrics.errors
+        row |= {"status": "failed", "reason": errors[0].error.message if errors else "no request was answered"}
+    if task.runs is not None:
+        _write_run(simulation, Path(task.runs))
+    return row | {"series": series_of(simulation)}
+
+
+def figures_of(simulation: Simulation, slo: str | None = None) -> dict[str, Any]:
+    """Plain numbers by name; None where there is none."""
+    summary = simulation.summary
+    figures: dict[str, Any] = {}
+    for name in ("gpus", "instances_ready", "instances_most", "requests", "failed_requests", "duration_s"):
+        figures[name] = summary[name]
+    for name in ("request_per_s", "output_tok_per_s", "total_tok_per_s"):
+        figures[name] = summary[name]
+    figures["output_tok_per_s_per_gpu"] = summary["output_tok_per_s_per_gpu"]
+    tpot = summary["tpot_ms"]
+    figures["user_tok_per_s"] = 1e3 / tpot["mean"] if tpot and tpot["mean"] else None
+    for name in ("ttft_ms", "tpot_ms", "itl_ms", "latency_ms"):
+        for statistic in ("mean", "p50", "p90", "p99"):
+            figures[f"{name.removesuffix('_ms')}_{statistic}_ms"] = summary[name][statistic] if summary[name] else None
+    usd = summary["usd_per_m_output_tokens"]
+    figures["usd_per_m_output_tokens"] = sum(usd) / 2 if usd else None
+    for name in ("cached_token_share", "preemptions", "utilisation", "gpu_hours", "energy_kwh_at_tdp", "saturated"):
+        figures[name] = summary[name]
+    if slo:
+        verdicts = judge(parse_slo(slo), simulation.metrics)
+        figures["slo_met"] = all(verdict.met for verdict in verdicts)
+        figures["slo_missed"] = "; ".join(str(verdict) for verdict in verdicts if not verdict.met)
+    return figures
+
+
+def series_of(simulation: Simulation) -> dict[str, list[float]]:
+    """The whole cluster over time, at SERIES_SAMPLES moments at most."""
+    series = simulation.series
+    if series is None or not series.time_s.size:
+        return {}
+    picks = np.unique(np.linspace(0, series.time_s.size - 1, SERIES_SAMPLES).astype(int))
+    return {
+        "time_s": _short(series.time_s[picks]),
+        "running": _short(series.running.sum(axis=0)[picks]),
+        "waiting": _short(series.waiting.sum(axis=0)[picks]),
+    }
+
+
+def _short(values: Any) -> list[float]:
+    return [float(f"{value:.6g}") for value in values.tolist()]
+
+
+def _workload(load: dict[str, Any]) -> Workload:
+    """Raises WorkloadError and SimulationError."""
+    if "workload" in load:
+        if odd := [key for key in ("isl", "osl", "turns", "think_time", "shared_prefix") if key in load]:
+            raise SimulationError(f"{odd[0]} is for a load without a file: give either it or a workload")
+        return _loaded(load["workload"], load.get("format"), load.get("seed", 0))
+    missing = [key for key in ("isl", "osl") if key not in load]
+    if missing:
+        raise SimulationError(f"{' and '.join(missing)} missing: a load is a workload, or lengths by isl and osl")
+    return synthetic_load(
+        load["isl"],
+        load["osl"],
+        load.get("requests") or load.get("request_count") or _REQUESTS,
+        turns=load.get("turns", 1),
+        wait_s=load.get("think_time", 0),
+        shared_prefix_tokens=load.get("shared_prefix", 0),
+        seed=load.get("seed", 0),
+    )
+
+
+@lru_cache(maxsize=4)
+def _loaded(path: str, format_name: str | None, seed: int) -> Workload:
+    from llmirage_client.workload.registry import load
+
+    return load(path, format_name, {}, {"seed": seed})
+
+
+def _options(workload: Workload, load: dict[str, Any]) -> RunOptions:
+    rate, users = load.get("request_rate"), load.get("concurrency")
+    schedule = load.get("fixed_schedule")
+    if schedule is None:
+        schedule = workload.timed and rate is None and users is None
+    if schedule and not workload.timed:
+        raise SimulationError(f"fixed_schedule: {workload.path} does not say when its conversations arrive")
+    if schedule and rate is not None:
+        raise SimulationError("fixed_schedule and request_rate exclude each other")
+    smoothness = load.get("arrival_smoothness")
+    return RunOptions(
+        seed=load.get("seed", 0),
+        concurrency=1 if users is None and rate is None and not schedule else users,
+        request_rate_per_s=rate,
+        arrival_pattern=load.get("arrival_pattern") or ("poisson" if smoothness is None else "gamma"),
+        arrival_smoothness=1.0 if smoothness is None else smoothness,
+        fixed_schedule=schedule,
+        schedule_speedup=load.get("fixed_schedule_speedup", 1.0),
+        num_conversations=load.get("num_conversations"),
+        request_count=load.get("request_count"),
+        soft_duration_s=load.get("duration"),
+        session_prefix=load.get("session_prefix", "extend"),
+    )
+
+
+def _write_run(simulation: Simulation, folder: Path) -> None:
+    from llmirage_client.report.files import write_artifacts
+    from llmirage_client.simulate.report import write_series
+
+    write_artifacts(simulation.result, folder, metrics=simulation.metrics)
+    if simulation.series is not None:
+        write_series(simulation.series, folder)
+
+
+def _one_line(error: BaseException) -> str:
+    problems = error.problems if isinstance(error, ConfigError) else [str(error)]
+    return " ".join("; ".join(map(str, problems)).split())
+
+
+def key_of(point: Point, max_time_s: float | None, version: str) -> str:
+    """The same for points whose results are the same: settings, files that they name, and the program's version."""
+    config = {} if point.config is None else dataclasses.asdict(point.config)
+    named = {
+        key: value for key, value in (*_values(config), *point.load.items()) if key in _FILES and isinstance(value, str)
+    }
+    contents = {key: _digest(value) for key, value in sorted(named.items())}
+    whole = [version, config, point.load, max_time_s, contents]
+    return hashlib.sha256(json.dumps(whole, sort_keys=True, default=str).encode()).hexdigest()[:20]
+
+
+def _values(tree: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(tree, dict):
+        for key, value in tree.items():
+            yield key, value
+            yield from _values(value)
+    elif isinstance(tree, list | tuple):
+        for value in tree:
+            yield from _values(value)
+
+
+def _digest(name: str) -> str | None:
+    path = Path(name)
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+    except OSError:
+        return None
+
+
+def problems_of(points: Iterable[Point]) -> list[str]:
+    """What is wrong with the loads of points, each once: files that cannot be read, lengths that are missing."""
+    problems: dict[str, None] = {}
+    seen: set[str] = set()
+    for point in points:
+        about = json.dumps(point.load, sort_keys=True, default=str)
+        if about in seen:
+            continue
+        seen.add(about)
+        try:
+            _options(_workload(point.load | {"requests": 1, "request_count": None}), point.load)
+        except (WorkloadError, SimulationError) as error:
+            problems[str(error)] = None
+    return list(problems)

@@ -1,0 +1,203 @@
+"""The results of a study as files and as a table on the screen."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import importlib.util
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from llmirage_client.measure.slo import parse_slo
+from llmirage_client.report.html.pareto import frontier
+from llmirage_client.report.numbers import duration, plural
+from llmirage_client.report.tables import plain_table
+from llmirage_client.sweep.sweep import Row, Sweep
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_ROWS_SHOWN = 60
+_REASONS_SHOWN = 8
+_COLUMNS = (  # figure, heading, format
+    ("gpus", "GPUs", ",.0f"),
+    ("instances_ready", "ready", ",.2f"),
+    ("ttft_p99_ms", "TTFT p99", ",.0f"),
+    ("tpot_mean_ms", "TPOT", ",.2f"),
+    ("latency_mean_ms", "latency", ",.0f"),
+    ("user_tok_per_s", "user", ",.0f"),
+    ("output_tok_per_s_per_gpu", "GPU", ",.0f"),
+    ("usd_per_m_output_tokens", "USD/M", ",.2f"),
+    ("cached_token_share", "cached", ".0%"),
+)
+_SHORT = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "latency": "latency"}
+
+
+def records(sweep: Sweep) -> list[dict[str, Any]]:
+    """A flat record of each point: number, what is varied, status, reason, figures.
+
+    A figure that has the name of what is varied, as `requests` may, goes by result_NAME.
+    """
+    varied = sweep.study.varied
+    figures = list(dict.fromkeys(name for row in sweep.rows for name in row.figures))
+    return [
+        {
+            "number": row.point.number,
+            **{name: row.point.varied.get(name) for name in varied},
+            "status": row.status,
+            "reason": row.reason,
+            **{f"result_{name}" if name in varied else name: row.figures.get(name) for name in figures},
+            "cpu_s": row.cpu_s,
+        }
+        for row in sweep.rows
+    ]
+
+
+def write_tables(sweep: Sweep, folder: Path) -> list[Path]:
+    """results.csv, and results.parquet where pyarrow is installed. Raises OSError."""
+    rows = records(sweep)
+    path = folder / "results.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]) if rows else ["number"])
+        writer.writeheader()
+        writer.writerows(rows)
+    written = [path]
+    if importlib.util.find_spec("pyarrow") is not None:
+        pa: Any = importlib.import_module("pyarrow")
+        parquet: Any = importlib.import_module("pyarrow.parquet")
+        written.append(folder / "results.parquet")
+        varied = sweep.study.varied
+        columns = {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
+        table = pa.table({name: _typed(column) if name in varied else column for name, column in columns.items()})
+        parquet.write_table(table, str(written[-1]))
+    return written
+
+
+def _typed(texts: list[str | None]) -> list[Any]:
+    """Numbers, where all are; what is varied is kept as it was written."""
+    for kind in (int, float):
+        try:
+            return [None if text is None else kind(text) for text in texts]
+        except ValueError:
+            continue
+    return texts
+
+
+def best(rows: Sequence[Row]) -> set[int]:
+    """Numbers of the points that no other beats in both output tokens/s a GPU and tokens/s of a user."""
+    done = [row for row in rows if row.status == "ok"]
+    x = np.array([value(row, "user_tok_per_s") for row in done], dtype=np.float64)
+    y = np.array([value(row, "output_tok_per_s_per_gpu") for row in done], dtype=np.float64)
+    return {done[index].point.number for index in frontier(x, y, "more", "more")} if done else set()
+
+
+def scaled(rows: Sequence[Row]) -> bool:
+    """Whether instances came or went in one of the points."""
+    for row in rows:
+        pools = () if row.point.config is None else row.point.config.all_pools
+        ready = value(row, "instances_ready")
+        if not np.isnan(ready) and abs(ready - sum(pool.instances for pool in pools)) > 1e-9:
+            return True
+    return False
+
+
+def value(row: Row, name: str) -> float:
+    """A figure; NaN where there is none."""
+    figure = row.figures.get(name)
+    return float("nan") if figure is None else float(figure)
+
+
+def blocks(sweep: Sweep, folder: Path, files: Sequence[str]) -> Iterator[RenderableType]:
+    """What the screen shows."""
+    rows = [row for row in sweep.rows if row.figures]
+    yield f"{sweep.study.name}: {plural(len(sweep.rows), 'point')}, {_counts(sweep)}"
+    if rows:
+        yield ""
+        yield _table(sweep, rows[:_ROWS_SHOWN])
+        if len(rows) > _ROWS_SHOWN:
+            yield f"... and {plural(len(rows) - _ROWS_SHOWN, 'point')} more, in {folder / 'results.csv'}"
+        gpus = {value(row, "gpus") for row in rows}
+        most = " at most" if scaled(rows) else ""
+        alike = f"{plural(int(gpus.pop()), 'GPU')}{most} in every point. " if len(rows) > 1 and len(gpus) == 1 else ""
+        ready = "ready: instances that accept requests, in the mean over time. " if most else ""
+        yield (
+            f"{alike}{ready}"
+            "TTFT, TPOT and latency (means, where not said otherwise) in ms; user: output tokens/s of one user, "
+            "1/TPOT; GPU: output tokens/s of one GPU; USD/M: per million output tokens. *: no other point is better in both "
+            "user and GPU."
+        )
+    yield ""
+    yield from _reasons(sweep)
+    reused = f", {plural(sweep.reused, 'point')} from an earlier start" if sweep.reused else ""
+    yield f"{duration(sweep.wall_s)}, {sweep.cpu_s:.1f} CPU s{reused}. Written to {folder}: {', '.join(files)}"
+
+
+def _counts(sweep: Sweep) -> str:
+    words = {"ok": "done", "refused": "refused", "stopped": "stopped early", "failed": "failed"}
+    counts = {status: sum(row.status == status for row in sweep.rows) for status in words}
+    return ", ".join(f"{count:,} {words[status]}" for status, count in counts.items() if count)
+
+
+def _table(sweep: Sweep, rows: Sequence[Row]) -> RenderableType:
+    varied = sweep.study.varied
+    columns = [entry for entry in (*_wanted(rows), *_COLUMNS) if any(not np.isnan(value(row, entry[0])) for row in rows)]
+    columns = [
+        entry for entry in columns if entry[0] != "cached_token_share" or any(value(row, entry[0]) > 0 for row in rows)
+    ]
+    if not scaled(rows):
+        columns = [entry for entry in columns if entry[0] != "instances_ready"]
+    if len(rows) > 1 and len({value(row, "gpus") for row in rows}) == 1:
+        columns = [entry for entry in columns if entry[0] != "gpus"]  # said below the table
+    judged = any("slo_met" in row.figures for row in rows)
+    odd = any(row.status != "ok" or row.figures.get("saturated") for row in rows)
+    heads = [heading for _, heading, _ in columns]
+    table = plain_table("", *(varied or ["point"]), *heads, *(["SLO"] if judged else []), *(["note"] if odd else []))
+    front = best(sweep.rows)
+    for row in rows:
+        cells = ["*" if row.point.number in front else " "]
+        cells += [row.point.varied.get(name, "") for name in varied] or [row.point.name]
+        for name, _, form in columns:
+            figure = value(row, name)
+            cells.append("-" if np.isnan(figure) else format(figure, form))
+        if judged:
+            met = row.figures.get("slo_met")
+            cells.append("-" if met is None else "met" if met else "missed")
+        if odd:
+            cells.append(note_of(row))
+        table.add_row(*cells)
+    return table
+
+
+def _wanted(rows: Sequence[Row]) -> list[tuple[str, str, str]]:
+    """Columns for what the objectives are about, where the table has none of its own."""
+    own = {name for name, _, _ in _COLUMNS}
+    found: dict[str, str] = {}
+    for slo in dict.fromkeys(row.point.load["slo"] for row in rows if "slo" in row.point.load):
+        for objective in parse_slo(slo):
+            metric, _, statistic = re.split(r"[<>]", objective.text)[0].strip().lower().partition("_")
+            name = f"{metric}_{statistic}_ms"
+            if metric in _SHORT and name not in own:
+                found[name] = f"{_SHORT[metric]} {statistic}"
+    return [(name, heading, ",.0f") for name, heading in found.items()]
+
+
+def note_of(row: Row) -> str:
+    if row.status != "ok":
+        return row.status
+    return "saturated" if row.figures.get("saturated") else ""
+
+
+def _reasons(sweep: Sweep) -> Iterator[str]:
+    by_reason: dict[str, list[Row]] = {}
+    for row in sweep.rows:
+        if row.status != "ok":
+            by_reason.setdefault(f"{row.status}: {row.reason}", []).append(row)
+    for reason, rows in list(by_reason.items())[:_REASONS_SHOWN]:
+        more = f" and {len(rows) - 1:,} more" if len(rows) > 1 else ""
+        yield f"{rows[0].point.name}{more}: {reason}"
+    if len(by_reason) > _REASONS_SHOWN:
+        yield f"... and {len(by_reason) - _REASONS_SHOWN} other reasons, in results.csv"

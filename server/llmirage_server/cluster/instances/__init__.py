@@ -1,0 +1,1 @@
+"""Model replicas: continuous batching step by step, or a steady batch by its sums."""

@@ -1,0 +1,162 @@
+"""An instance without physics: token i of every request is due at arrival + TTFT + i * ITL, whatever the others do."""
+
+from __future__ import annotations
+
+import math
+import sys
+from heapq import heappop, heappush
+from itertools import count
+
+from llmirage_server.cluster.instances.base import InstanceBase, InstanceSnapshot, Role
+from llmirage_server.cluster.kv.cache import KVCache, Sequence
+from llmirage_server.cluster.limits import EngineLimits
+from llmirage_server.cluster.request import Request, StepEnd
+
+
+class FixedInstance(InstanceBase):
+    """Fixed times, with a real prefix cache, so that `cached_tokens` is what an engine would report.
+
+    Nothing waits: `max_num_seqs` and the token budget do not apply, and a prompt for which the KV memory has no room is
+    simply not remembered. Prompts enter the cache with their first token, generated tokens when the request finishes.
+    """
+
+    memory_limits = False
+
+    def __init__(self, index: int, ttft_s: float, itl_s: float, limits: EngineLimits, role: Role = "both") -> None:
+        for name, value in (("ttft_s", ttft_s), ("itl_s", itl_s)):
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{name} must be a number of seconds from 0 up, not {value}")
+        super().__init__(index, limits, role)
+        self.kv = KVCache(limits)
+        self.max_request_tokens = sys.maxsize
+        self._ttft_s = ttft_s
+        self._itl_s = itl_s
+        self._sequences: dict[Request, Sequence] = {}
+        self._plans: dict[Request, tuple[float, int]] = {}  # of those that still produce: when its next token was due
+        # on arrival here, and how many it had then
+        self._due: list[tuple[float, int, Request]] = []  # the next token of every request, and of some cancelled ones
+        self._order = count()
+        self._prefix_hit_tokens = 0
+        self._prefix_query_tokens = 0
+
+    @property
+    def running(self) -> int:
+        return len(self._plans)
+
+    @property
+    def waiting(self) -> int:
+        return 0
+
+    def match(self, key: bytes) -> int:
+        return self.kv.match(key)
+
+    @property
+    def kv_used_tokens(self) -> int:
+        return self.kv.used_tokens
+
+    @property
+    def kv_total_tokens(self) -> int:
+        return self.kv.capacity_tokens
+
+    def submit(self, request: Request, now: float) -> None:
+        sequence = self._sequences[request] = Sequence(request)
+        self.kv.acquire(sequence)
+        first_s = now + self._ttft_s
+        if math.isnan(request.admitted_s):
+            request.admitted_s = now
+            first_s = max(first_s - request.age_s, now)
+            request.cached_tokens = sequence.computed
+            self._prefix_hit_tokens += sequence.computed
+            self._prefix_query_tokens += sequence.prompt_tokens
+        self._plan(request, first_s)
+
+    def receive(self, request: Request, now: float) -> None:
+        sequence = self._sequences[request] = Sequence(request)
+        self.kv.acquire(sequence)
+        self._remember(sequence, sequence.tokens - 1)
+        self._plan(request, now + self._itl_s)
+
+    def release_transferred(self, request: Request, now: float) -> None:
+        self.kv.release(self._sequences.pop(request))
+
+    def cancel(self, request: Request, now: float) -> None:
+        self.kv.release(self._sequences.pop(request))
+        self._plans.pop(request, None)
+        self._drop_cancelled()
+
+    def evacuate(self) -> list[Request]:
+        lost = list(self._sequences)
+        self.kv = KVCache(self.limits)
+        self._sequences = {}
+        self._plans = {}
+        self._due = []
+        return lost
+
+    def clear_cache(self) -> None:
+        self.kv.forget_idle()
+
+    def next_event_time(self) -> float:
+        return self._due[0][0] if self._due else math.inf
+
+    def advance(self) -> StepEnd | None:
+        """Emit one token of every request that has one due at the next instant, in the order of their submission."""
+        due = self._due
+        now = due[0][0]
+        batch = []
+        while due and due[0][0] == now:
+            batch.append(heappop(due))
+        emitted: list[Request] = []
+        handed_over: list[Request] = []
+        for _, order, request in batch:
+            if request not in self._plans:
+                continue
+            emitted.append(request)
+            first_s, before = self._plans[request]
+            if request.produced == before:
+                self._remember(self._sequences[request], request.prompt_tokens + before)
+                if not before:
+                    request.first_token_s = now
+            request.produced += 1
+            if request.produced == request.output_tokens:
+                self._finish(request, now)
+            elif self.role == "prefill":
+                del self._plans[request]
+                handed_over.append(request)
+            else:
+                heappush(due, (first_s + (request.produced - before) * self._itl_s, order, request))
+        self._drop_cancelled()
+        return StepEnd(now, self.index, emitted, handed_over) if emitted else None
+
+    def snapshot(self) -> InstanceSnapshot:
+        return InstanceSnapshot(
+            index=self.index,
+            running=self.running,
+            waiting=0,
+            kv_used_tokens=self.kv.used_tokens,
+            kv_total_tokens=self.kv.capacity_tokens,
+            cached_tokens=self.kv.tree.total_tokens,
+            prefix_hit_tokens=self._prefix_hit_tokens,
+            prefix_query_tokens=self._prefix_query_tokens,
+            preemptions=0,
+        )
+
+    def _plan(self, request: Request, first_s: float) -> None:
+        self._plans[request] = (first_s, request.produced)
+        heappush(self._due, (first_s, next(self._order), request))
+
+    def _remember(self, sequence: Sequence, tokens: int) -> None:
+        """Put the first `tokens` tokens of the sequence into the prefix cache, if they fit."""
+        if self.kv.allocate(sequence, tokens - sequence.computed):
+            self.kv.commit(sequence)
+
+    def _finish(self, request: Request, now: float) -> None:
+        request.finished_s = now
+        del self._plans[request]
+        sequence = self._sequences.pop(request)
+        self._remember(sequence, sequence.max_tokens - 1)
+        self.kv.finish(sequence)
+
+    def _drop_cancelled(self) -> None:
+        """Keep cancelled requests from the head, so that an idle instance has no event left."""
+        while self._due and self._due[0][2] not in self._plans:
+            heappop(self._due)

@@ -1,0 +1,80 @@
+"""Room for KV that is to come: until the decode instance has it, what was handed over stays on the prefill side.
+
+vLLM's NIXL connector pulls KV into blocks that the decode instance has allocated; SGLang and TensorRT-LLM allocate there
+before they send, too. So decode instances that are full make the prefill instances fill up, and wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llmirage_server.cluster.instances.base import InstanceBase
+from llmirage_server.cluster.request import Request
+
+
+def travelling_tokens(request: Request) -> int:
+    """The KV of a request that was handed over: all but that of its last token."""
+    return request.prompt_tokens + request.produced - 1
+
+
+class KVAdmission:
+    """Who waits for room on each decode instance, in order, and for whom there is room."""
+
+    def __init__(self, instances: Sequence[InstanceBase]) -> None:
+        self._instances = instances
+        self._rooms = [_Room() for _ in instances]
+
+    def wait(self, request: Request, target: int) -> None:
+        self._rooms[target].waiting[request] = None
+
+    def admit(self, target: int) -> Request | None:
+        """The next request whose KV may travel to an instance; None if nobody waits or there is no room for the first."""
+        room, instance = self._rooms[target], self._instances[target]
+        if not room.waiting:
+            return None
+        request = next(iter(room.waiting))
+        page = instance.limits.page_size
+        tokens = -(-travelling_tokens(request) // page) * page
+        if instance.memory_limits and instance.kv_used_tokens + room.reserved() + tokens > instance.kv_total_tokens:
+            return None
+        del room.waiting[request]
+        room.travelling[request] = tokens
+        room.travelling_tokens += tokens
+        return request
+
+    def arrive(self, request: Request, target: int) -> None:
+        """The KV is there; the instance counts it when it has admitted the request, at the latest with its first token."""
+        room = self._rooms[target]
+        tokens = room.travelling.pop(request)
+        room.travelling_tokens -= tokens
+        room.arrived[request] = request.produced, tokens
+
+    def drop(self, request: Request) -> None:
+        for room in self._rooms:
+            room.waiting.pop(request, None)
+            room.travelling_tokens -= room.travelling.pop(request, 0)
+            room.arrived.pop(request, None)
+
+    def lose(self, target: int) -> list[Request]:
+        """Forget an instance; return who waited for room there."""
+        room, self._rooms[target] = self._rooms[target], _Room()
+        return list(room.waiting)
+
+    def waits(self, target: int) -> bool:
+        return bool(self._rooms[target].waiting)
+
+
+class _Room:
+    """Of one decode instance. Tokens are in whole pages."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[Request, None] = {}
+        self.travelling: dict[Request, int] = {}  # and the tokens of each
+        self.travelling_tokens = 0
+        self.arrived: dict[Request, tuple[int, int]] = {}  # what each had produced, and its tokens
+
+    def reserved(self) -> int:
+        """What will be held that is not yet."""
+        for request in [each for each, (produced, _) in self.arrived.items() if each.produced > produced or each.cancelled]:
+            del self.arrived[request]
+        return self.travelling_tokens + sum(tokens for _, tokens in self.arrived.values())

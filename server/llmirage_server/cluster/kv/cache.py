@@ -1,0 +1,250 @@
+"""The KV memory of one instance: what running sequences hold and what the radix tree remembers share one capacity.
+
+Of a sequence's computed tokens, the first `in_tree` live in the radix tree, locked and shared with whoever has the same
+prefix; the rest are its own pages. So the memory in use is exactly `tree.total_tokens + own_tokens`.
+
+A prompt becomes visible to others chunk by chunk, at the end of the step that computes the chunk. Generated tokens
+follow when the sequence finishes or is preempted. The last token of a reply is remembered with the others, if there is
+room: engines compute its KV with the next turn, which makes that turn's prefill one token longer than ours.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from llmirage_server.cluster.instances.base import TierSnapshot
+from llmirage_server.cluster.kv.offload import Part
+from llmirage_server.cluster.kv.radix_tree import Node, RadixTree
+from llmirage_server.cluster.limits import EngineLimits
+from llmirage_server.cluster.request import Request
+
+
+class Sequence:
+    """A request on an instance: `computed` of its `tokens` known tokens (prompt and produced ones) have their KV.
+
+    While a step is in flight, `computed` already counts what the step computes.
+    """
+
+    __slots__ = (
+        "computed",
+        "expected",
+        "in_tree",
+        "key",
+        "max_tokens",
+        "node",
+        "prompt_tokens",
+        "request",
+        "stored",
+        "tokens",
+    )
+
+    def __init__(self, request: Request) -> None:
+        prompt_tokens = request.prompt_tokens
+        self.request = request
+        self.key = request.key  # of the prompt and the whole output
+        self.prompt_tokens = prompt_tokens
+        self.max_tokens = prompt_tokens + request.output_tokens  # prompt and output
+        self.tokens = prompt_tokens + request.produced
+        self.node: Node | None = None  # where its part of the tree ends, locked
+        self.in_tree = 0
+        self.computed = 0
+        self.expected = 0  # tokens that its scheduler counts on at most, for a reservation of memory
+        self.stored: list[int] | None = None  # how far each offload tier has it, or will have it
+
+
+@dataclass(slots=True, eq=False)
+class Load:
+    """KV on its way from the offload tiers. One that only waits for that of another sequence has no parts and no pages."""
+
+    ready_s: float
+    end: int  # in tokens of the key
+    parts: list[Part]
+
+
+class KVCache:
+    """Accounts for KV memory in tokens, in whole pages. Nothing here raises: what does not fit is answered with False.
+
+    `tiered_cache.py` adds offload tiers: KV can then be on its way to the GPU. `now_s` is the time of the present step's
+    start or end, for their links; whoever calls sets it.
+    """
+
+    tiered = False  # is there KV that could be loaded?
+
+    def __init__(self, limits: EngineLimits) -> None:
+        self.page_size = limits.page_size
+        self.capacity_tokens = limits.kv_capacity_tokens
+        self.prefix_caching = limits.enable_prefix_caching
+        self.tree = RadixTree(limits.page_size)
+        self.own_tokens = 0  # pages of sequences that are not in the tree
+        self.changes = 0  # grows whenever what did not fit before might fit now
+        self.now_s = 0.0
+        self.loading: dict[Sequence, Load] = {}  # in the order in which they left the queue
+
+    @property
+    def free_tokens(self) -> int:
+        return self.capacity_tokens - self.tree.total_tokens - self.own_tokens
+
+    @property
+    def room_tokens(self) -> int:
+        """What is free, or could be by forgetting."""
+        return self.capacity_tokens - self.own_tokens - self.tree.locked_tokens
+
+    @property
+    def used_tokens(self) -> int:
+        """Held by sequences, shared prefixes counted once; what is merely remembered is not in use."""
+        return self.tree.locked_tokens + self.own_tokens
+
+    def match(self, key: bytes) -> int:
+        """Leading tokens of `key` whose KV is here. Changes nothing."""
+        return self.tree.match(key) if self.prefix_caching else 0
+
+    def acquire(self, sequence: Sequence) -> None:
+        """Start a sequence from its longest remembered prefix. At least one token is always left to compute."""
+        if self.prefix_caching:
+            sequence.node, sequence.in_tree = self.tree.lock(sequence.key, sequence.tokens - 1)
+        sequence.computed = sequence.in_tree
+
+    def fits(self, sequence: Sequence, tokens: int) -> bool:
+        """Could the sequence hold `tokens` tokens now, if everything unlocked were evicted?"""
+        page = self.page_size
+        needed = (-(-tokens // page) - -(-sequence.computed // page)) * page
+        return needed <= self.capacity_tokens - self.own_tokens - self.tree.locked_tokens
+
+    def allocate(self, sequence: Sequence, new_tokens: int) -> bool:
+        """Make room for the KV of the next `new_tokens` and count them as computed; if it is full, return False."""
+        before, page = sequence.computed, self.page_size
+        computed = before + new_tokens
+        pages = -(-computed // page) - -(-before // page)
+        if pages and not self.take(pages * page):
+            return False
+        sequence.computed = computed
+        return True
+
+    def allocate_one_each(self, sequences: list[Sequence]) -> bool:
+        """`allocate(sequence, 1)` for all of them at once, or for none."""
+        page = self.page_size
+        pages = len(sequences) if page == 1 else sum(1 for sequence in sequences if not sequence.computed % page)
+        if not self.take(pages * page):
+            return False
+        for sequence in sequences:
+            sequence.computed += 1
+        return True
+
+    def allocate_each(self, sequences: list[Sequence], new_tokens: list[int]) -> bool:
+        """`allocate(sequence, tokens)` for all of them at once, or for none."""
+        page = self.page_size
+        if page == 1:
+            needed = sum(new_tokens)
+        else:
+            needed = sum(
+                (-(-(sequence.computed + tokens) // page) - -(-sequence.computed // page)) * page
+                for sequence, tokens in zip(sequences, new_tokens, strict=True)
+            )
+        if not self.take(needed):
+            return False
+        for sequence, tokens in zip(sequences, new_tokens, strict=True):
+            sequence.computed += tokens
+        return True
+
+    def retreat(self, sequence: Sequence, tokens: int) -> None:
+        """Give back the KV of the last `tokens` computed ones, which are not in the tree: draft tokens that were refused."""
+        computed = sequence.computed - tokens
+        given_back = self._pages(sequence.computed) - self._pages(computed)
+        sequence.computed = computed
+        if given_back:
+            self.own_tokens -= given_back
+            self.changes += 1
+
+    def commit(self, sequence: Sequence) -> None:
+        """Put the computed tokens, in whole pages, into the tree. What another has put there already is held once."""
+        computed = sequence.computed - sequence.computed % self.page_size
+        if sequence.node is None or computed == sequence.in_tree:
+            return
+        sequence.node = self.tree.extend_to(sequence.node, sequence.key, sequence.in_tree, computed)
+        self.own_tokens -= computed - sequence.in_tree
+        sequence.in_tree = computed
+        self.changes += 1
+
+    def finish(self, sequence: Sequence) -> None:
+        """Remember all of a sequence that has produced its last token, and release it. Nothing is evicted for that token."""
+        computed, page = sequence.computed, self.page_size
+        if self.prefix_caching and computed == sequence.max_tokens - 1 and self.free_tokens >= page:
+            if computed % page == 0:
+                self.own_tokens += page
+            sequence.computed = computed = computed + 1
+        node = sequence.node
+        if self.tiered or node is None:
+            self.commit(sequence)
+            self.release(sequence)
+            return
+        in_tree = sequence.in_tree
+        self.tree.finish(node, sequence.key, in_tree, computed)
+        self.own_tokens -= -(-computed // page) * page - in_tree
+        sequence.node, sequence.in_tree, sequence.computed = None, 0, 0
+        self.changes += 1
+
+    def release(self, sequence: Sequence) -> None:
+        """Give back the sequence's own pages and its lock; its part of the tree may be evicted from now on."""
+        page = self.page_size
+        self.own_tokens -= -(-sequence.computed // page) * page - sequence.in_tree
+        if sequence.node is not None:
+            self.tree.unlock(sequence.node)
+        sequence.node, sequence.in_tree, sequence.computed = None, 0, 0
+        sequence.stored = None
+        self.changes += 1
+
+    def clear(self) -> None:
+        """Everything is lost."""
+        self.tree = RadixTree(self.page_size)
+        self.own_tokens = 0
+        self.loading.clear()
+        self.changes += 1
+
+    def forget_idle(self) -> None:
+        """Forget all that no sequence uses."""
+        self.tree.evict(self.tree.evictable_tokens)
+        self.changes += 1
+
+    # --- offload tiers, of which there are none here ---
+
+    @property
+    def next_load_s(self) -> float:
+        """When the next load ends; inf if nothing is loading."""
+        return min((load.ready_s for load in self.loading.values()), default=math.inf)
+
+    def start_load(self, sequence: Sequence) -> bool:
+        """Load what the tiers have of a waiting sequence beyond what is here. True: it is on its way, see `take_loaded`.
+
+        False if there is too little to load, or no room for the whole prompt.
+        """
+        return False
+
+    def take_loaded(self) -> list[Sequence]:
+        """The sequences whose loads have ended by now, in the order in which they left the queue."""
+        return []
+
+    def stop_load(self, sequence: Sequence) -> bool:
+        """Forget the load of a cancelled sequence; False if it has none. The link keeps its time."""
+        return False
+
+    def tier_snapshots(self) -> tuple[TierSnapshot, ...]:
+        """The offload tiers, the nearest first."""
+        return ()
+
+    # --- pages ---
+
+    def _pages(self, tokens: int) -> int:
+        """`tokens` rounded up to whole pages."""
+        return -(-tokens // self.page_size) * self.page_size
+
+    def take(self, tokens: int) -> bool:
+        """Make room for so many tokens of whole pages of sequences; if it is full, return False."""
+        tree = self.tree
+        missing = tokens - (self.capacity_tokens - tree.total_tokens - self.own_tokens)
+        if missing > 0:
+            if missing > tree.total_tokens - tree.locked_tokens:
+                return False
+            tree.evict(missing)
+        self.own_tokens += tokens
+        return True

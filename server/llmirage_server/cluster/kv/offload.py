@@ -1,0 +1,176 @@
+"""KV offload: what one instance keeps of its KV in host memory and on disk.
+
+The tiers write through and are inclusive, as those of vLLM's OffloadingConnector, SGLang's HiCache by default and LMCache
+are: the KV of a prompt is written to every tier when it is computed, that of a reply when it ends, and stays there when the
+GPU evicts it. What is full forgets the least recently used prefix first. A prompt that has more in a tier than on the GPU
+always loads it; none of those engines weighs that against computing it again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from llmirage_server.cluster.instances.base import TierSnapshot
+from llmirage_server.cluster.kv.radix_tree import Node, RadixTree
+
+
+@dataclass(frozen=True, slots=True)
+class TierSpec:
+    """A place for KV outside the GPUs of one instance, with a link of its own in each direction.
+
+    latency_s: from asking for KV, or sending it, to its first byte.
+
+    Raises ValueError naming everything that makes no sense.
+    """
+
+    name: str
+    capacity_bytes: float
+    read_bytes_per_s: float
+    write_bytes_per_s: float
+    latency_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"{field} must be above 0, not {value}"
+            for field in ("capacity_bytes", "read_bytes_per_s", "write_bytes_per_s")
+            if not (value := getattr(self, field)) > 0
+        ]
+        if not 0 <= self.latency_s < math.inf:
+            problems.append(f"latency_s must be a number of seconds from 0 up, not {self.latency_s}")
+        if problems:
+            raise ValueError(f"KV offload tier {self.name!r}: " + "; ".join(problems))
+
+    def share(self, parts: int) -> TierSpec:
+        """The part of one of so many equal users: attention data-parallel ranks share the host of their instance."""
+        return replace(
+            self,
+            capacity_bytes=self.capacity_bytes / parts,
+            read_bytes_per_s=self.read_bytes_per_s / parts,
+            write_bytes_per_s=self.write_bytes_per_s / parts,
+        )
+
+
+class Tier:
+    """The KV in one tier, and its two links: what is asked of a link is done in order, one after the other.
+
+    Written KV can be found when it has arrived. What waits to be written must be kept somewhere: when that is more than
+    `staging_tokens`, a further write is dropped.
+    """
+
+    def __init__(self, spec: TierSpec, kv_bytes_per_token: float, page_size: int, staging_tokens: float) -> None:
+        """Raises ValueError if not even one page fits."""
+        self.spec = spec
+        capacity = min(spec.capacity_bytes // kv_bytes_per_token, 2.0**53)
+        self.capacity_tokens = int(capacity) // page_size * page_size
+        if not self.capacity_tokens:
+            raise ValueError(
+                f"KV offload tier {spec.name!r}: {spec.capacity_bytes:g} bytes hold no page of {page_size} tokens "
+                f"at {kv_bytes_per_token:g} bytes a token"
+            )
+        self.tree = RadixTree(page_size)
+        self.hit_tokens = 0
+        self.loaded_tokens = 0
+        self._stored_tokens = 0
+        self._dropped_tokens = 0
+        self._bytes_per_token = kv_bytes_per_token
+        self._page_size = page_size
+        self._staging_tokens = staging_tokens
+        self._read_free_s = -math.inf
+        self._write_free_s = -math.inf
+        self._writing: deque[tuple[float, bytes, int, int]] = deque()  # when it has arrived, and the tokens of the key
+        self._writing_tokens = 0
+
+    def lock(self, key: bytes, tokens: int, now: float) -> tuple[Node, int]:
+        """Lock the longest prefix of the first `tokens` of `key` that is here; return its end and its tokens."""
+        self._settle(now)
+        return self.tree.lock(key, tokens)
+
+    def unlock(self, node: Node) -> None:
+        self.tree.unlock(node)
+
+    def read_s(self, tokens: int, now: float) -> float:
+        """Read so many tokens; return when they are on the GPU."""
+        self.hit_tokens += tokens
+        self._read_free_s = max(self._read_free_s, now) + tokens * self._bytes_per_token / self.spec.read_bytes_per_s
+        return self._read_free_s + self.spec.latency_s
+
+    def write(self, key: bytes, start: int, end: int, now: float) -> int:
+        """Write what is missing here of the first `end` tokens of `key`, of which `start` are here or on their way.
+
+        Returns how many are so now.
+        """
+        self._settle(now)
+        node, found = self.tree.lock(key, end)
+        self.tree.unlock(node)  # dates it
+        start = max(start, found)
+        tokens = end - start
+        if tokens <= 0:
+            return start
+        if self._writing_tokens + tokens > self._staging_tokens:
+            self._dropped_tokens += tokens
+            return start
+        self._write_free_s = max(self._write_free_s, now) + tokens * self._bytes_per_token / self.spec.write_bytes_per_s
+        self._writing.append((self._write_free_s + self.spec.latency_s, key, start, end))
+        self._writing_tokens += tokens
+        return end
+
+    def insert(self, key: bytes, start: int, end: int) -> None:
+        """Remember the tokens from `start` to `end`, as far as there is room; nothing if what was before them is gone."""
+        node, matched = self.tree.lock(key, end)
+        room = self.capacity_tokens - self.tree.total_tokens
+        if start <= matched < end:
+            if end - matched > room:
+                room += self.tree.evict(end - matched - room)
+            fitting = min(end, matched + room - room % self._page_size)
+            node = self.tree.extend_to(node, key, matched, fitting)
+            self._stored_tokens += fitting - matched
+            self._dropped_tokens += end - fitting
+        self.tree.unlock(node)
+
+    def clear(self) -> None:
+        """Forget everything but the counters."""
+        self.tree = RadixTree(self._page_size)
+        self._read_free_s = self._write_free_s = -math.inf
+        self._writing.clear()
+        self._writing_tokens = 0
+
+    def forget_idle(self) -> None:
+        """Forget what is not being read; what is on its way is not kept when it arrives."""
+        self.tree.evict(self.tree.evictable_tokens)
+        self._writing.clear()
+        self._writing_tokens = 0
+
+    def snapshot(self) -> TierSnapshot:
+        return TierSnapshot(
+            self.spec.name,
+            self.tree.total_tokens,
+            self.capacity_tokens,
+            self.hit_tokens,
+            self.loaded_tokens,
+            self._stored_tokens,
+            self._dropped_tokens,
+        )
+
+    def _settle(self, now: float) -> None:
+        """Let what has been written by `now` be found."""
+        writing = self._writing
+        while writing and writing[0][0] <= now:
+            _, key, start, end = writing.popleft()
+            self._writing_tokens -= end - start
+            self.insert(key, start, end)
+
+
+Part = tuple[Tier, Node, int, int]  # what one tier gives of a prefix: its locked end there, and the tokens from and to
+
+
+def make_tiers(specs: Sequence[TierSpec], kv_bytes_per_token: float, page_size: int, kv_tokens: int) -> list[Tier]:
+    """The tiers below a GPU that holds `kv_tokens`, the nearest first. Raises ValueError."""
+    if specs and not kv_bytes_per_token > 0:
+        raise ValueError("KV offload needs kv_bytes_per_token above 0")
+    tiers: list[Tier] = []
+    for spec in specs:  # what waits to be written to one is kept in the one above
+        tiers.append(Tier(spec, kv_bytes_per_token, page_size, tiers[-1].capacity_tokens if tiers else kv_tokens))
+    return tiers

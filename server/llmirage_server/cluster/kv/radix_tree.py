@@ -1,0 +1,333 @@
+"""The radix tree over token ids that remembers which prefixes have their KV in memory.
+
+Keys are the bytes of int32 token ids (`token_bytes`): comparing them is memcmp, which is what makes a match of a
+60,000-token conversation cost some microseconds. Only whole pages are matched and stored.
+
+The tokens lie in runs. A run is not cut where others leave it: they hang from nodes, the places of a run that matter. So the
+cost of an operation is that of the runs on its path, however many branches they have. A run that begins at the root keeps
+the key itself that was stored last, where there is one (`extend_to`): then it grows without a byte being copied.
+
+A path is locked for as long as a sequence uses it. `unlock` is also what dates a path: ends that nobody uses are evicted
+from the tail, in the order in which they were last let go (the order of vLLM's free queue), never a locked one. Locks and
+dates are kept where they were given. A token is in use if a node at or beyond it is. What it was last used for is the latest
+of the dates of all nodes that are or were at or beyond it; a node's own is enough to order evictions, for an end is evicted
+only when it is the oldest: what it uncovers is younger by its own date, or the next to go.
+
+Most requests share nothing with anybody: theirs is a run that begins at the root and that nobody left (`Run.plain`). Every
+operation first asks whether that is so, and then does without the calls of the general case.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import deque
+
+from llmirage_server.cluster.kv.radix_run import NONE, Node, Run, common_bytes
+from llmirage_server.cluster.request import token_bytes
+
+__all__ = ["MERGED_BYTES", "TOKEN_BYTES", "Node", "RadixTree", "common_bytes", "token_bytes"]
+
+TOKEN_BYTES = 4
+_QUEUE_SLACK = 1024
+MERGED_BYTES = 1 << 16  # bytes are not joined to more than this: joining must stay cheap
+
+
+class RadixTree:
+    """Prefixes of token ids, in whole pages of `page_size` tokens."""
+
+    def __init__(self, page_size: int = 1) -> None:
+        self.page_size = page_size
+        self.total_tokens = 0
+        self.locked_tokens = 0
+        self._page_bytes = page_size * TOKEN_BYTES
+        self._clock = 0
+        # Nodes in the order of their dates. Entries are never updated: those that a node has outlived are skipped. A node
+        # that cannot be evicted loses its entry when its turn comes; should it become an end later, it is the next to go.
+        self._queue: deque[tuple[int, Node]] = deque()
+        self._queue_size = 0  # when it was last cleared of the skipped ones
+        self._clear_at = _QUEUE_SLACK  # on this clock the size is looked at again
+        self.root = Run(b"", 0, None, plain=False).tail
+        self.root.children = {}
+
+    @property
+    def evictable_tokens(self) -> int:
+        return self.total_tokens - self.locked_tokens
+
+    def match(self, key: bytes, tokens: int | None = None) -> int:
+        """Return how many leading tokens of `key` (of its first `tokens`, if given) are stored. Changes nothing."""
+        if key[: self._page_bytes] not in self.root.children:
+            return 0
+        _, _, at = self._walk(self.root, key, 0, _end(key, tokens))
+        return at // TOKEN_BYTES
+
+    def lock(self, key: bytes, tokens: int | None = None) -> tuple[Node, int]:
+        """Lock the longest stored prefix of `key` (of its first `tokens`); return where it ends and its length in tokens."""
+        root = self.root
+        if key[: self._page_bytes] not in root.children:
+            return root, 0
+        run, end, at = self._walk(root, key, 0, _end(key, tokens))
+        node = run.tail if end == run.size else self._node(run, end)
+        if run.plain and not node.locks:
+            node.locks = 1
+            self.locked_tokens += end // TOKEN_BYTES
+        else:
+            self._hold(node)
+        return node, at // TOKEN_BYTES
+
+    def extend(self, node: Node, key: bytes) -> Node:
+        """Store `key` (cut to whole pages) beyond `node`, on which the caller holds a lock, and move the lock to its end."""
+        return self._extend(node, key, 0, len(key) - len(key) % self._page_bytes, False)
+
+    def extend_to(self, node: Node, key: bytes, start: int, stop: int) -> Node:
+        """Store `key[start:stop]` (in tokens, cut to whole pages) beyond `node`, and move the caller's lock to its end.
+
+        key: the tokens from the root on, of which the first `start` lead to `node`. The tree may keep the key itself.
+        """
+        stop -= stop % self.page_size
+        run = node.run
+        if run.plain and node.locks == 1:
+            grown = stop - start
+            run.tokens = key
+            run.size = node.end = stop * TOKEN_BYTES
+            self.total_tokens += grown
+            self.locked_tokens += grown
+            return node
+        if node is self.root and stop and (first := key[: self._page_bytes]) not in node.children:
+            run = node.children[first] = Run(key, stop * TOKEN_BYTES, node, True)
+            node = run.tail
+            node.locks = 1
+            self.total_tokens += stop
+            self.locked_tokens += stop
+            return node
+        return self._extend(node, key, start * TOKEN_BYTES, stop * TOKEN_BYTES, True)
+
+    def finish(self, node: Node, key: bytes, start: int, stop: int) -> None:
+        """`unlock(extend_to(node, key, start, stop))`, for a sequence that ends with `key`, or is as good as ended."""
+        run = node.run
+        if not run.plain or node.locks > 1:
+            self.unlock(self.extend_to(node, key, start, stop))
+            return
+        stop -= stop % self.page_size
+        run.tokens = key
+        run.size = node.end = stop * TOKEN_BYTES
+        node.locks = 0
+        self.total_tokens += stop - start
+        self.locked_tokens -= start
+        self._clock = node.last_used = clock = self._clock + 1
+        self._queue.append((clock, node))
+        if clock > self._clear_at:
+            self._clear_queue()
+
+    def unlock(self, node: Node) -> None:
+        """Give back one lock and date the path: it was last used now."""
+        run = node.run
+        if run.plain and node.locks == 1:
+            node.locks = 0
+            self.locked_tokens -= run.size // TOKEN_BYTES
+        elif run.parent is not None:
+            self._let_go(node)
+        else:
+            return  # nothing was locked
+        run.trim()
+        self._clock = node.last_used = clock = self._clock + 1
+        self._queue.append((clock, node))
+        if clock > self._clear_at:
+            self._clear_queue()
+
+    def evict(self, tokens: int) -> int:
+        """Forget at least `tokens` unlocked tokens, in whole pages, if there are so many; return how many were forgotten.
+
+        The path that was let go longest ago goes first, and only as much of its tail as is needed.
+        """
+        wanted = -(-tokens // self.page_size) * self._page_bytes
+        left = wanted
+        queue = self._queue
+        while left > 0 and queue:
+            last_used, node = queue[0]
+            run = node.run
+            size = run.size
+            if node.last_used != last_used or node.end != size or node.locks or node.children:
+                queue.popleft()
+                continue
+            ends = run.ends
+            tail = size - ends[-1] if ends else size  # what ends here and nowhere earlier
+            if tail <= left:
+                queue.popleft()
+                left -= tail
+                if ends:
+                    self._shorten(run)
+                else:
+                    self._remove(run)
+                continue
+            run.size = node.end = size = size - left
+            if size < len(run.tokens) // 2:  # not each time: a tail that goes page by page costs O(1) a page
+                run.tokens = run.tokens[:size]
+            left = 0
+        evicted = (wanted - left) // TOKEN_BYTES
+        self.total_tokens -= evicted
+        return evicted
+
+    def _walk(self, node: Node, key: bytes, at: int, end: int) -> tuple[Run, int, int]:
+        """Follow `key[at:end]` from `node` on as far as it is stored; return the run, and the bytes of it and of the key."""
+        run, here, page = node.run, node.end, self._page_bytes
+        if here < run.size:
+            common = common_bytes(run.tokens, here, run.size, key, at, end, page)
+            here += common
+            at += common
+        while at + page <= end and (place := run.node_at(here)) is not None:
+            child = place.children.get(key[at : at + page])
+            if child is None:
+                break
+            run, here = child, child.size
+            if at + here > end or not key.startswith(run.tokens, at):
+                here = run.common_bytes(key, at, end, page)
+            at += here
+        return run, here, at
+
+    def _extend(self, node: Node, key: bytes, at: int, end: int, whole: bool) -> Node:
+        """Store `key[at:end]` (in bytes) beyond `node`. whole: `key` begins at the root."""
+        run, size = node.run, node.end + end - at
+        keep = whole and run.parent is self.root  # the key itself
+        if node.locks == 1 and node.end == run.size < size and not node.children and (keep or size <= MERGED_BYTES):
+            # Nobody else is at the end of the run, nor beyond: the node goes on with it.
+            run.tokens = key if keep else run.tokens[: node.end] + key[at:end]
+            run.size = node.end = size
+            self.total_tokens += (end - at) // TOKEN_BYTES
+            self.locked_tokens += (end - at) // TOKEN_BYTES
+            return node
+        run, here, at = self._walk(node, key, at, end)
+        last = self._append(run, here, key, at, end, whole) if at < end else self._node(run, here)
+        if last is not node:
+            self._hold(last)
+            self._let_go(node)
+            if not node.locks:
+                self._drop(node)
+            if last.run is not node.run:
+                node.run.trim()
+        return last
+
+    def _node(self, run: Run, end: int) -> Node:
+        """The node there, a new one if there is none."""
+        if end == run.size:
+            return run.tail
+        i = bisect_left(run.ends, end)
+        if i < len(run.ends) and run.ends[i] == end:
+            return run.nodes[i]
+        node = Node(run, end)
+        run.place(i, node)
+        return node
+
+    def _append(self, run: Run, here: int, key: bytes, at: int, end: int, whole: bool) -> Node:
+        """Store new tokens beyond this place: in the same run at its end if that is cheap, else in a new one."""
+        self.total_tokens += (end - at) // TOKEN_BYTES
+        place = self._node(run, here)
+        keep = whole and run.parent is self.root  # the key itself
+        size = here + end - at
+        if here == run.size and run.parent is not None and (keep or size <= MERGED_BYTES):
+            run.tokens = key if keep else run.tokens[:here] + key[at:end]
+            run.size = size
+            last = run.tail = Node(run, size)
+            if place.locks:
+                run.locked = [*run.locked, here]  # few are
+            if place.locks or place.children:
+                run.place(len(run.ends), place)
+            else:  # what is beyond it will be let go later than it was
+                place.end = -1
+            return last
+        if place.children is NONE:
+            place.children = {}
+        tokens = key[at:end]
+        child = place.children[tokens[: self._page_bytes]] = Run(tokens, len(tokens), place, plain=place is self.root)
+        run.plain = False
+        return child.tail
+
+    def _hold(self, node: Node) -> None:
+        """Lock `node`, and with it what is before it and not locked yet."""
+        while (parent := (run := node.run).parent) is not None:
+            node.locks += 1
+            if node.locks > 1:
+                return
+            end, locked = node.end, run.locked
+            before = locked[-1] if locked else 0
+            if end < run.size:
+                if locked:
+                    insort(locked, end)
+                else:
+                    run.locked = [end]
+                if run.tail.locks:
+                    return
+            if end > before:
+                self.locked_tokens += (end - before) // TOKEN_BYTES
+            if before:
+                return
+            node = parent
+
+    def _let_go(self, node: Node) -> None:
+        """Undo `_hold`."""
+        while (parent := (run := node.run).parent) is not None:
+            node.locks -= 1
+            if node.locks:
+                return
+            end, locked = node.end, run.locked
+            if end < run.size:
+                del locked[bisect_left(locked, end)]
+                if run.tail.locks:
+                    return
+            before = locked[-1] if locked else 0
+            if end > before:
+                self.locked_tokens -= (end - before) // TOKEN_BYTES
+            if before:
+                return
+            node = parent
+
+    def _clear_queue(self) -> None:
+        """Clear the queue of entries that will be skipped, if it has grown much by them."""
+        if len(self._queue) > 2 * self._queue_size + _QUEUE_SLACK:
+            self._queue = deque([(date, node) for date, node in self._queue if node.last_used == date and node.end > 0])
+            self._queue_size = len(self._queue)
+        self._queue_size = min(self._queue_size, len(self._queue))
+        self._clear_at = self._clock + _QUEUE_SLACK
+
+    def _shorten(self, run: Run) -> None:
+        """Take off a run what is beyond the last node before its tail: the oldest of all that is not locked."""
+        run.tail.end = -1
+        run.size = run.ends.pop()
+        run.tail = run.nodes.pop()
+        if run.tail.locks:
+            run.locked.pop()
+        if run.size < len(run.tokens) // 2:
+            run.tokens = run.tokens[: run.size]
+        self._uncover(run.tail)
+
+    def _remove(self, run: Run) -> None:
+        """Take off a run that has no node but its tail: the oldest of all that is not locked."""
+        node, place = run.tail, run.parent
+        assert place is not None
+        del place.children[run.tokens[: self._page_bytes]]
+        node.end, run.tokens, run.size = -1, b"", 0
+        run.tail = place  # no longer one that refers to the run: so the memory of both is free at once
+        if place.children or place is self.root:
+            return
+        place.children = NONE
+        self._uncover(place)
+        if not place.locks and place.last_used <= node.last_used:
+            self._drop(place)  # what is beyond it is at least as young
+
+    def _uncover(self, node: Node) -> None:
+        """Have a node in the queue beyond which nothing is left, if its turn has been passed over."""
+        queue = self._queue
+        if not queue or node.last_used <= queue[0][0]:
+            queue.appendleft((node.last_used, node))
+
+    def _drop(self, node: Node) -> None:
+        """Remove a node that says nothing any more: nothing branches off, and what is beyond it is used later."""
+        run = node.run
+        if node.children or node.end == run.size:
+            return
+        i = bisect_left(run.ends, node.end)
+        del run.ends[i], run.nodes[i]
+        node.end = -1
+
+
+def _end(key: bytes, tokens: int | None) -> int:
+    return len(key) if tokens is None else min(len(key), tokens * TOKEN_BYTES)

@@ -1,0 +1,163 @@
+"""What a person sees when the server starts and when it ends."""
+
+from __future__ import annotations
+
+import math
+
+from llmirage_server.app import LlmirageApp
+from llmirage_server.commands.capacity import EXAMPLE_PROMPT_TOKENS, EXAMPLE_REPLY_TOKENS, saturation_requests_per_s
+from llmirage_server.config import ClusterConfig
+from llmirage_server.config.planning import ServedPool
+from llmirage_server.drivers.pacing import PacingSummary
+from llmirage_server.perf.catalogue.gpus import GIB
+from llmirage_server.perf.speculation import Speculative
+
+
+def banner(app: LlmirageApp, url: str) -> str:
+    """The start-up text: what is simulated, how fast it will be, and a command that works as pasted."""
+    config = app.config
+    lines = [f"llmirage serves {', '.join(app.model_names)}"]
+    for pool in app.pools:
+        if config.pools:
+            role = "" if pool.config.role == "both" else f", {pool.config.role} only"
+            lines += ["", f"  pool {pool.config.name}{role}: {', '.join(pool.names)}"]
+        lines += _rows(_pool_rows(pool))
+    if config.pools:
+        lines.append("")
+    lines += _rows(_cluster_rows(app, url))
+    body = (
+        f'{{"model": "{app.model_names[0]}", "messages": [{{"role": "user", "content": "Hello"}}], '
+        '"max_tokens": 60, "stream": true}'
+    )
+    lines += ["", f"  curl -N {url}/v1/chat/completions -H 'Content-Type: application/json' \\", f"    -d '{body}'", ""]
+    return "\n".join(lines)
+
+
+def _rows(rows: list[tuple[str, str]]) -> list[str]:
+    return [f"  {name:<9} {text}" for name, text in rows]
+
+
+def _pool_rows(pool: ServedPool) -> list[tuple[str, str]]:
+    deployment, instances = pool.deployment, pool.config.instances
+    replicas = "1 instance" if instances == 1 else f"{instances} instances"
+    ranks = deployment.parallel.dp
+    each = "on each instance" if ranks == 1 else f"on each of {ranks} ranks of an instance"
+    rows = [
+        ("cluster", f"{replicas} of {deployment.describe()}"),
+        ("GPUs", f"{instances * deployment.gpus} x {deployment.gpu.name}, none of them real"),
+        (
+            "KV cache",
+            f"{pool.limits.kv_capacity_tokens:,} tokens {each}; a request may have {pool.max_model_len:,} tokens",
+        ),
+        ("one user", _one_user(pool)),
+    ]
+    if pool.config.scales:
+        rows.append(("scaling", _scaling(pool)))
+    if not pool.config.fixed_times:
+        rate = saturation_requests_per_s(pool)
+        rows += [
+            (
+                "full at",
+                f"about {rate:.{1 if rate < 10 else 0}f} requests/s of {EXAMPLE_PROMPT_TOKENS:,} tokens in, "
+                f"{EXAMPLE_REPLY_TOKENS} out, nothing cached",
+            ),
+            ("engine", _engine(pool)),
+        ]
+        if deployment.speculative is not None:
+            rows.append(("drafts", _drafts(deployment.speculative)))
+        if pool.tiers:
+            tiers = [f"{t.capacity_bytes / GIB:g} GiB of {t.name} at {t.read_bytes_per_s / 1e9:g} GB/s" for t in pool.tiers]
+            rows.append(("offload", f"{', '.join(tiers)}, for each instance"))
+    return rows
+
+
+def _scaling(pool: ServedPool) -> str:
+    config = pool.config
+    targets = (
+        (config.scale_on_queue, "{:g} waiting"),
+        (config.scale_on_concurrency, "{:g} under way"),
+        (config.scale_on_kv, "{:.0%} of the KV memory in use"),
+        (config.scale_on_rate, "{:g} requests/s"),
+    )
+    wanted = " or ".join(words.format(target) for target, words in targets if target is not None)
+    first = config.min_instances if config.initial_instances is None else config.initial_instances
+    return (
+        f"{config.min_instances} to {config.instances} instances for {wanted} on each, {first} at first; "
+        f"a new one takes requests after {config.start_up_s:g} s"
+    )
+
+
+def _engine(pool: ServedPool) -> str:
+    blocks = "KV blocks of 1 token" if pool.limits.page_size == 1 else f"KV blocks of {pool.limits.page_size} tokens"
+    if pool.deployment.perf_model != "roofline":
+        return f"{pool.deployment.engine.title}, {blocks}; step times of the {pool.deployment.perf_model} model"
+    model = pool.deployment.model.confidence
+    shapes = f"; shapes {model}" if model.startswith("transferred") else ""
+    return f"{pool.deployment.engine.title}, {blocks}; constants {pool.deployment.gpu.confidence}{shapes}"
+
+
+def _drafts(speculative: Speculative) -> str:
+    who = speculative.draft_model if speculative.method == "draft_model" else "the model's own layer"
+    return (
+        f"{speculative.num_speculative_tokens} a step by {who}, accepted with {speculative.acceptance_rate:g}: "
+        f"{speculative.tokens_per_step:.2f} tokens a step"
+    )
+
+
+def _cluster_rows(app: LlmirageApp, url: str) -> list[tuple[str, str]]:
+    config = app.config
+    choice = any(pool.config.instances > 1 for pool in app.pools) or len(app.pools) > len(app.model_names)
+    rows = [("router", config.router if choice else f"{config.router} (with one instance there is no choice)")]
+    if any(pool.config.role == "prefill" for pool in app.pools):
+        rows.append(("transfer", _transfer(app)))
+    if config.events:
+        rows.append(("events", _events(config)))
+    return [*rows, ("speed", _speed(config.speed)), ("API", f"{url}/v1")]
+
+
+def _one_user(pool: ServedPool) -> str:
+    config, deployment = pool.config, pool.deployment
+    if config.fixed_times:
+        return f"TTFT {config.ttft_ms or 0:g} ms, ITL {config.itl_ms or 0:g} ms, whatever the load (fixed times, no physics)"
+    ttft_ms = (deployment.engine.front_end_ttft_s + deployment.ttft_s(EXAMPLE_PROMPT_TOKENS)) * 1000
+    tpot_ms = deployment.tpot_s(EXAMPLE_PROMPT_TOKENS) * 1000
+    ttft = f"TTFT {ttft_ms:.1f} ms for {EXAMPLE_PROMPT_TOKENS:,} prompt tokens"
+    tpot = f"TPOT {tpot_ms:.2f} ms ({1000 / tpot_ms:.0f} tokens/s)"
+    return {"prefill": ttft, "decode": tpot}.get(config.role, f"{ttft}, {tpot}")
+
+
+def _transfer(app: LlmirageApp) -> str:
+    link = app.kv_link
+    assert link is not None
+    kv = next(pool.deployment.kv_bytes_per_token for pool in app.pools if pool.config.role == "prefill")
+    ms = (EXAMPLE_PROMPT_TOKENS * kv / link.bytes_per_s + link.latency_s) * 1000
+    overlap = ", most of it while the prefill still computes" if link.layers > 1 else ""
+    return f"{link.bytes_per_s / 1e9:g} GB/s between instances: {ms:.1f} ms for {EXAMPLE_PROMPT_TOKENS:,} tokens{overlap}"
+
+
+def _events(config: ClusterConfig) -> str:
+    told = [f"{event.action} at {event.at_s:g} s" for event in sorted(config.events, key=lambda event: event.at_s)]
+    lost = {"reroute": "lost requests start again elsewhere", "fail": "lost requests fail"}[config.on_crash]
+    crashes = any(event.action == "crash" for event in config.events)
+    return ", ".join(told) + f" of cluster time{'; ' + lost if crashes else ''}"
+
+
+def _speed(speed: float) -> str:
+    if speed == math.inf:
+        return "max: the cluster never waits"
+    if speed == 1:
+        return "1: as in life"
+    how = f"{speed:g} times faster" if speed > 1 else f"{1 / speed:g} times slower"
+    return f"{speed:g}: {how} than life (`llmirage run --speed {speed:g}` reports in the cluster's time)"
+
+
+def farewell(pacing: PacingSummary) -> str:
+    """The text at the end: how well the server kept time. Empty when nothing was sent, or nothing was paced."""
+    if not pacing.tokens:
+        return ""
+    late = pacing.late_tokens / pacing.tokens
+    return (
+        f"{pacing.tokens:,} tokens sent. Late by {pacing.mean_s * 1000:.2f} ms on average, "
+        f"p50 <= {pacing.p50_s * 1000:.2g} ms, p99 <= {pacing.p99_s * 1000:.2g} ms; "
+        f"{late:.1%} more than {pacing.late_s * 1000:.3g} ms."
+    )

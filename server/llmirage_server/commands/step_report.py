@@ -1,0 +1,135 @@
+"""One step as data, and as a table."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+
+from llmirage_server.perf.deployment import Deployment
+from llmirage_server.perf.steps.stage import OperationTime
+from llmirage_server.perf.steps.step_model import StepBatch
+
+
+def explain(deployment: Deployment, batch: StepBatch) -> dict[str, Any]:
+    """The step of this batch on every attention data-parallel rank; ms of the operations add up to step_ms.
+
+    Raises DeploymentError when the performance model cannot answer.
+    """
+    batches = [batch] * deployment.parallel.dp
+    stages_s = deployment.step_model().stages_s(batches)
+    ops, constants = deployment.roofline.explain(batches), deployment.roofline.provenance()
+    if deployment.perf_model == "silicon":
+        ops = _measured(deployment, batch, ops, sum(stages_s))
+        constants = ["measured tables of aiconfigurator-core instead of constants"]
+    step_s, memory = sum(op.seconds for op in ops), deployment.memory
+    new = sum(tokens for tokens, _ in batch.prefill)
+    return {
+        "deployment": deployment.describe(),
+        "engine": deployment.engine.name,
+        "perf_model": deployment.perf_model,
+        "gpus": deployment.gpus,
+        "decode": [{"sequences": n, "context": c} for c, n in Counter(batch.decode_contexts).items()],
+        "prefill": [{"tokens": n, "context": c} for n, c in batch.prefill],
+        "tokens": (new + len(batch.decode_contexts)) * len(batches),
+        "step_ms": step_s * 1e3,
+        "ideal_ms": sum(op.ideal_s for op in ops) * 1e3,
+        "stages_ms": [seconds * 1e3 for seconds in stages_s],
+        "ops": [
+            {
+                "name": op.name,
+                "calls": op.calls,
+                "ms": op.seconds * 1e3,
+                "share": op.seconds / step_s,
+                "bound": op.bound,
+                "flops": op.flops,
+                "bytes": op.bytes,
+                "ideal_ms": op.ideal_s * 1e3,
+            }
+            for op in ops
+        ],
+        "memory": {
+            "gpu_gb": memory.gpu_bytes / 1e9,
+            "unused_gb": memory.unused_bytes / 1e9,
+            "weights_gb": memory.weights_bytes / 1e9,
+            "activations_gb": memory.activation_bytes / 1e9,
+            "reserve_gb": memory.reserve_bytes / 1e9,
+            "sequences_gb": memory.fixed_bytes / 1e9,
+            "kv_gb": memory.kv_bytes / 1e9,
+            "kv_tokens": memory.kv_tokens,
+            "kv_blocks": memory.kv_tokens // deployment.block_size,
+            "kv_bytes_per_token": memory.kv_bytes_per_token,
+        },
+        "confidence": {"gpu": deployment.confidence, "model": deployment.model.confidence},
+        "constants": constants,
+    }
+
+
+def _measured(deployment: Deployment, batch: StepBatch, ops: list[OperationTime], step_s: float) -> list[OperationTime]:
+    """The silicon model knows sums only: all kernels as one line, beside what the host adds."""
+    rows = len(batch.decode_contexts) + len(batch.prefill)
+    host_s = deployment.engine.host_s(math.inf, rows)
+    kernels = [op for op in ops if op.name != "host"]
+    flops, moved, ideal_s = (sum(getattr(op, what) for op in kernels) for what in ("flops", "bytes", "ideal_s"))
+    longest = max(kernels, key=lambda op: op.seconds)
+    total = OperationTime("kernels, from measured tables", 1, step_s - host_s, flops, moved, ideal_s, longest.bound)
+    return [total, OperationTime("host", 1, host_s)]
+
+
+def as_table(deployment: Deployment, explained: dict[str, Any]) -> str:
+    """The same for people."""
+    ops, step_ms, ideal_ms = explained["ops"], explained["step_ms"], explained["ideal_ms"]
+    width = max(len(op["name"]) for op in ops)
+    head = f"{'operation':{width}}  calls        ms   share  bound      TFLOP       GB  ideal ms  reached"
+    lines = [f"{explained['deployment']}, {deployment.engine.title}", _work(explained), "", head, "-" * len(head)]
+    lines += [
+        f"{op['name']:{width}}  {op['calls']:5d}  {op['ms']:8.3f}  {op['share']:6.1%}  {op['bound']:8s}"
+        f"{_amount(op['flops'] / 1e12, 8)} {_amount(op['bytes'] / 1e9, 8)}  {_amount(op['ideal_ms'], 8)}"
+        f"  {_share(op['ideal_ms'], op['ms'])}"
+        for op in ops
+    ]
+    lines += [
+        "-" * len(head),
+        f"{'step':{width}}         {step_ms:8.3f}  100.0%  {'':8s}{_amount(sum(op['flops'] for op in ops) / 1e12, 8)} "
+        f"{_amount(sum(op['bytes'] for op in ops) / 1e9, 8)}  {_amount(ideal_ms, 8)}  {_share(ideal_ms, step_ms)}",
+    ]
+    if len(explained["stages_ms"]) > 1:
+        lines.append("pipeline stages: " + " + ".join(f"{ms:.3f}" for ms in explained["stages_ms"]) + " ms")
+    if deployment.speculative is None:
+        lines.append(f"{explained['tokens'] / step_ms * 1e3:,.0f} tokens/s if every step were like it")
+    lines += [
+        "ideal: the larger of FLOPs and bytes at the rates of the datasheet, operation by operation (the speed of light)",
+        "",
+        "Memory of one GPU",
+        deployment.memory.describe(),
+        *([f"each of {deployment.parallel.dp} attention ranks has as many"] if deployment.parallel.dp > 1 else []),
+        "",
+        "Confidence",
+        f"  {deployment.gpu.name}: {deployment.confidence}",
+        *([f"  {deployment.model.name}: {deployment.model.confidence}"] if deployment.model.confidence else []),
+        *(f"  {line}" for line in explained["constants"]),
+    ]
+    return "\n".join(lines)
+
+
+def _work(explained: dict[str, Any]) -> str:
+    parts = [
+        f"{d['sequences']:,} sequence{'s' * (d['sequences'] > 1)} decoding at {d['context']:,} tokens"
+        for d in explained["decode"]
+    ]
+    parts += [
+        f"a chunk of {p['tokens']:,} prompt tokens" + (f" after {p['context']:,}" if p["context"] else "")
+        for p in explained["prefill"]
+    ]
+    return "One step: " + ", ".join(parts)
+
+
+def _amount(value: float, width: int) -> str:
+    """Three digits that count; a dash for nothing."""
+    if not value:
+        return f"{'-':>{width}}"
+    return f"{value:{width}.3f}" if value < 100 else f"{value:{width},.0f}"
+
+
+def _share(ideal: float, real: float) -> str:
+    return f"{ideal / real:7.0%}" if ideal else f"{'-':>7}"

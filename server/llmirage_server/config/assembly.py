@@ -1,0 +1,148 @@
+"""From planned pools to a cluster: the instances, what joins them, and what will happen to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from llmirage_server.cluster.cluster import Cluster
+from llmirage_server.cluster.instances.base import InstanceBase
+from llmirage_server.cluster.instances.compressed import CompressedInstance
+from llmirage_server.cluster.instances.compressible import can_compress
+from llmirage_server.cluster.instances.fixed import FixedInstance
+from llmirage_server.cluster.instances.instance import Instance
+from llmirage_server.cluster.kv.transfer import KVLink
+from llmirage_server.cluster.lifecycle.autoscaler import ScalingRule
+from llmirage_server.cluster.lifecycle.lifecycle import LifecycleEvent
+from llmirage_server.cluster.lifecycle.pools import Pool
+from llmirage_server.cluster.routers import Router, make_router
+from llmirage_server.config import ClusterConfig, ConfigError, EventConfig, KvTransferConfig, PoolConfig
+from llmirage_server.config.planning import ServedPool
+
+
+def build(config: ClusterConfig, pools: Iterable[ServedPool], link: KVLink | None, *, compressed: bool = False) -> Cluster:
+    """The cluster of the planned pools. Raises ConfigError.
+
+    compressed: for simulations, that need not be told of single tokens (cluster/compressed.py), where the rules allow it.
+    """
+    built = []
+    number = 0
+    # Pools that do the same part of the same work are one choice for one router.
+    routers: dict[tuple[str, str], Router] = {}
+    try:
+        for pool in pools:
+            router = routers.setdefault((pool.model, pool.config.role), make_router(config.router, config.seed))
+            instances = [_instance(pool, number + i, compressed) for i in range(pool.config.instances)]
+            number += len(instances)
+            built.append(
+                Pool(
+                    pool.config.name,
+                    instances,
+                    router,
+                    pool.config.role,
+                    pool.model,
+                    kv_bytes_per_token=pool.deployment.kv_bytes_per_token,
+                    kv_bytes_per_sequence=pool.deployment.kv_bytes_per_sequence,
+                    scaling=_scaling(pool.config),
+                )
+            )
+        return Cluster(pools=built, kv_link=link, events=list(_events(config)), on_crash=config.on_crash)
+    except ValueError as error:
+        raise ConfigError([str(error)]) from None
+
+
+def _scaling(config: PoolConfig) -> ScalingRule | None:
+    if not config.scales:
+        return None
+    return ScalingRule(
+        config.instances,
+        config.min_instances,
+        config.initial_instances,
+        queue=config.scale_on_queue,
+        concurrency=config.scale_on_concurrency,
+        kv=config.scale_on_kv,
+        rate=config.scale_on_rate,
+        interval_s=config.scale_interval_s,
+        start_up_s=config.start_up_s,
+        up_after_s=config.scale_up_after_s,
+        down_after_s=config.scale_down_after_s,
+    )
+
+
+def _instance(pool: ServedPool, index: int, compressed: bool) -> InstanceBase:
+    config = pool.config
+    front_end_s = pool.deployment.engine.front_end_ttft_s
+    if config.fixed_times:
+        return FixedInstance(index, (config.ttft_ms or 0.0) / 1000, (config.itl_ms or 0.0) / 1000, pool.limits)
+    if compressed and can_compress(pool.step_model, pool.limits, config.role, len(pool.tiers)):
+        return CompressedInstance(index, pool.step_model, pool.limits, front_end_s=front_end_s)
+    return Instance(
+        index,
+        pool.step_model,
+        pool.limits,
+        config.role,
+        tiers=pool.tiers,
+        kv_bytes_per_token=pool.deployment.kv_bytes_per_token,
+        front_end_s=front_end_s,
+    )
+
+
+def kv_link(config: ClusterConfig, pools: Sequence[ServedPool]) -> KVLink | None:
+    """The link from prefill to decode pools; None where there are none. Raises ConfigError.
+
+    Its rate is what the GPUs of an instance reach together, of the smaller of two instances; with several kinds of pools
+    the slowest pair counts for all.
+    """
+    ends = [pool for pool in pools if pool.config.role != "both"]
+    if not ends:
+        return None
+    transfer = config.kv_transfer or KvTransferConfig()
+    network = transfer.link == "network"
+    if not network:
+        _check_one_domain(ends)
+    rates, latencies = [], []
+    for pool in ends:
+        gpu = pool.deployment.gpu
+        rates.append(pool.deployment.gpus * (gpu.node_link_bytes_per_s if network else gpu.link_bytes_per_s))
+        latencies.append(gpu.node_link_latency_s if network else 0.0)
+    given = transfer.bandwidth_gb_per_s
+    return KVLink(
+        min(rates) if given is None else given * 1e9,
+        max(latencies) if transfer.latency_us is None else transfer.latency_us / 1e6,
+        layers=min(pool.deployment.model.layers for pool in ends) if transfer.overlap else 1,
+    )
+
+
+def _check_one_domain(ends: Sequence[ServedPool]) -> None:
+    """Refuse a link between GPUs that no such link joins."""
+    gpus = {pool.deployment.gpu.key: pool.deployment.gpu for pool in ends}
+    if len(gpus) > 1:
+        names = " and ".join(gpu.name for gpu in gpus.values())
+        raise ConfigError([f"kv_transfer: a gpu_link joins equal GPUs of one node, not {names}; use link network"])
+    [gpu] = gpus.values()
+    together = sum(max(pool.deployment.gpus for pool in ends if pool.config.role == role) for role in ("prefill", "decode"))
+    if together > gpu.link_gpus:
+        raise ConfigError(
+            [
+                f"kv_transfer: the gpu_link of {gpu.name} joins {gpu.link_gpus} GPUs, a prefill and a decode instance have "
+                f"{together} together; use link network"
+            ]
+        )
+
+
+def _events(config: ClusterConfig) -> Iterator[LifecycleEvent]:
+    """The events, one for each instance they happen to, numbered over the whole cluster."""
+    for event in config.events:
+        for instance in _targets(config, event):
+            yield LifecycleEvent(event.at_s, instance, event.action, event.restart_after_s)
+
+
+def _targets(config: ClusterConfig, event: EventConfig) -> Iterable[int]:
+    first = 0
+    for pool in config.all_pools:
+        if event.pool == pool.name:
+            if event.instance is not None:
+                return (first + event.instance,)
+            return range(first, first + pool.instances)
+        first += pool.instances
+    assert event.instance is not None  # ClusterConfig refuses events without a target
+    return (event.instance,)

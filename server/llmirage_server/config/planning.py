@@ -1,0 +1,181 @@
+"""What follows from the configuration of each pool: its deployment, its limits, its step times, its names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from llmirage_server.cluster.kv.offload import TierSpec
+from llmirage_server.cluster.limits import EngineLimits
+from llmirage_server.config import ClusterConfig, ConfigError, PoolConfig
+from llmirage_server.perf.catalogue.gpus import GIB
+from llmirage_server.perf.deployment import Deployment
+from llmirage_server.perf.errors import DeploymentError
+from llmirage_server.perf.speculation import Speculative
+from llmirage_server.perf.steps.step_model import StepModel
+
+PCIE_GB_PER_S = 50.0  # of PCIe 5.0 x16's 63 in one direction, what large copies reach; each GPU has a link of its own
+PCIE_LATENCY_S = 20e-6
+DISK_GB_PER_S = 5.0  # sequential reads of one PCIe 4.0 NVMe drive
+DISK_LATENCY_S = 100e-6
+
+
+@dataclass(frozen=True, slots=True)
+class ServedPool:
+    """A pool with everything that follows from its configuration."""
+
+    config: PoolConfig
+    deployment: Deployment
+    limits: EngineLimits
+    step_model: StepModel
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens of the longest request."""
+        return self.limits.max_request_tokens
+
+    @property
+    def model(self) -> str:
+        return self.deployment.model.name
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What clients may call it."""
+        return self.config.served_model_name or (self.model,)
+
+    @property
+    def tiers(self) -> list[TierSpec]:
+        """Where KV goes that leaves the GPUs of an instance, the nearest first."""
+        config, tiers = self.config, []
+        if config.host_kv_gib:
+            rate = (config.host_kv_gb_per_s or PCIE_GB_PER_S * self.deployment.gpus) * 1e9
+            tiers.append(TierSpec("host", config.host_kv_gib * GIB, rate, rate, PCIE_LATENCY_S))
+        if config.disk_kv_gib:
+            rate = (config.disk_kv_gb_per_s or DISK_GB_PER_S) * 1e9
+            tiers.append(TierSpec("disk", config.disk_kv_gib * GIB, rate, rate, DISK_LATENCY_S))
+        return tiers
+
+
+def plan(config: ClusterConfig) -> list[ServedPool]:
+    """Work out every pool. Raises ConfigError with the problems of all of them."""
+    problems: list[str] = []
+    pools: list[ServedPool] = []
+    known: dict[tuple[Any, ...], tuple[Deployment, StepModel]] = {}  # equal pools share one
+    for pool in config.all_pools:
+        try:
+            pools.append(_plan(pool, config.seed, known))
+        except ConfigError as error:
+            before = f"pool {pool.name}: " if config.pools else ""
+            problems += [before + problem for problem in error.problems]
+    if not problems:
+        problems += _name_problems(pools)
+    if problems:
+        raise ConfigError(problems)
+    return pools
+
+
+def _plan(config: PoolConfig, seed: int, known: dict[tuple[Any, ...], tuple[Deployment, StepModel]]) -> ServedPool:
+    wanted = _deployment_settings(config)
+    key = tuple(wanted.items())
+    try:
+        if key not in known:
+            deployment = Deployment.create(**wanted)
+            known[key] = deployment, deployment.step_model()
+        deployment, step_model = known[key]
+        limits = _limits(config, deployment, seed)
+    except ConfigError:
+        raise
+    except DeploymentError as error:
+        raise ConfigError(error.problems) from None
+    except ValueError as error:  # of the limits, which call a block a page
+        raise ConfigError([str(error).replace("page_size", "block_size")]) from None
+    return ServedPool(config, deployment, limits, step_model)
+
+
+def _deployment_settings(config: PoolConfig) -> dict[str, Any]:
+    return {
+        "model": config.model,
+        "gpu": config.gpu,
+        "engine": config.engine_name,
+        "tp": config.tensor_parallel_size,
+        "pp": config.pipeline_parallel_size,
+        "dp": config.data_parallel_size,
+        "ep": config.expert_parallel_size,
+        "weights": config.weights,
+        "kv_cache_dtype": config.kv_cache_dtype,
+        "gpu_memory_utilization": config.gpu_memory_utilization,
+        "max_num_batched_tokens": config.max_num_batched_tokens,
+        "max_num_seqs": config.max_num_seqs,
+        "num_gpu_blocks_override": config.num_gpu_blocks_override,
+        "block_size": config.kv_block_size,
+        "speculative": _speculative(config),
+        "perf_model": config.perf_model,
+    }
+
+
+def _speculative(config: PoolConfig) -> Speculative | None:
+    if not config.num_speculative_tokens:
+        return None
+    speculative = Speculative(config.num_speculative_tokens, config.drafter, config.draft_model)
+    return speculative if config.acceptance_rate is None else replace(speculative, acceptance_rate=config.acceptance_rate)
+
+
+def _limits(config: PoolConfig, deployment: Deployment, seed: int) -> EngineLimits:
+    """Raises ValueError for what the engine's scheduler does not know."""
+    speculative = deployment.speculative
+    seqs = min(deployment.max_num_seqs, deployment.memory.sequences)
+    if config.max_num_seqs is None:  # engines fit their own default to a smaller step
+        seqs = min(seqs, deployment.max_num_batched_tokens)
+    limits = EngineLimits(
+        kv_tokens=deployment.memory.kv_tokens,
+        max_num_seqs=seqs,
+        max_num_batched_tokens=deployment.max_num_batched_tokens,
+        page_size=deployment.block_size,
+        scheduler=deployment.engine.scheduler,
+        num_speculative_tokens=speculative.num_speculative_tokens if speculative else 0,
+        acceptance_rate=speculative.acceptance_rate if speculative else 0.0,
+        speculation_seed=seed,
+        **{name: value for name in _SCHEDULING if (value := getattr(config, name)) is not None},
+    )
+    return replace(limits, max_model_len=_max_model_len(config, deployment, limits))
+
+
+_SCHEDULING = (
+    "enable_prefix_caching",
+    "enable_chunked_prefill",
+    "schedule_policy",
+    "long_prefill_token_threshold",
+    "max_prefill_tokens",
+    "enable_mixed_chunk",
+    "schedule_conservativeness",
+    "capacity_scheduler_policy",
+    "data_parallel_balance",
+)
+
+
+def _max_model_len(config: PoolConfig, deployment: Deployment, limits: EngineLimits) -> int:
+    architecture, memory = deployment.max_model_len, limits.max_request_tokens
+    wanted = config.max_model_len
+    if wanted is None:
+        return min(architecture, memory)
+    if wanted > architecture:
+        raise ConfigError(
+            [f"max_model_len {wanted} is more than the context of {deployment.model.name}: {architecture} tokens"]
+        )
+    if wanted > memory:
+        budget = deployment.memory.describe()
+        raise ConfigError([f"max_model_len {wanted} is more than the {memory} tokens an instance has room for:\n{budget}"])
+    return wanted
+
+
+def _name_problems(pools: list[ServedPool]) -> Iterator[str]:
+    models: dict[str, ServedPool] = {}
+    for pool in pools:
+        for name in pool.names:
+            other = models.setdefault(name, pool)
+            if other.model != pool.model:
+                yield (
+                    f"pools {other.config.name} and {pool.config.name} serve different models "
+                    f"({other.model}, {pool.model}) under one name, {name!r}: give them served_model_names of their own"
+                )

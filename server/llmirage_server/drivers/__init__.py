@@ -1,0 +1,1 @@
+"""What gives the cluster its time: the wall clock, or virtual time."""

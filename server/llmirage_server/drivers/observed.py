@@ -1,0 +1,55 @@
+"""The live server's driver on a loop of virtual time, with somebody who looks on between two events of the cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterable
+
+from llmirage_server.cluster.cluster import Cluster
+from llmirage_server.cluster.request import Request, StepEnd
+from llmirage_server.drivers.live import PacedDriver
+from llmirage_server.drivers.virtual import Onlooker
+from llmirage_shared.virtual_time import VirtualTimeLoop
+
+
+class WatchedDriver(PacedDriver):
+    """What VirtualDriver tells of a simulation, for one that goes through the whole protocol. Make it on the loop.
+
+    waited_s: of requests that are over, in that order: from arrival to the first step.
+    """
+
+    def __init__(self, cluster: Cluster, onlooker: Onlooker) -> None:
+        super().__init__(cluster)
+        self.waited_s: list[float] = []
+        self._onlooker = onlooker
+        loop = asyncio.get_running_loop()
+        if not isinstance(loop, VirtualTimeLoop):
+            raise RuntimeError("nobody can look on but in virtual time (llmirage_shared.virtual_time)")
+        loop.source = self._let_look
+
+    def cancel(self, requests: Iterable[Request]) -> None:
+        given = list(requests)
+        waits = [request for request in given if math.isnan(request.finished_s) and not request.failed]
+        waits = [request for request in waits if not request.cancelled]
+        super().cancel(given)
+        now = self.cluster.reached_s
+        for request in waits:
+            self.waited_s.append((now if math.isnan(request.admitted_s) else request.admitted_s) - request.arrival_s)
+
+    def _let_look(self, to: float) -> float:
+        """Nothing happens before `to`, when the next timer is due: those of the cluster's events are among them."""
+        onlooker = self._onlooker
+        while onlooker.next_s < to:
+            if self.cluster.next_event_time() == math.inf:
+                onlooker.skip(to)
+                break
+            onlooker.look(onlooker.next_s)
+        return to
+
+    def _deliver(self, events: list[StepEnd]) -> None:
+        super()._deliver(events)
+        for event in events:
+            for request in event.emitted:
+                if request.finished_s <= event.time_s or request.failed:
+                    self.waited_s.append(request.admitted_s - request.arrival_s)

@@ -1,0 +1,112 @@
+"""What real kernels of a GPU reach under a serving engine: the fitted numbers of the performance model, and their origin.
+
+A fit is a small set of constants of one operation (say, GEMM) in one number format, found on a table of measured kernels.
+The data files hold one GPU each; `class_nvlink.json` and `class_pcie.json` hold fits on all the GPUs of a kind pooled, which
+serve a GPU that nobody has measured.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from importlib import resources
+from typing import TypedDict, cast
+
+from llmirage_server.perf.catalogue.gpus import GpuSpec
+from llmirage_server.perf.catalogue.lookup import find_gpu
+
+ENGINES = ("vllm", "sglang", "trtllm")
+POOLED = "pooled"  # rows of all the engines together
+
+LINK_OPS = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "dispatch", "combine"})
+
+# Formats whose kernels are most alike, nearest first: same bytes and rate, then same rate, then same kind of kernel.
+_NEAREST: dict[str, tuple[str, ...]] = {
+    "bf16": ("fp8",),
+    "fp8": ("fp8_block", "int8", "bf16"),
+    "fp8_block": ("fp8", "int8", "bf16"),
+    "int8": ("fp8", "fp8_block", "bf16"),
+    "int8_weight_only": ("int4", "mxfp4", "bf16"),
+    "int4": ("int8_weight_only", "mxfp4", "bf16"),
+    "mxfp4": ("int4", "int8_weight_only", "bf16"),
+    "nvfp4": ("fp8", "fp8_block", "bf16"),
+}
+
+
+class Fit(TypedDict):
+    """One line of a data file."""
+
+    constants: dict[str, float]
+    origin: str  # the measurement: versions, rows, error
+
+
+Table = Mapping[str, Mapping[str, Fit]]  # engine -> "op dtype" -> fit
+
+
+class Constants:
+    """The constants of one GPU under one engine, with fallbacks where something was never measured.
+
+    Order of the search: this engine, then all engines pooled; the same for the nearest formats; all that first among the
+    fits of the GPU itself, then of its twin (`GpuSpec.constants_of`), then of its kind of GPU, then of the other kind. Link
+    constants never come from a twin with another kind of link.
+    """
+
+    def __init__(self, engine: str, sources: list[tuple[str, Table]], link_sources: list[tuple[str, Table]]) -> None:
+        """Take the tables to search, in order, each with the name of what it was measured on ("" for the GPU itself)."""
+        self._engine = engine
+        self._sources = sources
+        self._link_sources = link_sources
+
+    def of(self, op: str, dtype: str) -> Mapping[str, float]:
+        """Return the constants of one operation in one number format; KeyError where no GPU has any for the operation."""
+        for _, _, _, fit in self._candidates(op, dtype):
+            return fit["constants"]
+        raise KeyError(f"no constants for {op} in {dtype}")
+
+    def provenance(self, op: str, dtype: str) -> str:
+        """Say in one line where `of` takes its constants from: "fitted: ..." or "transferred: ..."."""
+        for source, engine, key, fit in self._candidates(op, dtype):
+            kind = "transferred" if source or key != f"{op} {dtype}" else "fitted"
+            place = f" on {source}" if source else ""
+            under = "" if engine == self._engine else ", engines pooled"
+            return f"{kind}: {key}{place}{under}, {fit['origin']}"
+        raise KeyError(f"no constants for {op} in {dtype}")
+
+    def _candidates(self, op: str, dtype: str) -> Iterator[tuple[str, str, str, Fit]]:
+        for source, table in self._link_sources if op in LINK_OPS else self._sources:
+            for name in (dtype, *_NEAREST.get(dtype, ())):
+                key = f"{op} {name}"
+                for engine in (self._engine, POOLED):
+                    if fit := table.get(engine, {}).get(key):
+                        yield source, engine, key, fit
+
+
+@lru_cache(maxsize=64)
+def _table(name: str) -> Table | None:
+    """Read one data file; None where there is none."""
+    file = resources.files("llmirage_server.perf.catalogue") / "data" / "constants" / f"{name}.json"
+    if not file.is_file():
+        return None
+    return cast(Table, json.loads(file.read_text(encoding="utf-8"))["engines"])
+
+
+def constants_for(gpu: GpuSpec, engine: str) -> Constants:
+    """Return what kernels of this GPU reach under this engine; ValueError for one that is not in ENGINES."""
+    if engine not in ENGINES:
+        raise ValueError(f"no constants for engine {engine!r}; known engines: {', '.join(ENGINES)}")
+    twin = gpu.constants_of if gpu.constants_of != gpu.key else None
+    return _constants(gpu.key, twin, gpu.link_kind, engine)
+
+
+@lru_cache(maxsize=256)
+def _constants(key: str, twin: str | None, link_kind: str, engine: str) -> Constants:
+    own = [("", table)] if (table := _table(key)) else []
+    twins = [(twin, table)] if twin and (table := _table(twin)) else []
+    kinds = [("class_nvlink", "NVLink GPUs"), ("class_pcie", "PCIe cards")]
+    if link_kind == "pcie":
+        kinds.reverse()
+    classes = [(f"all measured {words}", table) for name, words in kinds if (table := _table(name))]
+    # A PCIe card of an NVLink chip has another kind of link: its collectives are those of PCIe cards.
+    same_link = twins if twin and find_gpu(twin).link_kind == link_kind else []
+    return Constants(engine, own + twins + classes, own + same_link + classes)

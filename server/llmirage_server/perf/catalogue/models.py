@@ -1,0 +1,170 @@
+"""What a model is: the shape of its layers, and how many weights and KV bytes follow from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from llmirage_server.perf.catalogue.layers import Attention, Dense, GatedDelta, Gqa, LayerGroup, Mamba2, Mla, Moe
+
+_Block = TypeVar("_Block")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """A decoder-only language model: groups of equal layers between an embedding table and lm_head."""
+
+    name: str  # full Hugging Face name
+    hidden: int
+    vocab: int
+    max_model_len: int  # tokens: the architecture's own context length
+    groups: tuple[LayerGroup, ...]
+    source: str
+    tied_embeddings: bool = False  # lm_head is the embedding table
+    native_weights: str = "bf16"  # format of the published checkpoint
+    mtp_layers: int = 0  # multi-token prediction layers that the checkpoint brings along
+    aliases: tuple[str, ...] = ()
+    confidence: str = ""
+    notes: str = ""
+
+    @property
+    def layers(self) -> int:
+        """All layers."""
+        return sum(group.count for group in self.groups)
+
+    @property
+    def moe_layers(self) -> int:
+        """Layers whose MLP is a mixture of experts."""
+        return sum(group.count for group in self.groups if isinstance(group.mlp, Moe))
+
+    @property
+    def dense_layers(self) -> int:
+        """Layers whose MLP is dense."""
+        return sum(group.count for group in self.groups if isinstance(group.mlp, Dense))
+
+    @property
+    def moe(self) -> Moe | None:
+        """The mixture of experts, None in a dense model."""
+        return _first(Moe, (group.mlp for group in self.groups))
+
+    @property
+    def dense(self) -> Dense | None:
+        """The dense MLP, None in a model whose every MLP is a mixture of experts."""
+        return _first(Dense, (group.mlp for group in self.groups))
+
+    @property
+    def experts(self) -> int:
+        """Routed experts of an MoE layer; 0: a dense model."""
+        return self.moe.experts if self.moe else 0
+
+    @property
+    def experts_per_token(self) -> int:
+        """Routed experts that a token visits in an MoE layer; 0: a dense model."""
+        return self.moe.per_token if self.moe else 0
+
+    @property
+    def has_mla(self) -> bool:
+        """Whether any layer has multi-head latent attention."""
+        return any(isinstance(group.attention, Mla) for group in self.groups)
+
+    @property
+    def is_hybrid(self) -> bool:
+        """Whether any layer remembers a state of fixed size instead of keys and values."""
+        return any(isinstance(group.attention, GatedDelta | Mamba2) for group in self.groups)
+
+    @property
+    def main_attention(self) -> Attention | None:
+        """The attention that keeps the whole context; the first kind there is where none does."""
+        kinds = [group.attention for group in self.groups if group.attention is not None]
+        whole = [kind for kind in kinds if isinstance(kind, Mla) or (isinstance(kind, Gqa) and not kind.window)]
+        return (whole or kinds or [None])[0]
+
+    @property
+    def heads(self) -> int:
+        """Query heads of the main attention."""
+        main = self.main_attention
+        return 0 if main is None else main.value_heads if isinstance(main, GatedDelta) else main.heads
+
+    @property
+    def kv_heads(self) -> int:
+        """KV heads of the main attention; 1 for a latent one."""
+        main = self.main_attention
+        return main.kv_heads if isinstance(main, Gqa) else 1
+
+    @property
+    def window_layers(self) -> int:
+        """Layers whose attention sees a window of the context only."""
+        return sum(group.count for group in self.groups if _window(group))
+
+    @property
+    def embedding_weights(self) -> int:
+        """Weights of the embedding table; lm_head has as many unless it is tied."""
+        return self.vocab * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        """All weights of the model, without multi-token prediction layers."""
+        return self._parameters(active=False)
+
+    @property
+    def active_parameters(self) -> int:
+        """The weights one token meets; the embedding table, read one row a token, counts as model cards count it."""
+        return self._parameters(active=True)
+
+    def _parameters(self, active: bool) -> int:
+        layers = sum(group.count * layer_weights(group, self.hidden, active) for group in self.groups)
+        return layers + self.embedding_weights * (1 if self.tied_embeddings else 2) + self.hidden
+
+    @property
+    def draft(self) -> ModelSpec:
+        """The model's own multi-token prediction layer as a model: like its last kind of layer."""
+        last = next(group for group in reversed(self.groups) if not group.leading or len(self.groups) == 1)
+        return replace(self, groups=(LayerGroup(1, last.attention, last.mlp),), mtp_layers=0)
+
+    @property
+    def forgetful(self) -> tuple[LayerGroup, ...]:
+        """Groups that keep a window of the context. Where every group slides none counts: what an instance holds is told in
+        tokens, which would mean nothing."""
+        kept = any(group.attention.cache_bytes(1) for group in self.groups if group.attention and not _window(group))
+        return tuple(group for group in self.groups if _window(group)) if kept else ()
+
+    def kv_bytes_per_token(self, kv_dtype_bytes: int, tp: int = 1) -> int:
+        """KV cache bytes of one token on one of `tp` ranks, in all layers that keep the whole context."""
+        forgetful = self.forgetful
+        return sum(cache_bytes(group, kv_dtype_bytes, tp) for group in self.groups if group not in forgetful)
+
+    def window_bytes_per_sequence(self, kv_dtype_bytes: int, tp: int = 1) -> int:
+        """KV cache bytes on one of `tp` ranks that a sequence longer than every window holds in the sliding layers."""
+        return sum(cache_bytes(group, kv_dtype_bytes, tp) * _window(group) for group in self.forgetful)
+
+    def state_bytes_per_sequence(self, tp: int = 1) -> int:
+        """Bytes on one of `tp` ranks that a sequence holds in linear-attention and state-space layers."""
+        return sum(group.count * group.attention.state_bytes(tp) for group in self.groups if group.attention)
+
+
+def layer_weights(group: LayerGroup, hidden: int, active: bool = False) -> int:
+    """All weights of one layer of a group, or those that one token meets."""
+    total = 0
+    if group.attention is not None:
+        total += group.attention.weights(hidden) + group.attention.small_weights(hidden) + hidden
+    if isinstance(group.mlp, Dense):
+        total += group.mlp.weights(hidden) + hidden
+    elif isinstance(group.mlp, Moe):
+        experts = group.mlp.per_token if active else group.mlp.experts
+        total += experts * group.mlp.expert_weights(hidden) + group.mlp.shared_weights(hidden)
+        total += group.mlp.router_weights(hidden) + hidden
+    return total
+
+
+def cache_bytes(group: LayerGroup, kv_dtype_bytes: int, tp: int = 1) -> int:
+    """KV cache bytes of one token in all layers of a group on one rank."""
+    return group.count * group.attention.cache_bytes(kv_dtype_bytes, tp) if group.attention else 0
+
+
+def _window(group: LayerGroup) -> int:
+    return group.attention.window if isinstance(group.attention, Gqa) else 0
+
+
+def _first(kind: type[_Block], blocks: Iterator[object]) -> _Block | None:
+    return next((block for block in blocks if isinstance(block, kind)), None)

@@ -1,0 +1,71 @@
+"""A GPU of the user's own, from a YAML file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from llmirage_server.perf.catalogue.gpus import LINK_KINDS, GpuSpec, gpu_from_entry
+from llmirage_server.perf.catalogue.own_yaml import Key, one_of, positive, read_own, text, truth, whole
+from llmirage_server.perf.errors import DeploymentError
+
+
+def _price(value: Any) -> str:
+    numbers = value if isinstance(value, list) else [value, value]
+    good = len(numbers) == 2 and not any(map(positive, numbers)) and numbers[0] <= numbers[1]
+    return "" if good else "must be a positive number, or a list of the lowest and the highest"
+
+
+GPU_KEYS: dict[str, Key] = {
+    "name": Key(text),
+    "memory_mib": Key(positive, required=True),  # as the driver reports it
+    "bandwidth_tb_per_s": Key(positive, required=True),
+    "tflops": Key(  # dense
+        keys={"bf16": Key(positive, required=True), **{rate: Key(positive) for rate in ("fp8", "fp4", "int8")}},
+        required=True,
+    ),
+    "sm": Key(whole, required=True),
+    "link": Key(one_of(*LINK_KINDS), required=True),
+    "link_gb_per_s": Key(positive, required=True),  # one direction, to the other GPUs of the node
+    "link_gpus": Key(whole, required=True),  # GPUs that the link joins
+    "peer_to_peer": Key(truth),  # false: copies between GPUs go through the host's memory
+    "node_link_gb_per_s": Key(positive),  # one direction, to GPUs beyond them
+    "node_link_latency_us": Key(positive),
+    "tdp_w": Key(positive),
+    "price_usd_per_h": Key(_price),
+    "constants_of": Key(text),  # a GPU of the catalogue whose measured kernels resemble this one's
+    "source": Key(text),
+}
+
+
+def gpu_from_file(path: str, find: Callable[[str], GpuSpec]) -> GpuSpec:
+    """Read a GPU file, whose keys are those of GPU_KEYS; `find` looks up `constants_of`.
+
+    Raises DeploymentError with every problem, each with file, line and key.
+    """
+    entry, lines = read_own(path, GPU_KEYS, "a GPU file is a list of `key: value` lines, such as `memory_mib: 81559`")
+    twin: GpuSpec | None = None
+    if "constants_of" in entry:
+        try:
+            twin = find(entry["constants_of"])
+        except DeploymentError as error:
+            problems = [f"{lines[('constants_of',)]}: constants_of: {problem}" for problem in error.problems]
+            raise DeploymentError(problems) from None
+    measured = twin.constants_of if twin else None
+    if twin and measured:
+        whose = f"those measured on {find(measured).name}, as {Path(path).name} asks"
+    else:
+        whose = f"pooled fits of the measured {'PCIe cards' if entry['link'] == 'pcie' else 'NVLink GPUs'}"
+    price = entry.get("price_usd_per_h")
+    return gpu_from_entry(
+        f"custom:{Path(path).stem}",
+        {
+            "name": Path(path).stem,
+            "source": path,
+            **entry,
+            "price_usd_per_h": price if isinstance(price, list) or price is None else [price, price],
+            "constants_of": measured,
+        },
+        f"transferred: {whose}; about 30 % band",
+    )

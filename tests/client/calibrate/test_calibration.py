@@ -1,0 +1,238 @@
+"""Calibration: a server with other factors is recognised; readers of foreign results; what is said of what is not known."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from llmirage_client.calibrate.calibration import calibrate
+from llmirage_client.calibrate.engine_file import Replays, changed_fields, engine_text
+from llmirage_client.calibrate.measured_run import FIGURES, MeasuredRunError, read_measured
+from llmirage_client.cli import main
+from llmirage_client.load.options import RunOptions
+from llmirage_client.report.files import write_artifacts
+from llmirage_client.simulate.simulation import simulate
+from llmirage_client.simulator.engine import ClusterConfig
+from llmirage_client.simulator.replay import engine_fields
+from llmirage_client.workload.synthetic_load import synthetic_load
+
+TRUE = "base: vllm\ndecode_scale: 1.3\nprefill_scale: 0.8\nfront_end_ms: 5\n"
+DEPLOYMENT = {"model": "llama-3.1-8b", "gpu": "h100_sxm", "instances": 1}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run through the whole protocol against a server that is not as the profile says."""
+    place = tmp_path_factory.mktemp("calibration")
+    (place / "true.yaml").write_text(TRUE)
+    workload = synthetic_load("200:3000", "10:60", 70, turns="2", wait_s="0.2", shared_prefix_tokens=0, seed=1)
+    config = ClusterConfig(engine=str(place / "true.yaml"), **DEPLOYMENT)  # type: ignore[arg-type]
+    simulation = simulate(config, workload, RunOptions(request_rate_per_s=2.0), door="memory")
+    write_artifacts(simulation.result, place / "run", metrics=simulation.metrics)
+    return place
+
+
+def test_the_requests_of_a_run_are_served_again_as_they_were(folder: Path) -> None:
+    run = read_measured(str(folder / "run"))
+    config = ClusterConfig(engine="vllm", **DEPLOYMENT)  # type: ignore[arg-type]
+    profile = engine_fields(config)
+    values = {"decode_scale": 1.3, "prefill_scale": 0.8, "front_end_ms": 5.0, "host_step_ms": 0.5}
+    with Replays(config, profile, profile, [run]) as replays:
+        [answer] = replays(values)
+    for name in FIGURES:
+        np.testing.assert_allclose(answer[name], run.figures[name], rtol=1e-5)
+
+
+def test_the_factors_of_a_server_are_found_within_three_percent(folder: Path) -> None:
+    out = folder / "calibrated.yaml"
+    options = ["--model", "llama-3.1-8b", "--gpu", "h100_sxm", "--instances", "1", "--engine", "vllm"]
+    outcome = CliRunner().invoke(main, ["calibrate", str(folder / "run"), *options, "-o", str(out), "--json"])
+    assert outcome.exit_code == 0, outcome.output
+    report = json.loads(outcome.stdout)
+    assert report["factors"]["decode_scale"]["after"] == pytest.approx(1.3, rel=0.03)
+    assert report["factors"]["prefill_scale"]["after"] == pytest.approx(0.8, rel=0.03)
+    assert report["factors"]["front_end_ms"]["after"] == pytest.approx(5.0, rel=0.03)
+    errors = report["errors_pct"]
+    assert errors["before"]["tpot"]["median"] > 10 > 1 > errors["held_out"]["tpot"]["median"]
+
+    # The file is an engine, and a simulation with it behaves as the server did.
+    workload = synthetic_load("1000", "20", 5, turns="1", wait_s="0", shared_prefix_tokens=0, seed=2)
+    ttfts = []
+    for engine in (str(out), str(folder / "true.yaml")):
+        config = ClusterConfig(engine=engine, **DEPLOYMENT)  # type: ignore[arg-type]
+        ttfts.append(simulate(config, workload, RunOptions(concurrency=1)).summary["ttft_ms"]["mean"])
+    assert ttfts[0] == pytest.approx(ttfts[1], rel=0.02)
+
+
+def test_a_machine_that_is_late_now_and_then_does_not_count_as_front_end(folder: Path) -> None:
+    """A third of the first tokens some milliseconds late, never early: means would have it all in the front end."""
+    run = read_measured(str(folder / "run"))
+    draw = np.random.default_rng(3)
+    late_s = np.where(draw.random(len(run.asked)) < 0.33, draw.exponential(0.004, len(run.asked)), 0.0)
+    figures = {"ttft": run.figures["ttft"] + late_s, "tpot": run.figures["tpot"], "latency": run.figures["latency"] + late_s}
+    config = ClusterConfig(engine="vllm", **DEPLOYMENT)  # type: ignore[arg-type]
+    profile = engine_fields(config)
+    with Replays(config, profile, profile, [replace(run, figures=figures)]) as replays:
+        values = calibrate([replace(run, figures=figures)], replays, profile).values
+    assert late_s.mean() > 0.001
+    assert values["decode_scale"] == pytest.approx(1.3, rel=0.01)
+    assert values["prefill_scale"] == pytest.approx(0.8, rel=0.03)
+    assert values["front_end_ms"] == pytest.approx(5.0, abs=0.3)
+
+
+def test_requests_of_one_moment_keep_the_order_in_which_they_went_out(tmp_path: Path) -> None:
+    """Records are written as replies end; a batch that begins at once must be asked for again in its own order."""
+    workload = synthetic_load("500:4000", "20:90", 40, turns="1", wait_s="0", shared_prefix_tokens=0, seed=6)
+    config = ClusterConfig(engine="vllm", **DEPLOYMENT)  # type: ignore[arg-type]
+    simulation = simulate(config, workload, RunOptions(concurrency=8))
+    write_artifacts(simulation.result, tmp_path / "run", metrics=simulation.metrics)
+    run = read_measured(str(tmp_path / "run"))
+    assert np.count_nonzero((run.asked.due_s == 0) & (run.asked.after < 0)) == 8
+    with Replays(config, engine_fields(config), engine_fields(config), [run]) as replays:
+        [answer] = replays({})
+    for name in FIGURES:
+        np.testing.assert_allclose(answer[name], run.figures[name], rtol=1e-4)
+
+
+def test_a_client_that_was_late_is_told_of(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "run", tmp_path / "run")
+    file = tmp_path / "run" / "profile_export_aiperf.json"
+    summary = json.loads(file.read_text())
+    for late_ms, told in ((1.4, False), (3.25, True)):
+        summary["llmirage"]["client"]["timers_late_p95_ms"] = late_ms
+        file.write_text(json.dumps(summary))
+        assert any("its timers by 3.2 ms" in note for note in read_measured(str(tmp_path / "run")).notes) is told
+
+
+def test_who_is_alone(tmp_path: Path) -> None:
+    content = {
+        "input_lens": [9, 9, 9, 9],
+        "output_lens": [2, 2, 2, 2],
+        "ttfts": [0.5, 0.5, 0.5, 0.5],
+        "itls": [[0.5], [0.5], [0.5], [2.5]],
+        "start_times": [0.0, 0.75, 3.0, 3.25],
+        "request_rate": 2.0,
+    }
+    file = tmp_path / "vllm.json"
+    file.write_text(json.dumps(content))
+    # The first: the next begins when its first token is there. The second comes while that one still decodes.
+    assert read_measured(str(file)).alone.tolist() == [True, False, False, False]
+
+
+def test_what_runs_cannot_show_keeps_its_value(folder: Path, tmp_path: Path) -> None:
+    """Short prompts say nothing of prefill, and one user nothing of the host."""
+    workload = synthetic_load("8:16", "40", 30, turns="1", wait_s="0", shared_prefix_tokens=0, seed=3)
+    config = ClusterConfig(engine=str(folder / "true.yaml"), **DEPLOYMENT)  # type: ignore[arg-type]
+    simulation = simulate(config, workload, RunOptions(concurrency=1))
+    write_artifacts(simulation.result, tmp_path / "run", metrics=simulation.metrics)
+    options = ["--model", "llama-3.1-8b", "--gpu", "h100_sxm", "--instances", "1", "--engine", "vllm"]
+    outcome = CliRunner().invoke(main, ["calibrate", str(tmp_path / "run"), *options, "-o", str(tmp_path / "e.yaml")])
+    assert outcome.exit_code == 0, outcome.output
+    text = (tmp_path / "e.yaml").read_text()
+    assert "# host: not fitted" in text
+    assert "Host keeps the profile's value" in outcome.output
+    assert "host_step_ms" not in text.split("base:")[1]
+
+
+def test_results_of_vllm(tmp_path: Path) -> None:
+    content = {
+        "input_lens": [100, 200, 300, 50],
+        "output_lens": [3, 1, 2, 5],
+        "ttfts": [0.5, 0.25, 1.0, 0.0],
+        "itls": [[0.1, 0.2], [], [0.5], []],
+        "errors": ["", "", "", "timeout"],
+        "start_times": [10.0, 11.0, 10.5, 10.1],
+        "request_rate": 2.0,
+    }
+    file = tmp_path / "vllm.json"
+    file.write_text(json.dumps(content))
+    run = read_measured(str(file))
+    assert run.asked.prompt.tolist() == [100, 300, 200]
+    assert run.asked.due_s.tolist() == [0.0, 0.5, 1.0]
+    assert run.figures["ttft"].tolist() == [0.5, 1.0, 0.25]
+    np.testing.assert_allclose(run.figures["tpot"], [0.15, 0.5, np.nan])
+    np.testing.assert_allclose(run.figures["latency"], [0.8, 1.5, 0.25])
+    assert "1 of 4 requests failed" in run.notes[0]
+
+    del content["start_times"]
+    file.write_text(json.dumps(content))
+    with pytest.raises(MeasuredRunError, match=r"does not say when requests went out"):
+        read_measured(str(file))
+    file.write_text(json.dumps(content | {"request_rate": "inf", "max_concurrency": 2}))
+    closed = read_measured(str(file))
+    # Two at a time: the third begins when the first of the two is over, after 0.25 s.
+    assert closed.asked.after.tolist() == [-1, -1, 1]
+    assert closed.asked.due_s.tolist() == [0.0, 0.0, 0.0]
+    file.write_text('{"input_lens": [1], "duration": 3}')
+    with pytest.raises(MeasuredRunError, match=r"no list output_lens, ttfts, itls.*--save-detailed"):
+        read_measured(str(file))
+
+
+def test_results_of_evalscope(tmp_path: Path) -> None:
+    base = sqlite3.connect(tmp_path / "benchmark_data.db")
+    base.execute(
+        "create table result (request text, start_time real, success int, completed_time real, latency real, "
+        "first_chunk_latency real, prompt_tokens int, completion_tokens int)"
+    )
+    base.executemany(
+        "insert into result values ('', ?, ?, ?, ?, ?, ?, ?)",
+        [
+            (100.0, 1, 102.0, 2.0, 1.0, 500, 11),
+            (101.0, 0, 101.0, None, None, None, None),
+            (103.0, 1, 104.0, 1.0, 0.5, 40, 2),
+        ],
+    )
+    base.commit()
+    base.close()
+    run = read_measured(str(tmp_path))
+    assert run.asked.due_s.tolist() == [0.0, 3.0]
+    assert run.figures["ttft"].tolist() == [1.0, 0.5]
+    np.testing.assert_allclose(run.figures["tpot"], [0.1, 0.5])
+
+
+def test_cached_tokens_are_shared_again(folder: Path) -> None:
+    run = read_measured(str(folder / "run"))
+    second = run.asked.continues >= 0
+    assert second.any()
+    assert (run.asked.shared[second] > 0).all()
+    assert (run.asked.shared[~second] == 0).all()
+    assert (run.asked.after[second] == run.asked.continues[second]).all()
+
+
+def test_an_engine_file_says_only_what_differs() -> None:
+    named = {"name": "vllm", "base": "vllm", "host_step_ms": 0.5, "decode_scale": 1.0, "max_num_seqs": {0: 256, 70: 1024}}
+    own = named | {"name": "mine", "max_num_seqs": {0: 64}}
+    assert changed_fields(own, named, {"decode_scale": 1.23456, "host_step_ms": 0.5}) == {
+        "max_num_seqs": {0: 64},
+        "decode_scale": 1.235,
+    }
+    assert engine_text("vllm", {"max_num_seqs": {0.0: 64}, "decode_scale": 1.2}, ["why", ""]) == (
+        "# why\n#\nbase: vllm\nmax_num_seqs: {0: 64}\ndecode_scale: 1.2\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nowhere"], "nowhere: "),
+        (["RUN", "--ttft-ms", "5"], "fixed times (ttft_ms, itl_ms) have nothing to calibrate"),
+        (["few.json", "--engine", "vllm"], "3 requests are too few: at least 20 are needed"),
+        (["bad.json"], "bad.json: not valid JSON"),
+    ],
+)
+def test_bad_input(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    few = {"input_lens": [9] * 3, "output_lens": [2] * 3, "ttfts": [0.1] * 3, "itls": [[0.1]] * 3, "request_rate": "inf"}
+    Path("few.json").write_text(json.dumps(few))
+    Path("bad.json").write_text("{")
+    given = [str(folder / "run") if argument == "RUN" else argument for argument in arguments]
+    outcome = CliRunner().invoke(main, ["calibrate", *given])
+    assert outcome.exit_code == 2
+    assert said in outcome.stderr

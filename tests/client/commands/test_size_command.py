@@ -1,0 +1,188 @@
+"""llmirage size on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from llmirage_client.cli import main
+
+LOAD = ["--model", "llama-3.1-8b", "--weights", "bf16", "--isl", "500", "--osl", "40", "--requests", "60"]
+SLO = ["--slo", "ttft_p99<300ms, tpot_avg<15ms"]
+
+
+def size(*words: str) -> Result:
+    return CliRunner().invoke(main, ["size", *words])
+
+
+def test_the_answer_for_people_and_for_programs_is_the_same(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    words = [*LOAD, *SLO, "--gpus", "h100_sxm", "--request-rate", "10", "--html", str(page)]
+    shown, told = size(*words), size(*words, "--json")
+    assert (shown.exit_code, told.exit_code) == (0, 0), shown.output
+    tree = json.loads(told.stdout)
+    answer = tree["answer"]
+    first = f"{answer['instances']} x h100_sxm TP{answer['tp']} bf16: {answer['gpus']} GPU"
+    assert first in shown.stdout
+    assert "simulations of" in shown.stdout
+    assert "mercatus-ai.com" in shown.stdout
+    assert first in page.read_text()
+    for objective in answer["objectives"]:
+        assert objective["value"] < objective["limit"]
+        assert objective["proof"] in ("safe", "marginal", "not proven")
+
+
+def test_prices_of_ones_own_decide(tmp_path: Path) -> None:
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("h100: 1.0\nb200_sxm: 100\n")
+    words = [*LOAD, *SLO, "--gpus", "b200_sxm,h100_sxm", "--request-rate", "5", "--price", str(prices), "--json"]
+    cheap = json.loads(size(*words).stdout)
+    assert cheap["answer"]["gpu"] == "h100_sxm"
+    assert cheap["answer"]["usd_per_h"] == cheap["answer"]["gpus"] * 1.0
+    prices.write_text("h100: 100\nb200_sxm: 1.0\n")
+    assert json.loads(size(*words).stdout)["answer"]["gpu"] == "b200_sxm"
+
+
+def test_a_bad_price_file_is_told_line_by_line(tmp_path: Path) -> None:
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("h100: cheap\nh1000: 2\nb200: -1\n")
+    refused = size(*LOAD, *SLO, "--request-rate", "5", "--price", str(prices))
+    assert refused.exit_code == 2
+    assert [f"prices.yaml:{line}:" in refused.output for line in (1, 2, 3)] == [True] * 3
+
+
+def test_what_a_cluster_carries() -> None:
+    told = size(*LOAD, *SLO, "--gpus", "h100_sxm", "--tps", "1,2", "--instances", "1", "--max-rate", "--json")
+    assert told.exit_code == 0, told.output
+    carried = json.loads(told.stdout)["carried"]
+    assert {one["tp"] for one in carried} == {1, 2}
+    assert carried[0]["per_gpu"] >= carried[1]["per_gpu"]
+    assert all(one["binding"]["amount"] > one["amount"] for one in carried)
+    shown = size(*LOAD, *SLO, "--gpus", "h100_sxm", "--tps", "1", "--instances", "1", "--max-rate")
+    assert "per GPU: req/s" in shown.stdout
+
+
+def test_nothing_meets_what_nothing_can() -> None:
+    outcome = size(*LOAD, "--slo", "ttft_p99<1ms", "--gpus", "h100_sxm", "--request-rate", "5")
+    assert outcome.exit_code == 1
+    assert "Nothing meets the objectives." in outcome.stdout
+    assert "The nearest was h100_sxm TP8 bf16: ttft_p99<1ms came to " in " ".join(outcome.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--request-rate", "inf"], "a load without end has no answer"),
+        (["--request-rate", "3", "--concurrency", "3"], "by --request-rate or by --concurrency"),
+        ([], "say how much traffic there is"),
+        (["--request-rate", "3", "--gpus", "h1000"], "unknown GPU 'h1000'"),
+        (["--request-rate", "3", "--tps", "3"], "no deployment is possible"),
+        (["--request-rate", "3", "--max-rate"], "leave --request-rate out"),
+        (["--request-rate", "3", "--isl", "0"], "isl"),
+        (["--request-rate", "3", "--goal", "cost", "--gpus", "mi350x"], "the price of mi350x is not known"),
+    ],
+)
+def test_input_that_makes_no_sense_is_refused(words: list[str], told: str) -> None:
+    outcome = size(*LOAD, *SLO, *words)
+    assert outcome.exit_code == 2, outcome.output
+    assert told in outcome.output
+    assert "Traceback" not in outcome.output
+
+
+@pytest.mark.parametrize(
+    ("cluster", "words", "told"),
+    [
+        ("bundled:disaggregated", ["--request-rate", "3"], "a grid over prefill.instances and decode.instances"),
+        ("bundled:disaggregated", ["--max-rate", "--tps", "2", "--instances", "3"], "--tps, --instances: the cluster has"),
+        ("bundled:heterogeneous", ["--max-rate"], "the pools serve several models"),
+    ],
+)
+def test_several_pools_are_refused_with_what_to_use_instead(cluster: str, words: list[str], told: str) -> None:
+    outcome = size(*LOAD[4:], *SLO, "--cluster", cluster, *words)
+    assert outcome.exit_code == 2, outcome.output
+    assert told in outcome.output
+    assert "--max-rate" in outcome.output
+
+
+def test_pools_carry_what_they_carry_as_they_are_with_the_price_of_all_their_gpus(tmp_path: Path) -> None:
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("h100: 3.6\n")
+    words = [*LOAD[4:], *SLO, "--cluster", "bundled:disaggregated", "--max-rate", "--price", str(prices), "--json"]
+    told = json.loads(size(*words).stdout)
+    (carried,) = told["carried"]
+    assert told["model"] == "Qwen/Qwen3-32B"
+    assert carried["instances"] == 3
+    tokens_per_s = carried["figures"]["output_tok_per_s"]
+    assert carried["usd_per_m_output_tokens"] == pytest.approx(4 * 3.6 / 3600 * 1e6 / tokens_per_s)
+
+
+def test_one_pool_is_the_cluster_itself(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text("pools:\n  - {name: only, model: llama-3.1-8b, gpu: h100_sxm, weights: bf16, instances: 2, tp: 4}\n")
+    words = [*LOAD[4:], *SLO, "--tps", "1,2", "--max-rate", "--json"]
+    pooled = json.loads(size(*words, "--cluster", str(file)).stdout)["carried"]
+    plain = json.loads(size(*words, *LOAD[:4], "--gpus", "h100_sxm", "--instances", "2").stdout)["carried"]
+    assert [(one["tp"], one["instances"], one["amount"]) for one in pooled] == [
+        (one["tp"], one["instances"], one["amount"]) for one in plain
+    ]
+    assert pooled[0]["amount"] != pooled[1]["amount"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        (
+            "scale_on_queue: 2\nstart_up_s: 30\nmin_instances: 2\ninitial_instances: 3\n",
+            "Autoscaling (scale_on_...) is left",
+        ),
+        ("events:\n  - {at_s: 1, action: crash, instance: 3}\n", "events (crashes, stops and starts) are left out"),
+    ],
+)
+def test_what_comes_and_goes_is_left_out_and_that_is_said(lines: str, told: str, tmp_path: Path) -> None:
+    file, page = tmp_path / "cluster.yaml", tmp_path / "page.html"
+    file.write_text(f"instances: 4\n{lines}")
+    words = [*LOAD, *SLO, "--gpus", "h100_sxm", "--tps", "1", "--request-rate", "10"]
+    changing = size(*words, "--cluster", str(file), "--html", str(page))
+    assert changing.exit_code == 0, changing.output
+    assert f"Note: The cluster's {told}" in changing.stdout or f"Note: {told}" in changing.stdout
+    assert told in page.read_text() or told in page.read_text().replace("&#x27;", "'")
+    changing, steady = (json.loads(size(*words, *more, "--json").stdout) for more in (["--cluster", str(file)], []))
+    assert changing["answer"] == steady["answer"]
+    assert (len(changing["notes"]), steady["notes"]) == (1, [])
+
+
+def test_a_workload_with_times_is_sent_as_asked_and_that_is_said() -> None:
+    words = ["bundled:coding-agent", "--model", "llama-3.1-8b", "--gpus", "h100_sxm", "--tps", "1", *SLO]
+    refused = size(*words)
+    assert refused.exit_code == 2
+    assert "the file's own times are for `llmirage sweep`" in refused.output
+    told = json.loads(size(*words, "--concurrency", "2", "--requests", "60", "--json").stdout)
+    assert "says when its conversations arrive" in told["notes"][0]
+
+
+def test_objectives_that_say_nothing_are_told_together_with_unknown_gpus() -> None:
+    outcome = size(*LOAD, "--slo", "tfft<1, ttft<1", "--gpus", "h1000", "--request-rate", "3")
+    assert outcome.exit_code == 2
+    assert all(word in outcome.output for word in ("tfft", "say which statistic", "h1000"))
+
+
+@pytest.mark.parametrize("question", [["--request-rate", "5"], ["--max-rate"]])
+def test_a_long_search_says_what_it_looks_at_and_leaves_the_answer_alone(
+    question: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llmirage_client.simulate.progress.QUIET_S", -1.0)
+    monkeypatch.setattr("llmirage_client.report.progress.PLAIN_LINE_S", 0.0)
+    result = size(*LOAD, *SLO, "--gpus", "h100_sxm", "--tps", "1", *question, "--json")
+    assert "h100_sxm TP1: " in result.stderr
+    assert " requests, " in result.stderr
+    assert " of cluster time" in result.stderr
+    json.loads(result.stdout)
+
+
+def test_a_page_that_cannot_be_written_is_told_before_anything_is_worked_out(tmp_path: Path) -> None:
+    outcome = size(*LOAD, *SLO, "--request-rate", "5", "--html", str(tmp_path / "no" / "page.html"))
+    assert outcome.exit_code == 2
+    assert f"there is no folder {tmp_path / 'no'}" in outcome.output

@@ -1,0 +1,53 @@
+"""Simulated autoscaling: the same through both doors, seen over time, and paid for only while it is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from llmirage_client.load.options import RunOptions
+from llmirage_client.measure.cluster_series import read_cluster_series
+from llmirage_client.simulate.report import write_series
+from llmirage_client.simulate.simulation import Simulation, simulate
+from llmirage_client.simulator.engine import ClusterConfig
+from llmirage_client.workload.synthetic_load import synthetic_load
+
+
+def simulated(door: str = "direct", **settings: float) -> Simulation:
+    workload = synthetic_load("200:3000", "20:60", 60, turns="1", wait_s="0", shared_prefix_tokens=0, seed=1)
+    config = ClusterConfig(
+        model="llama-3.1-8b",
+        gpu="h100_sxm",
+        engine="vllm",
+        instances=4,
+        start_up_s=2.0,
+        scale_interval_s=1.0,
+        scale_down_after_s=3.0,
+        **settings,  # type: ignore[arg-type]
+    )
+    return simulate(config, workload, RunOptions(request_rate_per_s=6.0), door=door)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("rule", [{"scale_on_concurrency": 1.0}, {"scale_on_kv": 0.004}, {"scale_on_rate": 2.0}])
+def test_doors_agree(rule: dict[str, float]) -> None:
+    direct, memory = simulated("direct", **rule), simulated("memory", **rule)
+    ends = [np.sort(one.columns.last_s) for one in (direct, memory)]
+    np.testing.assert_array_equal(ends[0], ends[1])
+    assert direct.series is not None
+    assert direct.series.ready().max() > direct.series.ready().min()
+
+
+def test_only_what_is_there_is_paid_for(tmp_path: Path) -> None:
+    all_the_time, scaled = simulated(), simulated(scale_on_concurrency=1.0)
+    assert all_the_time.bill.gpu_hours == pytest.approx(4 * all_the_time.summary["duration_s"] / 3600)
+    assert scaled.bill.gpu_hours < 0.9 * all_the_time.bill.gpu_hours
+    assert scaled.summary["failed_requests"] == 0
+    assert scaled.series is not None
+    assert scaled.bill.gpu_hours >= scaled.summary["duration_s"] / 3600
+    write_series(scaled.series, tmp_path)
+    series = read_cluster_series(tmp_path)
+    assert series is not None
+    assert {"accepts requests", "starts up", "drains"} <= series.levels.keys()
+    assert (series.levels["accepts requests"][0] == 1.0).all()

@@ -1,0 +1,276 @@
+"""simulate(): what it returns, when it stops, and what it refuses."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from llmirage_client.cli import main
+from llmirage_client.load.options import RunOptions
+from llmirage_client.measure.cluster_series import read_cluster_series
+from llmirage_client.simulate.chrome_trace import write_trace
+from llmirage_client.simulate.simulation import DOORS, SimulationError, simulate
+from llmirage_client.simulate.summary import saturated
+from llmirage_client.simulate.token_rows import TokenRow
+from llmirage_client.simulate.window import Window
+from llmirage_client.simulator.engine import ClusterConfig, ConfigError
+from llmirage_client.workload.session import Session, Workload
+from llmirage_client.workload.synthetic_load import synthetic_load
+
+CLUSTER = ClusterConfig(model="meta-llama/Llama-3.1-8B", gpu="h100_sxm", instances=2)
+
+
+def test_the_summary_and_the_cluster_fit_together() -> None:
+    simulation = simulate(CLUSTER, synthetic_load(800, 100, 120, seed=1), RunOptions(request_rate_per_s=12.0, seed=1))
+    summary, series = simulation.summary, simulation.series
+    assert set(summary["ttft_ms"]) == {"mean", "p50", "p90", "p99"}
+    assert summary["requests"] == 120
+    assert summary["saturated"] is False
+    assert summary["gpus"] == 2
+    assert summary["output_tok_per_s"] == pytest.approx(120 * 100 / summary["duration_s"])
+    assert 0 < summary["utilisation"] <= 1
+    assert sum(summary["step_shares"].values()) == pytest.approx(1.0)
+    low, high = summary["usd_per_m_output_tokens"]
+    assert low == pytest.approx(1.99 * 2 * summary["duration_s"] / 3600 / (120 * 100 / 1e6))
+    assert low < high
+    assert summary["energy_kwh_at_tdp"] <= 2 * 700 * summary["duration_s"] / 3.6e6
+    assert series is not None
+    assert series.running.shape == (2, series.time_s.size)
+    assert (np.diff(series.time_s) >= 0).all()
+    assert series.running.max() > 1
+    assert (np.diff(series.busy_s) >= 0).all()
+
+
+def test_the_same_seed_gives_the_same_result_and_another_one_another() -> None:
+    workload = synthetic_load("100:900", "10:90", 50, seed=1)
+    one, two, three = (simulate(CLUSTER, workload, RunOptions(request_rate_per_s=9.0, seed=s)).summary for s in (5, 5, 6))
+    assert one == two
+    assert one != three
+
+
+def test_looking_at_the_cluster_changes_nothing() -> None:
+    workload = synthetic_load("100:900", "10:90", 50, seed=1)
+    plain, traced = (simulate(CLUSTER, workload, RunOptions(concurrency=9, seed=5), trace=t) for t in (False, True))
+    assert plain.summary == traced.summary
+    steps = traced.steps
+    assert len(steps) == 2
+    for spans in steps:
+        assert all(before.end_s <= after.start_s + 1e-12 for before, after in itertools.pairwise(spans))
+    prompt_tokens = sum(span.prompt_tokens * span.steps for spans in steps for span in spans)
+    cached = traced.columns.usage["usage_prompt_cache_read_tokens"].sum()
+    assert prompt_tokens == traced.columns.usage["usage_prompt_tokens"].sum() - cached
+
+
+def test_it_stops_at_the_given_time_and_says_so() -> None:
+    workload = synthetic_load(500, 50, 10, seed=1)
+    options = RunOptions(concurrency=4, benchmark_duration_s=1e9, seed=1)
+    simulation = simulate(CLUSTER, workload, options, max_time_s=20.0)
+    assert simulation.stopped is not None
+    assert "20 s" in simulation.stopped
+    assert simulation.result.cancelled
+    assert 15 < simulation.summary["duration_s"] <= 20
+
+
+def test_a_load_that_takes_no_time_is_told_and_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llmirage_shared.virtual_time.TURNS_AT_ONE_TIME", 5000)
+    instant = ClusterConfig(ttft_ms=0.0, itl_ms=0.0)
+    options = RunOptions(concurrency=1, benchmark_duration_s=10.0, seed=1)
+    with pytest.raises(SimulationError, match="takes no time"):
+        simulate(instant, synthetic_load(5, 1, 3, seed=1), options)
+
+
+def test_a_workload_without_requests_is_refused() -> None:
+    empty = Workload("made", "made", {"a": Session("a", ())}, ("a",))
+    with pytest.raises(SimulationError, match="no request"):
+        simulate(CLUSTER, empty, RunOptions())
+
+
+def test_a_cluster_that_cannot_be_is_refused_with_the_arithmetic() -> None:
+    with pytest.raises(ConfigError, match="does not fit"):
+        simulate(ClusterConfig(model="meta-llama/Llama-3.1-70B", gpu="l4"), synthetic_load(5, 5, 1), RunOptions())
+
+
+def test_saturation_is_seen_in_the_last_requests() -> None:
+    assert not saturated([])
+    assert not saturated([9.0] * 10 + [0.1] * 90)
+    assert saturated([0.1] * 90 + [9.0] * 10)
+    overloaded = simulate(CLUSTER, synthetic_load(4000, 400, 600, seed=1), RunOptions(request_rate_per_s=60.0, seed=1))
+    assert overloaded.summary["saturated"] is True
+
+
+def test_a_request_that_no_instance_has_room_for_fails_alone() -> None:
+    config = ClusterConfig(model="meta-llama/Llama-3.1-8B", gpu="h100_sxm", max_model_len=1000)
+    simulation = simulate(config, synthetic_load("100:2000", 20, 30, seed=2), RunOptions(concurrency=3, seed=2))
+    failed = simulation.summary["failed_requests"]
+    assert 0 < failed < 30
+    assert simulation.summary["requests"] == 30 - failed
+
+
+def test_a_crash_is_seen_and_survived() -> None:
+    from llmirage_server.config import EventConfig
+
+    event = EventConfig(at_s=2.0, action="crash", instance=0, restart_after_s=1.0)
+    config = ClusterConfig(model="meta-llama/Llama-3.1-8B", gpu="h100_sxm", instances=2, events=(event,))
+    simulation = simulate(config, synthetic_load(500, 100, 60, seed=1), RunOptions(request_rate_per_s=10.0, seed=1))
+    assert simulation.summary["requests"] == 60
+
+
+def test_the_trace_is_what_perfetto_reads(tmp_path: Path) -> None:
+    simulation = simulate(CLUSTER, synthetic_load(300, 20, 12, seed=1), RunOptions(concurrency=4, seed=1), trace=True)
+    path = tmp_path / "trace.json"
+    assert write_trace(path, simulation.steps, simulation.result.records) == 0
+    events = json.loads(path.read_text())["traceEvents"]
+    slices = [event for event in events if event["ph"] == "X"]
+    assert {event["pid"] for event in slices} == {1, 2, 3}
+    assert sum(event["name"].startswith("request_") for event in slices) == 12
+    assert all(event["dur"] >= 0 and event["ts"] >= 0 for event in slices)
+    lanes: dict[tuple[int, int], float] = {}
+    for event in (event for event in slices if event["name"].startswith("request_")):
+        lane = event["pid"], event["tid"]
+        assert event["ts"] >= lanes.get(lane, 0.0) - 0.01
+        lanes[lane] = event["ts"] + event["dur"]
+
+
+FLAGS = ["simulate", "--isl", "300", "--osl", "20", "--model", "llama-3.1-8b", "--gpu", "h100_sxm"]
+
+
+def test_the_command_prints_the_summary_alone() -> None:
+    result = CliRunner().invoke(main, [*FLAGS, "--requests", "20", "--concurrency", "4", "--json"])
+    assert result.exit_code == 0, result.output
+    summary = json.loads(result.stdout)
+    assert summary["requests"] == 20
+    assert summary["cached_token_share"] == 0.0
+
+
+def test_the_command_writes_what_a_run_writes(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    words = [*FLAGS, "--requests", "20", "--request-rate", "9", "--artifact-dir", str(folder)]
+    result = CliRunner().invoke(main, [*words, "--trace", str(tmp_path / "t.json")])
+    assert result.exit_code == 0, result.output
+    assert "Per output token (TPOT)" in result.stdout
+    assert "Cluster, means over time" in result.stdout
+    assert "USD per million output tokens" in result.stdout
+    assert len((folder / "profile_export.jsonl").read_text().splitlines()) == 20
+    series = read_cluster_series(folder)
+    assert series is not None
+    assert series.levels["running"].max() >= 1
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    assert any(event["name"].startswith("decode") for event in events)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "give a WORKLOAD"),
+        (["--isl", "5"], "give a WORKLOAD"),
+        (["--isl", "x", "--osl", "5"], "isl"),
+        (["--isl", "5", "--osl", "5", "--gpu", "h1000"], "h1000"),
+        (["--isl", "5", "--osl", "5", "--concurrency", "1,2"], "sweep"),
+        (["no-such-file.jsonl"], "no-such-file.jsonl"),
+        (["no-such-file.jsonl", "--isl", "5"], "--isl is for a load without a file"),
+    ],
+)
+def test_bad_input_is_told_in_one_message(words: list[str], told: str) -> None:
+    result = CliRunner().invoke(main, ["simulate", *words, "--json"])
+    assert result.exit_code == 2
+    assert told in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_the_command_says_that_it_was_stopped() -> None:
+    words = [*FLAGS, "--requests", "50", "--request-rate", "5", "--max-time", "3", "--json"]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 1
+    assert "3 s of the cluster's time are over" in result.stderr
+    assert 0 < json.loads(result.stdout)["requests"] < 50
+
+
+def test_requests_can_be_of_another_api_and_a_warm_up_does_not_count() -> None:
+    words = ["simulate", "bundled:dag-agent-team", "--model", "llama-3.1-8b", "--gpu", "h100_sxm", "--concurrency", "2"]
+    words += ["--num-conversations", "2", "--endpoint-type", "responses", "--warmup-request-count", "3", "--json"]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["requests"] == 24
+
+
+def test_a_simulation_can_be_stopped_and_reported() -> None:
+    stops: list[Callable[[str], None]] = []
+
+    def late(row: TokenRow) -> None:
+        if row.start_s > 3.0:
+            stops[0]("enough")
+
+    workload = synthetic_load(500, 50, 200, seed=1)
+    options = RunOptions(request_rate_per_s=10.0, seed=1)
+    simulation = simulate(CLUSTER, workload, options, stoppable=stops.append, window=Window(0, 200, late))
+    assert simulation.stopped == "enough"
+    assert 10 < simulation.summary["requests"] < 50
+
+
+def test_files_that_cannot_be_written_are_told_before_anything_is_worked_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("it was simulated")
+
+    monkeypatch.setattr("llmirage_client.simulate.simulation.simulate", never)
+    (tmp_path / "file").write_text("")
+    places = ["--artifact-dir", str(tmp_path / "file" / "below"), "--trace", str(tmp_path / "no" / "t.json")]
+    result = CliRunner().invoke(main, [*FLAGS, *places])
+    assert result.exit_code == 2
+    assert f"{tmp_path / 'file'} is not a folder" in result.stderr
+    assert f"there is no folder {tmp_path / 'no'}" in result.stderr
+
+
+def test_what_was_worked_out_is_shown_though_files_fail_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("llmirage_client.report.files.write_artifacts", full)
+    result = CliRunner().invoke(main, [*FLAGS, "--requests", "5", "--artifact-dir", str(tmp_path / "out"), "--json"])
+    assert result.exit_code == 1
+    assert "No space left" in result.stderr
+    assert json.loads(result.stdout)["requests"] == 5
+
+
+def test_progress_is_told_by_requests_and_cluster_time_at_every_door() -> None:
+    workload = synthetic_load(300, 60, 40, seed=1)
+    for door in DOORS:
+        told: list[tuple[int, float]] = []
+        options = RunOptions(request_rate_per_s=8.0, seed=1)
+        simulate(CLUSTER, workload, options, door=door, on_progress=lambda over, now: told.append((over, now)))  # noqa: B023
+        assert len(told) > 10
+        assert told == sorted(told)
+        assert 30 < told[-1][0] <= 40
+
+
+def test_a_long_simulation_says_how_far_it_is_and_a_short_one_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = [*FLAGS, "--requests", "60", "--request-rate", "10", "--json"]
+    assert CliRunner().invoke(main, command).stderr == ""
+    monkeypatch.setattr("llmirage_client.simulate.progress.QUIET_S", -1.0)
+    monkeypatch.setattr("llmirage_client.report.progress.PLAIN_LINE_S", 0.0)
+    long = CliRunner().invoke(main, command)
+    assert " of 60 requests, " in long.stderr
+    assert " s of cluster time, 0:00 here" in long.stderr
+    assert json.loads(long.stdout)["requests"] == 60
+
+
+@pytest.mark.parametrize("option", ["--max-time", "--benchmark-duration", "--duration", "--arrival-smoothness"])
+def test_nan_is_no_number_of_seconds(option: str) -> None:
+    refused = CliRunner().invoke(main, [*FLAGS, "--request-rate", "5", option, "nan"])
+    assert refused.exit_code == 2
+    assert f"Invalid value for '{option}'" in refused.output
+    assert "nan is not a number" in refused.output
+
+
+def test_why_requests_failed_is_said_beside_the_json() -> None:
+    failed = CliRunner().invoke(main, [*FLAGS, "--requests", "7", "--max-model-len", "310", "--json"])
+    assert failed.exit_code == 1
+    assert json.loads(failed.stdout)["failed_requests"] == 7
+    assert "7 of 7 requests failed: a request of 300 prompt and 20 output tokens can never finish" in failed.stderr

@@ -1,0 +1,66 @@
+"""First, second and last tokens and all gaps, worked out together, against each request by itself."""
+
+from __future__ import annotations
+
+from array import array
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llmirage_client.simulate.token_rows import TokenRow
+from llmirage_client.simulate.token_times import TokenTimes
+from llmirage_client.simulator.engine import Request
+from llmirage_shared.statistics import summarize
+
+STEPS = [
+    array("d", np.cumsum(np.linspace(0.01, 0.3, 40) ** (1 + kind))) for kind in range(3)
+]  # ends, of three rows of steps
+
+
+@st.composite
+def rows(draw: Any) -> list[TokenRow]:
+    """Requests with some spans that follow each other, with tokens that were told, with both or with none."""
+    made = []
+    for number in range(draw(st.integers(0, 6))):
+        request = Request(number, np.zeros(3, dtype=np.int32), np.zeros(90, dtype=np.int32))
+        row = TokenRow(None, 0, request, 0.0, 0.0, True)  # type: ignore[arg-type]
+        now = 0.0
+        for _ in range(draw(st.integers(0, 3))):
+            ends_s = draw(st.sampled_from(STEPS))
+            first = int(np.searchsorted(ends_s, now, side="right"))
+            if first < len(ends_s):
+                last = min(first + draw(st.sampled_from([0, 0, 1, 9])), len(ends_s) - 1)
+                request.spans.append((ends_s, first, last))
+                now = ends_s[last]
+        if draw(st.integers(0, 4)) == 0:
+            row.token_s += [now + 1.0, now + 1.5, now + 1.5]  # the last two from one step
+        made.append(row)
+    return made
+
+
+@settings(max_examples=150, deadline=None)
+@given(rows(), st.lists(st.booleans(), min_size=6, max_size=6))
+def test_all_together_as_each_by_itself(rows: list[TokenRow], chosen: list[bool]) -> None:
+    times = TokenTimes(rows)
+    gaps = []
+    for place, row in enumerate(rows):
+        alone = row.arrivals.tolist()
+        together = (times.first_s[place], times.second_s[place], times.last_s[place])
+        padded = [*alone, np.nan, np.nan]
+        assert together == pytest.approx((padded[0], padded[1], alone[-1] if alone else np.nan), abs=0.0, nan_ok=True)
+        assert times.events[place] == len(alone)
+        if chosen[place]:
+            gaps += [1e3 * (later - earlier) for earlier, later in pairwise(alone)]
+    summary = times.gaps_ms(np.array(chosen[: len(rows)], dtype=bool))
+    if not gaps:
+        assert summary is None
+    else:
+        assert summary is not None
+        wanted = summarize(gaps)
+        assert wanted is not None
+        for name in ("avg", "p50", "p90", "p99", "min", "max", "count"):
+            assert getattr(summary, name) == pytest.approx(getattr(wanted, name), rel=1e-9)

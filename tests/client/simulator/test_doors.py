@@ -1,0 +1,184 @@
+"""The same workload and seed through the direct and the memory door: the same token times, bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmirage_client.load.options import RunOptions
+from llmirage_client.simulate.simulation import Door, simulate
+from llmirage_client.simulator.engine import ClusterConfig
+from llmirage_client.workload.registry import load
+from llmirage_client.workload.session import Branch, Session, TokenSpec, Turn, Workload
+from llmirage_client.workload.synthetic_load import synthetic_load
+
+WORKLOADS = Path(__file__).parents[3] / "workloads"
+
+
+def told(door: Door, workload: Workload, options: RunOptions, **settings: Any) -> dict[Any, Any]:
+    """What a client saw of every request."""
+    config = ClusterConfig(model="meta-llama/Llama-3.1-8B", gpu="h100_sxm", **settings)
+    result = simulate(config, workload, options, door=door).result
+    seen = {}
+    for record in result.records:
+        exchange = record.exchange
+        usage = exchange.usage or {}
+        counts = usage.get("prompt_tokens"), usage.get("completion_tokens")
+        place = record.session_num, record.conversation_id, record.turn_index
+        seen[place] = exchange.start_s, exchange.token_s, counts, exchange.error and exchange.error.message
+    return seen
+
+
+def both(workload: Workload, options: RunOptions, **settings: Any) -> dict[Any, Any]:
+    direct = told("direct", workload, options, **settings)
+    assert direct == told("memory", workload, options, **settings)
+    return direct
+
+
+@pytest.mark.parametrize("router", ["prefix", "kv_aware", "least_loaded"])
+def test_lengths_alone(router: str) -> None:
+    workload = synthetic_load("200:1500", "5:60", 40, turns="1:4", wait_s=0.3, seed=4)
+    seen = both(workload, RunOptions(concurrency=6, seed=4), instances=3, router=router)
+    assert len(seen) == 40
+    assert all(len(stamps) == counts[1] for _, stamps, counts, _ in seen.values())
+
+
+def test_lengths_at_a_rate_with_memory_that_runs_out() -> None:
+    workload = synthetic_load("300:900", "60:200", 30, seed=2)
+    options = RunOptions(request_rate_per_s=60.0, seed=2)
+    both(workload, options, num_gpu_blocks_override=220, max_model_len=1400)
+
+
+def test_token_ids() -> None:
+    workload = synthetic_load(300, "3:30", 16, turns=4, shared_prefix_tokens=120, seed=1)
+    seen = both(workload, RunOptions(concurrency=3, seed=1), instances=2)
+    assert any(counts[0] > 300 for _, _, counts, _ in seen.values())
+
+
+@pytest.mark.parametrize("engine", ["sglang", "trtllm"])
+def test_engines_whose_steps_are_followed_one_by_one(engine: str) -> None:
+    workload = synthetic_load("100:800", "2:40", 20, turns=2, seed=5)
+    both(workload, RunOptions(concurrency=5, seed=5), engine=engine)
+
+
+@pytest.mark.parametrize("name", ["dag-agent-team.jsonl", "mixed-flat-agentic.jsonl"])
+def test_bundled_files(name: str) -> None:
+    workload = load(str(WORKLOADS / name), None, {}, {})
+    options = RunOptions(seed=3, concurrency=None if workload.timed else 3, fixed_schedule=workload.timed, request_count=40)
+    assert len(both(workload, options, instances=2)) > 10
+
+
+@pytest.mark.parametrize("api", ["chat", "completions", "responses", "messages"])
+@pytest.mark.parametrize("streaming", [True, False])
+def test_every_api(api: Any, streaming: bool) -> None:
+    workload = load(str(WORKLOADS / "dag-agent-team.jsonl"), None, {}, {})
+    options = RunOptions(seed=3, concurrency=3, request_count=20, endpoint_type=api, streaming=streaming)
+    seen = both(workload, options, instances=2)
+    assert all(stamps and error is None for _, stamps, _, error in seen.values())
+
+
+def test_tool_calls_and_forks() -> None:
+    tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+    ask = {"role": "user", "content": "Please call the tool and look."}
+    parent = Session(
+        "parent",
+        (
+            Turn((ask,), max_tokens=40, tools=(tool,), branches=(Branch("parent:0", "fork", ("child",), join_at=1),)),
+            Turn(({"role": "user", "content": "And now?"},), max_tokens=25),
+        ),
+    )
+    child = Session("child", (Turn(({"role": "user", "content": "Go on."},), max_tokens=30),))
+    workload = Workload("made", "made", {"parent": parent, "child": child}, ("parent",))
+    assert len(both(workload, RunOptions(num_conversations=3, concurrency=2, seed=1, tool_results="fitted"))) == 9
+
+
+def test_speculative_decoding() -> None:
+    workload = synthetic_load(400, 60, 12, seed=6)
+    settings = {"num_speculative_tokens": 3, "acceptance_rate": 0.7, "speculative_method": "draft_model"}
+    settings["draft_model"] = "meta-llama/Llama-3.2-1B"
+    both(workload, RunOptions(concurrency=4, seed=6), **settings)
+
+
+def test_requests_that_fail_leave_the_others_as_they_are() -> None:
+    workload = synthetic_load("100:500", "5:60", 60, turns=4, seed=7)
+    config = {"max_model_len": 1200}
+    doors: tuple[Door, Door] = ("direct", "memory")
+    seen = [told(door, workload, RunOptions(concurrency=4, seed=7), **config) for door in doors]
+    direct, memory = (
+        {place: (start_s, stamps, bool(error)) for place, (start_s, stamps, _, error) in s.items()} for s in seen
+    )
+    assert direct == memory
+    assert 0 < sum(failed for _, _, failed in direct.values()) < 60
+
+
+def test_forks_of_token_counts_share_what_came_before() -> None:
+    def turn(tokens: int, *branches: Branch) -> Turn:
+        return Turn(tokens=TokenSpec(tokens, 20), branches=branches)
+
+    parent = Session("parent", (turn(400, Branch("parent:0", "fork", ("one", "two"), join_at=1)), turn(700)), mode="tokens")
+    children = {name: Session(name, (turn(600), turn(900)), mode="tokens") for name in ("one", "two")}
+    workload = Workload("made", "made", {"parent": parent, **children}, ("parent",))
+    both(workload, RunOptions(num_conversations=3, concurrency=2, seed=1), instances=2)
+    config = ClusterConfig(model="meta-llama/Llama-3.1-8B", gpu="h100_sxm")
+    result = simulate(config, workload, RunOptions(num_conversations=1, seed=1)).result
+    cached = {
+        (record.conversation_id, record.turn_index): record.exchange.usage["prompt_tokens_details"]["cached_tokens"]
+        for record in result.records
+        if record.exchange.usage
+    }
+    assert cached == {
+        ("parent", 0): 0,
+        ("one", 0): 420,
+        ("two", 0): 420,
+        ("one", 1): 620,
+        ("two", 1): 620,
+        ("parent", 1): 420,
+    }
+
+
+@pytest.mark.parametrize("load", [{"request_rate_per_s": 12.0}, {"concurrency": 8}])
+def test_the_cluster_looks_the_same_through_both_doors(load: dict[str, Any]) -> None:
+    workload = synthetic_load("200:900", "20:120", 60, turns="1:3", wait_s=0.4, seed=1)
+    config = ClusterConfig(model="meta-llama/Llama-3.1-8B", gpu="h100_sxm", instances=2, num_gpu_blocks_override=120)
+    options = RunOptions(seed=1, **load)
+    direct, memory = (simulate(config, workload, options, door=door, trace=True) for door in ("direct", "memory"))
+    one, two = direct.series, memory.series
+    assert one is not None
+    assert two is not None
+    for name in ("time_s", "running", "waiting", "hit_tokens", "query_tokens", "preemptions"):
+        assert (getattr(one, name) == getattr(two, name)).all(), name
+    assert one.preemptions.max() > 0
+    assert two.busy_s[:, -1] == pytest.approx(one.busy_s[:, -1])
+    for name in ("kv_used", "cached"):  # behind by the steps of one run of decoding, see Cluster.readings
+        assert getattr(two, name) == pytest.approx(getattr(one, name), abs=0.2), name
+    for name in ("saturated", "preemptions", "energy_kwh_at_tdp", "instances_ready", "gpu_hours", "utilisation"):
+        assert memory.summary[name] == pytest.approx(direct.summary[name]), name
+    for plain, merged in zip(memory.steps, direct.steps, strict=True):
+        assert sum(span.steps for span in plain) == sum(span.steps for span in merged)
+        assert (plain[0].start_s, plain[-1].end_s) == (merged[0].start_s, pytest.approx(merged[-1].end_s))
+
+
+def test_a_run_that_is_stopped_looks_the_same_too() -> None:
+    workload = synthetic_load(2000, 400, 200, seed=1)
+    config = ClusterConfig(model="meta-llama/Llama-3.1-8B", gpu="h100_sxm")
+    options = RunOptions(seed=1, request_rate_per_s=40.0)
+    direct, memory = (simulate(config, workload, options, door=door, max_time_s=3.9) for door in ("direct", "memory"))
+    assert direct.series is not None
+    assert memory.series is not None
+    assert (direct.series.time_s == memory.series.time_s).all()
+    assert (direct.series.waiting == memory.series.waiting).all()
+    assert memory.summary["saturated"] is direct.summary["saturated"]
+
+
+def test_instances_come_and_go_alike() -> None:
+    workload = synthetic_load(1000, 200, 150, seed=1)
+    scaled = {"scale_on_queue": 4.0, "min_instances": 1, "start_up_s": 2.0, "instances": 3}
+    config = ClusterConfig(model="meta-llama/Llama-3.1-8B", gpu="h100_sxm", **scaled)
+    options = RunOptions(seed=1, request_rate_per_s=40.0)
+    direct, memory = (simulate(config, workload, options, door=door) for door in ("direct", "memory"))
+    assert direct.series is not None
+    assert memory.series is not None
+    assert (direct.series.phase == memory.series.phase).all()
+    assert memory.summary["gpu_hours"] == direct.summary["gpu_hours"]

@@ -1,0 +1,161 @@
+"""size: the cheapest deployment, and what must hold of it whatever the noise of single simulations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from llmirage_client.load.options import RunOptions
+from llmirage_client.measure.slo import parse_slo
+from llmirage_client.simulator.deployments import Bounds, Lengths, Shape, shapes
+from llmirage_client.simulator.engine import ClusterConfig, ConfigError
+from llmirage_client.size.max_rate import max_rates
+from llmirage_client.size.sizing import Goal, Sizing, size
+from llmirage_client.size.traffic import Kind, Traffic, synthetic_source
+from llmirage_client.size.trial import Trials
+
+BASE = ClusterConfig(model="meta-llama/Llama-3.1-8B", gpu="h100_sxm", weights="bf16")
+PRICES = {"h100_sxm": 3.0, "b200_sxm": 7.0}
+SHAPES = [Shape("h100_sxm", None, "bf16", 1), Shape("h100_sxm", None, "bf16", 2), Shape("b200_sxm", None, "bf16", 1)]
+NOISY = 40  # requests: few enough for percentiles to jump
+
+
+def trials(
+    slo: str, amount: float, kind: Kind = "request_rate", requests: int = NOISY, lengths: tuple[str, str] = ("1000", "60")
+) -> Trials:
+    source = synthetic_source(*lengths, "1", "0", 0, 0)
+    return Trials(Traffic(source, kind, amount, RunOptions(seed=0)), parse_slo(slo), requests)
+
+
+def sized(
+    slo: str, amount: float, tried: Sequence[Shape] = SHAPES, kind: Kind = "request_rate", goal: Goal = "cost"
+) -> Sizing:
+    return size(BASE, tried, (), trials(slo, amount, kind), PRICES, goal=goal, max_gpus=10_000, runners_up=0)
+
+
+def cost(sizing: Sizing) -> float:
+    return math.inf if sizing.answer is None else sizing.answer.usd_per_h or 0.0
+
+
+SLOS = st.tuples(st.integers(30, 90), st.integers(6, 20))
+FEW = settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@FEW
+@given(SLOS, st.sampled_from([3.0, 11.0, 40.0]))
+def test_doubling_the_traffic_never_needs_fewer_gpus(limits: tuple[int, int], rate: float) -> None:
+    slo = f"ttft_p95<{limits[0]}ms, tpot_mean<{limits[1]}ms"
+    one, two = (sized(slo, amount, SHAPES[:2], goal="gpus") for amount in (rate, 2 * rate))
+    if two.answer is not None:
+        assert one.answer is not None
+        assert one.answer.gpus <= two.answer.gpus
+
+
+@FEW
+@given(SLOS, st.integers(0, 40), st.integers(0, 8), st.sampled_from([5.0, 30.0]))
+def test_a_stricter_objective_never_costs_less(limits: tuple[int, int], ttft_ms: int, tpot_ms: int, rate: float) -> None:
+    strict = f"ttft_p95<{limits[0]}ms, tpot_mean<{limits[1]}ms"
+    lax = f"ttft_p95<{limits[0] + ttft_ms}ms, tpot_mean<{limits[1] + tpot_ms}ms"
+    assert cost(sized(lax, rate)) <= cost(sized(strict, rate))
+
+
+def test_large_traffic_is_judged_by_a_slice_and_stays_monotone() -> None:
+    answers = [sized("ttft_p95<200ms", amount, SHAPES[:1]).answer for amount in (600.0, 1200.0)]
+    assert all(answer is not None and answer.fit.sliced for answer in answers)
+    few, many = (answer.gpus for answer in answers if answer is not None)
+    assert few <= many <= 2 * few
+
+
+def test_the_answer_is_the_cheapest_of_all_that_do() -> None:
+    sizing = sized("ttft_p95<200ms, tpot_mean<15ms", 12.0)
+    assert sizing.answer is not None
+    assert sizing.answer.fit.trial.met
+    assert sizing.answer.usd_per_h == PRICES[sizing.answer.fit.shape.gpu] * sizing.answer.gpus
+    alone = [sized("ttft_p95<200ms, tpot_mean<15ms", 12.0, [shape]) for shape in SHAPES]
+    assert cost(sizing) == min(map(cost, alone))
+
+
+def test_what_one_user_alone_misses_is_not_simulated() -> None:
+    sizing = sized("ttft_p99<1ms", 5.0)
+    assert sizing.answer is None
+    assert sizing.simulations == 0
+    assert len(sizing.given_up) == len(SHAPES)
+    need = sizing.given_up[0]
+    assert need.reason.startswith("one user alone: ttft_p99<1ms cannot be met, at best it is ")
+    assert need.nearest is not None
+    assert need.nearest.load > 1
+
+
+def test_more_gpus_than_allowed_are_no_answer() -> None:
+    sizing = size(BASE, SHAPES[:1], (), trials("ttft_p99<300ms", 500.0), PRICES, goal="gpus", max_gpus=4)
+    assert sizing.answer is None
+    assert sizing.left[0][0] == SHAPES[0]
+    assert sizing.left[0][1] > 4
+    assert sizing.simulations == 0
+
+
+def test_users_at_once_need_no_rate() -> None:
+    sizing = sized("tpot_mean<12ms", 48, SHAPES[:1], "concurrency", "gpus")
+    assert sizing.answer is not None
+    assert 1 <= sizing.answer.gpus <= 8
+
+
+@pytest.mark.parametrize("slo", ["ttft_p95<60ms", "ttft_p95<120ms"])
+def test_the_most_a_cluster_carries_meets_and_the_next_rung_misses(slo: str) -> None:
+    found = max_rates(BASE, SHAPES[:1], (), trials(slo, 1.0), 1).carried[0]
+    assert found.trial is not None
+    assert found.trial.met
+    assert found.beyond is not None
+    assert not found.beyond.met
+    assert found.beyond.amount == pytest.approx(found.trial.amount * 1.02, rel=0.01)
+
+
+def test_a_stricter_objective_is_never_carried_further() -> None:
+    strict, lax = (
+        max_rates(BASE, SHAPES[:1], (), trials(slo, 1.0), 2).carried[0].trial for slo in ("ttft_p95<60ms", "ttft_p95<90ms")
+    )
+    assert strict is not None
+    assert lax is not None
+    assert strict.amount <= lax.amount
+
+
+def test_overload_without_a_limit_on_waiting_is_no_answer() -> None:
+    """Every request is answered in the end, at a fair pace: but more and more of them wait."""
+    few = trials("tpot_p99<10s", 25.0, requests=400, lengths=("2000", "100"))
+    config = SHAPES[0].config(BASE, 1)
+    carried = few.bounds(config).most_requests_per_s(Lengths(2000, 2000, 100))
+    assert carried is not None
+    assert "does not keep up" in few.run(config, 1.5 * carried).reason
+
+
+def test_bounds_are_never_beaten() -> None:
+    for shape in SHAPES:
+        config = shape.config(BASE, 1)
+        bounds = Bounds(config)
+        trial = trials("ttft_p99<100s", 1.0, "concurrency").run(config, 1)
+        ttft_s, tpot_s = bounds.ttft_s(1000, 1000), bounds.tpot_s(1000)
+        assert ttft_s is not None
+        assert tpot_s is not None
+        assert ttft_s * 1e3 <= trial.figures["ttft_ms"]["p50"] <= 1.2 * ttft_s * 1e3
+        assert tpot_s * 1e3 <= trial.figures["tpot_ms"]["p50"] <= 1.2 * tpot_s * 1e3
+
+
+def test_shapes_are_those_that_fit() -> None:
+    possible, refused = shapes(ClusterConfig(model="meta-llama/Llama-3.1-70B"), ["h100_sxm"], weights=["bf16"])
+    assert [shape.tp for shape in possible] == [2, 4, 8]
+    assert [one.shape.tp for one in refused] == [1]
+    assert "does not fit" in refused[0].reason
+    experts, _ = shapes(ClusterConfig(model="deepseek-ai/DeepSeek-R1"), ["b200_sxm"], weights=["auto"])
+    assert {shape.split for shape in experts} >= {"TP8", "TP8 EP8", "TP1 DP8 EP8"}
+    deep, _ = shapes(ClusterConfig(model="deepseek-ai/DeepSeek-R1"), ["h100_sxm"], weights=["auto"])
+    assert [shape.split for shape in deep] == ["TP8 PP2 EP8"]
+
+
+def test_unknown_gpus_are_told_together() -> None:
+    with pytest.raises(ConfigError) as caught:
+        shapes(BASE, ["h1000", "b2000"])
+    assert len(caught.value.problems) == 2

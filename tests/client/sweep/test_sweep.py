@@ -1,0 +1,307 @@
+"""Studies: the points of a file, what is refused, results on disk, and carrying on where a study was stopped."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from llmirage_client.cli import main
+from llmirage_client.sweep.executors import Here, Processes, WorkerDied
+from llmirage_client.sweep.file import Study, StudyError, read_study
+from llmirage_client.sweep.point import problems_of
+from llmirage_client.sweep.sweep import sweep
+
+STUDY = """\
+name: two GPUs
+model: llama-3.1-8b
+weights: bf16
+instances: 1
+isl: 200
+osl: 20
+requests: 20
+slo: ttft_p99<5s
+grid:
+  gpu: [h100_sxm, b200_sxm]
+  tp: [1, 3]
+  request_rate: {slow: 2, fast: 8}
+"""
+
+
+def study_of(tmp_path: Path, text: str = STUDY) -> Study:
+    path = tmp_path / "study.yaml"
+    path.write_text(text)
+    return read_study(str(path))
+
+
+class Counting(Here):
+    """Stops after so many."""
+
+    def __init__(self, most: int = 1000) -> None:
+        self.worked = 0
+        self._most = most
+
+    def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+        for pair in super().map(function, items):
+            self.worked += 1
+            yield pair
+            if self.worked == self._most:
+                raise KeyboardInterrupt
+
+
+def test_every_combination_is_a_point(tmp_path: Path) -> None:
+    study = study_of(tmp_path)
+    assert study.varied == ["gpu", "tp", "request_rate"]
+    assert [tuple(point.varied.values()) for point in study.points[:3]] == [
+        ("h100_sxm", "1", "slow"),
+        ("h100_sxm", "1", "fast"),
+        ("h100_sxm", "3", "slow"),
+    ]
+    assert len(study.points) == 8
+    last = study.points[-1]
+    assert last.load["request_rate"] == 8.0
+    assert last.config is not None
+    assert (last.config.gpu, last.config.tensor_parallel_size, last.config.weights) == ("b200_sxm", 3, "bf16")
+
+
+def test_points_have_what_is_said_of_them_and_every_combination(tmp_path: Path) -> None:
+    text = """\
+isl: 10
+osl: 5
+seed: 3
+points:
+  - {router: random, concurrency: 2}
+  - {name: best, concurrency: 4}
+grid:
+  instances: [2, 3]
+"""
+    points = study_of(tmp_path, text).points
+    assert [point.name for point in points] == [
+        "router random, concurrency 2, instances 2",
+        "router random, concurrency 2, instances 3",
+        "point best, instances 2",
+        "point best, instances 3",
+    ]
+    config = points[1].config
+    assert config is not None
+    assert (config.router, config.instances, config.seed) == ("random", 3, 3)
+
+
+def test_one_pool_of_a_cluster_and_its_events_can_be_varied(tmp_path: Path) -> None:
+    text = """\
+cluster: bundled:disaggregated
+isl: 100
+osl: 10
+grid:
+  decode.instances: [1, 3]
+  events:
+    calm: []
+    crash: [{at_s: 1, action: crash, pool: decode, instance: 0, restart_after_s: 5}]
+"""
+    from llmirage_client.simulator.cluster_settings import read_cluster_file
+
+    pools = [pool["name"] for pool in read_cluster_file("bundled:disaggregated")["pools"]]
+    text = text.replace("decode", pools[-1])
+    points = study_of(tmp_path, text).points
+    assert [point.varied["events"] for point in points] == ["calm", "crash", "calm", "crash"]
+    configs = [point.config for point in points if point.config is not None]
+    assert [config.pools[-1].instances for config in configs] == [1, 1, 3, 3]
+    assert [len(config.events) for config in configs] == [0, 1, 0, 1]
+
+
+def test_all_that_is_wrong_is_told_at_once_with_its_line(tmp_path: Path) -> None:
+    wrong = "isl: 0\nrequest_rate: .inf\nslo: ttft<1\n"
+    text = f"modell: x\n{wrong}grid:\n  tp: 4\n  gpu: [h100_sxm, h100_sxm, h10]\n  rooter: [a]\n"
+    with pytest.raises(StudyError) as first:
+        study_of(tmp_path, text)
+    told = [problem.removeprefix(str(tmp_path / "study.yaml")) for problem in first.value.problems]
+    assert told == [
+        ":1: modell: unknown key (did you mean 'model'?)",
+        ":6: tp: must be a list of values, or a block that names each of them",
+        ":7: gpu: has h100_sxm twice",
+        ":8: rooter: unknown key (did you mean 'router'?)",
+    ]
+    fixed = f"{wrong}grid:\n  gpu: [h100_sxm, h10]\n"
+    with pytest.raises(StudyError) as second:
+        study_of(tmp_path, fixed)
+    told = [problem.removeprefix(str(tmp_path / "study.yaml")) for problem in second.value.problems]
+    assert [": ".join(line.split(": ")[:2]) for line in told] == [
+        ":1: isl",
+        ":2: request_rate",
+        ":3: slo",
+        ":5: gpu",
+    ]
+    assert "a load is never infinite" in told[1]
+
+
+def test_an_impossible_deployment_is_refused_and_the_study_goes_on(tmp_path: Path) -> None:
+    result = sweep(study_of(tmp_path), Here(), tmp_path / "out", "1")
+    assert [row.status for row in result.rows] == ["ok", "ok", "refused", "refused"] * 2
+    assert "tp 3 does not divide" in result.rows[2].reason
+    assert result.rows[0].figures["requests"] == 20
+    assert result.rows[0].figures["slo_met"] is True
+
+
+def test_it_carries_on_where_it_was_stopped(tmp_path: Path) -> None:
+    study, out = study_of(tmp_path), tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        sweep(study, Counting(3), out, "1")
+    with (out / "results.jsonl").open("a") as file:
+        file.write('{"key": "cut o')
+    again = Counting()
+    result = sweep(study, again, out, "1")
+    assert (again.worked, result.reused) == (5, 3)
+    assert {row.status for row in result.rows} == {"ok", "refused"}
+    third = Counting()
+    same = sweep(study, third, out, "1")
+    assert (third.worked, same.reused) == (0, 8)
+    assert [row.figures for row in same.rows] == [row.figures for row in result.rows]
+
+
+def test_other_settings_are_other_points(tmp_path: Path) -> None:
+    sweep(study_of(tmp_path), Here(), tmp_path / "out", "1")
+    changed = Counting()
+    sweep(study_of(tmp_path, STUDY.replace("b200_sxm", "h200_sxm")), changed, tmp_path / "out", "1")
+    assert changed.worked == 4
+    newer = Counting()
+    sweep(study_of(tmp_path), newer, tmp_path / "out", "2")
+    assert newer.worked == 8
+
+
+def test_loads_without_requests_are_told_before_anything_runs(tmp_path: Path) -> None:
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("")
+    problems = problems_of(study_of(tmp_path, f"workload: {empty}\n").points)
+    assert len(problems) == 1
+    assert "empty.jsonl" in problems[0]
+    assert problems_of(study_of(tmp_path, "isl: 5\n").points) == [
+        "osl missing: a load is a workload, or lengths by isl and osl"
+    ]
+
+
+def test_a_point_that_would_not_end_is_stopped(tmp_path: Path) -> None:
+    text = "model: llama-3.1-8b\nisl: 100\nosl: 50\nrequests: 200\nrequest_rate: 1\nmax_time: 20\n"
+    row = sweep(study_of(tmp_path, text), Here(), tmp_path / "out", "1").rows[0]
+    assert row.status == "stopped"
+    assert "20 s of the cluster's time" in row.reason
+
+
+def test_the_command_writes_tables_and_a_page(tmp_path: Path) -> None:
+    path, out = tmp_path / "study.yaml", tmp_path / "out"
+    path.write_text(STUDY)
+    outcome = CliRunner().invoke(main, ["sweep", str(path), "--artifact-dir", str(out), "--workers", "1"])
+    assert outcome.exit_code == 0, outcome.output
+    assert "two GPUs: 8 points, 4 done, 4 refused" in outcome.stdout
+    with (out / "results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 8
+    assert rows[0]["gpu"] == "h100_sxm"
+    assert float(rows[0]["user_tok_per_s"]) == pytest.approx(1e3 / float(rows[0]["tpot_mean_ms"]))
+    page = (out / "study.html").read_text()
+    assert "Throughput of a GPU against speed of a user" in page
+    assert "tp 3 does not divide" in page
+    again = CliRunner().invoke(main, ["sweep", str(path), "--artifact-dir", str(out), "--json"])
+    assert [json.loads(line)["status"] for line in again.stdout.splitlines()] == [row["status"] for row in rows]
+
+
+def test_a_bad_study_is_refused_with_status_2(tmp_path: Path) -> None:
+    missing = CliRunner().invoke(main, ["sweep", str(tmp_path / "none.yaml")])
+    assert missing.exit_code == 2
+    assert "cannot be read" in missing.output
+
+
+def _half(number: int) -> float:
+    if number == 3:
+        os._exit(9)
+    return number / 2
+
+
+def test_a_process_that_dies_costs_its_own_item_alone() -> None:
+    found = dict(Processes(2).map(_half, [1, 2, 3, 4, 5]))
+    assert isinstance(found.pop(2), WorkerDied)
+    assert found == {0: 0.5, 1: 1.0, 3: 2.0, 4: 2.5}
+
+
+SCALED = """\
+model: llama-3.1-8b
+gpu: h100_sxm
+instances: 3
+isl: 500
+osl: 100
+requests: 200
+request_rate: 40
+grid:
+  requests: [150, 200]
+points:
+  - {name: all the time}
+  - {name: as needed, scale_on_concurrency: 10, min_instances: 1, start_up_s: 1, scale_interval_s: 0.5}
+"""
+
+
+def test_what_autoscaling_did_is_in_the_table_and_in_the_file(tmp_path: Path) -> None:
+    path, out = tmp_path / "study.yaml", tmp_path / "out"
+    path.write_text(SCALED)
+    outcome = CliRunner().invoke(main, ["sweep", str(path), "--artifact-dir", str(out), "--workers", "1"])
+    assert outcome.exit_code == 0, outcome.output
+    assert "3 GPUs at most in every point. ready: instances" in " ".join(outcome.stdout.split())
+    with (out / "results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    steady, scaled = rows[0], rows[2]
+    assert [row["number"] for row in rows] == ["1", "2", "3", "4"]
+    assert (steady["point"], scaled["point"]) == ("all the time", "as needed")
+    assert (steady["requests"], steady["result_requests"]) == ("150", "150")
+    assert (float(steady["instances_ready"]), int(steady["instances_most"])) == (3.0, 3)
+    assert 1.0 < float(scaled["instances_ready"]) < 3.0
+    assert float(scaled["gpu_hours"]) < float(steady["gpu_hours"])
+    assert "Instances ready" in (out / "study.html").read_text()
+
+
+def test_without_autoscaling_nobody_is_told_how_many_are_ready(tmp_path: Path) -> None:
+    path, out = tmp_path / "study.yaml", tmp_path / "out"
+    path.write_text(STUDY)
+    outcome = CliRunner().invoke(main, ["sweep", str(path), "--artifact-dir", str(out), "--workers", "1"])
+    assert "ready" not in outcome.stdout
+    assert "Instances ready" not in (out / "study.html").read_text()
+
+
+def test_parquet_has_the_rows_of_the_csv_with_numbers_as_numbers(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="results.parquet needs pyarrow: pip install 'llmirage[parquet]'")
+    path, out = tmp_path / "study.yaml", tmp_path / "out"
+    path.write_text(STUDY.replace("{slow: 2, fast: 8}", "[2, 0.5]"))
+    outcome = CliRunner().invoke(main, ["sweep", str(path), "--artifact-dir", str(out), "--workers", "1"])
+    assert "results.csv, results.parquet" in " ".join(outcome.stdout.split())
+    table = parquet.read_table(out / "results.parquet").to_pylist()
+    with (out / "results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [list(row) for row in table] == [list(row) for row in rows]
+    for typed, text in zip(table, rows, strict=True):
+        assert typed["gpu"] == text["gpu"]
+        assert typed["tp"] == int(text["tp"])
+        assert typed["request_rate"] == float(text["request_rate"])
+        assert typed["ttft_p99_ms"] == (float(text["ttft_p99_ms"]) if text["ttft_p99_ms"] else None)
+    assert table[0]["slo_met"] is True
+    assert table[2]["status"] == "refused"
+
+
+def test_a_folder_that_cannot_be_is_told_in_words(tmp_path: Path) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text(STUDY)
+    outcome = CliRunner().invoke(main, ["sweep", str(path), "--artifact-dir", str(path / "below")])
+    assert outcome.exit_code == 2
+    assert f"{path} is not a folder" in outcome.output
+
+
+def test_the_usual_folder_that_cannot_be_is_told_with_the_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "study.yaml").write_text(STUDY)
+    (tmp_path / "artifacts").write_text("a file")
+    monkeypatch.chdir(tmp_path)
+    for words in (["sweep", "study.yaml"], ["simulate", "--isl", "5", "--osl", "5"]):
+        outcome = CliRunner().invoke(main, words)
+        assert outcome.exit_code == 2
+        assert "artifacts is not a folder; --artifact-dir says where else" in outcome.output

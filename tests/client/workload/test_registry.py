@@ -1,0 +1,158 @@
+"""Which format a file is in, what is said when none fits, and the workloads that ship with the package."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from workload_files import loads_or_is_refused, mutate
+from workload_files import write as write_rows
+
+from llmirage_client.workload import formats, registry
+from llmirage_client.workload.first_keys import first_keys
+from llmirage_client.workload.session import WorkloadError
+
+DATA = Path(__file__).resolve().parents[2] / "data"
+DAG = '{"session_id":"a","turns":[{"messages":[{"role":"user","content":"x"}]}]}\n'
+FLAT = '{"input_toks":3,"output_toks":2,"arrival_time_ns":0}\n'
+INPUTS = '{"data":[{"session_id":"a","payloads":[{}]}]}'
+
+
+def write(tmp_path: Path, content: str | bytes) -> str:
+    path = tmp_path / "workload"  # no suffix: the content decides
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return str(path)
+
+
+def problems_of(path: str, format_name: str | None = None) -> list[str]:
+    with pytest.raises(WorkloadError) as caught:
+        registry.load(path, format_name)
+    return [str(problem) for problem in caught.value.problems]
+
+
+@pytest.mark.parametrize(
+    ("content", "name"),
+    [
+        (DAG, "dag_jsonl"),
+        ("\ufeff\n  \n" + DAG, "dag_jsonl"),
+        ('{"session_id":"o","orchestrator":true,"spawns":["a"]}\n' + DAG, "dag_jsonl"),
+        ('{"session_id":"a"}', "dag_jsonl"),
+        ('{"broken\n' + DAG, "dag_jsonl"),
+        ('{"session_id":"a","turns":[{"data":1', "dag_jsonl"),
+        (FLAT, "agentic_jsonl"),
+        ('{"session_id":"s","arrival_time_ns":0,"sub_requests":[', "agentic_jsonl"),
+        ('{"note":"a comment"}\n' + FLAT, "agentic_jsonl"),
+        (INPUTS, "inputs_json"),
+        (INPUTS.replace("[", "[\n").replace(":", ":\n"), "inputs_json"),
+        ('{\n  "data": [', "inputs_json"),
+    ],
+)
+def test_the_content_tells_the_format(content: str, name: str, tmp_path: Path) -> None:
+    assert registry.detect(write(tmp_path, content)) == name
+
+
+EXAMPLES = [file for folder in ("aiperf", "evalscope") for file in sorted((DATA / folder).iterdir())]
+
+
+@pytest.mark.parametrize("file", [pytest.param(file, id=file.name) for file in EXAMPLES])
+def test_no_format_takes_the_files_of_another(file: Path) -> None:
+    name = {"trajectories": "swe_smith"}.get(file.stem, file.stem)
+    assert registry.detect(str(file)) == name
+    others = [other for other in registry.FORMATS.values() if other.name != name]
+    lines = [] if file.is_dir() else file.read_bytes().splitlines()
+    for line in lines:
+        seen = first_keys(line)
+        claimed = [other for other in others if seen.keys and other.recognises(seen.marks)]
+        assert all(other.order > registry.FORMATS[name].order for other in claimed)
+
+
+@pytest.mark.parametrize(
+    ("content", "seen"),
+    [
+        ('{"colour":"red","role":"user"}', "the format is not known: the first object has the keys 'colour', 'role'. "),
+        ("\n[1,2]", "line 2: Input should be a valid dictionary (a JSON object), got an array. "),
+        ("{}", "line 1: the format is not known: the first object is empty. "),
+        ("Dear sir,\n", "line 1: invalid JSON: Expecting value at column 1. "),
+    ],
+)
+def test_an_unknown_file_gets_one_message_with_what_was_seen_and_what_each_format_needs(
+    content: str, seen: str, tmp_path: Path
+) -> None:
+    (problem,) = problems_of(write(tmp_path, content))
+    assert problem.startswith(seen)
+    for name, declared in registry.FORMATS.items():
+        assert f"{name} needs {declared.needs}" in problem
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("", "is empty; a workload needs at least one session"),
+        ("\ufeff \n\r\n", "is empty; a workload needs at least one session"),
+        (b"\x7fELF\0\0\0", "is a binary file, not a workload in JSON or JSON Lines (UTF-8)"),
+        (DAG.encode("utf-16"), "is a binary file, not a workload in JSON or JSON Lines (UTF-8)"),
+        (b"\x1f\x8bnot gzip", "is a damaged gzip file: Unknown compression method"),
+        (DAG.encode() + b'{"session_id":"\xff"}', "line 2: invalid JSON: not UTF-8 text: byte 0xff at column 16"),
+    ],
+)
+def test_a_file_that_cannot_be_read_gets_one_clear_line(content: str | bytes, problem: str, tmp_path: Path) -> None:
+    assert problems_of(write(tmp_path, content)) == [problem]
+
+
+def test_a_missing_file_and_a_directory_get_one_clear_line(tmp_path: Path) -> None:
+    assert problems_of(str(tmp_path / "none.jsonl")) == ["no such file"]
+    assert problems_of(str(tmp_path)) == [
+        "is a directory, and its files are not those of a format that may be one (random_pool, raw_payload)"
+    ]
+    assert problems_of("nul\0byte") == ["cannot be read: embedded null byte"]
+
+
+def test_the_format_may_be_forced_by_name_or_alias(tmp_path: Path) -> None:
+    path = write(tmp_path, FLAT)
+    assert registry.load(path, "llmservingsim").format == registry.load(path, "flat_jsonl").format == "agentic_jsonl"
+    assert problems_of(path, "dag_jsonl")[0] == "line 1: input_toks: Extra inputs are not permitted"
+    (problem,) = problems_of(path, "sharegpt")
+    names = ", ".join([*registry.FORMATS, *registry.ALIASES])
+    assert problem == f"unknown format 'sharegpt'; choose one of {names}"
+
+
+def test_a_new_format_is_one_module_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "colours_json.py").write_text(
+        "from llmirage_client.workload.format import Format\n"
+        "FORMAT = Format('colours_json', 'colours', 'a key colour', lambda keys: 'colour' in keys, lambda path: None)\n"
+    )
+    monkeypatch.setattr(formats, "__path__", [*formats.__path__, str(tmp_path)])
+    try:
+        assert "colours_json" in registry._find_formats()
+    finally:
+        sys.modules.pop("llmirage_client.workload.formats.colours_json", None)
+        importlib.invalidate_caches()
+
+
+def test_every_bundled_workload_loads_by_name() -> None:
+    assert {"dag-example", "dag-three-roots", "coding-agent", "mixed-flat-agentic"} <= registry.bundled().keys()
+    for name, path in registry.bundled().items():
+        assert registry.load(f"bundled:{name}").path == f"bundled:{name}"
+        assert registry.resolve_bundled(f"bundled:{name}") == str(path)
+
+
+def test_an_unknown_bundled_name_lists_the_names_there_are() -> None:
+    (problem,) = problems_of("bundled:dag")
+    assert problem.startswith("there is no such bundled workload; choose one of chat, coding-agent, ")
+
+
+LINES = [json.loads(line) for file in EXAMPLES if file.suffix == ".jsonl" for line in file.read_text().splitlines()]
+
+
+@given(st.data())
+@settings(max_examples=200, deadline=None)
+def test_any_mutant_of_any_example_is_of_some_format_or_of_none(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    rows = [mutate(data.draw(st.sampled_from(LINES)), data) for _ in range(data.draw(st.integers(1, 3)))]
+    loads_or_is_refused(write_rows(tmp_path_factory.mktemp("mutant"), *rows), None)

@@ -1,0 +1,213 @@
+"""The compressed instance against the plain one, step by step: the same times to the last bit, whatever happens."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llmirage_server.cluster.cluster import Cluster, EngineLimits
+from llmirage_server.cluster.instances.compressed import CompressedInstance
+from llmirage_server.cluster.instances.compressible import can_compress
+from llmirage_server.cluster.instances.instance import Instance
+from llmirage_server.cluster.lifecycle.lifecycle import LifecycleEvent
+from llmirage_server.cluster.request import Request
+from llmirage_server.cluster.routers import make_router
+from llmirage_server.perf.deployment import Deployment
+
+
+@cache
+def step_model(model: str) -> Any:
+    return Deployment.create(model, "h100_sxm").step_model()
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A request to come."""
+
+    at_s: float
+    prefix: int  # which shared beginning its prompt has
+    shared: int
+    own: int
+    output: int
+    allowed: int = 0  # `max_tokens`
+    priority: int = 0
+    cancel_after_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    limits: EngineLimits
+    asks: tuple[Ask, ...]
+    model: str = "Qwen/Qwen3-8B"
+    instances: int = 2
+    router: str = "round_robin"
+    front_end_s: float = 0.0
+    events: tuple[LifecycleEvent, ...] = ()
+    looks_s: tuple[float, ...] = ()  # when somebody reads the state of the cluster
+
+
+def outcome(plan: Plan, compressed: bool) -> list[Any]:
+    """For every request: its token times, and what else is known of it; then what was read in between."""
+    kind: Any = CompressedInstance if compressed else Instance
+    made = [kind(i, step_model(plan.model), plan.limits, front_end_s=plan.front_end_s) for i in range(plan.instances)]
+    cluster = Cluster(made, make_router(plan.router, 3), events=plan.events)
+    rng = np.random.default_rng(7)
+    beginnings = [rng.integers(0, 9, 4000, dtype=np.int32) for _ in range(3)]
+    requests: list[Request] = []
+    times: dict[Request, list[float]] = {}
+    looks: list[Any] = []
+    over: list[int] = []  # who has finished, in the order in which it is told
+    moments: list[tuple[float, int, str, int]] = []
+    for number, ask in enumerate(plan.asks):
+        prompt = np.concatenate(
+            [beginnings[ask.prefix][: ask.shared], np.full(ask.own, 1000 + number, dtype=np.int32)]
+        ).astype(np.int32)
+        output = np.full(ask.output, 5000 + number, dtype=np.int32)
+        request = Request(number, prompt, output, priority=ask.priority, max_tokens=ask.allowed)
+        requests.append(request)
+        times[request] = []
+        moments.append((ask.at_s, number, "submit", number))
+        if ask.cancel_after_s is not None:
+            moments.append((ask.at_s + ask.cancel_after_s, number, "cancel", number))
+    moments += [(look_s, -1, "look", -1) for look_s in plan.looks_s]
+
+    def note(ends: list[Any]) -> None:
+        for end in ends:
+            for request in end.emitted:
+                if not compressed and not request.failed:
+                    times[request].append(end.time_s)
+                if request.finished_s == end.time_s:
+                    over.append(request.id)
+
+    for at_s, _, what, number in sorted(moments):
+        note(cluster.advance(at_s))
+        if what == "submit":
+            cluster.submit(requests[number], at_s)
+        elif what == "cancel":
+            cluster.cancel(requests[number], at_s)
+        else:
+            looks.append([(s.running, s.waiting, s.kv_used_tokens, s.cached_tokens) for s in cluster.snapshot()])
+            looks.append([(instance.unfinished, instance.load) for instance in made])
+    note(cluster.advance(math.inf))
+    if compressed:
+        for request in requests:
+            for ends_s, first, last in request.spans:
+                times[request] += ends_s[first : last + 1]
+    told = [
+        (
+            times[request],
+            request.instance,
+            request.cached_tokens,
+            request.preemptions,
+            request.produced,
+            request.cancelled,
+            request.failed,
+            repr((request.admitted_s, request.first_token_s, request.finished_s)),
+        )
+        for request in requests
+    ]
+    return [told, looks, over, [(s.prefix_hit_tokens, s.preemptions, s.cached_tokens) for s in cluster.snapshot()]]
+
+
+ASKS = st.lists(
+    st.builds(
+        Ask,
+        at_s=st.sampled_from([0.0, 0.0, 0.01, 0.05, 0.1, 0.25, 0.4]) | st.floats(0, 1.5),
+        prefix=st.integers(0, 2),
+        shared=st.sampled_from([0, 0, 15, 16, 64, 200]),
+        own=st.integers(1, 300),
+        output=st.sampled_from([1, 1, 2, 30]) | st.integers(1, 120),
+        allowed=st.sampled_from([0, 0, 0, 150, 6000]),
+        priority=st.integers(0, 2),
+        cancel_after_s=st.none() | st.none() | st.floats(0, 1.0),
+    ),
+    min_size=1,
+    max_size=24,
+).map(tuple)
+CROWD = st.lists(  # short prompts with long answers: memory runs out while they decode
+    st.builds(
+        Ask,
+        at_s=st.floats(0, 0.1),
+        prefix=st.integers(0, 2),
+        shared=st.sampled_from([0, 16]),
+        own=st.integers(1, 60),
+        output=st.integers(50, 200),
+        priority=st.integers(0, 2),
+    ),
+    min_size=10,
+    max_size=24,
+).map(tuple)
+RULES: dict[str, dict[str, Any]] = {
+    "vllm": {},
+    "vllm by priority": {"schedule_policy": "priority"},
+    "sglang": {"scheduler": "sglang"},
+    "sglang lpm": {"scheduler": "sglang", "schedule_policy": "lpm"},
+    "sglang mixed": {"scheduler": "sglang", "enable_mixed_chunk": True},
+    "sglang, few new tokens": {"scheduler": "sglang", "max_prefill_tokens": 200, "schedule_conservativeness": 0.2},
+    "trtllm": {"scheduler": "trtllm"},
+    "trtllm max_utilization": {"scheduler": "trtllm", "capacity_scheduler_policy": "max_utilization"},
+    "windows": {"model": "openai/gpt-oss-20b"},  # of 128 tokens, in every other layer
+    "windows, sglang": {"model": "openai/gpt-oss-20b", "scheduler": "sglang"},
+}
+
+
+def limits(rules: dict[str, Any]) -> st.SearchStrategy[EngineLimits]:
+    return st.builds(
+        lambda pages, page, seqs, extra, caching, chunked: EngineLimits(
+            kv_tokens=max(pages * page, 512),
+            page_size=page,
+            max_num_seqs=seqs,
+            max_num_batched_tokens=max(seqs, page) + extra,
+            enable_prefix_caching=caching,
+            enable_chunked_prefill=chunked,
+            **rules,
+        ),
+        st.sampled_from([40, 60, 100, 400]),
+        st.sampled_from([1, 3, 16]),
+        st.sampled_from([1, 2, 4, 16]),
+        st.sampled_from([1, 100, 512, 2048]),
+        st.booleans(),
+        st.just(True) | st.booleans(),
+    )
+
+
+EVENTS = st.lists(
+    st.builds(
+        lambda time_s, instance, action: LifecycleEvent(time_s, instance, action, 0.2 if action == "crash" else None),
+        st.floats(0, 1.0),
+        st.integers(0, 1),
+        st.sampled_from(["crash", "stop", "start"]),
+    ),
+    max_size=2,
+).map(tuple)
+
+
+def plans(model: str = "Qwen/Qwen3-8B", **rules: Any) -> st.SearchStrategy[Plan]:
+    return st.builds(
+        Plan,
+        model=st.just(model),
+        limits=limits(rules),
+        asks=ASKS | CROWD,
+        router=st.sampled_from(["round_robin", "least_loaded", "kv_aware", "prefix", "power_of_two"]),
+        front_end_s=st.sampled_from([0.0, 0.0, 0.003]),
+        events=st.just(()) | EVENTS,
+        looks_s=st.lists(st.floats(0, 2.0), max_size=3).map(tuple),
+    )
+
+
+@pytest.mark.parametrize("rules", RULES)
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_every_token_time_is_that_of_step_by_step_execution(rules: str, data: st.DataObject) -> None:
+    plan = data.draw(plans(**RULES[rules]))
+    fits = tuple(ask for ask in plan.asks if ask.shared + ask.own + ask.output <= plan.limits.max_request_tokens)
+    plan = replace(plan, asks=fits)
+    assert can_compress(step_model(plan.model), plan.limits, "both", 0)
+    assert outcome(plan, True) == outcome(plan, False)

@@ -1,0 +1,54 @@
+"""How many draft tokens are accepted: the right share, and always the same ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from llmirage_server.cluster.instances.speculation import Acceptance
+
+
+@pytest.mark.parametrize(("drafts", "rate"), [(1, 0.8), (3, 0.5), (5, 0.9), (4, 0.0), (4, 1.0)])
+def test_a_step_brings_what_the_formula_says_on_average(drafts: int, rate: float) -> None:
+    acceptance = Acceptance(drafts, rate, seed=7)
+    draws = [1 + acceptance.accepted(request, produced, drafts) for request in range(200) for produced in range(200)]
+    expected = (1 - rate ** (drafts + 1)) / (1 - rate) if rate < 1 else drafts + 1
+    assert sum(draws) / len(draws) == pytest.approx(expected, rel=0.01)
+    assert max(draws) <= drafts + 1
+
+
+def test_each_further_draft_is_accepted_with_the_same_chance() -> None:
+    acceptance = Acceptance(3, 0.6, seed=1)
+    draws = [acceptance.accepted(request, 11, 3) for request in range(40_000)]
+    for accepted in range(3):
+        reached = sum(draw >= accepted for draw in draws)
+        assert sum(draw > accepted for draw in draws) / reached == pytest.approx(0.6, abs=0.015)
+
+
+def test_it_depends_on_seed_request_and_progress_alone() -> None:
+    acceptance = Acceptance(4, 0.7, seed=3)
+    draws = [acceptance.accepted(request, produced, 4) for request in range(20) for produced in range(20)]
+    assert draws == [acceptance.accepted(request, produced, 4) for request in range(20) for produced in range(20)]
+    assert draws != [
+        Acceptance(4, 0.7, seed=4).accepted(request, produced, 4) for request in range(20) for produced in range(20)
+    ]
+    assert len(set(draws[:20])) > 1  # not all alike within a request
+    assert len(set(draws[::20])) > 1  # nor over requests
+    assert acceptance.accepted(2**70, 0, 4) in range(5)
+
+
+def test_fewer_drafts_accept_what_more_of_them_would_have_at_most() -> None:
+    acceptance = Acceptance(4, 0.7, seed=3)
+    for request in range(100):
+        assert acceptance.accepted(request, 5, 2) == min(acceptance.accepted(request, 5, 4), 2)
+
+
+@pytest.mark.parametrize("scheduler", ["vllm", "sglang", "trtllm"])
+def test_a_request_gains_by_speculation_what_the_rate_promises(lab: Any, scheduler: str) -> None:
+    engine = lab(scheduler=scheduler, num_speculative_tokens=3, acceptance_rate=0.7, speculation_seed=5)
+    requests = [engine.submit(10, 1001) for _ in range(8)]
+    engine.run()
+    assert {request.produced for request in requests} == {1001}
+    sequence_steps = sum(len(contexts) for _, contexts in engine.batches)
+    assert 8 * 1000 / sequence_steps == pytest.approx((1 - 0.7**4) / 0.3, rel=0.03)

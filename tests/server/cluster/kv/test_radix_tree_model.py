@@ -1,0 +1,220 @@
+"""The radix tree against a model that knows every cached page by itself and nothing of edges."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+
+from llmirage_server.cluster.kv import radix_tree
+from llmirage_server.cluster.kv.radix_tree import TOKEN_BYTES, Node, RadixTree, token_bytes
+
+Tokens = tuple[int, ...]
+
+
+class Pages:
+    """Every cached page, by the tokens from the start to its end: how many hold it, and when it was last let go."""
+
+    def __init__(self, page_size: int) -> None:
+        self.page = page_size
+        self.last_used: dict[Tokens, int] = {}
+        self.locks: dict[Tokens, int] = {}
+        self.clock = 0
+
+    def prefixes(self, tokens: Tokens) -> list[Tokens]:
+        return [tokens[:n] for n in range(self.page, len(tokens) + 1, self.page)]
+
+    def match(self, tokens: Tokens) -> int:
+        return sum(self.page for prefix in self.prefixes(tokens) if prefix in self.last_used)
+
+    def hold(self, tokens: Tokens, by: int) -> None:
+        for prefix in self.prefixes(tokens):
+            self.last_used.setdefault(prefix, 0)
+            self.locks[prefix] = self.locks.get(prefix, 0) + by
+
+    def let_go(self, tokens: Tokens) -> None:
+        self.clock += 1
+        self.hold(tokens, -1)
+        for prefix in self.prefixes(tokens):
+            self.last_used[prefix] = self.clock
+
+    @property
+    def locked_tokens(self) -> int:
+        return sum(self.page for count in self.locks.values() if count)
+
+    def leaves(self) -> list[Tokens]:
+        parents = {prefix[: -self.page] for prefix in self.last_used}
+        return [prefix for prefix in self.last_used if prefix not in parents]
+
+    def evict(self, tokens: int) -> int:
+        evicted = 0
+        while evicted < tokens:
+            free = [leaf for leaf in self.leaves() if not self.locks.get(leaf)]
+            if not free:
+                break
+            oldest = min(free, key=self.last_used.__getitem__)
+            del self.last_used[oldest]
+            evicted += self.page
+        return evicted
+
+
+class Workload(RuleBasedStateMachine):
+    """Sequences that start from what is cached, grow, are let go, and are evicted."""
+
+    tree: RadixTree
+
+    @initialize(page_size=st.sampled_from([1, 2, 4, 16]))
+    def start(self, page_size: int) -> None:
+        self.tree = RadixTree(page_size)
+        self.pages = Pages(page_size)
+        self.held: list[tuple[Node, Tokens]] = []
+
+    def tokens(self, symbols: list[int], rest: int) -> Tokens:
+        """One page a symbol, so that pages may differ in their last token alone, and an incomplete page."""
+        page = self.tree.page_size
+        whole = [token for symbol in symbols for token in (symbol // 2,) * (page - 1) + (symbol % 2,)]
+        return (*whole, *([0] * (rest % page)))
+
+    def mostly_known(self, which: int, symbols: list[int], rest: int) -> Tokens:
+        """Tokens that begin with something cached, or with nothing."""
+        cached = [(), *self.pages.last_used]
+        return (*cached[which % len(cached)], *self.tokens(symbols, rest))
+
+    SYMBOLS = st.lists(st.integers(0, 3), max_size=8)
+    ANY = st.integers(0, 1000)
+    LIMIT = st.none() | st.integers(0, 130)
+
+    @rule(which=ANY, symbols=SYMBOLS, rest=ANY, limit=LIMIT)
+    def begin(self, which: int, symbols: list[int], rest: int, limit: int | None) -> None:
+        tokens = self.mostly_known(which, symbols, rest)
+        node, matched = self.tree.lock(key(tokens), limit)
+        assert matched == self.pages.match(tokens[:limit])
+        self.pages.hold(tokens[:matched], 1)
+        self.held.append((node, tokens[:matched]))
+
+    @rule(which=ANY)
+    def touch(self, which: int) -> None:
+        self.begin(which, [], 0, None)
+        self.let_go(-1)
+
+    @rule(which=ANY, symbols=SYMBOLS)
+    def serve(self, which: int, symbols: list[int]) -> None:
+        self.begin(which, symbols, 0, None)
+        self.grow(-1, symbols[::-1], 0)
+        self.let_go(-1)
+
+    @precondition(lambda self: self.held)
+    @rule(which=ANY, symbols=SYMBOLS, rest=ANY)
+    def grow(self, which: int, symbols: list[int], rest: int) -> None:
+        node, tokens = self.held.pop(which % len(self.held))
+        more = self.tokens(symbols, rest)
+        longer = tokens + more[: len(more) - len(more) % self.tree.page_size]
+        self.held.append((self.tree.extend(node, key(more)), longer))
+        self.pages.hold(longer, 1)
+        self.pages.hold(tokens, -1)
+
+    @precondition(lambda self: self.held)
+    @rule(which=ANY, symbols=SYMBOLS, rest=ANY, ahead=SYMBOLS)
+    def grow_by_key(self, which: int, symbols: list[int], rest: int, ahead: list[int]) -> None:
+        """As `grow`, with the whole key, which has tokens that are to come later."""
+        node, tokens = self.held.pop(which % len(self.held))
+        longer, whole, stop = self.whole_key(tokens, symbols, rest, ahead)
+        self.held.append((self.tree.extend_to(node, whole, len(tokens), stop), longer))
+        self.pages.hold(longer, 1)
+        self.pages.hold(tokens, -1)
+
+    @precondition(lambda self: self.held)
+    @rule(which=ANY, symbols=SYMBOLS, rest=ANY)
+    def finish(self, which: int, symbols: list[int], rest: int) -> None:
+        node, tokens = self.held.pop(which % len(self.held))
+        longer, whole, stop = self.whole_key(tokens, symbols, rest, [])
+        self.tree.finish(node, whole, len(tokens), stop)
+        self.pages.hold(longer, 1)
+        self.pages.hold(tokens, -1)
+        self.pages.let_go(longer)
+
+    def whole_key(self, tokens: Tokens, symbols: list[int], rest: int, ahead: list[int]) -> tuple[Tokens, bytes, int]:
+        """What is stored when these pages follow, a key that goes further, and how many of its tokens are asked for."""
+        page = self.tree.page_size
+        stop = len(tokens) + len(symbols) * page + rest % page
+        whole = (*tokens, *self.tokens([*symbols, *ahead, 0], rest))
+        return whole[: stop - rest % page], key(whole), stop
+
+    @rule(which=ANY, symbols=SYMBOLS, rest=ANY, ahead=SYMBOLS)
+    def serve_by_key(self, which: int, symbols: list[int], rest: int, ahead: list[int]) -> None:
+        self.begin(which, symbols, 0, None)
+        self.grow_by_key(-1, symbols[::-1], rest, ahead)
+        self.finish(-1, ahead, 0)
+
+    @precondition(lambda self: self.held)
+    @rule(which=ANY)
+    def let_go(self, which: int) -> None:
+        node, tokens = self.held.pop(which % len(self.held))
+        self.tree.unlock(node)
+        self.pages.let_go(tokens)
+
+    @rule(pages=st.integers(0, 3), tokens=st.integers(1, 3))
+    def evict(self, pages: int, tokens: int) -> None:
+        wanted = pages * self.tree.page_size + tokens
+        assert self.tree.evict(wanted) == self.pages.evict(wanted)
+
+    @rule(which=ANY, symbols=SYMBOLS, rest=ANY, limit=LIMIT)
+    def look(self, which: int, symbols: list[int], rest: int, limit: int | None) -> None:
+        tokens = self.mostly_known(which, symbols, rest)
+        assert self.tree.match(key(tokens), limit) == self.pages.match(tokens[:limit])
+
+    @invariant()
+    def sizes_are_the_same(self) -> None:
+        assert self.tree.total_tokens == len(self.pages.last_used) * self.pages.page
+        assert self.tree.locked_tokens == self.pages.locked_tokens
+        assert self.tree.evictable_tokens == self.tree.total_tokens - self.pages.locked_tokens
+
+    @invariant()
+    def the_same_pages_are_cached(self) -> None:
+        # All that the model has is there; that nothing else is follows from the equal totals.
+        for leaf in self.pages.leaves():
+            assert self.tree.match(key(leaf)) == len(leaf)
+
+    @invariant()
+    def the_runs_hold_together(self) -> None:
+        page_bytes = self.tree.page_size * TOKEN_BYTES
+        runs, stored = [self.tree.root.run], 0
+        while runs:
+            run = runs.pop()
+            stored += run.size
+            assert [*run.ends, run.size] == sorted({node.end for node in (*run.nodes, run.tail)})
+            assert run.locked == [node.end for node in run.nodes if node.locks]
+            for end, node in zip([*run.ends, run.size], [*run.nodes, run.tail], strict=True):
+                assert (node.run, node.end) == (run, end)
+                for first, child in node.children.items():
+                    assert (child.parent, child.tokens[:page_bytes]) == (node, first)
+                    assert 0 < child.size <= len(child.tokens)
+                    # More is kept of a key only as long as its sequence is at the end of the run.
+                    assert child.tail.locks or len(child.tokens) <= 2 * child.size + page_bytes
+                    runs.append(child)
+            assert not run.plain or (run.parent is self.tree.root and not run.nodes and not run.tail.children)
+        assert stored == self.tree.total_tokens * TOKEN_BYTES
+        assert len(self.tree._queue) <= 2 * (self.tree._queue_size + radix_tree._QUEUE_SLACK) + 2
+
+    def teardown(self) -> None:
+        for node, tokens in self.held:
+            self.tree.unlock(node)
+            self.pages.let_go(tokens)
+        assert self.tree.locked_tokens == 0
+        for _ in range(len(self.pages.last_used)):  # the order of all that is left
+            assert self.tree.evict(1) == self.pages.evict(1)
+            self.the_same_pages_are_cached()
+        assert self.tree.total_tokens == 0
+        assert not self.tree.root.children
+
+
+def key(tokens: Tokens) -> bytes:
+    return token_bytes(np.array(tokens, dtype=np.int32))
+
+
+def test_hits_evictions_locks_and_sizes_never_differ_from_those_of_single_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(radix_tree, "_QUEUE_SLACK", 4)  # so that the queue of ends is cleared often
+    monkeypatch.setattr(radix_tree, "MERGED_BYTES", 96)  # so that runs of all lengths occur
+    run_state_machine_as_test(Workload, settings=settings(max_examples=80, stateful_step_count=40, deadline=None))

@@ -1,0 +1,192 @@
+"""Every flag of `serve` changes something: through the real command line into a real application."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from llmirage_server.app import LlmirageApp, create_app, load_text_tools
+from llmirage_server.commands.banner import banner
+from llmirage_server.commands.serve import serve
+from llmirage_server.config import DEFAULTS, ClusterConfig, ConfigError
+from llmirage_server.config.file import make_config
+from llmirage_server.replies.reply import ReplyRequest
+
+Observe = Callable[[LlmirageApp], Any]
+
+SGLANG, TRTLLM = ["--engine", "sglang"], ["--engine", "trtllm"]
+MTP = ["--model", "deepseek-ai/DeepSeek-V3", "--gpu", "h200_sxm", "--weights", "auto", "--tp", "8"]
+DRAFT = ["--speculative-method", "draft_model", "--draft-model", "Qwen/Qwen3-0.6B", "--num-speculative-tokens", "2"]
+
+SCALED = ["--scale-on-rate", "2"]
+
+
+def parse(arguments: Sequence[str]) -> ClusterConfig:
+    """The configuration that `llmirage serve` with these arguments starts."""
+    flags = serve.make_context("serve", list(arguments)).params
+    cluster_file = flags.pop("cluster_file")
+    for name in ("host", "port", "access_log"):
+        del flags[name]
+    return make_config(cluster_file, flags)
+
+
+def limit(name: str) -> Observe:
+    return lambda app: getattr(app.limits, name)
+
+
+def decode_s(app: LlmirageApp) -> float:
+    return app.pools[0].step_model.step_s([], [1000] * 4)
+
+
+def prefill_s(app: LlmirageApp) -> float:
+    return app.pools[0].step_model.step_s([(1000, 0)], [])
+
+
+def gpus(app: LlmirageApp) -> int:
+    return app.deployment.gpus
+
+
+def tiers(app: LlmirageApp) -> list[Any]:
+    return [(tier.name, tier.capacity_tokens) for tier in app.driver.cluster.snapshot()[0].tiers]
+
+
+def scaling(name: str) -> Observe:
+    """A value of the rule by which the pool is scaled."""
+    return lambda app: getattr(app.driver.cluster._pools.pool_of[0].scaling, name)
+
+
+def kv_tokens(app: LlmirageApp) -> int:
+    return app.limits.kv_tokens
+
+
+def shown(app: LlmirageApp) -> str:
+    return banner(app, "http://localhost:8000")
+
+
+def reply(app: LlmirageApp, max_tokens: int | None = None) -> str:
+    tools = load_text_tools(app.config)
+    ids = tools.encoder.encode_chat([{"role": "user", "content": "Hello there"}])
+    asked = ReplyRequest(prompt_ids=ids, last_user_text="Hello there", max_tokens=max_tokens, limit_tokens=2000)
+    return tools.replies.reply(asked).text
+
+
+def accepts(app: LlmirageApp) -> bool:
+    try:
+        app.service.models.find("some-model")
+    except Exception:
+        return False
+    return True
+
+
+# name: (flags without it, the flag and its value, what must differ)
+EFFECTS: dict[str, tuple[Sequence[str], Sequence[str], Observe]] = {
+    "model": ((), ["--model", "Qwen/Qwen3-8B"], decode_s),
+    "gpu": ((), ["--gpu", "h200_sxm"], kv_tokens),
+    "instances": ((), ["--instances", "3"], lambda app: len(app.driver.cluster.snapshot())),
+    "scale_on_queue": (SCALED, ["--scale-on-queue", "3"], scaling("queue")),
+    "scale_on_concurrency": (SCALED, ["--scale-on-concurrency", "3"], scaling("concurrency")),
+    "scale_on_kv": (SCALED, ["--scale-on-kv", "0.5"], scaling("kv")),
+    "scale_on_rate": (["--scale-on-queue", "2"], ["--scale-on-rate", "3"], scaling("rate")),
+    "min_instances": (SCALED, ["--min-instances", "2"], scaling("least")),
+    "initial_instances": (SCALED, ["--initial-instances", "2"], scaling("first")),
+    "start_up_s": (SCALED, ["--start-up-s", "7"], scaling("start_up_s")),
+    "scale_interval_s": (SCALED, ["--scale-interval-s", "7"], scaling("interval_s")),
+    "scale_up_after_s": (SCALED, ["--scale-up-after-s", "7"], scaling("up_after_s")),
+    "scale_down_after_s": (SCALED, ["--scale-down-after-s", "7"], scaling("down_after_s")),
+    "weights": ((), ["--weights", "bf16"], decode_s),
+    "perf_model": ((), ["--perf-model", "silicon"], lambda app: app.deployment.perf_model),
+    "tensor_parallel_size": ((), ["--tp", "2"], gpus),
+    "pipeline_parallel_size": ((), ["--pp", "2"], gpus),
+    "data_parallel_size": (["--ep", "1"], ["--dp", "2"], gpus),
+    "expert_parallel_size": (["--tp", "2"], ["--ep", "2"], prefill_s),
+    "data_parallel_balance": (["--dp", "2"], ["--data-parallel-balance", "prefix"], limit("data_parallel_balance")),
+    "engine": ((), SGLANG, limit("scheduler")),
+    "max_num_seqs": ((), ["--max-num-seqs", "7"], limit("max_num_seqs")),
+    "max_num_batched_tokens": ((), ["--max-num-batched-tokens", "4096"], limit("max_num_batched_tokens")),
+    "max_model_len": ((), ["--max-model-len", "1000"], lambda app: app.max_model_len),
+    "enable_chunked_prefill": ((), ["--no-enable-chunked-prefill"], limit("enable_chunked_prefill")),
+    "long_prefill_token_threshold": (
+        (),
+        ["--long-prefill-token-threshold", "512"],
+        limit("long_prefill_token_threshold"),
+    ),
+    "schedule_policy": (SGLANG, ["--schedule-policy", "lpm"], limit("schedule_policy")),
+    "schedule_conservativeness": (SGLANG, ["--schedule-conservativeness", "0.3"], limit("schedule_conservativeness")),
+    "max_prefill_tokens": (SGLANG, ["--max-prefill-tokens", "9000"], limit("max_prefill_tokens")),
+    "enable_mixed_chunk": (SGLANG, ["--enable-mixed-chunk"], limit("enable_mixed_chunk")),
+    "capacity_scheduler_policy": (
+        TRTLLM,
+        ["--capacity-scheduler-policy", "max_utilization"],
+        limit("capacity_scheduler_policy"),
+    ),
+    "kv_cache_dtype": ((), ["--kv-cache-dtype", "fp8"], kv_tokens),
+    "gpu_memory_utilization": ((), ["--gpu-memory-utilization", "0.8"], kv_tokens),
+    "num_gpu_blocks_override": ((), ["--num-gpu-blocks-override", "5000"], kv_tokens),
+    "block_size": ((), ["--block-size", "64"], limit("page_size")),
+    "enable_prefix_caching": ((), ["--no-enable-prefix-caching"], limit("enable_prefix_caching")),
+    "host_kv_gib": ((), ["--host-kv-gib", "10"], tiers),
+    "host_kv_gb_per_s": (
+        ["--host-kv-gib", "10"],
+        ["--host-kv-gb-per-s", "10"],
+        lambda app: app.pools[0].tiers[0].read_bytes_per_s,
+    ),
+    "disk_kv_gib": ((), ["--disk-kv-gib", "10"], tiers),
+    "disk_kv_gb_per_s": (
+        ["--disk-kv-gib", "10"],
+        ["--disk-kv-gb-per-s", "1"],
+        lambda app: app.pools[0].tiers[0].read_bytes_per_s,
+    ),
+    "num_speculative_tokens": (MTP, ["--num-speculative-tokens", "1"], limit("num_speculative_tokens")),
+    "acceptance_rate": (
+        [*MTP, "--num-speculative-tokens", "1"],
+        ["--acceptance-rate", "0.9"],
+        limit("acceptance_rate"),
+    ),
+    "speculative_method": (
+        [*MTP, "--num-speculative-tokens", "2"],
+        DRAFT[:4],
+        decode_s,
+    ),
+    "draft_model": (DRAFT, ["--draft-model", "Qwen/Qwen3-8B"], decode_s),
+    "ttft_ms": ((), ["--ttft", "5"], shown),
+    "itl_ms": ((), ["--itl", "5"], shown),
+    "served_model_name": ((), ["--served-model-name", "mine"], lambda app: app.model_names),
+    "router": ((), ["--router", "round_robin"], lambda app: type(app.driver.cluster._pools.pool_of[0].router)),
+    "on_crash": (["--cluster", "bundled:failover"], ["--on-crash", "fail"], lambda app: app.driver.cluster._on_crash),
+    "speed": ((), ["--speed", "max"], lambda app: type(app.driver)),
+    "accept_models": ((), ["--accept-models", "any"], accepts),
+    "tokenizer": ((), ["--tokenizer", "/no/such/folder"], reply),
+    "replies": ((), ["--replies", "echo"], reply),
+    "natural_stop": ((), ["--natural-stop"], lambda app: reply(app, max_tokens=2000)),
+    "unknown_fields": ((), ["--unknown-fields", "ignore"], lambda app: app.service.refuses_unknown_fields),
+    "state": ((), ["--state", ":memory:"], lambda app: type(app.service.state).__name__),
+    "reply_tokens": ((), ["--reply-tokens", "400"], reply),
+    "seed": ((), ["--seed", "1"], reply),
+    "api_key": ((), ["--api-key", "secret"], lambda app: type(app.build_middleware_stack())),
+    "rate_limit": ((), ["--rate-limit", "5"], lambda app: app.service.limits),
+    "token_limit": ((), ["--token-limit", "5"], lambda app: app.service.limits),
+}
+
+
+def test_every_setting_has_a_flag_in_this_table() -> None:
+    assert set(EFFECTS) == set(DEFAULTS)
+    flags = {param.name for param in serve.params}
+    assert flags == set(DEFAULTS) | {"cluster_file", "host", "port", "access_log"}
+
+
+def outcome(arguments: Sequence[str], observe: Observe) -> Any:
+    try:
+        return observe(create_app(parse(arguments)))
+    except ConfigError as error:
+        return f"refused: {error}"
+
+
+@pytest.mark.parametrize("name", EFFECTS)
+def test_every_flag_has_an_effect(name: str) -> None:
+    """A refusal counts for two: the silicon model comes with an extra that may be missing, the tokenizer is not there."""
+    without, given, observe = EFFECTS[name]
+    before, after = outcome(without, observe), outcome([*without, *given], observe)
+    assert before != after
+    assert ("refused: " in str(after)) <= (name in ("perf_model", "tokenizer"))

@@ -1,0 +1,61 @@
+"""The server's measure of its own lateness."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from llmirage_server.drivers.pacing import Pacing
+
+
+def test_the_summary_counts_tokens_by_their_lag() -> None:
+    pacing = Pacing()
+    pacing.sent(0.0004, 90, now_s=1.0)
+    pacing.sent(0.004, 9, now_s=1.1)
+    pacing.sent(0.3, 1, now_s=1.2)
+    summary = pacing.summary()
+    assert summary.tokens == 100
+    assert summary.late_tokens == 1
+    assert summary.mean_s == pytest.approx((90 * 0.0004 + 9 * 0.004 + 0.3) / 100)
+    assert (summary.p50_s, summary.p99_s, summary.max_s) == (0.0005, 0.005, 0.3)
+
+
+def test_nothing_sent_is_nothing_late() -> None:
+    assert Pacing().summary().tokens == 0
+    assert Pacing().summary().p99_s == 0.0
+
+
+def test_tokens_sent_early_by_rounding_count_as_on_time() -> None:
+    pacing = Pacing()
+    pacing.sent(-1e-9, 5, now_s=0.0)
+    assert pacing.summary().mean_s == 0.0
+
+
+def test_one_warning_when_many_tokens_are_late_and_the_next_not_before_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
+    pacing = Pacing()
+    with caplog.at_level(logging.WARNING):
+        for tenth in range(1, 95):
+            pacing.sent(0.5, 10, now_s=tenth / 10)
+        assert len(caplog.records) == 1
+        assert "cannot keep up" in caplog.text
+        for tenth in range(95, 150):
+            pacing.sent(0.5, 10, now_s=tenth / 10)
+        assert len(caplog.records) == 2
+
+
+def test_no_warning_for_a_few_late_tokens(caplog: pytest.LogCaptureFixture) -> None:
+    pacing = Pacing()
+    for second in range(20):
+        pacing.sent(0.5, 1, now_s=float(second))
+        pacing.sent(0.001, 9, now_s=second + 0.5)
+    assert not caplog.records
+
+
+def test_at_a_speed_less_lateness_is_late_because_it_counts_in_cluster_time(caplog: pytest.LogCaptureFixture) -> None:
+    assert [Pacing(speed).late_s for speed in (0.5, 1, 10, 50, 1000)] == [0.02, 0.02, 0.01, 0.002, 0.001]
+    pacing = Pacing(speed=50)
+    for second in range(3):
+        pacing.sent(0.003, 10, now_s=float(second))
+    assert len(caplog.records) == 1
+    assert "more than 2 ms late, which is 100 ms of cluster time" in caplog.text

@@ -1,0 +1,139 @@
+"""Constants: what was fitted is used, what was not is taken from the nearest thing that was, and says so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from llmirage_server.perf.catalogue.constants import ENGINES, Constants, constants_for
+from llmirage_server.perf.catalogue.dtypes import WEIGHT_DTYPES
+from llmirage_server.perf.catalogue.lookup import find_gpu, list_gpus
+
+
+def fit(value: float) -> dict[str, object]:
+    return {"constants": {"x": value}, "origin": f"origin {value:g}"}
+
+
+def constants(own: dict[str, dict[str, object]], twin: dict[str, dict[str, object]]) -> Constants:
+    return Constants("vllm", [("", own), ("twin", twin)], [("", own)])  # type: ignore[list-item]
+
+
+def test_this_engine_comes_before_all_engines_pooled() -> None:
+    both = {"vllm": {"gemm fp8": fit(1)}, "pooled": {"gemm fp8": fit(2)}}
+    assert constants(both, {}).of("gemm", "fp8")["x"] == 1
+    assert constants(both, {}).provenance("gemm", "fp8") == "fitted: gemm fp8, origin 1"
+    del both["vllm"]
+    assert constants(both, {}).of("gemm", "fp8")["x"] == 2
+    assert constants(both, {}).provenance("gemm", "fp8") == "fitted: gemm fp8, engines pooled, origin 2"
+
+
+def test_a_near_format_comes_before_another_gpu() -> None:
+    own = {"vllm": {"gemm bf16": fit(1), "gemm fp8": fit(2)}}
+    twin = {"vllm": {"gemm fp8_block": fit(3), "gemm int4": fit(4)}}
+    found = constants(own, twin)
+    assert found.of("gemm", "fp8_block")["x"] == 2
+    assert found.provenance("gemm", "fp8_block") == "transferred: gemm fp8, origin 2"
+    # weight-only kernels are nearer to bf16 of this GPU than to nothing, and int4 of the twin comes after both
+    assert found.of("gemm", "int4")["x"] == 1
+
+
+def test_another_gpu_comes_where_this_one_knows_nothing_of_the_operation() -> None:
+    found = constants({"vllm": {"gemm bf16": fit(1)}}, {"pooled": {"moe fp8": fit(5)}})
+    assert found.of("moe", "fp8")["x"] == 5
+    assert found.provenance("moe", "fp8") == "transferred: moe fp8 on twin, engines pooled, origin 5"
+
+
+def test_link_constants_come_from_the_sources_of_links_alone() -> None:
+    found = constants({}, {"vllm": {"all_reduce bf16": fit(1), "gemm bf16": fit(2)}})
+    assert found.of("gemm", "bf16")["x"] == 2
+    with pytest.raises(KeyError, match="no constants for all_reduce in bf16"):
+        found.of("all_reduce", "bf16")
+    with pytest.raises(KeyError, match="no constants for all_reduce in bf16"):
+        found.provenance("all_reduce", "bf16")
+
+
+def test_measured_gpus_say_on_how_many_rows_and_how_well() -> None:
+    found = constants_for(find_gpu("h100_sxm"), "vllm").provenance("gemm", "bf16")
+    assert found.startswith("fitted: gemm bf16, vllm 0.24.0: 1,365 rows, off ")
+
+
+def test_a_pcie_card_of_an_nvlink_chip_has_its_kernels_but_not_its_links() -> None:
+    sxm, pcie = find_gpu("h100_sxm"), find_gpu("h100_pcie")
+    assert constants_for(pcie, "vllm").of("gemm", "bf16") == constants_for(sxm, "vllm").of("gemm", "bf16")
+    assert constants_for(pcie, "vllm").provenance("gemm", "bf16").startswith("transferred: gemm bf16 on h100_sxm")
+    assert (
+        constants_for(pcie, "vllm")
+        .provenance("all_reduce", "bf16")
+        .startswith("transferred: all_reduce bf16 on all measured PCIe cards")
+    )
+
+
+def test_a_gpu_that_nobody_measured_takes_what_its_kind_reaches() -> None:
+    found = constants_for(find_gpu("mi300x"), "sglang")
+    assert found.provenance("gemm", "fp8").startswith("transferred: gemm fp8 on all measured NVLink GPUs, sglang ")
+    assert 0.4 < found.of("gemm", "fp8")["compute"] < 1.0
+
+
+def test_rtx_4090_has_its_own_gemm_and_the_rest_of_its_architecture() -> None:
+    found = constants_for(find_gpu("rtx_4090"), "vllm")
+    assert 0.85 < found.of("gemm", "bf16")["memory"] < 0.96
+    assert 0.95 < found.of("gemm", "bf16")["compute"] < 1.06
+    assert "l40s" in found.provenance("moe", "bf16")
+
+
+def test_chunks_and_decodes_in_one_launch_cost_more_where_flash_attention_2_runs_them() -> None:
+    share = {key: constants_for(find_gpu(key), "vllm").of("mixed_attention", "bf16")["per_group_head"] for key in
+             ("rtx_4090", "rtx_pro_6000_server", "l40s", "h100_sxm", "b200_sxm")}  # fmt: skip
+    assert share == {"rtx_4090": 0.33, "rtx_pro_6000_server": 0.25, "l40s": 0.25, "h100_sxm": 0.0, "b200_sxm": 0.0}
+
+
+def test_vllm_takes_block_scaled_gemms_from_the_other_engines() -> None:
+    # its own table was timed without CUDA graphs
+    found = constants_for(find_gpu("h200_sxm"), "vllm")
+    assert "engines pooled" in found.provenance("gemm", "fp8_block")
+    assert found.of("gemm", "fp8_block")["floor_us"] < 10
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_gpu_of_the_catalogue_can_run_every_kernel(engine: str) -> None:
+    for gpu in list_gpus():
+        found = constants_for(gpu, engine)
+        for dtype in WEIGHT_DTYPES.values():
+            name = dtype.on(gpu.rates).kernel_dtype
+            assert found.of("gemm", name)["memory"] > 0
+            assert found.of("moe", name)["memory"] > 0
+        for op in ("attention_prefill", "attention_decode", "attention_decode_window", "mla_prefill", "mla_decode"):
+            for kv_dtype in ("bf16", "fp8"):
+                assert found.of(op, kv_dtype)["memory"] > 0
+        for op in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "dispatch", "combine"):
+            assert found.of(op, "bf16")["bulk_link"] > 0
+        assert found.of("mla_bmm", "bf16")["memory"] > 0
+        assert found.of("gated_delta_prefill", "bf16")["floor_us"] > 0
+        assert found.of("gated_delta_decode", "bf16")["memory"] > 0
+
+
+def test_unknown_engine_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="no constants for engine 'tgi'; known engines: vllm, sglang, trtllm"):
+        constants_for(find_gpu("h100_sxm"), "tgi")
+
+
+def test_a_gpu_of_the_users_own_names_its_twin() -> None:
+    own = replace(find_gpu("l4"), key="custom:mine", constants_of="l40s")
+    assert constants_for(own, "vllm").provenance("gemm", "bf16").startswith("transferred: gemm bf16 on l40s, vllm 0.24.0")
+
+
+@pytest.mark.parametrize(
+    ("name", "rates", "kernels"),
+    [
+        ("fp8", {"bf16"}, "int8_weight_only"),
+        ("fp8_block", {"bf16", "fp8"}, "fp8_block"),
+        ("nvfp4", {"bf16", "fp8"}, "int4"),
+        ("int8", {"bf16", "int8"}, "int8"),
+        ("mxfp4", {"bf16", "fp8", "fp4"}, "mxfp4"),
+    ],
+)
+def test_a_widened_format_runs_weight_only_kernels(name: str, rates: set[str], kernels: str) -> None:
+    dtype = WEIGHT_DTYPES[name].on(frozenset(rates))
+    assert dtype.kernel_dtype == kernels
+    assert dtype.weight_bytes == WEIGHT_DTYPES[name].weight_bytes

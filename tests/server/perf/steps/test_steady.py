@@ -1,0 +1,141 @@
+"""Step times from sums against those of single contexts: equal to the last bit, for every model and GPU they serve."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llmirage_server.perf.catalogue.dtypes import WEIGHT_DTYPES
+from llmirage_server.perf.catalogue.engines import find_engine
+from llmirage_server.perf.catalogue.lookup import find_gpu, find_model
+from llmirage_server.perf.deployment import Deployment
+from llmirage_server.perf.steps import steady
+from llmirage_server.perf.steps.load import Load
+from llmirage_server.perf.steps.step import RooflineStep
+from llmirage_server.perf.steps.step_model import StepBatch
+
+MODELS: list[tuple[str, str, dict[str, Any]]] = [
+    ("meta-llama/Llama-3.1-8B", "h100_sxm", {}),
+    ("meta-llama/Llama-3.1-8B", "l40s", {"engine": "sglang"}),
+    ("meta-llama/Llama-3.1-70B", "h100_sxm", {"tp": 4, "weights": "fp8"}),
+    ("Qwen/Qwen3-30B-A3B", "h100_sxm", {"engine": "trtllm"}),
+    ("deepseek-ai/DeepSeek-V3", "b200_sxm", {"tp": 8, "kv_cache_dtype": "fp8"}),
+    ("Qwen/Qwen3-Next-80B-A3B-Instruct", "h200_sxm", {"tp": 2}),
+    ("meta-llama/Llama-3.1-8B", "a100_sxm", {"scales": (1.07, 0.83)}),
+    ("openai/gpt-oss-20b", "h100_sxm", {}),  # windows of 128
+    ("deepseek-ai/DeepSeek-V3.2", "b200_sxm", {"tp": 8}),  # a sparse index shows 2,048
+]
+
+
+@cache
+def roofline(model: str, gpu: str, options: tuple[tuple[str, Any], ...]) -> Any:
+    known = dict(options)
+    if scales := known.pop("scales", None):
+        engine = replace(find_engine("vllm"), decode_scale=scales[0], prefill_scale=scales[1])
+        return RooflineStep(find_model(model), find_gpu(gpu), engine=engine, weights=WEIGHT_DTYPES["bf16"])
+    return Deployment.create(model, gpu, **known).step_model()
+
+
+def models() -> Iterator[Any]:
+    for model, gpu, options in MODELS:
+        yield pytest.param(model, gpu, tuple(options.items()), id=f"{model.split('/')[1]}-{gpu}")
+
+
+def plainly(model: Any, chunks: list[tuple[int, int]], contexts: list[int]) -> float:
+    """Seconds of a step, worked out anew."""
+    (seconds,) = model.stages_s([StepBatch(chunks, contexts)])
+    return float(seconds)
+
+
+def one_by_one(model: Any, contexts: list[int], start_s: float, steps: int) -> list[float]:
+    ends, now = [], start_s
+    for step in range(steps):
+        now += plainly(model, [], [context + step for context in contexts])
+        ends.append(now)
+    return ends
+
+
+@pytest.mark.parametrize(("model", "gpu", "options"), list(models()))
+@settings(max_examples=25, deadline=None)
+@given(
+    contexts=st.lists(st.integers(1, 60_000) | st.integers(1, 3000), min_size=1, max_size=30),
+    start_s=st.floats(0, 1e4),
+    steps=st.integers(1, 130),
+    chunks=st.lists(st.tuples(st.integers(1, 3000), st.integers(0, 5000)), max_size=3),
+)
+def test_sums_are_enough(
+    model: str,
+    gpu: str,
+    options: tuple[tuple[str, Any], ...],
+    contexts: list[int],
+    start_s: float,
+    steps: int,
+    chunks: list[tuple[int, int]],
+) -> None:
+    step_model = roofline(model, gpu, options)
+    sums, size, total, longest = step_model.steady, len(contexts), sum(contexts), max(contexts)
+    wanted = one_by_one(step_model, contexts, start_s, steps)
+    found: list[float] = []
+    if not (shown := sums.shown(contexts)):
+        sums.run(found, size, total, longest, start_s, steps)
+        assert found == wanted
+    shown_later = [sums.shown([context + step for context in contexts]) for step in range(steps)]
+    sums.run_shown(again := list[float](), size, total, longest, start_s, shown_later)
+    assert again == wanted
+    if chunks:
+        for _ in range(2):  # found, and remembered
+            assert sums.step_s(chunks, size, total, longest, shown) == plainly(step_model, chunks, contexts)
+            assert sums.step_s(chunks, 0, 0, 0) == plainly(step_model, chunks, [])
+    assert step_model.step_s(chunks, contexts) == plainly(step_model, chunks, contexts)
+    assert step_model.step_s([], contexts) == plainly(step_model, [], contexts)
+
+
+def test_attention_counts_whole_pages_at_their_middle() -> None:
+    # the mean of 95 tokens on 2 sequences is 47, in the page of 32 to 47; the longest, 63, in the first four of 0 to 63
+    assert Load((), [32, 63]).decode(0) == (2, 2 * (32 + 7.5), 31.5)
+    # a token more for each, and both are in the next one
+    assert Load((), [33, 64]).decode(0) == (2, 2 * (48 + 7.5), 64 + 31.5)
+    # windows clip each context by itself
+    assert Load((), [33, 64]).decode(50) == (2, 33 + 50, 50)
+    assert Load((), [33, 64]).decode(64) == (2, 33 + 64, 64)
+
+
+def test_pages_count_as_much_as_their_tokens_one_by_one() -> None:
+    for sequences in (1, 7):
+        counted = [Load((), [context] * sequences).decode(0) for context in range(128, 192)]
+        assert sum(total for _, total, _ in counted) == sum(context * sequences for context in range(128, 192))
+        assert sum(longest for _, _, longest in counted) == sum(range(128, 192))
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steady, "_REMEMBERED", 10)
+    model: Any = Deployment.create("meta-llama/Llama-3.1-8B", "h100_sxm").step_model()
+    for decodes in range(1, 40):
+        contexts = [100] * decodes
+        assert model.step_s([(decodes, 16)], contexts) == plainly(model, [(decodes, 16)], contexts)
+        assert model.step_s([], contexts) == plainly(model, [], contexts)
+    sums = model.steady
+    kept = [sums._steps, sums._decodes, sums._chunks, sums._tokens, sums._sequences]
+    assert all(0 < len(known) <= 10 for known in kept)
+
+
+def test_what_sums_do_not_tell_has_none() -> None:
+    assert roofline("meta-llama/Llama-3.1-8B", "h100_sxm", (("pp", 2),)).steady is None
+
+
+@pytest.mark.parametrize(("model", "gpu", "options"), list(models()))
+def test_steps_only_get_longer(model: str, gpu: str, options: tuple[tuple[str, Any], ...]) -> None:
+    """What lets a simulation say how early a run of steps can end."""
+    sums = roofline(model, gpu, options).steady
+    for decodes in (1, 7, 64, 256):
+        ends = [0.0]
+        sums.run(ends, decodes, 300 * decodes, 500, 0.0, 3000)
+        gaps = [after - before for before, after in pairwise(ends)]
+        assert all(after >= before * (1 - 1e-9) for before, after in pairwise(gaps))

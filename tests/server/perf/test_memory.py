@@ -1,0 +1,161 @@
+"""What fits on a GPU: weights, activations and KV cache by parallelism, format and engine."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llmirage_server.perf.catalogue.dtypes import WEIGHT_DTYPES
+from llmirage_server.perf.catalogue.engines import find_engine
+from llmirage_server.perf.catalogue.lookup import find_model, list_models
+from llmirage_server.perf.catalogue.models import ModelSpec
+from llmirage_server.perf.deployment import Deployment
+from llmirage_server.perf.memory import MemoryBudget, budget, sglang_static_share, weights_bytes_per_rank
+from llmirage_server.perf.parallelism import Parallelism, parallelism_problems, split_layers
+from llmirage_server.perf.speculation import Speculative
+
+GIB = 2**30
+H100 = 81_559 * 2**20
+
+
+def share(engine: str, utilization: float, per_sequence: int = 0, seqs: int = 100) -> MemoryBudget:
+    return budget(
+        gpu_bytes=100 * GIB,
+        engine=find_engine(engine),
+        utilization=utilization,
+        weights_bytes=40 * GIB,
+        activation_bytes=5 * GIB,
+        kv_bytes_per_token=100_000,
+        bytes_per_sequence=per_sequence,
+        max_num_seqs=seqs,
+        tokens_override=None,
+    )
+
+
+def test_vllm_takes_a_share_of_all_memory() -> None:
+    memory = share("vllm", 0.9)
+    assert memory.kv_bytes == int(0.9 * 100 * GIB) - 45 * GIB - int(1.4 * GIB)
+    assert memory.kv_tokens == memory.kv_bytes // 100_000
+
+
+def test_sglang_leaves_activations_what_its_share_does_not_take() -> None:
+    assert share("sglang", 0.8).kv_bytes == int(0.8 * 99 * GIB) - 40 * GIB
+    # 5 GiB of activations do not fit into 2 % of 99 GiB: the pool makes room for them
+    assert share("sglang", 0.98).kv_bytes == (100 - 1 - 40 - 5) * GIB
+
+
+def test_tensorrt_llm_takes_a_share_of_what_is_free() -> None:
+    assert share("trtllm", 0.9).kv_bytes == int(0.9 * (100 - 2 - 45) * GIB)
+
+
+@given(st.sampled_from(["vllm", "sglang", "trtllm"]), st.floats(0.05, 1.0), st.integers(0, 10**8))
+def test_the_sum_is_the_memory_of_the_gpu(engine: str, utilization: float, per_sequence: int) -> None:
+    m = share(engine, utilization, per_sequence)
+    assert m.unused_bytes >= 0
+    parts = m.unused_bytes + m.weights_bytes + m.activation_bytes + m.reserve_bytes + m.fixed_bytes + m.kv_bytes
+    assert parts == m.gpu_bytes
+
+
+def test_room_for_windows_and_states_is_set_apart_for_as_many_sequences_as_fit() -> None:
+    pool = share("vllm", 0.9).kv_bytes
+    few = share("vllm", 0.9, per_sequence=10**6, seqs=10)
+    assert few.sequences == 10
+    assert few.kv_bytes == pool - 10 * 10**6
+    many = share("vllm", 0.9, per_sequence=10**8, seqs=1000)
+    assert many.sequences == pool // (10**8 + 4096 * 100_000)
+    assert many.kv_tokens >= 4096 * many.sequences
+
+
+def test_sglangs_own_share() -> None:
+    # MiB set apart: 512 + 1.5 x 8192 + 2 x 512 + 128 = 13,952, or 10 GiB where that is more
+    assert sglang_static_share(H100, 8192, 2048, Parallelism()) == round((81_559 - 13_952) / 81_559, 3)
+    assert sglang_static_share(H100, 2048, 64, Parallelism()) == round((81_559 - 10_240) / 81_559, 3)
+    assert Deployment.create("Qwen3-8B", "h100", engine="sglang").gpu_memory_utilization == pytest.approx(0.829)
+
+
+def test_a_block_count_given_is_taken() -> None:
+    memory = Deployment.create("Llama-3.1-8B", "h100", num_gpu_blocks_override=1000).memory
+    assert memory.kv_tokens == 16_000
+    assert memory.kv_bytes == 16_000 * memory.kv_bytes_per_token
+    assert Deployment.create("Llama-3.1-8B", "h100", num_gpu_blocks_override=1000, block_size=4).memory.kv_tokens == 4000
+    assert "KV cache as given" in memory.describe()
+
+
+def test_deepseek_keeps_576_values_a_token_and_layer_on_every_rank() -> None:
+    per_token = [
+        Deployment.create("DeepSeek-V3", "b300", tp=tp, kv_cache_dtype=kv).memory.kv_bytes_per_token
+        for tp, kv in ((4, "bf16"), (8, "bf16"), (8, "fp8"))
+    ]
+    assert per_token == [61 * 576 * 2, 61 * 576 * 2, 61 * 576]
+    assert Deployment.create("DeepSeek-V3", "b300", tp=8).kv_bytes_per_token == 61 * 576 * 2
+
+
+def test_attention_data_parallelism_copies_attention_and_shares_experts() -> None:
+    tp, dp = (
+        Deployment.create("Qwen3-235B-A22B", "h200", weights="fp8", ep=8, **split).memory.weights_bytes
+        for split in ({"tp": 8}, {"dp": 8})
+    )
+    attention = 94 * 4096 * 128 * 2 * (64 + 4)
+    tables = 2 * 2 * 151_936 * 4096
+    copied_kv = 94 * 4096 * 128 * 2 * 4 / 4 - 94 * 4096 * 128 * 2 * 4 / 8  # 4 KV heads on 8 ranks: one each, not a half
+    assert dp - tp == pytest.approx((attention + tables) * 7 / 8 - copied_kv, abs=2)
+
+
+def test_recurrent_states_are_held_by_the_sequence() -> None:
+    memory = Deployment.create("Qwen3.5-35B-A3B", "h200", max_num_seqs=64).memory
+    # 30 layers: 32 heads of 128 x 128 in float32, a convolution over 2 x 16 x 128 + 32 x 128 channels that keeps 3 tokens
+    assert memory.bytes_per_sequence == 30 * (32 * 128 * 128 * 4 + 8192 * 3 * 2)
+    assert memory.sequences == 64
+    assert memory.kv_bytes_per_token == 10 * 2 * 2 * 256 * 2
+
+
+def test_the_stage_with_the_least_room_decides() -> None:
+    deployment = Deployment.create("Llama-3.1-70B", "h100", weights="fp8", tp=1, pp=3)
+    model, fp8 = deployment.model, WEIGHT_DTYPES["fp8"]
+    assert [sum(g.count for g in s) for s in split_layers(model, 3)] == [27, 27, 26]
+    layer = 8192 * 128 * 2 * (64 + 8) + 3 * 8192 * 28_672
+    table, small = 2 * 128_256 * 8192, 2 * 2 * 8192
+    ends = [27 * (layer + small) + table, 27 * (layer + small), 26 * (layer + small) + table + 2 * 8192]
+    assert deployment.memory.weights_bytes == ends[0]  # 27 layers and the table of embeddings
+    one = weights_bytes_per_rank(model, fp8, Parallelism())
+    assert one == sum(ends)
+
+
+def test_a_draft_takes_memory() -> None:
+    plain, mtp = (Deployment.create("DeepSeek-V3", "b300", tp=8, speculative=s).memory for s in (None, Speculative(2)))
+    assert mtp.kv_bytes_per_token == plain.kv_bytes_per_token * 62 // 61
+    layer = (mtp.weights_bytes - plain.weights_bytes) / plain.weights_bytes
+    assert 1 / 61 < layer < 1.5 / 61
+    draft = Speculative(3, "draft_model", "Llama-3.1-8B")
+    plain, small = (Deployment.create("Llama-3.1-70B", "h100", tp=4, speculative=s).memory for s in (None, draft))
+    assert small.weights_bytes - plain.weights_bytes == pytest.approx(
+        find_model("Llama-3.1-8B").parameters * 2 / 4, rel=1e-3
+    )
+    assert small.kv_bytes_per_token == plain.kv_bytes_per_token + 32 * 2 * 2 * 128 * 2
+
+
+@given(st.sampled_from(list_models()), st.sampled_from(sorted(WEIGHT_DTYPES)), st.sampled_from([1, 2, 4]))
+def test_more_ranks_never_hold_more_weights_each(model: ModelSpec, weights: str, ep: int) -> None:
+    sizes = [p for tp in (1, 2, 4, 8) if not parallelism_problems(model, p := Parallelism(tp, ep=ep if model.moe else 1))]
+    held = [weights_bytes_per_rank(model, WEIGHT_DTYPES[weights], p) for p in sizes]
+    assert held == sorted(held, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "weights", "gb"),
+    [
+        ("DeepSeek-R1", "fp8_block", 671),  # 671 billion parameters, one byte each
+        ("DeepSeek-R1", "nvfp4", 397),  # nvidia/DeepSeek-R1-FP4: 394 GB
+        (
+            "Kimi-K2-Thinking",
+            "int4",
+            563,
+        ),  # moonshotai/Kimi-K2-Thinking: 594 GB, its scales being finer than AWQ's (32, not 128)
+        ("gpt-oss-120b", "mxfp4", 65),  # openai/gpt-oss-120b: 65 GB
+        ("gpt-oss-20b", "mxfp4", 13.8),  # openai/gpt-oss-20b: 13.8 GB
+    ],
+)
+def test_published_checkpoints_have_their_size(name: str, weights: str, gb: float) -> None:
+    held = weights_bytes_per_rank(find_model(name), WEIGHT_DTYPES[weights], Parallelism())
+    assert held / 1e9 == pytest.approx(gb, rel=0.02)

@@ -1,0 +1,181 @@
+"""Our engine beside measured servers: the harness itself, and errors that must not grow."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from llmirage_server.cluster.cluster import Cluster
+from llmirage_server.cluster.instances.instance import Instance
+from llmirage_server.cluster.limits import EngineLimits
+from llmirage_server.cluster.routers import make_router
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests" / "benchmarks")]
+
+from accuracy import closed_loop  # noqa: E402
+from accuracy.__main__ import main  # noqa: E402
+from accuracy.closed_loop import Prediction, predict  # noqa: E402
+from accuracy.errors import Spread, grouped  # noqa: E402
+from accuracy.kernels import kernel_errors  # noqa: E402
+from accuracy.replay import Recorded, load_recorded, measured, replay, tokens_of  # noqa: E402
+from accuracy.runs import MeasuredRun, load_runs  # noqa: E402
+
+DATA = ROOT / "tests" / "data" / "silicon"
+
+
+class Constant:
+    """Every step takes 1 ms, whatever is in it."""
+
+    def step_s(self, prefill: object, decode_contexts: object) -> float:
+        return 1e-3
+
+
+def measured_run(**changes: object) -> MeasuredRun:
+    values: dict[str, object] = {
+        "engine": "vllm",
+        "model": "meta-llama/Llama-3.1-8B-Instruct",
+        "gpu": "h100_sxm",
+        "isl": 8,
+        "osl": 5,
+        "concurrency": 2,
+        "ttft_ms": 2.0,
+        "tpot_ms": 1.0,
+    }
+    return MeasuredRun(**(values | changes))  # type: ignore[arg-type]
+
+
+def serve(run: MeasuredRun, max_num_seqs: int) -> Prediction:
+    limits = EngineLimits(kv_tokens=1000, max_num_seqs=max_num_seqs, max_num_batched_tokens=100, enable_prefix_caching=False)
+    return closed_loop._serve(run, Cluster([Instance(0, Constant(), limits)], make_router("round_robin", 0)))
+
+
+def test_with_room_for_all_every_token_takes_one_step() -> None:
+    prediction = serve(measured_run(), max_num_seqs=2)
+    assert (prediction.ttft_ms, prediction.tpot_ms) == pytest.approx((1.0, 1.0))
+    assert prediction.error("ttft") == pytest.approx(-0.5)
+    assert prediction.latency_ms == pytest.approx(5.0)
+
+
+def test_a_client_without_a_slot_waits_for_a_whole_answer() -> None:
+    # two requests of five steps in turn; all but the very first find the other one served
+    prediction = serve(measured_run(requests=4), max_num_seqs=1)
+    assert (prediction.ttft_ms, prediction.tpot_ms) == pytest.approx(((1 + 6 + 6 + 6) / 4, 1.0))
+
+
+def test_a_shortened_run_counts_its_burst_as_the_whole_run_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = serve(measured_run(), max_num_seqs=1)
+    monkeypatch.setattr(closed_loop, "LONG_ANSWER_TOKENS", 1)
+    assert serve(measured_run(), max_num_seqs=1).ttft_ms == pytest.approx(whole.ttft_ms)
+
+
+def test_lengths_are_the_same_each_time_and_within_their_bounds() -> None:
+    run = measured_run(isl=1000, osl=100, shortest=0.8)
+    drawn = closed_loop.lengths(run, 200)
+    assert drawn == closed_loop.lengths(run, 200)
+    assert {800 <= n <= 1000 and 80 <= m <= 100 for n, m in drawn} == {True}
+    assert closed_loop.lengths(measured_run(isl=1000, osl=100), 2) == [(1000, 100)] * 2
+
+
+def test_what_the_engine_refuses_is_a_prediction_with_its_reason() -> None:
+    prediction = predict(measured_run(model="meta-llama/Llama-3.1-70B", weights="bf16"))
+    assert "does not fit" in prediction.problem
+
+
+def test_figures_of_errors() -> None:
+    spread = Spread.of([-0.1, 0.2, 0.3, 0.05, -0.02])
+    assert (spread.n, spread.median, spread.bias) == (5, pytest.approx(10.0), pytest.approx(5.0))
+    assert spread.p90 == pytest.approx(26.0)
+    assert str(spread) == "10.0 / 26.0"
+    assert list(grouped([3, 1, 2], lambda n: (str(n % 2),))) == [("0",), ("1",)]
+
+
+def test_tokens_share_the_recorded_prefixes_and_nothing_else() -> None:
+    first = Recorded(4, 2, 0.0, -1, 0, 0.0, 0.0, 0.0)
+    second = Recorded(5, 1, 0.0, 0, 3, 0.0, 0.0, 0.0)
+    a, b = tokens_of([first, second])
+    assert (len(a), len(b)) == (6, 6)
+    assert list(a[:3]) == list(b[:3])
+    assert not np.intersect1d(a[3:], b[3:]).size
+
+
+def test_the_rtx_4090_run_is_replayed_within_four_percent() -> None:
+    run = load_recorded(DATA / "rtx4090_llama31-8b_tp1")
+    real, ours = measured(run), replay(run)
+    for metric in ("tpot_s", "latency_s", "tokens_per_s"):
+        assert getattr(ours, metric) == pytest.approx(getattr(real, metric), rel=0.04), metric
+    assert ours.kv_mean == pytest.approx(real.kv_mean, rel=0.1)
+    assert ours.running.mean() == pytest.approx(real.running.mean(), rel=0.1)
+    assert ours.held_up == pytest.approx(real.held_up, rel=0.1)
+    again = replay(run)
+    assert (again.tpot_s, again.preemptions) == (ours.tpot_s, ours.preemptions)
+
+
+def test_our_own_memory_estimate_serves_the_rtx_4090_run_as_well() -> None:
+    run = load_recorded(DATA / "rtx4090_llama31-8b_tp1")
+    assert replay(run, num_gpu_blocks_override=None).latency_s == pytest.approx(measured(run).latency_s, rel=0.05)
+
+
+def test_the_data_parallel_run_is_replayed_within_four_percent() -> None:
+    run = load_recorded(DATA / "rtxpro6000_qwen3-30b-a3b_dp2ep2")
+    real, ours = measured(run), replay(run)
+    assert ours.tpot_s == pytest.approx(real.tpot_s, rel=0.04)
+    assert ours.latency_s == pytest.approx(real.latency_s, rel=0.04)
+    assert ours.tokens_per_s == pytest.approx(real.tokens_per_s, rel=0.04)
+
+
+# A few quick runs of each kind, and how far off their median may be; the figures of today are in docs/accuracy.md.
+GUARDS = [
+    ("Llama-3.1-70B", "h200_sxm", "fp8", 8.0),
+    ("Llama-3.1-70B", "b200_sxm", "fp8", 12.0),
+    ("Llama-3.1-70B", "b200_sxm", "nvfp4", 14.0),
+    ("Qwen3-32B", "h100_sxm", "bf16", 8.0),
+    ("Qwen3-235B-A22B-FP8", "h100_sxm", "fp8_block", 16.0),
+    ("MiniMax-M2.5", "b300_sxm", "fp8_block", 16.0),
+    ("gpt-oss-120b", "h100_sxm", "mxfp4", 22.0),
+]
+
+
+@pytest.mark.parametrize(("family", "gpu", "weights", "most"), GUARDS)
+def test_request_latency_stays_near_measured_silicon(family: str, gpu: str, weights: str, most: float) -> None:
+    runs = [run for run in load_runs(DATA / "runs.csv.gz") if (run.family, run.gpu, run.weights) == (family, gpu, weights)]
+    quick = sorted((r for r in runs if r.concurrency <= 32 and r.osl <= 1024), key=lambda r: r.id)
+    predictions = [predict(run) for run in quick[:: max(1, len(quick) // 6)][:6]]
+    assert not [p.problem for p in predictions if p.problem]
+    assert Spread.of(p.error("latency") for p in predictions).median <= most
+
+
+def test_kernels_stay_near_their_tables() -> None:
+    most = {"gemm": 10.0, "attention_decode": 10.0, "attention_prefill": 14.0, "moe": 14.0, "all_reduce": 8.0}
+    medians: dict[str, list[float]] = {}
+    for errors in kernel_errors(DATA / "ops"):
+        medians.setdefault(errors.op, []).append(errors.spread.median)
+    for op, bound in most.items():
+        assert float(np.median(medians[op])) <= bound, op
+
+
+def test_runs_of_ones_own_are_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "my.csv"
+    file.write_text(
+        "id,engine,model,gpu,isl,osl,concurrency,ttft_ms,tpot_ms,requests\n"
+        "mine,vllm,meta-llama/Llama-3.1-8B-Instruct,h100,256,32,2,30,8,4\n"
+        "other,vllm,meta-llama/Llama-3.1-8B-Instruc,h100,256,32,2,30,8,4\n"
+    )
+    monkeypatch.setattr(sys, "argv", ["accuracy", "--runs", str(file), "--processes", "1"])
+    assert main() == 0
+    out, err = capsys.readouterr()
+    assert "| mine | 30.0 / " in out
+    assert "other: no prediction: unknown model" in err
+
+
+def test_a_bad_file_of_runs_exits_with_two(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["accuracy", "--runs", str(tmp_path / "none.csv")])
+    assert main() == 2
+    assert capsys.readouterr().err.endswith("cannot be read: No such file or directory\n")
