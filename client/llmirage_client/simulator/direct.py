@@ -82,6 +82,8 @@ class DirectTarget:
         if exchange.error is not None:
             exchange.end_s, exchange.status = now(), exchange.error.code
             return exchange
+        if call.on_sent is not None:
+            call.on_sent()
         try:
             async with asyncio.timeout(self._timeout_s):
                 await done

@@ -85,7 +85,10 @@ class ClusterRun:
         request = flight.request
         request.tag = flight
         self.cluster.submit(request, now)
-        self.under_way += not request.failed
+        if request.failed:
+            request.tag = None  # the cluster will tell of it with its next events, and nobody waits for that
+        else:
+            self.under_way += 1
 
     def cancel(self, request: Request, now: float) -> None:
         """Take a request back; harmless when it is over."""
@@ -121,7 +124,9 @@ class ClusterRun:
         for end in ends:
             now = end.time_s
             for request in end.emitted:
-                flight: Flight = request.tag
+                flight: Flight | None = request.tag
+                if flight is None:
+                    continue  # it failed when it was submitted
                 if not request.failed:
                     token_s = flight.token_s
                     told = len(token_s)

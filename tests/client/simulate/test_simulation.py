@@ -20,7 +20,7 @@ from llmirage_client.simulate.summary import saturated
 from llmirage_client.simulate.token_rows import TokenRow
 from llmirage_client.simulate.window import Window
 from llmirage_client.simulator.engine import ClusterConfig, ConfigError
-from llmirage_client.workload.session import Session, Workload
+from llmirage_client.workload.session import Branch, Session, TokenSpec, Turn, Workload
 from llmirage_client.workload.synthetic_load import synthetic_load
 
 CLUSTER = ClusterConfig(model="meta-llama/Llama-3.1-8B", gpu="h100_sxm", instances=2)
@@ -119,6 +119,25 @@ def test_a_crash_is_seen_and_survived() -> None:
     config = ClusterConfig(model="meta-llama/Llama-3.1-8B", gpu="h100_sxm", instances=2, events=(event,))
     simulation = simulate(config, synthetic_load(500, 100, 60, seed=1), RunOptions(request_rate_per_s=10.0, seed=1))
     assert simulation.summary["requests"] == 60
+
+
+@pytest.mark.parametrize("branches", [False, True])
+def test_requests_that_no_instance_will_ever_serve_fail_and_the_run_goes_on(branches: bool) -> None:
+    from llmirage_server.config import EventConfig
+
+    event = EventConfig(at_s=1.0, action="crash", instance=0)
+    config = ClusterConfig(ttft_ms=100.0, itl_ms=10.0, instances=1, events=(event,), on_crash="fail")
+    call = TokenSpec(5, 5)
+    spawn = Branch("b", "spawn", ("child",), 1)
+    parent = Session(
+        "parent", (Turn(tokens=call, branches=(spawn,) * branches), *[Turn(tokens=call, delay_s=0.2)] * 9), "tokens"
+    )
+    workload = Workload(
+        "made", "made", {"parent": parent, "child": Session("child", (Turn(tokens=call),), "tokens")}, ("parent",)
+    )
+    simulation = simulate(config, workload, RunOptions(seed=1))
+    assert simulation.summary["requests"] == 3 + branches
+    assert [(group.error.code, group.count) for group in simulation.metrics.errors] == [(503, 7)]
 
 
 def test_the_trace_is_what_perfetto_reads(tmp_path: Path) -> None:

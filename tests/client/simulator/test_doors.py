@@ -113,6 +113,14 @@ def test_requests_that_fail_leave_the_others_as_they_are() -> None:
     assert 0 < sum(failed for _, _, failed in direct.values()) < 60
 
 
+@pytest.mark.parametrize("delay_s", [0.0, 0.05])
+def test_requests_that_are_cancelled_on_purpose(delay_s: float) -> None:
+    workload = synthetic_load("100:500", "5:60", 40, seed=7)
+    options = RunOptions(concurrency=4, seed=7, cancellation_share=0.4, cancellation_delay_s=delay_s)
+    seen = both(workload, options, instances=1)
+    assert 8 <= sum(error is not None for _, _, _, error in seen.values()) <= 24
+
+
 def test_forks_of_token_counts_share_what_came_before() -> None:
     def turn(tokens: int, *branches: Branch) -> Turn:
         return Turn(tokens=TokenSpec(tokens, 20), branches=branches)
