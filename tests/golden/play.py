@@ -1,0 +1,436 @@
+"""Carries plans out: the one module of the golden files that knows the product. A rewrite may change it, nothing else here.
+
+What it enters the product by:
+
+- engine plans: `ClusterConfig` -> `plan` -> `build`, and of the cluster `submit`, `cancel`, `clear_cache`, `advance`,
+  `advance_to_next`, `next_event_time`, `snapshot`, `transfers`; of a request its fields, and its `spans` where single
+  tokens are not told;
+- run plans: `RunOptions`, `Session` and its kin, the loaders of workload files; the runner on asyncio over a cluster
+  (`tasks`), and `simulate`, which chooses its own way (`default`, and `protocol` with the server's API in between);
+- script plans: `Runner` with a `Target` of our own, on a loop of virtual time.
+
+Ways of an engine plan: `per_sequence` follows every sequence through every step and takes one step end at a time; `default`
+is what simulations build and drive, which runs through steady batches in one go where its rules allow it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, replace
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from stored import Row, packed
+
+from llmirage_client.load.options import RunOptions
+from llmirage_client.load.rates import RateSeries
+from llmirage_client.load.runner import Runner
+from llmirage_client.load.share import Share
+from llmirage_client.measure.record import Exchange, Record, RequestError, RunResult
+from llmirage_client.simulate.simulated_run import SimulatedRunner, TokenRunner
+from llmirage_client.simulate.simulation import SimulationError, lengths_only, simulate
+from llmirage_client.simulator.direct import DirectTarget
+from llmirage_client.simulator.engine import VirtualDriver, new_app
+from llmirage_client.targets.target import Call
+from llmirage_client.targets.wire_json import encode_body
+from llmirage_client.workload.registry import load
+from llmirage_client.workload.session import Branch, Round, Session, SyntheticUser, ThinkTime, TokenSpec, Turn, Workload
+from llmirage_server.cluster.cluster import Cluster
+from llmirage_server.cluster.instances.compressed import CompressedInstance
+from llmirage_server.cluster.request import Request, StepEnd
+from llmirage_server.config import ClusterConfig, EventConfig, KvTransferConfig, PoolConfig
+from llmirage_server.config.assembly import build, kv_link
+from llmirage_server.config.planning import ServedPool, plan
+from llmirage_shared import virtual_time
+from llmirage_shared.virtual_time import StandstillError, VirtualDeadlockError
+
+WAYS = {  # by family; the first is the one that is recorded
+    "engine": ("per_sequence", "default"),
+    "run": ("tasks", "default", "protocol"),
+    "script": ("tasks",),
+}
+
+
+def ways_of(family: str, name: str) -> dict[str, Callable[[Row], Row]]:
+    """The ways of a plan, each as a function from the plan to its outcome."""
+    play = {"engine": play_engine, "run": play_run, "script": play_script}[family]
+    api = name.startswith("protocol")  # the plans that have to come out the same through the server's API, too
+    return {way: partial(play, way=way) for way in WAYS[family] if way != "protocol" or api}
+
+
+# --- clusters ----------------------------------------------------------------------------------------------------------
+
+
+def config_of(settings: Mapping[str, Any]) -> ClusterConfig:
+    """From settings by the names of a cluster file."""
+    given = dict(settings)
+    pools = tuple(PoolConfig(**pool) for pool in given.pop("pools", ()))
+    events = tuple(EventConfig(**event) for event in given.pop("events", ()))
+    transfer = given.pop("kv_transfer", None)
+    return ClusterConfig(**given, pools=pools, events=events, kv_transfer=transfer and KvTransferConfig(**transfer))
+
+
+def cluster_of(
+    settings: Mapping[str, Any],
+    per_sequence: bool,
+    limits: Mapping[str, Any] | None = None,
+    link: Mapping[str, Any] | None = None,
+    front_end_s: float | None = None,
+) -> Cluster:
+    """limits, link: of all schedulers and of the KV link, where they are other than what follows from the settings."""
+    config = config_of(settings)
+    pools = [_changed(pool, limits or {}, front_end_s) for pool in plan(config)]
+    kv = kv_link(config, pools)
+    return build(config, pools, kv and replace(kv, **link or {}), compressed=not per_sequence)
+
+
+def _changed(pool: ServedPool, limits: Mapping[str, Any], front_end_s: float | None) -> ServedPool:
+    deployment = pool.deployment
+    if front_end_s is not None:
+        deployment = replace(deployment, engine=replace(deployment.engine, front_end_ms=front_end_s * 1e3))
+    return replace(pool, limits=replace(pool.limits, **limits), deployment=deployment)
+
+
+def is_fast(row: Row) -> bool:
+    """Whether some instance of an engine plan, played by default, runs through steady batches in one go."""
+    return any(isinstance(each, CompressedInstance) for each in _cluster(row, False)._instances)
+
+
+# --- engine plans ------------------------------------------------------------------------------------------------------
+
+
+def play_engine(row: Row, way: str) -> Row:
+    """Submits and cancels as the plan says, looks at the cluster now and then, and lets it finish."""
+    per_sequence = way == "per_sequence"
+    cluster = _cluster(row, per_sequence)
+    requests = [_request(number, ask) for number, ask in enumerate(row["requests"])]
+    times: dict[int, list[float]] = {request.id: [] for request in requests}
+    refused: set[int] = set()
+    over: dict[int, None] = {}  # in the order in which the caller is told
+    looks: list[Any] = []
+
+    def note(ends: Iterable[StepEnd]) -> None:
+        for end in ends:
+            for request in end.emitted:
+                known = times[request.id]
+                told = len(known) + sum(last - first + 1 for _, first, last in request.spans)
+                if told < request.produced:
+                    known += [end.time_s] * (request.produced - told)
+                if request.failed or request.produced == request.output_tokens:
+                    over.pop(request.id, None)  # several steps may end at one moment, and bring it further tokens
+                    over[request.id] = None
+
+    def run(to: float) -> None:
+        while (next_s := cluster.next_event_time()) <= to and next_s < math.inf:
+            note(cluster.advance(next_s, 1) if per_sequence else cluster.advance_to_next(to))
+        if to < math.inf:
+            note(cluster.advance(to))
+
+    for at_s, what, number in _moments(row):
+        run(at_s)
+        if what == "look":
+            looks.append([[s.running, s.waiting, s.kv_used_tokens, s.cached_tokens, s.state] for s in cluster.snapshot()])
+        elif what == "clear":
+            cluster.clear_cache(at_s)
+        elif what == "cancel":
+            cluster.cancel(requests[number], at_s)
+        else:
+            try:
+                cluster.submit(requests[number], at_s)
+            except ValueError:
+                refused.add(number)
+    run(math.inf)
+    for request in requests:
+        for ends_s, first, last in request.spans:
+            times[request.id] += ends_s[first : last + 1]
+    return {
+        "name": row["name"],
+        "requests": [_told(request, sorted(times[request.id]), request.id in refused) for request in requests],
+        "over": list(over),
+        "looks": looks,
+        "counters": [_counters(state) for state in cluster.snapshot()],
+        "transfers": [cluster.transfers.done, cluster.transfers.tokens, cluster.transfers.bytes],
+    }
+
+
+def _cluster(row: Row, per_sequence: bool) -> Cluster:
+    return cluster_of(row["cluster"], per_sequence, row.get("limits"), row.get("link"), row.get("front_end_s"))
+
+
+def _moments(row: Row) -> list[tuple[float, str, int]]:
+    """What the caller does when; of one moment, in the order of the requests, and looks first."""
+    moments = [(at_s, -1, "look") for at_s in row.get("looks", ())]
+    moments += [(at_s, -1, "clear") for at_s in row.get("clear", ())]
+    for number, ask in enumerate(row["requests"]):
+        moments.append((ask["at"], number, "submit"))
+        if "cancel" in ask:
+            moments.append((ask["cancel"], number, "cancel"))
+    order = {"look": 0, "clear": 1, "submit": 2, "cancel": 3}
+    moments.sort(key=lambda moment: (moment[0], moment[1], order[moment[2]]))
+    return [(at_s, what, number) for at_s, number, what in moments]
+
+
+def ids_of(stretches: Iterable[tuple[int, int]]) -> np.ndarray:
+    """Token ids: (number, tokens) is the beginning of the stretch of that number, which is like no other."""
+    pieces = [np.arange(number * 10_000, number * 10_000 + tokens, dtype=np.int32) for number, tokens in stretches]
+    return np.concatenate(pieces)
+
+
+def _request(number: int, ask: Row) -> Request:
+    output = ids_of([(10_000 + number, ask["out"])])
+    request = Request(
+        number, ids_of(ask["in"]), output, ask.get("key"), ask.get("model"), ask.get("priority", 0), ask.get("max", 0)
+    )
+    request.age_s = ask.get("age", 0.0)
+    return request
+
+
+def _told(request: Request, times_s: list[float], refused: bool) -> Row:
+    finished = request.produced == request.output_tokens
+    assert not finished or (times_s[0], times_s[-1]) == (request.first_token_s, request.finished_s)
+    assert len(times_s) == request.produced
+    state = "refused" if refused else "cancelled" if request.cancelled else "failed" if request.failed else "ok"
+    assert finished == (state == "ok")
+    return {
+        "id": request.id,
+        "state": state,
+        "instance": request.instance,
+        "cached": request.cached_tokens,
+        "preempted": request.preemptions,
+        "admitted_s": None if math.isnan(request.admitted_s) else request.admitted_s,
+        "times_s": packed(times_s),
+    }
+
+
+def _counters(state: Any) -> Row:
+    counters = {
+        "hits": state.prefix_hit_tokens,
+        "queries": state.prefix_query_tokens,
+        "preemptions": state.preemptions,
+        "cached": state.cached_tokens,
+        "used": state.kv_used_tokens,
+        "state": state.state,
+    }
+    return counters | {tier.name: [v for v in asdict(tier).values() if not isinstance(v, str)] for tier in state.tiers}
+
+
+# --- run plans ---------------------------------------------------------------------------------------------------------
+
+
+def play_run(row: Row, way: str) -> Row:
+    """Runs a workload on a cluster in virtual time: by tasks over instances step by step, by default, or through the API."""
+    workload, options = workload_of(row["workload"]), options_of(row["options"])
+    config, max_time_s = config_of(row["cluster"]), row.get("max_time_s")
+    try:
+        if way == "tasks":
+            result = _by_tasks(config, row["cluster"], workload, options, max_time_s)
+        else:
+            door: Any = "memory" if way == "protocol" else "direct"
+            result = simulate(config, workload, options, door=door, max_time_s=max_time_s).result
+    except (SimulationError, VirtualDeadlockError, StandstillError):
+        return {"name": row["name"], "requests": [], "stands_still": True}
+    return _run_told(row["name"], result)
+
+
+def _by_tasks(
+    config: ClusterConfig, settings: Mapping[str, Any], workload: Workload, options: RunOptions, max_time_s: float | None
+) -> RunResult:
+    cluster = cluster_of(settings, per_sequence=True)
+    options = replace(options, endpoint_kind="llmirage", model=options.model or plan(config)[0].names[0])
+
+    async def main() -> RunResult:
+        driver = VirtualDriver(cluster)
+        runner: SimulatedRunner
+        if lengths_only(workload) and not options.cancellation_share:
+            runner = TokenRunner(workload, options, DirectTarget(driver), driver)
+        else:
+            runner = SimulatedRunner(workload, options, DirectTarget(driver, new_app(config, driver)), as_text=False)
+        if max_time_s is not None:
+            asyncio.get_running_loop().call_at(max_time_s, runner.cancel, "it is time")
+        try:
+            result = await runner.run()
+        finally:
+            await runner.close()
+        if isinstance(runner, TokenRunner):
+            result.records = runner.recorder.made_records()
+        return result
+
+    return virtual_time.run(main())
+
+
+def options_of(given: Mapping[str, Any]) -> RunOptions:
+    values = dict(given)
+    if series := values.get("request_rate_series"):
+        values["request_rate_series"] = RateSeries(tuple((time_s, rate) for time_s, rate in series))
+    if share := values.get("share"):
+        values["share"] = Share(*share)
+    return RunOptions(**({"seed": 0} | values))
+
+
+def workload_of(given: Mapping[str, Any]) -> Workload:
+    """From a file's text, or from sessions; see `_session`."""
+    if text := given.get("text"):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "workload.jsonl"
+            path.write_text(text)
+            return load(str(path), given["format"], given.get("options", {}), {})
+    sessions = {name: _session(name, fields) for name, fields in given["sessions"].items()}
+    return Workload("made", "made", sessions, tuple(given["roots"]))
+
+
+def _session(name: str, given: Mapping[str, Any]) -> Session:
+    think_time = given.get("think_time")
+    return Session(
+        name,
+        tuple(_turn(name, index, turn) for index, turn in enumerate(given.get("turns", ()))),
+        mode=given.get("mode", "tokens"),
+        arrival_s=given.get("arrival"),
+        pre_session_spawns=tuple(given.get("before", ())),
+        rounds=tuple(
+            Round(tuple(round_["children"]), round_.get("think", 0.0), round_.get("awaited", True))
+            for round_ in given.get("rounds", ())
+        ),
+        think_time=think_time and ThinkTime(*think_time),
+        ends_on_failure=given.get("ends_on_failure", False),
+    )
+
+
+def _turn(name: str, index: int, given: Mapping[str, Any]) -> Turn:
+    tokens = None
+    if "in" in given:
+        ids = ids_of(given["ids"]) if "ids" in given else None
+        tokens = TokenSpec(given["in"], given["out"], ids)
+    synthetic = None
+    if asked := given.get("synthetic"):
+        blocks = np.array(asked["blocks"], dtype=np.int64) if "blocks" in asked else None
+        synthetic = SyntheticUser(
+            asked["tokens"], asked["key"], asked.get("prefix", 0), blocks, asked.get("block_tokens", 0)
+        )
+    branches = tuple(
+        Branch(f"{name}:{index}:{place}", kind, tuple(children), join_at, background)
+        for place, (kind, children, join_at, background) in enumerate(given.get("branches", ()))
+    )
+    return Turn(
+        tuple(given.get("messages", ())),
+        given.get("payload"),
+        tokens,
+        given.get("model"),
+        given.get("max_tokens"),
+        delay_s=given.get("delay", 0.0),
+        branches=branches,
+        synthetic=synthetic,
+        arrival_s=given.get("arrival"),
+    )
+
+
+def _run_told(name: str, result: RunResult) -> Row:
+    reason = result.cancel_reason or ""
+    unfinished = [int(found[1]) for note in result.notes if (found := re.match(r"(\d+) conversations? w\w+ left", note))]
+    stats = result.branch_stats
+    return {
+        "name": name,
+        "requests": in_order([_record_told(record) for record in result.records]),
+        "times_s": [result.start_s, result.end_s],
+        "cancelled": result.cancelled,
+        "failed_fast": next(iter(re.findall(r"'(.*)'", reason)), None),
+        "left_unfinished": sum(unfinished),
+        "branches": stats and {key: value for key, value in asdict(stats).items() if value},
+    }
+
+
+def in_order(requests: list[Row]) -> list[Row]:
+    """In order of completion. Of requests that are cancelled at one moment by number: a task group cancels in any order."""
+    return [
+        each
+        for (state, _), alike in groupby(requests, key=lambda each: (each["state"], each["sent_s"][2]))
+        for each in (sorted(alike, key=lambda each: each["id"]) if state.startswith("499") else alike)
+    ]
+
+
+def _record_told(record: Record) -> Row:
+    exchange, error = record.exchange, record.exchange.error
+    usage = exchange.usage if exchange.usage is not None and error is None else {}
+    names = [record.request_id, record.correlation_id, record.root_correlation_id, record.parent_correlation_id]
+    return {
+        "id": f"{record.session_num}.{record.turn_index} of {record.conversation_id}",
+        "phase": record.phase[0],
+        "branch": [record.branch_mode, record.agent_depth, record.parent_turn_index, len(record.joined)],
+        "asked": [record.input_tokens, record.output_tokens_asked],
+        "state": "ok" if error is None else f"{error.code} {error.type}",
+        "cancelled": record.cancelled,
+        "usage": [
+            usage.get("prompt_tokens"),
+            usage.get("completion_tokens"),
+            (usage.get("prompt_tokens_details") or {}).get("cached_tokens"),
+        ],
+        "sent_s": [record.issued_s, exchange.start_s, exchange.end_s],
+        "times_s": packed(exchange.token_s),
+        "names": digest(repr([*names, *record.joined]).encode()),
+    }
+
+
+def digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=4).hexdigest()
+
+
+# --- script plans ------------------------------------------------------------------------------------------------------
+
+
+def play_script(row: Row, way: str) -> Row:
+    """Runs a workload against an endpoint whose every reply takes as long as its turn's own label says, or fails."""
+    workload, options = workload_of(row["workload"]), options_of(row["options"])
+    target = _Script()
+
+    async def main() -> RunResult:
+        runner = Runner(workload, options, target)
+        if (at_s := row.get("max_time_s")) is not None:
+            asyncio.get_running_loop().call_at(at_s, runner.cancel, "it is time")
+        return await runner.run()
+
+    try:
+        told = _run_told(row["name"], virtual_time.run(main()))
+    except (VirtualDeadlockError, StandstillError):
+        return {"name": row["name"], "requests": [], "stands_still": True}
+    return told | {"sent": target.sent}
+
+
+_LABEL = re.compile(rb"<(\w+ \d+) @([\d.]+)( FAIL)?>")
+
+
+class _Script:
+    """The last label in a request, `<name turn @seconds FAIL>`, is about its reply. sent: each request, and when."""
+
+    def __init__(self) -> None:
+        self.sent: list[list[Any]] = []
+
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    async def send(self, call: Call) -> Exchange:
+        body = encode_body(call.body)
+        label = list(_LABEL.finditer(body))[-1]
+        whole = b"\n".join([call.path.encode(), *(f"{k}: {v}".encode() for k, v in sorted(call.headers.items())), body])
+        self.sent.append([label[1].decode(), self.now(), len(body), digest(whole)])
+        exchange = Exchange(start_s=self.now(), streamed=call.stream)
+        if call.on_sent is not None:
+            call.on_sent()
+        await asyncio.sleep(float(label[2]))
+        exchange.end_s = self.now()
+        if label[3]:
+            exchange.error = RequestError(500, "http_error", "as the script says")
+        else:
+            exchange.status = 200
+            exchange.token_s = [exchange.end_s]
+            exchange.message = {"role": "assistant", "content": f"reply to {label[1].decode()}"}
+            exchange.response_id = f"response {label[1].decode()}"
+        return exchange
+
+    async def close(self) -> None: ...
