@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from llmirage_client.calibrate.factors import FACTORS, Factor
-from llmirage_client.calibrate.least_squares import Fit, Floats, Simulate, System
+from llmirage_client.calibrate.least_squares import Fit, Simulate, System
 from llmirage_client.calibrate.measured_run import FIGURES, MeasuredRun, count_of
+from llmirage_client.measure.arrays import Floats
 
 FEWEST = 20  # requests that count
 _FOLDS = 5

@@ -10,8 +10,9 @@ from types import TracebackType
 from typing import Any
 
 from llmirage_client.calibrate.measured_run import FIGURES, MeasuredRun
+from llmirage_client.measure.arrays import Floats
 from llmirage_client.simulator.engine import ClusterConfig
-from llmirage_client.simulator.replay import Floats, replay, with_engine
+from llmirage_client.simulator.replay import replay, with_engine
 
 _NOT_OURS = ("name", "base", "flags")
 

@@ -16,10 +16,8 @@ import numpy.typing as npt
 
 from llmirage_client.calibrate.factors import FACTORS, Factor
 from llmirage_client.calibrate.measured_run import FIGURES, MeasuredRun
+from llmirage_client.measure.arrays import Bools, Floats, Ints
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 Answers = Sequence[Mapping[str, Floats]]  # by run, what the cluster does: FIGURES in s
 Simulate = Callable[[Mapping[str, float]], Answers]
 

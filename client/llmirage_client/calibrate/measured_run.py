@@ -18,11 +18,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from llmirage_client.measure.arrays import Floats
 from llmirage_client.measure.columns import columns_of
 from llmirage_client.measure.run_folder import RECORDS_FILE, RunFolderError, read_run
 from llmirage_client.simulator.replay import Asked
-
-Floats = npt.NDArray[np.float64]
 
 EVALSCOPE_FILE = "benchmark_data.db"
 FIGURES = ("ttft", "tpot", "latency")

@@ -3,44 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from llmirage_client.measure.columns import Floats
+from llmirage_client.measure.arrays import Floats
+from llmirage_client.measure.record import ClientCost
 
 LATE_MS = 10.0
 LATE_SHARE = 0.05  # of the median request latency
 BUSY_SHARE = 0.85  # of one CPU core
 _SHORTEST_JUDGED_S = 1.0
-
-
-@dataclass(slots=True, frozen=True)
-class ClientCost:
-    """None: not measured. Times are of cluster time, but for CPU and wall.
-
-    timers_late_p95_ms, _max_ms: how long after their due time the event loop's timers fired.
-    sends_late_p95_ms, _max_ms: how long after their due time requests left (schedule lag).
-    late, busy: whether either is beyond its limit; see docs/metrics.md.
-    """
-
-    cpu_s: float | None
-    wall_s: float
-    timers_late_p95_ms: float | None
-    timers_late_max_ms: float | None
-    sends_late_p95_ms: float | None
-    sends_late_max_ms: float | None
-    late: bool
-    busy: bool
-
-    @property
-    def was_bottleneck(self) -> bool:
-        return self.late or self.busy
-
-    @property
-    def cpu_share(self) -> float | None:
-        """Of one core."""
-        return self.cpu_s / self.wall_s if self.cpu_s is not None and self.wall_s > 0 else None
 
 
 def client_cost(

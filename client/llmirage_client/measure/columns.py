@@ -10,12 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from llmirage_client.measure.arrays import Bools, Floats, Ints
 from llmirage_client.measure.record import Record
 from llmirage_client.measure.usage import USAGE_TAGS, usage_counts
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 BRANCH_MODES = ("root", "fork", "spawn")
 

@@ -10,11 +10,12 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from llmirage_client.measure.arrays import Floats, Ints
 from llmirage_client.measure.catalogue import PER_REQUEST, WHOLE_RUN
-from llmirage_client.measure.columns import Columns, Floats, Ints, columns_of
+from llmirage_client.measure.columns import Columns, columns_of
 from llmirage_client.measure.metrics import compute_columns
 from llmirage_client.measure.record import RunResult
-from llmirage_client.measure.request_columns import request_columns
+from llmirage_client.measure.request_metrics import request_columns
 from llmirage_client.measure.resampling import REPLICATES, draws, means, percentiles, ratios
 
 FEWEST_CLUSTERS = 8  # fewer conversations than this say nothing about how conversations vary
@@ -119,10 +120,6 @@ class _Side:
         self.columns: Columns = columns_of(records)
         self.speed = result.speed
         self.metrics = request_columns(self.columns, result.speed)
-        later, ttft = self.columns.turn_index > 0, self.metrics.get("time_to_first_token")
-        if ttft is not None and later.any():
-            self.metrics["first_turn_time_to_first_token"] = np.where(later, np.nan, ttft)
-            self.metrics["subsequent_turn_time_to_first_token"] = np.where(later, ttft, np.nan)
         self.whole_run = compute_columns(self.columns, result.speed, metrics=self.metrics).whole_run
         names: dict[str, tuple[str, int]] = {}
         seen: Counter[str] = Counter()

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llmirage_client.measure.columns import Columns, Floats, Ints
-from llmirage_client.measure.request_columns import ratio
+from llmirage_client.measure.arrays import Floats, Ints, ratio
+from llmirage_client.measure.columns import Columns
 
 
 @dataclass(slots=True, frozen=True)

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from llmirage_client.measure.arrays import Bools, Floats
 from llmirage_client.measure.catalogue import PER_REQUEST, SHORT_NAMES
-from llmirage_client.measure.columns import Bools, Columns, Floats
+from llmirage_client.measure.columns import Columns
 
 _LARGER_IS_BETTER = {"output_token_throughput_per_user", "e2e_output_token_throughput", "prefill_throughput_per_user"}
 _OF_A_GROUP = {"first_turn_time_to_first_token", "subsequent_turn_time_to_first_token", "inter_chunk_latency", "error_isl"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmirage_client.measure.columns import Floats, Ints
+from llmirage_client.measure.arrays import Floats, Ints
 from llmirage_shared.statistics import PERCENTILES, Summary, summarize
 
 

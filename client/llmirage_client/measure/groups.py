@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llmirage_client.measure.columns import Columns, Floats, Ints
+from llmirage_client.measure.arrays import Floats, Ints
+from llmirage_client.measure.columns import Columns
 from llmirage_client.measure.grouping import summaries
 from llmirage_shared.statistics import Summary
 

@@ -9,15 +9,16 @@ from typing import Literal
 
 import numpy as np
 
+from llmirage_client.measure.arrays import Floats
 from llmirage_client.measure.catalogue import PER_REQUEST, TOTALS
-from llmirage_client.measure.client_cost import ClientCost, client_cost
-from llmirage_client.measure.columns import Columns, Floats, columns_of
+from llmirage_client.measure.client_cost import client_cost
+from llmirage_client.measure.columns import Columns, columns_of
 from llmirage_client.measure.conversations import conversations
 from llmirage_client.measure.goodput import good_requests, parse_goodput
 from llmirage_client.measure.groups import Group, cached_pct, grouped
 from llmirage_client.measure.over_time import Level, levels
-from llmirage_client.measure.record import Record, RequestError, RunResult
-from llmirage_client.measure.request_columns import chunk_gaps_ms, request_columns
+from llmirage_client.measure.record import ClientCost, Record, RequestError, RunResult
+from llmirage_client.measure.request_metrics import chunk_gaps_ms, request_columns
 from llmirage_client.measure.workload_throughput import CachedSource, Rates, cached_or_estimated, timeline
 from llmirage_shared.statistics import Summary, summarize
 
@@ -115,7 +116,6 @@ def compute_columns(
     """
     columns = columns.rows(columns.measured)
     found = dict(request_columns(columns, speed) if metrics is None else metrics)
-    _add_turn_ttfts(found, columns)
     failed = ~columns.ok & ~columns.cancelled
     found["error_isl"] = np.where(failed, columns.input_tokens, np.nan)
     per_request = {tag: s for tag, values in found.items() if (s := summarize(values[~np.isnan(values)]))}
@@ -152,14 +152,6 @@ def error_groups(records: Sequence[Record]) -> tuple[ErrorGroup, ...]:
     """Failed requests grouped by code, type and message; cancelled ones are no failures."""
     counts = Counter(r.exchange.error for r in records if r.exchange.error is not None and not r.cancelled)
     return tuple(ErrorGroup(error, count) for error, count in counts.most_common())
-
-
-def _add_turn_ttfts(found: dict[str, Floats], columns: Columns) -> None:
-    """TTFT of first and of later turns apart, where there are later turns."""
-    ttft = found.get("time_to_first_token")
-    if ttft is not None and (columns.turn_index > 0).any():
-        found["first_turn_time_to_first_token"] = np.where(columns.turn_index == 0, ttft, np.nan)
-        found["subsequent_turn_time_to_first_token"] = np.where(columns.turn_index > 0, ttft, np.nan)
 
 
 def _per_conversation(

@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from llmirage_client.measure.columns import Bools, Columns, Floats
+from llmirage_client.measure.arrays import Bools, Floats
+from llmirage_client.measure.columns import Columns
 
 
 @dataclass(slots=True, frozen=True)

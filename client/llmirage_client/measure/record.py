@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
-
-if TYPE_CHECKING:
-    from llmirage_client.measure.client_cost import ClientCost
+from typing import Any, Literal
 
 CANCELLED = "cancelled"  # the type of the error of a request that the client itself gave up
 BranchMode = Literal["root", "fork", "spawn"]
@@ -107,6 +104,34 @@ class BranchStats:
     children_delayed: int = 0  # none ever is: children start at once
     graphs_admitted: int = 0  # orchestrators that began
     graphs_completed_to_end: int = 0  # and that waited for the children of their last round
+
+
+@dataclass(slots=True, frozen=True)
+class ClientCost:
+    """None: not measured. Times are of cluster time, but for CPU and wall.
+
+    timers_late_p95_ms, _max_ms: how long after their due time the event loop's timers fired.
+    sends_late_p95_ms, _max_ms: how long after their due time requests left (schedule lag).
+    late, busy: whether either is beyond its limit; see docs/metrics.md.
+    """
+
+    cpu_s: float | None
+    wall_s: float
+    timers_late_p95_ms: float | None
+    timers_late_max_ms: float | None
+    sends_late_p95_ms: float | None
+    sends_late_max_ms: float | None
+    late: bool
+    busy: bool
+
+    @property
+    def was_bottleneck(self) -> bool:
+        return self.late or self.busy
+
+    @property
+    def cpu_share(self) -> float | None:
+        """Of one core."""
+        return self.cpu_s / self.wall_s if self.cpu_s is not None and self.wall_s > 0 else None
 
 
 @dataclass(slots=True, frozen=True)

@@ -1,12 +1,113 @@
-"""The metrics of one request, as its line in the records file has them. The same formulas on arrays: request_columns."""
+"""The metrics of requests: of one when its line is written, and of all as arrays when the run is over.
+
+The formulas stand once, in `_formulas`; docs/metrics.md explains them. They use the operators that floats and arrays share.
+A value that is not known is NaN, so that no formula needs a branch for it. `_OneRequest` and `_ManyRequests` hold the few
+operations that floats and arrays do not share.
+"""
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
+import math
+from collections.abc import Mapping
+from typing import Any, Protocol, TypeVar
 
+import numpy as np
+
+from llmirage_client.measure.arrays import Floats, first_known, ratio
+from llmirage_client.measure.columns import Columns
 from llmirage_client.measure.record import Record
-from llmirage_client.measure.usage import usage_counts
+from llmirage_client.measure.usage import USAGE_TAGS, usage_counts
+
+_NAN = math.nan
+Value = TypeVar("Value", float, Floats)
+
+
+class _Arithmetic(Protocol[Value]):
+    def where(self, chosen: Any, values: Value) -> Value:
+        """The values where chosen, NaN elsewhere."""
+        ...
+
+    def first_known(self, *choices: Value | None) -> Value:
+        """The first choice that is neither None nor NaN."""
+        ...
+
+    def ratio(self, upper: Value | float, lower: Value) -> Value:
+        """upper / lower; NaN where lower is not above 0."""
+        ...
+
+    def less(self, value: Value, part: Value) -> Value:
+        """value - part, at least 0; a part that is not known counts as 0."""
+        ...
+
+
+def _formulas(
+    do: _Arithmetic[Value],
+    speed: float,
+    start_s: Value,
+    first_s: Value,
+    second_s: Value,
+    last_s: Value,
+    first_output_s: Value,
+    events: Value,
+    input_tokens: Value,
+    output_tokens: Value,
+    asked_tokens: Value,
+    usage: Mapping[str, Value],
+) -> dict[str, Value]:
+    """Values by metric tag: times in ms, rates per second of cluster time.
+
+    The arguments are those of Columns. last_s and token counts are NaN for a request that failed; first_s, second_s,
+    first_output_s and events also for a reply that was not streamed.
+    """
+    latency_s, ttft_s = (last_s - start_s) * speed, (first_s - start_s) * speed
+    decode_s = do.where(events > 1, latency_s - ttft_s)
+    isl = do.first_known(usage.get("usage_prompt_tokens"), input_tokens)
+    osl = do.first_known(usage.get("usage_completion_tokens"), output_tokens, events)
+    itl_s = do.ratio(decode_s, osl - 1)
+    ms = speed * 1e3
+    values = {
+        "time_to_first_token": ttft_s * 1e3,
+        "time_to_second_token": (second_s - first_s) * ms,
+        "time_to_first_output_token": (first_output_s - start_s) * ms,
+        "request_latency": latency_s * 1e3,
+        "decode_duration": decode_s * 1e3,
+        "inter_token_latency": itl_s * 1e3,
+        "output_token_throughput_per_user": do.ratio(1.0, itl_s),
+        "e2e_output_token_throughput": do.ratio(osl, latency_s),
+        "prefill_throughput_per_user": do.ratio(isl, ttft_s),
+        "input_sequence_length": isl,
+        "output_sequence_length": osl,
+        "output_token_count": osl,
+        "osl_mismatch_diff_pct": 100 * do.ratio(osl - asked_tokens, asked_tokens),
+    }
+    reasoning = usage.get("usage_reasoning_tokens")
+    if reasoning is not None:
+        values["output_token_count"] = do.less(osl, reasoning)
+        values["reasoning_token_count"] = do.where((reasoning > 0) & (osl == osl), reasoning)  # NaN is not itself
+    return values
+
+
+class _OneRequest:
+    """Floats; ints stay ints, as token counts are written."""
+
+    @staticmethod
+    def where(chosen: Any, values: float) -> float:
+        return values if chosen else _NAN
+
+    @staticmethod
+    def first_known(*choices: float | None) -> float:
+        for value in choices:
+            if value is not None and value == value:
+                return value
+        return _NAN
+
+    @staticmethod
+    def ratio(upper: float, lower: float) -> float:
+        return upper / lower if lower > 0 else _NAN
+
+    @staticmethod
+    def less(value: float, part: float) -> float:
+        return max(value - part, 0)
 
 
 def request_metrics(record: Record, speed: float = 1.0) -> dict[str, float]:
@@ -18,53 +119,103 @@ def request_metrics(record: Record, speed: float = 1.0) -> dict[str, float]:
     if not record.ok:
         return {}
     exchange = record.exchange
-    metrics: dict[str, float] = {}
     usage = usage_counts(exchange.usage) if exchange.usage else {}
-
-    arrivals = exchange.token_s
-    latency_s = (arrivals[-1] - exchange.start_s) * speed if arrivals else None
-    ttft_s = (arrivals[0] - exchange.start_s) * speed if arrivals and exchange.streamed else None
-    if ttft_s is not None:
-        metrics["time_to_first_token"] = ttft_s * 1e3
-        if len(arrivals) > 1:
-            metrics["time_to_second_token"] = (arrivals[1] - arrivals[0]) * speed * 1e3
-        if exchange.first_output_s is not None:
-            metrics["time_to_first_output_token"] = (exchange.first_output_s - exchange.start_s) * speed * 1e3
-    if latency_s is not None:
-        metrics["request_latency"] = latency_s * 1e3
-        if ttft_s is not None and len(arrivals) > 1:
-            metrics["decode_duration"] = (latency_s - ttft_s) * 1e3
-
-    isl = usage.get("usage_prompt_tokens", record.input_tokens)
-    osl = usage.get("usage_completion_tokens", record.output_tokens)
-    if osl is None and exchange.streamed:
-        osl = len(arrivals)
-    if latency_s is not None and ttft_s is not None and osl is not None and osl > 1 and len(arrivals) > 1:
-        itl_s = (latency_s - ttft_s) / (osl - 1)
-        metrics["inter_token_latency"] = itl_s * 1e3
-        if itl_s > 0:
-            metrics["output_token_throughput_per_user"] = 1 / itl_s
-    if osl is not None and latency_s:
-        metrics["e2e_output_token_throughput"] = osl / latency_s
-    if isl is not None and ttft_s:
-        metrics["prefill_throughput_per_user"] = isl / ttft_s
-
-    if isl is not None:
-        metrics["input_sequence_length"] = isl
-    if osl is not None:
-        metrics["output_sequence_length"] = osl
-        reasoning = usage.get("usage_reasoning_tokens", 0)
-        metrics["output_token_count"] = max(osl - reasoning, 0)
-        if reasoning:
-            metrics["reasoning_token_count"] = reasoning
-        if record.output_tokens_asked:
-            metrics["osl_mismatch_diff_pct"] = 100 * (osl - record.output_tokens_asked) / record.output_tokens_asked
+    stamps, streamed = exchange.token_s, exchange.streamed
+    found = _formulas(
+        _OneRequest,
+        speed,
+        exchange.start_s,
+        stamps[0] if streamed and stamps else _NAN,
+        stamps[1] if streamed and len(stamps) > 1 else _NAN,
+        stamps[-1] if stamps else _NAN,
+        _NAN if exchange.first_output_s is None or not streamed else exchange.first_output_s,
+        len(stamps) if streamed else _NAN,
+        _NAN if record.input_tokens is None else record.input_tokens,
+        _NAN if record.output_tokens is None else record.output_tokens,
+        _NAN if record.output_tokens_asked is None else record.output_tokens_asked,
+        usage,
+    )
+    metrics = {tag: value for tag, value in found.items() if value == value}
     metrics.update(usage)
     return metrics
 
 
-def chunk_gaps_ms(record: Record, speed: float = 1.0) -> npt.NDArray[np.float64]:
+def chunk_gaps_of(record: Record, speed: float = 1.0) -> Floats:
     """inter_chunk_latency: the gaps between a streamed reply's content events, ms of cluster time, shape (events - 1,)."""
-    if not record.ok or not record.exchange.streamed or len(record.exchange.token_s) < 2:
+    if not record.ok or not record.exchange.streamed:
         return np.empty(0)
-    return np.diff(np.array(record.exchange.token_s)) * (speed * 1e3)
+    return _gaps_ms(np.array(record.exchange.token_s), speed)
+
+
+class _ManyRequests:
+    """Arrays with one value a request."""
+
+    first_known = staticmethod(first_known)
+    ratio = staticmethod(ratio)
+
+    @staticmethod
+    def where(chosen: Any, values: Floats) -> Floats:
+        return values if chosen.all() else np.where(chosen, values, np.nan)
+
+    @staticmethod
+    def less(value: Floats, part: Floats) -> Floats:
+        return np.maximum(value - np.nan_to_num(part), 0)
+
+
+def request_columns(columns: Columns, speed: float = 1.0) -> dict[str, Floats]:
+    """By tag, an array with one value a row, NaN where the request does not have the metric; no array where none has it.
+
+    Beside the metrics of `request_metrics` those that need the whole run's records: delays since requests were due, the
+    server's token counts against the client's, and TTFT of first and of later turns where there are later turns.
+    """
+    where, ok, usage = _ManyRequests.where, columns.ok, columns.usage
+    counts = {tag: where(ok, usage[tag]) for tag in USAGE_TAGS if tag in usage}
+    streamed = ok & columns.streamed
+    found = _formulas(
+        _ManyRequests,
+        speed,
+        columns.start_s,
+        where(streamed, columns.first_s),
+        where(streamed, columns.second_s),
+        where(ok, columns.last_s),
+        where(streamed, columns.first_output_s),
+        where(streamed, columns.events.astype(np.float64)),
+        where(ok, columns.input_tokens),
+        where(ok, columns.output_tokens),
+        columns.asked_tokens,
+        counts,
+    )
+    found |= {
+        "credit_to_start_latency": where(ok, columns.start_s - columns.issued_s) * (speed * 1e3),
+        "effective_latency": where(ok, columns.end_s - columns.issued_s) * (speed * 1e3),
+        **counts,
+    }
+    for tag, ours in (("usage_prompt_tokens", columns.input_tokens), ("usage_completion_tokens", columns.output_tokens)):
+        if tag in counts:
+            found[f"{tag}_diff_pct"] = 100 * ratio(np.abs(counts[tag] - ours), ours)
+    later = columns.turn_index > 0
+    if later.any():
+        found["first_turn_time_to_first_token"] = where(~later, found["time_to_first_token"])
+        found["subsequent_turn_time_to_first_token"] = where(later, found["time_to_first_token"])
+    return {tag: values for tag, values in found.items() if not np.isnan(values).all()}
+
+
+def chunk_gaps_ms(columns: Columns, speed: float = 1.0) -> Floats:
+    """inter_chunk_latency: all gaps between content events of the same reply, row after row, in ms of cluster time."""
+    if columns.stamps_s is None:
+        return np.empty(0)
+    chosen = columns.ok & columns.streamed & (columns.events > 1)
+    stamps = columns.stamps_s
+    if not chosen.all():
+        stamps = stamps[np.repeat(chosen, columns.events)]
+    # One difference over all stamps, less those across replies.
+    gaps = _gaps_ms(stamps, speed)
+    within = np.ones(gaps.size, dtype=bool)
+    within[np.cumsum(columns.events[chosen])[:-1] - 1] = False
+    return gaps[within]
+
+
+def _gaps_ms(stamps_s: Floats, speed: float) -> Floats:
+    gaps: Floats = stamps_s[1:] - stamps_s[:-1]  # np.diff costs two microseconds more, for every line that is written
+    gaps *= speed * 1e3
+    return gaps

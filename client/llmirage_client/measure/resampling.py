@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from llmirage_client.measure.columns import Floats, Ints
+from llmirage_client.measure.arrays import Floats, Ints, ratio
 
 REPLICATES = 500
 _AT_ONCE = 4_000_000  # weights held in memory at a time
@@ -33,9 +33,9 @@ def means(values: Floats, cluster: Ints, counts: npt.NDArray[np.int32]) -> Float
 def ratios(upper: Floats, lower: Floats, cluster: Ints, counts: npt.NDArray[np.int32]) -> Floats:
     """Sum of upper / sum of lower in each replicate, NaN where lower sums to 0."""
     clusters = counts.shape[1]
-    above, below = (counts @ np.bincount(cluster, weights=v, minlength=clusters) for v in (upper, lower))
-    shares: Floats = np.divide(above, below, out=np.full(counts.shape[0], np.nan), where=below > 0)
-    return shares
+    sums = [np.bincount(cluster, weights=values, minlength=clusters) for values in (upper, lower)]
+    above, below = (np.asarray(counts @ one, dtype=np.float64) for one in sums)
+    return ratio(above, below)
 
 
 def percentiles(values: Floats, cluster: Ints, counts: npt.NDArray[np.int32], percents: Sequence[float]) -> Floats:

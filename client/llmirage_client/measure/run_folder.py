@@ -10,9 +10,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from llmirage_client.measure.client_cost import ClientCost
 from llmirage_client.measure.goodput import parse_goodput
-from llmirage_client.measure.record import BranchStats, Record, RunResult, WorkerResult
+from llmirage_client.measure.record import BranchStats, ClientCost, Record, RunResult, WorkerResult
 from llmirage_client.measure.record_line import RecordLineError, record_of
 
 RECORDS_FILE = "profile_export.jsonl"

@@ -12,7 +12,8 @@ from typing import Literal
 
 import numpy as np
 
-from llmirage_client.measure.columns import Columns, Floats
+from llmirage_client.measure.arrays import Floats
+from llmirage_client.measure.columns import Columns
 
 LAST_WINDOW_S = 30.0
 WARM_UP_FRACTION = 0.2

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from llmirage_client.measure.client_cost import ClientCost
 from llmirage_client.measure.metrics import Metrics
-from llmirage_client.measure.record import RunResult
+from llmirage_client.measure.record import ClientCost, RunResult
 
 
 def client_warnings(result: RunResult, metrics: Metrics) -> list[str]:

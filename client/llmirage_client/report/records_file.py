@@ -12,7 +12,7 @@ from typing import Any
 
 from llmirage_client.measure.catalogue import PER_REQUEST
 from llmirage_client.measure.record import Record, RequestError, RunResult
-from llmirage_client.measure.request_metrics import chunk_gaps_ms, request_metrics
+from llmirage_client.measure.request_metrics import chunk_gaps_of, request_metrics
 from llmirage_client.measure.run_folder import HEAD_FILE, RECORDS_FILE
 
 __all__ = ["RECORDS_FILE", "RecordWriter", "RunClock", "error_details", "record_line"]
@@ -158,7 +158,7 @@ def record_line(record: Record, clock: RunClock, worker: str = "llmirage") -> by
         f'"agent_depth":{record.agent_depth},"root_correlation_id":{_string(record.root_correlation_id)}{parent}'
     )
     metrics = [f"{_BEFORE[tag]}{value!r}{_AFTER[tag]}" for tag, value in request_metrics(record, clock.speed).items()]
-    gaps = chunk_gaps_ms(record, clock.speed)
+    gaps = chunk_gaps_of(record, clock.speed)
     if gaps.size:
         # To the nanosecond, which is finer than any clock here; more digits would double the file.
         values = repr(gaps.round(6).tolist()).replace(" ", "")

@@ -9,13 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from llmirage_client.measure.arrays import Floats, Ints
 from llmirage_client.simulator.engine import ClusterConfig, ConfigError, Request, new_cluster, plan_of
 from llmirage_server.perf.catalogue.engines import find_engine
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 _FIRST_ID = 1 << 20  # above every vocabulary
 

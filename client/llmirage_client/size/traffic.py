@@ -8,15 +8,14 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from llmirage_client.load.options import RunOptions
+from llmirage_client.measure.arrays import Ints
 from llmirage_client.simulator.deployments import Lengths
 from llmirage_client.workload.session import Session, Workload
 from llmirage_client.workload.synthetic_load import synthetic_load
 
 Kind = Literal["request_rate", "concurrency"]
-Ints = npt.NDArray[np.int64]
 
 _SAMPLE = 1024  # requests that stand for a synthetic load
 _SIZES = 2  # a synthetic load is made for 2, 4, 8, ... times _SAMPLE requests

@@ -13,8 +13,8 @@ import numpy as np
 
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.saturation import rate_note
-from llmirage_client.measure.client_cost import ClientCost, client_cost
-from llmirage_client.measure.record import BranchStats, Record, RunResult, WorkerResult
+from llmirage_client.measure.client_cost import client_cost
+from llmirage_client.measure.record import BranchStats, ClientCost, Record, RunResult, WorkerResult
 from llmirage_client.measure.record_line import record_of
 from llmirage_client.workers.conductor import Part
 from llmirage_client.workload.session import Workload

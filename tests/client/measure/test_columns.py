@@ -16,9 +16,7 @@ from llmirage_client.measure.grouping import summaries
 from llmirage_client.measure.metrics import compute, compute_columns
 from llmirage_client.measure.over_time import levels, statistics
 from llmirage_client.measure.record import Exchange, Record, RequestError, RunResult
-from llmirage_client.measure.request_columns import chunk_gaps_ms, request_columns
-from llmirage_client.measure.request_metrics import chunk_gaps_ms as gaps_of_one
-from llmirage_client.measure.request_metrics import request_metrics
+from llmirage_client.measure.request_metrics import chunk_gaps_ms, chunk_gaps_of, request_columns, request_metrics
 from llmirage_client.measure.time_slices import time_slices
 from llmirage_client.measure.workload_throughput import cached_or_estimated, timeline
 from llmirage_shared.statistics import summarize
@@ -69,15 +67,18 @@ made = st.tuples(  # once for all: strategies made anew for every record would c
     times,
     st.booleans(),
     st.integers(0, 3),
+    maybe,
 )
 
 
 @st.composite
 def records(draw: st.DrawFn) -> Record:
-    conversation, turn, start_s, gaps, usage, changes, late_s, streamed, failed = draw(made)
+    conversation, turn, start_s, gaps, usage, changes, late_s, streamed, failed, reasoning = draw(made)
     stamps = tuple(start_s + sum(gaps[: i + 1]) for i in range(len(gaps)))
     one = record(conversation, turn, start_s, stamps, usage, issued_s=start_s - late_s, **changes)
     one.exchange.streamed = streamed
+    if reasoning is not None:
+        one.exchange.usage = {**(one.exchange.usage or {}), "completion_tokens_details": {"reasoning_tokens": reasoning}}
     if failed == 0:
         one.exchange.error = RequestError(500, "http_error", "no")
     return one
@@ -85,21 +86,46 @@ def records(draw: st.DrawFn) -> Record:
 
 @settings(deadline=None)
 @given(st.lists(records(), max_size=12), st.sampled_from([1.0, 7.5]))
-def test_arrays_say_what_each_request_says(run: list[Record], speed: float) -> None:
+def test_arrays_have_the_values_of_each_request_bit_for_bit(run: list[Record], speed: float) -> None:
     columns = columns_of(run)
     found = request_columns(columns, speed)
     for row, one in enumerate(run):
         wanted = request_metrics(one, speed)
+        here = {tag: v[row] for tag, v in found.items() if tag not in OF_RUNS and not np.isnan(v[row])}
+        assert here == wanted
+    gaps = [gap for one in run for gap in chunk_gaps_of(one, speed).tolist()]
+    assert chunk_gaps_ms(columns, speed).tolist() == gaps
+
+
+OF_RUNS = {
+    "credit_to_start_latency",
+    "effective_latency",
+    "usage_prompt_tokens_diff_pct",
+    "usage_completion_tokens_diff_pct",
+    "first_turn_time_to_first_token",
+    "subsequent_turn_time_to_first_token",
+}
+
+
+@settings(deadline=None)
+@given(st.lists(records(), max_size=12), st.sampled_from([1.0, 7.5]))
+def test_metrics_that_only_runs_have(run: list[Record], speed: float) -> None:
+    found = request_columns(columns_of(run), speed)
+    for row, one in enumerate(run):
+        own = request_metrics(one, speed)
+        wanted: dict[str, float] = {}
         if one.ok:
+            assert one.exchange.end_s is not None
             wanted["credit_to_start_latency"] = (one.exchange.start_s - one.issued_s) * speed * 1e3
-            for tag, ours in (("prompt", one.input_tokens), ("completion", one.output_tokens)):
-                if ours and f"usage_{tag}_tokens" in wanted:
-                    apart = abs(wanted[f"usage_{tag}_tokens"] - ours)
-                    wanted[f"usage_{tag}_tokens_diff_pct"] = 100 * apart / ours
-            wanted["effective_latency"] = (one.exchange.end_s - one.issued_s) * speed * 1e3  # type: ignore[operator]
-        assert {tag: v[row] for tag, v in found.items() if not np.isnan(v[row])} == pytest.approx(wanted, rel=1e-9, abs=1e-6)
-    gaps = [gap for one in run for gap in gaps_of_one(one, speed)]
-    assert chunk_gaps_ms(columns, speed).tolist() == pytest.approx(gaps)
+            wanted["effective_latency"] = (one.exchange.end_s - one.issued_s) * speed * 1e3
+            for tag, ours in (("usage_prompt_tokens", one.input_tokens), ("usage_completion_tokens", one.output_tokens)):
+                if ours and tag in own:
+                    wanted[f"{tag}_diff_pct"] = 100 * abs(own[tag] - ours) / ours
+        if any(other.turn_index for other in run) and "time_to_first_token" in own:
+            place = "subsequent" if one.turn_index else "first"
+            wanted[f"{place}_turn_time_to_first_token"] = own["time_to_first_token"]
+        here = {tag: v[row] for tag, v in found.items() if tag in OF_RUNS and not np.isnan(v[row])}
+        assert here == pytest.approx(wanted, rel=1e-9, abs=1e-6)
 
 
 @settings(deadline=None)

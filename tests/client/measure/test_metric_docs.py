@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from llmirage_client.measure.catalogue import OVER_TIME, PER_CONVERSATION, PER_REQUEST, TOTALS, WHOLE_RUN
-from llmirage_client.measure.client_cost import ClientCost
-from llmirage_client.measure.record import BranchStats, Exchange, Record, RequestError, RunResult
+from llmirage_client.measure.record import BranchStats, ClientCost, Exchange, Record, RequestError, RunResult
 from llmirage_client.report.files import write_artifacts
 from llmirage_client.report.records_file import RecordWriter, RunClock
 

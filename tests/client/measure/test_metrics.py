@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from llmirage_client.measure.catalogue import OVER_TIME, PER_CONVERSATION, PER_REQUEST, TOTALS, WHOLE_RUN
 from llmirage_client.measure.metrics import Metrics, compute
 from llmirage_client.measure.record import Exchange, Record, RequestError, RunResult
-from llmirage_client.measure.request_metrics import chunk_gaps_ms, request_metrics
+from llmirage_client.measure.request_metrics import chunk_gaps_of, request_metrics
 
 
 def usage(prompt: int, completion: int, cached: int | None = None, reasoning: int | None = None) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def test_a_streamed_request_by_hand() -> None:
 
 
 def test_the_gaps_between_chunks_are_all_of_them() -> None:
-    assert chunk_gaps_ms(record(10.0, STREAM)).tolist() == [250.0, 250.0, 500.0]
+    assert chunk_gaps_of(record(10.0, STREAM)).tolist() == [250.0, 250.0, 500.0]
 
 
 def test_latency_ends_with_the_last_content_and_not_with_the_end_of_the_stream() -> None:
@@ -117,7 +117,7 @@ def test_a_reply_in_one_piece_has_no_streaming_metrics() -> None:
         "output_token_throughput_per_user",
         "prefill_throughput_per_user",
     }
-    assert chunk_gaps_ms(record(10.0, (12.0,), streamed=False)).size == 0
+    assert chunk_gaps_of(record(10.0, (12.0,), streamed=False)).size == 0
 
 
 def test_without_usage_tokens_are_the_chunks_and_the_prompt_is_what_the_workload_said() -> None:
@@ -171,7 +171,7 @@ def test_failed_and_cancelled_requests_have_no_metrics() -> None:
     error = RequestError(500, "server_error", "boom")
     assert request_metrics(record(10.0, STREAM, usage=usage(1, 2), error=error)) == {}
     assert request_metrics(record(10.0, STREAM, usage=usage(1, 2), cancelled=True)) == {}
-    assert chunk_gaps_ms(record(10.0, STREAM, cancelled=True)).size == 0
+    assert chunk_gaps_of(record(10.0, STREAM, cancelled=True)).size == 0
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ def test_errors_are_grouped_by_code_type_and_message_most_frequent_first() -> No
 @given(st.lists(st.lists(st.integers(0, 1000), max_size=6), max_size=12))
 def test_the_runs_gaps_are_those_of_its_requests(offsets_ms: list[list[int]]) -> None:
     records = [record(1.0, tuple(1.0 + ms / 1000 for ms in sorted(offsets))) for offsets in offsets_ms]
-    every = np.concatenate([chunk_gaps_ms(r) for r in records]) if records else np.empty(0)
+    every = np.concatenate([chunk_gaps_of(r) for r in records]) if records else np.empty(0)
     summary = measured(*records).per_request.get("inter_chunk_latency")
     assert (summary is None) == (every.size == 0)
     if summary is not None:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from llmirage_client.measure.arrays import Floats
 from llmirage_client.report.html.frame import SMALL, Key, Plot, Size, axis_title, color, empty, heading, svg, y_grid
 from llmirage_client.report.html.scale import TEXT_PX, Axis, figure, scale, with_unit
-from llmirage_client.report.html.svg import Floats, join, line, rect, shorten, text, text_width
+from llmirage_client.report.html.svg import join, line, rect, shorten, text, text_width
 
 
 @dataclass(frozen=True, slots=True)

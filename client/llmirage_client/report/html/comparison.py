@@ -7,7 +7,7 @@ from importlib.metadata import version
 
 import numpy as np
 
-from llmirage_client.measure.request_columns import chunk_gaps_ms
+from llmirage_client.measure.request_metrics import chunk_gaps_ms
 from llmirage_client.report.html import over_time, words
 from llmirage_client.report.html.against_load import Load, against_load, load_of
 from llmirage_client.report.html.blocks import charts, figure, notes, paragraph, table

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from llmirage_client.measure.arrays import Floats
 from llmirage_client.report.html.frame import (
     SMALL,
     Key,
@@ -23,7 +24,7 @@ from llmirage_client.report.html.frame import (
     y_grid,
 )
 from llmirage_client.report.html.scale import TEXT_PX, Axis, Scale, scale
-from llmirage_client.report.html.svg import Box, Floats, line, path, polyline, px, text, text_box, text_width
+from llmirage_client.report.html.svg import Box, line, path, polyline, px, text, text_box, text_width
 
 _BINS = 48
 _CDF_POINTS = 160

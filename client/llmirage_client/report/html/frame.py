@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from llmirage_client.measure.arrays import Floats
 from llmirage_client.report.html.scale import TEXT_PX, Axis, Scale, scale
-from llmirage_client.report.html.svg import Floats, escape, join, line, px, rect, text, text_width
+from llmirage_client.report.html.svg import escape, join, line, px, rect, text, text_width
 
 COLORS = 7  # series take them in turn; the page's style sheet says what they are in its two themes
 TITLE_PX = 14.0

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from llmirage_client.measure.arrays import Floats
 from llmirage_client.report.html.frame import WIDE, Plot, Size, axis_title, empty, heading, hover, svg, x_axis
 from llmirage_client.report.html.scale import TEXT_PX, Axis, figure, scale, with_unit
-from llmirage_client.report.html.svg import Floats, join, path, px, rect, shorten, text, text_width
+from llmirage_client.report.html.svg import join, path, px, rect, shorten, text, text_width
 
 LEVELS = 8
 MOST_ROWS = 64

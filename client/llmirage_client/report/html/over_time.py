@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from llmirage_client.measure.arrays import Floats
 from llmirage_client.report.html.run_view import RunView
 from llmirage_client.report.html.scale import nice_ticks
-from llmirage_client.report.html.svg import Floats
 
 _POINTS = 120
 _WINDOWS = 30  # of a run: a window is that part of it

@@ -8,9 +8,10 @@ from typing import Literal
 
 import numpy as np
 
+from llmirage_client.measure.arrays import Floats
 from llmirage_client.report.html.frame import HALF, Key, Plot, Size, chart, color, empty
 from llmirage_client.report.html.scale import TEXT_PX, Axis, Scale
-from llmirage_client.report.html.svg import Box, Floats, escape, join, path, px, shorten, text, text_box
+from llmirage_client.report.html.svg import Box, escape, join, path, px, shorten, text, text_box
 
 Better = Literal["more", "less"]
 _LABEL_PX = 190.0

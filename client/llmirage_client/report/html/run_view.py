@@ -7,11 +7,11 @@ from pathlib import PurePath
 
 import numpy as np
 
+from llmirage_client.measure.arrays import Floats, ratio
 from llmirage_client.measure.columns import Columns, columns_of
 from llmirage_client.measure.metrics import Metrics, compute
 from llmirage_client.measure.record import Record, RunResult
-from llmirage_client.measure.request_columns import request_columns
-from llmirage_client.report.html.svg import Floats
+from llmirage_client.measure.request_metrics import request_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,7 @@ class RunView:
     def cached_share(self) -> Floats:
         """Of each request's prompt tokens, the share that the server found in its cache; NaN where it did not say."""
         prompt, cached = self.value("usage_prompt_tokens"), self.value("usage_prompt_cache_read_tokens")
-        share: Floats = np.divide(np.minimum(cached, prompt), prompt, out=np.full(prompt.size, np.nan), where=prompt > 0)
-        return share
+        return ratio(np.minimum(cached, prompt), prompt)
 
 
 def view_run(result: RunResult, name: str = "", metrics: Metrics | None = None) -> RunView:

@@ -9,7 +9,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from llmirage_client.report.html.svg import Floats, text_box
+from llmirage_client.measure.arrays import Floats
+from llmirage_client.report.html.svg import text_box
 
 TEXT_PX = 12.0
 _LOG_FROM = 60.0  # a positive sample whose largest value is so many times its smallest reads better on a log scale

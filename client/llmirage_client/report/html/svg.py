@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from llmirage_client.measure.arrays import Floats
 
 # Widths in em of DejaVu Sans, the widest of the usual system fonts: text measured by them fits in the others too.
 _NARROW = {**dict.fromkeys("ijlI'|.,:; !()[]/\\", 0.4), **dict.fromkeys("ftr-", 0.42)}

@@ -9,9 +9,10 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from llmirage_client.measure.arrays import Floats
 from llmirage_client.report.html.frame import HALF, Key, Plot, Size, chart, color, empty, hover
 from llmirage_client.report.html.scale import TEXT_PX, Axis, Scale
-from llmirage_client.report.html.svg import Floats, dots, escape, join, path, polyline, px, shorten, text
+from llmirage_client.report.html.svg import dots, escape, join, path, polyline, px, shorten, text
 
 Style = Literal["line", "step", "area", "dots", "dotted", "points"]
 MOST_DOTS = 4000
