@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from llmirage_client.report.console import console_for, write_drawn
-from llmirage_client.report.tables import plain_table
-
-if TYPE_CHECKING:
-    from llmirage_client.calibrate.calibration import Calibration, Errors, Fitted
+from llmirage_client.calibrate.calibration import Calibration, Errors, Fitted
+from llmirage_client.report.screen import Screen, bold, plain_table, styled, warning
 
 _FIGURES = {"ttft": "First token (TTFT)", "tpot": "Per output token (TPOT)", "latency": "Whole request"}
 _NOT_THE_ONE_PCT = 20.0
@@ -26,37 +22,33 @@ def factor_line(one: Fitted) -> str:
 
 def print_calibration(result: Calibration, deployment: str, runs: int) -> None:
     """Print the factors and how good they are."""
-    from rich.text import Text
-
-    console, drawn = console_for(sys.stdout)
+    screen = Screen()
     many = f"{runs} runs" if runs > 1 else "1 run"
-    console.print(Text(f"Calibrated to {result.requests:,} requests of {many}: {deployment}", style="bold"))
+    screen.print(bold(f"Calibrated to {result.requests:,} requests of {many}: {deployment}"))
     table = plain_table("", "profile", "fitted", "+/-", "")
     for one in result.fitted:
         fitted = "-" if one.why_not else f"{one.after:.4g}"
         error = "-" if one.uncertainty is None else f"{max(one.uncertainty, 1e-4):.1g}"
         table.add_row(one.factor.label, f"{one.before:.4g}", fitted, error, one.factor.unit)
-    console.print("", table)
+    screen.print("", table)
     for one in result.fitted:
         if one.why_not is not None:
-            console.print(Text(f"{one.factor.label.capitalize()} keeps the profile's value: {one.why_not}.", style="yellow"))
+            screen.print(warning(f"{one.factor.label.capitalize()} keeps the profile's value: {one.why_not}."))
     errors = plain_table("error, %", *_STATES.values())
     for name, label in _FIGURES.items():
         if name in result.errors["before"]:
             errors.add_row(label, *(_cell(result.errors[state].get(name)) for state in _STATES))
-    console.print("", errors)
-    console.print(Text("Median / 90th percentile of the absolute error, and the median with its sign.", style="dim"))
-    console.print(Text(f"Held out: {result.folds}, predicted with factors fitted to the rest.", style="dim"))
+    screen.print("", errors)
+    screen.print(styled("Median / 90th percentile of the absolute error, and the median with its sign.", "dim"))
+    screen.print(styled(f"Held out: {result.folds}, predicted with factors fitted to the rest.", "dim"))
     if result.not_served:
-        console.print(Text(f"{result.not_served:,} requests do not fit into this cluster: is it the one?", style="yellow"))
+        screen.print(warning(f"{result.not_served:,} requests do not fit into this cluster: is it the one?"))
     worst = max((e["tpot"].median for e in (result.errors["after"],) if "tpot" in e), default=0.0)
     if worst > _NOT_THE_ONE_PCT:
-        console.print(
-            Text(f"Even fitted, TPOT is {worst:.0f} % off: is this the deployment that was measured?", style="yellow")
-        )
+        screen.print(warning(f"Even fitted, TPOT is {worst:.0f} % off: is this the deployment that was measured?"))
     for note in result.notes:
-        console.print(Text(note, style="yellow"))
-    write_drawn(drawn, sys.stdout)
+        screen.print(warning(note))
+    screen.close()
 
 
 def as_json(result: Calibration) -> dict[str, Any]:

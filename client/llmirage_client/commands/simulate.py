@@ -258,16 +258,13 @@ def _show(simulation: Simulation, settings: dict[str, Any]) -> bool:
             click.echo(f"{count:,} of {whole:,} requests failed: {errors[0].error.message}", err=True)
         click.echo(json.dumps(simulation.summary))
         return problem is None
-    from llmirage_client.report.console import console_for, render, write_drawn
+    from llmirage_client.report.console import render
+    from llmirage_client.report.screen import print_blocks
     from llmirage_client.simulate.report import cluster_blocks
 
     render(simulation.result, metrics=simulation.metrics)
-    console, drawn = console_for(sys.stdout)
-    for block in cluster_blocks(simulation):
-        console.print(block)
-    if files:
-        console.print("\nWritten to " + str(files[0].parent) + ": " + ", ".join(file.name for file in files))
-    write_drawn(drawn, sys.stdout)
+    written = "\nWritten to " + str(files[0].parent) + ": " + ", ".join(file.name for file in files) if files else None
+    print_blocks([*cluster_blocks(simulation), *([written] if written else [])])
     return problem is None
 
 

@@ -18,9 +18,9 @@ from llmirage_client.commands.simulate import synthetic_flags
 if TYPE_CHECKING:
     from llmirage_client.measure.slo import Objective
     from llmirage_client.simulate.progress import SimulationProgress
-    from llmirage_client.simulator.deployments import Refused, Shape
+    from llmirage_client.simulator.deployments import InstanceShape, Refused
     from llmirage_client.simulator.engine import ClusterConfig
-    from llmirage_client.size.traffic import Source, Traffic
+    from llmirage_client.size.traffic import RequestSource, Traffic
 
 _IN_LISTS = (
     "gpu",
@@ -61,9 +61,11 @@ def size(workload: str | None, **settings: Any) -> None:
 
 
 def _size(file: str | None, settings: dict[str, Any]) -> bool:
-    from llmirage_client.size.report import Report
+    from llmirage_client.size.page import size_page
+    from llmirage_client.size.report import SizeReport
     from llmirage_client.size.sizing import Goal, size
     from llmirage_client.size.trial import REQUESTS, Trials
+    from llmirage_client.size.wording import Question
 
     objectives, base, shapes, refused, notes = _asked(settings)
     source = _source(file, settings)
@@ -87,15 +89,18 @@ def _size(file: str | None, settings: dict[str, Any]) -> bool:
             runners_up=settings["runners_up"],
             progress=progress.begin,
         )
-    _write(Report(sizing, base, traffic, objectives, price_source, notes), settings)
+    report = SizeReport(Question(base, traffic, objectives, price_source, notes), sizing)
+    _write(report, size_page, settings)
     return sizing.answer is not None
 
 
 def _max_rate(file: str | None, settings: dict[str, Any]) -> bool:
     from llmirage_client.simulator.deployments import gpus_of
     from llmirage_client.size.max_rate import max_rates
-    from llmirage_client.size.max_rate_report import Report
+    from llmirage_client.size.max_rate_report import MaxRateReport
+    from llmirage_client.size.page import max_rate_page
     from llmirage_client.size.trial import REQUESTS, Trials
+    from llmirage_client.size.wording import Question
 
     objectives, base, shapes, refused, notes = _asked(settings)
     if settings["request_rate"] is not None:
@@ -109,13 +114,14 @@ def _max_rate(file: str | None, settings: dict[str, Any]) -> bool:
     prices, price_source = _prices(gpus, settings)
     with progress:
         found = max_rates(base, shapes, refused, trials, settings["instances"] or base.instances, progress.begin)
-    _write(Report(found, base, trials.traffic, objectives, prices, price_source, notes), settings)
-    return any(carried.trial is not None for carried in found.carried)
+    report = MaxRateReport(Question(base, trials.traffic, objectives, price_source, notes), found, prices)
+    _write(report, max_rate_page, settings)
+    return bool(report.carried)
 
 
 def _asked(
     settings: dict[str, Any],
-) -> tuple[tuple[Objective, ...], ClusterConfig, list[Shape], list[Refused], list[str]]:
+) -> tuple[tuple[Objective, ...], ClusterConfig, list[InstanceShape], list[Refused], list[str]]:
     """The objectives, the cluster without its shape, the shapes, and notes on what of the cluster is left out.
 
     Clusters of several pools have no shapes. Exits where something is wrong with any of that.
@@ -131,7 +137,7 @@ def _asked(
     except SloError as error:
         problems += [f"--slo: {problem}" for problem in error.problems]
     base, notes = steady(cluster_config(settings | dict.fromkeys(_IN_LISTS), settings["random_seed"]))
-    possible: list[Shape] = []
+    possible: list[InstanceShape] = []
     refused: list[Refused] = []
     if base.pools:
         problems += _of_pools(base, settings)
@@ -190,7 +196,7 @@ def _of_pools(base: ClusterConfig, settings: dict[str, Any]) -> list[str]:
     return []
 
 
-def _of_times(source: Source) -> list[str]:
+def _of_times(source: RequestSource) -> list[str]:
     """A note where the workload's own times are not used."""
     if not source.workload(1).timed:
         return []
@@ -200,7 +206,7 @@ def _of_times(source: Source) -> list[str]:
     ]
 
 
-def _source(file: str | None, settings: dict[str, Any]) -> Source:
+def _source(file: str | None, settings: dict[str, Any]) -> RequestSource:
     from llmirage_client.size.traffic import file_source, synthetic_source
     from llmirage_client.workload.session import WorkloadError
 
@@ -227,7 +233,7 @@ def _source(file: str | None, settings: dict[str, Any]) -> Source:
     return source
 
 
-def _traffic(source: Source, settings: dict[str, Any]) -> Traffic:
+def _traffic(source: RequestSource, settings: dict[str, Any]) -> Traffic:
     from llmirage_client.load.options import RunOptions
     from llmirage_client.size.traffic import Traffic
 
@@ -276,24 +282,21 @@ def _progress() -> tuple[SimulationProgress, Callable[[int, int, float], None]]:
     return progress, told
 
 
-def _write(report: Any, settings: dict[str, Any]) -> None:
+def _write(report: Any, page: Callable[[Any], str], settings: dict[str, Any]) -> None:
     import json
     from pathlib import Path
 
     if settings["html"]:
         try:
-            Path(settings["html"]).write_text(report.page(), encoding="utf-8")
+            Path(settings["html"]).write_text(page(report), encoding="utf-8")
         except OSError as error:
             _refuse(f"--html {settings['html']}: {error.strerror}")
     if settings["as_json"]:
         click.echo(json.dumps(report.json()))
         return
-    from llmirage_client.report.console import console_for, write_drawn
+    from llmirage_client.report.screen import print_blocks
 
-    console, drawn = console_for(sys.stdout)
-    for block in report.blocks():
-        console.print(block)
-    write_drawn(drawn, sys.stdout)
+    print_blocks(report.blocks())
 
 
 def _refuse(problem: str) -> NoReturn:

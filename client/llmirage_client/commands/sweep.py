@@ -161,13 +161,10 @@ def _show(result: Sweep, folder: Path, files: list[str], settings: dict[str, Any
         for record in records(result):
             click.echo(json.dumps(record))
         return
-    from llmirage_client.report.console import console_for, write_drawn
+    from llmirage_client.report.screen import print_blocks
     from llmirage_client.sweep.table import blocks
 
-    console, drawn = console_for(sys.stdout)
-    for block in blocks(result, folder, files):
-        console.print(block)
-    write_drawn(drawn, sys.stdout)
+    print_blocks(blocks(result, folder, files))
 
 
 def _refuse(problem: str) -> NoReturn:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-
 from llmirage_client.measure.comparison import Comparison, Difference
-from llmirage_client.report.console import console_for, write_drawn
 from llmirage_client.report.numbers import number
-from llmirage_client.report.tables import plain_table
+from llmirage_client.report.screen import Screen, plain_table, warning
 
 _WORDS = {
     "time_to_first_token": "TTFT",
@@ -28,9 +25,7 @@ _WORDS = {
 
 def print_comparison(baseline: str, run: str, comparison: Comparison, warnings: list[str], confidence: float) -> None:
     """One table, then what else differs. Without control codes unless standard output is a terminal."""
-    from rich.text import Text
-
-    console, drawn = console_for(sys.stdout)
+    screen = Screen()
     table = plain_table("", "baseline", "run", "change", f"{confidence:g} % bounds", "verdict")
     table.columns[0].no_wrap = True
     for one in comparison.differences:
@@ -43,18 +38,18 @@ def print_comparison(baseline: str, run: str, comparison: Comparison, warnings: 
         )
     trees = " and ".join(f"{n:,}" for n in comparison.conversations)
     how = "each drawn together with its twin" if comparison.paired else "drawn apart, for they are not the same"
-    console.print(f"\nbaseline: {baseline}\nrun:      {run}\n", soft_wrap=True)
-    console.print(table)
-    console.print(f"\nBounds: from {trees} conversations with their children, {how}; rates from 30 parts of each run.")
+    screen.print(f"\nbaseline: {baseline}\nrun:      {run}\n", wrap=False)
+    screen.print(table)
+    screen.print(f"\nBounds: from {trees} conversations with their children, {how}; rates from 30 parts of each run.")
     told = sum(one.beyond_noise is not None for one in comparison.differences)
     by_chance = told * (100 - confidence) / 100
     if by_chance >= 0.5:
-        console.print(f"Of {told} figures, {by_chance:.0f} or so may be beyond such bounds by chance alone.")
+        screen.print(f"Of {told} figures, {by_chance:.0f} or so may be beyond such bounds by chance alone.")
     for why in dict.fromkeys(d.why_not for d in comparison.differences if d.why_not):
-        console.print(f"Too few: {why}.")
-    for warning in warnings:
-        console.print(Text(f"Note: {warning}", style="yellow"))
-    write_drawn(drawn, sys.stdout)
+        screen.print(f"Too few: {why}.")
+    for text in warnings:
+        screen.print(warning(f"Note: {text}"))
+    screen.close()
 
 
 def _verdict(one: Difference) -> str:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import os
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -17,6 +13,7 @@ from llmirage_client.measure.record import RunResult
 from llmirage_client.measure.workload_throughput import LAST_WINDOW_S
 from llmirage_client.report.client_health import client_warnings
 from llmirage_client.report.numbers import count, duration, plural
+from llmirage_client.report.screen import Block, Screen, bold, warning
 from llmirage_client.report.secrets import hide_in_text
 from llmirage_client.report.tables import (
     branch_mode_table,
@@ -30,10 +27,8 @@ from llmirage_client.report.tables import (
 )
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
     from rich.table import Table
 
-_PLAIN_WIDTH = 100  # where there is no terminal to ask
 _TURNS_SHOWN = 20
 _GROUP_WORDS = "; times in ms, mean tokens"
 
@@ -45,60 +40,14 @@ def render(
     files: Sequence[Path] = (),
     stream: TextIO | None = None,
 ) -> None:
-    """Print the report. metrics: those of this result, if computed already. files: what was written, to be named at the end.
-
-    The tables fit the width of the terminal, with bold titles; elsewhere (a pipe, a file) there are no control codes and the
-    width is COLUMNS or 100. They are drawn in ASCII, so that a saved report reads the same everywhere.
-    """
+    """Print the report. metrics: those of this result, if already computed. files: what was written; named at the end."""
     measured = compute(result) if metrics is None else metrics
-    out = sys.stdout if stream is None else stream
-    console, drawn = console_for(out)
-    for block in _blocks(result, measured, files, console.width):
-        console.print(block)
-    write_drawn(drawn, out)
+    screen = Screen(stream)
+    screen.print(*_blocks(result, measured, files, screen.width))
+    screen.close()
 
 
-def write_drawn(drawn: io.StringIO, out: TextIO) -> None:
-    """Write what a console drew, without blanks at line ends; characters that the stream cannot carry become "?"."""
-    text = "\n".join(line.rstrip() for line in drawn.getvalue().split("\n"))
-    encoding = getattr(out, "encoding", None) or "utf-8"
-    try:
-        out.write(text.encode(encoding, "replace").decode(encoding))
-        out.flush()
-    except BrokenPipeError:  # the reader has seen enough, as `| head` has
-        pass
-
-
-def console_for(stream: TextIO) -> tuple[Console, io.StringIO]:
-    """A console for what the stream is, and the text it draws into."""
-    from rich.console import Console
-
-    terminal = stream.isatty()
-    drawn = io.StringIO()
-    console = Console(
-        file=drawn,
-        width=_width(stream),
-        force_terminal=terminal,
-        color_system="auto" if terminal else None,
-        highlight=False,
-        markup=False,
-        emoji=False,
-    )
-    return console, drawn
-
-
-def _width(stream: TextIO) -> int:
-    columns = os.environ.get("COLUMNS", "")
-    if columns.isdecimal() and int(columns) > 0:
-        return int(columns)
-    with contextlib.suppress(OSError, ValueError):
-        return os.get_terminal_size(stream.fileno()).columns or _PLAIN_WIDTH
-    return _PLAIN_WIDTH
-
-
-def _blocks(result: RunResult, metrics: Metrics, files: Sequence[Path], width: int) -> list[RenderableType]:
-    from rich.text import Text
-
+def _blocks(result: RunResult, metrics: Metrics, files: Sequence[Path], width: int) -> list[Block]:
     tables: list[tuple[str, Table]] = []
     if metrics.per_request:
         tables.append(("Latency in ms", latency_table(metrics, width)))
@@ -122,13 +71,13 @@ def _blocks(result: RunResult, metrics: Metrics, files: Sequence[Path], width: i
     if metrics.errors:
         tables.append(("Errors", error_table(metrics.errors)))
 
-    blocks: list[RenderableType] = ["", _heading(result, metrics)]
+    blocks: list[Block] = ["", _heading(result, metrics)]
     for title, table in tables:
         if table.row_count:  # of conversations without one that went well there is nothing to tell
-            blocks += ["", Text(title, style="bold"), table]
+            blocks += ["", bold(title), table]
     notes = [*result.notes, *reading_notes(result, metrics), *client_warnings(result, metrics)]
     if notes:
-        blocks += ["", *(Text(f"Note: {note}", style="yellow") for note in notes)]
+        blocks += ["", *(warning(f"Note: {note}") for note in notes)]
     if files:
         blocks += ["", "Written to " + str(files[0].parent) + ": " + ", ".join(f.name for f in files)]
     return blocks

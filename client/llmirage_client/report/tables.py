@@ -11,6 +11,7 @@ from llmirage_client.measure.groups import Group
 from llmirage_client.measure.metrics import ErrorGroup, Metrics
 from llmirage_client.measure.record import BranchStats
 from llmirage_client.report.numbers import count, number
+from llmirage_client.report.screen import plain_table
 from llmirage_shared.statistics import Summary
 
 if TYPE_CHECKING:
@@ -35,8 +36,6 @@ _CONVERSATIONS = (
     ("conversation_cache_hit_pct", "Input found in cache, %", 1.0),
     ("conversation_eligible_cache_hit_pct", "- of what it could find there, %", 1.0),
 )
-# A rule under the head and nothing else.
-_LINES = "    \n    \n -- \n    \n    \n    \n    \n    \n"
 _BRANCH_WORDS = {
     "children_spawned": "child conversations started",
     "children_completed": "children that reached their last turn",
@@ -50,18 +49,6 @@ _BRANCH_WORDS = {
     "graphs_admitted": "orchestrators that began",
     "graphs_completed_to_end": "orchestrators that saw the end of their last round",
 }
-
-
-def plain_table(*columns: str) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(show_header=any(columns), show_edge=False, pad_edge=False, box=box.Box(_LINES, ascii=True))
-    for index, column in enumerate(columns):
-        table.add_column(
-            column, justify="left" if index == 0 else "right", overflow="fold", no_wrap=index > 0 or bool(column)
-        )
-    return table
 
 
 def latency_table(metrics: Metrics, width: int) -> Table:

@@ -9,13 +9,11 @@ import numpy as np
 
 from llmirage_client.measure.cluster_series import ClusterSeries as SeriesFile
 from llmirage_client.report.numbers import count, number
-from llmirage_client.report.tables import plain_table
+from llmirage_client.report.screen import Block, bold, plain_table, warning
 from llmirage_client.simulate.bill import Bill
 from llmirage_client.simulate.cluster_series import PHASES, ClusterSeries, Floats
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from llmirage_client.simulate.simulation import Simulation
 
 _INSTANCES_SHOWN = 16
@@ -23,14 +21,12 @@ _MOVES_SHOWN = 12
 _SHOWN_PHASES = {"accepts requests": "up", "starts up": "starting", "drains": "draining"}
 
 
-def cluster_blocks(simulation: Simulation) -> list[RenderableType]:
+def cluster_blocks(simulation: Simulation) -> list[Block]:
     """Tables of the cluster's side."""
-    from rich.text import Text
-
     series = simulation.series
     if series is None or not series.time_s.size:
         return []
-    blocks: list[RenderableType] = ["", Text("Cluster, means over time", style="bold"), _instances(series)]
+    blocks: list[Block] = ["", bold("Cluster, means over time"), _instances(series)]
     if series.instances > _INSTANCES_SHOWN:
         blocks.append(f"... and {series.instances - _INSTANCES_SHOWN} instances more")
     if series.changes:
@@ -40,9 +36,7 @@ def cluster_blocks(simulation: Simulation) -> list[RenderableType]:
         blocks += ["", f"Time of steps: {shares}"]
     blocks.append(_bill(simulation.bill, series.changes))
     if simulation.summary["saturated"]:
-        blocks.append(
-            Text("Saturated: the last requests waited over 5 s for their first step; the queue grows.", style="yellow")
-        )
+        blocks.append(warning("Saturated: the last requests waited over 5 s for their first step; the queue grows."))
     return blocks
 
 
@@ -76,7 +70,7 @@ def write_series(series: ClusterSeries, folder: Path) -> Path:
     return report_series(series).write(folder)
 
 
-def _instances(series: ClusterSeries) -> RenderableType:
+def _instances(series: ClusterSeries) -> Block:
     table = plain_table("instance", "busy", "batch", "most", "waiting", "most", "KV used", "most", "cache hits", "preempted")
     for index, pool in enumerate(series.pool[:_INSTANCES_SHOWN]):
         queried = series.query_tokens[index, -1]

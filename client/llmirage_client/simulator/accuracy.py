@@ -20,7 +20,7 @@ _ENOUGH_RUNS = 5  # of a deployment, for errors of its own
 
 
 @dataclass(frozen=True, slots=True)
-class Error:
+class RelativeError:
     """Of the absolute relative error over comparable runs: median and 90th percentile, shares of the measured value."""
 
     median: float
@@ -28,17 +28,17 @@ class Error:
 
 
 @dataclass(frozen=True, slots=True)
-class Band:
+class ErrorBand:
     """of: which runs were compared, and how many. errors: by METRICS. caution: why they may say too little; "" if they do
     not."""
 
     of: str
     runs: int
-    errors: Mapping[str, Error]
+    errors: Mapping[str, RelativeError]
     caution: str = ""
 
 
-def band_of(config: ClusterConfig) -> Band | None:
+def band_of(config: ClusterConfig) -> ErrorBand | None:
     """The errors of the very deployment where enough runs of it were compared; else the larger ones of its model on other
     GPUs and of other models on its GPU. None where its GPU was not among the measured, or times are the user's own.
     Of several pools, those of the first. Raises ConfigError.
@@ -47,7 +47,7 @@ def band_of(config: ClusterConfig) -> Band | None:
     return None if pool.config.fixed_times else _band(pool)
 
 
-def _band(pool: ServedPool) -> Band | None:
+def _band(pool: ServedPool) -> ErrorBand | None:
     deployment, data = pool.deployment, _data()
     gpu = data["gpus"].get(deployment.gpu.key)
     if gpu is None:
@@ -59,24 +59,24 @@ def _band(pool: ServedPool) -> Band | None:
         name = f"{family} {deployment.weight_dtype} {deployment.gpu.key} {deployment.engine.base} tp{parallel.tp}{split}"
         own = data["deployments"].get(name)
         if parallel.pp == 1 and own is not None and own["runs"] >= _ENOUGH_RUNS:
-            return Band(name, own["runs"], _errors(own))
+            return ErrorBand(name, own["runs"], _errors(own))
     if alike:
         model = data["models"][alike[0]]
         worst = {metric: _worse(_errors(gpu)[metric], _errors(model)[metric]) for metric in METRICS}
         runs = gpu["runs"] + model["runs"]
-        return Band(f"{alike[0]} anywhere and of all models on {deployment.gpu.key}", runs, worst)
+        return ErrorBand(f"{alike[0]} anywhere and of all models on {deployment.gpu.key}", runs, worst)
     caution = f"{deployment.model.name} was not among the models"
     if deployment.model.confidence != FITTED and deployment.model.confidence:
         caution += f", and its times are {deployment.model.confidence}"
-    return Band(f"other models on {deployment.gpu.key}", gpu["runs"], _errors(gpu), caution)
+    return ErrorBand(f"other models on {deployment.gpu.key}", gpu["runs"], _errors(gpu), caution)
 
 
-def _worse(one: Error, other: Error) -> Error:
-    return Error(max(one.median, other.median), max(one.p90, other.p90))
+def _worse(one: RelativeError, other: RelativeError) -> RelativeError:
+    return RelativeError(max(one.median, other.median), max(one.p90, other.p90))
 
 
-def _errors(group: Mapping[str, Any]) -> dict[str, Error]:
-    return {metric: Error(group[metric][0] / 100, group[metric][1] / 100) for metric in METRICS}
+def _errors(group: Mapping[str, Any]) -> dict[str, RelativeError]:
+    return {metric: RelativeError(group[metric][0] / 100, group[metric][1] / 100) for metric in METRICS}
 
 
 def _spec(family: str) -> ModelSpec | None:

@@ -1,6 +1,4 @@
-"""What studies ask of the server's performance model without running anything: which deployments can be, what one user or
-a full batch gets of them at best, and what their GPUs cost.
-"""
+"""Which deployments a model can have, and what their GPUs cost: what the performance model says without a simulation."""
 
 from __future__ import annotations
 
@@ -9,18 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llmirage_client.simulator.engine import ClusterConfig, ConfigError, ServedPool, plan_of
+from llmirage_client.simulator.engine import ClusterConfig, ConfigError, plan_of
 from llmirage_server.config.cluster import instance_settings
 from llmirage_server.perf.catalogue.lookup import common_gpu_sources, find_gpu, find_model
 from llmirage_server.perf.errors import DeploymentError
-from llmirage_server.perf.steps.step_model import StepBatch
 
 _TENSOR_SIZES = (1, 2, 4, 8)
-_SLACK = 0.95  # bounds hold for steps apart; a step of both kinds may save a few percent of a launch
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Shape:
+class InstanceShape:
     """One instance: its GPU, engine, weight format and how it is split. None: what the configuration says."""
 
     gpu: str
@@ -92,7 +88,7 @@ _NOT_SCALED: dict[str, Any] = {
 class Refused:
     """A shape that cannot be, and why."""
 
-    shape: Shape
+    shape: InstanceShape
     reason: str
 
 
@@ -105,7 +101,7 @@ def shapes(
     pps: Sequence[int] = (),
     dps: Sequence[int] = (),
     eps: Sequence[int] = (),
-) -> tuple[list[Shape], list[Refused]]:
+) -> tuple[list[InstanceShape], list[Refused]]:
     """Every shape worth a try, and those that cannot be.
 
     Sizes that are given are all tried with each other. Without any: tensor parallelism over 1 to 8 GPUs that the fast link
@@ -118,18 +114,18 @@ def shapes(
     _known(find_model, base.model, problems)
     if problems:
         raise ConfigError(problems)
-    possible: list[Shape] = []
+    possible: list[InstanceShape] = []
     refused: list[Refused] = []
     asked = bool(tps or pps or dps or eps)
     for gpu in dict.fromkeys(find_gpu(name).key if not name.endswith((".yaml", ".yml")) else name for name in gpus):
         for engine in dict.fromkeys(engines):
             for dtype in dict.fromkeys(weights):
                 splits = list(_asked(tps, pps, dps, eps) if asked else _usual(base.model, gpu))
-                tried = [Shape(gpu, engine, dtype, *split) for split in splits]
+                tried = [InstanceShape(gpu, engine, dtype, *split) for split in splits]
                 fit = [shape for shape in tried if not _refusal(base, shape, refused)]
                 if not fit and not asked:
                     most = max(tp for tp, *_ in splits)
-                    deep = Shape(gpu, engine, dtype, most, 2, 1, most if _experts(base.model) else 1)
+                    deep = InstanceShape(gpu, engine, dtype, most, 2, 1, most if _experts(base.model) else 1)
                     fit = [deep] if not _refusal(base, deep, refused) else []
                 possible += fit
     return possible, refused
@@ -161,7 +157,7 @@ def _usual(model: str, gpu: str) -> Iterator[tuple[int, int, int, int]]:
             yield 1, 1, size, size
 
 
-def _refusal(base: ClusterConfig, shape: Shape, refused: list[Refused]) -> bool:
+def _refusal(base: ClusterConfig, shape: InstanceShape, refused: list[Refused]) -> bool:
     """Whether it cannot be; then it is among the refused."""
     try:
         plan_of(shape.config(base, 1))
@@ -169,115 +165,6 @@ def _refusal(base: ClusterConfig, shape: Shape, refused: list[Refused]) -> bool:
         refused.append(Refused(shape, "; ".join(error.problems)))
         return True
     return False
-
-
-@dataclass(frozen=True, slots=True)
-class Lengths:
-    """Tokens of a typical request: its prompt, what of that no cache can have, and its reply."""
-
-    prompt: float
-    new: float
-    reply: float
-
-
-class Bounds:
-    """What no load can beat on one instance of a configuration, from the roofline: pass by pass, on an idle instance.
-
-    None where there is nothing to say: fixed times, and pools apart for prefill and decode.
-    """
-
-    def __init__(self, config: ClusterConfig) -> None:
-        pools = plan_of(config)
-        pool = pools[0]
-        known = len(pools) == 1 and pool.config.role == "both" and not pool.config.fixed_times
-        self._pool: ServedPool | None = pool if known else None
-
-    def ttft_s(self, prompt: int, new: int) -> float | None:
-        """Seconds to the first token of one user's prompt of which `new` tokens are to be computed."""
-        pool = self._pool
-        if pool is None:
-            return None
-        chunk = pool.limits.max_num_batched_tokens
-        starts = range(prompt - new, prompt, chunk)
-        passes = sum(_latency_s(pool, StepBatch([(min(chunk, prompt - at), at)])) for at in starts)
-        return pool.deployment.engine.front_end_ms * 1e-3 + passes * _SLACK
-
-    def tpot_s(self, context: int) -> float | None:
-        """Seconds from token to token of one user."""
-        pool = self._pool
-        return None if pool is None else _latency_s(pool, StepBatch((), [context])) / _gained(pool) * _SLACK
-
-    def most_requests_per_s(self, lengths: Lengths) -> float | None:
-        """Of one instance that does nothing but prefills, or nothing but decode the largest batch there is room for."""
-        pool = self._pool
-        if pool is None:
-            return None
-        ranks = pool.deployment.parallel.dp
-        decode_s = self._decode_s(lengths, _most_running(pool, lengths)) * lengths.reply
-        return ranks / (max(_prefill_s(pool, lengths), decode_s) * _SLACK)
-
-    def running(self, lengths: Lengths, requests_per_s: float) -> int | None:
-        """An estimate, no bound: how many requests are under way on one instance at that rate, once it is filled up.
-
-        A request needs its prefill once and its share of as many steps as its reply has tokens; the batch is the one at
-        which the instance is just busy all the time.
-        """
-        pool = self._pool
-        if pool is None:
-            return None
-        rate = requests_per_s / pool.deployment.parallel.dp
-        prefill_s = _prefill_s(pool, lengths)
-        low, high = 1, _most_running(pool, lengths)
-        while low < high:
-            batch = (low + high) // 2
-            if rate * (prefill_s + lengths.reply * self._decode_s(lengths, batch)) <= 1:
-                high = batch
-            else:
-                low = batch + 1
-        return low * pool.deployment.parallel.dp
-
-    def most_running(self, lengths: Lengths) -> int | None:
-        """Requests that one instance has limits and memory for at a time."""
-        pool = self._pool
-        return None if pool is None else _most_running(pool, lengths) * pool.deployment.parallel.dp
-
-    def _decode_s(self, lengths: Lengths, batch: int) -> float:
-        """Seconds of a full batch's step, for each of its sequences."""
-        assert self._pool is not None
-        context = max(1, round(lengths.prompt + lengths.reply / 2))
-        return _period_s(self._pool, StepBatch((), [context] * batch)) / batch / _gained(self._pool)
-
-
-def _prefill_s(pool: ServedPool, lengths: Lengths) -> float:
-    """Seconds that a prompt takes in steps which are full of prompts."""
-    new, cached = max(1, round(lengths.new)), max(0, round(lengths.prompt - lengths.new))
-    together = max(1, min(pool.limits.max_num_seqs, pool.limits.max_num_batched_tokens // new))
-    return _period_s(pool, StepBatch([(new, cached)] * together)) / together
-
-
-def _most_running(pool: ServedPool, lengths: Lengths) -> int:
-    tokens = max(1.0, lengths.prompt + lengths.reply / 2)
-    return max(1, min(pool.limits.max_num_seqs, int(pool.limits.kv_capacity_tokens / tokens)))
-
-
-def _gained(pool: ServedPool) -> float:
-    """Tokens of a sequence in one decoding step."""
-    speculative = pool.deployment.speculative
-    return speculative.tokens_per_step if speculative else 1.0
-
-
-def _latency_s(pool: ServedPool, batch: StepBatch) -> float:
-    """Seconds of a pass through all stages, other ranks idle."""
-    return pool.step_model.step_s(batch.prefill, batch.decode_contexts)
-
-
-def _period_s(pool: ServedPool, batch: StepBatch) -> float:
-    """Seconds from one such step to the next, on every rank at once; a pipeline waits for its slowest stage alone."""
-    step: Any = pool.step_model
-    parallel = pool.deployment.parallel
-    if parallel.dp == parallel.pp == 1:
-        return _latency_s(pool, batch)
-    return float(max(step.stages_s([batch] * parallel.dp)))
 
 
 def price_usd_per_h(gpu: str) -> float | None:

@@ -1,29 +1,29 @@
-"""How much traffic a given cluster carries before it misses an objective."""
+"""The most traffic that a given cluster carries before it misses an objective."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from llmirage_client.simulator.deployments import Refused, Shape
+from llmirage_client.simulator.deployments import InstanceShape, Refused
 from llmirage_client.simulator.engine import ClusterConfig
-from llmirage_client.size import ladder
-from llmirage_client.size.solo import one_user
-from llmirage_client.size.trial import Trial, Trials
+from llmirage_client.size.rate_grid import highest_met, rate_grid, user_grid
+from llmirage_client.size.trial import Effort, Trial, Trials
+from llmirage_client.size.unloaded_bound import missed_unloaded
 
-_LOWEST_SHARE = 0.01  # of the most that the roofline leaves possible
-_TOP_UNKNOWN = 1e4  # requests/s or users, where it says nothing
+_LOWEST_SHARE = 0.01  # of the most that the roofline allows
+_LOWEST_SHARE_UNKNOWN = 1e-4  # of a rate that was found to be too high, where the roofline says nothing
+_TOP_UNKNOWN = 1e4  # requests/s
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
-    """trial: at the most that meets the objectives; None: not even the least does. beyond: the next load, which does not.
+class MaxRate:
+    """trial: at the most that meets the objectives; None: not even the least does, for the `reason`.
 
-    reason: why nothing does.
+    beyond: the next load of the grid, which misses them.
     """
 
-    shape: Shape | None
+    shape: InstanceShape | None
     config: ClusterConfig
     trial: Trial | None
     beyond: Trial | None
@@ -32,63 +32,62 @@ class Carried:
 
 @dataclass(frozen=True, slots=True)
 class MaxRates:
-    """carried: the most first, by GPU."""
+    """found: by the traffic carried per GPU, the most first."""
 
-    carried: tuple[Carried, ...]
+    found: tuple[MaxRate, ...]
     refused: tuple[Refused, ...]
-    simulations: int
-    requests: int
-    cpu_s: float
+    effort: Effort
 
 
 def max_rates(
     base: ClusterConfig,
-    shapes: Sequence[Shape],
+    shapes: Sequence[InstanceShape],
     refused: Sequence[Refused],
     trials: Trials,
     instances: int,
     progress: Callable[[str], None] = lambda line: None,
 ) -> MaxRates:
-    """Of each shape in so many instances; of the cluster as it is, if it has pools. Raises ConfigError, SimulationError."""
-    begun_s = time.process_time()
-    configs: list[tuple[Shape | None, ClusterConfig]]
+    """One for each shape, `instances` of it; for a cluster of pools, one for the cluster as it is.
+
+    Raises ConfigError, SimulationError.
+    """
+    configs: list[tuple[InstanceShape | None, ClusterConfig]]
     configs = [(None, base)] if base.pools else [(shape, shape.config(base, instances)) for shape in shapes]
     found = []
     for shape, config in configs:
         progress("the cluster" if shape is None else f"{shape.gpu} {shape.split}")
-        found.append(_carried(shape, config, trials))
+        found.append(_max_rate(shape, config, trials))
     found.sort(key=lambda one: -(one.trial.amount / one.trial.figures["gpus"] if one.trial is not None else 0.0))
-    return MaxRates(tuple(found), tuple(refused), trials.count, trials.requests, time.process_time() - begun_s)
+    return MaxRates(tuple(found), tuple(refused), trials.effort)
 
 
-def _carried(shape: Shape | None, config: ClusterConfig, trials: Trials) -> Carried:
+def _max_rate(shape: InstanceShape | None, config: ClusterConfig, trials: Trials) -> MaxRate:
     source = trials.traffic.source
     bounds = trials.bounds(config)
-    missed = [verdict for verdict in one_user(trials.objectives, source.sizes, bounds) if not verdict.met]
-    if missed:
-        return Carried(shape, config, None, None, f"one user alone misses {'; '.join(map(str, missed))} at best")
+    if missed := missed_unloaded(trials.objectives, source.sizes, bounds):
+        return MaxRate(shape, config, None, None, f"one user alone misses {'; '.join(map(str, missed))} at best")
     lengths = source.lengths
-    by_rate = trials.traffic.kind == "request_rate"
     instances = sum(pool.instances for pool in config.all_pools)
-    rungs: list[float] | list[int]
-    if by_rate:
+    grid: list[float] | list[int]
+    if trials.traffic.kind == "request_rate":
         most = bounds.most_requests_per_s(lengths) if lengths is not None else None
-        rungs = (
-            ladder.rates(_start_top(trials, config), 1e-4) if most is None else ladder.rates(most * instances, _LOWEST_SHARE)
-        )
+        if most is None:
+            grid = rate_grid(_missed_rate(trials, config), _LOWEST_SHARE_UNKNOWN)
+        else:
+            grid = rate_grid(most * instances, _LOWEST_SHARE)
     else:
         users = bounds.most_running(lengths) if lengths is not None else None
-        rungs = ladder.users((users or 1024) * instances)
-    place = ladder.highest(rungs, lambda amount: trials.run(config, amount).met)
+        grid = user_grid((users or 1024) * instances)
+    place = highest_met(grid, lambda amount: trials.run(config, amount).met)
     if place is None:
-        lowest = trials.run(config, rungs[0], to_the_end=True)
-        return Carried(shape, config, None, None, f"even at {lowest.traffic}: {lowest.reason}")
-    beyond = trials.run(config, rungs[place + 1]) if place + 1 < len(rungs) else None
-    return Carried(shape, config, trials.run(config, rungs[place]), beyond)
+        lowest = trials.run(config, grid[0], to_the_end=True)
+        return MaxRate(shape, config, None, None, f"even at {lowest.traffic}: {lowest.reason}")
+    beyond = trials.run(config, grid[place + 1]) if place + 1 < len(grid) else None
+    return MaxRate(shape, config, trials.run(config, grid[place]), beyond)
 
 
-def _start_top(trials: Trials, config: ClusterConfig) -> float:
-    """A rate that is missed, where the roofline names none: the first of 1, 4, 16, ..."""
+def _missed_rate(trials: Trials, config: ClusterConfig) -> float:
+    """A rate that misses the objectives, where the roofline names none: the first of 1, 4, 16, ..."""
     rate = 1.0
     while rate < _TOP_UNKNOWN and trials.run(config, rate).met:
         rate *= 4

@@ -1,79 +1,84 @@
-"""The answer of `llmirage size --max-rate` for people and for programs."""
+"""The most traffic that deployments carry, for people and for programs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from llmirage_client.measure.slo import Objective
-from llmirage_client.report.tables import plain_table
+from llmirage_client.report.screen import Block, bold, plain_table
 from llmirage_client.simulator.deployments import hourly_usd, models_of, summary_line
-from llmirage_client.simulator.engine import ClusterConfig
-from llmirage_client.size.max_rate import Carried, MaxRates
-from llmirage_client.size.proof import Proof, proof_of
-from llmirage_client.size.report import effort, shape_json, shape_name, usd, verdicts_json, worst
-from llmirage_client.size.traffic import Traffic
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
+from llmirage_client.size.error_margin import least_confident, margins_of
+from llmirage_client.size.max_rate import MaxRate, MaxRates
+from llmirage_client.size.trial import Trial
+from llmirage_client.size.wording import (
+    Question,
+    about_lines,
+    refused_rows,
+    shape_json,
+    shape_name,
+    tightest_cells,
+    usd,
+    verdicts_json,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    found: MaxRates
-    base: ClusterConfig
-    traffic: Traffic
-    objectives: Sequence[Objective]
+class MaxRateReport:
+    """prices: USD per hour of one GPU, by its name; of those that are known."""
+
+    question: Question
+    rates: MaxRates
     prices: Mapping[str, float]
-    price_source: str
-    notes: Sequence[str] = ()
 
     @property
     def unit(self) -> str:
-        return "req/s" if self.traffic.kind == "request_rate" else "users at once"
+        return "req/s" if self.question.traffic.kind == "request_rate" else "users at once"
+
+    @property
+    def carried(self) -> list[tuple[MaxRate, Trial]]:
+        """Those that meet the objectives at some load."""
+        return [(one, one.trial) for one in self.rates.found if one.trial is not None]
+
+    def left_out(self) -> list[tuple[str, str]]:
+        """Name and reason of the others."""
+        missed = [(self.name(one), one.reason) for one in self.rates.found if one.trial is None]
+        return missed + refused_rows(self.rates.refused)
 
     def json(self) -> dict[str, Any]:
+        question = self.question
         return {
-            "model": models_of(self.base),
-            "requests": self.traffic.source.text,
-            "kind": self.traffic.kind,
-            "slo": [objective.text for objective in self.objectives],
-            "carried": [self._carried_json(carried) for carried in self.found.carried],
-            "refused": [{**shape_json(one.shape), "reason": one.reason} for one in self.found.refused],
-            "notes": list(self.notes),
-            "price_source": self.price_source,
-            "simulations": self.found.simulations,
-            "simulated_requests": self.found.requests,
-            "cpu_s": round(self.found.cpu_s, 3),
+            "model": models_of(question.base),
+            "requests": question.traffic.source.text,
+            "kind": question.traffic.kind,
+            "slo": [objective.text for objective in question.objectives],
+            "carried": [self._json(one) for one in self.rates.found],
+            **question.end_json(self.rates.refused, self.rates.effort),
         }
 
-    def _carried_json(self, carried: Carried) -> dict[str, Any]:
-        trial, beyond = carried.trial, carried.beyond
+    def _json(self, one: MaxRate) -> dict[str, Any]:
+        trial, beyond = one.trial, one.beyond
         return {
-            **({} if carried.shape is None else shape_json(carried.shape)),
-            "instances": sum(pool.instances for pool in carried.config.all_pools),
+            **({} if one.shape is None else shape_json(one.shape)),
+            "instances": sum(pool.instances for pool in one.config.all_pools),
             "amount": None if trial is None else trial.amount,
             "per_gpu": None if trial is None else trial.amount / trial.figures["gpus"],
-            "usd_per_m_output_tokens": self.usd_per_m(carried),
-            "objectives": [] if trial is None else verdicts_json(trial, proofs(carried)),
+            "usd_per_m_output_tokens": self.usd_per_m(one),
+            "objectives": [] if trial is None else verdicts_json(trial),
             "binding": None if beyond is None else {"amount": beyond.amount, "reason": beyond.reason},
-            "reason": carried.reason,
+            "reason": one.reason,
             "figures": None if trial is None else trial.figures,
         }
 
-    def blocks(self) -> Iterator[RenderableType]:
-        from rich.text import Text
-
-        yield f"{models_of(self.base)}: {self.traffic.source.text}"
-        yield f"Objectives: {', '.join(objective.text for objective in self.objectives)}"
+    def blocks(self) -> Iterator[Block]:
+        question, carried = self.question, self.carried
+        yield f"{models_of(question.base)}: {question.traffic.source.text}"
+        yield f"Objectives: {question.slo}"
         yield ""
-        carried = [one for one in self.found.carried if one.trial is not None]
         if not carried:
-            yield Text("Nothing meets the objectives, at any load.", style="bold red")
-        for one in carried:
-            assert one.trial is not None
-            yield Text(f"{self.name(one)}: {one.trial.amount:,.4g} {self.unit}", style="bold")
+            yield bold("Nothing meets the objectives, at any load.", bad=True)
+        for one, trial in carried:
+            yield bold(f"{self.name(one)}: {trial.amount:,.4g} {self.unit}")
             if one.beyond is not None:
                 yield f"  at {one.beyond.traffic}: {one.beyond.reason}"
         if carried:
@@ -81,53 +86,34 @@ class Report:
             yield self._table(carried)
             yield f"per GPU: {self.unit}; USD/M: per million output tokens; used: share of the tightest objective's limit"
             yield ""
-            yield from dict.fromkeys(proof.about for one in carried for proof in proofs(one))
-        for one in self.found.carried:
-            if one.trial is None:
-                yield f"{self.name(one)}: {one.reason}"
-        for refused in self.found.refused:
-            yield f"{shape_name(refused.shape)}: cannot be: {refused.reason}"
-        yield from (f"Note: {note}" for note in self.notes)
-        yield f"Prices: {self.price_source}"
-        yield effort(self.found.simulations, self.found.requests, self.found.cpu_s)
+            yield from about_lines(margin for _, trial in carried for margin in margins_of(trial))
+        yield from (f"{name}: {reason}" for name, reason in self.left_out())
+        *notes, effort = question.end_lines(self.rates.effort)
+        yield from (*notes, f"Prices: {question.price_source}", effort)
 
-    def _table(self, carried: Sequence[Carried]) -> RenderableType:
+    def _table(self, carried: Sequence[tuple[MaxRate, Trial]]) -> Block:
         table = plain_table("deployment", "GPUs", "per GPU", "tok/s/GPU", "USD/M", "tightest", "used", "verdict")
-        for one in carried:
-            assert one.trial is not None
-            figures, tightest = one.trial.figures, one.trial.tightest
+        for one, trial in carried:
             table.add_row(
                 self.name(one),
-                str(figures["gpus"]),
-                f"{one.trial.amount / figures['gpus']:,.3g}",
-                f"{figures['output_tok_per_s_per_gpu']:,.0f}",
+                str(trial.figures["gpus"]),
+                f"{trial.amount / trial.figures['gpus']:,.3g}",
+                f"{trial.figures['output_tok_per_s_per_gpu']:,.0f}",
                 usd(self.usd_per_m(one)),
-                "-" if tightest is None else tightest.objective.text,
-                "-" if tightest is None else f"{tightest.load:.0%}",
-                worst(proofs(one)).word,
+                *tightest_cells(trial),
+                least_confident(margins_of(trial)),
             )
         return table
 
-    def name(self, carried: Carried) -> str:
-        if carried.shape is None:
-            return summary_line(carried.config)
-        return f"{carried.config.instances} x {shape_name(carried.shape)}"
+    def name(self, one: MaxRate) -> str:
+        if one.shape is None:
+            return summary_line(one.config)
+        return f"{one.config.instances} x {shape_name(one.shape)}"
 
-    def usd_per_m(self, carried: Carried) -> float | None:
+    def usd_per_m(self, one: MaxRate) -> float | None:
         """USD for a million output tokens; None where a price is not known."""
-        if carried.trial is None:
+        if one.trial is None:
             return None
-        usd_per_h = hourly_usd(carried.config, self.prices)
-        tokens_m_per_h = float(carried.trial.figures["output_tok_per_s"]) * 3600 / 1e6
+        usd_per_h = hourly_usd(one.config, self.prices)
+        tokens_m_per_h = float(one.trial.figures["output_tok_per_s"]) * 3600 / 1e6
         return None if usd_per_h is None or not tokens_m_per_h else usd_per_h / tokens_m_per_h
-
-    def page(self) -> str:
-        from llmirage_client.size.page import max_rate_page
-
-        return max_rate_page(self)
-
-
-def proofs(carried: Carried) -> list[Proof]:
-    if carried.trial is None:
-        return []
-    return [proof_of(verdict, carried.config) for verdict in carried.trial.verdicts]

@@ -2,125 +2,109 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from llmirage_client.report.html.blocks import charts, figure, notes, table
-from llmirage_client.report.html.charts import Axis, Point, pareto
-from llmirage_client.report.html.page import Card, Head, Section, State, Verdict, page
+from llmirage_client.report.html.charts import Axis, ParetoPoint, pareto
+from llmirage_client.report.html.page import Banner, Card, PageHead, Section, State, page
 from llmirage_client.simulator.deployments import models_of
-from llmirage_client.size.proof import Word
-from llmirage_client.size.report import (
-    answer_line,
-    effort,
-    name_of,
-    nearest,
-    notes_of,
-    proofs_of,
+from llmirage_client.size.error_margin import Confidence, least_confident, margins_of
+from llmirage_client.size.max_rate_report import MaxRateReport
+from llmirage_client.size.report import SizeReport, answer_line, name_of, nearest, notes_of
+from llmirage_client.size.trial import Effort
+from llmirage_client.size.wording import (
+    Question,
+    about_lines,
+    effort_text,
+    refused_rows,
     shape_name,
+    tightest_cells,
     usd,
     value_text,
-    worst,
 )
 
-if TYPE_CHECKING:
-    from llmirage_client.size.max_rate_report import Report as MaxRateReport
-    from llmirage_client.size.report import Report
-
-_STATES: dict[Word, State] = {"safe": "good", "marginal": "warn", "not proven": "warn"}
+_STATES: dict[Confidence, State] = {"safe": "good", "marginal": "warn", "not proven": "warn"}
 
 
-def page_of(report: Report) -> str:
-    sizing, answer = report.sizing, report.sizing.answer
+def size_page(report: SizeReport) -> str:
+    question, sizing, answer = report.question, report.sizing, report.sizing.answer
     facts = {
-        "Model": report.base.model,
-        "Traffic": f"{report.traffic.text}: {report.traffic.source.text}",
-        "Objectives": ", ".join(objective.text for objective in report.objectives),
+        "Model": question.base.model,
+        "Traffic": f"{question.traffic.text}: {question.traffic.source.text}",
+        "Objectives": question.slo,
     }
     sections: list[Section] = []
     cards: list[Card] = []
     if answer is None:
-        near = nearest(sizing.given_up)
+        near = nearest(sizing)
         reasons = [] if near is None else [f"Nearest: {shape_name(near[0].shape)}: {near[0].reason}"]
-        verdict = Verdict("bad", "Nothing meets the objectives.", reasons)
+        banner = Banner("bad", "Nothing meets the objectives.", reasons)
     else:
-        proofs = proofs_of(answer, report.base)
-        verdict = Verdict(
-            _STATES[worst(proofs).word],
-            f"{answer_line(answer)}: {worst(proofs).word}",
-            list(dict.fromkeys(proof.about for proof in proofs)),
-        )
+        margins = margins_of(answer.capacity.trial)
+        confidence = least_confident(margins)
+        banner = Banner(_STATES[confidence], f"{answer_line(answer)}: {confidence}", about_lines(margins))
         cards = [Card("GPUs", str(answer.gpus))]
         if answer.usd_per_h is not None:
-            cards.append(Card("Price", f"{answer.usd_per_h:,.2f}", "USD/h", report.price_source))
+            cards.append(Card("Price", f"{answer.usd_per_h:,.2f}", "USD/h", question.price_source))
         cards += [
             Card(one.objective.text, value_text(one), hint=f"{one.load:.0%} of the limit")
-            for one in answer.fit.trial.verdicts
+            for one in answer.capacity.trial.verdicts
         ]
         rows = []
         for priced in (answer, *sizing.runners_up):
-            tightest = priced.fit.trial.tightest
-            rows.append(
-                [
-                    name_of(priced),
-                    priced.gpus,
-                    usd(priced.usd_per_h),
-                    "-" if tightest is None else f"{tightest.objective.text}, {tightest.load:.0%} of it",
-                    worst(proofs_of(priced, report.base)).word,
-                ]
-            )
+            trial = priced.capacity.trial
+            objective, share = tightest_cells(trial)
+            tightest = "-" if trial.tightest is None else f"{objective}, {share} of it"
+            confidence = least_confident(margins_of(trial))
+            rows.append([name_of(priced), priced.gpus, usd(priced.usd_per_h), tightest, confidence])
         columns = ["Deployment", "GPUs", "USD/h", "Tightest objective", "Verdict"]
-        sections.append(
-            Section("Answer and runners-up", [table(columns, rows), notes(list(notes_of(answer, report.traffic)))])
-        )
-    refused = [[shape_name(need.shape), need.reason] for need in sizing.given_up]
-    refused += [[shape_name(one.shape), f"cannot be: {one.reason}"] for one in sizing.refused]
-    refused += [[shape_name(shape), f"{least} instances or more: too dear"] for shape, least in sizing.left]
-    if refused:
-        sections.append(Section("Left out", [table(["Deployment", "Why"], refused, left=2, wrap=(1,))]))
-    if report.notes:
-        sections.append(Section("Notes", [notes(report.notes)]))
-    foot = f"{effort(sizing.simulations, sizing.requests, sizing.cpu_s)}. Prices: {report.price_source}"
-    return page(Head("Size of a deployment", facts, [verdict], cards), sections, foot)
+        lines = notes(list(notes_of(answer, question.traffic)))
+        sections.append(Section("Answer and runners-up", [table(columns, rows), lines]))
+    left_out = [(shape_name(search.shape), search.reason) for search in sizing.given_up]
+    left_out += refused_rows(sizing.refused)
+    left_out += [(shape_name(shape), f"{least} instances or more: too expensive") for shape, least in sizing.left]
+    head = PageHead("Size of a deployment", facts, [banner], cards)
+    return _page(head, sections, left_out, question, sizing.effort)
 
 
 def max_rate_page(report: MaxRateReport) -> str:
-    found = [one for one in report.found.carried if one.trial is not None]
     points, rows = [], []
-    for one in found:
-        assert one.trial is not None
-        figures, tpot = one.trial.figures, one.trial.figures["tpot_ms"]
+    for one, trial in report.carried:
+        figures, tpot = trial.figures, trial.figures["tpot_ms"]
         name = report.name(one)
         if tpot:
             gpu = "" if one.shape is None else one.shape.gpu
-            points.append(Point(1e3 / tpot["mean"], figures["output_tok_per_s_per_gpu"], name, gpu))
+            points.append(ParetoPoint(1e3 / tpot["mean"], figures["output_tok_per_s_per_gpu"], name, gpu))
         rows.append(
             [
                 name,
                 figures["gpus"],
-                f"{one.trial.amount:,.4g}",
-                f"{one.trial.amount / figures['gpus']:,.3g}",
+                f"{trial.amount:,.4g}",
+                f"{trial.amount / figures['gpus']:,.3g}",
                 usd(report.usd_per_m(one)),
                 "" if one.beyond is None else f"{one.beyond.traffic}: {one.beyond.reason}",
             ]
         )
-    columns = ["Deployment", "GPUs", report.unit, f"{report.unit} a GPU", "USD per M output tokens", "What is missed next"]
+    unit = report.unit
+    columns = ["Deployment", "GPUs", unit, f"{unit} per GPU", "USD per M output tokens", "What is missed next"]
     drawn = pareto(
         points,
         title="At the most that each carries",
         x=Axis("Speed of a user (1/TPOT)", "tokens/s"),
-        y=Axis("Output tokens/s a GPU", "tokens/s"),
+        y=Axis("Output tokens/s per GPU", "tokens/s"),
     )
     sections = [Section("What each carries", [charts(figure(drawn), size="half"), table(columns, rows, wrap=(5,))])]
-    refused = [[report.name(one), one.reason] for one in report.found.carried if one.trial is None]
-    refused += [[shape_name(one.shape), f"cannot be: {one.reason}"] for one in report.found.refused]
-    if refused:
-        sections.append(Section("Left out", [table(["Deployment", "Why"], refused, left=2, wrap=(1,))]))
-    if report.notes:
-        sections.append(Section("Notes", [notes(report.notes)]))
-    facts = {
-        "Model": models_of(report.base),
-        "Requests": report.traffic.source.text,
-        "Objectives": ", ".join(objective.text for objective in report.objectives),
-    }
-    foot = effort(report.found.simulations, report.found.requests, report.found.cpu_s)
-    return page(Head("How much traffic a deployment carries", facts), sections, f"{foot}. Prices: {report.price_source}")
+    question = report.question
+    facts = {"Model": models_of(question.base), "Requests": question.traffic.source.text, "Objectives": question.slo}
+    head = PageHead("How much traffic a deployment carries", facts)
+    return _page(head, sections, report.left_out(), question, report.rates.effort)
+
+
+def _page(
+    head: PageHead, sections: list[Section], left_out: Sequence[tuple[str, str]], question: Question, effort: Effort
+) -> str:
+    if left_out:
+        sections.append(Section("Left out", [table(["Deployment", "Why"], left_out, left=2, wrap=(1,))]))
+    if question.notes:
+        sections.append(Section("Notes", [notes(question.notes)]))
+    return page(head, sections, f"{effort_text(effort)}. Prices: {question.price_source}")

@@ -1,4 +1,4 @@
-"""The traffic of a study: requests in any number, sent at a rate or by so many users at once."""
+"""The traffic to be carried: requests sent at a rate, or by a number of users at once."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ import numpy as np
 
 from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.arrays import Ints
-from llmirage_client.simulator.deployments import Lengths
+from llmirage_client.simulator.bounds import Lengths
 from llmirage_client.workload.session import Session, Workload
 from llmirage_client.workload.synthetic_load import synthetic_load
 
 Kind = Literal["request_rate", "concurrency"]
 
 _SAMPLE = 1024  # requests that stand for a synthetic load
-_SIZES = 2  # a synthetic load is made for 2, 4, 8, ... times _SAMPLE requests
+_GROWTH = 2  # a synthetic load is made for 2, 4, 8, ... times _SAMPLE requests
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
-    """Requests of a workload: prompt, what of it no cache can have, and reply; int64, shape (n,), in tokens."""
+class RequestSizes:
+    """Tokens of requests: the prompt, the part of it that no cache can hold, and the reply; int64, shape (n,)."""
 
     prompt: Ints
     new: Ints
     reply: Ints
 
 
-class Source:
-    """Where requests come from. make: a workload of at least so many requests, or of all there are.
+class RequestSource:
+    """Where requests come from. make: returns a workload of at least that many requests, or of all there are.
 
-    limit: how many there are; None: as many as one likes. text: how people would say what they are.
+    limit: how many there are; None: any number. text: what they are, for people.
     """
 
     def __init__(self, make: Callable[[int], Workload], limit: int | None, text: str) -> None:
@@ -43,10 +43,10 @@ class Source:
         self._made: dict[int, Workload] = {}
 
     def workload(self, requests: int) -> Workload:
-        """The same for all numbers up to the next power of two, so that studies make few."""
+        """The same workload for all numbers up to the next power of two, so that few are made."""
         size = _SAMPLE
         while size < requests and self.limit is None:
-            size *= _SIZES
+            size *= _GROWTH
         if size not in self._made:
             self._made[size] = self._make(size)
         return self._made[size]
@@ -65,19 +65,19 @@ class Source:
         return all(len(session.turns) == 1 for session in self.workload(1).sessions.values())
 
     @cached_property
-    def sizes(self) -> Sizes | None:
-        """None where turns are text, whose length nobody counted yet."""
+    def sizes(self) -> RequestSizes | None:
+        """None where turns are text, whose tokens are not counted yet."""
         rows: list[tuple[int, int, int]] = []
         for session in self.workload(1).sessions.values():
             rows += _rows(session)
         if not rows or any(row[0] < 1 for row in rows):
             return None
         prompt, new, reply = np.array(rows, dtype=np.int64).T
-        return Sizes(prompt, new, reply)
+        return RequestSizes(prompt, new, reply)
 
     @cached_property
     def lengths(self) -> Lengths | None:
-        """Their means."""
+        """Means of the sizes."""
         sizes = self.sizes
         if sizes is None:
             return None
@@ -85,7 +85,7 @@ class Source:
 
 
 def _rows(session: Session) -> list[tuple[int, int, int]]:
-    """Of turns in tokens. With ids, any part of a prompt but its last token may be in a cache."""
+    """Prompt, new and reply tokens of each turn. With ids, all of a prompt but its last token may be cached."""
     rows, before = [], 0
     for turn in session.turns:
         spec = turn.tokens
@@ -97,8 +97,8 @@ def _rows(session: Session) -> list[tuple[int, int, int]]:
     return rows
 
 
-def synthetic_source(isl: str, osl: str, turns: str, think_time_s: str, shared_prefix: int, seed: int) -> Source:
-    """Raises WorkloadError when it is asked for its first workload."""
+def synthetic_source(isl: str, osl: str, turns: str, think_time_s: str, shared_prefix: int, seed: int) -> RequestSource:
+    """Its first workload raises WorkloadError for lengths that make no sense."""
 
     def make(requests: int) -> Workload:
         return synthetic_load(
@@ -107,28 +107,28 @@ def synthetic_source(isl: str, osl: str, turns: str, think_time_s: str, shared_p
 
     more = [f"{turns} turns a session"] if turns != "1" else []
     more += [f"{shared_prefix:,} tokens shared by all"] if shared_prefix else []
-    return Source(make, None, ", ".join([f"{isl} tokens in, {osl} out", *more]))
+    return RequestSource(make, None, ", ".join([f"{isl} tokens in, {osl} out", *more]))
 
 
-def file_source(workload: Workload) -> Source:
+def file_source(workload: Workload) -> RequestSource:
     requests = sum(len(session.turns) for session in workload.sessions.values())
-    return Source(lambda _: workload, requests, f"{workload.path}: {requests:,} requests")
+    return RequestSource(lambda _: workload, requests, f"{workload.path}: {requests:,} requests")
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """So many requests a second (turns of root conversations, as `llmirage run` has it), or so many users at once.
+    """amount: requests per second (turns of root conversations, as in `llmirage run`), or users at once.
 
-    options: of the runner, without that number.
+    options: of the runner, without the amount.
     """
 
-    source: Source
+    source: RequestSource
     kind: Kind
     amount: float
     options: RunOptions
 
     def of(self, amount: float) -> Traffic:
-        """The same traffic in another strength."""
+        """The same traffic with another amount."""
         return replace(self, amount=amount)
 
     @property
@@ -136,7 +136,7 @@ class Traffic:
         return amount_text(self.kind, self.amount)
 
     def run_options(self, requests: int) -> RunOptions:
-        """For a run of so many requests."""
+        """Options of a run of that many requests."""
         options = replace(self.options, request_count=requests)
         if self.kind == "concurrency":
             return replace(options, concurrency=int(self.amount))

@@ -1,39 +1,41 @@
-"""One question to the simulator: does this cluster meet the objectives under this traffic?"""
+"""A simulation that says whether a cluster meets the objectives under a traffic."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from llmirage_client.measure.arrays import Bools
 from llmirage_client.measure.columns import Columns
 from llmirage_client.measure.metrics import Metrics, compute_columns
 from llmirage_client.measure.slo import Objective, Verdict, judge
 from llmirage_client.simulate.simulation import simulate
 from llmirage_client.simulate.window import Window
-from llmirage_client.simulator.deployments import Bounds
+from llmirage_client.simulator.bounds import Bounds
 from llmirage_client.simulator.engine import ClusterConfig
-from llmirage_client.size.hopeless import Hopeless
+from llmirage_client.size.early_stop import EarlyStop
 from llmirage_client.size.traffic import Kind, Traffic, amount_text
 
-REQUESTS = 1000  # that count: ten of them are beyond the 99th percentile
-FEW_REQUESTS = 200  # a 99th percentile of fewer is the largest or the second
-_FILLING = 8  # requests more than the cluster holds go out before those that count
-_LONG_S = 5.0  # of a request, where the roofline has no estimate
-_GROWTH = 1.15  # of the requests under way, from the first half to the second, beyond which they do not stay as many
+REQUESTS = 1000  # that are measured: ten of them are beyond the 99th percentile
+FEW_REQUESTS = 200  # a 99th percentile of fewer is the largest value or the second
+_FILLING = 8  # requests sent before those that are measured, beside as many as the cluster holds
+_LATENCY_S = 5.0  # assumed where the roofline has no estimate
+_GROWTH = 1.15  # of the requests in flight, from the first half to the second: more means that they do not stay as many
 _GROWTH_NOISE = 2.0  # standard deviations of a Poisson count
 _LONGER = 4
-_OVERLOADED = 2  # times the requests that count: so many fill a cluster which cannot keep up anyway
+_OVERLOADED = 2  # times the measured requests: enough to fill a cluster that cannot keep up anyway
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """verdicts: of the objectives; empty where the run was given up. problem: why it does not do, but for missed objectives.
+    """verdicts: of the objectives; empty where the run was stopped early. problem: what fails besides the objectives.
 
-    gave_up: the problem came to light before the end. requests: simulated, all of them. figures: Simulation.summary.
+    requests: simulated, all of them. counted: measured. figures: Simulation.summary.
     """
 
     config: ClusterConfig
@@ -41,7 +43,6 @@ class Trial:
     amount: float
     verdicts: tuple[Verdict, ...]
     problem: str | None
-    gave_up: bool
     requests: int
     counted: int
     figures: dict[str, Any]
@@ -61,7 +62,7 @@ class Trial:
 
     @property
     def reason(self) -> str:
-        """Why it does not do; "" where it does."""
+        """Why it does not meet the objectives; "" where it does."""
         if self.problem is not None:
             return self.problem
         return "; ".join(str(verdict) for verdict in self.verdicts if not verdict.met)
@@ -71,10 +72,19 @@ class Trial:
         return amount_text(self.kind, self.amount)
 
 
-class Trials:
-    """Runs trials, each once, and counts what they took. requests: how many count in each, if there are so many.
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """What an answer took: simulations, requests in all of them, CPU seconds of this process."""
 
-    on_progress: called now and then with the requests of a trial that are over, those it will have, and the cluster's time.
+    simulations: int
+    requests: int
+    cpu_s: float
+
+
+class Trials:
+    """Runs each trial once. requests: how many are measured in each, if there are that many.
+
+    on_progress: called now and then with the finished and the planned requests of a trial, and the cluster's time.
     """
 
     def __init__(
@@ -93,8 +103,14 @@ class Trials:
         self._failures_allowed = any(objective.metric.tag == "request_error_rate" for objective in objectives)
         self._known: dict[tuple[Any, ...], Trial] = {}
         self._bounds: dict[Any, Bounds] = {}
-        self.count = 0
-        self.requests = 0
+        self._begun_s = time.process_time()
+        self._simulations = 0
+        self._requests = 0
+
+    @property
+    def effort(self) -> Effort:
+        """Until now."""
+        return Effort(self._simulations, self._requests, time.process_time() - self._begun_s)
 
     def bounds(self, config: ClusterConfig) -> Bounds:
         one = replace(config, instances=1)
@@ -103,16 +119,16 @@ class Trials:
         return self._bounds[one]
 
     def run(self, config: ClusterConfig, amount: float, to_the_end: bool = False) -> Trial:
-        """to_the_end: also when the objectives cannot be met any more. Raises ConfigError and SimulationError."""
+        """to_the_end: do not stop when the objectives can no longer be met. Raises ConfigError and SimulationError."""
         key = config, amount, to_the_end
         if key not in self._known:
             self._known[key] = self._run(config, amount, to_the_end)
-            self.count += 1
-            self.requests += self._known[key].requests
+            self._simulations += 1
+            self._requests += self._known[key].requests
         return self._known[key]
 
     def _run(self, config: ClusterConfig, amount: float, to_the_end: bool, longer: int = 1) -> Trial:
-        """longer: so many times the usual requests, for a cluster that may only have been filling up still."""
+        """longer: multiplies the requests, for a cluster that may have been still filling up."""
         traffic = self.traffic.of(amount)
         first, count, whole = self._plan(config, traffic, longer)
         source = traffic.source
@@ -121,7 +137,7 @@ class Trials:
         if source.tokens_alone:
             objectives = () if to_the_end else self.objectives
             failures = not (self._failures_allowed or to_the_end)
-            window = Window(first, count, Hopeless(objectives, count, failures, self._floors(config)))
+            window = Window(first, count, EarlyStop(objectives, count, failures, self._floors(config)))
         simulation = simulate(
             config,
             workload,
@@ -134,19 +150,18 @@ class Trials:
         if window is None:
             columns = replace(columns, measured=_of_rank(columns, first, count))
             metrics = compute_columns(columns)
-        given_up = simulation.stopped
-        verdicts = () if given_up else judge(self.objectives, metrics)
-        problem = given_up or self._problem(metrics, count)
+        verdicts = () if simulation.stopped else judge(self.objectives, metrics)
+        problem = simulation.stopped or self._problem(metrics, count)
         if problem is None and traffic.kind == "request_rate":
             problem = _growth(columns)
             if problem is not None and longer == 1 and all(verdict.met for verdict in verdicts):
                 again = self._run(config, amount, to_the_end, _LONGER)
                 return replace(again, requests=again.requests + len(columns))
         figures = simulation.summary | {"users": _users(columns)}
-        return Trial(config, traffic.kind, amount, verdicts, problem, bool(given_up), len(columns), count, figures)
+        return Trial(config, traffic.kind, amount, verdicts, problem, len(columns), count, figures)
 
     def _plan(self, config: ClusterConfig, traffic: Traffic, longer: int = 1) -> tuple[int, int, int]:
-        """How many requests go out before those that count, how many count, and how many go out in all."""
+        """How many requests are sent before the measured ones, how many are measured, and how many are sent in all."""
         busy = self._running(config, traffic) * longer
         source = traffic.source
         count = max(self._wanted, 2 * busy)
@@ -161,25 +176,25 @@ class Trials:
         return first, count, whole
 
     def _floors(self, config: ClusterConfig) -> dict[str, float]:
-        """What a metric is at least in every request, ms."""
+        """The least value of a metric in any request, ms."""
         sizes = self.traffic.source.sizes
         least_s = None if sizes is None else self.bounds(config).tpot_s(int(sizes.prompt.min()))
         many = sizes is not None and int(sizes.reply.min()) > 1  # a reply of one token has no gap
         return {"inter_token_latency": least_s * 1e3} if least_s is not None and many else {}
 
     def _running(self, config: ClusterConfig, traffic: Traffic) -> int:
-        """About how many requests are under way at a time."""
+        """About how many requests are in flight at a time."""
         if traffic.kind == "concurrency":
             return int(traffic.amount)
         lengths, bounds = traffic.source.lengths, self.bounds(config)
         one = bounds.running(lengths, traffic.amount / config.instances) if lengths is not None else None
         if lengths is None or one is None:
-            return math.ceil(traffic.amount * _LONG_S)
+            return math.ceil(traffic.amount * _LATENCY_S)
         busy = one * config.instances
         return busy if one != bounds.most_running(lengths) else min(busy, _OVERLOADED * self._wanted)
 
     def _problem(self, metrics: Metrics, count: int) -> str | None:
-        """What speaks against the cluster besides its objectives."""
+        """What fails besides the objectives."""
         whole = metrics.whole_run
         failed = int(whole.get("error_request_count", 0))
         if failed and not self._failures_allowed:
@@ -190,8 +205,8 @@ class Trials:
         return None
 
 
-def _of_rank(columns: Columns, first: int, count: int) -> Any:
-    """Which rows are among `count` requests from number `first` on, by the time at which they went out."""
+def _of_rank(columns: Columns, first: int, count: int) -> Bools:
+    """The measured rows among `count` requests from number `first` on, in the order they were sent."""
     order = np.argsort(columns.start_s, kind="stable")
     measured = np.zeros(len(columns), dtype=bool)
     measured[order[first : first + count]] = True
@@ -199,7 +214,7 @@ def _of_rank(columns: Columns, first: int, count: int) -> Any:
 
 
 def _growth(columns: Columns) -> str | None:
-    """A sentence if more and more requests are under way, while those that count go out."""
+    """A sentence if the requests in flight grow while the measured ones are sent."""
     starts = columns.start_s[columns.measured]
     if starts.size < FEW_REQUESTS:
         return None
@@ -215,7 +230,7 @@ def _growth(columns: Columns) -> str | None:
 
 
 def _users(columns: Columns) -> float:
-    """Requests under way at a time, in the mean over those that count."""
+    """Mean requests in flight while the measured ones are sent."""
     rows = columns.rows(columns.measured)
     span = float(rows.start_s.max() - rows.start_s.min()) if len(rows) else 0.0
     busy = float(np.nansum(rows.end_s - rows.start_s)) if len(rows) else 0.0

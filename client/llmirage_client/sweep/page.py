@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from llmirage_client.report.html.blocks import charts, figure, paragraph, table
-from llmirage_client.report.html.charts import Axis, Point, Series, line, pareto
-from llmirage_client.report.html.page import Head, Section, State, Verdict, page
+from llmirage_client.report.html.charts import Axis, ParetoPoint, Series, line, pareto
+from llmirage_client.report.html.page import Banner, PageHead, Section, State, page
 from llmirage_client.sweep.sweep import Row, Sweep
 from llmirage_client.sweep.table import best, note_of, scaled, value
 
@@ -52,24 +52,24 @@ def page_of(sweep: Sweep) -> str:
         sections.append(Section("Over time", [charts(figure(running), figure(waiting), size="half")]))
     odd = [[row.point.name, row.status, row.reason] for row in rows if row.status != "ok"]
     if odd:
-        sections.append(Section("Not done", [table(["Point", "", "Why"], odd, left=3, wrap=(0, 2))]))
+        sections.append(Section("Not done", [table(["ParetoPoint", "", "Why"], odd, left=3, wrap=(0, 2))]))
     foot = f"{sweep.cpu_s:.1f} CPU s of simulation, on the llmirage performance model (docs/accuracy.md)."
-    return page(Head(study.name, facts, list(_verdicts(rows))), sections, foot)
+    return page(PageHead(study.name, facts, list(_verdicts(rows))), sections, foot)
 
 
-def _verdicts(rows: tuple[Row, ...]) -> list[Verdict]:
+def _verdicts(rows: tuple[Row, ...]) -> list[Banner]:
     judged = [row for row in rows if "slo_met" in row.figures]
     if not judged:
         return []
     met = [row for row in judged if row.figures["slo_met"]]
     if not met:
-        return [Verdict("bad", "No point meets the objectives.")]
+        return [Banner("bad", "No point meets the objectives.")]
     cheap = min(met, key=lambda row: (value(row, "usd_per_m_output_tokens"), value(row, "gpus")))
     usd = value(cheap, "usd_per_m_output_tokens")
     price = "" if np.isnan(usd) else f", at {usd:,.2f} USD per million output tokens"
     state: State = "good"
     return [
-        Verdict(
+        Banner(
             state, f"{len(met):,} of {len(judged):,} points meet the objectives.", [f"Cheapest: {cheap.point.name}{price}"]
         )
     ]
@@ -95,10 +95,10 @@ def _cost(rows: list[Row], varied: list[str]) -> str:
     )
 
 
-def _points(rows: list[Row], varied: list[str], x: str, y: str) -> list[Point]:
+def _points(rows: list[Row], varied: list[str], x: str, y: str) -> list[ParetoPoint]:
     first = varied[0] if varied else ""
     return [
-        Point(
+        ParetoPoint(
             value(row, x),
             value(row, y),
             ", ".join(row.point.varied.values()),

@@ -8,18 +8,15 @@ import importlib.util
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from llmirage_client.measure.slo import parse_slo
 from llmirage_client.report.html.pareto import frontier
 from llmirage_client.report.numbers import duration, plural
-from llmirage_client.report.tables import plain_table
+from llmirage_client.report.screen import Block, plain_table
 from llmirage_client.sweep.sweep import Row, Sweep
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 _ROWS_SHOWN = 60
 _REASONS_SHOWN = 8
@@ -111,7 +108,7 @@ def value(row: Row, name: str) -> float:
     return float("nan") if figure is None else float(figure)
 
 
-def blocks(sweep: Sweep, folder: Path, files: Sequence[str]) -> Iterator[RenderableType]:
+def blocks(sweep: Sweep, folder: Path, files: Sequence[str]) -> Iterator[Block]:
     """What the screen shows."""
     rows = [row for row in sweep.rows if row.figures]
     yield f"{sweep.study.name}: {plural(len(sweep.rows), 'point')}, {_counts(sweep)}"
@@ -142,7 +139,7 @@ def _counts(sweep: Sweep) -> str:
     return ", ".join(f"{count:,} {words[status]}" for status, count in counts.items() if count)
 
 
-def _table(sweep: Sweep, rows: Sequence[Row]) -> RenderableType:
+def _table(sweep: Sweep, rows: Sequence[Row]) -> Block:
     varied = sweep.study.varied
     columns = [entry for entry in (*_wanted(rows), *_COLUMNS) if any(not np.isnan(value(row, entry[0])) for row in rows)]
     columns = [

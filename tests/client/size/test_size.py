@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.slo import parse_slo
-from llmirage_client.simulator.deployments import Bounds, Lengths, Shape, shapes
+from llmirage_client.simulator.bounds import Bounds, Lengths
+from llmirage_client.simulator.deployments import InstanceShape, shapes
 from llmirage_client.simulator.engine import ClusterConfig, ConfigError
 from llmirage_client.size.max_rate import max_rates
 from llmirage_client.size.sizing import Goal, Sizing, size
@@ -20,7 +21,7 @@ from llmirage_client.size.trial import Trials
 
 BASE = ClusterConfig(model="meta-llama/Llama-3.1-8B", gpu="h100_sxm", weights="bf16")
 PRICES = {"h100_sxm": 3.0, "b200_sxm": 7.0}
-SHAPES = [Shape("h100_sxm", None, "bf16", 1), Shape("h100_sxm", None, "bf16", 2), Shape("b200_sxm", None, "bf16", 1)]
+SHAPES = [InstanceShape(gpu, None, "bf16", tp) for gpu, tp in (("h100_sxm", 1), ("h100_sxm", 2), ("b200_sxm", 1))]
 NOISY = 40  # requests: few enough for percentiles to jump
 
 
@@ -32,7 +33,7 @@ def trials(
 
 
 def sized(
-    slo: str, amount: float, tried: Sequence[Shape] = SHAPES, kind: Kind = "request_rate", goal: Goal = "cost"
+    slo: str, amount: float, tried: Sequence[InstanceShape] = SHAPES, kind: Kind = "request_rate", goal: Goal = "cost"
 ) -> Sizing:
     return size(BASE, tried, (), trials(slo, amount, kind), PRICES, goal=goal, max_gpus=10_000, runners_up=0)
 
@@ -63,9 +64,9 @@ def test_a_stricter_objective_never_costs_less(limits: tuple[int, int], ttft_ms:
     assert cost(sized(lax, rate)) <= cost(sized(strict, rate))
 
 
-def test_large_traffic_is_judged_by_a_slice_and_stays_monotone() -> None:
+def test_large_traffic_is_judged_by_sampled_instances_and_stays_monotone() -> None:
     answers = [sized("ttft_p95<200ms", amount, SHAPES[:1]).answer for amount in (600.0, 1200.0)]
-    assert all(answer is not None and answer.fit.sliced for answer in answers)
+    assert all(answer is not None and answer.capacity.sampled for answer in answers)
     few, many = (answer.gpus for answer in answers if answer is not None)
     assert few <= many <= 2 * few
 
@@ -73,8 +74,8 @@ def test_large_traffic_is_judged_by_a_slice_and_stays_monotone() -> None:
 def test_the_answer_is_the_cheapest_of_all_that_do() -> None:
     sizing = sized("ttft_p95<200ms, tpot_mean<15ms", 12.0)
     assert sizing.answer is not None
-    assert sizing.answer.fit.trial.met
-    assert sizing.answer.usd_per_h == PRICES[sizing.answer.fit.shape.gpu] * sizing.answer.gpus
+    assert sizing.answer.capacity.trial.met
+    assert sizing.answer.usd_per_h == PRICES[sizing.answer.capacity.shape.gpu] * sizing.answer.gpus
     alone = [sized("ttft_p95<200ms, tpot_mean<15ms", 12.0, [shape]) for shape in SHAPES]
     assert cost(sizing) == min(map(cost, alone))
 
@@ -82,12 +83,12 @@ def test_the_answer_is_the_cheapest_of_all_that_do() -> None:
 def test_what_one_user_alone_misses_is_not_simulated() -> None:
     sizing = sized("ttft_p99<1ms", 5.0)
     assert sizing.answer is None
-    assert sizing.simulations == 0
+    assert sizing.effort.simulations == 0
     assert len(sizing.given_up) == len(SHAPES)
-    need = sizing.given_up[0]
-    assert need.reason.startswith("one user alone: ttft_p99<1ms cannot be met, at best it is ")
-    assert need.nearest is not None
-    assert need.nearest.load > 1
+    search = sizing.given_up[0]
+    assert search.reason.startswith("one user alone: ttft_p99<1ms cannot be met, at best it is ")
+    assert search.nearest is not None
+    assert search.nearest.load > 1
 
 
 def test_more_gpus_than_allowed_are_no_answer() -> None:
@@ -95,7 +96,7 @@ def test_more_gpus_than_allowed_are_no_answer() -> None:
     assert sizing.answer is None
     assert sizing.left[0][0] == SHAPES[0]
     assert sizing.left[0][1] > 4
-    assert sizing.simulations == 0
+    assert sizing.effort.simulations == 0
 
 
 def test_users_at_once_need_no_rate() -> None:
@@ -105,8 +106,8 @@ def test_users_at_once_need_no_rate() -> None:
 
 
 @pytest.mark.parametrize("slo", ["ttft_p95<60ms", "ttft_p95<120ms"])
-def test_the_most_a_cluster_carries_meets_and_the_next_rung_misses(slo: str) -> None:
-    found = max_rates(BASE, SHAPES[:1], (), trials(slo, 1.0), 1).carried[0]
+def test_the_most_a_cluster_carries_meets_and_the_next_load_misses(slo: str) -> None:
+    found = max_rates(BASE, SHAPES[:1], (), trials(slo, 1.0), 1).found[0]
     assert found.trial is not None
     assert found.trial.met
     assert found.beyond is not None
@@ -116,7 +117,7 @@ def test_the_most_a_cluster_carries_meets_and_the_next_rung_misses(slo: str) -> 
 
 def test_a_stricter_objective_is_never_carried_further() -> None:
     strict, lax = (
-        max_rates(BASE, SHAPES[:1], (), trials(slo, 1.0), 2).carried[0].trial for slo in ("ttft_p95<60ms", "ttft_p95<90ms")
+        max_rates(BASE, SHAPES[:1], (), trials(slo, 1.0), 2).found[0].trial for slo in ("ttft_p95<60ms", "ttft_p95<90ms")
     )
     assert strict is not None
     assert lax is not None
@@ -155,7 +156,7 @@ def test_shapes_are_those_that_fit() -> None:
     assert [shape.split for shape in deep] == ["TP8 PP2 EP8"]
 
 
-def test_unknown_gpus_are_told_together() -> None:
+def test_unknown_gpus_are_reported_together() -> None:
     with pytest.raises(ConfigError) as caught:
         shapes(BASE, ["h1000", "b2000"])
     assert len(caught.value.problems) == 2

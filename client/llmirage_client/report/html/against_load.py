@@ -9,7 +9,7 @@ import numpy as np
 
 from llmirage_client.measure.slo import Objective
 from llmirage_client.report.html.blocks import charts, figure
-from llmirage_client.report.html.charts import Axis, Mark, Point, Series, line, pareto
+from llmirage_client.report.html.charts import Axis, Mark, ParetoPoint, Series, line, pareto
 from llmirage_client.report.html.page import Section
 from llmirage_client.report.html.run_view import RunView
 from llmirage_client.report.html.sections import LATENCIES
@@ -19,7 +19,7 @@ _DOUBLINGS = 8  # loads that differ by more were doubled, not stepped: a log axi
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class VariedLoad:
     """What was varied: its name, its unit, and its value in each run."""
 
     title: str
@@ -27,7 +27,7 @@ class Load:
     values: list[float]
 
 
-def load_of(views: Sequence[RunView]) -> Load | None:
+def load_of(views: Sequence[RunView]) -> VariedLoad | None:
     """The option of the load that differs between runs; else the concurrency measured; None without either."""
     for option, title, unit in (
         ("concurrency", "Concurrency", "conversations"),
@@ -35,15 +35,15 @@ def load_of(views: Sequence[RunView]) -> Load | None:
     ):
         values = [v.result.options.get(option) for v in views]
         if all(isinstance(x, (int, float)) and not isinstance(x, bool) for x in values) and len(set(values)) > 1:
-            return Load(title, unit, [float(x) for x in values if x is not None])
+            return VariedLoad(title, unit, [float(x) for x in values if x is not None])
     levels = [v.metrics.over_time.get("effective_concurrency") for v in views]
     means = [level.avg for level in levels if level is not None]
     if len(means) == len(views) and max(means) > 1.05 * min(means):
-        return Load("Requests in flight, mean", "", means)
+        return VariedLoad("Requests in flight, mean", "", means)
     return None
 
 
-def against_load(views: Sequence[RunView], load: Load | None, objectives: Sequence[Objective] = ()) -> Section:
+def against_load(views: Sequence[RunView], load: VariedLoad | None, objectives: Sequence[Objective] = ()) -> Section:
     """Curves over what was varied, with the limits of the objectives; empty without a load that differs."""
     if load is None:
         return Section("Against load", [])
@@ -89,7 +89,7 @@ def _user_against_cluster(views: Sequence[RunView]) -> str:
     """The trade every operator makes: speed for one user against tokens of all."""
     one, all_ = "output_token_throughput_per_user", "output_token_throughput"
     points = [
-        Point(v.metrics.per_request[one].p50, v.metrics.whole_run[all_], v.name)
+        ParetoPoint(v.metrics.per_request[one].p50, v.metrics.whole_run[all_], v.name)
         for v in views
         if one in v.metrics.per_request and all_ in v.metrics.whole_run
     ]

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llmirage_client.measure.arrays import Floats
-from llmirage_client.report.html.frame import SMALL, Key, Plot, Size, axis_title, color, empty, heading, svg, y_grid
+from llmirage_client.report.html.frame import SMALL, LegendEntry, Plot, Size, axis_title, color, empty, heading, svg, y_grid
 from llmirage_client.report.html.scale import TEXT_PX, Axis, figure, scale, with_unit
 from llmirage_client.report.html.svg import join, line, rect, shorten, text, text_width
 
@@ -39,7 +39,7 @@ def bars(
     if not len(categories) or not any(np.isfinite(v).any() for v in tall):
         return empty(title, size, "no data")
     numbers = [color(i if s.color is None else s.color) for i, s in enumerate(series)]
-    keys = [Key(s.name, f"f{n}", "box") for s, n in zip(series, numbers, strict=True)] if len(series) > 1 else []
+    keys = [LegendEntry(s.name, f"f{n}", "box") for s, n in zip(series, numbers, strict=True)] if len(series) > 1 else []
     head, top = heading(title, size.width, keys)
     top += 22.0
     bottom = size.height - (40.0 if x else 24.0)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from llmirage_client.report.html.bars import Bars, bars
 from llmirage_client.report.html.distribution import Sample, histogram
-from llmirage_client.report.html.frame import HALF, SMALL, WIDE, Key, Size
-from llmirage_client.report.html.gantt import Bar, Group, Lane, Link, gantt
+from llmirage_client.report.html.frame import HALF, SMALL, WIDE, LegendEntry, Size
+from llmirage_client.report.html.gantt import Bar, Lane, LaneGroup, Link, gantt
 from llmirage_client.report.html.heat import heat_strip
-from llmirage_client.report.html.pareto import Point, frontier, pareto
+from llmirage_client.report.html.pareto import ParetoPoint, frontier, pareto
 from llmirage_client.report.html.scale import Axis
 from llmirage_client.report.html.xy import Mark, Series, line, scatter
 
@@ -22,12 +22,12 @@ __all__ = [
     "Axis",
     "Bar",
     "Bars",
-    "Group",
-    "Key",
     "Lane",
+    "LaneGroup",
+    "LegendEntry",
     "Link",
     "Mark",
-    "Point",
+    "ParetoPoint",
     "Sample",
     "Series",
     "Size",

@@ -9,25 +9,25 @@ import numpy as np
 
 from llmirage_client.measure.request_metrics import chunk_gaps_ms
 from llmirage_client.report.html import over_time, words
-from llmirage_client.report.html.against_load import Load, against_load, load_of
+from llmirage_client.report.html.against_load import VariedLoad, against_load, load_of
 from llmirage_client.report.html.blocks import charts, figure, notes, paragraph, table
 from llmirage_client.report.html.charts import Axis, Bars, Sample, Series, bars, histogram, line
-from llmirage_client.report.html.page import Head, Section, State, Verdict, page
+from llmirage_client.report.html.page import Banner, PageHead, Section, State, page
 from llmirage_client.report.html.run_view import RunView
 from llmirage_client.report.html.sections import LATENCIES
-from llmirage_client.report.html.sweep import Sweep
+from llmirage_client.report.html.sweep import LoadSweep
 from llmirage_client.report.numbers import count, number
 
 _MOST_OVERLAID = 7  # as many as there are colours; more lines on one chart cannot be told apart anyway
 
 
-def comparison_page(views: Sequence[RunView], sweep: Sweep | None = None) -> str:
+def comparison_page(views: Sequence[RunView], sweep: LoadSweep | None = None) -> str:
     """Names of the views tell them apart; they are shown by load where it is known. sweep: what theirs says."""
-    sweep = sweep or Sweep()
+    sweep = sweep or LoadSweep()
     load = load_of(views)
     if load is not None:
         views = [views[i] for i in np.argsort(load.values, kind="stable")]
-        load = Load(load.title, load.unit, sorted(load.values))
+        load = VariedLoad(load.title, load.unit, sorted(load.values))
     parts = [
         against_load(views, load, sweep.objectives),
         _table(views, sweep),
@@ -39,17 +39,17 @@ def comparison_page(views: Sequence[RunView], sweep: Sweep | None = None) -> str
     workloads = dict.fromkeys(v.result.workload_path for v in views)
     facts = {"Runs": ", ".join(v.name for v in views), "Models": ", ".join(models), "Workloads": ", ".join(workloads)}
     facts["When"] = words.between(v.result for v in views)
-    head = Head(
+    head = PageHead(
         f"{len(views)} runs beside each other", {k: t for k, t in facts.items() if t}, [*_answer(sweep), *_verdicts(views)]
     )
     return page(head, parts, f"Written by llmirage {version('llmirage')} from the records of the runs.")
 
 
-def _answer(sweep: Sweep) -> list[Verdict]:
-    return [Verdict("good" if sweep.found else "warn", sweep.answer)] if sweep.answer else []
+def _answer(sweep: LoadSweep) -> list[Banner]:
+    return [Banner("good" if sweep.found else "warn", sweep.answer)] if sweep.answer else []
 
 
-def _verdicts(views: Sequence[RunView]) -> list[Verdict]:
+def _verdicts(views: Sequence[RunView]) -> list[Banner]:
     """One when all went well; else one of all failures and one of all doubts, each line with the runs it is about."""
     runs_of: dict[State, dict[str, list[str]]] = {"bad": {}, "warn": {}}
     for view in views:
@@ -58,15 +58,15 @@ def _verdicts(views: Sequence[RunView]) -> list[Verdict]:
                 runs_of[verdict.state].setdefault(verdict.headline, []).append(view.name)
     headlines: dict[State, str] = {"bad": "Requests failed", "warn": "Some figures are to be read with care"}
     found = [
-        Verdict(state, headlines[state], [f"{', '.join(names)}: {said}." for said, names in lines.items()])
+        Banner(state, headlines[state], [f"{', '.join(names)}: {said}." for said, names in lines.items()])
         for state, lines in runs_of.items()
         if lines
     ]
     requests = sum(v.metrics.whole_run.get("request_count", 0) for v in views)
-    return found or [Verdict("good", f"All {count(requests)} requests of all {len(views)} runs succeeded")]
+    return found or [Banner("good", f"All {count(requests)} requests of all {len(views)} runs succeeded")]
 
 
-def _table(views: Sequence[RunView], sweep: Sweep) -> Section:
+def _table(views: Sequence[RunView], sweep: LoadSweep) -> Section:
     columns = ["Run", *(["objectives"] if sweep.met else []), "ok", "failed", "requests/s", "output tokens/s"]
     columns += ["TTFT p50", "TTFT p99", "TPOT p50", "TPOT p99"]
     columns += ["latency p50", "latency p99", "cached"]
@@ -126,7 +126,7 @@ def _over_time(views: Sequence[RunView]) -> Section:
     return Section("Over time", [charts(*figures, size="half")])
 
 
-def _notes(views: Sequence[RunView], sweep: Sweep) -> Section:
+def _notes(views: Sequence[RunView], sweep: LoadSweep) -> Section:
     texts = [*sweep.notes]
     texts += [f"{v.name}: {text}" for v in views for text in v.result.notes]
     return Section("Notes", [notes(texts)])

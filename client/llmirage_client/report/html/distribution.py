@@ -11,7 +11,7 @@ import numpy.typing as npt
 from llmirage_client.measure.arrays import Floats
 from llmirage_client.report.html.frame import (
     SMALL,
-    Key,
+    LegendEntry,
     Plot,
     Size,
     axis_title,
@@ -59,7 +59,7 @@ def histogram(
     if not kept:
         return empty(title, size, "no data")
     several = len(kept) > 1
-    head, top = heading(title, size.width, [Key(s.name, f"l l{n}") for s, _, n in kept] if several else ())
+    head, top = heading(title, size.width, [LegendEntry(s.name, f"l l{n}") for s, _, n in kept] if several else ())
     values = [v for _, v, _ in kept]
     share = scale(Axis("", "%", low=0, high=100), [], size.height - 40.0, 0.0, 2)
     left = 14.0 + max(text_width("100", TEXT_PX), text_width("10.0k", TEXT_PX))

@@ -36,7 +36,7 @@ WIDE = Size(1180, 280, "wide")
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class LegendEntry:
     """An entry of the legend. css: of the swatch, as the chart's own shapes have it."""
 
     name: str
@@ -67,7 +67,7 @@ def chart(
     x_values: Sequence[Floats],
     y_values: Sequence[Floats],
     body: Callable[[Scale, Scale, Plot], str],
-    keys: Sequence[Key] = (),
+    keys: Sequence[LegendEntry] = (),
     description: str = "",
     band_px: float = 0.0,
 ) -> str:
@@ -105,7 +105,7 @@ def empty(title: str, size: Size, why: str) -> str:
     return svg(size, title, why, parts)
 
 
-def heading(title: str, width: float, keys: Sequence[Key]) -> tuple[str, float]:
+def heading(title: str, width: float, keys: Sequence[LegendEntry]) -> tuple[str, float]:
     """Title and legend at the top of a chart; and where they end, px."""
     parts = [text(title, 6.0, 18.0, "t")]
     at, row = 6.0, 40.0
@@ -119,7 +119,7 @@ def heading(title: str, width: float, keys: Sequence[Key]) -> tuple[str, float]:
     return join(parts), row + 6.0 if keys else 26.0
 
 
-def _swatch(key: Key, x: float, baseline: float) -> str:
+def _swatch(key: LegendEntry, x: float, baseline: float) -> str:
     middle = baseline - 4.0
     if key.shape == "line":
         return line(x, middle, x + 13.0, middle, key.css)

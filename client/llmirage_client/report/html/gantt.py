@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llmirage_client.report.html.frame import WIDE, Key, Plot, Size, axis_title, empty, heading, svg, x_axis
+from llmirage_client.report.html.frame import WIDE, LegendEntry, Plot, Size, axis_title, empty, heading, svg, x_axis
 from llmirage_client.report.html.scale import TEXT_PX, Axis, Scale, scale
 from llmirage_client.report.html.svg import escape, join, line, path, px, shorten, text, text_width
 
@@ -40,7 +40,7 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class LaneGroup:
     """Lanes under one heading."""
 
     title: str
@@ -60,12 +60,12 @@ class Link:
 
 
 def gantt(
-    groups: Sequence[Group],
+    groups: Sequence[LaneGroup],
     links: Sequence[Link] = (),
     *,
     title: str,
     x: Axis,
-    keys: Sequence[Key] = (),
+    keys: Sequence[LegendEntry] = (),
     size: Size = WIDE,
     description: str = "",
 ) -> str:

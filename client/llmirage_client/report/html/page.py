@@ -27,7 +27,7 @@ class Card:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Banner:
     """What a reader must know first: a headline and sentences of reasons."""
 
     state: State
@@ -36,12 +36,12 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class PageHead:
     """The top of the page. facts: what it is about, by name."""
 
     title: str
     facts: Mapping[str, str] = field(default_factory=dict)
-    verdicts: Sequence[Verdict] = ()
+    verdicts: Sequence[Banner] = ()
     cards: Sequence[Card] = ()
 
 
@@ -55,7 +55,7 @@ class Section:
     short: str = ""
 
 
-def page(head: Head, sections: Sequence[Section], footer: str = "") -> str:
+def page(head: PageHead, sections: Sequence[Section], footer: str = "") -> str:
     """The whole HTML document. Every text of `head`, titles, leads and footer is escaped here; blocks are HTML already."""
     kept = [s for s in sections if any(s.blocks)]
     script, style = _resource("page.js"), _resource("page.css")
@@ -85,7 +85,7 @@ def page(head: Head, sections: Sequence[Section], footer: str = "") -> str:
     return "".join(parts)
 
 
-def _head(head: Head) -> str:
+def _head(head: PageHead) -> str:
     parts = [f"<header>\n<h1>{escape(head.title)}</h1>\n"]
     if head.facts:
         rows = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in head.facts.items())

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from llmirage_client.measure.arrays import Floats
-from llmirage_client.report.html.frame import HALF, Key, Plot, Size, chart, color, empty
+from llmirage_client.report.html.frame import HALF, LegendEntry, Plot, Size, chart, color, empty
 from llmirage_client.report.html.scale import TEXT_PX, Axis, Scale
 from llmirage_client.report.html.svg import Box, escape, join, path, px, shorten, text, text_box
 
@@ -20,7 +20,7 @@ _MOST_POINTS = 3000
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class ParetoPoint:
     """A candidate. group: its colour and legend entry. tip: shown under the pointer; empty: name and both values."""
 
     x: float
@@ -45,7 +45,7 @@ def frontier(x: Floats, y: Floats, better_x: Better, better_y: Better) -> list[i
 
 
 def pareto(
-    points: Sequence[Point],
+    points: Sequence[ParetoPoint],
     *,
     title: str,
     x: Axis,
@@ -63,8 +63,8 @@ def pareto(
     best = frontier(xs, ys, better_x, better_y)
     groups = list(dict.fromkeys(p.group for p in known))
     numbers = {g: color(i) for i, g in enumerate(groups)}
-    keys = [Key(g, f"d d{numbers[g]} big", "dot") for g in groups if g]
-    keys.append(Key("not beaten by any other", "l front"))
+    keys = [LegendEntry(g, f"d d{numbers[g]} big", "dot") for g in groups if g]
+    keys.append(LegendEntry("not beaten by any other", "l front"))
     every = len(known) // _MOST_POINTS + 1
     shown = [known[i] for i in sorted({*best, *range(0, len(known), every)})]
 
@@ -88,7 +88,7 @@ def pareto(
     return chart(title, size, x, y, [np.append(xs, room)], [ys], body, keys, description)
 
 
-def _labels(best: Sequence[Point], sx: Scale, sy: Scale, plot: Plot) -> str:
+def _labels(best: Sequence[ParetoPoint], sx: Scale, sy: Scale, plot: Plot) -> str:
     """Names beside their points, each in the first of four places where it touches nothing; without a place, none."""
     taken = [Box(a - 5, b - 5, a + 5, b + 5) for a, b in ((sx.at(p.x), sy.at(p.y)) for p in best)]
     parts = []

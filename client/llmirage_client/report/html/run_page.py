@@ -10,14 +10,16 @@ from llmirage_client.measure.record import RunResult
 from llmirage_client.report.console import reading_notes
 from llmirage_client.report.html import sections, words
 from llmirage_client.report.html.cluster import cluster_section
-from llmirage_client.report.html.page import Head, page
+from llmirage_client.report.html.page import PageHead, page
 from llmirage_client.report.html.run_view import RunView, view_run
-from llmirage_client.report.html.sweep import Sweep
+from llmirage_client.report.html.sweep import LoadSweep
 from llmirage_client.report.html.swimlane import swimlane
 
 
 def run_page(
-    runs: Sequence[tuple[str, RunResult]], clusters: Mapping[str, ClusterSeries] | None = None, sweep: Sweep | None = None
+    runs: Sequence[tuple[str, RunResult]],
+    clusters: Mapping[str, ClusterSeries] | None = None,
+    sweep: LoadSweep | None = None,
 ) -> str:
     """One HTML document. runs: name and result of each; the name matters only among several.
 
@@ -45,5 +47,5 @@ def single_page(view: RunView, cluster: ClusterSeries | None = None) -> str:
         sections.said(view, reading_notes(view.result, view.metrics)),
     ]
     title = " on ".join(text for text in (view.result.workload_path, view.result.model) if text) or "A run"
-    head = Head(title, words.facts(view), words.verdicts(view), words.cards(view))
+    head = PageHead(title, words.facts(view), words.verdicts(view), words.cards(view))
     return page(head, parts, f"Written by llmirage {version('llmirage')} from the records of the run.")

@@ -12,7 +12,7 @@ from llmirage_client.report.points_files import SWEEP_JSON
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
+class LoadSweep:
     """answer: of a search, in a sentence; empty for a sweep. found: a load meets the objectives, and the search is over.
 
     met: by a run's folder, whether it met every objective."""
@@ -24,13 +24,13 @@ class Sweep:
     notes: tuple[str, ...] = ()
 
 
-def read_sweep(folder: Path) -> Sweep | None:
+def read_sweep(folder: Path) -> LoadSweep | None:
     """From the folder above the runs; None when there is no such file, or nothing in it can be read."""
     try:
         content = json.loads((folder / SWEEP_JSON).read_bytes())
         search = content.get("search") or {}
         points = content.get("points") or []
-        return Sweep(
+        return LoadSweep(
             answer=str(search.get("answer") or ""),
             found=search.get("highest_met") is not None and not search.get("interrupted"),
             objectives=_objectives(search.get("slo")),

@@ -8,11 +8,11 @@ import numpy as np
 
 from llmirage_client.measure.catalogue import PER_CONVERSATION
 from llmirage_client.report.html.blocks import charts, figure, paragraph, table, toggle
-from llmirage_client.report.html.charts import Axis, Bar, Group, Key, Lane, Link, gantt
+from llmirage_client.report.html.charts import Axis, Bar, Lane, LaneGroup, LegendEntry, Link, gantt
 from llmirage_client.report.html.heat import LEVELS
 from llmirage_client.report.html.page import Section
 from llmirage_client.report.html.run_view import RunView
-from llmirage_client.report.html.trees import Choice, Talk, Tree, choose, trees_of
+from llmirage_client.report.html.trees import ConversationNode, Selection, Tree, select, trees_of
 from llmirage_client.report.numbers import count, number, plural
 
 _ALIGNED_FROM = 3.0  # trees that last less than this part of the whole are drawn from a start of their own
@@ -29,8 +29,8 @@ def swimlane(view: RunView) -> Section:
     single = all(tree.requests == 1 for tree in trees)
     if single and len(trees) > _MOST_SINGLE:
         return Section("Conversations", [paragraph("Every conversation is a single request: there are no lanes to draw.")])
-    choice = choose(view, trees)
-    drawing = _Drawing(view, choice)
+    selection = select(view, trees)
+    drawing = _Drawing(view, selection)
     ramp = "".join(
         f'<svg width="16" height="11"><rect class="h{n}" width="16" height="11"/></svg>' for n in range(1, LEVELS + 1)
     )
@@ -55,93 +55,100 @@ def _figures(view: RunView) -> str:
 class _Drawing:
     """Lanes are numbered in the order they are drawn; times are those of the x axis."""
 
-    def __init__(self, view: RunView, choice: Choice) -> None:
+    def __init__(self, view: RunView, selection: Selection) -> None:
         self._view = view
-        self._choice = choice
+        self._selection = selection
         self._start, self._end = view.start_s, view.end_s
         self._first = view.since_start_s(view.columns.first_s)
         self._last = view.since_start_s(view.columns.last_s)
         self._share = view.cached_share
-        whole_s = max(t.end_s for t in choice.trees) - min(t.start_s for t in choice.trees)
-        usual_s = float(np.median([t.end_s - t.start_s for t in choice.trees]))
-        several = any(tree.requests > 1 for tree in choice.trees)
-        self._aligned = several and len(choice.trees) > 1 and whole_s > _ALIGNED_FROM * usual_s
-        self._trees = sorted(choice.trees, key=lambda t: len(t.talks) == 1)  # otherwise as they began
+        whole_s = max(t.end_s for t in selection.trees) - min(t.start_s for t in selection.trees)
+        usual_s = float(np.median([t.end_s - t.start_s for t in selection.trees]))
+        several = any(tree.requests > 1 for tree in selection.trees)
+        self._aligned = several and len(selection.trees) > 1 and whole_s > _ALIGNED_FROM * usual_s
+        self._trees = sorted(selection.trees, key=lambda t: len(t.nodes) == 1)  # otherwise as they began
         self._lane_of: dict[str, int] = {}
-        self._talk_of: dict[str, tuple[Talk, Tree]] = {}
+        self._node_of: dict[str, tuple[ConversationNode, Tree]] = {}
         for tree in self._trees:
-            for talk in tree.talks:
-                self._lane_of[talk.id] = len(self._lane_of)
-                self._talk_of[talk.id] = (talk, tree)
+            for node in tree.nodes:
+                self._lane_of[node.id] = len(self._lane_of)
+                self._node_of[node.id] = (node, tree)
 
     def svg(self) -> str:
-        links = [link for tree in self._choice.trees for talk in tree.talks for link in self._links(talk, tree)]
+        links = [link for tree in self._selection.trees for node in tree.nodes for link in self._links(node, tree)]
         drawn = {link.css for link in links}
         ok = self._view.columns.ok
-        rows = [row for talk, _ in self._talk_of.values() for row in talk.rows]
-        keys = [Key("waiting for the first token", "prefill", "box"), Key("receiving tokens", "decode", "box")]
+        rows = [row for node, _ in self._node_of.values() for row in node.rows]
+        keys = [
+            LegendEntry("waiting for the first token", "prefill", "box"),
+            LegendEntry("receiving tokens", "decode", "box"),
+        ]
         if (~ok[rows] & ~self._view.columns.cancelled[rows]).any():
-            keys.append(Key("failed", "failed", "box"))
+            keys.append(LegendEntry("failed", "failed", "box"))
         if self._view.columns.cancelled[rows].any():
-            keys.append(Key("cancelled", "cancelled", "box"))
-        keys.append(Key("pause: a tool runs, or a user thinks", "idle"))
+            keys.append(LegendEntry("cancelled", "cancelled", "box"))
+        keys.append(LegendEntry("pause: a tool runs, or a user thinks", "idle"))
         words = {
             "fork": "fork",
             "spawn": "spawn",
             "child": "child, fork or spawn",
             "join": "join: a turn that waited for a child",
         }
-        keys += [Key(text, f"k {css}") for css, text in words.items() if css in drawn]
-        if any(span[2] == "waits" for tree in self._choice.trees for t in tree.talks for span in self._spans(t, tree)):
-            keys.append(Key("waiting for children", "waits"))
+        keys += [LegendEntry(text, f"k {css}") for css, text in words.items() if css in drawn]
+        if any(span[2] == "waits" for tree in self._selection.trees for t in tree.nodes for span in self._spans(t, tree)):
+            keys.append(LegendEntry("waiting for children", "waits"))
         axis = "Time since the tree's first request" if self._aligned else "Time since the first request of the run"
         return gantt(self._groups(), links, title="Swim-lane of conversations", x=Axis(axis, "s"), keys=keys)
 
     def caption(self) -> str:
-        choice, said = self._choice, []
-        hidden = choice.of - len(choice.trees)
+        selection, said = self._selection, []
+        hidden = selection.of - len(selection.trees)
         if hidden:
             said.append(
-                f"Shown: {count(len(choice.trees))} of {plural(choice.of, 'conversation tree')}, {count(hidden)} are not. "
+                f"Shown: {count(len(selection.trees))} of {plural(selection.of, 'conversation tree')}, "
+                f"{count(hidden)} are not. "
                 "Chosen in turn: with failures, most conversations, the slowest first token, the longest, the most usual."
             )
-        if choice.cut:
-            said.append(f"{plural(choice.cut, 'conversation')} of the first tree found no room.")
+        if selection.cut:
+            said.append(f"{plural(selection.cut, 'conversation')} of the first tree are not drawn: there is no room.")
         if self._aligned:
             said.append(
                 "Every tree begins at 0, so that they can be compared; its heading or its tooltip says when that was."
             )
         return " ".join(said)
 
-    def _groups(self) -> list[Group]:
+    def _groups(self) -> list[LaneGroup]:
         """A heading for each tree that branches; those that do not share one at the end."""
-        if all(len(t.talks) == 1 for t in self._choice.trees):
-            return [Group("", [self._lane(t.talks[0], t, 0) for t in self._trees])]
-        groups: list[Group] = []
+        if all(len(t.nodes) == 1 for t in self._selection.trees):
+            return [LaneGroup("", [self._lane(t.nodes[0], t, 0) for t in self._trees])]
+        groups: list[LaneGroup] = []
         alone: list[Lane] = []
         for tree in self._trees:
-            lanes = [self._lane(talk, tree, depth) for talk, depth in zip(tree.talks, tree.depth, strict=True)]
+            lanes = [self._lane(node, tree, depth) for node, depth in zip(tree.nodes, tree.depth, strict=True)]
             if len(lanes) == 1:
                 alone += lanes
                 continue
             took = number(tree.end_s - tree.start_s)
-            heading = (
-                f"{tree.talks[0].name}: {plural(len(lanes), 'conversation')}, {plural(tree.requests, 'request')}, {took} s"
-            )
-            groups.append(Group(f"{heading}, began at {number(tree.start_s)} s" if self._aligned else heading, lanes))
-        return groups + ([Group("Conversations without children", alone)] if alone else [])
+            counted = f"{plural(len(lanes), 'conversation')}, {plural(tree.requests, 'request')}"
+            heading = f"{tree.nodes[0].name}: {counted}, {took} s"
+            groups.append(LaneGroup(f"{heading}, began at {number(tree.start_s)} s" if self._aligned else heading, lanes))
+        return groups + ([LaneGroup("Conversations without children", alone)] if alone else [])
 
     def _x(self, time_s: float, tree: Tree) -> float:
         return time_s - tree.start_s if self._aligned else time_s
 
-    def _lane(self, talk: Talk, tree: Tree, depth: int) -> Lane:
-        kind = "" if talk.branch_mode == "root" else f"{talk.branch_mode} of turn {talk.parent_turn}, "
-        if talk.parent is None and talk.branch_mode != "root":
-            kind = f"{talk.branch_mode} before the first turn, "
+    def _lane(self, node: ConversationNode, tree: Tree, depth: int) -> Lane:
+        kind = "" if node.branch_mode == "root" else f"{node.branch_mode} of turn {node.parent_turn}, "
+        if node.parent is None and node.branch_mode != "root":
+            kind = f"{node.branch_mode} before the first turn, "
         began = f"\nbegan at {number(tree.start_s)} s" if self._aligned else ""
-        tip = f"{talk.name}\n{kind}{plural(len(talk.rows), 'request')}\n{talk.id}{began}"
+        tip = f"{node.name}\n{kind}{plural(len(node.rows), 'request')}\n{node.id}{began}"
         return Lane(
-            talk.name, [self._bar(row, tree) for row in talk.rows], self._spans(talk, tree), min(depth, _DEEPEST), tip
+            node.name,
+            [self._bar(row, tree) for row in node.rows],
+            self._spans(node, tree),
+            min(depth, _DEEPEST),
+            tip,
         )
 
     def _bar(self, row: int, tree: Tree) -> Bar:
@@ -184,37 +191,44 @@ class _Drawing:
             said.append(f"failed: {error.type}: {error.message[:120]}")
         return "\n".join([*said, record.request_id])
 
-    def _spans(self, talk: Talk, tree: Tree) -> list[tuple[float, float, str]]:
+    def _spans(self, node: ConversationNode, tree: Tree) -> list[tuple[float, float, str]]:
         """The gaps between a conversation's requests: waiting for children, or a pause."""
-        if talk.silent:
+        if node.silent:
             return [(self._x(tree.start_s, tree), self._x(tree.end_s, tree), "waits")]
         spans = []
-        for before, after in zip(talk.rows, talk.rows[1:], strict=False):
+        for before, after in zip(node.rows, node.rows[1:], strict=False):
             css = "waits" if self._view.records[after].joined else "idle"
             begin, finish = float(self._end[before]), float(self._start[after])
             if finish > begin:
                 spans.append((self._x(begin, tree), self._x(finish, tree), css))
         return spans
 
-    def _links(self, talk: Talk, tree: Tree) -> list[Link]:
+    def _links(self, node: ConversationNode, tree: Tree) -> list[Link]:
         """The line from the parent's reply to this conversation's first request, and the joins of its turns."""
         links = []
-        lane, records = self._lane_of[talk.id], self._view.records
-        if talk.parent in self._lane_of and talk.rows:
-            above = self._talk_of[talk.parent][0]
-            start = float(self._start[talk.rows[0]])
-            ends = [float(self._end[r]) for r in above.rows if records[r].turn_index == talk.parent_turn]
-            css = talk.branch_mode if talk.branch_mode in ("fork", "spawn") else "child"
+        lane, records = self._lane_of[node.id], self._view.records
+        if node.parent in self._lane_of and node.rows:
+            above = self._node_of[node.parent][0]
+            start = float(self._start[node.rows[0]])
+            ends = [float(self._end[r]) for r in above.rows if records[r].turn_index == node.parent_turn]
+            css = node.branch_mode if node.branch_mode in ("fork", "spawn") else "child"
             begin = self._x(ends[0] if ends else start, tree)
             links.append(
-                Link(self._lane_of[above.id], begin, lane, self._x(start, tree), css, f"{css}: {above.name} to {talk.name}")
+                Link(
+                    self._lane_of[above.id],
+                    begin,
+                    lane,
+                    self._x(start, tree),
+                    css,
+                    f"{css}: {above.name} to {node.name}",
+                )
             )
-        for row in talk.rows:
+        for row in node.rows:
             for child in records[row].joined:
-                joined = self._talk_of.get(child)
+                joined = self._node_of.get(child)
                 if joined is not None and joined[0].rows:
                     end = max(float(self._end[r]) for r in joined[0].rows)
-                    tip = f"join: turn {records[row].turn_index} of {talk.name} waited for {joined[0].name}"
+                    tip = f"join: turn {records[row].turn_index} of {node.name} waited for {joined[0].name}"
                     x = self._x(float(self._start[row]), tree)
                     links.append(Link(self._lane_of[child], self._x(end, tree), lane, x, "join", tip))
         return links

@@ -1,4 +1,4 @@
-"""The conversations of a run as trees, and which of many are worth drawing."""
+"""The conversations of a run as trees, and the selection of trees to draw."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ MOST_REQUESTS = 1500
 
 
 @dataclass(slots=True)
-class Talk:
-    """One conversation. rows: of the run view, by start. parent: None for a root, or when nothing is known of it.
+class ConversationNode:
+    """One conversation. rows: of the run view, by start. parent: None for a root, or when it is not known.
 
-    silent: it sent nothing itself, as an orchestrator does; its name is not in the records then.
+    silent: it sent no request itself, as an orchestrator does; its name is not in the records then.
     """
 
     id: str
@@ -32,22 +32,22 @@ class Talk:
 
 @dataclass(slots=True)
 class Tree:
-    """A root with all that came of it. talks: depth first, children by their start. depth: of each talk below the root."""
+    """A root and its descendants. nodes: depth first, children by their start. depth: of each node; 0 for the root."""
 
     root: str
-    talks: list[Talk]
+    nodes: list[ConversationNode]
     depth: list[int]
     start_s: float
     end_s: float
 
     @property
     def requests(self) -> int:
-        return sum(len(t.rows) for t in self.talks)
+        return sum(len(t.rows) for t in self.nodes)
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """trees: to be drawn, by start. of: how many there are. cut: conversations of a chosen tree that found no room."""
+class Selection:
+    """trees: to be drawn, by start. of: how many there are. cut: conversations of a selected tree that are not drawn."""
 
     trees: list[Tree]
     of: int
@@ -56,22 +56,22 @@ class Choice:
 
 def trees_of(view: RunView) -> list[Tree]:
     """All trees, by start."""
-    talks = _talks(view)
+    nodes = _nodes(view)
     start, end = view.start_s, view.end_s
-    children: dict[str, list[Talk]] = {}
-    for talk in talks.values():
-        if talk.parent is not None:
-            children.setdefault(talk.parent, []).append(talk)
+    children: dict[str, list[ConversationNode]] = {}
+    for node in nodes.values():
+        if node.parent is not None:
+            children.setdefault(node.parent, []).append(node)
     trees = []
-    for root in talks.values():
+    for root in nodes.values():
         if root.parent is not None:
             continue
         order = list(_depth_first(root, children))
-        rows = [row for talk, _ in order for row in talk.rows]
+        rows = [row for node, _ in order for row in node.rows]
         trees.append(
             Tree(
                 root=root.id,
-                talks=[talk for talk, _ in order],
+                nodes=[node for node, _ in order],
                 depth=[depth for _, depth in order],
                 start_s=float(start[rows].min()),
                 end_s=float(np.nanmax(end[rows])),
@@ -80,15 +80,15 @@ def trees_of(view: RunView) -> list[Tree]:
     return sorted(trees, key=lambda t: t.start_s)
 
 
-def choose(view: RunView, trees: Sequence[Tree]) -> Choice:
-    """In turn one with failures, the widest, the slowest first token, the longest, the most usual, while there is room."""
+def select(view: RunView, trees: Sequence[Tree]) -> Selection:
+    """A tree of each ranking in turn while there is room: failures, size, first token, duration, nearness to the median."""
     bad = ~view.columns.ok & ~view.columns.cancelled
     ttft = np.nan_to_num(view.value("time_to_first_token"), nan=-1.0)
     usual_s = float(np.median([t.end_s - t.start_s for t in trees])) if trees else 0.0
-    rows = {t.root: [r for talk in t.talks for r in talk.rows] for t in trees}
+    rows = {t.root: [r for node in t.nodes for r in node.rows] for t in trees}
     rankings = [
         sorted((t for t in trees if bad[rows[t.root]].any()), key=lambda t: -int(bad[rows[t.root]].sum())),
-        sorted((t for t in trees if len(t.talks) > 1), key=lambda t: -len(t.talks)),
+        sorted((t for t in trees if len(t.nodes) > 1), key=lambda t: -len(t.nodes)),
         sorted(trees, key=lambda t: -float(ttft[rows[t.root]].max())),
         sorted(trees, key=lambda t: t.start_s - t.end_s),
         sorted(trees, key=lambda t: abs(t.end_s - t.start_s - usual_s)),
@@ -98,63 +98,65 @@ def choose(view: RunView, trees: Sequence[Tree]) -> Choice:
     for tree in itertools.chain.from_iterable(itertools.zip_longest(*rankings)):
         if tree is None or tree.root in chosen:
             continue
-        if not chosen and (len(tree.talks) > MOST_LANES or tree.requests > MOST_REQUESTS):
+        if not chosen and (len(tree.nodes) > MOST_LANES or tree.requests > MOST_REQUESTS):
             tree, cut = _pruned(tree)
-        if lanes + len(tree.talks) > MOST_LANES or requests + tree.requests > MOST_REQUESTS:
+        if lanes + len(tree.nodes) > MOST_LANES or requests + tree.requests > MOST_REQUESTS:
             continue
         chosen[tree.root] = tree
-        lanes, requests = lanes + len(tree.talks), requests + tree.requests
-    return Choice(sorted(chosen.values(), key=lambda t: t.start_s), len(trees), cut)
+        lanes, requests = lanes + len(tree.nodes), requests + tree.requests
+    return Selection(sorted(chosen.values(), key=lambda t: t.start_s), len(trees), cut)
 
 
 def _pruned(tree: Tree) -> tuple[Tree, int]:
-    """The start of a tree that is too large to draw, and how many conversations that leaves out."""
+    """The first nodes of a tree that is too large to draw, and how many that leaves out."""
     kept, requests = 0, 0
-    for talk in tree.talks[:MOST_LANES]:
-        requests += len(talk.rows)
+    for node in tree.nodes[:MOST_LANES]:
+        requests += len(node.rows)
         if requests > MOST_REQUESTS and kept:
             break
         kept += 1
-    talks = list(tree.talks[:kept])
-    if len(talks) == 1 and len(talks[0].rows) > MOST_REQUESTS:
-        one = talks[0]
-        talks = [Talk(one.id, one.name, one.rows[:MOST_REQUESTS], one.parent, one.branch_mode, one.parent_turn)]
-    return Tree(tree.root, talks, tree.depth[:kept], tree.start_s, tree.end_s), len(tree.talks) - kept
+    nodes = list(tree.nodes[:kept])
+    if len(nodes) == 1 and len(nodes[0].rows) > MOST_REQUESTS:
+        one = nodes[0]
+        nodes = [ConversationNode(one.id, one.name, one.rows[:MOST_REQUESTS], one.parent, one.branch_mode, one.parent_turn)]
+    return Tree(tree.root, nodes, tree.depth[:kept], tree.start_s, tree.end_s), len(tree.nodes) - kept
 
 
-def _talks(view: RunView) -> dict[str, Talk]:
-    talks: dict[str, Talk] = {}
+def _nodes(view: RunView) -> dict[str, ConversationNode]:
+    nodes: dict[str, ConversationNode] = {}
     for row, record in enumerate(view.records):
-        talk = talks.get(record.correlation_id)
-        if talk is None:
-            talk = talks[record.correlation_id] = Talk(
+        node = nodes.get(record.correlation_id)
+        if node is None:
+            node = nodes[record.correlation_id] = ConversationNode(
                 record.correlation_id,
                 record.conversation_id,
                 parent=record.parent_correlation_id,
                 branch_mode=record.branch_mode,
                 parent_turn=record.parent_turn_index,
             )
-        talk.rows.append(row)
+        node.rows.append(row)
     # A parent without requests: an orchestrator, or one whose requests were all lost.
-    for talk in list(talks.values()):
-        if talk.parent is not None and talk.parent not in talks:
-            root = view.records[talk.rows[0]].root_correlation_id
-            above = None if root == talk.parent else root
-            talks[talk.parent] = Talk(talk.parent, "orchestrator", parent=above, silent=True)
-            if above is not None and above not in talks:
-                talks[above] = Talk(above, "orchestrator", silent=True)
-    return talks
+    for node in list(nodes.values()):
+        if node.parent is not None and node.parent not in nodes:
+            root = view.records[node.rows[0]].root_correlation_id
+            above = None if root == node.parent else root
+            nodes[node.parent] = ConversationNode(node.parent, "orchestrator", parent=above, silent=True)
+            if above is not None and above not in nodes:
+                nodes[above] = ConversationNode(above, "orchestrator", silent=True)
+    return nodes
 
 
-def _depth_first(root: Talk, children: dict[str, list[Talk]]) -> Iterator[tuple[Talk, int]]:
+def _depth_first(
+    root: ConversationNode, children: dict[str, list[ConversationNode]]
+) -> Iterator[tuple[ConversationNode, int]]:
     """Without recursion: chains of spawns may be long. A loop of parents in a broken file ends."""
     seen = set()
     stack = [(root, 0)]
     while stack:
-        talk, depth = stack.pop()
-        if talk.id in seen:
+        node, depth = stack.pop()
+        if node.id in seen:
             continue
-        seen.add(talk.id)
-        yield talk, depth
-        below = sorted(children.get(talk.id, ()), key=lambda t: t.rows[0] if t.rows else 0, reverse=True)
+        seen.add(node.id)
+        yield node, depth
+        below = sorted(children.get(node.id, ()), key=lambda t: t.rows[0] if t.rows else 0, reverse=True)
         stack += [(child, depth + 1) for child in below]

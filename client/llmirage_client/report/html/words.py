@@ -10,7 +10,7 @@ from typing import Any
 from llmirage_client.measure.metrics import Metrics
 from llmirage_client.measure.record import RunResult
 from llmirage_client.report.client_health import client_warnings
-from llmirage_client.report.html.page import Card, Verdict
+from llmirage_client.report.html.page import Banner, Card
 from llmirage_client.report.html.run_view import RunView
 from llmirage_client.report.numbers import count, duration, number, plural
 from llmirage_client.report.secrets import hide_in_text
@@ -89,37 +89,37 @@ def load_words(options: Mapping[str, Any]) -> str:
     return ", ".join(said) or ("one conversation after the other" if "concurrency" in options else "")
 
 
-def verdicts(view: RunView) -> list[Verdict]:
+def verdicts(view: RunView) -> list[Banner]:
     """Whether it worked, whether it was cut short, and whether the client is to be believed; the worst first."""
     found = [_outcome(view.metrics)]
     result = view.result
     if result.cancelled:
         why = f" ({result.cancel_reason})" if result.cancel_reason else ""
         found.append(
-            Verdict(
+            Banner(
                 "warn",
                 f"The run was cut short{why}",
                 ["All figures here are of what finished before that; what was still to come is in none of them."],
             )
         )
     if warnings := client_warnings(result, view.metrics):
-        found.append(Verdict("warn", "The client was a bottleneck: the endpoint may be faster than this", warnings))
+        found.append(Banner("warn", "The client was a bottleneck: the endpoint may be faster than this", warnings))
     return sorted(found, key=lambda v: ("bad", "warn", "good").index(v.state))
 
 
-def _outcome(metrics: Metrics) -> Verdict:
+def _outcome(metrics: Metrics) -> Banner:
     values = metrics.whole_run
     ok, failed = values.get("request_count", 0), values.get("error_request_count", 0)
     cancelled = values.get("cancelled_request_count", 0)
     extra = [f"{plural(cancelled, 'request')} cancelled by this client, in no figure of latency."] if cancelled else []
     if not ok:
         nothing = "No request was finished" if not failed else f"All {count(failed)} requests failed"
-        return Verdict("bad", f"{nothing}: there is nothing to measure", extra)
+        return Banner("bad", f"{nothing}: there is nothing to measure", extra)
     if failed:
         share = 100 * failed / (ok + failed)
         extra.insert(0, "Latencies are of the requests that succeeded; a table below says what the others met.")
-        return Verdict("bad", f"{count(failed)} of {count(ok + failed)} requests failed ({share:.2g} %)", extra)
-    return Verdict("good", f"All {plural(ok, 'request')} succeeded" if ok > 1 else "The one request succeeded", extra)
+        return Banner("bad", f"{count(failed)} of {count(ok + failed)} requests failed ({share:.2g} %)", extra)
+    return Banner("good", f"All {plural(ok, 'request')} succeeded" if ok > 1 else "The one request succeeded", extra)
 
 
 def cards(view: RunView) -> list[Card]:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llmirage_client.measure.arrays import Floats
-from llmirage_client.report.html.frame import HALF, Key, Plot, Size, chart, color, empty, hover
+from llmirage_client.report.html.frame import HALF, LegendEntry, Plot, Size, chart, color, empty, hover
 from llmirage_client.report.html.scale import TEXT_PX, Axis, Scale
 from llmirage_client.report.html.svg import dots, escape, join, path, polyline, px, shorten, text
 
@@ -67,7 +67,7 @@ def line(
     if not any(np.isfinite(ys).any() for _, _, _, ys in prepared):
         return empty(title, size, "no data")
     keys = (
-        [Key(s.name, _css(s, n) + (" few" if s.style == "dots" else ""), _shape(s)) for s, n, _, _ in prepared]
+        [LegendEntry(s.name, _css(s, n) + (" few" if s.style == "dots" else ""), _shape(s)) for s, n, _, _ in prepared]
         if len(prepared) > 1
         else []
     )

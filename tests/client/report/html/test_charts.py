@@ -17,11 +17,11 @@ from llmirage_client.report.html.charts import (
     Axis,
     Bar,
     Bars,
-    Group,
     Lane,
+    LaneGroup,
     Link,
     Mark,
-    Point,
+    ParetoPoint,
     Sample,
     Series,
     Size,
@@ -75,7 +75,7 @@ def _heat(name: str) -> str:
 
 
 def _pareto(name: str) -> str:
-    points = [Point(1, 5, name, name, name), Point(2, 4, "b", "g"), Point(1.5, 1, "c", "g")]
+    points = [ParetoPoint(1, 5, name, name, name), ParetoPoint(2, 4, "b", "g"), ParetoPoint(1.5, 1, "c", "g")]
     return pareto(points, title=name, x=Axis(name), y=Axis(name))
 
 
@@ -84,7 +84,7 @@ def _gantt(name: str) -> str:
         Lane(name, [Bar([(0, 1, "prefill"), (1, 2, "decode")], name)], [(2, 3, "idle")], 0, name),
         Lane(name, [], depth=1),
     ]
-    return gantt([Group(name, lanes)], [Link(0, 1, 1, 2, "fork", name)], title=name, x=Axis(name, "s"))
+    return gantt([LaneGroup(name, lanes)], [Link(0, 1, 1, 2, "fork", name)], title=name, x=Axis(name, "s"))
 
 
 KINDS: list[Named] = [_line, _scatter, _histogram, _overlay, _bars, _heat, _pareto, _gantt]
@@ -143,7 +143,7 @@ def test_no_text_touches_another_or_leaves_the_picture(chart: Named) -> None:
         bars([], [], title="t", y=Axis("y")),
         bars(["a"], [Bars("s", [np.nan])], title="t", y=Axis("y")),
         heat_strip([], [0.0], np.empty((0, 0)), title="t", x=Axis("x"), value=Axis("v")),
-        pareto([Point(np.nan, 1)], title="t", x=Axis("x"), y=Axis("y")),
+        pareto([ParetoPoint(np.nan, 1)], title="t", x=Axis("x"), y=Axis("y")),
         gantt([], title="t", x=Axis("x")),
     ],
 )
@@ -184,7 +184,7 @@ def test_labels_of_distributions_never_touch(values: list[float], unit: str, log
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=30), st.booleans())
 def test_names_of_the_best_touch_nothing(values: list[tuple[float, float]], log: bool) -> None:
-    points = [Point(x, y, f"h100_sxm TP{i} x {i}", f"gpu {i % 3}") for i, (x, y) in enumerate(values)]
+    points = [ParetoPoint(x, y, f"h100_sxm TP{i} x {i}", f"gpu {i % 3}") for i, (x, y) in enumerate(values)]
     drawn = Drawn(pareto(points, title="t", x=Axis("x", "ms", log=log or None), y=Axis("y", "tokens/s")))
     assert drawn.touching() == []
 
@@ -296,7 +296,7 @@ def test_a_heat_strip_of_many_rows_says_how_many_it_leaves_out() -> None:
 
 def test_links_run_from_lane_to_lane() -> None:
     lanes = [Lane("a", [Bar([(0, 10, "decode")])]), Lane("b", [Bar([(5, 10, "decode")])])]
-    drawn = Drawn(gantt([Group("", lanes)], [Link(0, 5, 1, 5, "fork", "fork: a to b")], title="t", x=Axis("Time", "s")))
+    drawn = Drawn(gantt([LaneGroup("", lanes)], [Link(0, 5, 1, 5, "fork", "fork: a to b")], title="t", x=Axis("Time", "s")))
     numbers = [float(n) for n in drawn.of_class("fork")[-1].attrib["d"].replace("M", "").replace("C", " ").split()]
     a, b = (next(t.box for t in drawn.texts if t.content == name) for name in "ab")
     assert numbers[1] == pytest.approx((a.top + a.bottom) / 2, abs=3)
@@ -306,7 +306,7 @@ def test_links_run_from_lane_to_lane() -> None:
 
 def test_a_bar_too_short_to_be_seen_is_drawn_all_the_same() -> None:
     lanes = [Lane("a", [Bar([(0, 0.001, "prefill")]), Bar([(1000, 2000, "decode")])])]
-    drawn = Drawn(gantt([Group("", lanes)], title="t", x=Axis("Time", "s")))
+    drawn = Drawn(gantt([LaneGroup("", lanes)], title="t", x=Axis("Time", "s")))
     assert "h1.6" in drawn.of_class("prefill")[0].attrib["d"]
 
 

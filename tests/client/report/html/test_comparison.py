@@ -16,7 +16,7 @@ from llmirage_client.measure.slo import parse_slo
 from llmirage_client.report.html.against_load import load_of
 from llmirage_client.report.html.run_page import run_page
 from llmirage_client.report.html.run_view import RunView, view_run
-from llmirage_client.report.html.sweep import Sweep, read_sweep
+from llmirage_client.report.html.sweep import LoadSweep, read_sweep
 
 
 def view(name: str, seed: int = 0, **options: Any) -> RunView:
@@ -116,7 +116,7 @@ SEARCH = {
 }
 
 
-def searched(tmp_path: Path, search: dict[str, Any]) -> Sweep | None:
+def searched(tmp_path: Path, search: dict[str, Any]) -> LoadSweep | None:
     (tmp_path / "sweep.json").write_text(json.dumps(search))
     return read_sweep(tmp_path)
 
@@ -151,6 +151,6 @@ def test_a_search_that_was_stopped_is_no_good_news(tmp_path: Path) -> None:
 def test_a_broken_file_of_a_sweep_does_no_harm(tmp_path: Path, text: str) -> None:
     (tmp_path / "sweep.json").write_text(text)
     sweep = read_sweep(tmp_path)
-    assert sweep is None or sweep == Sweep()
+    assert sweep is None or sweep == LoadSweep()
     same = run(many(12, 4))
     assert "2 runs beside each other" in run_page([("a", same), ("b", same)], sweep=sweep)

@@ -11,7 +11,7 @@ from made_runs import family, many, record, run
 from llmirage_client.measure.record import Record, RequestError
 from llmirage_client.report.html.run_view import view_run
 from llmirage_client.report.html.swimlane import swimlane
-from llmirage_client.report.html.trees import MOST_LANES, MOST_REQUESTS, choose, trees_of
+from llmirage_client.report.html.trees import MOST_LANES, MOST_REQUESTS, select, trees_of
 
 
 def drawn(records: list[Record]) -> tuple[Drawn, str]:
@@ -99,23 +99,23 @@ def test_a_loop_of_parents_in_a_broken_file_ends() -> None:
 def test_a_large_run_shows_the_most_interesting_trees_and_says_how_many_it_does_not() -> None:
     records = many(300, 3) + family() + [record("poor", 0, 3.0, error=RequestError(500, "boom", "it broke"))]
     view = view_run(run(records))
-    choice = choose(view, trees_of(view))
-    assert choice.of == 302
-    assert sum(len(t.talks) for t in choice.trees) <= MOST_LANES
-    chosen = {t.root for t in choice.trees}
+    selection = select(view, trees_of(view))
+    assert selection.of == 302
+    assert sum(len(t.nodes) for t in selection.trees) <= MOST_LANES
+    chosen = {t.root for t in selection.trees}
     assert {"lead", "poor"} <= chosen
     slowest = view.records[int(np.nanargmax(view.value("time_to_first_token")))].correlation_id
     assert slowest in chosen
     picture, blocks = drawn(records)
-    assert f"{302 - len(choice.trees)} are not" in blocks
-    assert len(lanes(picture)) >= len(choice.trees)
+    assert f"{302 - len(selection.trees)} are not" in blocks
+    assert len(lanes(picture)) >= len(selection.trees)
 
 
 def test_a_tree_too_large_to_draw_is_cut_and_says_so() -> None:
     root = {"root": "boss", "parent": "boss", "mode": "spawn", "parent_turn": 0, "depth": 1}
     records = [record("boss"), *(record(f"child-{n:03}", 0, 1.0 + n, **root) for n in range(200))]  # type: ignore[arg-type]
     picture, blocks = drawn(records)
-    assert f"{201 - MOST_LANES} conversations of the first tree found no room" in blocks
+    assert f"{201 - MOST_LANES} conversations of the first tree are not drawn" in blocks
     assert lanes(picture).count("boss") == 1
 
 

@@ -1,4 +1,4 @@
-"""What one user alone gets at best, as verdicts: objectives that it misses, no load and no number of instances meets."""
+"""Lower bounds of an unloaded instance: an objective that fails here cannot be met by adding instances or removing load."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from llmirage_client.measure.arrays import Floats
 from llmirage_client.measure.slo import Objective, Verdict
-from llmirage_client.simulator.deployments import Bounds
-from llmirage_client.size.traffic import Sizes
+from llmirage_client.simulator.bounds import Bounds
+from llmirage_client.size.traffic import RequestSizes
 
-_SAMPLE = 128  # requests whose bounds are worked out
+_SAMPLE = 128  # requests whose bounds are computed
 
 
-def one_user(objectives: Sequence[Objective], sizes: Sizes | None, bounds: Bounds) -> list[Verdict]:
-    """Verdicts of those objectives that a lower bound says something about: upper limits of TTFT, TPOT and latency."""
+def missed_unloaded(objectives: Sequence[Objective], sizes: RequestSizes | None, bounds: Bounds) -> list[Verdict]:
+    """The objectives that one user alone misses at best. Only upper limits of TTFT, TPOT and latency can be judged so."""
     if sizes is None:
         return []
     rows = np.unique(np.linspace(0, sizes.prompt.size - 1, _SAMPLE).astype(int))
@@ -31,15 +32,16 @@ def one_user(objectives: Sequence[Objective], sizes: Sizes | None, bounds: Bound
         ttft_ms, tpot_ms = pair
         values.append((ttft_ms, tpot_ms if key[2] > 1 else 0.0, ttft_ms + (key[2] - 1) * tpot_ms))
     columns = dict(zip(("time_to_first_token", "inter_token_latency", "request_latency"), np.array(values).T, strict=True))
-    return [
+    verdicts = [
         Verdict(objective, _statistic(columns[objective.metric.tag], objective.statistic))
         for objective in objectives
         if objective.metric.tag in columns and objective.comparison[0] == "<"
     ]
+    return [verdict for verdict in verdicts if not verdict.met]
 
 
-def _statistic(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]], statistic: str | None) -> float:
-    """At or below what the same statistic of all requests is; of the spread it says nothing, 0."""
+def _statistic(values: Floats, statistic: str | None) -> float:
+    """At or below the same statistic of all requests; 0 for statistics of the spread."""
     if statistic == "avg":
         return float(values.mean())
     if statistic == "max":

@@ -1,22 +1,24 @@
-"""How far a simulated figure is from its limit, against how far the model has been from measured servers.
+"""The distance of a simulated figure from its limit, compared with the error of the model against measured servers.
 
-safe: it would still meet its objective if the model were as wrong as in the worst tenth of comparable runs. marginal: if it
+safe: the objective would still be met if the model were as wrong as in the worst tenth of comparable runs. marginal: if it
 were as wrong as in the median run, but not as in the worst tenth. not proven: not even that, or there is nothing to compare.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 from llmirage_client.measure.slo import Verdict
-from llmirage_client.simulator.accuracy import Band, band_of
+from llmirage_client.simulator.accuracy import ErrorBand, band_of
 from llmirage_client.simulator.engine import ClusterConfig
+from llmirage_client.size.trial import Trial
 
-Word = Literal["safe", "marginal", "not proven"]
-_RANK: dict[Word, int] = {"safe": 0, "marginal": 1, "not proven": 2}
+Confidence = Literal["safe", "marginal", "not proven"]
+_RANK: dict[Confidence, int] = {"safe": 0, "marginal": 1, "not proven": 2}
 
-# Which of the compared metrics a figure goes by.
+# The compared metric whose error applies to a metric.
 _COMPARED = {
     "time_to_first_token": "ttft",
     "first_turn_time_to_first_token": "ttft",
@@ -32,50 +34,54 @@ _COMPARED = {
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
-    """median, p90: of the absolute error of the model, shares of the measured value. of: the runs that were compared."""
+class ErrorMargin:
+    """median, p90: absolute error of the model, as shares of the measured value. of: the runs that were compared."""
 
-    word: Word
+    confidence: Confidence
     about: str
     median: float | None = None
     p90: float | None = None
     of: str | None = None
 
     @property
-    def rank(self) -> int:
-        """0 is best."""
-        return _RANK[self.word]
-
-    @property
-    def band_text(self) -> str:
+    def error_text(self) -> str:
         return "not known" if self.p90 is None else f"{self.median:.0%}, p90 {self.p90:.0%}"
 
 
-def proof_of(verdict: Verdict, config: ClusterConfig) -> Proof:
+def error_margin(verdict: Verdict, config: ClusterConfig) -> ErrorMargin:
     band = band_of(config)
     compared = _COMPARED.get(verdict.objective.metric.tag)
     if band is None or compared is None or verdict.value is None:
         why = "no run of a real server was compared" if band is None else f"{verdict.objective.name} was never compared"
-        return Proof("not proven", why)
+        return ErrorMargin("not proven", why)
     error = band.errors[compared]
-    word: Word = "not proven"
+    confidence: Confidence = "not proven"
     if _holds(verdict, error.p90):
-        word = "safe"
+        confidence = "safe"
     elif _holds(verdict, error.median):
-        word = "marginal"
-    if band.caution:  # nothing like it was measured: a good word would promise too much
-        word = "not proven" if word == "marginal" else "marginal" if word == "safe" else word
-    return Proof(word, _about(band), error.median, error.p90, band.of)
+        confidence = "marginal"
+    if band.caution:  # nothing comparable was measured: one step less
+        confidence = "not proven" if confidence == "marginal" else "marginal" if confidence == "safe" else confidence
+    return ErrorMargin(confidence, _about(band), error.median, error.p90, band.of)
+
+
+def margins_of(trial: Trial) -> list[ErrorMargin]:
+    """One for each verdict of the trial."""
+    return [error_margin(verdict, trial.config) for verdict in trial.verdicts]
+
+
+def least_confident(margins: Iterable[ErrorMargin]) -> Confidence:
+    return max((margin.confidence for margin in margins), key=lambda confidence: _RANK[confidence])
 
 
 def _holds(verdict: Verdict, error: float) -> bool:
-    """Whether the objective is met if ours is off by that share of the measured value, to the worse side."""
+    """Whether the objective is met if the simulated value is off by that share of the measured one, to the worse side."""
     assert verdict.value is not None
     if verdict.objective.comparison[0] == "<":
         return error < 1 and verdict.objective.met_by(verdict.value / (1 - error))
     return verdict.objective.met_by(verdict.value / (1 + error))
 
 
-def _about(band: Band) -> str:
+def _about(band: ErrorBand) -> str:
     more = f"; {band.caution}" if band.caution else ""
     return f"Errors: median and 90th percentile of {band.runs} measured runs of {band.of} (docs/accuracy.md){more}."

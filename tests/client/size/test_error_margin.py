@@ -1,4 +1,4 @@
-"""The verdicts of size: from the errors that docs/accuracy.md tells."""
+"""The verdicts of size: from the errors in docs/accuracy.md."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from llmirage_client.measure.slo import Verdict, parse_slo
 from llmirage_client.simulator.accuracy import METRICS, _data, band_of
 from llmirage_client.simulator.engine import ClusterConfig
-from llmirage_client.size.proof import proof_of
+from llmirage_client.size.error_margin import error_margin
 
 PAGE = Path(__file__).parents[3] / "docs" / "accuracy.md"
 LLAMA = ClusterConfig(model="meta-llama/Llama-3.1-8B-Instruct", gpu="h100_sxm", engine="trtllm", weights="bf16")
@@ -21,10 +21,10 @@ def test_the_data_are_the_figures_of_the_page() -> None:
     for heading, group in (("### By deployment", "deployments"), ("### By model", "models"), ("### By GPU", "gpus")):
         part = text.partition(heading + "\n")[2].partition("\n#")[0]
         rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in part.splitlines() if line.startswith("| ")]
-        told = {row[0]: row[1:] for row in rows if row[1].isdigit()}
+        shown = {row[0]: row[1:] for row in rows if row[1].isdigit()}
         data = _data()[group]
-        assert told.keys() == data.keys()
-        for name, (runs, *cells) in told.items():
+        assert shown.keys() == data.keys()
+        for name, (runs, *cells) in shown.items():
             assert int(runs) == data[name]["runs"]
             figures = [float(figure) for cell in cells for figure in re.split(" / ", cell)]
             assert figures == [figure for metric in METRICS for figure in data[name][metric]]
@@ -49,24 +49,28 @@ def test_others_have_the_larger_errors_of_their_model_and_gpu(name: str) -> None
     assert band.of.endswith("anywhere and of all models on h200_sxm")
 
 
-def test_what_was_never_measured_proves_nothing() -> None:
+def test_what_was_never_measured_gives_no_confidence() -> None:
     verdict = Verdict(parse_slo("tpot_avg<1s")[0], 1.0)
-    assert proof_of(verdict, ClusterConfig(model="Qwen/Qwen3-8B", gpu="mi300x", weights="bf16")).word == "not proven"
-    assert proof_of(verdict, ClusterConfig(model="Qwen/Qwen3-8B", weights="bf16")).word == "marginal"  # the model is new
-    assert proof_of(verdict, LLAMA).word == "safe"
+    assert (
+        error_margin(verdict, ClusterConfig(model="Qwen/Qwen3-8B", gpu="mi300x", weights="bf16")).confidence == "not proven"
+    )
+    assert (
+        error_margin(verdict, ClusterConfig(model="Qwen/Qwen3-8B", weights="bf16")).confidence == "marginal"
+    )  # the model is new
+    assert error_margin(verdict, LLAMA).confidence == "safe"
     errors = Verdict(parse_slo("error_rate<1%")[0], 0.0)
-    assert proof_of(errors, LLAMA).word == "not proven"
+    assert error_margin(errors, LLAMA).confidence == "not proven"
 
 
-def test_words_are_where_the_errors_are() -> None:
+def test_confidence_changes_where_the_errors_are() -> None:
     band = band_of(LLAMA)
     assert band is not None
     error = band.errors["tpot"]
     objective = parse_slo("tpot_avg<10ms")[0]
-    words = [
-        proof_of(Verdict(objective, value_ms), LLAMA).word
+    found = [
+        error_margin(Verdict(objective, value_ms), LLAMA).confidence
         for value_ms in (10 * (1 - error.p90) - 0.01, 10 * (1 - error.median) - 0.01, 10 * (1 - error.median) + 0.01)
     ]
-    assert words == ["safe", "marginal", "not proven"]
+    assert found == ["safe", "marginal", "not proven"]
     faster = parse_slo("tps_per_user_p50>100")[0]
-    assert proof_of(Verdict(faster, 100 * (1 + error.p90) + 1), LLAMA).word == "safe"
+    assert error_margin(Verdict(faster, 100 * (1 + error.p90) + 1), LLAMA).confidence == "safe"

@@ -1,0 +1,100 @@
+"""What both answers of `llmirage size` share: names of shapes, lines about the search, and the common part of the JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llmirage_client.measure.slo import Objective, Verdict
+from llmirage_client.report.numbers import plural
+from llmirage_client.simulator.deployments import InstanceShape, Refused
+from llmirage_client.simulator.engine import ClusterConfig
+from llmirage_client.size.error_margin import ErrorMargin, margins_of
+from llmirage_client.size.traffic import Traffic
+from llmirage_client.size.trial import Effort, Trial
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What was asked. price_source: where prices come from. notes: what of the input is not used."""
+
+    base: ClusterConfig
+    traffic: Traffic
+    objectives: Sequence[Objective]
+    price_source: str
+    notes: Sequence[str] = ()
+
+    @property
+    def slo(self) -> str:
+        return ", ".join(objective.text for objective in self.objectives)
+
+    def end_json(self, refused: Iterable[Refused], effort: Effort) -> dict[str, Any]:
+        """The keys that end both answers."""
+        return {
+            "refused": [{**shape_json(one.shape), "reason": one.reason} for one in refused],
+            "notes": list(self.notes),
+            "price_source": self.price_source,
+            "simulations": effort.simulations,
+            "simulated_requests": effort.requests,
+            "cpu_s": round(effort.cpu_s, 3),
+        }
+
+    def end_lines(self, effort: Effort) -> Iterator[str]:
+        yield from (f"Note: {note}" for note in self.notes)
+        yield effort_text(effort)
+
+
+def shape_name(shape: InstanceShape) -> str:
+    engine = "" if shape.engine is None else f" {shape.engine}"
+    return f"{shape.gpu} {shape.split}{engine} {shape.weights}"
+
+
+def shape_json(shape: InstanceShape) -> dict[str, Any]:
+    names = ("gpu", "engine", "weights", "tp", "pp", "dp", "ep")
+    return {name: getattr(shape, name) for name in names}
+
+
+def refused_rows(refused: Iterable[Refused]) -> list[tuple[str, str]]:
+    """Name and reason of shapes that are not possible."""
+    return [(shape_name(one.shape), f"not possible: {one.reason}") for one in refused]
+
+
+def verdicts_json(trial: Trial) -> list[dict[str, Any]]:
+    return [
+        {
+            "objective": verdict.objective.text,
+            "value": verdict.value,
+            "limit": verdict.objective.limit,
+            "unit": verdict.objective.metric.unit,
+            "share_of_limit": verdict.load,
+            "proof": margin.confidence,
+            "error_median": margin.median,
+            "error_p90": margin.p90,
+            "errors_of": margin.of,
+        }
+        for verdict, margin in zip(trial.verdicts, margins_of(trial), strict=True)
+    ]
+
+
+def tightest_cells(trial: Trial) -> tuple[str, str]:
+    """The tightest objective, and the share of its limit that is used."""
+    tightest = trial.tightest
+    return ("-", "-") if tightest is None else (tightest.objective.text, f"{tightest.load:.0%}")
+
+
+def about_lines(margins: Iterable[ErrorMargin]) -> list[str]:
+    """Where the errors of the model come from, each sentence once."""
+    return list(dict.fromkeys(margin.about for margin in margins))
+
+
+def value_text(verdict: Verdict) -> str:
+    return "nothing" if verdict.value is None else f"{verdict.value:,.4g} {verdict.objective.metric.unit}"
+
+
+def usd(price: float | None) -> str:
+    return "-" if price is None else f"{price:,.2f}"
+
+
+def effort_text(effort: Effort) -> str:
+    return f"{plural(effort.simulations, 'simulation')} of {effort.requests:,} requests in all, {effort.cpu_s:.1f} CPU s"
