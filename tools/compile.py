@@ -126,6 +126,15 @@ def open_classes() -> set[str]:
     return opened
 
 
+def check_hashes(path: Path) -> None:
+    """Raises CannotBuildError for a class that compares and has no `__hash__`: compiled, its objects have none at all."""
+    for each in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(each, ast.ClassDef):
+            methods = {method.name for method in each.body if isinstance(method, ast.FunctionDef)}
+            if methods & {"__lt__", "__le__", "__gt__", "__ge__"} and not methods & {"__eq__", "__hash__"}:
+                raise CannotBuildError(f"{path.relative_to(ROOT)}: {each.name} compares: give it a __hash__ too")
+
+
 def opened(text: str, classes: set[str]) -> str:
     """A module of which modules that are not compiled may inherit from these classes."""
     begins = re.compile(rf"^class (?:{'|'.join(sorted(classes))})\b", re.MULTILINE)
@@ -144,6 +153,7 @@ def copy_sources(folder: Path) -> None:
             target.write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
     classes = open_classes()
     for module in MODULES:
+        check_hashes(ROOT / source(module))
         path = folder / source(module)
         path.write_text(opened(path.read_text(encoding="utf-8"), classes), encoding="utf-8")
 

@@ -126,6 +126,18 @@ def test_a_value_that_what_is_compiled_would_not_see_is_refused(
     assert tool.open_classes() == {"Base", "Cache"}
 
 
+def test_a_class_that_would_lose_its_hash_is_refused(
+    tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tool, "ROOT", tmp_path)
+    path = tmp_path / "hot.py"
+    path.write_text("class Entry:\n    def __lt__(self, other): return False\n")
+    with pytest.raises(tool.CannotBuildError, match=r"hot\.py: Entry compares: give it a __hash__ too"):
+        tool.check_hashes(path)
+    path.write_text(path.read_text() + "    def __hash__(self): return object.__hash__(self)\n")
+    tool.check_hashes(path)
+
+
 def test_a_class_is_opened_in_the_copy_alone(tool: ModuleType) -> None:
     text = "from __future__ import annotations\n\nclass Router(ABC):\n    pass\n\nclass Routers:\n    pass\n"
     opened = tool.opened(text, {"Router", "Other"})

@@ -29,6 +29,9 @@ class _Node:
     def __lt__(self, other: _Node) -> bool:
         return False  # the heap asks when time and depth are equal: then one of the two entries is outlived
 
+    def __hash__(self) -> int:  # that of every object; a compiled class that compares has none but its own
+        return object.__hash__(self)
+
 
 class _Sent:
     """What one instance was sent: how many tokens are remembered, and the ends of it in the order in which they go.

@@ -133,6 +133,19 @@ def test_entries_that_are_outlived_do_not_pile_up() -> None:
     assert index.tokens == {0: 5}
 
 
+def test_outlived_entries_are_looked_for_where_branches_were_forgotten() -> None:
+    index = PrefixIndex()
+    for number in range(3_000):  # entries are looked for every 1,024 keys; compiled, a node had no hash then
+        index.insert(key(1, 2, number), 0, 4)
+        index.insert(key(7, number), 1, 100)
+    assert (index.tokens, len(index._sent[0].again)) == ({0: 4, 1: 100}, 3)
+    for number in (2_998, 2_999):
+        assert longest(index, (1, 2, number), 0) == (3, [0])
+    assert longest(index, (1, 2, 2_997), 0) == (2, [0])
+    assert longest(index, (7, 2_901), 0, 1) == (2, [1])
+    assert longest(index, (7, 2_900), 0, 1) == (1, [1])
+
+
 TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=10).map(tuple)
 SENT = st.lists(st.tuples(TOKENS, st.integers(0, 3), st.booleans()), max_size=40)
 
