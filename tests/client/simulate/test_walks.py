@@ -44,6 +44,7 @@ CLUSTERS: dict[str, dict[str, Any]] = {
     "speculative": {**LLAMA, **SPECULATION},
     "lost in part": {**LLAMA, "instances": 2, "on_crash": "fail", "events": CRASH, "router": "round_robin"},
     "lost": {**GRID, "on_crash": "fail", "events": CRASH[:1]},
+    "lost for good": {**GRID, "instances": 1, "events": (EventConfig(at_s=1.0, action="crash", instance=0),)},
 }
 
 

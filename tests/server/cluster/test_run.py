@@ -117,9 +117,11 @@ def test_what_can_never_be_served_is_refused_or_fails_at_once() -> None:
     assert run.under_way == 0
     gone = ClusterRun(fixed(1, (LifecycleEvent(0.0, 0, "crash"),)))
     assert gone.run(1.0) == 1.0
-    flight = Noted(1, 1, [])
+    told: list[int] = []
+    flight = Noted(1, 1, told)
     gone.submit(flight, 1.0)
     assert (flight.request.failed, gone.under_way) == (True, 0)
+    assert (gone.run(2.0), told, gone.under_way, gone.waited_s) == (2.0, [], 0, [])
 
 
 def test_a_request_that_a_crash_takes_is_over_then() -> None:
