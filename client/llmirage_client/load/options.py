@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from llmirage_client.load.rates import ArrivalPattern, RateSeries
 from llmirage_client.load.sampling import SamplingStrategy
 from llmirage_client.load.share import Share
+from llmirage_shared.plain_numbers import make_plain
 
 if TYPE_CHECKING:
     from llmirage_client.load.tool_results import ToolResults
@@ -112,6 +113,9 @@ class RunOptions:
     warmup_request_rate_per_s: float | None = None
     warmup_request_rate_ramp_s: float | None = None
     warmup_arrival_pattern: ArrivalPattern | None = None
+
+    def __post_init__(self) -> None:
+        make_plain(self)
 
     @property
     def open_ended(self) -> bool:

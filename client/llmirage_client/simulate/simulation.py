@@ -117,6 +117,8 @@ def simulate(
     options = dataclasses.replace(
         options, speed=1.0, endpoint_kind="llmirage", model=options.model or pools[0].names[0], seed=options.seed or 0
     )
+    if max_time_s is not None:
+        max_time_s = float(max_time_s)  # an int would be the time at which requests end
     check(workload)
     begun_s = time.process_time()
     memory = _memory_door(config) if door == "memory" else None

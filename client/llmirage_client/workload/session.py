@@ -9,6 +9,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from llmirage_shared.plain_numbers import make_plain
+
 BranchKind = Literal["fork", "spawn"]
 
 ContextMode = Literal[
@@ -51,6 +53,10 @@ class TokenSpec:
     output_tokens: int
     input_ids: npt.NDArray[np.int32] | None = None  # shape (input_tokens,)
     output_ids: npt.NDArray[np.int32] | None = None  # shape (output_tokens,)
+
+    def __post_init__(self) -> None:
+        if type(self.input_tokens) is not int or type(self.output_tokens) is not int:
+            make_plain(self)
 
 
 @dataclass(slots=True, frozen=True)
@@ -96,6 +102,10 @@ class Turn:
     synthetic: SyntheticUser | None = None
     arrival_s: float | None = None
     min_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        if type(self.delay_s) is not float or (self.arrival_s is not None and type(self.arrival_s) is not float):
+            make_plain(self)
 
 
 @dataclass(slots=True, frozen=True)
@@ -143,6 +153,10 @@ class Session:
     think_time: ThinkTime | None = None
     line: int | None = None  # where the session stands in its file, for messages
     ends_on_failure: bool = False
+
+    def __post_init__(self) -> None:
+        if self.arrival_s is not None and type(self.arrival_s) is not float:
+            make_plain(self)
 
 
 def with_tools(session: Session) -> Iterator[tuple[Turn, list[Mapping[str, Any]] | None]]:

@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 from llmirage_server.cluster.routers import ROUTERS
 from llmirage_server.config.instance import ACCESS, CLUSTER, MOST_INSTANCES, REPLIES, TIME, InstanceSettings
 from llmirage_server.config.settings import did_you_mean, setting
+from llmirage_shared.plain_numbers import make_plain
 
 AcceptModels = Literal["served", "catalogue", "any"]
 UnknownFields = Literal["refuse", "ignore"]
@@ -66,6 +67,9 @@ class KvTransferConfig:
     latency_us: float | None = None  # None: the link's
     overlap: bool = True  # layers leave while later layers are still computed
 
+    def __post_init__(self) -> None:
+        make_plain(self)
+
 
 @dataclass(frozen=True, kw_only=True)
 class EventConfig:
@@ -79,6 +83,9 @@ class EventConfig:
     pool: str | None = None
     instance: int | None = None
     restart_after_s: float | None = None
+
+    def __post_init__(self) -> None:
+        make_plain(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from llmirage_server.config.settings import About, ConfigError, setting
+from llmirage_shared.plain_numbers import make_plain
 
 # The headings of the help, in its order.
 GROUPS = MODEL, PARALLEL, ENGINE, KV, SPECULATION, TIME, CLUSTER, SCALING, REPLIES, ACCESS = (
@@ -295,6 +296,7 @@ class InstanceSettings:
     )
 
     def __post_init__(self) -> None:
+        make_plain(self)
         problems = list(self._problems())
         if problems:
             raise ConfigError(problems)
