@@ -43,8 +43,8 @@ format: .venv/.dev  ## rewrite the sources in the house format
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: .venv/.dev  ## the measurements behind the performance figures (minutes)
-	@for b in tests/benchmarks/bench_*.py; do echo "== $$b"; $(BIN)/python $$b || exit 1; done
+bench: .venv/.dev  ## CPU cost of the hot paths against the committed baseline (minutes); ARGS=NAME, --update, --list
+	@PYTHONPATH=tests/benchmarks $(BIN)/python -m bench $(ARGS)
 
 accuracy: .venv/.dev  ## error against measured silicon, into docs/accuracy.md; DATA=folder, RUNS=my.csv
 	@PYTHONPATH=tools:tests/benchmarks $(BIN)/python -m accuracy $(if $(DATA),--data $(DATA)) $(if $(RUNS),--runs $(RUNS)) $(ARGS)

@@ -1,0 +1,57 @@
+"""Processes that a benchmark needs beside its own: a server of llmirage, and an endpoint that costs nothing to ask."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+LLMIRAGE = [sys.executable, "-m", "llmirage_client"]
+
+
+class Server:
+    """`llmirage serve` on a free port, for as long as the `with` block."""
+
+    def __init__(self, *flags: str) -> None:
+        self._command = [*LLMIRAGE, "serve", "--port", "0", "--accept-models", "any", *flags]
+
+    def __enter__(self) -> Server:
+        self._process = subprocess.Popen(
+            self._command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env={**os.environ, "COLUMNS": "200"}
+        )
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if found := re.search(r":(\d+)/v1$", line):
+                self.port = int(found[1])
+                return self
+        self._process.wait()
+        raise RuntimeError("the server did not start")
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.communicate()
+
+    def cpu_s(self) -> float:
+        """CPU seconds of all its threads so far. Linux only: by the scheduler's nanoseconds, not by ticks of 10 ms."""
+        spent_ns = 0
+        for thread in Path(f"/proc/{self._process.pid}/task").iterdir():
+            spent_ns += int((thread / "schedstat").read_text().split()[0])
+        return spent_ns / 1e9
+
+
+class Endpoint:
+    """An endpoint that answers from bytes made before (endpoint.py), in a process of its own; gives its /v1 URL."""
+
+    def __init__(self, chunks: int, itl_ms: float = 0.0) -> None:
+        self._command = [sys.executable, str(Path(__file__).with_name("endpoint.py")), str(chunks), str(itl_ms)]
+
+    def __enter__(self) -> str:
+        self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        return f"http://127.0.0.1:{int(self._process.stdout.readline())}/v1"
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.communicate()
