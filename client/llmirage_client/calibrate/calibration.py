@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llmirage_client.calibrate.factors import FACTORS, Factor
-from llmirage_client.calibrate.least_squares import Fit, Simulate, System
+from llmirage_client.calibrate.least_squares import FactorFit, Simulate, System
 from llmirage_client.calibrate.measured_run import FIGURES, MeasuredRun, count_of
 from llmirage_client.measure.arrays import Floats
 
@@ -72,7 +72,7 @@ def calibrate(
     if (count := count_of(runs)) < FEWEST:
         raise ValueError(f"{count} requests are too few: at least {FEWEST} are needed")
     start = {factor.name: float(profile[factor.name]) for factor in FACTORS}
-    fit = Fit(runs, simulate, start, [factor for factor in FACTORS if not wanted or factor.name in wanted])
+    fit = FactorFit(runs, simulate, start, [factor for factor in FACTORS if not wanted or factor.name in wanted])
     why = {factor.name: "was not to be fitted" for factor in FACTORS if factor not in fit.free}
     groups, folds = _groups(runs)
     before = fit.simulated(start)
@@ -123,7 +123,7 @@ def _groups(runs: Sequence[MeasuredRun]) -> tuple[npt.NDArray[np.int64], str]:
     return np.concatenate(parts), f"a fifth of the conversations, {_FOLDS} times"
 
 
-def _folds(fit: Fit, system: System, groups: npt.NDArray[np.int64]) -> tuple[list[Floats], Floats]:
+def _folds(fit: FactorFit, system: System, groups: npt.NDArray[np.int64]) -> tuple[list[Floats], Floats]:
     """The factors without each fold (one step of Gauss and Newton from the best ones), and their standard errors.
 
     The error is the larger one of the jackknife over the folds and of least squares.
@@ -135,7 +135,7 @@ def _folds(fit: Fit, system: System, groups: npt.NDArray[np.int64]) -> tuple[lis
     return moved, np.maximum(jackknife, system.standard_errors())
 
 
-def _doubt(fit: Fit, system: System, errors: Floats) -> tuple[int, str] | None:
+def _doubt(fit: FactorFit, system: System, errors: Floats) -> tuple[int, str] | None:
     """The factor that should not be fitted, and why; None when all are known well enough."""
     covariance, lengths = system.covariance()
     for i, factor in enumerate(fit.free):
@@ -155,7 +155,7 @@ def _doubt(fit: Fit, system: System, errors: Floats) -> tuple[int, str] | None:
     return index, f"{factor.error_text(float(errors[index]))}: {factor.needs}"
 
 
-def _errors(fit: Fit, answer: Mapping[str, Floats]) -> dict[str, Errors]:
+def _errors(fit: FactorFit, answer: Mapping[str, Floats]) -> dict[str, Errors]:
     found = {}
     for name in FIGURES:
         apart = (answer[name] / fit.measured[name] - 1.0)[fit.counted] * 100.0

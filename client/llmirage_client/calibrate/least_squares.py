@@ -123,7 +123,7 @@ class System:
 
 
 @dataclass
-class Fit:
+class FactorFit:
     """A fit over all runs. `free`: the factors that are being fitted; x has a value for each (see Factor.x)."""
 
     runs: Sequence[MeasuredRun]

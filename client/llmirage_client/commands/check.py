@@ -11,7 +11,7 @@ from llmirage_client.commands.format_flags import format_options, given_options
 
 if TYPE_CHECKING:
     from llmirage_client.workload.session import Workload
-    from llmirage_client.workload.summary import Summary
+    from llmirage_client.workload.summary import WorkloadSummary
 
 
 @click.command()
@@ -48,7 +48,7 @@ def check(file: str, format_name: str | None, tokenizer: str | None, **settings:
         click.echo(f"  note: {note}")
 
 
-def _rows(workload: Workload, summary: Summary) -> list[tuple[str, str]]:
+def _rows(workload: Workload, summary: WorkloadSummary) -> list[tuple[str, str]]:
     rows = [
         ("format", workload.format),
         ("sessions", f"{summary.sessions:,}, {_count(summary.roots, 'root')}"),

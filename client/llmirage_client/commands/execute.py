@@ -13,14 +13,14 @@ from llmirage_client.commands.run_description import run_folder
 from llmirage_client.commands.spread import Spread
 from llmirage_client.load.options import RunOptions
 from llmirage_client.report.console import render
-from llmirage_client.targets.endpoint import Endpoint
+from llmirage_client.targets.endpoint import EndpointSettings
 from llmirage_client.workload.session import Workload
 
 
 def execute(
     workload: Workload,
     options: RunOptions,
-    endpoint: Endpoint,
+    endpoint: EndpointSettings,
     artifact_dir: str | None,
     shown: Mapping[str, Any],
     spread: Spread | None = None,

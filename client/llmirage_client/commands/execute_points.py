@@ -22,7 +22,7 @@ from llmirage_client.measure.points import PointResult, SearchAnswer
 from llmirage_client.measure.slo import judge
 from llmirage_client.report.points_files import forget_points, write_points
 from llmirage_client.report.points_table import one_line, render_points
-from llmirage_client.targets.endpoint import Endpoint
+from llmirage_client.targets.endpoint import EndpointSettings
 from llmirage_client.workload.session import Workload
 
 
@@ -35,7 +35,7 @@ class Loads:
 
     workload: Workload
     options: RunOptions
-    endpoint: Endpoint
+    endpoint: EndpointSettings
     shown: Mapping[str, Any]
     artifact_dir: str | None
     pause_s: float = 0.0

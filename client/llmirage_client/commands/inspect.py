@@ -11,7 +11,7 @@ import click
 from llmirage_client.commands.format_flags import format_options, given_options
 
 if TYPE_CHECKING:
-    from llmirage_client.workload.shape import Shape
+    from llmirage_client.workload.shape import WorkloadShape
 
 _MOST_REQUESTS = 1_000_000
 _HEIGHTS = "·▁▂▃▄▅▆▇█"
@@ -83,7 +83,7 @@ def inspect(
     _print(file, facts, seen, notes)
 
 
-def _notes(seen: Shape, requests: int, reply_tokens: int) -> list[str]:
+def _notes(seen: WorkloadShape, requests: int, reply_tokens: int) -> list[str]:
     notes = []
     if seen.assumed_replies:
         notes.append(
@@ -95,7 +95,7 @@ def _notes(seen: Shape, requests: int, reply_tokens: int) -> list[str]:
     return notes
 
 
-def _as_json(facts: dict[str, Any], seen: Shape, notes: list[str]) -> dict[str, Any]:
+def _as_json(facts: dict[str, Any], seen: WorkloadShape, notes: list[str]) -> dict[str, Any]:
     reuse = seen.reuse
     return {
         **{name.replace(" ", "_"): value for name, value in facts.items()},
@@ -116,7 +116,7 @@ def _as_json(facts: dict[str, Any], seen: Shape, notes: list[str]) -> dict[str, 
     }
 
 
-def _print(file: str, facts: dict[str, Any], seen: Shape, notes: list[str]) -> None:
+def _print(file: str, facts: dict[str, Any], seen: WorkloadShape, notes: list[str]) -> None:
     from llmirage_client.commands.table import print_table
 
     click.echo(file)

@@ -26,7 +26,7 @@ from llmirage_client.measure.record import RunResult
 from llmirage_client.report.files import write_artifacts
 from llmirage_client.report.progress import Progress
 from llmirage_client.report.records_file import RecordWriter, RunClock
-from llmirage_client.targets.endpoint import Endpoint
+from llmirage_client.targets.endpoint import EndpointSettings
 from llmirage_client.targets.http import probe
 from llmirage_client.targets.target import Askable
 from llmirage_client.workers.conductor import WorkerFailure
@@ -73,7 +73,7 @@ class Outcome:
 def carry_out(
     workload: Workload,
     options: RunOptions,
-    endpoint: Endpoint,
+    endpoint: EndpointSettings,
     folder: Callable[[RunOptions], Path],
     shown: Mapping[str, Any],
     spread: Spread | None = None,
@@ -112,7 +112,7 @@ class _Run:
         self,
         workload: Workload,
         options: RunOptions,
-        endpoint: Endpoint,
+        endpoint: EndpointSettings,
         folder: Callable[[RunOptions], Path],
         shown: Mapping[str, Any],
         spread: Spread | None,

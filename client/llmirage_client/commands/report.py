@@ -11,7 +11,7 @@ import click
 from llmirage_client.commands.read_runs import read_runs, refuse
 
 if TYPE_CHECKING:
-    from llmirage_client.measure.cluster_series import ClusterSeries
+    from llmirage_client.measure.cluster_series import ClusterLevels
 
 PAGE_FILE = "report.html"
 _MOST_RUNS = 100
@@ -79,7 +79,7 @@ def _places(runs: tuple[str, ...]) -> list[Path]:
     return places
 
 
-def _clusters(places: list[Path], names: list[str]) -> dict[str, ClusterSeries]:
+def _clusters(places: list[Path], names: list[str]) -> dict[str, ClusterLevels]:
     """What the clusters of simulated runs did; a broken file of one is said and left out."""
     from llmirage_client.measure.cluster_series import ClusterSeriesError, read_cluster_series
 

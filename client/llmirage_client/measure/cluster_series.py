@@ -20,7 +20,7 @@ class ClusterSeriesError(ValueError):
 
 
 @dataclass(slots=True, frozen=True)
-class ClusterSeries:
+class ClusterLevels:
     """Levels over equal or unequal stretches of time, one row an instance.
 
     instances: their names. edges_s: shape (stretches + 1,), cluster time since the first request.
@@ -54,7 +54,7 @@ class ClusterSeries:
         return path
 
 
-def read_cluster_series(folder: Path) -> ClusterSeries | None:
+def read_cluster_series(folder: Path) -> ClusterLevels | None:
     """The series of the run in `folder`; None when it has none. Raises ClusterSeriesError when the file is broken."""
     path = folder / CLUSTER_FILE
     try:
@@ -64,7 +64,7 @@ def read_cluster_series(folder: Path) -> ClusterSeries | None:
     except (OSError, ValueError) as error:
         raise ClusterSeriesError(f"{path}: {error}") from None
     try:
-        return ClusterSeries(
+        return ClusterLevels(
             instances=tuple(str(name) for name in content["instances"]),
             edges_s=np.array(content["edges_s"], dtype=np.float64),
             levels={str(k): np.array(v, dtype=np.float64).reshape(len(v), -1) for k, v in content["levels"].items()},

@@ -14,7 +14,7 @@ from llmirage_shared.statistics import Summary
 
 
 @dataclass(slots=True, frozen=True)
-class Group:
+class RequestGroup:
     """Some requests of a run. Summaries are None when no request of it has the metric.
 
     cached_pct: prompt tokens that the server took from its cache, percent of all its prompt tokens; None: not reported.
@@ -32,8 +32,8 @@ class Group:
     tpot_ms: Summary | None = None
 
 
-def grouped(columns: Columns, metrics: Mapping[str, Floats], key: Ints) -> tuple[Group, ...]:
-    """One Group for each value of `key`, which has one entry a row; ascending."""
+def grouped(columns: Columns, metrics: Mapping[str, Floats], key: Ints) -> tuple[RequestGroup, ...]:
+    """One RequestGroup for each value of `key`, which has one entry a row; ascending."""
     keys, group = np.unique(key, return_inverse=True)
     count = keys.size
     ok, cancelled = (np.bincount(group, weights=flag, minlength=count) for flag in (columns.ok, columns.cancelled))
@@ -51,7 +51,7 @@ def grouped(columns: Columns, metrics: Mapping[str, Floats], key: Ints) -> tuple
     )
     cached = cached_pct(metrics, group, count)
     return tuple(
-        Group(
+        RequestGroup(
             key=int(keys[i]),
             ok=int(ok[i]),
             failed=int(whole[i] - ok[i] - cancelled[i]),

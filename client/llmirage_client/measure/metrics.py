@@ -15,7 +15,7 @@ from llmirage_client.measure.client_cost import client_cost
 from llmirage_client.measure.columns import Columns, columns_of
 from llmirage_client.measure.conversations import conversations
 from llmirage_client.measure.goodput import good_requests, parse_goodput
-from llmirage_client.measure.groups import Group, cached_pct, grouped
+from llmirage_client.measure.groups import RequestGroup, cached_pct, grouped
 from llmirage_client.measure.over_time import Level, levels
 from llmirage_client.measure.record import ClientCost, Record, RequestError, RunResult
 from llmirage_client.measure.request_metrics import chunk_gaps_ms, request_columns
@@ -48,8 +48,8 @@ class Metrics:
 
     per_request, per_conversation: tag to summary; over_time: tag to statistics of a level; whole_run: tag to value; units
         are in measure.catalogue. A metric without data has no key.
-    errors: most frequent first. by_depth, by_turn, by_branch_mode: one Group per agent depth, turn index, and index into
-        columns.BRANCH_MODES, ascending.
+    errors: most frequent first. by_depth, by_turn, by_branch_mode: a group for each agent depth, turn index, and index
+        into columns.BRANCH_MODES, ascending.
     workload_throughput: token rates by what is counted; cached_counted_by: whose count of cached tokens they use.
     input_counted_by, output_counted_by: "server" when the counts are those of the reply's usage; "client" when we counted
         ourselves (input: the workload or the tokenizer; output: content events, which may hold several tokens each).
@@ -59,11 +59,11 @@ class Metrics:
     per_request: Mapping[str, Summary]
     whole_run: Mapping[str, float]
     errors: tuple[ErrorGroup, ...]
-    by_depth: tuple[Group, ...]
-    by_turn: tuple[Group, ...]
+    by_depth: tuple[RequestGroup, ...]
+    by_turn: tuple[RequestGroup, ...]
     input_counted_by: TokenSource
     output_counted_by: TokenSource
-    by_branch_mode: tuple[Group, ...] = ()
+    by_branch_mode: tuple[RequestGroup, ...] = ()
     per_conversation: Mapping[str, Summary] = field(default_factory=dict)
     over_time: Mapping[str, Level] = field(default_factory=dict)
     workload_throughput: Mapping[str, Rates] = field(default_factory=dict)

@@ -49,7 +49,7 @@ def evalscope_files(
     columns = columns.rows(columns.measured)
     if not columns.ok.any():
         return {}
-    run = _Run(columns, speed, workload_format in _OF_CONVERSATIONS)
+    run = _Columns(columns, speed, workload_format in _OF_CONVERSATIONS)
     files: dict[str, Any] = {}
     if run.multi_turn:
         files["trace_summary.json"] = _trace_summary(run)
@@ -61,7 +61,7 @@ def evalscope_files(
     return files
 
 
-class _Run:
+class _Columns:
     """What several of the files need. Requests end with their last byte here: evalscope's latency includes the usage."""
 
     def __init__(self, columns: Columns, speed: float, conversations_only: bool) -> None:
@@ -82,7 +82,7 @@ class _Run:
         self.tpot_s = np.divide(decode_s, further, out=empty.copy(), where=several)
 
 
-def _trace_summary(run: _Run) -> dict[str, Any]:
+def _trace_summary(run: _Columns) -> dict[str, Any]:
     rows = conversations(run.columns, run.prompt, run.completion, run.cached, run.speed, to_last_byte=True)
     values = {
         "Latency (s)": rows.latency_s,
@@ -142,7 +142,7 @@ def _workload_timeline(line: Timeline) -> dict[str, Any]:
     return {"wall_start": line.wall_start_s, "points": [dict(zip(names, point, strict=True)) for point in points]}
 
 
-def _benchmark_summary(run: _Run, options: Mapping[str, Any]) -> dict[str, Any]:
+def _benchmark_summary(run: _Columns, options: Mapping[str, Any]) -> dict[str, Any]:
     columns, ok = run.columns, run.columns.ok
     counted = ~columns.cancelled
     duration_s = 0.0
@@ -184,7 +184,7 @@ def _benchmark_summary(run: _Run, options: Mapping[str, Any]) -> dict[str, Any]:
     return content
 
 
-def _benchmark_percentile(run: _Run) -> list[dict[str, Any]]:
+def _benchmark_percentile(run: _Columns) -> list[dict[str, Any]]:
     streamed = run.columns.streamed
     columns = {
         "Latency (s)": run.latency_s,

@@ -10,7 +10,7 @@ from typing import Any
 
 from llmirage_client.measure.catalogue import OVER_TIME, PER_CONVERSATION, PER_REQUEST, WHOLE_RUN
 from llmirage_client.measure.columns import BRANCH_MODES
-from llmirage_client.measure.groups import Group
+from llmirage_client.measure.groups import RequestGroup
 from llmirage_client.measure.metrics import Metrics
 from llmirage_client.measure.over_time import Level
 from llmirage_client.measure.record import RunResult
@@ -84,7 +84,7 @@ def summary_csv(metrics: Metrics) -> str:
     return text.getvalue()
 
 
-def _group_json(key: str, group: Group) -> dict[str, Any]:
+def _group_json(key: str, group: RequestGroup) -> dict[str, Any]:
     content: dict[str, Any] = {
         key: group.key,
         "request_count": group.ok,

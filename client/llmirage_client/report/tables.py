@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from llmirage_client.measure.columns import BRANCH_MODES
-from llmirage_client.measure.groups import Group
+from llmirage_client.measure.groups import RequestGroup
 from llmirage_client.measure.metrics import ErrorGroup, Metrics
 from llmirage_client.measure.record import BranchStats
 from llmirage_client.report.numbers import count, number
@@ -127,7 +127,7 @@ def _spread(summary: Summary) -> str:
     return f"mean {number(summary.avg)}, {count(summary.min)} to {count(summary.max)}"
 
 
-def group_table(key: str, groups: Sequence[Group], names: Mapping[int, str] | None = None) -> Table:
+def group_table(key: str, groups: Sequence[RequestGroup], names: Mapping[int, str] | None = None) -> Table:
     table = plain_table(key, "ok", "failed", "TTFT p50", "latency p50", "tokens in", "tokens out", "cached")
     for group in groups:
         table.add_row(

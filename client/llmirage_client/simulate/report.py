@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from llmirage_client.measure.cluster_series import ClusterSeries as SeriesFile
+from llmirage_client.measure.cluster_series import ClusterLevels
 from llmirage_client.report.numbers import count, number
 from llmirage_client.report.screen import Block, bold, plain_table, warning
 from llmirage_client.simulate.bill import Bill
@@ -40,7 +40,7 @@ def cluster_blocks(simulation: Simulation) -> list[Block]:
     return blocks
 
 
-def report_series(series: ClusterSeries) -> SeriesFile:
+def report_series(series: ClusterSeries) -> ClusterLevels:
     """The same in the form of the report's files. A level holds from one sample to the next."""
     names = [f"{pool} {index}" for index, pool in enumerate(series.pool)]
     widths = np.maximum(np.diff(series.time_s), 1e-12)
@@ -49,7 +49,7 @@ def report_series(series: ClusterSeries) -> SeriesFile:
     more = {}
     if series.changes:
         more = {name: 1.0 * (series.phase[:, :-1] == PHASES.index(phase)) for name, phase in _SHOWN_PHASES.items()}
-    return SeriesFile(
+    return ClusterLevels(
         instances=tuple(names),
         edges_s=series.time_s,
         levels={

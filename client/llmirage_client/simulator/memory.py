@@ -211,7 +211,7 @@ def _scope(request: Any) -> Message:
     }
 
 
-class _HttpxStream(MemoryStream, httpx.AsyncByteStream):
+class _HttpxMemoryStream(MemoryStream, httpx.AsyncByteStream):
     exceptions = exceptions_of(httpx)
 
 
@@ -219,5 +219,5 @@ class MemoryTransport(MemoryCore, httpx.AsyncBaseTransport):
     """The transport for httpx.AsyncClient."""
 
     response = httpx.Response
-    stream = _HttpxStream
+    stream = _HttpxMemoryStream
     exceptions = exceptions_of(httpx)

@@ -50,7 +50,7 @@ class StudyError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class StudyPoint:
     """One cluster under one load. varied: what sets it apart, in words. refused: why its cluster cannot be."""
 
     number: int
@@ -67,7 +67,7 @@ class Point:
 @dataclass(frozen=True, slots=True)
 class Study:
     name: str
-    points: tuple[Point, ...]
+    points: tuple[StudyPoint, ...]
 
     @property
     def varied(self) -> list[str]:
@@ -76,7 +76,7 @@ class Study:
 
 
 @dataclass(slots=True)
-class _Choice:
+class _Variant:
     """What one point says of one thing: its lines, and how to call them."""
 
     entries: list[Entry]
@@ -100,10 +100,10 @@ def read_study(path: str) -> Study:
         entries = read_mapping(path, "a study file")
     except ConfigError as error:
         raise StudyError(error.problems) from None
-    return _Reader(path).study(entries)
+    return _StudyReader(path).study(entries)
 
 
-class _Reader:
+class _StudyReader:
     def __init__(self, path: str) -> None:
         self._path = path
         self._problems: dict[str, None] = {}
@@ -119,7 +119,7 @@ class _Reader:
             self._problems[f"{self._path}: the file is empty"] = None
         self._known(fixed)
         base = self._cluster(own.get("cluster"))
-        points = self._points(own["points"]) if "points" in own else [_Choice([])]
+        points = self._points(own["points"]) if "points" in own else [_Variant([])]
         axes = self._axes(own["grid"]) if "grid" in own else []
         total = len(points)
         for axis in axes:
@@ -147,7 +147,7 @@ class _Reader:
                 self._problem(entry, problem)
             return {}
 
-    def _points(self, entry: Entry) -> list[_Choice]:
+    def _points(self, entry: Entry) -> list[_Variant]:
         items = entry.node.items or ()
         if not items or any(item.entries is None for item in items):
             self._problem(entry, "must be a list of points, each a block of `key: value` lines after a dash")
@@ -161,10 +161,10 @@ class _Reader:
             varied = {line.key: _text(line.node) for line in lines}
             if names:
                 varied = {"point": str(names[0].node.value)}
-            choices.append(_Choice(lines, varied or {"point": str(number)}))
+            choices.append(_Variant(lines, varied or {"point": str(number)}))
         return choices
 
-    def _axes(self, entry: Entry) -> list[list[_Choice]]:
+    def _axes(self, entry: Entry) -> list[list[_Variant]]:
         if not entry.node.entries:
             self._problem(entry, "must be a block of `key: [value, value]` lines")
             return []
@@ -181,7 +181,7 @@ class _Reader:
             texts = [text for text, _ in values]
             if len(set(texts)) < len(texts):
                 self._problem(line, f"has {next(t for t in texts if texts.count(t) > 1)} twice")
-            axes.append([_Choice([Entry(line.key, node.line, node)], {line.key: text}) for text, node in values])
+            axes.append([_Variant([Entry(line.key, node.line, node)], {line.key: text}) for text, node in values])
         return axes
 
     def _known(self, entries: Iterable[Entry]) -> None:
@@ -193,7 +193,7 @@ class _Reader:
             near = did_you_mean(key, known) or "; it is neither a setting of cluster files nor one of a load"
             self._problem(entry, f"unknown key{near}")
 
-    def _point(self, number: int, base: dict[str, Any], fixed: list[Entry], choices: list[_Choice]) -> Point:
+    def _point(self, number: int, base: dict[str, Any], fixed: list[Entry], choices: list[_Variant]) -> StudyPoint:
         chosen = [entry for choice in choices for entry in choice.entries]
         varied = {key: text for choice in choices for key, text in choice.varied.items()}
         later = {entry.key for entry in chosen}
@@ -217,8 +217,8 @@ class _Reader:
         try:
             config = combined(settings | structure, given, of_pools)
         except ConfigError as error:
-            return Point(number, varied, None, load, "; ".join(error.problems))
-        return Point(number, varied, config, load)
+            return StudyPoint(number, varied, None, load, "; ".join(error.problems))
+        return StudyPoint(number, varied, config, load)
 
     def _load_setting(self, entry: Entry, load: dict[str, Any]) -> None:
         if entry.key in load:
@@ -239,7 +239,7 @@ class _Reader:
         self._problems[f"{self._path}:{entry.line}: {entry.key}: {problem}"] = None
 
 
-def _combinations(points: list[_Choice], axes: list[list[_Choice]]) -> Iterator[tuple[int, list[_Choice]]]:
+def _combinations(points: list[_Variant], axes: list[list[_Variant]]) -> Iterator[tuple[int, list[_Variant]]]:
     for number, choices in enumerate(product(points, *axes), 1):
         yield number, list(choices)
 

@@ -18,7 +18,7 @@ from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.slo import judge, parse_slo
 from llmirage_client.simulate.simulation import Simulation, SimulationError, simulate
 from llmirage_client.simulator.engine import ClusterConfig, ConfigError
-from llmirage_client.sweep.file import Point
+from llmirage_client.sweep.file import StudyPoint
 from llmirage_client.workload.session import Workload, WorkloadError
 from llmirage_client.workload.synthetic_load import synthetic_load
 
@@ -176,7 +176,7 @@ def _one_line(error: BaseException) -> str:
     return " ".join("; ".join(map(str, problems)).split())
 
 
-def key_of(point: Point, max_time_s: float | None, version: str) -> str:
+def key_of(point: StudyPoint, max_time_s: float | None, version: str) -> str:
     """The same for points whose results are the same: settings, files that they name, and the program's version."""
     config = {} if point.config is None else dataclasses.asdict(point.config)
     named = {
@@ -205,7 +205,7 @@ def _digest(name: str) -> str | None:
         return None
 
 
-def problems_of(points: Iterable[Point]) -> list[str]:
+def problems_of(points: Iterable[StudyPoint]) -> list[str]:
     """What is wrong with the loads of points, each once: files that cannot be read, lengths that are missing."""
     problems: dict[str, None] = {}
     seen: set[str] = set()

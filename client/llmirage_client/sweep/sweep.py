@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from llmirage_client.sweep.executors import Executor, WorkerDied
-from llmirage_client.sweep.file import Point, Study
+from llmirage_client.sweep.file import Study, StudyPoint
 from llmirage_client.sweep.point import Task, key_of, work
 
 RESULTS_FILE = "results.jsonl"
@@ -23,7 +23,7 @@ Told = Callable[["Row", int, int], None]
 class Row:
     """A point and what came of it. figures: see sweep_point.figures_of; empty unless there is something to tell."""
 
-    point: Point
+    point: StudyPoint
     status: str
     reason: str
     figures: dict[str, Any]
@@ -63,7 +63,7 @@ def sweep(
         path.unlink(missing_ok=True)
     known = dict(_known(path))
     rows: dict[int, Row] = {}
-    missing: list[Point] = []
+    missing: list[StudyPoint] = []
     for point in study.points:
         found = known.get(keys[point.number])
         there = not runs or (folder / run_folder(point)).exists() or point.refused
@@ -76,7 +76,7 @@ def sweep(
     with path.open("a+", encoding="utf-8") as file:
         _end_line(path, file)
 
-        def keep(point: Point, result: dict[str, Any]) -> None:
+        def keep(point: StudyPoint, result: dict[str, Any]) -> None:
             line = {"key": keys[point.number], "name": point.name, **result}
             file.write(json.dumps(line, separators=(",", ":")) + "\n")
             file.flush()
@@ -106,12 +106,12 @@ def _end_line(path: Path, file: TextIO) -> None:
         file.write("\n")
 
 
-def run_folder(point: Point) -> str:
+def run_folder(point: StudyPoint) -> str:
     """A name that sorts as the points do."""
     return f"runs/point_{point.number:04d}"
 
 
-def _row(point: Point, result: dict[str, Any]) -> Row:
+def _row(point: StudyPoint, result: dict[str, Any]) -> Row:
     return Row(
         point,
         result["status"],

@@ -14,7 +14,7 @@ from llmirage_client.targets.tls import Tls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
+class EndpointSettings:
     """urls: at least one. api: says where the key goes, and which headers it wants besides.
 
     keeps_conversations: bodies name conversations that are to be made on the server.

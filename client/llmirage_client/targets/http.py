@@ -17,7 +17,7 @@ from llmirage_client.targets.address import normalise_url
 from llmirage_client.targets.clock import run_clock
 from llmirage_client.targets.fault import Fault
 from llmirage_client.targets.probe import EndpointInfo, probe
-from llmirage_client.targets.reply import Reply, stated_error
+from llmirage_client.targets.reply import ReplyReader, stated_error
 from llmirage_client.targets.start_gate import StartGate
 from llmirage_client.targets.target import Call
 from llmirage_client.targets.wire import Arrived, HttpxWire, PoolWire, Wire
@@ -126,7 +126,7 @@ def _check_header(name: str, value: str) -> None:
         raise ValueError(f"the value of the header {name} has a character that cannot be sent")
 
 
-def _take_in(exchange: Exchange, reply: Reply, arrived: Arrived, empty_ok: bool) -> None:
+def _take_in(exchange: Exchange, reply: ReplyReader, arrived: Arrived, empty_ok: bool) -> None:
     """What arrived of a reply, whole or not, and the error if it is not what a reply must be."""
     if arrived.status is not None:
         exchange.status, exchange.ack_s = arrived.status, arrived.headers_s
@@ -162,7 +162,7 @@ def _take_in(exchange: Exchange, reply: Reply, arrived: Arrived, empty_ok: bool)
         exchange.items = reply.items
 
 
-def _read(exchange: Exchange, reply: Reply, arrived: Arrived) -> None:
+def _read(exchange: Exchange, reply: ReplyReader, arrived: Arrived) -> None:
     status, end_s = exchange.status, exchange.end_s
     assert status is not None
     assert end_s is not None

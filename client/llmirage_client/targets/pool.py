@@ -51,7 +51,7 @@ class Lease:
     place: _Place
 
 
-class Pool:
+class ConnectionPool:
     """HTTP/1.1 connections of any number of origins.
 
     max_connections: how many requests may be under way at once; more wait their turn.

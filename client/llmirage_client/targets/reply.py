@@ -22,7 +22,7 @@ class TextModel(Protocol):
     def text_of(self, chunk: str) -> str | None: ...
 
 
-class Reply:
+class ReplyReader:
     """A reply being put together. error: the first thing that was wrong; what was understood is kept all the same.
 
     items: the reply in its API's own form, as it goes back in the history; None where that is chat's message.

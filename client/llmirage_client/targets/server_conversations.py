@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from llmirage_client.measure.record import Exchange
-from llmirage_client.targets.reply import Reply
+from llmirage_client.targets.reply import ReplyReader
 from llmirage_client.targets.target import Askable, Call
 
 KEY = "conversation"  # of a body: our name for the conversation until it has the server's
@@ -42,7 +42,7 @@ class ServerConversations:
         await self._target.close()
 
 
-class _Created(Reply):
+class _Created(ReplyReader):
     may_be_empty = True
 
     def _read_whole(self, stamp_s: float, value: Mapping[str, Any]) -> None:

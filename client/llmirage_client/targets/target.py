@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from llmirage_client.measure.record import Exchange
 from llmirage_client.targets.endpoints.chat import ChatReply
-from llmirage_client.targets.reply import Reply
+from llmirage_client.targets.reply import ReplyReader
 
 
 @dataclass(slots=True)
@@ -26,7 +26,7 @@ class Call:
     headers: dict[str, str] = field(default_factory=dict)
     stream: bool = True
     on_sent: Callable[[], None] | None = None
-    new_reply: Callable[[], Reply] = ChatReply
+    new_reply: Callable[[], ReplyReader] = ChatReply
     api: str = "chat"
     from_root: bool = False
     affinity_id: str = ""

@@ -17,7 +17,7 @@ import httpx
 
 from llmirage_client.targets.connection import Incoming, Want
 from llmirage_client.targets.fault import Fault, FaultKind
-from llmirage_client.targets.pool import Lease, Origin, Pool, Timeouts
+from llmirage_client.targets.pool import ConnectionPool, Lease, Origin, Timeouts
 
 _EXCEPTION_NAMES: Mapping[FaultKind, str] = {
     FaultKind.DNS: "ConnectError",
@@ -45,7 +45,7 @@ class BodyStream:
 
     exceptions: ClassVar[Mapping[FaultKind, type[Exception]]]
 
-    def __init__(self, pool: Pool, lease: Lease, read_s: float | None) -> None:
+    def __init__(self, pool: ConnectionPool, lease: Lease, read_s: float | None) -> None:
         self._pool = pool
         self._lease: Lease | None = lease
         self._read_s = read_s
@@ -89,7 +89,7 @@ class TransportCore:
             context = ssl.create_default_context()
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
-        self._pool = Pool(context, max_connections)
+        self._pool = ConnectionPool(context, max_connections)
 
     async def handle_async_request(self, request: Any) -> Any:
         limits = request.extensions.get("timeout") or {}

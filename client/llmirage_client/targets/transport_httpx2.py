@@ -1,6 +1,6 @@
 """The transport for httpx2, the successor of httpx whose classes share no base with it. Imports httpx2, which is optional.
 
-client = openai.AsyncOpenAI(http_client=httpx2.AsyncClient(transport=LeanTransport()))
+client = openai.AsyncOpenAI(http_client=httpx2.AsyncClient(transport=Httpx2LeanTransport()))
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ class _Httpx2Stream(BodyStream, httpx2.AsyncByteStream):
     exceptions = exceptions_of(httpx2)
 
 
-class LeanTransport(TransportCore, httpx2.AsyncBaseTransport):
+class Httpx2LeanTransport(TransportCore, httpx2.AsyncBaseTransport):
     """The transport for httpx2.AsyncClient."""
 
     response = httpx2.Response

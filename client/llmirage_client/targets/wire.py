@@ -12,7 +12,7 @@ import httpx
 
 from llmirage_client.targets.connection import Want
 from llmirage_client.targets.fault import Fault, FaultKind
-from llmirage_client.targets.pool import Origin, Pool, Timeouts
+from llmirage_client.targets.pool import ConnectionPool, Origin, Timeouts
 from llmirage_client.targets.transport import BodyStream
 
 Headers = Sequence[tuple[str, str]]
@@ -67,7 +67,7 @@ class PoolWire:
         max_connections: int | None = None,
         connect_timeout_s: float | None = None,
     ) -> None:
-        self._pool = Pool(ssl_context, max_connections)
+        self._pool = ConnectionPool(ssl_context, max_connections)
         self._timeouts = Timeouts(connect_s=connect_timeout_s)
         self._known: dict[tuple[str, str], tuple[Origin, tuple[str, str]]] = {}
 

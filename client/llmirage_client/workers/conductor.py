@@ -32,7 +32,7 @@ class WorkerFailure(Exception):
 
 
 @dataclass(slots=True)
-class Part:
+class WorkerPart:
     """What is known of a worker's part of the run. lines: its records, each a line of profile_export.jsonl."""
 
     host: str
@@ -67,7 +67,7 @@ class Conductor:
         on_begin: Callable[[], None] | None = None,
     ) -> None:
         """job: of the whole run. on_begin: called when all workers are there and the first phase is about to begin."""
-        self.parts: list[Part] = []
+        self.parts: list[WorkerPart] = []
         self.start_s = 0.0  # of the measured phase, after zero
         self.cancel_reason: str | None = None
         self._crew = crew
@@ -83,10 +83,10 @@ class Conductor:
         """Workers cancel what is in flight and come to their end. Idempotent."""
         self.cancel_reason = self.cancel_reason or reason
 
-    def run(self) -> Sequence[Part]:
+    def run(self) -> Sequence[WorkerPart]:
         """Returns when every worker's part is over, in one way or another. Raises CrewError, WorkerFailure."""
         try:
-            self.parts = [Part(host) for host in self._crew.hire(self._jobs)]
+            self.parts = [WorkerPart(host) for host in self._crew.hire(self._jobs)]
             for number, part in enumerate(self.parts):
                 part.clocks = self._crew.clocks(number)
                 if part.clocks is None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.record import BranchStats
-from llmirage_client.targets.endpoint import Endpoint
+from llmirage_client.targets.endpoint import EndpointSettings
 from llmirage_client.workload.session import Workload
 
 
@@ -16,7 +16,7 @@ class Job:
 
     workload: Workload
     options: RunOptions
-    endpoint: Endpoint
+    endpoint: EndpointSettings
 
 
 @dataclass(slots=True, frozen=True)

@@ -16,12 +16,12 @@ from llmirage_client.load.saturation import rate_note
 from llmirage_client.measure.client_cost import client_cost
 from llmirage_client.measure.record import BranchStats, ClientCost, Record, RunResult, WorkerResult
 from llmirage_client.measure.record_line import record_of
-from llmirage_client.workers.conductor import Part
+from llmirage_client.workers.conductor import WorkerPart
 from llmirage_client.workload.session import Workload
 
 
 def merged(
-    parts: Sequence[Part],
+    parts: Sequence[WorkerPart],
     workload: Workload,
     options: RunOptions,
     start_s: float,
@@ -66,11 +66,11 @@ def merged(
     )
 
 
-def _records(part: Part, zero_unix_ns: int, speed: float) -> list[Record]:
+def _records(part: WorkerPart, zero_unix_ns: int, speed: float) -> list[Record]:
     return [record_of(json.loads(line), zero_unix_ns, speed) for lines in part.lines for line in lines.splitlines()]
 
 
-def _worker(number: int, part: Part, records: Sequence[Record], wall_s: float, options: RunOptions) -> WorkerResult:
+def _worker(number: int, part: WorkerPart, records: Sequence[Record], wall_s: float, options: RunOptions) -> WorkerResult:
     clocks, after, finished = part.clocks, part.clocks_after, part.finished
     cost = None
     if finished is not None:

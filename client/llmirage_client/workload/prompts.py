@@ -22,7 +22,7 @@ _OUTPUT_KEYS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 
 @dataclass(slots=True, frozen=True)
-class Prompt:
+class PromptTokens:
     """One request. segments: the prompt, cut where messages end; cached: what a server holds when it has replied.
 
     tokens counts the chat template's last ones too, after which the reply begins; segments do not. reply_tokens: None where
@@ -60,7 +60,7 @@ class PromptWriter:
         self._opening = max(one - self._per_message, 0)  # where the reply begins
         self._fresh = 0
 
-    def __iter__(self) -> Iterator[Prompt]:
+    def __iter__(self) -> Iterator[PromptTokens]:
         """Every request when each root runs once; a conversation's own before its children's."""
         sessions = self._workload.sessions
         waiting = [_State(sessions[root]) for root in reversed(self._workload.roots)]
@@ -79,7 +79,7 @@ class PromptWriter:
             return _State(session)
         return _State(session, list(parent.history), parent.tools, parent.prompt, parent.reply, parent.continued_tokens)
 
-    def _request(self, state: _State, turn: Turn) -> Prompt:
+    def _request(self, state: _State, turn: Turn) -> PromptTokens:
         continued = state.continued_tokens
         reply: int | None
         if turn.tokens is not None:
@@ -89,7 +89,7 @@ class PromptWriter:
             segments, cached, reply = self._message_turn(state, turn)
             tokens = sum(map(tokens_of, segments)) + self._opening
         state.continued_tokens = sum(map(tokens_of, cached))
-        return Prompt(segments, cached, tokens, reply, continued)
+        return PromptTokens(segments, cached, tokens, reply, continued)
 
     def _token_turn(self, state: _State, spec: TokenSpec) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
         if spec.input_ids is not None:

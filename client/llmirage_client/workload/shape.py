@@ -37,7 +37,7 @@ class Reuse:
 
 
 @dataclass(slots=True, frozen=True)
-class Distribution:
+class Histogram:
     """bars: how many values are in each of equal parts of the range from the least value to the largest."""
 
     summary: Summary
@@ -55,12 +55,12 @@ def _bars(values: list[float], bars: int = _BARS) -> tuple[int, ...]:
 
 
 @dataclass(slots=True, frozen=True)
-class Shape:
+class WorkloadShape:
     """distributions: by what is counted; those without a value are left out. counted_requests: fewer than there are when
     the walk was cut. assumed_replies: requests of which nothing says how long the reply is.
     """
 
-    distributions: Mapping[str, Distribution]
+    distributions: Mapping[str, Histogram]
     reuse: Reuse
     counted_requests: int
     assumed_replies: int
@@ -69,7 +69,7 @@ class Shape:
     gap_variation: float | None  # standard deviation of the gaps between arrivals over their mean; 1 for Poisson
 
 
-def shape(workload: Workload, encoder: PromptEncoder, assumed_reply_tokens: int, most_requests: int) -> Shape:
+def shape(workload: Workload, encoder: PromptEncoder, assumed_reply_tokens: int, most_requests: int) -> WorkloadShape:
     """Walks through at most `most_requests` requests."""
     sessions = workload.sessions.values()
     tree = PrefixTree()
@@ -100,7 +100,7 @@ def shape(workload: Workload, encoder: PromptEncoder, assumed_reply_tokens: int,
         _GAPS: gaps,
     }
     distributions = {
-        name: Distribution(summary, _bars(values))
+        name: Histogram(summary, _bars(values))
         for name, values in samples.items()
         if (summary := summarize(values)) is not None
     }
@@ -109,7 +109,7 @@ def shape(workload: Workload, encoder: PromptEncoder, assumed_reply_tokens: int,
         del distributions[_WAITS]
     gap = distributions[_GAPS].summary if _GAPS in distributions else None
     regular = gap is not None and gap.avg > 0
-    return Shape(
+    return WorkloadShape(
         distributions=distributions,
         reuse=Reuse(int(sum(prompts)), own, other),
         counted_requests=len(prompts),

@@ -25,7 +25,7 @@ class Tokens:
 
 
 @dataclass(slots=True, frozen=True)
-class Summary:
+class WorkloadSummary:
     sessions: int
     roots: int
     turns: int
@@ -38,7 +38,7 @@ class Summary:
     tokens: Tokens | None
 
 
-def summarise(workload: Workload, with_reuse: bool = True) -> Summary:
+def summarise(workload: Workload, with_reuse: bool = True) -> WorkloadSummary:
     """Counts the workload; with_reuse: also how many prompt tokens repeat, which takes longest on a large file."""
     sessions = workload.sessions
     requests, depth = _below(workload)
@@ -49,7 +49,7 @@ def summarise(workload: Workload, with_reuse: bool = True) -> Summary:
     joins = {(s.id, b.join_at) for s in sessions.values() for t in s.turns for b in t.branches if b.join_at is not None}
     arrivals = [sessions[root].arrival_s for root in workload.roots]
     known = [arrival for arrival in arrivals if arrival is not None]
-    return Summary(
+    return WorkloadSummary(
         sessions=len(sessions),
         roots=len(workload.roots),
         turns=sum(len(s.turns) for s in sessions.values()),

@@ -16,7 +16,7 @@ import pytest
 from llmirage_client.commands.flags.endpoint import endpoint_of
 from llmirage_client.commands.run import run
 from llmirage_client.measure.record import Exchange, RequestError
-from llmirage_client.targets.endpoint import Endpoint
+from llmirage_client.targets.endpoint import EndpointSettings
 from llmirage_client.targets.endpoints.responses_reply import ResponsesReply
 from llmirage_client.targets.retrying import RetryingTarget, worth_retrying
 from llmirage_client.targets.spread import SpreadTarget
@@ -134,7 +134,7 @@ def test_a_server_that_comes_back_is_waited_for(raw_server: Callable[..., Any]) 
 
     async def main() -> Exchange:
         async with server:
-            target = Endpoint(urls=(server.url,), retries=1).target()
+            target = EndpointSettings(urls=(server.url,), retries=1).target()
             exchange = await target.send(Call("/chat/completions", {}, stream=False))
             await target.close()
             return exchange
@@ -169,7 +169,7 @@ def test_both_sides_show_certificates(raw_server: Callable[..., Any], authority:
 
     async def error_with(tls: Tls) -> str | None:
         async with raw_server(OK, ssl=served) as server:
-            target = Endpoint(urls=(f"https://127.0.0.1:{server.port}",), tls=tls, timeout_s=5.0).target()
+            target = EndpointSettings(urls=(f"https://127.0.0.1:{server.port}",), tls=tls, timeout_s=5.0).target()
             exchange = await target.send(Call("/chat/completions", {}, stream=False))
             await target.close()
             return exchange.error.type if exchange.error else None
@@ -232,7 +232,7 @@ def test_urls_may_be_repeated_or_have_commas() -> None:
 def test_the_key_goes_into_the_header_of_its_api(raw_server: Callable[..., Any]) -> None:
     async def sent(**options: Any) -> Any:
         async with raw_server(OK) as server:
-            target = Endpoint(urls=(server.url,), api_key="k", **options).target()
+            target = EndpointSettings(urls=(server.url,), api_key="k", **options).target()
             await target.send(Call("/chat/completions", {}, stream=False))
             await target.close()
             return server.requests[0]
@@ -261,7 +261,7 @@ def test_a_conversation_is_made_once_and_its_failure_is_told(raw_server: Callabl
             writer.write(refused if making and not able else whole(made if making else done))
 
         async with raw_server(answer) as server:
-            target = Endpoint(urls=(server.url,), keeps_conversations=True).target()
+            target = EndpointSettings(urls=(server.url,), keeps_conversations=True).target()
             calls = [Call("/responses", {"conversation": "ours"}, stream=False, new_reply=ResponsesReply) for _ in range(2)]
             exchanges = [await target.send(call) for call in calls]
             await target.close()

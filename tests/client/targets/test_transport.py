@@ -17,10 +17,10 @@ from llmirage_client.targets.connection import HIGH_WATER_BYTES
 from llmirage_client.targets.transport import LeanTransport
 
 httpx2 = pytest.importorskip("httpx2")
-from llmirage_client.targets.transport_httpx2 import LeanTransport as LeanTransport2  # noqa: E402
+from llmirage_client.targets.transport_httpx2 import Httpx2LeanTransport  # noqa: E402
 
 MakeServer = Callable[..., Any]
-LIBRARIES = [pytest.param(httpx, LeanTransport, id="httpx"), pytest.param(httpx2, LeanTransport2, id="httpx2")]
+LIBRARIES = [pytest.param(httpx, LeanTransport, id="httpx"), pytest.param(httpx2, Httpx2LeanTransport, id="httpx2")]
 both = pytest.mark.parametrize(("library", "transport"), LIBRARIES)
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 

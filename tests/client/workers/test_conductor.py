@@ -14,7 +14,7 @@ from llmirage_client.measure.metrics import compute
 from llmirage_client.measure.record import BranchStats, Exchange, Record
 from llmirage_client.report.client_health import client_warnings
 from llmirage_client.report.records_file import RunClock, record_line
-from llmirage_client.targets.endpoint import Endpoint
+from llmirage_client.targets.endpoint import EndpointSettings
 from llmirage_client.workers import conductor as module
 from llmirage_client.workers.conductor import Conductor, WorkerFailure
 from llmirage_client.workers.crew import Clocks
@@ -93,7 +93,7 @@ def line(number: int, start_s: float, late_s: float = 0.0) -> bytes:
 
 def conduct(crew: Crew, options: RunOptions | None = None) -> tuple[Conductor, Written]:
     written = Written()
-    job = Job(FLOW, options or RunOptions(concurrency=2, seed=1), Endpoint(urls=("http://x",)))
+    job = Job(FLOW, options or RunOptions(concurrency=2, seed=1), EndpointSettings(urls=("http://x",)))
     return Conductor(crew, job, 2, written, time.monotonic(), ZERO_UNIX_S), written
 
 

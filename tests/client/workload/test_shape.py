@@ -18,7 +18,7 @@ from llmirage_client.workload.prefix_tree import PrefixTree, as_segment
 from llmirage_client.workload.prompts import PromptWriter
 from llmirage_client.workload.registry import load
 from llmirage_client.workload.session import Workload
-from llmirage_client.workload.shape import Shape, shape
+from llmirage_client.workload.shape import WorkloadShape, shape
 from llmirage_shared.prompt_encoder import PromptEncoder
 from llmirage_shared.tokens import load as load_tokenizer
 
@@ -26,7 +26,7 @@ DATA = Path(__file__).parents[2] / "data" / "evalscope"
 ENCODER = PromptEncoder(*load_tokenizer(None))
 
 
-def seen(workload: Workload, reply_tokens: int = 10, most: int = 10_000) -> Shape:
+def seen(workload: Workload, reply_tokens: int = 10, most: int = 10_000) -> WorkloadShape:
     return shape(workload, ENCODER, reply_tokens, most)
 
 

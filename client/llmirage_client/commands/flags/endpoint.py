@@ -12,7 +12,7 @@ import click
 from llmirage_client.commands.flags.sections import flag, together
 
 if TYPE_CHECKING:
-    from llmirage_client.targets.endpoint import Endpoint
+    from llmirage_client.targets.endpoint import EndpointSettings
     from llmirage_client.targets.spread import UrlStrategy
     from llmirage_client.workload.session import Workload
 
@@ -199,11 +199,11 @@ endpoint_flags = together(
 )
 
 
-def endpoint_of(settings: dict[str, Any]) -> Endpoint:
+def endpoint_of(settings: dict[str, Any]) -> EndpointSettings:
     """Raises click.UsageError for what cannot be an endpoint."""
     from llmirage_client.load.context_modes import ON_SERVER
     from llmirage_client.targets.address import normalise_url
-    from llmirage_client.targets.endpoint import Endpoint
+    from llmirage_client.targets.endpoint import EndpointSettings
     from llmirage_client.targets.tls import Tls
 
     try:
@@ -220,7 +220,7 @@ def endpoint_of(settings: dict[str, Any]) -> Endpoint:
         raise click.UsageError(
             f"--context-mode {settings['context_mode']} needs --url-strategy sticky: one server keeps the history"
         )
-    return Endpoint(
+    return EndpointSettings(
         urls=urls,
         api_key=settings["api_key"] or _key_of_environment(urls, settings["endpoint_type"] == "messages"),
         api=settings["endpoint_type"] or "chat",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from llmirage_client.measure.arrays import Floats
-from llmirage_client.measure.cluster_series import ClusterSeries
+from llmirage_client.measure.cluster_series import ClusterLevels
 from llmirage_client.report.html.blocks import charts, figure, paragraph
 from llmirage_client.report.html.charts import HALF, Axis, Bars, Series, bars, heat_strip, line
 from llmirage_client.report.html.page import Section
@@ -24,7 +24,7 @@ _KNOWN: dict[str, tuple[str, str, float | None]] = {
 }
 
 
-def cluster_section(series: ClusterSeries) -> Section:
+def cluster_section(series: ClusterLevels) -> Section:
     """A chart for each level that was ever above 0; where the time of steps went."""
     few = len(series.instances) <= _LINES
     names = sorted(series.levels, key=lambda n: list(_KNOWN).index(n) if n in _KNOWN else len(_KNOWN))
@@ -60,7 +60,7 @@ def _coarser(edges_s: Floats, levels: Floats) -> tuple[Floats, Floats]:
     return edges_s[cuts], np.divide(sums, whole, out=np.full(sums.shape, np.nan), where=whole > 0)
 
 
-def _lines(series: ClusterSeries, name: str) -> str:
+def _lines(series: ClusterLevels, name: str) -> str:
     title, unit, high = _about(name)
     edges_s, levels = _coarser(series.edges_s, series.levels[name])
     rows = [
@@ -72,7 +72,7 @@ def _lines(series: ClusterSeries, name: str) -> str:
     return line(rows, title=title, x=x, y=Axis("", unit, low=0.0, high=high))
 
 
-def _strip(series: ClusterSeries, name: str) -> str:
+def _strip(series: ClusterLevels, name: str) -> str:
     title, unit, high = _about(name)
     return heat_strip(
         series.instances,

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from llmirage_client.measure.arrays import Floats
 from llmirage_client.report.html.frame import (
+    RIGHT_PX,
     SMALL,
     LegendEntry,
     Plot,
@@ -63,7 +64,7 @@ def histogram(
     values = [v for _, v, _ in kept]
     share = scale(Axis("", "%", low=0, high=100), [], size.height - 40.0, 0.0, 2)
     left = 14.0 + max(text_width("100", TEXT_PX), text_width("10.0k", TEXT_PX))
-    right = size.width - 20.0
+    right = size.width - RIGHT_PX
     sx = scale(x, values, left, right, max(2, int((right - left) / 62.0)))
     marks = {} if several else dict(kept[0][0].marks)
     labels = _labels(marks, sx, left, right)

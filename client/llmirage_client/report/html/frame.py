@@ -13,6 +13,7 @@ from llmirage_client.report.html.svg import escape, join, line, px, rect, text, 
 
 COLORS = 7  # series take them in turn; the page's style sheet says what they are in its two themes
 TITLE_PX = 14.0
+RIGHT_PX = 20.0  # from the end of the x axis to the edge of the chart
 _LEGEND_ROW_PX = 18.0
 _X_TICK_EVERY_PX = 62.0
 _Y_TICK_EVERY_PX = 38.0
@@ -77,7 +78,7 @@ def chart(
     bottom = size.height - 40.0
     y_scale = scale(y, y_values, bottom, top, max(2, int((bottom - top) / _Y_TICK_EVERY_PX)))
     left = 14.0 + max((text_width(label, TEXT_PX) for _, label in y_scale.ticks), default=0.0)
-    right = size.width - 20.0
+    right = size.width - RIGHT_PX
     x_scale = scale(x, x_values, left, right, max(2, int((right - left) / _X_TICK_EVERY_PX)))
     plot = Plot(left, top, right, bottom)
     parts = [
@@ -147,7 +148,8 @@ def x_axis(laid: Scale, plot: Plot, labels: bool = True) -> str:
         at = laid.at(value)
         parts.append(line(at, plot.bottom, at, plot.bottom + 4.0, "g0"))
         if labels:
-            parts.append(text(label, at, plot.bottom + 17.0, anchor="middle"))
+            edge = plot.right + RIGHT_PX - text_width(label, TEXT_PX) / 2  # a wide label of the last tick stays inside
+            parts.append(text(label, min(at, edge), plot.bottom + 17.0, anchor="middle"))
     return join(parts)
 
 

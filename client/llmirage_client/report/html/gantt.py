@@ -7,7 +7,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llmirage_client.report.html.frame import WIDE, LegendEntry, Plot, Size, axis_title, empty, heading, svg, x_axis
+from llmirage_client.report.html.frame import (
+    RIGHT_PX,
+    WIDE,
+    LegendEntry,
+    Plot,
+    Size,
+    axis_title,
+    empty,
+    heading,
+    svg,
+    x_axis,
+)
 from llmirage_client.report.html.scale import TEXT_PX, Axis, Scale, scale
 from llmirage_client.report.html.svg import escape, join, line, path, px, shorten, text, text_width
 
@@ -80,7 +91,7 @@ def gantt(
     top += 20.0  # labels of the axis above the lanes too: a tall chart does not fit a screen
     headed = any(group.title for group in groups)
     bottom = top + _LANE_PX * len(lanes) + (_GROUP_PX * len(groups) if headed else 0.0)
-    plot = Plot(left, top, size.width - 20.0, bottom)
+    plot = Plot(left, top, size.width - RIGHT_PX, bottom)
     sx = scale(x, [np.array(times)], plot.left, plot.right, 14)
 
     parts = [head, *(line(sx.at(v), plot.top, sx.at(v), plot.bottom, "g") for v, _ in sx.ticks)]

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llmirage_client.measure.arrays import Floats
-from llmirage_client.report.html.frame import WIDE, Plot, Size, axis_title, empty, heading, hover, svg, x_axis
+from llmirage_client.report.html.frame import RIGHT_PX, WIDE, Plot, Size, axis_title, empty, heading, hover, svg, x_axis
 from llmirage_client.report.html.scale import TEXT_PX, Axis, figure, scale, with_unit
 from llmirage_client.report.html.svg import join, path, px, rect, shorten, text, text_width
 
@@ -48,7 +48,7 @@ def heat_strip(
     head, top = heading(title, size.width, ())
     top += 24.0
     row_px = 22.0 if len(names) <= 16 else 15.0
-    plot = Plot(14.0 + max(text_width(n, TEXT_PX) for n in names), top, size.width - 20.0, top + row_px * len(names))
+    plot = Plot(14.0 + max(text_width(n, TEXT_PX) for n in names), top, size.width - RIGHT_PX, top + row_px * len(names))
     whole = size.tall(plot.bottom + 40.0)
     sx = scale(Axis(x.title, x.unit, False, float(at[0]), float(at[-1])), [], plot.left, plot.right, 14)
     levels = np.clip(np.ceil((np.nan_to_num(cells, nan=low) - low) / (high - low) * LEVELS), 1, LEVELS).astype(int)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 
-from llmirage_client.measure.cluster_series import ClusterSeries
+from llmirage_client.measure.cluster_series import ClusterLevels
 from llmirage_client.measure.record import RunResult
 from llmirage_client.report.console import reading_notes
 from llmirage_client.report.html import sections, words
@@ -18,7 +18,7 @@ from llmirage_client.report.html.swimlane import swimlane
 
 def run_page(
     runs: Sequence[tuple[str, RunResult]],
-    clusters: Mapping[str, ClusterSeries] | None = None,
+    clusters: Mapping[str, ClusterLevels] | None = None,
     sweep: LoadSweep | None = None,
 ) -> str:
     """One HTML document. runs: name and result of each; the name matters only among several.
@@ -34,7 +34,7 @@ def run_page(
     return single_page(views[0], (clusters or {}).get(runs[0][0]))
 
 
-def single_page(view: RunView, cluster: ClusterSeries | None = None) -> str:
+def single_page(view: RunView, cluster: ClusterLevels | None = None) -> str:
     parts = [
         sections.distributions(view),
         sections.timeline(view),

@@ -6,7 +6,7 @@ import numpy as np
 
 from llmirage_client.measure.arrays import Floats
 from llmirage_client.measure.columns import BRANCH_MODES
-from llmirage_client.measure.groups import Group
+from llmirage_client.measure.groups import RequestGroup
 from llmirage_client.measure.request_metrics import chunk_gaps_ms
 from llmirage_client.report.html import over_time
 from llmirage_client.report.html.blocks import charts, figure, notes, paragraph, table
@@ -181,7 +181,7 @@ def groups(view: RunView) -> Section:
     return Section("Turns and branches", blocks, "Turn 0 is the first request of a conversation." if turns else "")
 
 
-def _cached_by_turn(turns: tuple[Group, ...], names: list[str]) -> str:
+def _cached_by_turn(turns: tuple[RequestGroup, ...], names: list[str]) -> str:
     hits = [np.nan if g.cached_pct is None else g.cached_pct for g in turns]
     if not np.isfinite(hits).any():
         return ""
@@ -189,7 +189,7 @@ def _cached_by_turn(turns: tuple[Group, ...], names: list[str]) -> str:
     return figure(bars(names, [Bars("cached", hits, 2)], title="Cache hits by turn", x="Turn", y=y))
 
 
-def _ttft_by_turn(turns: tuple[Group, ...], names: list[str]) -> str:
+def _ttft_by_turn(turns: tuple[RequestGroup, ...], names: list[str]) -> str:
     if not any(g.ttft_ms for g in turns):
         return ""
     x = np.array([g.key for g in turns], dtype=np.float64)
@@ -202,7 +202,7 @@ def _ttft_by_turn(turns: tuple[Group, ...], names: list[str]) -> str:
     )
 
 
-def _tokens_by_turn(turns: tuple[Group, ...], names: list[str]) -> str:
+def _tokens_by_turn(turns: tuple[RequestGroup, ...], names: list[str]) -> str:
     if not any(g.input_tokens for g in turns):
         return ""
     mean_in = [np.nan if g.input_tokens is None else g.input_tokens.avg for g in turns]
@@ -211,7 +211,7 @@ def _tokens_by_turn(turns: tuple[Group, ...], names: list[str]) -> str:
     return figure(bars(names, values, title="Tokens by turn, mean", x="Turn", y=Axis("Tokens")))
 
 
-def _row(name: str, g: Group) -> list[str]:
+def _row(name: str, g: RequestGroup) -> list[str]:
     return [
         name,
         count(g.ok),

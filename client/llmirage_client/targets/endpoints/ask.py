@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from llmirage_client.targets.reply import Reply
+from llmirage_client.targets.reply import ReplyReader
 
 
 @dataclass(slots=True, frozen=True)
@@ -47,7 +47,7 @@ class Endpoint(Protocol):
     headers: Mapping[str, str]
 
     @property
-    def new_reply(self) -> Callable[[], Reply]: ...
+    def new_reply(self) -> Callable[[], ReplyReader]: ...
 
     def items(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         """Chat messages that follow each other, as items of this API. One translation need not fit one message."""

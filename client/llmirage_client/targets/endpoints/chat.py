@@ -7,14 +7,14 @@ from typing import Any
 
 from llmirage_client.targets.chunk import ChunkModel
 from llmirage_client.targets.endpoints.ask import Ask
-from llmirage_client.targets.reply import Reply, TextModel, dicts, stated_error, text_of
+from llmirage_client.targets.reply import ReplyReader, TextModel, dicts, stated_error, text_of
 from llmirage_client.targets.wire_json import WireObject
 
 _REASONING_KEYS = ("reasoning_content", "reasoning")
 _CALL_TEXT = {"function": "arguments", "custom": "input"}  # what the model writes for each kind of tool call
 
 
-class ChatReply(Reply):
+class ChatReply(ReplyReader):
     """A reply of /chat/completions or /completions. Of several choices the first is kept; arrivals are those of all."""
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class ChatEndpoint:
 
     name = "chat"
     path = "/chat/completions"
-    new_reply: type[Reply] = ChatReply
+    new_reply: type[ReplyReader] = ChatReply
     translates = False
     knows_ignore_eos = True
     asks_for_usage = True

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from llmirage_client.targets.chunk import ChunkModel
-from llmirage_client.targets.reply import Reply, TextModel, dicts, kind_of, stated_error, text_of
+from llmirage_client.targets.reply import ReplyReader, TextModel, dicts, kind_of, stated_error, text_of
 
 _FINISH_REASONS = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_calls"}
 # Which key of a delta carries the model's words, and which key of its block they are collected under.
@@ -34,7 +34,7 @@ class _BlockModel:
         return piece
 
 
-class MessagesReply(Reply):
+class MessagesReply(ReplyReader):
     """items: one message of the blocks that came, thoughts included, since a turn within a chain of tools needs them."""
 
     def __init__(self) -> None:

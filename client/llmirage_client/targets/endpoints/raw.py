@@ -10,14 +10,14 @@ from llmirage_client.targets.endpoints.ask import Ask
 from llmirage_client.targets.endpoints.chat import ChatEndpoint, ChatReply
 from llmirage_client.targets.endpoints.messages_reply import MessagesReply
 from llmirage_client.targets.endpoints.responses_reply import ResponsesReply
-from llmirage_client.targets.reply import Reply, stated_error
+from llmirage_client.targets.reply import ReplyReader, stated_error
 from llmirage_client.targets.sse import split_events
 
 # Where APIs of other servers keep the text of a reply.
 _TEXT_KEYS = ("text", "generated_text", "output_text", "output", "response", "content", "token", "delta")
 
 
-class RawReply(Reply):
+class RawReply(ReplyReader):
     """What looks like a known API's reply is read as that. Of anything else each event counts as output, its text is what
     is found under a usual key, and the end of the bytes is the end of the reply.
     """
@@ -48,7 +48,7 @@ class RawReply(Reply):
         elif body:
             self._take(stamp_s, value, "server_error")
 
-    def _be(self, known: Reply) -> None:
+    def _be(self, known: ReplyReader) -> None:
         vars(self).update(vars(known))
 
     def _take(self, stamp_s: float, value: Any, error_type: str) -> None:
@@ -80,7 +80,7 @@ def _value(text: str) -> Any:
         return text
 
 
-def _known(value: Any) -> Reply | None:
+def _known(value: Any) -> ReplyReader | None:
     """A reader for the API whose reply, or event, this is."""
     if not isinstance(value, dict):
         return None

@@ -9,7 +9,7 @@ from typing import Any
 
 from llmirage_client.measure.record import RequestError
 from llmirage_client.targets.chunk import ESCAPED_BYTE
-from llmirage_client.targets.reply import Reply, TextModel, dicts, kind_of, stated_error, text_of
+from llmirage_client.targets.reply import ReplyReader, TextModel, dicts, kind_of, stated_error, text_of
 
 _OUTPUT_DELTAS = {"response.output_text.delta", "response.refusal.delta"}
 _REASONING_DELTAS = {"response.reasoning_text.delta", "response.reasoning_summary_text.delta"}
@@ -45,7 +45,7 @@ class DeltaModel:
         return text if whole else None
 
 
-class ResponsesReply(Reply):
+class ResponsesReply(ReplyReader):
     """items: the output as it came, for the input of the next turn."""
 
     def __init__(self) -> None:

@@ -26,7 +26,7 @@ BLOCK_TOKENS = 16
 
 
 @dataclass(slots=True, frozen=True)
-class _Row:
+class _ChatLine:
     line: int
     chat_id: int
     parent_chat_id: int
@@ -41,7 +41,7 @@ def load(path: str, *, block_size: int = BLOCK_TOKENS) -> Workload:
     """
     problems: list[Problem] = []
     stray = StrayKeys()
-    rows: dict[int, _Row] = {}
+    rows: dict[int, _ChatLine] = {}
     for line, value in read_json_lines(read_bytes(path), problems):
         check = Checker(line)
         fields = check.mapping(value, None)
@@ -61,7 +61,7 @@ def load(path: str, *, block_size: int = BLOCK_TOKENS) -> Workload:
     return scheduled(FORMAT.name, path, sessions, stray.notes())
 
 
-def _read(row: Mapping[str, Any], check: Checker, stray: StrayKeys, block_tokens: int) -> _Row | None:
+def _read(row: Mapping[str, Any], check: Checker, stray: StrayKeys, block_tokens: int) -> _ChatLine | None:
     stray.look(row, _KEYS, check)
     chat_id = check.integer(check.required(row, "chat_id"), "chat_id")
     parent = check.integer(row.get("parent_chat_id", _NO_PARENT), "parent_chat_id")
@@ -77,13 +77,13 @@ def _read(row: Mapping[str, Any], check: Checker, stray: StrayKeys, block_tokens
     turn = Turn(synthetic=synthetic, max_tokens=output_tokens, min_tokens=output_tokens, arrival_s=timestamp_s)
     if chat_id is None or parent is None or number is None:
         return None
-    return _Row(key, chat_id, parent, number, turn)
+    return _ChatLine(key, chat_id, parent, number, turn)
 
 
-def _conversations(rows: Mapping[int, _Row], problems: list[Problem]) -> dict[int, list[_Row]]:
+def _conversations(rows: Mapping[int, _ChatLine], problems: list[Problem]) -> dict[int, list[_ChatLine]]:
     """The rows by the chat_id of their conversation's first one; a parent that the file does not have ends the search."""
     root_of: dict[int, int] = {}
-    groups: dict[int, list[_Row]] = {}
+    groups: dict[int, list[_ChatLine]] = {}
     for row in rows.values():
         path = [row.chat_id]
         while path[-1] not in root_of and (parent := rows[path[-1]].parent_chat_id) in rows and parent != _NO_PARENT:
@@ -97,7 +97,7 @@ def _conversations(rows: Mapping[int, _Row], problems: list[Problem]) -> dict[in
     return groups
 
 
-def _cycle(rows: Mapping[int, _Row], chat_ids: Sequence[int]) -> Problem:
+def _cycle(rows: Mapping[int, _ChatLine], chat_ids: Sequence[int]) -> Problem:
     chain = " -> ".join(str(chat_id) for chat_id in (*chat_ids, chat_ids[0]))
     return Problem(f"the chats are each other's parents: {chain}", rows[chat_ids[0]].line, "parent_chat_id")
 

@@ -31,7 +31,7 @@ BLOCK_TOKENS = 512
 
 
 @dataclass(slots=True, frozen=True)
-class _Row:
+class _TraceLine:
     line: int
     mode: ContextMode
     turn: Turn
@@ -44,7 +44,7 @@ def load(path: str, *, block_size: int = BLOCK_TOKENS) -> Workload:
     """
     problems: list[Problem] = []
     stray = StrayKeys()
-    groups: dict[str | int, list[_Row]] = {}  # by session_id, or by line where there is none
+    groups: dict[str | int, list[_TraceLine]] = {}  # by session_id, or by line where there is none
     for line, value in read_json_lines(read_bytes(path), problems):
         check = Checker(line)
         row = check.mapping(value, None)
@@ -75,7 +75,7 @@ def load(path: str, *, block_size: int = BLOCK_TOKENS) -> Workload:
     return scheduled(FORMAT.name, path, sessions, stray.notes())
 
 
-def _mixed(session_id: str, first: _Row) -> str:
+def _mixed(session_id: str, first: _TraceLine) -> str:
     kinds = {
         "verbatim": "a payload",
         "isolated": "messages complete in themselves",
@@ -87,7 +87,7 @@ def _mixed(session_id: str, first: _Row) -> str:
     )
 
 
-def _read(row: Mapping[str, Any], check: Checker, block_tokens: int) -> _Row | None:
+def _read(row: Mapping[str, Any], check: Checker, block_tokens: int) -> _TraceLine | None:
     line = check.line or 0
     timing = read_timing(row, check)
     max_tokens = read_output_length(row, check)
@@ -133,7 +133,7 @@ def _read(row: Mapping[str, Any], check: Checker, block_tokens: int) -> _Row | N
             delay_s=timing.delay_s,
             arrival_s=timing.arrival_s,
         )
-    return _Row(line, mode, turn)
+    return _TraceLine(line, mode, turn)
 
 
 def _check_company(row: Mapping[str, Any], way: Way, check: Checker) -> None:

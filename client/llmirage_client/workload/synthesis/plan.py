@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from llmirage_client.workload.distributions import Distribution
-from llmirage_client.workload.synthesis.profile import Profile, Talk
+from llmirage_client.workload.synthesis.profile import ConversationProfile, Profile
 
 
 @dataclass(slots=True, frozen=True)
@@ -65,10 +65,10 @@ class Plan:
 
 def draw_plan(profile: Profile, seed: int) -> Plan:
     """The same profile and seed give the same plan."""
-    return _Planner(profile, seed).plan()
+    return _PlanBuilder(profile, seed).plan()
 
 
-class _Planner:
+class _PlanBuilder:
     def __init__(self, profile: Profile, seed: int) -> None:
         self._profile = profile
         self._seed = seed
@@ -138,7 +138,7 @@ class _Planner:
             self._conversations.append(PlannedConversation(name, turns))
         return names
 
-    def _turns(self, prefix: str, talk: Talk, name: str, shared: Sequence[Piece]) -> list[PlannedTurn]:
+    def _turns(self, prefix: str, talk: ConversationProfile, name: str, shared: Sequence[Piece]) -> list[PlannedTurn]:
         turns = []
         for number in range(self._count(f"{prefix}turns", talk.turns, 1)):
             which = "first_input" if number == 0 else "input"

@@ -18,7 +18,7 @@ PRESET_FOLDER = Path(__file__).parent / "presets"
 
 
 @dataclass(slots=True, frozen=True)
-class Talk:
+class ConversationProfile:
     """Of one kind of conversation: how many requests, tokens of the user messages and replies, waits."""
 
     turns: Distribution
@@ -51,7 +51,7 @@ class SubAgents:
     join_after: Distribution
     nested: float
     system_prompt_tokens: Distribution
-    talk: Talk
+    talk: ConversationProfile
 
 
 @dataclass(slots=True, frozen=True)
@@ -59,7 +59,7 @@ class Forks:
     share: float
     children: Distribution
     background: float
-    talk: Talk
+    talk: ConversationProfile
 
 
 @dataclass(slots=True, frozen=True)
@@ -70,7 +70,7 @@ class Profile:
     format: str
     conversations: int
     arrivals: ArrivalProcess
-    talk: Talk
+    talk: ConversationProfile
     system_prompt_tokens: Distribution
     system_prompt_variants: int
     shared_context: SharedContext
@@ -182,6 +182,6 @@ def _profile(name: str, read: Reader) -> Profile:
     )
 
 
-def _talk(prefix: str, read: Reader) -> Talk:
+def _talk(prefix: str, read: Reader) -> ConversationProfile:
     names = ("turns", "first_input", "input", "output", "wait_s")
-    return Talk(*(read.distribution(f"{prefix}{name}") for name in names))
+    return ConversationProfile(*(read.distribution(f"{prefix}{name}") for name in names))

@@ -23,7 +23,7 @@ def as_messages(plan: Plan, text: SyntheticText, exact_replies: bool) -> Workloa
 
     exact_replies: the turns' `extra` asks for as many tokens as max_tokens allows.
     """
-    writer = _Writer(text)
+    writer = _MessageWriter(text)
     sessions = {c.name: _message_session(c, writer, exact_replies) for c in plan.conversations}
     return Workload(FORMAT_NAME, FORMAT_NAME, sessions, _roots(sessions))
 
@@ -42,7 +42,7 @@ def _roots(sessions: Mapping[str, Session]) -> tuple[str, ...]:
     return tuple(name for name in sessions if name not in children)
 
 
-def _message_session(conversation: PlannedConversation, writer: _Writer, exact_replies: bool) -> Session:
+def _message_session(conversation: PlannedConversation, writer: _MessageWriter, exact_replies: bool) -> Session:
     turns = []
     count = len(conversation.turns)
     for index, planned in enumerate(conversation.turns):
@@ -69,7 +69,7 @@ def _branches(name: str, index: int, turns: int, planned: PlannedTurn) -> tuple[
     return branches_of(f"{name}:{index}", index, turns, forks, spawns)
 
 
-class _Writer:
+class _MessageWriter:
     def __init__(self, text: SyntheticText) -> None:
         self._text = text
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from llmirage_client.workload.distributions import Distribution
 from llmirage_client.workload.synthesis.plan import Plan
-from llmirage_client.workload.synthesis.profile import Profile, Talk
+from llmirage_client.workload.synthesis.profile import ConversationProfile, Profile
 
 _SAMPLES = 100_000
 
@@ -80,7 +80,7 @@ def _distributions(profile: Profile) -> Mapping[str, Distribution]:
     }
 
 
-def _talk(prefix: str, talk: Talk) -> dict[str, Distribution]:
+def _talk(prefix: str, talk: ConversationProfile) -> dict[str, Distribution]:
     return {
         f"{prefix}turns": talk.turns,
         f"{prefix}first_input": talk.first_input,

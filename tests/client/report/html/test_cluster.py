@@ -11,16 +11,16 @@ from drawn import Document, svgs
 from made_runs import family, run
 
 from llmirage_client.cli import main
-from llmirage_client.measure.cluster_series import CLUSTER_FILE, ClusterSeries, ClusterSeriesError, read_cluster_series
+from llmirage_client.measure.cluster_series import CLUSTER_FILE, ClusterLevels, ClusterSeriesError, read_cluster_series
 from llmirage_client.report.files import write_artifacts
 from llmirage_client.report.html.cluster import _coarser, cluster_section
 
 
-def series(instances: int, stretches: int = 50) -> ClusterSeries:
+def series(instances: int, stretches: int = 50) -> ClusterLevels:
     rng = np.random.default_rng(0)
     kv = rng.random((instances, stretches)) * 100
     kv[0, 0] = np.nan
-    return ClusterSeries(
+    return ClusterLevels(
         tuple(f"instance {i}" for i in range(instances)),
         np.arange(stretches + 1.0),
         {"own_name": kv, "kv_used_pct": kv, "running": np.round(kv)},
@@ -79,7 +79,7 @@ def test_known_levels_come_first_and_have_their_words() -> None:
 
 def test_a_level_that_was_never_above_0_is_a_word_instead_of_a_chart() -> None:
     levels = {"running": np.ones((1, 2)), "preemptions": np.zeros((1, 2)), "waiting": np.full((1, 2), np.nan)}
-    blocks = "".join(cluster_section(ClusterSeries(("i",), np.arange(3.0), levels)).blocks)
+    blocks = "".join(cluster_section(ClusterLevels(("i",), np.arange(3.0), levels)).blocks)
     assert [d.root.attrib["aria-label"] for d in svgs(blocks)] == ["Batch size"]
     assert "0 on every instance all the time: preemptions." in blocks
 

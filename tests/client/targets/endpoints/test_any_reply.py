@@ -13,7 +13,7 @@ from llmirage_client.targets.endpoints.chat import ChatReply
 from llmirage_client.targets.endpoints.messages_reply import MessagesReply
 from llmirage_client.targets.endpoints.raw import RawReply
 from llmirage_client.targets.endpoints.responses_reply import ResponsesReply
-from llmirage_client.targets.reply import Reply
+from llmirage_client.targets.reply import ReplyReader
 
 KEYS = st.sampled_from([
     "type", "choices", "delta", "message", "content", "text", "index", "finish_reason", "usage", "tool_calls", "function",
@@ -39,7 +39,7 @@ EVENTS = st.dictionaries(KEYS, VALUES, max_size=6)
 @pytest.mark.parametrize("reader", [ChatReply, ResponsesReply, MessagesReply, RawReply])
 @settings(max_examples=100)
 @given(events=st.lists(EVENTS, max_size=4), body=EVENTS)
-def test_no_reply_breaks_its_reader(reader: type[Reply], events: list[Any], body: Any) -> None:
+def test_no_reply_breaks_its_reader(reader: type[ReplyReader], events: list[Any], body: Any) -> None:
     streamed = reader()
     streamed.read_stream([(float(i), b"data: " + json.dumps(event).encode() + b"\n\n") for i, event in enumerate(events)])
     whole = reader()
