@@ -1,145 +1,30 @@
-"""Draws engine plans: clusters with little memory, and requests that fight for it. What is drawn is kept as a file."""
+"""Draws engine plans, group by group. What is drawn is kept as a file."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
+from draw_requests import (
+    DRAFT,
+    ENGINES,
+    HYBRID,
+    LLAMA,
+    MIXTURE,
+    ROUTERS,
+    RULES,
+    WINDOWS,
+    conversations,
+    crowd,
+    dressed,
+    events,
+    limits,
+    longest,
+    moments,
+    plan,
+)
 from stored import Row
-
-LLAMA = {"model": "meta-llama/Llama-3.1-8B", "gpu": "h100_sxm"}
-WINDOWS = {"model": "openai/gpt-oss-20b", "gpu": "h100_sxm"}  # of 128 tokens, in every other layer
-MIXTURE = {"model": "Qwen/Qwen3-30B-A3B", "gpu": "h100_sxm"}  # of experts
-HYBRID = {"model": "Qwen/Qwen3.5-35B-A3B", "gpu": "h100_sxm"}  # with linear attention
-DRAFT = {"draft_model": "meta-llama/Llama-3.2-1B"}
-ROUTERS = ("round_robin", "random", "least_loaded", "power_of_two", "session", "prefix", "kv_aware")
-ENGINES = ("vllm", "sglang", "trtllm")
-PAGES = {"vllm": (1, 3, 16), "sglang": (1, 1, 4), "trtllm": (4, 8, 16)}
-
-RULES: dict[str, dict[str, Any]] = {
-    "vllm": {"scheduler": "vllm"},
-    "vllm_priority": {"scheduler": "vllm", "schedule_policy": "priority"},
-    "vllm_long": {"scheduler": "vllm", "long_prefill_token_threshold": 24},
-    "sglang": {"scheduler": "sglang"},
-    "sglang_lpm": {"scheduler": "sglang", "schedule_policy": "lpm"},
-    "sglang_mixed": {"scheduler": "sglang", "enable_mixed_chunk": True},
-    "sglang_few": {"scheduler": "sglang", "max_prefill_tokens": 60, "schedule_conservativeness": 0.2},
-    "trtllm": {"scheduler": "trtllm"},
-    "trtllm_most": {"scheduler": "trtllm", "capacity_scheduler_policy": "max_utilization"},
-}
-
-
-# --- limits ------------------------------------------------------------------------------------------------------------
-
-
-def limits(rng: Random, rules: dict[str, Any], *, drafts: int = 0, roomy: bool = False) -> dict[str, Any]:
-    """Of a scheduler: little memory (or four times as much), small batches."""
-    scheduler = rules["scheduler"]
-    page = rng.choice(PAGES[scheduler])
-    seqs = rng.choice([2, 4, 6, 16, 16])
-    kv_tokens = rng.choice([160, 240, 400]) * (4 if roomy else 1)
-    chunked = rng.random() < 0.75
-    least = max(seqs * (1 + drafts), page, 1 + drafts)
-    room = rng.choice([0, 8, 30, 100]) if chunked else rng.choice([100, 300])
-    return {
-        "kv_tokens": kv_tokens,
-        "page_size": page,
-        "max_num_seqs": seqs,
-        "max_num_batched_tokens": least + room,
-        "enable_chunked_prefill": chunked,
-        "enable_prefix_caching": rng.random() < 0.75,
-        "max_model_len": None,
-        **rules,
-    }
-
-
-def longest(bounds: dict[str, Any]) -> int:
-    """Prompt and output tokens that such a scheduler can ever finish."""
-    tokens = bounds["kv_tokens"] // bounds["page_size"] * bounds["page_size"]
-    whole = not bounds["enable_chunked_prefill"] and bounds["scheduler"] != "sglang"
-    return min(tokens, bounds["max_num_batched_tokens"]) if whole else tokens
-
-
-# --- requests ----------------------------------------------------------------------------------------------------------
-
-
-def moments(rng: Random, count: int, gap_s: float) -> list[float]:
-    """When so many requests come: at once, in waves, or one after the other."""
-    match rng.choice(["burst", "waves", "spread", "spread"]):
-        case "burst":
-            times = [0.0 if rng.random() < 0.8 else rng.random() * gap_s * count for _ in range(count)]
-        case "waves":
-            times = [rng.randrange(3) * gap_s * count / 2 for _ in range(count)]
-        case _:
-            times = [rng.random() * gap_s * count for _ in range(count)]
-    return sorted(round(time_s, 4) for time_s in times)
-
-
-def crowd(rng: Random, room: int, gap_s: float = 0.006, few: int = 14, many: int = 36) -> list[Row]:
-    """Requests that share beginnings, or do not: short prompts with long answers, long prompts with short ones."""
-    long_answers = rng.random() < 0.5
-    asks = []
-    for number, at_s in enumerate(moments(rng, rng.randint(few, many), gap_s)):
-        shared = rng.choice([0, 0, 15, 16, 40])
-        own = rng.randint(1, 25) if long_answers else rng.choice([1, 20, 60, 90])
-        out = rng.randint(15, 60) if long_answers else rng.choice([1, 1, 2, 8, 30])
-        if shared + own + out > room and rng.random() < 0.9:  # else it is refused
-            shared, own, out = 0, max(min(own, room // 2), 1), max(min(out, room // 2 - 1), 1)
-        prompt = [[rng.randrange(3), shared], [100 + number, own]] if shared else [[100 + number, own]]
-        asks.append({"at": at_s, "in": prompt, "out": out})
-    return asks
-
-
-def conversations(rng: Random, room: int, gap_s: float = 0.05) -> list[Row]:
-    """Turns that go on where the last one ended; some conversations begin alike."""
-    turns: list[tuple[float, int]] = []
-    for talk in range(rng.randint(4, 9)):
-        at_s = rng.random() * 0.2
-        for _ in range(rng.randint(1, 5)):
-            turns.append((round(at_s, 4), talk))
-            at_s += gap_s * (0.5 + rng.random())
-    heads = [[rng.randrange(2), rng.choice([8, 16, 33])] for _ in range(9)]
-    context: dict[int, list[list[int]]] = {}
-    asks = []
-    for number, (at_s, talk) in enumerate(sorted(turns)):
-        prompt = [*context.get(talk, [heads[talk]]), [100 + number, rng.randint(1, 20)]]
-        out = rng.randint(1, 25)
-        if sum(tokens for _, tokens in prompt) + out > room:
-            prompt, out = [[100 + number, max(min(20, room // 2), 1)]], max(min(out, room // 2 - 1), 1)
-        context[talk] = [*prompt, [10_000 + number, out]]
-        asks.append({"at": at_s, "in": prompt, "out": out, "key": f"talk {talk}"})
-    return asks
-
-
-def dressed(rng: Random, asks: list[Row], rules: dict[str, Any], cancels: float = 0.12) -> list[Row]:
-    """With priorities, allowances, cancellations and times at the door."""
-    for ask in asks:
-        if rules.get("schedule_policy") == "priority" and rng.random() < 0.7:
-            ask["priority"] = rng.randint(-1, 2)
-        if rng.random() < 0.15:
-            ask["max"] = ask["out"] + rng.choice([5, 60, 4000])
-        if rng.random() < cancels:
-            ask["cancel"] = round(ask["at"] + rng.choice([0.0, 0.004, 0.03, 0.12, 0.4]), 4)
-        if rng.random() < 0.05:
-            ask["age"] = rng.choice([0.002, 0.02])
-    return asks
-
-
-def some_looks(rng: Random) -> list[float]:
-    return sorted(round(rng.random() * 0.8, 4) for _ in range(rng.randint(0, 3)))
-
-
-def plan(rng: Random, settings: dict[str, Any], bounds: dict[str, Any], asks: list[Row], **more: Any) -> Row:
-    row = {"cluster": {"instances": 1, "seed": rng.randrange(5), **settings}, "limits": bounds, "requests": asks, **more}
-    if looks := some_looks(rng):
-        row["looks"] = looks
-    if rng.random() < 0.08:
-        row["clear"] = [round(rng.random() * 0.4, 4)]
-    if rng.random() < 0.3:
-        row["front_end_s"] = rng.choice([0.0, 0.003])
-    return row
-
 
 # --- groups ------------------------------------------------------------------------------------------------------------
 
@@ -183,6 +68,58 @@ def starved(rules: dict[str, Any]) -> Callable[[Random], Row]:
     return draw
 
 
+def tight(rng: Random) -> Row:
+    """Priorities, prompts in many chunks, hardly a token to spare in a step: who gives way leaves tokens to others."""
+    rules = RULES[rng.choice(["vllm_priority", "vllm_priority", "vllm_priority", "trtllm_most"])]
+    page = rng.choice([1, 4])
+    seqs = rng.choice([6, 10, 16])
+    bounds = limits(rng, rules) | {"max_num_seqs": seqs, "page_size": page, "enable_chunked_prefill": True}
+    bounds |= {"kv_tokens": rng.choice([200, 280]), "max_num_batched_tokens": max(seqs + rng.randint(0, 3), page)}
+    asks = []
+    for number, at_s in enumerate(moments(rng, rng.randint(16, 30), rng.choice([0.005, 0.015]))):
+        if rng.random() < 0.5:
+            own, out, priority = rng.randint(40, 100), rng.randint(1, 10), rng.randint(0, 1)
+        else:
+            own, out, priority = rng.randint(2, 10), rng.randint(20, 80), rng.randint(0, 5)
+        asks.append({"at": at_s, "in": [[100 + number, own]], "out": out, "priority": priority})
+    return plan(rng, {**LLAMA, "engine": rules["scheduler"]}, bounds, dressed(rng, asks, {}))
+
+
+def queued_heads(rng: Random) -> Row:
+    """Many wait whose prompts begin alike, cached or not yet."""
+    rules = RULES[rng.choice(["sglang_lpm", "sglang_lpm", "sglang_lpm", "trtllm", "trtllm_most", "vllm"])]
+    bounds = limits(rng, rules, roomy=True) | {"enable_prefix_caching": True, "max_num_seqs": rng.choice([1, 2, 3, 5])}
+    bounds |= {"enable_chunked_prefill": True, "max_num_batched_tokens": rng.choice([40, 200, 400])}
+    heads = [rng.choice([31, 32, 40, 64]) for _ in range(rng.randint(3, 12))]
+    asks = []
+    for number, at_s in enumerate(moments(rng, rng.randint(14, 30), 0.004)):
+        head = rng.randrange(len(heads))
+        asks.append({"at": at_s, "in": [[head, heads[head]], [100 + number, rng.randint(1, 20)]], "out": rng.randint(1, 20)})
+    settings: dict[str, Any] = {**LLAMA, "engine": rules["scheduler"]}
+    if rng.random() < 0.3:
+        settings |= {"instances": 2, "router": rng.choice(ROUTERS)}
+    return plan(rng, settings, bounds, dressed(rng, asks, rules))
+
+
+def reserving(rng: Random) -> Row:
+    """SGLang and TensorRT-LLM reserve memory for long answers, of which many end early or are allowed far more."""
+    rules = RULES[rng.choice(["sglang", "sglang", "sglang_mixed", "sglang_lpm", "trtllm"])]
+    bounds = limits(rng, rules) | {"kv_tokens": rng.choice([600, 1200, 2400]), "max_num_seqs": 16}
+    bounds["max_num_batched_tokens"] = max(bounds["max_num_batched_tokens"], 64)
+    if rules["scheduler"] == "sglang":
+        bounds["schedule_conservativeness"] = rng.choice([0.3, 1.0, 1.4])
+        bounds["max_prefill_tokens"] = rng.choice([16384, 64, 100])
+    asks = []
+    for number, at_s in enumerate(moments(rng, rng.randint(12, 30), rng.choice([0.01, 0.1]))):
+        own = rng.choice([5, 32, 64, 100])
+        out = rng.choice([5, 60, 200, 400])
+        ask = {"at": at_s, "in": [[100 + number, own]], "out": min(out, longest(bounds) - own)}
+        if rng.random() < 0.4:
+            ask["max"] = ask["out"] + rng.choice([100, 300, 5000])
+        asks.append(ask)
+    return plan(rng, {**LLAMA, "engine": rules["scheduler"]}, bounds, dressed(rng, asks, {}))
+
+
 def steady(rng: Random) -> Row:
     """Long answers, few changes: batches that run for hundreds of steps."""
     rules = RULES[rng.choice(sorted(RULES))]
@@ -203,6 +140,41 @@ def steady(rng: Random) -> Row:
     return row
 
 
+def mirrored(rng: Random) -> Row:
+    """Equal instances with equal work, whose steps end together; users who go on, or give up, when another is served."""
+    rules = RULES[rng.choice(sorted(RULES))]
+    bounds = limits(rng, rules, roomy=rng.random() < 0.6)
+    bounds["max_num_batched_tokens"] = max(bounds["max_num_batched_tokens"], 24)
+    count = rng.choice([1, 2, 2, 3])
+    asks: list[Row] = []
+    for wave in range(rng.randint(2, 5)):  # the same for every instance, but that the very first is over before all others
+        own = rng.choice([1, 12, 20])
+        out = rng.choice([30, 40, 80]) if wave else rng.choice([3, 10, 20])
+        asks += [
+            {"at": 0.0, "in": [[100 + len(asks) + i, own]], "out": out + 10 * (not wave and i > 0)} for i in range(count)
+        ]
+    if count > 1:
+        for number in rng.sample([i for i in range(len(asks)) if i % count], rng.randint(0, 2)):
+            asks[number]["cancel_with"] = 0  # at the very end of a step that is not theirs
+    first = len(asks)
+    for number in range(first, first + rng.randint(3, 16)):
+        gap_s = rng.choice([0.0, 0.0, 0.0, 0.005])
+        out = rng.choice([1, 7, 20, 60])
+        asks.append({"after": [rng.randrange(number), gap_s], "in": [[100 + number, rng.choice([1, 12])]], "out": out})
+    for number, ask in enumerate(asks):
+        if rng.random() < 0.15:
+            ask.setdefault("cancel_with", rng.randrange(len(asks)))
+        if rules.get("schedule_policy") == "priority":
+            ask["priority"] = rng.randint(0, 2)
+        if ask.get("cancel_with") == number:
+            del ask["cancel_with"]
+    settings = {**LLAMA, "engine": rules["scheduler"], "instances": count, "router": "round_robin"}
+    row = plan(rng, settings, bounds, asks, looks_with=rng.sample(range(len(asks)), 2))
+    if rng.random() < 0.8:
+        row["front_end_s"] = 0.0
+    return row
+
+
 def routed(rng: Random) -> Row:
     """Conversations over several instances, by every router."""
     rules = RULES[rng.choice(sorted(RULES))]
@@ -211,17 +183,6 @@ def routed(rng: Random) -> Row:
     settings = {**LLAMA, "engine": rules["scheduler"], "instances": rng.randint(2, 4), "router": router}
     asks = conversations(rng, longest(bounds)) if rng.random() < 0.7 else crowd(rng, longest(bounds))
     return plan(rng, settings, bounds, dressed(rng, asks, rules))
-
-
-def events(rng: Random, instances: int) -> list[Row]:
-    drawn = []
-    for _ in range(rng.randint(1, 4)):
-        event: Row = {"at_s": round(rng.random() * 0.3, 4), "action": rng.choice(["crash", "crash", "stop", "start"])}
-        event["instance"] = rng.randrange(instances)
-        if event["action"] == "crash" and rng.random() < 0.7:
-            event["restart_after_s"] = rng.choice([0.0, 0.05, 0.2])
-        drawn.append(event)
-    return drawn
 
 
 def living(rng: Random) -> Row:
@@ -415,7 +376,11 @@ def configured(rng: Random) -> Row:
 GROUPS: dict[str, tuple[Callable[[Random], Row], int]] = {
     **{name: (of_rules(rules), 16) for name, rules in RULES.items()},
     **{f"{name}_starved": (starved(rules), 8) for name, rules in RULES.items()},
+    "tight": (tight, 30),
+    "queued_heads": (queued_heads, 20),
+    "reserving": (reserving, 24),
     "steady": (steady, 24),
+    "mirrored": (mirrored, 24),
     "windows_vllm": (of_rules(RULES["vllm"], WINDOWS), 6),
     "windows_sglang": (of_rules(RULES["sglang_lpm"], WINDOWS), 6),
     "windows_trtllm": (of_rules(RULES["trtllm_most"], WINDOWS), 6),
@@ -431,10 +396,3 @@ GROUPS: dict[str, tuple[Callable[[Random], Row], int]] = {
     "mixed": (mixed, 8),
     "configured": (configured, 10),
 }
-
-
-def drawn() -> Iterator[Row]:
-    """Every engine plan."""
-    for group, (draw, count) in GROUPS.items():
-        for number in range(count):
-            yield {"name": f"{group}-{number}", **draw(Random(f"{group} {number}"))}

@@ -1,26 +1,18 @@
-"""Carries plans out: the one module of the golden files that knows the product. A rewrite may change it, nothing else here.
+"""Carries plans out. With play_engines.py all that the golden files know of the product: a rewrite may change these alone.
 
-What it enters the product by:
-
-- engine plans: `ClusterConfig` -> `plan` -> `build`, and of the cluster `submit`, `cancel`, `clear_cache`, `advance`,
-  `advance_to_next`, `next_event_time`, `snapshot`, `transfers`; of a request its fields, and its `spans` where single
-  tokens are not told;
-- run plans: `RunOptions`, `Session` and its kin, the loaders of workload files; the runner on asyncio over a cluster
-  (`tasks`), and `simulate`, which chooses its own way (`default`, and `protocol` with the server's API in between);
-- script plans: `Runner` with a `Target` of our own, on a loop of virtual time.
-
-Ways of an engine plan: `per_sequence` follows every sequence through every step and takes one step end at a time; `default`
-is what simulations build and drive, which runs through steady batches in one go where its rules allow it.
+- Engine plans: see play_engines.py.
+- Run plans: `RunOptions`, `Session` and its kin, the loaders of workload files; the runner on asyncio over a cluster
+  (`tasks`), and `simulate`, which chooses its own way (`default`, and `protocol` with the server's API in between).
+- Script plans: `Runner` with a `Target` of our own, on a loop of virtual time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import math
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import groupby
@@ -28,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from play_engines import cluster_of, config_of, ids_of, play_engine
 from stored import Row, packed
 
 from llmirage_client.load.options import RunOptions
@@ -43,12 +36,8 @@ from llmirage_client.targets.target import Call
 from llmirage_client.targets.wire_json import encode_body
 from llmirage_client.workload.registry import load
 from llmirage_client.workload.session import Branch, Round, Session, SyntheticUser, ThinkTime, TokenSpec, Turn, Workload
-from llmirage_server.cluster.cluster import Cluster
-from llmirage_server.cluster.instances.compressed import CompressedInstance
-from llmirage_server.cluster.request import Request, StepEnd
-from llmirage_server.config import ClusterConfig, EventConfig, KvTransferConfig, PoolConfig
-from llmirage_server.config.assembly import build, kv_link
-from llmirage_server.config.planning import ServedPool, plan
+from llmirage_server.config import ClusterConfig
+from llmirage_server.config.planning import plan
 from llmirage_shared import virtual_time
 from llmirage_shared.virtual_time import StandstillError, VirtualDeadlockError
 
@@ -64,162 +53,6 @@ def ways_of(family: str, name: str) -> dict[str, Callable[[Row], Row]]:
     play = {"engine": play_engine, "run": play_run, "script": play_script}[family]
     api = name.startswith("protocol")  # the plans that have to come out the same through the server's API, too
     return {way: partial(play, way=way) for way in WAYS[family] if way != "protocol" or api}
-
-
-# --- clusters ----------------------------------------------------------------------------------------------------------
-
-
-def config_of(settings: Mapping[str, Any]) -> ClusterConfig:
-    """From settings by the names of a cluster file."""
-    given = dict(settings)
-    pools = tuple(PoolConfig(**pool) for pool in given.pop("pools", ()))
-    events = tuple(EventConfig(**event) for event in given.pop("events", ()))
-    transfer = given.pop("kv_transfer", None)
-    return ClusterConfig(**given, pools=pools, events=events, kv_transfer=transfer and KvTransferConfig(**transfer))
-
-
-def cluster_of(
-    settings: Mapping[str, Any],
-    per_sequence: bool,
-    limits: Mapping[str, Any] | None = None,
-    link: Mapping[str, Any] | None = None,
-    front_end_s: float | None = None,
-) -> Cluster:
-    """limits, link: of all schedulers and of the KV link, where they are other than what follows from the settings."""
-    config = config_of(settings)
-    pools = [_changed(pool, limits or {}, front_end_s) for pool in plan(config)]
-    kv = kv_link(config, pools)
-    return build(config, pools, kv and replace(kv, **link or {}), compressed=not per_sequence)
-
-
-def _changed(pool: ServedPool, limits: Mapping[str, Any], front_end_s: float | None) -> ServedPool:
-    deployment = pool.deployment
-    if front_end_s is not None:
-        deployment = replace(deployment, engine=replace(deployment.engine, front_end_ms=front_end_s * 1e3))
-    return replace(pool, limits=replace(pool.limits, **limits), deployment=deployment)
-
-
-def is_fast(row: Row) -> bool:
-    """Whether some instance of an engine plan, played by default, runs through steady batches in one go."""
-    return any(isinstance(each, CompressedInstance) for each in _cluster(row, False)._instances)
-
-
-# --- engine plans ------------------------------------------------------------------------------------------------------
-
-
-def play_engine(row: Row, way: str) -> Row:
-    """Submits and cancels as the plan says, looks at the cluster now and then, and lets it finish."""
-    per_sequence = way == "per_sequence"
-    cluster = _cluster(row, per_sequence)
-    requests = [_request(number, ask) for number, ask in enumerate(row["requests"])]
-    times: dict[int, list[float]] = {request.id: [] for request in requests}
-    refused: set[int] = set()
-    over: dict[int, None] = {}  # in the order in which the caller is told
-    looks: list[Any] = []
-
-    def note(ends: Iterable[StepEnd]) -> None:
-        for end in ends:
-            for request in end.emitted:
-                known = times[request.id]
-                told = len(known) + sum(last - first + 1 for _, first, last in request.spans)
-                if told < request.produced:
-                    known += [end.time_s] * (request.produced - told)
-                if request.failed or request.produced == request.output_tokens:
-                    over.pop(request.id, None)  # several steps may end at one moment, and bring it further tokens
-                    over[request.id] = None
-
-    def run(to: float) -> None:
-        while (next_s := cluster.next_event_time()) <= to and next_s < math.inf:
-            note(cluster.advance(next_s, 1) if per_sequence else cluster.advance_to_next(to))
-        if to < math.inf:
-            note(cluster.advance(to))
-
-    for at_s, what, number in _moments(row):
-        run(at_s)
-        if what == "look":
-            looks.append([[s.running, s.waiting, s.kv_used_tokens, s.cached_tokens, s.state] for s in cluster.snapshot()])
-        elif what == "clear":
-            cluster.clear_cache(at_s)
-        elif what == "cancel":
-            cluster.cancel(requests[number], at_s)
-        else:
-            try:
-                cluster.submit(requests[number], at_s)
-            except ValueError:
-                refused.add(number)
-    run(math.inf)
-    for request in requests:
-        for ends_s, first, last in request.spans:
-            times[request.id] += ends_s[first : last + 1]
-    return {
-        "name": row["name"],
-        "requests": [_told(request, sorted(times[request.id]), request.id in refused) for request in requests],
-        "over": list(over),
-        "looks": looks,
-        "counters": [_counters(state) for state in cluster.snapshot()],
-        "transfers": [cluster.transfers.done, cluster.transfers.tokens, cluster.transfers.bytes],
-    }
-
-
-def _cluster(row: Row, per_sequence: bool) -> Cluster:
-    return cluster_of(row["cluster"], per_sequence, row.get("limits"), row.get("link"), row.get("front_end_s"))
-
-
-def _moments(row: Row) -> list[tuple[float, str, int]]:
-    """What the caller does when; of one moment, in the order of the requests, and looks first."""
-    moments = [(at_s, -1, "look") for at_s in row.get("looks", ())]
-    moments += [(at_s, -1, "clear") for at_s in row.get("clear", ())]
-    for number, ask in enumerate(row["requests"]):
-        moments.append((ask["at"], number, "submit"))
-        if "cancel" in ask:
-            moments.append((ask["cancel"], number, "cancel"))
-    order = {"look": 0, "clear": 1, "submit": 2, "cancel": 3}
-    moments.sort(key=lambda moment: (moment[0], moment[1], order[moment[2]]))
-    return [(at_s, what, number) for at_s, number, what in moments]
-
-
-def ids_of(stretches: Iterable[tuple[int, int]]) -> np.ndarray:
-    """Token ids: (number, tokens) is the beginning of the stretch of that number, which is like no other."""
-    pieces = [np.arange(number * 10_000, number * 10_000 + tokens, dtype=np.int32) for number, tokens in stretches]
-    return np.concatenate(pieces)
-
-
-def _request(number: int, ask: Row) -> Request:
-    output = ids_of([(10_000 + number, ask["out"])])
-    request = Request(
-        number, ids_of(ask["in"]), output, ask.get("key"), ask.get("model"), ask.get("priority", 0), ask.get("max", 0)
-    )
-    request.age_s = ask.get("age", 0.0)
-    return request
-
-
-def _told(request: Request, times_s: list[float], refused: bool) -> Row:
-    finished = request.produced == request.output_tokens
-    assert not finished or (times_s[0], times_s[-1]) == (request.first_token_s, request.finished_s)
-    assert len(times_s) == request.produced
-    state = "refused" if refused else "cancelled" if request.cancelled else "failed" if request.failed else "ok"
-    assert finished == (state == "ok")
-    return {
-        "id": request.id,
-        "state": state,
-        "instance": request.instance,
-        "cached": request.cached_tokens,
-        "preempted": request.preemptions,
-        "admitted_s": None if math.isnan(request.admitted_s) else request.admitted_s,
-        "times_s": packed(times_s),
-    }
-
-
-def _counters(state: Any) -> Row:
-    counters = {
-        "hits": state.prefix_hit_tokens,
-        "queries": state.prefix_query_tokens,
-        "preemptions": state.preemptions,
-        "cached": state.cached_tokens,
-        "used": state.kv_used_tokens,
-        "state": state.state,
-    }
-    return counters | {tier.name: [v for v in asdict(tier).values() if not isinstance(v, str)] for tier in state.tiers}
 
 
 # --- run plans ---------------------------------------------------------------------------------------------------------

@@ -13,8 +13,9 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from random import Random
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -23,7 +24,8 @@ import draw_engines
 import draw_runs
 import stored
 from commands import COMMANDS, play_command
-from play import is_fast, ways_of
+from play import ways_of
+from play_engines import is_fast
 from stored import OUTCOMES, PLANS, Row, differences, group_of, read, unpacked, write
 
 
@@ -45,9 +47,16 @@ def main() -> None:
 
 
 def draw() -> None:
-    write(PLANS["engine"], draw_engines.drawn())
-    write(PLANS["run"], draw_runs.drawn(draw_runs.RUN_GROUPS))
-    write(PLANS["script"], draw_runs.drawn(draw_runs.SCRIPT_GROUPS))
+    write(PLANS["engine"], drawn(draw_engines.GROUPS))
+    write(PLANS["run"], drawn(draw_runs.RUN_GROUPS))
+    write(PLANS["script"], drawn(draw_runs.SCRIPT_GROUPS))
+
+
+def drawn(groups: Mapping[str, tuple[Callable[[Random], Row], int]]) -> Iterator[Row]:
+    """Every plan of these groups, each drawn from its own name."""
+    for group, (draw_one, count) in groups.items():
+        for number in range(count):
+            yield {"name": f"{group}-{number}", **draw_one(Random(f"{group} {number}"))}
 
 
 def record() -> None:

@@ -12,7 +12,8 @@ from functools import cache
 import pytest
 import stored
 from commands import COMMANDS, play_command, unlike
-from play import WAYS, is_fast, ways_of
+from play import WAYS, ways_of
+from play_engines import is_fast
 from stored import OUTCOMES, PLANS, Row, differences, group_of, groups, packed, unpacked
 
 CASES = [(family, group, way) for family in PLANS for group in groups(family) for way in WAYS[family]]
