@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import hashlib
 import math
@@ -12,13 +11,11 @@ from collections.abc import AsyncIterator, Sequence
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
-from llmirage_server.api import stream
-from llmirage_server.api.access import KeyGuard, rate_limits
-from llmirage_server.api.exchange import NotFound
-from llmirage_server.api.generation import Service
+from llmirage_server.api import warm_up
+from llmirage_server.api.access import ApiKeys, rate_limits
 from llmirage_server.api.models import ServedModel, ServedModels
-from llmirage_server.api.routes import routes
-from llmirage_server.api.shape import import_models, warm_up_schemas
+from llmirage_server.api.routes import not_found, routes
+from llmirage_server.api.service import Service
 from llmirage_server.api.state import State, open_state
 from llmirage_server.api.text import TextLoader, TextTools
 from llmirage_server.cluster.limits import EngineLimits
@@ -46,11 +43,12 @@ class LlmirageApp(Starlette):
         text = TextLoader(lambda: load_text_tools(config))
         fingerprint = "fp_" + hashlib.sha256(repr(config).encode()).hexdigest()[:10]
         self.service = Service(self.driver, text, models, fingerprint, _state(config.state))
-        self.service.refuses_unknown_fields = config.unknown_fields == "refuse"
+        self.service.documented_only = config.unknown_fields == "refuse"
         self.service.limits = rate_limits(config.rate_limit, config.token_limit)
-        super().__init__(routes=routes(self.service), lifespan=_lifespan)
+        guard = ApiKeys(config.api_key) if config.api_key else None
+        super().__init__(routes=routes(self.service, guard), lifespan=_lifespan)
         self.router.redirect_slashes = False
-        self.router.default = NotFound()
+        self.router.default = not_found(guard)
 
     @property
     def deployment(self) -> Deployment:
@@ -69,7 +67,7 @@ class LlmirageApp(Starlette):
 
     def build_middleware_stack(self) -> ASGIApp:
         """Only the user's middleware: Starlette's own two would each wrap `send`, and the endpoints handle errors."""
-        app: ASGIApp = KeyGuard(self.router, self.config.api_key) if self.config.api_key else self.router
+        app: ASGIApp = self.router
         for cls, args, kwargs in reversed(self.user_middleware):
             app = cls(app, *args, **kwargs)
         return app
@@ -77,11 +75,7 @@ class LlmirageApp(Starlette):
 
 @contextlib.asynccontextmanager
 async def _lifespan(app: LlmirageApp) -> AsyncIterator[None]:
-    text = app.service.text
-    text.later(import_models)
-    text.start()
-    text.later(warm_up_schemas)
-    warming = asyncio.ensure_future(stream.warm_up())  # after the server listens, before anybody is likely to stream
+    warming = warm_up.start(app.service.text)
     yield
     await warming
     app.service.close()

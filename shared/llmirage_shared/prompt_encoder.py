@@ -1,4 +1,4 @@
-"""Prompt ids at the price of what is new: each segment of a prompt is tokenized once."""
+"""Messages to token ids, at the price of what is new: each segment of a prompt is tokenized once."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from llmirage_shared.chat_template import ChatTemplate, Ending
+from llmirage_shared.chat_template import ChatTemplate, Ending, compact_json
 from llmirage_shared.tokens import TokenIds, Tokenizer
 
 
 class PromptEncoder:
     """Renders and tokenizes prompts; `encode` may be called from several threads at once.
 
-    cache_tokens bounds the cache by the number of token ids that it holds.
+    cache_tokens: bound of the cache, in token ids.
     """
 
     def __init__(self, tokenizer: Tokenizer, template: ChatTemplate, cache_tokens: int = 4_000_000) -> None:
@@ -31,12 +31,19 @@ class PromptEncoder:
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None = None,
         ending: Ending = "reply",
+        *,
+        answer_schema: Any = None,
     ) -> str:
-        """The prompt's text, ending where the assistant's reply begins, or as `ending` says."""
-        return self.template.render(messages, tools, ending) if ending != "reply" else self.template.render(messages, tools)
+        """The prompt's text. ending: see `Ending`. answer_schema: the JSON Schema that the answer must fit.
+
+        Each API renders through this method, so a conversation has the same prompt tokens in all of them.
+        """
+        if answer_schema is not None:
+            messages = _with_schema(messages, answer_schema)
+        return self.template.render(messages, [_declaration(tool) for tool in tools] if tools else None, ending)
 
     def encode(self, text: str) -> TokenIds:
-        """Exactly `tokenizer.encode(text)`: int32, shape (tokens,). The array may be shared: do not write to it."""
+        """Exactly `tokenizer.encode(text)`: int32, shape (tokens,), read-only and maybe shared."""
         special, cache = self._special, self._cache
         arrays: list[TokenIds] = []
         for segment in self._split(text):
@@ -52,7 +59,7 @@ class PromptEncoder:
         return np.concatenate(arrays) if arrays else np.empty(0, dtype=np.int32)
 
     def uncached_characters(self, text: str) -> int:
-        """How many characters `encode` would have to tokenize now; move it off the event loop when that is large."""
+        """How many characters `encode` would tokenize now. Call it off the event loop if that is large."""
         special, cache = self._special, self._cache
         return sum(len(segment) for segment in self._split(text) if segment not in special and segment not in cache)
 
@@ -62,7 +69,7 @@ class PromptEncoder:
         return self.encode(self.render(messages, tools))
 
     def _split(self, text: str) -> list[str]:
-        # The same text is asked about twice, first for its uncached characters and then for its ids.
+        # `uncached_characters` and `encode` are called for the same text, one after the other.
         last_text, segments = self._last_split
         if last_text is not text:
             segments = self.tokenizer.segments(text)
@@ -71,7 +78,7 @@ class PromptEncoder:
 
 
 class SegmentCache:
-    """Segment text -> ids, least recently used out first, bounded by the tokens it holds. Safe between threads."""
+    """Segment text -> ids. Holds at most `capacity_tokens`, evicts the least recently used. Thread-safe."""
 
     def __init__(self, capacity_tokens: int) -> None:
         self._capacity_tokens = capacity_tokens
@@ -107,3 +114,26 @@ class SegmentCache:
 def _frozen(ids: TokenIds) -> TokenIds:
     ids.flags.writeable = False
     return ids
+
+
+def _declaration(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """A tool in chat's form without what tells a model nothing: nulls, empty descriptions, `strict`."""
+    kind = str(tool.get("type"))
+    inner = tool.get(kind)
+    if not isinstance(inner, Mapping):
+        return dict(tool)
+    return {"type": kind, kind: {key: value for key, value in inner.items() if key != "strict" and value not in (None, "")}}
+
+
+def _with_schema(messages: Sequence[Mapping[str, Any]], answer_schema: Any) -> Sequence[Mapping[str, Any]]:
+    """The messages with the schema before the content of the first one.
+
+    It joins that message, since many models' templates take no second system message, or none. The same first message and
+    the same schema give the same text: the turns of a conversation share it as a prefix.
+    """
+    written = f"# Response format\n\n{compact_json(answer_schema)}\n\n"
+    first, *others = messages
+    content = first.get("content")
+    if isinstance(content, str) or content is None:
+        return [{**first, "content": written + (content or "")}, *others]
+    return [{**first, "content": [{"type": "text", "text": written}, *content]}, *others]

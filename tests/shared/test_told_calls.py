@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmirage_shared.wire.chat import calls_since_user, last_user_text, observed
+from llmirage_shared.wire.chat import calls_since_user, last_user_text, with_calls
 
 
 def user(text: str) -> dict[str, Any]:
@@ -44,12 +44,12 @@ CALLING = "Calling tools:\n[{'id': 'call_1', 'type': 'function', 'function': {'n
 
 def test_calls_and_results_in_words() -> None:
     messages = [user("What is it?"), {"role": "assistant", "content": f"\n{CALLING}"}, user("Observation:\nsunny")]
-    heard = observed(messages)
+    heard = with_calls(messages)
     assert calls_since_user(heard) == [("f", "sunny")]
     assert last_user_text(heard) == "What is it?"
 
 
 def test_an_observation_of_nothing_is_a_message() -> None:
     messages = [user("What is it?"), {"role": "assistant", "content": "A bird."}, user("Observation: it flies")]
-    assert observed(messages) == messages
-    assert observed([]) == []
+    assert with_calls(messages) == messages
+    assert with_calls([]) == []

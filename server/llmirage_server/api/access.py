@@ -1,4 +1,4 @@
-"""Who may ask, and how often: API keys and rate limits, where the server is started with them."""
+"""Access: API keys and rate limits, where the server is started with them."""
 
 from __future__ import annotations
 
@@ -9,44 +9,29 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from starlette.types import ASGIApp, Receive, Scope, Send
-
-from llmirage_server.api.exchange import Exchange
+from llmirage_server.api.exchange import Header, HttpExchange
 from llmirage_shared.wire import errors
 
-_OPEN = ("/health", "/ping", "/metrics")  # for probes and scrapers, which have no key
 _REMEMBERED_KEYS = 10_000
-Header = tuple[bytes, bytes]
 
 
-class KeyGuard:
-    """An ASGI application in front of another: who has no key gets no further."""
+class ApiKeys:
+    """The guard of endpoints that need a key."""
 
-    def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
-        self._app = app
+    def __init__(self, keys: Sequence[str]) -> None:
         self._keys = [key.encode() for key in keys]
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in _OPEN or scope["method"] == "OPTIONS":
-            await self._app(scope, receive, send)
-            return
-        exchange = Exchange(scope, receive)
+    def __call__(self, exchange: HttpExchange) -> None:
+        """Raise ApiError (401) for a request without one of the keys."""
         given = given_key(exchange)
-        if given and any(hmac.compare_digest(given.encode("latin-1"), key) for key in self._keys):
-            await self._app(scope, receive, send)
-            return
-        error = errors.wrong_api_key(given) if given else errors.no_api_key()
-        if scope["path"].startswith("/v1/messages"):
-            from llmirage_server.api.messages.endpoint import error_body
-
-            response = exchange.refusal(error_body(error), error)
-        else:
-            response = exchange.error(error)
-        await response(scope, receive, send)
+        if not given:
+            raise errors.no_api_key()
+        if not any(hmac.compare_digest(given.encode("latin-1"), key) for key in self._keys):
+            raise errors.wrong_api_key(given)
 
 
-def given_key(exchange: Exchange) -> str:
-    """The key of a request: of OpenAI's header, or of Anthropic's and Azure's. "" without one."""
+def given_key(exchange: HttpExchange) -> str:
+    """The key in OpenAI's header, or in Anthropic's or Azure's; "" without one."""
     scheme, _, key = (exchange.header(b"authorization") or "").partition(" ")
     if scheme.lower() == "bearer" and key.strip():
         return key.strip()
@@ -54,21 +39,21 @@ def given_key(exchange: Exchange) -> str:
 
 
 class Bucket:
-    """So much a minute: what was used comes back evenly. Times are seconds on any clock."""
+    """A token bucket: `limit` per minute, refilled evenly. Times are seconds on any clock."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.left = float(limit)
         self._then_s = -math.inf
 
-    def look(self, now_s: float) -> None:
-        """Let what has come back by now count."""
+    def refill(self, now_s: float) -> None:
+        """Add what has been refilled by now."""
         if self._then_s > -math.inf:
             self.left = min(self.limit, self.left + (now_s - self._then_s) * self.limit / 60)
         self._then_s = now_s
 
     def wait_s(self, wanted: float) -> float:
-        """How long until there is so much left."""
+        """Seconds until `wanted` are left."""
         return max(0.0, wanted - self.left) * 60 / self.limit
 
 
@@ -79,7 +64,7 @@ class _Account:
 
 
 class RateLimits:
-    """Requests and tokens a minute, of each API key; those without one share an account."""
+    """Requests and tokens per minute of each API key. Requests without a key share an account."""
 
     def __init__(self, requests: int | None, tokens: int | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._requests = requests
@@ -87,13 +72,13 @@ class RateLimits:
         self._clock = clock
         self._accounts: OrderedDict[str, _Account] = OrderedDict()  # least recently used first
 
-    def admit(self, exchange: Exchange, model: str, tokens: int) -> None:
-        """Count a request, and tell its response what is left. Raises ApiError (429) where it is too much."""
+    def admit(self, exchange: HttpExchange, model: str, tokens: int) -> None:
+        """Count a request and add what is left to its response's headers. Raises ApiError (429) for one over the limit."""
         account = self._account(given_key(exchange))
         now_s = self._clock()
         for bucket in (account.requests, account.tokens):
             if bucket is not None:
-                bucket.look(now_s)
+                bucket.refill(now_s)
         if account.tokens is not None and tokens > account.tokens.limit:
             raise errors.larger_than_limit(model, account.tokens.limit, tokens)
         self._check(account.requests, account, model, "requests", 1)
@@ -130,7 +115,7 @@ class RateLimits:
 
 
 def rate_limits(requests: int | None, tokens: int | None) -> RateLimits | None:
-    """None where there is no limit."""
+    """The limits, None without any."""
     return None if requests is None and tokens is None else RateLimits(requests, tokens)
 
 
@@ -147,7 +132,7 @@ def _headers(account: _Account) -> list[Header]:
 
 
 def go_duration(seconds: float) -> str:
-    """As Go writes durations: 6ms, 1.5s, 1m0s, 2h3m0s."""
+    """A duration in Go's format: 6ms, 1.5s, 1m0s, 2h3m0s."""
     ms = math.ceil(seconds * 1000)
     if ms < 1000:
         return f"{ms}ms" if ms else "0s"

@@ -8,29 +8,25 @@ from typing import Any
 
 from starlette.responses import Response
 
-from llmirage_server.api.exchange import Exchange
-from llmirage_server.api.generation import Service
+from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.responses.items import Item, stored
+from llmirage_server.api.service import Service
+from llmirage_shared.wire import schema
 from llmirage_shared.wire.errors import ApiError
-from llmirage_shared.wire.json_body import parse_object
+from llmirage_shared.wire.output import new_id
 from llmirage_shared.wire.paging import page
-from llmirage_shared.wire.responses import new_id
 
 
-class ConversationsEndpoint:
+class ConversationsHandler:
     """Creates, changes and deletes conversations, and their items one by one."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._state = service.state
 
-    async def create(self, exchange: Exchange) -> Response:
-        from llmirage_shared.wire.schema.responses import ConversationCreate
-        from llmirage_shared.wire.schema.validation import check
-
-        body = await exchange.body()
-        request = check(ConversationCreate, parse_object(body) if body.strip() else {})
-        self._service.check_fields(request, "conversations")
+    async def create(self, exchange: HttpExchange) -> Response:
+        body = await exchange.json_object(empty={})
+        request = schema.responses.ConversationCreate.check(body, self._service.documented_only)
         record: dict[str, Any] = {
             "object": {
                 "id": new_id("conv_"),
@@ -43,45 +39,37 @@ class ConversationsEndpoint:
         self._put(record)
         return exchange.json(record["object"])
 
-    async def retrieve(self, exchange: Exchange) -> Response:
+    async def retrieve(self, exchange: HttpExchange) -> Response:
         return exchange.json(self._found(exchange)["object"])
 
-    async def update(self, exchange: Exchange) -> Response:
-        from llmirage_shared.wire.schema.responses import ConversationUpdate
-        from llmirage_shared.wire.schema.validation import check
-
+    async def update(self, exchange: HttpExchange) -> Response:
         record = self._found(exchange)
-        request = check(ConversationUpdate, parse_object(await exchange.body()))
-        self._service.check_fields(request, "conversations")
+        request = schema.responses.ConversationUpdate.check(await exchange.json_object(), self._service.documented_only)
         record["object"]["metadata"] = request.metadata
         self._put(record)
         return exchange.json(record["object"])
 
-    async def delete(self, exchange: Exchange) -> Response:
+    async def delete(self, exchange: HttpExchange) -> Response:
         key = self._found(exchange)["object"]["id"]
         self._state.delete("conversation", key)
         return exchange.json({"id": key, "object": "conversation.deleted", "deleted": True})
 
-    async def add_items(self, exchange: Exchange) -> Response:
-        from llmirage_shared.wire.schema.responses import ItemsCreate
-        from llmirage_shared.wire.schema.validation import check
-
+    async def add_items(self, exchange: HttpExchange) -> Response:
         record = self._found(exchange)
-        request = check(ItemsCreate, parse_object(await exchange.body()))
-        self._service.check_fields(request, "conversations")
+        request = schema.responses.ItemsCreate.check(await exchange.json_object(), self._service.documented_only)
         new = stored(_plain(request.items))
         record["items"] += new
         self._put(record)
         return exchange.json(page(new, lambda name: {"limit": "100"}.get(name), "asc"))
 
-    async def list_items(self, exchange: Exchange) -> Response:
+    async def list_items(self, exchange: HttpExchange) -> Response:
         return exchange.json(page(self._found(exchange)["items"], exchange.query))
 
-    async def retrieve_item(self, exchange: Exchange) -> Response:
+    async def retrieve_item(self, exchange: HttpExchange) -> Response:
         return exchange.json(self._item(self._found(exchange), exchange))
 
-    async def delete_item(self, exchange: Exchange) -> Response:
-        """The answer is the conversation, as the API has it."""
+    async def delete_item(self, exchange: HttpExchange) -> Response:
+        """Answers with the conversation, as the OpenAI API does."""
         record = self._found(exchange)
         record["items"].remove(self._item(record, exchange))
         self._put(record)
@@ -90,7 +78,7 @@ class ConversationsEndpoint:
     def _put(self, record: dict[str, Any]) -> None:
         self._state.put("conversation", record["object"]["id"], record)
 
-    def _found(self, exchange: Exchange) -> dict[str, Any]:
+    def _found(self, exchange: HttpExchange) -> dict[str, Any]:
         key = exchange.scope["path_params"]["id"]
         record = self._state.get("conversation", key)
         if record is None:
@@ -98,7 +86,7 @@ class ConversationsEndpoint:
         return record
 
     @staticmethod
-    def _item(record: Mapping[str, Any], exchange: Exchange) -> Item:
+    def _item(record: Mapping[str, Any], exchange: HttpExchange) -> Item:
         key = exchange.scope["path_params"]["item"]
         for item in record["items"]:
             if item["id"] == key:

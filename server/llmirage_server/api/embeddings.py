@@ -1,4 +1,4 @@
-"""POST /v1/embeddings. The cluster reads what is embedded; the vectors are made here."""
+"""POST /v1/embeddings. The cluster is charged the prefill of the inputs; the vectors are made here."""
 
 from __future__ import annotations
 
@@ -8,24 +8,20 @@ import json
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from starlette.responses import Response
 
-from llmirage_server.api.exchange import Exchange
-from llmirage_server.api.generation import Service
+from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.prefill import prefill
-from llmirage_server.api.text import LONG_CHARACTERS
+from llmirage_server.api.service import LONG_CHARACTERS, Service
+from llmirage_server.replies.embedding import embed, shortened
 from llmirage_shared.tokens import TokenIds, Tokenizer
-from llmirage_shared.wire import errors
+from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.completions import Prompt, read_prompts
 from llmirage_shared.wire.errors import ApiError
-from llmirage_shared.wire.json_body import parse_object
-
-if TYPE_CHECKING:
-    from llmirage_shared.wire.schema.embeddings import EmbeddingRequest
 
 MOST_INPUTS = 2048
 MOST_TOKENS_TOGETHER = 300_000
@@ -58,44 +54,41 @@ EMBEDDING_MODELS = {
     "e5-mistral-7b-instruct": EmbeddingModel(4096, 32768),
 }
 _BY_NAME = {name.lower(): model for name, model in EMBEDDING_MODELS.items()}
-_GENERATIVE_DIMENSIONS = 1536  # of the vectors of models that are served for their words
+_GENERATIVE_DIMENSIONS = 1536  # of the vectors of a model that generates text
 
 
-class EmbeddingsEndpoint:
+class EmbeddingsHandler:
     """Answers as the OpenAI API does."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    async def create(self, exchange: Exchange) -> Response:
-        from llmirage_shared.wire.schema.embeddings import EmbeddingRequest
-        from llmirage_shared.wire.schema.validation import check
-
-        request = check(EmbeddingRequest, parse_object(await exchange.body()))
-        self._service.check_fields(request, "embeddings")
+    async def create(self, exchange: HttpExchange) -> Response:
+        service = self._service
+        request = schema.embeddings.EmbeddingRequest.check(await exchange.json_object(), service.documented_only)
         inputs = read_prompts(request.input, "input")
         if len(inputs) > MOST_INPUTS:
             raise errors.array_too_long("input", MOST_INPUTS, len(inputs))
-        model = embedding_model(self._service, request.model)
+        model = embedding_model(service, request.model)
         check_dimensions(model, request.dimensions)
-        if self._service.limits is not None:
-            self._service.limits.admit(exchange, request.model, _about_tokens(inputs))
-        tokenizer = (await self._service.text.get()).encoder.tokenizer
-        texts, ids = await aside(inputs, lambda: texts_and_ids(inputs, model, tokenizer))
+        if service.limits is not None:
+            service.limits.admit(exchange, request.model, _estimated_tokens(inputs))
+        tokenizer = await service.tokenizer()
+        texts, ids = await maybe_in_thread(inputs, lambda: texts_and_ids(inputs, model, tokenizer))
         _, body = await asyncio.gather(
-            prefill(self._service, request.model, ids, exchange),
-            aside(inputs, lambda: _answer(request, model, texts, sum(map(len, ids)))),
+            prefill(service, request.model, ids, exchange),
+            maybe_in_thread(inputs, lambda: _answer(request, model, texts, sum(map(len, ids)))),
         )
         return exchange.content(body, b"application/json")
 
 
-def _about_tokens(inputs: Sequence[Prompt]) -> int:
-    """Before anything is tokenized: four characters a token, as the API's rate limits estimate."""
+def _estimated_tokens(inputs: Sequence[Prompt]) -> int:
+    """Tokens before tokenization: four characters each, as the API's rate limits estimate."""
     return sum(-(-len(given) // 4) if isinstance(given, str) else len(given) for given in inputs)
 
 
 def embedding_model(service: Service, name: str) -> EmbeddingModel:
-    """What a name stands for: an embedding model, or any other that requests may use. Raises ApiError."""
+    """The embedding model of that name, or a served model that embeds, too. Raises ApiError for an unknown name."""
     known = _BY_NAME.get(name.rpartition("/")[2].lower())
     if known is not None:
         return known
@@ -103,7 +96,7 @@ def embedding_model(service: Service, name: str) -> EmbeddingModel:
 
 
 def check_dimensions(model: EmbeddingModel, dimensions: int | None) -> None:
-    """Raises ApiError where a model has not so many, or has no choice of them."""
+    """Raise ApiError for more dimensions than the model has, or any if it has no choice."""
     if dimensions is None:
         return
     if not model.shortens:
@@ -116,15 +109,15 @@ def check_dimensions(model: EmbeddingModel, dimensions: int | None) -> None:
         )
 
 
-async def aside(inputs: Sequence[Prompt], work: Callable[[], T]) -> T:
-    """Do the work; in a thread, where it would hold up the streams of others."""
+async def maybe_in_thread(inputs: Sequence[Prompt], work: Callable[[], T]) -> T:
+    """Do the work; in a thread if the inputs are so long that it would hold up the streams of others."""
     if sum(map(len, inputs)) > LONG_CHARACTERS:
         return await asyncio.to_thread(work)
     return work()
 
 
 def texts_and_ids(inputs: Sequence[Prompt], model: EmbeddingModel, tokenizer: Tokenizer) -> tuple[list[str], list[TokenIds]]:
-    """The text of each input and its tokens. Raises ApiError when one has too many, or all together."""
+    """The text of each input and its token ids. Raises ApiError for one input with too many tokens, or all together."""
     texts, ids = [], []
     for given in inputs:
         texts.append(given if isinstance(given, str) else _text_of_ids(given, tokenizer))
@@ -145,23 +138,21 @@ def texts_and_ids(inputs: Sequence[Prompt], model: EmbeddingModel, tokenizer: To
 
 
 def _text_of_ids(ids: npt.NDArray[np.int32], tokenizer: Tokenizer) -> str:
-    """Ids of another vocabulary are words, too: what they have in common shows."""
+    """Ids of another vocabulary become words, so that inputs with common ids have similar vectors."""
     unknown = [f"#{token}" for token in ids[ids >= tokenizer.vocab_size].tolist()]
     return " ".join([tokenizer.decode(ids[ids < tokenizer.vocab_size]), *unknown])
 
 
 def vectors_of(name: str, model: EmbeddingModel, texts: Sequence[str], dimensions: int | None = None) -> list[Vector]:
-    """Unit vectors, shape (dimensions,) each. Every model has a space of its own."""
-    from llmirage_server.replies.embedding import embed, shortened
-
+    """Unit vectors, float64, shape (dimensions,) each. Vectors of different models are not related."""
     seed = zlib.crc32(name.rpartition("/")[2].lower().encode("utf-8", "replace"))
     vectors = [embed(text, model.dimensions, seed) for text in texts]
     return vectors if dimensions is None else [shortened(vector, dimensions) for vector in vectors]
 
 
-def _answer(request: EmbeddingRequest, model: EmbeddingModel, texts: Sequence[str], tokens: int) -> bytes:
+def _answer(request: schema.embeddings.EmbeddingRequest, model: EmbeddingModel, texts: Sequence[str], tokens: int) -> bytes:
     vectors = vectors_of(request.model, model, texts, request.dimensions)
-    # One by one, so that the interpreter can turn to others in between.
+    # One at a time, so that the interpreter can switch to other threads between them.
     data = [
         b'{"object":"embedding","index":%d,"embedding":%s}' % (index, _written(vector, request.encoding_format))
         for index, vector in enumerate(vectors)

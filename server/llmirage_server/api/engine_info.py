@@ -1,15 +1,16 @@
-"""What engines tell of themselves, and what can be done to them: vLLM's endpoints beside the API, and SGLang's."""
+"""The state and the control of the engine: vLLM's and SGLang's endpoints beside the OpenAI API."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from importlib.metadata import version
 from typing import Any
 
 from starlette.responses import Response
 
-from llmirage_server.api.exchange import Exchange
-from llmirage_server.api.generation import Service
+from llmirage_server.api.exchange import HttpExchange
+from llmirage_server.api.service import Service
 from llmirage_server.cluster.instances.base import InstanceSnapshot
 from llmirage_shared.wire import errors
 
@@ -17,8 +18,8 @@ _TEXT = b"text/plain; charset=utf-8"
 _NOT_FLUSHED = "There are running or waiting requests: nothing was flushed.\n"
 
 
-class EngineEndpoint:
-    """Asleep (vLLM's /sleep), the server has ended what was under way and refuses new work, with all caches empty."""
+class EngineHandler:
+    """Asleep (vLLM's /sleep), the server has ended all responses, emptied all caches, and refuses new requests."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -26,31 +27,33 @@ class EngineEndpoint:
 
     # --- vLLM ---
 
-    async def metrics(self, exchange: Exchange) -> Response:
+    async def metrics(self, exchange: HttpExchange) -> Response:
         service = self._service
         requests = [choice.request for generation in service.under_way for choice in generation.choices]
         text = service.metrics.exposition(service.driver.snapshot(), requests)
         return exchange.content(text.encode(), b"text/plain; version=0.0.4; charset=utf-8")
 
-    async def ping(self, exchange: Exchange) -> Response:
+    async def ping(self, exchange: HttpExchange) -> Response:
         return exchange.content(b"", _TEXT)
 
-    async def version(self, exchange: Exchange) -> Response:
-        return exchange.json({"version": _version()})
+    async def version(self, exchange: HttpExchange) -> Response:
+        return exchange.json({"version": version("llmirage")})
 
-    async def load(self, exchange: Exchange) -> Response:
-        """How many requests are under way."""
-        return exchange.json({"server_load": sum(_under_way(instance) for instance in self._service.driver.snapshot())})
+    async def load(self, exchange: HttpExchange) -> Response:
+        """The number of requests in the cluster."""
+        return exchange.json({"server_load": sum(_in_flight(instance) for instance in self._service.driver.snapshot())})
 
-    async def server_info(self, exchange: Exchange) -> Response:
-        return exchange.json({"vllm_config": _config(exchange), "version": _version(), "instances": self._instances()})
+    async def server_info(self, exchange: HttpExchange) -> Response:
+        return exchange.json(
+            {"vllm_config": _config(exchange), "version": version("llmirage"), "instances": self._instances()}
+        )
 
-    async def reset_prefix_cache(self, exchange: Exchange) -> Response:
+    async def reset_prefix_cache(self, exchange: HttpExchange) -> Response:
         """All instances forget the KV that no request uses."""
         self._service.driver.clear_cache()
         return exchange.content(b"", _TEXT)
 
-    async def sleep(self, exchange: Exchange) -> Response:
+    async def sleep(self, exchange: HttpExchange) -> Response:
         level = exchange.query("level") or "1"
         if level not in ("0", "1", "2"):
             raise errors.not_a_choice("level", level, ("0", "1", "2"))
@@ -59,18 +62,18 @@ class EngineEndpoint:
         self._service.driver.clear_cache()
         return exchange.content(b"", _TEXT)
 
-    async def wake_up(self, exchange: Exchange) -> Response:
+    async def wake_up(self, exchange: HttpExchange) -> Response:
         if self._asleep:
             self._asleep = False
             self._service.resume()
         return exchange.content(b"", _TEXT)
 
-    async def is_sleeping(self, exchange: Exchange) -> Response:
+    async def is_sleeping(self, exchange: HttpExchange) -> Response:
         return exchange.json({"is_sleeping": self._asleep})
 
     # --- SGLang ---
 
-    async def model_info(self, exchange: Exchange) -> Response:
+    async def model_info(self, exchange: HttpExchange) -> Response:
         name = self._service.models.served[0]
         return exchange.json(
             {
@@ -84,7 +87,7 @@ class EngineEndpoint:
             }
         )
 
-    async def get_server_info(self, exchange: Exchange) -> Response:
+    async def get_server_info(self, exchange: HttpExchange) -> Response:
         config = _config(exchange)
         names = self._service.models.served
         return exchange.json(
@@ -97,18 +100,18 @@ class EngineEndpoint:
                 "dp_size": config["data_parallel_size"],
                 "pp_size": config["pipeline_parallel_size"],
                 "internal_states": self._instances(),
-                "version": _version(),
+                "version": version("llmirage"),
             }
         )
 
-    async def get_load(self, exchange: Exchange) -> Response:
-        """One entry an instance: the simulated replicas behind this server are its ranks."""
+    async def get_load(self, exchange: HttpExchange) -> Response:
+        """One entry for each instance: the simulated replicas behind this server count as ranks."""
         instances = self._service.driver.snapshot()
         return exchange.json(
             [
                 {
                     "dp_rank": instance.index,
-                    "num_reqs": _under_way(instance),
+                    "num_reqs": _in_flight(instance),
                     "num_waiting_reqs": instance.waiting,
                     "num_tokens": instance.kv_used_tokens,
                 }
@@ -116,9 +119,9 @@ class EngineEndpoint:
             ]
         )
 
-    async def flush_cache(self, exchange: Exchange) -> Response:
-        """Like /reset_prefix_cache, but nothing is done while anything is under way."""
-        if any(_under_way(instance) for instance in self._service.driver.snapshot()):
+    async def flush_cache(self, exchange: HttpExchange) -> Response:
+        """Like /reset_prefix_cache, but only while no request is in the cluster."""
+        if any(_in_flight(instance) for instance in self._service.driver.snapshot()):
             return exchange.content(_NOT_FLUSHED.encode(), _TEXT, 400)
         self._service.driver.clear_cache()
         return exchange.content(b"Cache flushed.\n", _TEXT)
@@ -127,18 +130,12 @@ class EngineEndpoint:
         return [dataclasses.asdict(instance) for instance in self._service.driver.snapshot()]
 
 
-def _version() -> str:
-    from importlib.metadata import version  # not at the start of the server: it loads much
-
-    return version("llmirage")
-
-
-def _under_way(instance: InstanceSnapshot) -> int:
+def _in_flight(instance: InstanceSnapshot) -> int:
     return instance.running + instance.waiting
 
 
-def _config(exchange: Exchange) -> dict[str, Any]:
-    """The server's settings; not its keys."""
+def _config(exchange: HttpExchange) -> dict[str, Any]:
+    """The server's settings without its keys."""
     settings = dataclasses.asdict(exchange.scope["app"].config)
     settings.pop("api_key", None)
     return {name: "max" if value == math.inf else value for name, value in settings.items()}

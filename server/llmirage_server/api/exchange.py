@@ -1,18 +1,18 @@
-"""One HTTP request and its response, and the endpoint that surrounds every handler: methods, headers, errors.
+"""One HTTP request and its response, and the ASGI application around a handler: keys, methods, headers, errors.
 
-The endpoints are plain ASGI applications and the app has no middleware of its own, because a wrapped `send` would cost its
-price again for every token.
+The app has no middleware of its own: a wrapped `send` would cost its price again for every token.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import re
 import zlib
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, NoReturn
 from urllib.parse import parse_qs
 
 from starlette.responses import Response
@@ -26,8 +26,10 @@ logger = logging.getLogger("llmirage")
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 MAX_BODY_BYTES = 128 * 1024 * 1024
-# What the API tells of its rate limits where there are none: as if this were the only request.
-_UNLIMITED = (
+ARRIVED = "llmirage.arrived_s"  # key in a scope's state: when the HTTP server had the whole request
+Header = tuple[bytes, bytes]
+# The rate limits that a server without limits reports: as if this request were the only one.
+_UNLIMITED: Sequence[Header] = (
     (b"x-ratelimit-limit-requests", b"30000"),
     (b"x-ratelimit-limit-tokens", b"180000000"),
     (b"x-ratelimit-remaining-requests", b"29999"),
@@ -35,19 +37,18 @@ _UNLIMITED = (
     (b"x-ratelimit-reset-requests", b"2ms"),
     (b"x-ratelimit-reset-tokens", b"0s"),
 )
-ARRIVED = "llmirage.arrived_s"  # in a scope's state, where the HTTP server says when the request had come
 _REQUEST_ID = re.compile(rb"[!-~]{1,256}")
 
 
 class ClientGoneError(Exception):
-    """The client closed the connection before it had its answer."""
+    """The client closed the connection before its response was complete."""
 
 
-class Exchange:
-    """What a handler gets: the request's headers and body, and ways to answer.
+class HttpExchange:
+    """What a handler gets: the request's headers and body, and the means to answer.
 
-    arrived_s: when the whole request had come, seconds on `precise_clock`. A body that comes slowly is the client's or the
-    network's time: no server can begin before it has it.
+    arrived_s: when the whole request had arrived, seconds on `precise_clock`. A slow body is the client's or the network's
+    time: no server can begin before it has it. more_headers: of the response, beside those that every response has.
     """
 
     __slots__ = ("_clock", "arrived_s", "headers", "more_headers", "receive", "request_id", "scope")
@@ -58,22 +59,29 @@ class Exchange:
         self.receive = receive
         self.arrived_s = self._arrival()
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
-        # Of the response, beside the usual ones.
-        self.more_headers: Sequence[tuple[bytes, bytes]] = _UNLIMITED if scope["method"] == "POST" else ()
+        self.more_headers: Sequence[Header] = _UNLIMITED if scope["method"] == "POST" else ()
         given = self.headers.get(b"x-request-id")
         if given is not None and _REQUEST_ID.fullmatch(given):
             self.request_id = given
         else:
             self.request_id = b"req_" + os.urandom(12).hex().encode()
 
-    async def body(self) -> bytes:
-        """The body, whole and unpacked. Raises ClientGoneError, and ApiError for one too large or not said to be JSON."""
-        body = await self._packed_body()
+    async def json_object(self, empty: dict[str, Any] | None = None) -> dict[str, Any]:
+        """The JSON object in the body. Raises ClientGoneError, and ApiError for a body that is none.
+
+        empty: what an empty body stands for; None: it is refused.
+        """
+        body = await self._body()
+        return empty if empty is not None and not body.strip() else _json_object(body)
+
+    async def _body(self) -> bytes:
+        """The body, complete and decompressed. Raises ClientGoneError, and ApiError for one too large or of another type."""
+        body = await self._compressed_body()
         self.arrived_s = self._arrival()
         encoding = self.headers.get(b"content-encoding")
-        return body if encoding is None else _unpacked(body, encoding.strip().lower())
+        return body if encoding is None else _decompressed(body, encoding.strip().lower())
 
-    async def _packed_body(self) -> bytes:
+    async def _compressed_body(self) -> bytes:
         kind = self.headers.get(b"content-type")
         if kind is not None and b"json" not in kind.lower():
             raise errors.unsupported_content_type(kind.decode("latin-1"))
@@ -95,16 +103,16 @@ class Exchange:
         return b"".join(parts)
 
     def _arrival(self) -> float:
-        """What the HTTP server says, else now."""
+        """The HTTP server's stamp, else now."""
         arrived_s: float | None = self.scope.get("state", {}).get(ARRIVED)
         return self._clock() if arrived_s is None else arrived_s
 
     def header(self, name: bytes) -> str | None:
-        """A header's value, None when it is absent or empty. The name is in lower case."""
+        """A header's value; None if it is absent or empty. name: in lower case."""
         return self.headers.get(name, b"").decode("latin-1") or None
 
     def query(self, name: str) -> str | None:
-        """A parameter of the URL, None when it is absent."""
+        """The last value of a URL parameter, None if it is absent."""
         values = self._query().get(name)
         return values[-1] if values else None
 
@@ -115,7 +123,7 @@ class Exchange:
     def _query(self) -> dict[str, list[str]]:
         return parse_qs(self.scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
 
-    def response_headers(self, content_type: bytes) -> list[tuple[bytes, bytes]]:
+    def response_headers(self, content_type: bytes) -> list[Header]:
         """The headers that every response has."""
         elapsed_ms = int((self._clock() - self.arrived_s) * 1000)
         headers = [
@@ -125,13 +133,16 @@ class Exchange:
             (b"openai-version", b"2020-10-01"),
             (b"openai-organization", b"llmirage"),
             *self.more_headers,
+            *self.api_headers(),
         ]
-        if self.scope["path"].startswith("/v1/messages"):
-            headers.append((b"request-id", self.request_id))  # Anthropic's name for it
         if b"origin" in self.headers:
             headers.append((b"access-control-allow-origin", b"*"))
             headers.append((b"access-control-expose-headers", b"*"))
         return headers
+
+    def api_headers(self) -> Sequence[Header]:
+        """Headers that only one API has."""
+        return ()
 
     def json(self, value: Any, status: int = 200) -> Response:
         return self.content(_encode(value).encode("utf-8", "replace"), b"application/json", status)
@@ -143,12 +154,14 @@ class Exchange:
         return response
 
     def error(self, error: ApiError) -> Response:
-        return self.refusal(error.body(), error)
+        """A refusal in the API's own form."""
+        return self.refusal(error, self.error_body(error))
 
-    def refusal(self, body: dict[str, Any], error: ApiError) -> Response:
-        """An error in the shape that an API has for them. Anthropic's tells the id of the request."""
-        if body.get("type") == "error":
-            body = {**body, "request_id": self.request_id.decode()}
+    def error_body(self, error: ApiError) -> dict[str, Any]:
+        """The object that tells of an error."""
+        return error.body()
+
+    def refusal(self, error: ApiError, body: dict[str, Any]) -> Response:
         self.more_headers = error.headers
         return self.json(body, error.status)
 
@@ -167,20 +180,55 @@ class Exchange:
         return response
 
 
-def _unpacked(body: bytes, encoding: bytes) -> bytes:
-    """Raises ApiError for an encoding that is not read, and for a body that has none or is too large."""
-    if encoding in (b"", b"identity"):
-        return body
-    if encoding not in (b"gzip", b"deflate"):
-        raise errors.unsupported_content_encoding(encoding.decode("latin-1"))
-    unpacking = zlib.decompressobj(zlib.MAX_WBITS | 32)  # of either kind
-    try:
-        plain = unpacking.decompress(body, MAX_BODY_BYTES + 1)
-    except zlib.error:
-        raise errors.bad_json("the body is not what its content-encoding says") from None
-    if len(plain) > MAX_BODY_BYTES:
-        raise errors.body_too_large(MAX_BODY_BYTES)
-    return plain
+Handler = Callable[[HttpExchange], Awaitable[Response]]
+Guard = Callable[[HttpExchange], None]
+
+
+class EndpointApp:
+    """The ASGI application of one path. Whatever happens, the client gets a response in the API's own form."""
+
+    def __init__(
+        self,
+        handlers: Mapping[str, Handler],
+        guard: Guard | None = None,
+        exchange: type[HttpExchange] = HttpExchange,
+    ) -> None:
+        """handlers: by method. guard: raises ApiError for a request that may not be served."""
+        self.handlers = handlers
+        self.guard = guard
+        self._exchange = exchange
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = self._exchange(scope, receive)
+        method = scope["method"]
+        handler = self.handlers.get(method)
+        try:
+            if self.guard is not None and method != "OPTIONS":
+                self.guard(exchange)
+            if handler is not None:
+                response = await handler(exchange)
+            elif method == "OPTIONS":
+                response = exchange.preflight()
+            else:
+                response = exchange.error(errors.method_not_supported(method, scope["path"], list(self.handlers)))
+                response.raw_headers.append((b"allow", ", ".join(self.handlers).encode()))
+        except ApiError as error:
+            response = exchange.error(error)
+        except ClientGoneError:
+            return
+        except Exception:
+            logger.exception("A request failed inside the server; please report this")
+            response = exchange.error(errors.internal_error())
+        await response(scope, receive, send)
+
+
+async def unknown_url(exchange: HttpExchange) -> Response:
+    """The handler of every path that is not an endpoint."""
+    error = errors.unknown_url(exchange.scope["method"], exchange.scope["path"])
+    return exchange.refusal(error, error.body())
+
+
+# --- bodies -------------------------------------------------------------------------------------------------------------
 
 
 def _body_of(message: Message) -> bytes:
@@ -190,51 +238,69 @@ def _body_of(message: Message) -> bytes:
     return body
 
 
-Handler = Callable[[Exchange], Awaitable[Response]]
+def _decompressed(body: bytes, encoding: bytes) -> bytes:
+    """Raises ApiError for an unknown encoding, and for a body that is not encoded so or is too large."""
+    if encoding in (b"", b"identity"):
+        return body
+    if encoding not in (b"gzip", b"deflate"):
+        raise errors.unsupported_content_encoding(encoding.decode("latin-1"))
+    decompressor = zlib.decompressobj(zlib.MAX_WBITS | 32)  # of either kind
+    try:
+        plain = decompressor.decompress(body, MAX_BODY_BYTES + 1)
+    except zlib.error:
+        raise errors.bad_json("the body is not what its content-encoding says") from None
+    if len(plain) > MAX_BODY_BYTES:
+        raise errors.body_too_large(MAX_BODY_BYTES)
+    return plain
 
 
-class Endpoint:
-    """An ASGI application around one handler. Whatever happens, the client gets an answer in the API's own shape."""
+def _json_object(body: bytes) -> dict[str, Any]:
+    """The JSON object in `body`; lone surrogates in its strings become U+FFFD.
 
-    def __init__(
-        self, handler: Handler, methods: Sequence[str], error_body: Callable[[ApiError], dict[str, Any]] = ApiError.body
-    ) -> None:
-        """error_body: the shape of the API's errors."""
-        self._handler = handler
-        self._methods = methods
-        self._error_body = error_body
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = Exchange(scope, receive)
+    Raises ApiError (400): empty body, bytes that are not UTF-8, invalid JSON, nesting too deep, or not an object.
+    """
+    if not body.strip():
+        raise errors.bad_json("the body is empty")
+    try:
+        value = _DECODER.decode(body.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        raise errors.bad_json("the body is not UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise errors.bad_json(f"{error.msg} at line {error.lineno}, column {error.colno}") from None
+    except RecursionError:
+        raise errors.bad_json("it is nested too deeply") from None
+    except ValueError as error:
+        raise errors.bad_json(errors.shorten(error)) from None
+    if not isinstance(value, dict):
+        raise errors.bad_json(f"the body must be an object, but is {errors.describe_type(value)}")
+    if b"\\ud" in body or b"\\uD" in body:
         try:
-            if scope["method"] in self._methods:
-                response = await self._handler(exchange)
-            elif scope["method"] == "OPTIONS":
-                response = exchange.preflight()
-            else:
-                error = errors.method_not_supported(scope["method"], scope["path"], self._methods)
-                response = self._refuse(exchange, error)
-                response.raw_headers.append((b"allow", ", ".join(self._methods).encode()))
-        except ApiError as error:
-            response = self._refuse(exchange, error)
-        except ClientGoneError:
-            return
-        except Exception:
-            logger.exception("A request failed inside the server; please report this")
-            response = self._refuse(exchange, errors.internal_error())
-        await response(scope, receive, send)
-
-    def _refuse(self, exchange: Exchange, error: ApiError) -> Response:
-        return exchange.refusal(self._error_body(error), error)
+            value = _without_lone_surrogates(value)
+        except RecursionError:
+            raise errors.bad_json("it is nested too deeply") from None
+    assert isinstance(value, dict)
+    return value
 
 
-async def unknown_url(exchange: Exchange) -> Response:
-    """The handler of every path that is not an endpoint."""
-    return exchange.error(errors.unknown_url(exchange.scope["method"], exchange.scope["path"]))
+def _reject_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number")
 
 
-class NotFound(Endpoint):
-    """Answers all methods of all other paths."""
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if math.isinf(value):
+        raise ValueError(f"{errors.shorten(digits, 20)} is too large a number")
+    return value
 
-    def __init__(self) -> None:
-        super().__init__(unknown_url, ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"))
+
+_DECODER = json.JSONDecoder(parse_constant=_reject_constant, parse_float=_finite)
+
+
+def _without_lone_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, list):
+        return [_without_lone_surrogates(item) for item in value]
+    if isinstance(value, dict):
+        return {_without_lone_surrogates(key): _without_lone_surrogates(item) for key, item in value.items()}
+    return value

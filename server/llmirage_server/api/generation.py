@@ -1,230 +1,44 @@
-"""The one path that chat and completions share: from prompt tokens to replies under way in the cluster."""
+"""The choices of one response in flight in the cluster, and the stream of their tokens.
+
+Streaming is the hot path: a token that is due becomes bytes on its connection without a task switch or a JSON encoder.
+sse-starlette's EventSourceResponse keeps its ping, disconnect and shutdown handling. Its per-chunk path is replaced: the
+driver's tick steps the server's `send` coroutine itself. Under uvicorn that runs through at once unless the connection's
+buffer is full; then, and under any `send` that is not uvicorn's own, the response's task takes over.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
 
-import numpy as np
-import numpy.typing as npt
+from sse_starlette.sse import EventSourceResponse
+from starlette.types import Message, Receive, Scope, Send
 
-from llmirage_server.api.access import RateLimits
-from llmirage_server.api.exchange import ClientGoneError, Exchange
-from llmirage_server.api.models import ServedModel, ServedModels
-from llmirage_server.api.shape import TEXT, Shape
-from llmirage_server.api.state import MemoryState, State
-from llmirage_server.api.text import TextLoader
+from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.routers import RouterError
 from llmirage_server.drivers.live import Driver
-from llmirage_server.replies.refusals import is_refused
-from llmirage_server.replies.reply import Reply, ReplyRequest, ReplySource
-from llmirage_server.replies.stops import stopped_at_token, with_end_shown
-from llmirage_server.replies.structured.grammar import GrammarError
-from llmirage_server.replies.structured.pattern import PatternError
-from llmirage_server.replies.structured.schema import SchemaError
-from llmirage_server.telemetry.metrics import Metrics
-from llmirage_shared.tokens import TokenIds, Tokenizer
+from llmirage_server.replies.reply import Reply
+from llmirage_server.telemetry.metrics import PrometheusMetrics
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
-from llmirage_shared.wire.responses import usage
-from llmirage_shared.wire.sampling import Sampling
-
-if TYPE_CHECKING:
-    from llmirage_shared.wire.schema.base import WireModel
-    from llmirage_shared.wire.schema.extensions import Api
+from llmirage_shared.wire.output import event, usage
 
 logger = logging.getLogger("llmirage")
 
-
-@dataclass(slots=True, frozen=True)
-class Prompt:
-    """One prompt of a request. ids: int32, shape (prompt_tokens,). user_text: what the reply answers to."""
-
-    ids: npt.NDArray[np.int32]
-    user_text: str
-    echo: str = ""  # the prompt's text where the reply must repeat it
-
-
-class OpenResponse(Protocol):
-    """A response under way, which can be ended from outside."""
-
-    def abort(self, error: ApiError) -> None: ...
-
-
-class Service:
-    """What the endpoints share."""
-
-    def __init__(
-        self, driver: Driver, text: TextLoader, models: ServedModels, system_fingerprint: str, state: State | None = None
-    ) -> None:
-        self.driver = driver
-        self.text = text
-        self.models = models
-        self.system_fingerprint = system_fingerprint
-        self.state = state or MemoryState()
-        self.open_responses: set[OpenResponse] = set()
-        self.limits: RateLimits | None = None
-        self.refuses_unknown_fields = True
-        self.metrics = Metrics(lambda: models.served)
-        self.under_way: set[Generation] = set()
-        self._refusal: Callable[[], ApiError] | None = None  # of all new requests
-        self._request_ids = itertools.count()
-
-    def close(self) -> None:
-        """End every response under way with an error the client understands, and refuse new ones."""
-        self.pause(errors.shutting_down)
-        self.state.close()
-
-    def pause(self, refusal: Callable[[], ApiError]) -> None:
-        """End every response under way with this error, and refuse new ones with it, until `resume`."""
-        self._refusal = refusal
-        for response in list(self.open_responses):
-            response.abort(refusal())
-
-    def resume(self) -> None:
-        self._refusal = None
-
-    def check_open(self) -> None:
-        """Raises ApiError while all new requests are refused."""
-        if self._refusal is not None:
-            raise self._refusal()
-
-    def new_request(self, prompt: TokenIds, output: TokenIds, model: str, **fields: Any) -> Request:
-        """A request for the cluster, which no other has the id of."""
-        return Request(next(self._request_ids), prompt, output, model=model, **fields)
-
-    def check_fields(
-        self, request: WireModel, api: Api, error: Callable[[str], ApiError] = errors.unknown_parameter
-    ) -> None:
-        """Raises ApiError for a field that neither the API nor any engine documents."""
-        if self.refuses_unknown_fields:
-            from llmirage_shared.wire.schema.extensions import unknown_field
-
-            if (name := unknown_field(request, api)) is not None:
-                raise error(name)
-
-    async def generate(
-        self,
-        prompts: Sequence[Prompt],
-        sampling: Sampling,
-        served: ServedModel,
-        exchange: Exchange,
-        param: str,
-        shape: Shape = TEXT,
-    ) -> Generation:
-        """Plan all choices of all prompts.
-
-        Raises ApiError when one does not fit the context window, or when nothing has the shape that was asked for.
-        """
-        self.check_open()
-        if sampling.priority and not served.priorities:
-            raise errors.unsupported("priority", "Priorities need a cluster with schedule_policy priority.")
-        limit_tokens = served.max_model_len
-        if sampling.truncate_prompt_tokens:
-            kept = sampling.truncate_prompt_tokens
-            if kept < 0:
-                kept = max(1, limit_tokens - (sampling.max_tokens or 1))
-            tokenizer = (await self.text.get()).encoder.tokenizer
-            prompts = [_last_tokens(prompt, kept, tokenizer) for prompt in prompts]
-        for prompt in prompts:
-            wanted_tokens = 1 if sampling.max_tokens is None else sampling.max_tokens
-            if len(prompt.ids) + wanted_tokens > limit_tokens:
-                raise errors.context_length_exceeded(limit_tokens, len(prompt.ids), sampling.max_tokens, param)
-        if self.limits is not None:
-            self.limits.admit(exchange, served.model, _tokens(prompts, sampling))
-        text = await self.text.get()
-        replies = text.replies
-        affinity, correlation = exchange.header(b"x-session-affinity"), exchange.header(b"x-correlation-id")
-        session_key = affinity or correlation or sampling.session_key
-        choices = []
-        stops = not (sampling.ignore_eos or sampling.min_tokens)  # whoever asks for so many tokens gets them
-        for prompt in prompts:
-            refuse = shape.may_refuse and stops and is_refused(prompt.user_text)
-            for choice in range(sampling.n):
-                reply = _planned(
-                    replies,
-                    ReplyRequest(
-                        prompt_ids=prompt.ids,
-                        last_user_text=prompt.user_text,
-                        max_tokens=sampling.max_tokens,
-                        limit_tokens=limit_tokens - len(prompt.ids),
-                        min_tokens=sampling.min_tokens,
-                        ignore_eos=sampling.ignore_eos,
-                        natural_stop=sampling.natural_stop,
-                        stop=sampling.stop,
-                        include_stop_str=sampling.include_stop_str,
-                        seed=sampling.seed,
-                        conversation=correlation or affinity,
-                        choice=choice,
-                        reasoning_tokens=shape.reasoning_tokens,
-                        tools=shape.tools,
-                        tool_choice=shape.tool_choice,
-                        parallel_tool_calls=shape.parallel_tool_calls,
-                        called=shape.called,
-                        results=shape.results,
-                        most_hosted_calls=shape.most_hosted_calls,
-                        called_before=shape.called_before,
-                        text_before=shape.text_before,
-                        json_schema=shape.json_schema,
-                        fenced=shape.fenced,
-                        grammar=shape.grammar,
-                        refuse=refuse,
-                        length_factor=shape.length_factor,
-                    ),
-                )
-                if sampling.stop_token_ids:
-                    reply = stopped_at_token(reply, sampling.stop_token_ids, sampling.include_stop_str, sampling.min_tokens)
-                if sampling.shows_end:
-                    reply = with_end_shown(reply, text.encoder.tokenizer)
-                request = self.new_request(
-                    prompt.ids,
-                    reply.ids,
-                    served.model,
-                    session_key=session_key,
-                    priority=sampling.priority,
-                    max_tokens=sampling.max_tokens or limit_tokens - len(prompt.ids),
-                )
-                choices.append(Choice(reply, request, prompt.echo, served.speculates))
-        return Generation(self, choices, sampling.n, exchange.arrived_s)
-
-
-def _last_tokens(prompt: Prompt, kept: int, tokenizer: Tokenizer) -> Prompt:
-    if len(prompt.ids) <= kept:
-        return prompt
-    ids = prompt.ids[-kept:]
-    return replace(prompt, ids=ids, echo=tokenizer.decode(ids) if prompt.echo else "")
-
-
-def _tokens(prompts: Sequence[Prompt], sampling: Sampling) -> int:
-    """What a request may cost: its prompts, and all that it allows to be generated."""
-    asked = (sampling.max_tokens or 0) * sampling.n * len(prompts)
-    return asked + sum(len(prompt.ids) for prompt in prompts)
-
-
-def _planned(replies: ReplySource, request: ReplyRequest) -> Reply:
-    """The reply; ApiError where the form that was asked for is impossible. (Schemas were looked at when they were read.)"""
-    try:
-        return replies.reply(request)
-    except SchemaError as error:
-        raise errors.ApiError(f"Invalid schema: {error}", param="tools" if request.tools else "response_format") from None
-    except PatternError as error:
-        raise errors.ApiError(f"Invalid pattern: {error}", param="structured_outputs") from None
-    except GrammarError as error:
-        raise errors.ApiError(f"Invalid grammar: {error}", param="structured_outputs") from None
+PING_S = 15
 
 
 @dataclass(slots=True, frozen=True)
 class Choice:
-    """One reply and its life in the cluster."""
+    """One reply and its request in the cluster."""
 
     reply: Reply
     request: Request
-    echo: str
+    echo: str  # text that the response repeats before the reply
     joined: bool = False  # tokens that come together leave in one chunk
 
     @property
@@ -233,24 +47,51 @@ class Choice:
         return self.request.failed or self.request.produced >= len(self.request.output)
 
 
+class OpenResponse(Protocol):
+    """A response in progress, which can be ended from outside."""
+
+    def abort(self, error: ApiError) -> None: ...
+
+
+class GenerationHost(Protocol):
+    """What a generation needs of the service."""
+
+    driver: Driver
+    metrics: PrometheusMetrics
+    under_way: set[Generation]
+    open_responses: set[OpenResponse]
+
+
+class ChoiceWriter(Protocol):
+    """Writes the tokens of one choice. The calls' ranges follow each other without gaps, from the first token on."""
+
+    def tokens(self, start: int, end: int) -> bytes:
+        """What tokens [start, end) of the reply add to the stream."""
+        ...
+
+    def ending(self) -> bytes:
+        """What follows the last token."""
+        ...
+
+
 class Generation:
     """The choices of one response, prompt-major: `n` for each prompt."""
 
-    def __init__(self, service: Service, choices: list[Choice], n: int, arrived_s: float) -> None:
-        """arrived_s: when the request for them reached the server, see Exchange."""
-        self.service = service
+    def __init__(self, host: GenerationHost, choices: list[Choice], n: int, arrived_s: float) -> None:
+        """arrived_s: when their request reached the server, see HttpExchange."""
+        self.host = host
         self.choices = choices
         self._n = n
         self._arrived_s = arrived_s
 
     def start(self) -> None:
-        """Send all choices to the cluster. Their requests' tags must be set.
+        """Submit all choices to the cluster. Their requests' tags must be set.
 
-        Raises ApiError when no instance is there for them, now or later, or a router of the user's own fails.
+        Raises ApiError if no instance will ever take them, or if a router of the user's own fails.
         """
-        self.service.under_way.add(self)
+        self.host.under_way.add(self)
         try:
-            self.service.driver.submit([choice.request for choice in self.choices], self._arrived_s)
+            self.host.driver.submit([choice.request for choice in self.choices], self._arrived_s)
         except RouterError as error:
             self.stop()
             logger.error("%s", error)
@@ -260,75 +101,237 @@ class Generation:
             raise errors.no_instance()
 
     def stop(self) -> None:
-        """Free what unfinished choices hold in the cluster; to be called at every end, and harmless after it."""
+        """Free what unfinished choices hold in the cluster. Call it at every end; calling it again does nothing."""
         unfinished = [choice.request for choice in self.choices if not choice.finished]
         if unfinished:
-            self.service.driver.cancel(unfinished)
-        if self in self.service.under_way:
-            self.service.under_way.remove(self)
+            self.host.driver.cancel(unfinished)
+        if self in self.host.under_way:
+            self.host.under_way.remove(self)
             for choice in self.choices:
-                self.service.metrics.ended(choice.request, choice.reply.finish_reason)
+                self.host.metrics.ended(choice.request, choice.reply.finish_reason)
 
     def usage(self) -> dict[str, Any]:
         """Prompt tokens count once for each prompt, whatever n is."""
-        prompts = self.choices[:: self._n]
+        prompts = [choice.request for choice in self.choices[:: self._n]]
+        thinking = [choice for choice in self.choices if choice.reply.parts]
         return usage(
-            sum(len(choice.request.prompt) for choice in prompts),
+            sum(request.prompt_tokens for request in prompts),
             sum(choice.request.produced for choice in self.choices),
-            sum(choice.request.cached_tokens for choice in prompts),
-            sum(min(choice.request.produced, choice.reply.reasoning_tokens) for choice in self.choices),
+            sum(request.cached_tokens for request in prompts),
+            sum(min(choice.request.produced, choice.reply.reasoning_tokens) for choice in thinking),
         )
 
-    async def finish(self, exchange: Exchange) -> None:
-        """Start, and wait until the last token is due.
 
-        Raises ClientGoneError when the client leaves first (the cluster's memory is free then) and ApiError at shutdown.
+class TokenStream(EventSourceResponse):
+    """Streams the choices of one generation."""
+
+    def __init__(
+        self,
+        generation: Generation,
+        exchange: HttpExchange,
+        writers: Sequence[ChoiceWriter],
+        closing: Callable[[], bytes],
+        failed: Callable[[ApiError], bytes] = lambda error: event(error.body()),
+        opening: bytes = b"",
+    ) -> None:
+        """writers: one for each choice. closing: what ends the response. failed: what ends it after an error.
+
+        opening: what is sent before the first token is due.
         """
-        waiter = _Waiter(self)
-        for choice in self.choices:
-            choice.request.tag = waiter
-        self.service.open_responses.add(waiter)
-        watch = asyncio.ensure_future(_disconnect(exchange))
-        watch.add_done_callback(waiter.client_left)
-        try:
-            self.start()
-            await waiter.done
-        finally:
-            waiter.forget()
-            watch.cancel()
-            self.service.open_responses.discard(waiter)
-            self.stop()
-
-
-async def _disconnect(exchange: Exchange) -> None:
-    while (await exchange.receive())["type"] != "http.disconnect":
-        pass
-
-
-class _Waiter:
-    """Receives the tokens of a response that is sent in one piece."""
-
-    def __init__(self, generation: Generation) -> None:
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        super().__init__(_NO_CONTENT, ping=PING_S, sep="\n")
+        self._generation = generation
+        self._exchange = exchange
+        self._writers = writers
+        self._closing = closing
+        self._failed = failed
         self._unfinished = len(generation.choices)
+        self._send: Send | None = None
+        self._direct = False  # the tick may step `send` itself
+        self._pending: list[bytes] = [opening] if opening else []
+        self._last = False  # the end of the response is pending or sent
+        self._suspended: _SuspendedSend | None = None
+        self._wake_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def tokens_due(self, request: Request) -> None:
-        if request.failed:
-            self.abort(errors.instance_lost())
-        elif request.produced >= len(request.output):
-            self._unfinished -= 1
-            if not self._unfinished and not self.done.done():
-                self.done.set_result(None)
+    def start(self) -> Self:
+        """Start the generation. Raises ApiError if that fails: nothing has been sent yet, and the response is an error."""
+        self.raw_headers = self._exchange.response_headers(b"text/event-stream; charset=utf-8")
+        self.raw_headers += _STREAM_HEADERS
+        for choice, writer in zip(self._generation.choices, self._writers, strict=True):
+            choice.request.tag = _ChoiceStream(self, choice, writer)
+        self._generation.start()
+        self._generation.host.open_responses.add(self)
+        return self
 
-    def forget(self) -> None:
-        """Nobody waits any more: an error that came too late is nobody's."""
-        if self.done.done() and not self.done.cancelled():
-            self.done.exception()
+    def end_of_choice(self) -> bytes:
+        """One more choice is complete: what must follow its last chunk in the response."""
+        self._unfinished -= 1
+        return b"" if self._unfinished else self._closing()
 
-    def client_left(self, watch: asyncio.Future[None]) -> None:
-        if not watch.cancelled() and not self.done.done():
-            self.done.set_exception(ClientGoneError())
+    def write(self, data: bytes) -> None:
+        """Send bytes now if the connection takes them, else as soon as it does."""
+        last = self._unfinished == 0
+        if not self._direct or (last and self._send_lock.locked()):  # a ping is being sent: do not end before it
+            self._pending.append(data)
+            self._last = last
+            self._wake()
+            return
+        assert self._send is not None
+        if last:
+            self._last = True
+            self.active = False
+        # `send` is a coroutine function in every ASGI server, though its type only promises an awaitable
+        sending: Coroutine[Any, Any, None] = self._send(_body(data, last))  # type: ignore[assignment]
+        try:
+            waits_for = sending.send(None)
+        except StopIteration:
+            if last:
+                self._wake()
+        except Exception as error:
+            self._fail(error)
+        else:
+            self._direct = False
+            self._suspended = _SuspendedSend(sending, waits_for)
+            self._wake()
 
     def abort(self, error: ApiError) -> None:
-        if not self.done.done():
-            self.done.set_exception(error)
+        """End the stream with an error event. What was written before it stays valid."""
+        self._generation.stop()  # tokens that are due by now leave before the error, and may be the last
+        if self._unfinished:
+            self._unfinished = 0
+            self.write(self._failed(error))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await asyncio.sleep(0)  # one turn of the loop, in which the driver delivers what is due at once
+            if self._last:  # that was all: watching the connection would cost more than the rest of the request
+                await self._stream_response(send)
+            else:
+                await super().__call__(scope, receive, send)
+        finally:
+            self._direct = False
+            self._generation.host.open_responses.discard(self)
+            self._generation.stop()
+
+    async def _stream_response(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        self._send = send
+        steppable = _is_steppable(send)
+        while True:
+            await self._catch_up(send)
+            if self._last:
+                return
+            self._direct = steppable
+            await self._wake_up
+            self._wake_up = asyncio.get_running_loop().create_future()
+
+    async def _catch_up(self, send: Send) -> None:
+        """Send what the tick could not."""
+        while self._suspended is not None or self._pending:
+            if self._suspended is not None:
+                suspended, self._suspended = self._suspended, None
+                await suspended
+                continue
+            data, last = b"".join(self._pending), self._last
+            self._pending.clear()
+            if last:
+                async with self._send_lock:
+                    self.active = False
+                    await send(_body(data, last))
+            else:
+                await send(_body(data, last))
+
+    def _wake(self) -> None:
+        if not self._wake_up.done():
+            self._wake_up.set_result(None)
+
+    def _fail(self, error: Exception) -> None:
+        if not self._wake_up.done():
+            self._wake_up.set_exception(error)
+
+
+class _ChoiceStream:
+    """Receives the tokens of one choice."""
+
+    __slots__ = ("_sent", "_stream", "_total", "_writer")
+
+    def __init__(self, stream: TokenStream, choice: Choice, writer: ChoiceWriter) -> None:
+        self._stream = stream
+        self._writer = writer
+        self._total = len(choice.reply.ids)
+        self._sent = 0
+
+    def tokens_due(self, request: Request) -> None:
+        sent, produced = self._sent, request.produced
+        if sent == self._total:  # the stream was aborted, or the cluster repeats itself
+            return
+        if request.failed:
+            self._sent = self._total
+            # Later: cancelling the other choices asks the driver for the time, which must not happen inside its tick.
+            asyncio.get_running_loop().call_soon(self._stream.abort, errors.instance_lost())
+            return
+        self._sent = produced
+        data = self._writer.tokens(sent, produced)
+        if produced >= self._total:
+            data += self._writer.ending() + self._stream.end_of_choice()
+        if data:
+            self._stream.write(data)
+
+
+class _SuspendedSend:
+    """Carries on, inside a task, a coroutine that was stepped once outside and yielded the future it waits for."""
+
+    __slots__ = ("_coroutine", "_waits_for")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, None], waits_for: Any) -> None:
+        self._coroutine = coroutine
+        self._waits_for = waits_for
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        waits_for = self._waits_for
+        while True:
+            try:
+                value = yield waits_for
+            except BaseException as error:
+                step = self._coroutine.throw(error)
+            else:
+                try:
+                    step = self._coroutine.send(value)
+                except StopIteration:
+                    return
+            waits_for = step
+
+
+async def warm_up() -> None:
+    """Serve a stream to nobody: with the first response that it watches, anyio loads parts of itself for some 15 ms."""
+
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError("unreachable")
+
+    async def send(_: Message) -> None: ...
+
+    await EventSourceResponse(_NO_CONTENT)({"type": "http", "method": "POST"}, receive, send)
+
+
+class _NoContent(AsyncIterator[bytes]):
+    """EventSourceResponse wants an iterator; the stream does not come through one."""
+
+    async def __anext__(self) -> bytes:
+        raise StopAsyncIteration
+
+
+_NO_CONTENT = _NoContent()
+_STREAM_HEADERS = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
+
+
+def _body(data: bytes, last: bool) -> Message:
+    return {"type": "http.response.body", "body": data, "more_body": not last}
+
+
+def _is_steppable(send: Send) -> bool:
+    """Whether `send` may run outside a task.
+
+    Uvicorn's own suspends on nothing but a plain future; that of an object with `never_suspends` on nothing.
+    """
+    owner = getattr(send, "__self__", None)
+    return type(owner).__module__.startswith("uvicorn.") or getattr(owner, "never_suspends", False) is True

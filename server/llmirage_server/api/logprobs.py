@@ -11,21 +11,21 @@ from llmirage_server.replies.reply import PartKind, Reply
 from llmirage_shared.tokens import TokenIds, Tokenizer
 from llmirage_shared.wire.sampling import Sampling
 
-_MANY = 256  # tokens of a prompt, which must not hold up the streams of others
+_MANY = 256  # tokens of a prompt; more must not hold up the streams of others
 
 
 class ReplyLogprobs:
-    """Those of one reply. A token that shows nothing has no entry: the texts of all entries join to the reply's."""
+    """Those of one reply. A token that shows nothing has no entry: the entries' texts join to the reply's text."""
 
     def __init__(self, reply: Reply, tokenizer: Tokenizer, top: int, as_ids: bool = False) -> None:
-        """top: how many likely tokens each place tells of; as_ids: tokens are named by their ids."""
+        """top: how many likely tokens each entry has; as_ids: name tokens by their ids."""
         self._reply = reply
         self._as_ids = as_ids
         self._tokenizer = tokenizer
         self._top = top
 
     def entry(self, place: int) -> dict[str, Any]:
-        """The token at a place of the reply, as chat completions and Responses tell it."""
+        """The token at a place of the reply, in the form of chat completions and the Responses API."""
         piece = self._reply.pieces[place]
         found = self._token(place)
         entry = self._one(found.id, piece, found.logprob)
@@ -46,7 +46,7 @@ class ReplyLogprobs:
         ]
 
     def text(self, prompt_pieces: list[str] | None = None) -> dict[str, Any]:
-        """The four parallel lists of text completions; with an echoed prompt its tokens first (the first has no value)."""
+        """The four parallel lists of text completions, an echoed prompt's tokens first (the first has no value)."""
         tokens: list[str] = []
         pieces = list(prompt_pieces or ())
         values: list[float | None] = []
@@ -83,18 +83,18 @@ class ReplyLogprobs:
         return {"token": name, "logprob": logprob, "bytes": list(text.encode("utf-8", "replace"))}
 
 
-async def told_of_prompt(choice: Choice, sampling: Sampling, tokenizer: Tokenizer) -> dict[str, Any]:
-    """What vLLM tells of the prompt of a choice, where that was asked for."""
-    told: dict[str, Any] = {}
+async def prompt_fields(choice: Choice, sampling: Sampling, tokenizer: Tokenizer) -> dict[str, Any]:
+    """vLLM's fields about the prompt of a choice, as far as the request asks for them."""
+    fields: dict[str, Any] = {}
     if sampling.prompt_logprobs is not None:
-        told["prompt_logprobs"] = await prompt_logprobs(choice.request.prompt, tokenizer, sampling.prompt_logprobs)
+        fields["prompt_logprobs"] = await _prompt_logprobs(choice.request.prompt, tokenizer, sampling.prompt_logprobs)
     if sampling.return_token_ids:
-        told["prompt_token_ids"] = choice.request.prompt.tolist()
-    return told
+        fields["prompt_token_ids"] = choice.request.prompt.tolist()
+    return fields
 
 
-async def prompt_logprobs(ids: TokenIds, tokenizer: Tokenizer, top: int) -> list[dict[str, Any] | None]:
-    """vLLM's form: for each token of a prompt the likely ones there and itself, by their ids; nothing for the first."""
+async def _prompt_logprobs(ids: TokenIds, tokenizer: Tokenizer, top: int) -> list[dict[str, Any] | None]:
+    """vLLM's form: for each token of a prompt the likely tokens and itself, by their ids; None for the first."""
 
     def work() -> list[dict[str, Any] | None]:
         return [None, *[_ranked(token, place, tokenizer, top) for place, token in enumerate(ids.tolist()[1:], 1)]]

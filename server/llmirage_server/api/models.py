@@ -1,17 +1,17 @@
-"""GET /v1/models and /v1/models/{id}: which model names are served, which are accepted, and what answers for each."""
+"""GET /v1/models and /v1/models/{id}: the served models, the accepted names, and which model answers for each name."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from starlette.responses import Response
 
-from llmirage_server.api.exchange import Exchange
+from llmirage_server.api.exchange import HttpExchange
 from llmirage_shared.wire import errors
-from llmirage_shared.wire.responses import anthropic_model_card, model_card
 
 logger = logging.getLogger("llmirage")
 
@@ -34,9 +34,9 @@ class ServedModel:
 class ServedModels:
     """Names a request may use, and the model that answers for each.
 
-    served: the names that are listed. accept "catalogue": besides, any model of `catalogue` by its full name or its name
-    without the organisation; "any": every name. A name of a served model leads to that model; for the others the first one
-    answers, and a warning says so once. catalogue: gives all names of each model, and is asked when it is needed.
+    served: the listed names. accept "catalogue": also any model of `catalogue`, by its name with or without the
+    organisation; "any": every name. A name of a served model means that model; for other names the first model answers, with
+    one warning. catalogue: returns all names of each model; called when it is needed.
     """
 
     def __init__(self, served: Mapping[str, ServedModel], accept: AcceptModels, catalogue: Catalogue, created: int) -> None:
@@ -44,8 +44,8 @@ class ServedModels:
         self._created = created
         self._accept = accept
         self._catalogue_names = catalogue
-        self._found = dict(served)  # names that were asked for
-        self._spellings: dict[str, ServedModel | None] | None = None  # of the catalogue; None: of a model not served
+        self._found = dict(served)  # by every name that a request used
+        self._spellings: dict[str, ServedModel | None] | None = None  # of the catalogue; a value None: not served
 
     def find(self, name: str) -> ServedModel:
         """Raises ApiError (404, model_not_found) for a name that is not accepted; the empty name never is."""
@@ -62,26 +62,42 @@ class ServedModels:
             self._found[name] = found
         return found
 
-    def card(self, name: str) -> dict[str, Any]:
-        return model_card(name, self._created, self.find(name).max_model_len)
-
-    async def list(self, exchange: Exchange) -> Response:
+    async def list(self, exchange: HttpExchange) -> Response:
         if _is_anthropic(exchange):
             cards = [self._anthropic_card(name) for name in self.served]
             ends = {"first_id": self.served[0], "last_id": self.served[-1]}
             return exchange.json({"data": cards, "has_more": False, **ends})
-        return exchange.json({"object": "list", "data": [self.card(name) for name in self.served]})
+        return exchange.json({"object": "list", "data": [self._card(name) for name in self.served]})
 
-    async def retrieve(self, exchange: Exchange) -> Response:
+    async def retrieve(self, exchange: HttpExchange) -> Response:
         name = exchange.scope["path_params"]["model"]
-        return exchange.json(self._anthropic_card(name) if _is_anthropic(exchange) else self.card(name))
+        return exchange.json(self._anthropic_card(name) if _is_anthropic(exchange) else self._card(name))
+
+    def _card(self, name: str) -> dict[str, Any]:
+        """An entry of the list, with vLLM's extra keys."""
+        return {
+            "id": name,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "llmirage",
+            "root": name,
+            "parent": None,
+            "max_model_len": self.find(name).max_model_len,
+        }
 
     def _anthropic_card(self, name: str) -> dict[str, Any]:
         most = self.find(name).max_model_len
-        return anthropic_model_card(name, self._created, most)
+        return {
+            "type": "model",
+            "id": name,
+            "display_name": name.rpartition("/")[2],
+            "created_at": datetime.fromtimestamp(self._created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "max_input_tokens": most,
+            "max_tokens": most,
+        }
 
     def _catalogue(self) -> Mapping[str, ServedModel | None]:
-        """All spellings of the catalogue's names in lower case, and what is served under each."""
+        """The catalogue's names in lower case, with and without the organisation, and the model that is served for each."""
         if self._spellings is None:
             by_model = {served.model: served for served in reversed([self._found[name] for name in self.served])}
             self._spellings = {}
@@ -93,8 +109,8 @@ class ServedModels:
         return self._spellings
 
 
-def _is_anthropic(exchange: Exchange) -> bool:
-    """Both APIs have this path; Anthropic's clients always send the version of theirs."""
+def _is_anthropic(exchange: HttpExchange) -> bool:
+    """Both APIs have this path; Anthropic's clients always send their API's version."""
     return exchange.header(b"anthropic-version") is not None
 
 

@@ -1,4 +1,4 @@
-"""POST /v1/moderations. Images are accepted and never flagged: nobody looks at them."""
+"""POST /v1/moderations. Images are accepted and never flagged."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 from starlette.responses import Response
 
-from llmirage_server.api.embeddings import aside
-from llmirage_server.api.exchange import Exchange
-from llmirage_server.api.generation import Service
+from llmirage_server.api.embeddings import maybe_in_thread
+from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.prefill import prefill
-from llmirage_shared.wire import errors
-from llmirage_shared.wire.json_body import parse_object
-from llmirage_shared.wire.responses import new_id
+from llmirage_server.api.service import Service
+from llmirage_server.replies.moderation import CATEGORIES, FLAGGED_FROM, IMAGE_CATEGORIES, category_scores
+from llmirage_shared.wire import errors, schema
+from llmirage_shared.wire.output import new_id
 
 MODELS = (
     "omni-moderation-latest",
@@ -24,19 +24,16 @@ MODELS = (
 )
 
 
-class ModerationsEndpoint:
-    """The cluster reads what is judged; the judgement is made here."""
+class ModerationsHandler:
+    """The cluster is charged the prefill of the inputs; the scores are made here."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    async def create(self, exchange: Exchange) -> Response:
+    async def create(self, exchange: HttpExchange) -> Response:
         """Answers as the OpenAI API does: one result for each text of a list, one for all parts of a message."""
-        from llmirage_shared.wire.schema.moderations import ModerationRequest
-        from llmirage_shared.wire.schema.validation import check
-
-        request = check(ModerationRequest, parse_object(await exchange.body()))
-        self._service.check_fields(request, "moderations")
+        service = self._service
+        request = schema.moderations.ModerationRequest.check(await exchange.json_object(), service.documented_only)
         model = MODELS[0] if request.model is None else request.model
         if model not in MODELS:
             raise errors.model_not_found(model, MODELS)
@@ -53,17 +50,15 @@ class ModerationsEndpoint:
                 judged = [("\n".join(said), bool(said), len(said) < len(parts))]
 
         texts = [text for text, _, _ in judged]
-        tokenizer = (await self._service.text.get()).encoder.tokenizer
-        ids = await aside(texts, lambda: [tokenizer.encode(text) for text in texts])
+        tokenizer = await service.tokenizer()
+        ids = await maybe_in_thread(texts, lambda: [tokenizer.encode(text) for text in texts])
         _, results = await asyncio.gather(
-            prefill(self._service, model, ids, exchange), aside(texts, lambda: [_result(*each) for each in judged])
+            prefill(service, model, ids, exchange), maybe_in_thread(texts, lambda: [_result(*each) for each in judged])
         )
         return exchange.json({"id": new_id("modr-"), "model": model, "results": results})
 
 
 def _result(text: str, has_text: bool, has_image: bool) -> dict[str, Any]:
-    from llmirage_server.replies.moderation import CATEGORIES, FLAGGED_FROM, IMAGE_CATEGORIES, category_scores
-
     scores = category_scores(text)
     flags = {category: score >= FLAGGED_FROM for category, score in scores.items()}
     applied = {

@@ -1,4 +1,4 @@
-"""Jina's, Cohere's and vLLM's /rerank, and vLLM's /score: how much texts have to do with each other."""
+"""Jina's, Cohere's and vLLM's /rerank, and vLLM's /score: the similarity of texts."""
 
 from __future__ import annotations
 
@@ -11,29 +11,25 @@ from typing import Any
 import numpy as np
 from starlette.responses import Response
 
-from llmirage_server.api.embeddings import aside, embedding_model, texts_and_ids, vectors_of
-from llmirage_server.api.exchange import Exchange
-from llmirage_server.api.generation import Service
+from llmirage_server.api.embeddings import embedding_model, maybe_in_thread, texts_and_ids, vectors_of
+from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.prefill import prefill
+from llmirage_server.api.service import Service
 from llmirage_shared.tokens import TokenIds
-from llmirage_shared.wire import errors
-from llmirage_shared.wire.json_body import parse_object
-from llmirage_shared.wire.responses import new_id
+from llmirage_shared.wire import errors, schema
+from llmirage_shared.wire.output import new_id
 
 _HALF_AT, _STEEPNESS = 0.3, 12.0  # of the logistic curve from the cosine of two embeddings to their score
 
 
-class RerankEndpoint:
+class RerankHandler:
     """Scores are between 0 and 1, from the embeddings of this server."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    async def rerank(self, exchange: Exchange) -> Response:
-        from llmirage_shared.wire.schema.embeddings import RerankRequest
-        from llmirage_shared.wire.schema.validation import check
-
-        request = check(RerankRequest, parse_object(await exchange.body()))
+    async def rerank(self, exchange: HttpExchange) -> Response:
+        request = schema.embeddings.RerankRequest.check(await exchange.json_object())
         documents = [document if isinstance(document, str) else document.text for document in request.documents]
         queries = [request.query] * len(documents)
         scores, tokens = await self._scores(exchange, request.model, queries, documents, request.max_tokens_per_doc)
@@ -55,11 +51,8 @@ class RerankEndpoint:
             }
         )
 
-    async def score(self, exchange: Exchange) -> Response:
-        from llmirage_shared.wire.schema.embeddings import ScoreRequest
-        from llmirage_shared.wire.schema.validation import check
-
-        request = check(ScoreRequest, parse_object(await exchange.body()))
+    async def score(self, exchange: HttpExchange) -> Response:
+        request = schema.embeddings.ScoreRequest.check(await exchange.json_object())
         first, second = request.text_1 or request.queries, request.text_2 or request.documents
         if first is None or second is None:
             raise errors.missing("text_1" if first is None else "text_2")
@@ -84,14 +77,19 @@ class RerankEndpoint:
         )
 
     async def _scores(
-        self, exchange: Exchange, name: str, firsts: Sequence[str], seconds: Sequence[str], most_tokens: int | None = None
+        self,
+        exchange: HttpExchange,
+        name: str,
+        firsts: Sequence[str],
+        seconds: Sequence[str],
+        most_tokens: int | None = None,
     ) -> tuple[list[float], int]:
-        """The score of each pair, and the tokens of all pairs; of `seconds` at most so many tokens are read each.
+        """The score of each pair, and the number of tokens of all pairs. most_tokens: read of each of `seconds`.
 
-        Raises ApiError. The cluster reads every pair as one prompt, as a cross-encoder does.
+        The cluster reads every pair as one prompt, as a cross-encoder does. Raises ApiError.
         """
         service, model = self._service, embedding_model(self._service, name)
-        tokenizer = (await service.text.get()).encoder.tokenizer
+        tokenizer = await service.tokenizer()
 
         def tokenized() -> tuple[dict[str, TokenIds], list[str]]:
             read = list(seconds)
@@ -101,14 +99,14 @@ class RerankEndpoint:
             texts, ids = texts_and_ids(list(dict.fromkeys([*firsts, *read])), model, tokenizer)
             return dict(zip(texts, ids, strict=True)), read
 
-        ids, read = await aside([*firsts, *seconds], tokenized)
+        ids, read = await maybe_in_thread([*firsts, *seconds], tokenized)
 
         def work() -> list[float]:
             vectors = dict(zip(ids, vectors_of(name, model, list(ids)), strict=True))
             return [_score(float(vectors[a] @ vectors[b])) for a, b in zip(firsts, read, strict=True)]
 
         pairs = [np.concatenate([ids[a], ids[b]]) for a, b in zip(firsts, read, strict=True)]
-        _, scores = await asyncio.gather(prefill(service, name, pairs, exchange), aside(list(ids), work))
+        _, scores = await asyncio.gather(prefill(service, name, pairs, exchange), maybe_in_thread(list(ids), work))
         return scores, sum(map(len, pairs))
 
 

@@ -3,111 +3,131 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping
+from functools import partial
 
 from starlette.responses import Response
 from starlette.routing import Route
 
-from llmirage_server.api.chat import ChatEndpoint
-from llmirage_server.api.completions import CompletionsEndpoint
-from llmirage_server.api.conversations import ConversationsEndpoint
-from llmirage_server.api.embeddings import EmbeddingsEndpoint
-from llmirage_server.api.engine_info import EngineEndpoint
-from llmirage_server.api.exchange import Endpoint, Exchange, Handler
-from llmirage_server.api.generation import Service
-from llmirage_server.api.messages.endpoint import MessagesEndpoint, error_body
-from llmirage_server.api.moderations import ModerationsEndpoint
-from llmirage_server.api.openapi.endpoint import OpenApiEndpoint
-from llmirage_server.api.rerank import RerankEndpoint
-from llmirage_server.api.responses.endpoint import ResponsesEndpoint
-from llmirage_server.api.sglang import SglangEndpoint
-from llmirage_server.api.stored_chat import StoredChatEndpoint
-from llmirage_server.api.tokenization import TokenizationEndpoint
+from llmirage_server.api.chat import ChatHandler
+from llmirage_server.api.completions import CompletionsHandler
+from llmirage_server.api.conversations import ConversationsHandler
+from llmirage_server.api.embeddings import EmbeddingsHandler
+from llmirage_server.api.engine_info import EngineHandler
+from llmirage_server.api.exchange import EndpointApp, Guard, Handler, HttpExchange, unknown_url
+from llmirage_server.api.messages.endpoint import MessagesHandler
+from llmirage_server.api.messages.exchange import MessagesExchange
+from llmirage_server.api.moderations import ModerationsHandler
+from llmirage_server.api.openapi.endpoint import OpenApiHandler
+from llmirage_server.api.rerank import RerankHandler
+from llmirage_server.api.responses.endpoint import ResponsesHandler
+from llmirage_server.api.service import Service
+from llmirage_server.api.sglang import SglangHandler
+from llmirage_server.api.stored_chat import StoredChatHandler
+from llmirage_server.api.tokenization import TokenizationHandler
 
-_READ = ("GET", "HEAD")
+Methods = Mapping[str, Handler]
+
+_OPEN = ("/health", "/ping", "/metrics")  # probes and scrapers have no key
 
 
-def routes(service: Service) -> list[Route]:
-    """All endpoints, the busiest first."""
-
-    async def health(exchange: Exchange) -> Response:
-        """The server is up: an empty object, unless the simulated cluster is saturated."""
-        queues = service.driver.saturated()
-        return exchange.json({"saturated": [dataclasses.asdict(queue) for queue in queues]} if queues else {})
-
-    messages = MessagesEndpoint(service)
-    responses, talks, stored = ResponsesEndpoint(service), ConversationsEndpoint(service), StoredChatEndpoint(service.state)
+def routes(service: Service, guard: Guard | None) -> list[Route]:
+    """All endpoints, the busiest first. guard: of all but those in `_OPEN`."""
+    messages = MessagesHandler(service)
+    of_messages = partial(EndpointApp, guard=guard, exchange=MessagesExchange)
+    table = {**_openai(service), **_engines(service)}
     return [
-        *_by_method("/v1/chat/completions", POST=ChatEndpoint(service).create, GET=stored.list),
-        *_by_method("/v1/chat/completions/{id}", GET=stored.retrieve, POST=stored.update, DELETE=stored.delete),
-        Route("/v1/chat/completions/{id}/messages", Endpoint(stored.messages, _READ)),
-        Route("/v1/completions", Endpoint(CompletionsEndpoint(service).create, ("POST",))),
-        Route("/v1/responses", Endpoint(responses.create, ("POST",))),
-        Route("/v1/responses/input_tokens", Endpoint(responses.input_tokens, ("POST",))),
-        Route("/v1/responses/compact", Endpoint(responses.compact, ("POST",))),
-        *_by_method("/v1/responses/{id}", GET=responses.retrieve, DELETE=responses.delete),
-        Route("/v1/responses/{id}/cancel", Endpoint(responses.cancel, ("POST",))),
-        Route("/v1/responses/{id}/input_items", Endpoint(responses.input_items, _READ)),
-        Route("/v1/conversations", Endpoint(talks.create, ("POST",))),
-        *_by_method("/v1/conversations/{id}", GET=talks.retrieve, POST=talks.update, DELETE=talks.delete),
-        *_by_method("/v1/conversations/{id}/items", GET=talks.list_items, POST=talks.add_items),
-        *_by_method("/v1/conversations/{id}/items/{item}", GET=talks.retrieve_item, DELETE=talks.delete_item),
-        Route("/v1/messages", Endpoint(messages.create, ("POST",), error_body)),
-        Route("/v1/messages/count_tokens", Endpoint(messages.count_tokens, ("POST",), error_body)),
-        Route("/v1/embeddings", Endpoint(EmbeddingsEndpoint(service).create, ("POST",))),
-        Route("/v1/moderations", Endpoint(ModerationsEndpoint(service).create, ("POST",))),
-        Route("/v1/models", Endpoint(service.models.list, _READ)),
-        Route("/v1/models/{model:path}", Endpoint(service.models.retrieve, _READ)),
-        Route("/health", Endpoint(health, _READ)),
-        Route("/openapi.json", Endpoint(OpenApiEndpoint(service).document, _READ)),
-        *_engine_routes(service),
+        *[Route(path, EndpointApp(methods, None if path in _OPEN else guard)) for path, methods in table.items()],
+        Route("/v1/messages", of_messages(_post(messages.create))),
+        Route("/v1/messages/count_tokens", of_messages(_post(messages.count_tokens))),
+        Route("/v1/messages{rest:path}", of_messages(_UNKNOWN)),
     ]
 
 
-def _engine_routes(service: Service) -> list[Route]:
-    """What vLLM and SGLang have beside the API."""
-    engine, sglang, tokens, rerank = (
-        EngineEndpoint(service),
-        SglangEndpoint(service),
-        TokenizationEndpoint(service),
-        RerankEndpoint(service),
-    )
-    post, any_ = ("POST",), ("GET", "HEAD", "POST")
-    table: list[tuple[str, Handler, Sequence[str]]] = [
-        ("/tokenize", tokens.tokenize, post),
-        ("/detokenize", tokens.detokenize, post),
-        ("/rerank", rerank.rerank, post),
-        ("/v1/rerank", rerank.rerank, post),
-        ("/v2/rerank", rerank.rerank, post),
-        ("/score", rerank.score, post),
-        ("/v1/score", rerank.score, post),
-        ("/ping", engine.ping, any_),
-        ("/metrics", engine.metrics, _READ),
-        ("/version", engine.version, _READ),
-        ("/load", engine.load, _READ),
-        ("/server_info", engine.server_info, _READ),
-        ("/reset_prefix_cache", engine.reset_prefix_cache, post),
-        ("/sleep", engine.sleep, post),
-        ("/wake_up", engine.wake_up, post),
-        ("/is_sleeping", engine.is_sleeping, _READ),
-        ("/generate", sglang.generate, ("POST", "PUT")),
-        ("/abort_request", sglang.abort_request, post),
-        ("/health_generate", sglang.health_generate, _READ),
-        ("/get_model_info", engine.model_info, _READ),
-        ("/model_info", engine.model_info, _READ),
-        ("/get_server_info", engine.get_server_info, _READ),
-        ("/get_load", engine.get_load, _READ),
-        ("/flush_cache", engine.flush_cache, any_),
-    ]
-    return [Route(path, Endpoint(handler, methods)) for path, handler, methods in table]
+def not_found(guard: Guard | None) -> EndpointApp:
+    """Answers every other path."""
+    return EndpointApp(_UNKNOWN, guard)
 
 
-def _by_method(path: str, **handlers: Handler) -> list[Route]:
-    """One path with a handler for each method."""
+def _openai(service: Service) -> dict[str, Methods]:
+    """The OpenAI API."""
+    responses, conversations = ResponsesHandler(service), ConversationsHandler(service)
+    stored = StoredChatHandler(service.state)
+    return {
+        "/v1/chat/completions": _methods(POST=ChatHandler(service).create, GET=stored.list),
+        "/v1/chat/completions/{id}": _methods(GET=stored.retrieve, POST=stored.update, DELETE=stored.delete),
+        "/v1/chat/completions/{id}/messages": _get(stored.messages),
+        "/v1/completions": _post(CompletionsHandler(service).create),
+        "/v1/responses": _post(responses.create),
+        "/v1/responses/input_tokens": _post(responses.input_tokens),
+        "/v1/responses/compact": _post(responses.compact),
+        "/v1/responses/{id}": _methods(GET=responses.retrieve, DELETE=responses.delete),
+        "/v1/responses/{id}/cancel": _post(responses.cancel),
+        "/v1/responses/{id}/input_items": _get(responses.input_items),
+        "/v1/conversations": _post(conversations.create),
+        "/v1/conversations/{id}": _methods(
+            GET=conversations.retrieve, POST=conversations.update, DELETE=conversations.delete
+        ),
+        "/v1/conversations/{id}/items": _methods(GET=conversations.list_items, POST=conversations.add_items),
+        "/v1/conversations/{id}/items/{item}": _methods(GET=conversations.retrieve_item, DELETE=conversations.delete_item),
+        "/v1/embeddings": _post(EmbeddingsHandler(service).create),
+        "/v1/moderations": _post(ModerationsHandler(service).create),
+        "/v1/models": _get(service.models.list),
+        "/v1/models/{model:path}": _get(service.models.retrieve),
+        "/health": _get(partial(_health, service)),
+        "/openapi.json": _get(OpenApiHandler(service).document),
+    }
 
-    async def dispatch(exchange: Exchange) -> Response:
-        method = exchange.scope["method"]
-        return await handlers["GET" if method == "HEAD" else method](exchange)
 
-    methods = [*handlers, *(["HEAD"] if "GET" in handlers else [])]
-    return [Route(path, Endpoint(dispatch, methods))]
+def _engines(service: Service) -> dict[str, Methods]:
+    """What vLLM and SGLang have beside it."""
+    engine, sglang = EngineHandler(service), SglangHandler(service)
+    tokens, rerank = TokenizationHandler(service), RerankHandler(service)
+    return {
+        "/tokenize": _post(tokens.tokenize),
+        "/detokenize": _post(tokens.detokenize),
+        "/rerank": _post(rerank.rerank),
+        "/v1/rerank": _post(rerank.rerank),
+        "/v2/rerank": _post(rerank.rerank),
+        "/score": _post(rerank.score),
+        "/v1/score": _post(rerank.score),
+        "/ping": {**_get(engine.ping), **_post(engine.ping)},
+        "/metrics": _get(engine.metrics),
+        "/version": _get(engine.version),
+        "/load": _get(engine.load),
+        "/server_info": _get(engine.server_info),
+        "/reset_prefix_cache": _post(engine.reset_prefix_cache),
+        "/sleep": _post(engine.sleep),
+        "/wake_up": _post(engine.wake_up),
+        "/is_sleeping": _get(engine.is_sleeping),
+        "/generate": {"POST": sglang.generate, "PUT": sglang.generate},
+        "/abort_request": _post(sglang.abort_request),
+        "/health_generate": _get(sglang.health_generate),
+        "/get_model_info": _get(engine.model_info),
+        "/model_info": _get(engine.model_info),
+        "/get_server_info": _get(engine.get_server_info),
+        "/get_load": _get(engine.get_load),
+        "/flush_cache": {**_get(engine.flush_cache), **_post(engine.flush_cache)},
+    }
+
+
+async def _health(service: Service, exchange: HttpExchange) -> Response:
+    """The server is up: an empty object, unless the simulated cluster is saturated."""
+    queues = service.driver.saturated()
+    return exchange.json({"saturated": [dataclasses.asdict(queue) for queue in queues]} if queues else {})
+
+
+def _get(handler: Handler) -> Methods:
+    return {"GET": handler, "HEAD": handler}
+
+
+def _post(handler: Handler) -> Methods:
+    return {"POST": handler}
+
+
+def _methods(**handlers: Handler) -> Methods:
+    """By method; HEAD as GET."""
+    return {**handlers, "HEAD": handlers["GET"]}
+
+
+_UNKNOWN: Methods = dict.fromkeys(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"), unknown_url)

@@ -7,66 +7,61 @@ import json
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from starlette.responses import Response
 
-from llmirage_server.api.exchange import Exchange
-from llmirage_server.api.generation import Choice, Generation, Prompt, Service
-from llmirage_server.api.shape import TEXT, Shape, schema_problem
-from llmirage_server.api.stream import TokenStream
+from llmirage_server.api.constraints import TEXT, ReplyConstraints, schema_problem
+from llmirage_server.api.exchange import HttpExchange
+from llmirage_server.api.generation import Choice, Generation, TokenStream
+from llmirage_server.api.service import EncodedPrompt, Service
+from llmirage_server.api.whole import finish
 from llmirage_server.replies.logprobs import token_logprob
 from llmirage_server.replies.reply import Grammar
 from llmirage_shared.tokens import Tokenizer
-from llmirage_shared.wire import errors
-from llmirage_shared.wire.chunks import DONE, event
+from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.completions import read_prompts
 from llmirage_shared.wire.errors import ApiError
-from llmirage_shared.wire.json_body import parse_object
+from llmirage_shared.wire.output import DONE, event
 from llmirage_shared.wire.sampling import Sampling
 
-if TYPE_CHECKING:
-    from llmirage_shared.wire.schema.sglang import GenerateRequest, SglangSampling
-
 DEFAULT_NEW_TOKENS = 128  # sglang: SamplingParams.max_new_tokens
-_MOST_FRAMES = 64  # of tokens that are due at once: each frame repeats all text before it
+_MOST_FRAMES = 64  # for tokens that are due together: each frame repeats all text before it
 
 
-class SglangEndpoint:
-    """Answers as SGLang does: frames of a stream carry the whole text so far."""
+class SglangHandler:
+    """Answers as SGLang does: each frame of a stream has the whole text so far."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._aborts: dict[str, Callable[[], object]] = {}  # of the requests under way, by their rid
+        self._aborts: dict[str, Callable[[], object]] = {}  # of the requests in progress, by rid
 
-    async def generate(self, exchange: Exchange) -> Response:
-        from llmirage_shared.wire.schema.sglang import GenerateRequest, SglangSampling
-        from llmirage_shared.wire.schema.validation import check
-
+    async def generate(self, exchange: HttpExchange) -> Response:
         started_s = time.monotonic()
-        request = check(GenerateRequest, parse_object(await exchange.body()))
-        params = request.sampling_params or SglangSampling()
+        service = self._service
+        request = schema.sglang.GenerateRequest.check(await exchange.json_object())
+        params = request.sampling_params or schema.sglang.SglangSampling()
         prompts, batched = await self._prompts(request)
         sampling = _sampling(request, params)
-        served = self._service.models.find(self._service.models.served[0])
+        served = service.models.find(service.models.served[0])
         param = "text" if request.text is not None else "input_ids"
-        generation = await self._service.generate(prompts, sampling, served, exchange, param, _shape(params))
-        tokenizer = (await self._service.text.get()).encoder.tokenizer
+        generation = await service.generate(prompts, sampling, served, exchange, param, _constraints(params))
+        tokenizer = await service.tokenizer()
         rids = _rids(request.rid, len(generation.choices))
         answers = [
-            _Answer(choice, rid, request, tokenizer, params.max_new_tokens == 0, started_s)
+            _SglangAnswer(choice, rid, request, tokenizer, params.max_new_tokens == 0, started_s)
             for choice, rid in zip(generation.choices, rids, strict=True)
         ]
         one = not batched and sampling.n == 1
         if sampling.stream:
             return self._stream(generation, exchange, answers, one)
-        finishing = asyncio.ensure_future(generation.finish(exchange))
+        finishing = asyncio.ensure_future(finish(generation, exchange))
         self._aborts |= dict.fromkeys(rids, finishing.cancel)
         try:
             await finishing
         except asyncio.CancelledError:
-            if not finishing.cancelled():  # it is this handler that shall end
+            if not finishing.cancelled():  # this handler was cancelled, not the generation
                 finishing.cancel()
                 raise
         finally:
@@ -74,31 +69,28 @@ class SglangEndpoint:
         bodies = [answer.body() for answer in answers]
         return exchange.json(bodies[0] if one else bodies)
 
-    async def abort_request(self, exchange: Exchange) -> Response:
-        from llmirage_shared.wire.schema.sglang import AbortRequest
-        from llmirage_shared.wire.schema.validation import check
-
-        request = check(AbortRequest, parse_object(await exchange.body()))
+    async def abort_request(self, exchange: HttpExchange) -> Response:
+        request = schema.sglang.AbortRequest.check(await exchange.json_object())
         rids = list(self._aborts) if request.abort_all else [request.rid or ""]
         for rid in rids:
             if abort := self._aborts.get(rid):
                 abort()
         return exchange.content(b"", b"text/plain; charset=utf-8")
 
-    async def health_generate(self, exchange: Exchange) -> Response:
-        """One token through the whole cluster: comes when a request would be served."""
+    async def health_generate(self, exchange: HttpExchange) -> Response:
+        """One token through the whole cluster."""
         served = self._service.models.find(self._service.models.served[0])
-        prompts = [Prompt(np.zeros(1, dtype=np.int32), "")]
+        prompts = [EncodedPrompt(np.zeros(1, dtype=np.int32), "")]
         generation = await self._service.generate(prompts, Sampling(max_tokens=1, ignore_eos=True), served, exchange, "text")
-        await generation.finish(exchange)
+        await finish(generation, exchange)
         return exchange.content(b"", b"text/plain; charset=utf-8")
 
-    async def _prompts(self, request: GenerateRequest) -> tuple[list[Prompt], bool]:
-        """The prompts, and whether there may be several."""
+    async def _prompts(self, request: schema.sglang.GenerateRequest) -> tuple[list[EncodedPrompt], bool]:
+        """The prompts, and whether they were given as a list."""
         if request.text is not None:
             texts = [request.text] if isinstance(request.text, str) else request.text
             read_prompts(request.text, "text")
-            prompts = [Prompt(await self._service.text.encode_text(text), text) for text in texts]
+            prompts = [EncodedPrompt(await self._service.encode_text(text), text) for text in texts]
             return prompts, isinstance(request.text, list)
         if request.input_ids is None:
             raise errors.missing("text")
@@ -106,9 +98,11 @@ class SglangEndpoint:
         if any(isinstance(prompt, str) for prompt in given):
             raise errors.wrong_type("input_ids", "an array of token ids", request.input_ids)
         batched = isinstance(request.input_ids[0], list)
-        return [Prompt(ids, "") for ids in given if not isinstance(ids, str)], batched
+        return [EncodedPrompt(ids, "") for ids in given if not isinstance(ids, str)], batched
 
-    def _stream(self, generation: Generation, exchange: Exchange, answers: list[_Answer], one: bool) -> TokenStream:
+    def _stream(
+        self, generation: Generation, exchange: HttpExchange, answers: list[_SglangAnswer], one: bool
+    ) -> TokenStream:
         rids = [answer.rid for answer in answers]
         for index, answer in enumerate(answers):
             answer.index = None if one else index
@@ -123,7 +117,7 @@ class SglangEndpoint:
                 return event(error.body()) + DONE
             return b"".join([event(answer.body()) for answer in answers]) + DONE
 
-        stream = _Stream(generation, exchange, answers, closing, failed)
+        stream = _NotifyingStream(generation, exchange, answers, closing, failed).start()
         stream.left = lambda: self._forget(rids)
         aborted = ApiError("The request was aborted.", code=_ABORTED)
         self._aborts |= dict.fromkeys(rids, lambda: stream.abort(aborted))
@@ -137,8 +131,8 @@ class SglangEndpoint:
 _ABORTED = "aborted"
 
 
-class _Stream(TokenStream):
-    """Tells when it is over, however it ended."""
+class _NotifyingStream(TokenStream):
+    """Calls `left` when it is over, however it ended."""
 
     left: Callable[[], None]
 
@@ -149,11 +143,17 @@ class _Stream(TokenStream):
             self.left()
 
 
-class _Answer:
-    """One choice as SGLang tells it, whole or as the writer of its frames."""
+class _SglangAnswer:
+    """One choice in SGLang's form, whole or as the writer of its frames."""
 
     def __init__(
-        self, choice: Choice, rid: str, request: GenerateRequest, tokenizer: Tokenizer, silent: bool, started_s: float
+        self,
+        choice: Choice,
+        rid: str,
+        request: schema.sglang.GenerateRequest,
+        tokenizer: Tokenizer,
+        silent: bool,
+        started_s: float,
     ) -> None:
         """silent: no new tokens were asked for."""
         self.rid = rid
@@ -175,7 +175,7 @@ class _Answer:
         return event(self.body())
 
     def body(self) -> dict[str, Any]:
-        """With everything that has been produced, and why that is all."""
+        """All that has been produced, and the finish reason."""
         choice = self._choice
         reply, produced = choice.reply, choice.request.produced
         frame = self._frame(produced)
@@ -190,7 +190,7 @@ class _Answer:
         return frame
 
     def _frame(self, place: int) -> dict[str, Any]:
-        """As if the reply had come as far as `place`."""
+        """The answer as it is when `place` tokens have come."""
         choice, request = self._choice, self._request
         reply = choice.reply
         shown = 0 if self._silent else place
@@ -237,7 +237,7 @@ class _Answer:
 
 
 def _rids(given: str | list[str] | None, count: int) -> list[str]:
-    """One name for each choice; raises ApiError when a list has another number of them."""
+    """A request id for each choice. Raises ApiError for a list of another length."""
     if isinstance(given, list):
         if len(given) != count:
             raise errors.invalid_value("rid", f"expected {count} of them, but got {len(given)} instead.")
@@ -247,7 +247,7 @@ def _rids(given: str | list[str] | None, count: int) -> list[str]:
     return [os.urandom(16).hex() for _ in range(count)]
 
 
-def _sampling(request: GenerateRequest, params: SglangSampling) -> Sampling:
+def _sampling(request: schema.sglang.GenerateRequest, params: schema.sglang.SglangSampling) -> Sampling:
     limit = DEFAULT_NEW_TOKENS if params.max_new_tokens is None else max(1, params.max_new_tokens)
     if (params.min_new_tokens or 0) > limit:
         raise errors.invalid_value(
@@ -269,18 +269,18 @@ def _sampling(request: GenerateRequest, params: SglangSampling) -> Sampling:
     )
 
 
-def _shape(params: SglangSampling) -> Shape:
-    """Raises ApiError for a schema that is none."""
+def _constraints(params: schema.sglang.SglangSampling) -> ReplyConstraints:
+    """Raises ApiError for an invalid JSON Schema."""
     if params.json_schema is not None:
         try:
-            schema = json.loads(params.json_schema)
+            json_schema = json.loads(params.json_schema)
         except (ValueError, RecursionError):
             raise errors.invalid_value("sampling_params.json_schema", "it is not valid JSON.") from None
-        if problem := schema_problem(schema, False):
+        if problem := schema_problem(json_schema):
             raise errors.invalid_schema("sampling_params.json_schema", problem, "sampling_params.json_schema", None)
-        return Shape(json_schema=schema)
+        return ReplyConstraints(json_schema=json_schema)
     if params.regex is not None:
-        return Shape(grammar=Grammar("regex", params.regex))
+        return ReplyConstraints(grammar=Grammar("regex", params.regex))
     if params.ebnf is not None:
-        return Shape(grammar=Grammar("lark", params.ebnf))
+        return ReplyConstraints(grammar=Grammar("lark", params.ebnf))
     return TEXT

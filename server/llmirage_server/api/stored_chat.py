@@ -1,4 +1,4 @@
-"""Chat completions that were made with `store: true`: listed, changed, deleted."""
+"""Chat completions stored with `store: true`: list, update, delete."""
 
 from __future__ import annotations
 
@@ -6,19 +6,17 @@ from typing import Any
 
 from starlette.responses import Response
 
-from llmirage_server.api.exchange import Exchange
+from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.state import State
+from llmirage_shared.wire import schema
 from llmirage_shared.wire.chat import ChatRequest
 from llmirage_shared.wire.errors import ApiError
-from llmirage_shared.wire.json_body import parse_object
 from llmirage_shared.wire.paging import page
 
 
 def store_completion(state: State, request: ChatRequest, completion: dict[str, Any]) -> None:
-    """Keep a finished completion with what it answers, where the request asks for it."""
+    """Keep a finished completion with the messages that it answers."""
     body = request.body
-    if not body.store:
-        return
     kept = {
         **completion,
         "metadata": body.metadata or {},
@@ -40,13 +38,13 @@ def store_completion(state: State, request: ChatRequest, completion: dict[str, A
     state.put("completion", completion["id"], {"completion": kept, "messages": messages})
 
 
-class StoredChatEndpoint:
+class StoredChatHandler:
     """GET, POST and DELETE under /v1/chat/completions."""
 
     def __init__(self, state: State) -> None:
         self._state = state
 
-    async def list(self, exchange: Exchange) -> Response:
+    async def list(self, exchange: HttpExchange) -> Response:
         model = exchange.query("model")
         completions = [record["completion"] for record in self._state.all("completion")]
         wanted = {name[9:-1]: exchange.query(name) for name in exchange.query_names() if name.startswith("metadata[")}
@@ -58,27 +56,25 @@ class StoredChatEndpoint:
         ]
         return exchange.json(page(listed, exchange.query, "asc"))
 
-    async def retrieve(self, exchange: Exchange) -> Response:
+    async def retrieve(self, exchange: HttpExchange) -> Response:
         return exchange.json(self._found(exchange)["completion"])
 
-    async def update(self, exchange: Exchange) -> Response:
-        from llmirage_shared.wire.schema.responses import ConversationUpdate
-        from llmirage_shared.wire.schema.validation import check
-
+    async def update(self, exchange: HttpExchange) -> Response:
         record = self._found(exchange)
-        record["completion"]["metadata"] = check(ConversationUpdate, parse_object(await exchange.body())).metadata
+        update = schema.responses.ConversationUpdate.check(await exchange.json_object())
+        record["completion"]["metadata"] = update.metadata
         self._state.put("completion", record["completion"]["id"], record)
         return exchange.json(record["completion"])
 
-    async def delete(self, exchange: Exchange) -> Response:
+    async def delete(self, exchange: HttpExchange) -> Response:
         key = self._found(exchange)["completion"]["id"]
         self._state.delete("completion", key)
         return exchange.json({"object": "chat.completion.deleted", "id": key, "deleted": True})
 
-    async def messages(self, exchange: Exchange) -> Response:
+    async def messages(self, exchange: HttpExchange) -> Response:
         return exchange.json(page(self._found(exchange)["messages"], exchange.query, "asc"))
 
-    def _found(self, exchange: Exchange) -> dict[str, Any]:
+    def _found(self, exchange: HttpExchange) -> dict[str, Any]:
         key = exchange.scope["path_params"]["id"]
         record = self._state.get("completion", key)
         if record is None:

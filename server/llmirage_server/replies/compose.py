@@ -12,9 +12,9 @@ from llmirage_server.replies.arguments import arguments_for, with_heard
 from llmirage_server.replies.commands import code_of, command_of, sql_of
 from llmirage_server.replies.lexicon import split_words
 from llmirage_server.replies.listener import Hints
-from llmirage_server.replies.prompted import object_form
+from llmirage_server.replies.prompted import object_form, with_prompted_form
 from llmirage_server.replies.prose import conversation_key
-from llmirage_server.replies.refusals import refusal_text
+from llmirage_server.replies.refusals import is_refused, refusal_text
 from llmirage_server.replies.reply import (
     ANY_OBJECT,
     AUTO,
@@ -27,7 +27,7 @@ from llmirage_server.replies.reply import (
     ReplySource,
     Tool,
 )
-from llmirage_server.replies.stops import find_stop
+from llmirage_server.replies.stops import find_stop, stopped_at_token, with_end_shown
 from llmirage_server.replies.structured import grammar, pattern
 from llmirage_server.replies.structured.values import value_for
 from llmirage_server.replies.tool_choice import Call, calls_now
@@ -51,7 +51,7 @@ class ComposedReplies:
     """Uses `texts` for plain answers and writes everything else itself. Whatever is said, tokens are what it costs."""
 
     def __init__(self, tokenizer: Tokenizer, texts: ReplySource, seed: int = 0, *, refuses: bool = True) -> None:
-        """refuses: whether a request's `refuse` counts."""
+        """refuses: whether a request's `may_refuse` counts."""
         self._tokenizer = tokenizer
         self._refuses = refuses
         self._texts = texts
@@ -60,7 +60,13 @@ class ComposedReplies:
 
     def reply(self, request: ReplyRequest) -> Reply:
         """The plan for one choice. Raises SchemaError, PatternError or GrammarError when what was asked for cannot be."""
-        refuse = request.refuse and self._refuses
+        reply = self._composed(with_prompted_form(request))
+        if request.stop_token_ids:
+            reply = stopped_at_token(reply, request.stop_token_ids, request.include_stop_str, request.min_tokens)
+        return with_end_shown(reply, self._tokenizer) if request.shows_end else reply
+
+    def _composed(self, request: ReplyRequest) -> Reply:
+        refuse = request.may_refuse and self._refuses and is_refused(request.last_user_text)
         calls = calls_now(request) if request.tools and not refuse else []
         shaped = request.json_schema is not None or request.grammar is not None
         if not (calls or shaped or request.reasoning_tokens or refuse):

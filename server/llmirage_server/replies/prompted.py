@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from llmirage_server.replies.reply import ANY_OBJECT, ReplyRequest
 from llmirage_server.replies.structured.schema import SchemaError
 from llmirage_server.replies.structured.values import validator_for
 
@@ -34,16 +35,18 @@ _WHOLE = {"age", "year", "count", "number", "quantity", "size", "rank", "days", 
 _FRACTION = {"price", "cost", "amount", "score", "confidence", "temperature", "rating", "total"}
 
 
-@dataclass(slots=True, frozen=True)
-class PromptedForm:
-    """schema: what the answer must fit; fenced: it is to stand in a Markdown code block."""
+def with_prompted_form(request: ReplyRequest) -> ReplyRequest:
+    """The request with the form of the answer that its prompt asks for in words, where its fields leave it open."""
+    if request.instructions is None or request.grammar is not None or request.json_schema not in (None, ANY_OBJECT):
+        return request
+    if request.json_schema is not None:
+        return replace(request, json_schema=object_form(request.instructions))
+    form = prompted_form(request.instructions)
+    return request if form is None else replace(request, json_schema=form[0], fenced=form[1])
 
-    schema: Any
-    fenced: bool
 
-
-def prompted_form(texts: Sequence[str]) -> PromptedForm | None:
-    """The form that instructions in the prompt ask for: the last JSON Schema among them, if they say that it is one."""
+def prompted_form(texts: Sequence[str]) -> tuple[Any, bool] | None:
+    """The last JSON Schema in the texts, if they demand an answer that fits it, and whether it stands in a code block."""
     found = [schema for text in texts if _MARK in text for schema in _schemas(text)]
     if not found or not any(_DEMAND.search(text) for text in texts):
         return None
@@ -51,7 +54,7 @@ def prompted_form(texts: Sequence[str]) -> PromptedForm | None:
         validator_for(found[-1])
     except SchemaError:
         return None
-    return PromptedForm(found[-1], any(_FENCE.search(text) for text in texts))
+    return found[-1], any(_FENCE.search(text) for text in texts)
 
 
 def object_form(texts: Sequence[str]) -> Any:

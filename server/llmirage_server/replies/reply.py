@@ -113,6 +113,8 @@ class ReplyRequest:
     natural_stop: bool = False  # max_tokens is a limit, not a wish
     stop: tuple[str, ...] = ()
     include_stop_str: bool = False
+    stop_token_ids: tuple[int, ...] = ()  # the reply ends at the first of them, which shows nothing without include_stop_str
+    shows_end: bool = False  # the token that ends the turn shows as text
     seed: int | None = None
     conversation: str | None = None  # the client's own name for the conversation, where it has one
     choice: int = 0  # index among n choices
@@ -127,8 +129,9 @@ class ReplyRequest:
     most_hosted_calls: int = 8
     json_schema: Any = None  # the answer is a JSON value valid against it; {"type": "object"} for any object
     fenced: bool = False  # that value stands in a Markdown code block
+    instructions: tuple[str, ...] | None = None  # texts of the prompt that may ask for a form of the answer
     grammar: Grammar | None = None  # the answer matches it
-    refuse: bool = False  # say that there will be no answer
+    may_refuse: bool = False  # decline messages that ask for harm
     length_factor: float = 1.0  # how long a reply that ends by itself is, compared with others
 
 

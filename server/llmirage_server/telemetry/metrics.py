@@ -83,7 +83,7 @@ class EngineMetrics:
         add["request_generation_tokens"].add(produced)
 
 
-class Metrics:
+class PrometheusMetrics:
     """Of all instances."""
 
     def __init__(self, names: Callable[[], Sequence[str]]) -> None:

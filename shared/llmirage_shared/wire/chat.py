@@ -1,67 +1,70 @@
-"""POST /v1/chat/completions: from the JSON object to a checked request."""
+"""POST /v1/chat/completions on the wire: from the JSON object to a checked request, and the completion object."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from llmirage_shared.chat_template import Ending
-from llmirage_shared.wire import errors
+from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.errors import ApiError
-from llmirage_shared.wire.sampling import Sampling, read_sampling
+from llmirage_shared.wire.output import FinishedChoice, ResponseHead
+from llmirage_shared.wire.sampling import Sampling
 
-if TYPE_CHECKING:
-    from llmirage_shared.wire.schema.chat import ChatCompletionRequest
-
-
-# What a message of the assistant may have instead of content.
-_DEEDS = frozenset(("tool_calls", "function_call", "refusal", "audio", "reasoning", "reasoning_content"))
-# How agents tell of calls and results in words.
+# Fields of an assistant message that can stand for its content.
+_INSTEAD_OF_CONTENT = frozenset(("tool_calls", "function_call", "refusal", "audio", "reasoning", "reasoning_content"))
+# How smolagents writes calls and results as text.
 _CALLING = "Calling tools:"
 _CALLED_NAME = re.compile(r"['\"]name['\"]: ?['\"]([\w.-]+)['\"]")
-_OBSERVED = re.compile(r"\s*Observations?:\s*")
+_OBSERVATION = re.compile(r"\s*Observations?:\s*")
+
+
+@dataclass(slots=True, frozen=True)
+class ChatHistory:
+    """What a reply depends on in the messages before it.
+
+    last_user_text: text of the last user message; without one, of the last message.
+    called, results: names of the tools called since then, and what each returned ("" for no result).
+    called_before: names of the tools called between the last user message and the one before.
+    text_before: text of the user message before the last; "" without one.
+    """
+
+    last_user_text: str
+    called: tuple[str, ...]
+    results: tuple[str, ...]
+    called_before: tuple[str, ...]
+    text_before: str
+
+
+NO_HISTORY = ChatHistory("", (), (), (), "")
 
 
 @dataclass(slots=True, frozen=True)
 class ChatRequest:
     """A checked chat request.
 
-    body: as it was validated. messages: content is a string, None, or a list of parts if one of them is an image, sound or
-    file (text alone is joined); everything else is as it was sent. tools: as sent, legacy `functions` among them.
+    body: the validated fields. messages: as they were sent, but content that is text alone is one string. tools: as they
+    were sent, with deprecated `functions` as tools. answer_schema: the JSON Schema of a `response_format`.
     """
 
-    body: ChatCompletionRequest
+    body: schema.chat.ChatCompletionRequest
     messages: list[dict[str, Any]]
-    heard: Sequence[Mapping[str, Any]]  # `messages` as `observed` reads them
+    history: ChatHistory
     tools: list[dict[str, Any]] | None
     sampling: Sampling
-
-    @property
-    def model(self) -> str:
-        return self.body.model
-
-    @property
-    def schema(self) -> dict[str, Any] | None:
-        """The JSON Schema of a `response_format`."""
-        form = self.body.response_format
-        return form.json_schema.schema_ if form is not None and form.type == "json_schema" else None
-
-    @property
-    def last_user_text(self) -> str:
-        """What the user said last; if there is no user message, what was said last."""
-        return last_user_text(self.heard)
+    answer_schema: dict[str, Any] | None
 
 
-def parse_chat(body: Mapping[str, Any]) -> ChatRequest:
-    """Check a chat body. Raises ApiError naming the first field that is wrong, in the words of the OpenAI API."""
-    from llmirage_shared.wire.schema.chat import ChatCompletionRequest
-    from llmirage_shared.wire.schema.validation import check
+def parse_chat(body: Mapping[str, Any], documented_only: bool = True) -> ChatRequest:
+    """Check a chat body. Raises ApiError for the first wrong field, in the words of the OpenAI API.
 
-    request = check(ChatCompletionRequest, body)
+    documented_only: refuse fields that neither the API nor any engine documents.
+    """
+    request = schema.chat.ChatCompletionRequest.check(body)
+    undocumented = request.undocumented_field() if documented_only else None
     messages = [joined(message) for message in body["messages"]]
-    _check_said(messages)
+    _check_content(messages)
     check_tool_pairs(messages)
     tools = list(body.get("tools") or ())
     tools += [{"type": "function", "function": function} for function in body.get("functions") or ()]
@@ -81,26 +84,25 @@ def parse_chat(body: Mapping[str, Any]) -> ChatRequest:
         None not in (request.max_tokens, request.max_completion_tokens)
         and request.max_tokens != request.max_completion_tokens
     ):
-        # Twice the same is what clients send that must please every kind of server.
+        # Clients that work with every kind of server send the same limit under both names.
         raise ApiError(
             "Setting 'max_tokens' and 'max_completion_tokens' at the same time is not supported.",
             param="max_tokens",
             code="invalid_parameter_combination",
         )
     limit = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
-    logprobs = (request.top_logprobs or 0) if request.logprobs else None
-    return ChatRequest(request, messages, observed(messages), tools or None, read_sampling(request, limit, logprobs))
-
-
-def prompt_ending(add_generation_prompt: bool | None, continue_final_message: bool | None) -> Ending:
-    """Where the prompt of a conversation ends. Raises ApiError when that is contradictory."""
-    if continue_final_message:
-        if add_generation_prompt:
-            raise errors.only_with(
-                "continue_final_message", "Cannot set both `continue_final_message` and `add_generation_prompt` to True."
-            )
-        return "open"
-    return "message" if add_generation_prompt is False else "reply"
+    sampling = request.sampling(limit, (request.top_logprobs or 0) if request.logprobs else None)
+    if undocumented is not None:  # reported after everything that is wrong with known fields
+        raise errors.unknown_parameter(undocumented)
+    form = request.response_format
+    return ChatRequest(
+        request,
+        messages,
+        chat_history(with_calls(messages)),
+        tools or None,
+        sampling,
+        form.json_schema.schema_ if form is not None and form.type == "json_schema" else None,
+    )
 
 
 def joined(message: dict[str, Any]) -> dict[str, Any]:
@@ -112,10 +114,55 @@ def joined(message: dict[str, Any]) -> dict[str, Any]:
     return {**message, "content": "\n".join(texts)} if all(isinstance(text, str) for text in texts) else message
 
 
+def chat_completion(head: ResponseHead, choices: list[FinishedChoice], usage: dict[str, Any]) -> dict[str, Any]:
+    """The object that answers a chat request without a stream."""
+    return {
+        "id": head.id,
+        "object": "chat.completion",
+        "created": head.created,
+        "model": head.model,
+        "choices": [
+            {
+                "index": index,
+                "message": {
+                    "role": "assistant",
+                    "content": choice.text,
+                    "refusal": None,
+                    "annotations": [],
+                    **(choice.message or {}),
+                },
+                "logprobs": choice.logprobs,
+                **choice.ending(),
+            }
+            for index, choice in enumerate(choices)
+        ],
+        "usage": usage,
+        "service_tier": head.service_tier,
+        "system_fingerprint": head.system_fingerprint,
+    }
+
+
+# --- the history of a conversation --------------------------------------------------------------------------------------
+
+
+def chat_history(messages: Sequence[Mapping[str, Any]]) -> ChatHistory:
+    """The history of messages in chat's form."""
+    users = [place for place, message in enumerate(messages) if message.get("role") == "user"]
+    calls = calls_since_user(messages)
+    before = calls_since_user(messages[: users[-1]]) if users else []
+    return ChatHistory(
+        last_user_text(messages),
+        tuple([name for name, _ in calls]),
+        tuple([result for _, result in calls]),
+        tuple([name for name, _ in before]),
+        _text(messages[users[-2]].get("content")) if len(users) > 1 else "",
+    )
+
+
 def last_user_text(messages: Sequence[Mapping[str, Any]]) -> str:
-    """What the user said last; if there is no user message, what was said last."""
-    said = [message for message in messages if message.get("role") == "user"] or messages
-    return _text(said[-1].get("content"))
+    """Text of the last user message; without one, of the last message."""
+    users = [message for message in messages if message.get("role") == "user"] or messages
+    return _text(users[-1].get("content"))
 
 
 def _text(content: Any) -> str:
@@ -124,38 +171,38 @@ def _text(content: Any) -> str:
     return "".join(part["text"] for part in content if part["type"] == "text")
 
 
-def observed(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """The messages, where an agent tells calls and results in words (as smolagents does) as calls and results.
+def with_calls(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """The messages with calls and results that an agent wrote as text (smolagents does) as calls and results.
 
     That is: an assistant's "Calling tools: [{... 'name': 'search' ...}]" and a user's "Observation: ..." after it.
     """
-    if not messages or messages[-1].get("role") != "user" or not _OBSERVED.match(_text(messages[-1].get("content"))):
+    if not messages or messages[-1].get("role") != "user" or not _OBSERVATION.match(_text(messages[-1].get("content"))):
         return messages
-    told: list[Mapping[str, Any]] = []
+    rewritten: list[Mapping[str, Any]] = []
     calls: list[dict[str, Any]] = []
     for message in messages:
         role, text = message.get("role"), _text(message.get("content"))
         if role == "assistant" and _CALLING in text:
             names = _CALLED_NAME.findall(text)
-            calls = [{"id": f"{len(told)}.{place}", "function": {"name": name}} for place, name in enumerate(names)]
-            told.append({"role": "assistant", "tool_calls": calls})
-        elif role == "user" and calls and (observation := _OBSERVED.match(text)) is not None:
-            seen = text[observation.end() :]
-            told += [{"role": "tool", "tool_call_id": call["id"], "content": seen} for call in calls]
+            calls = [{"id": f"{len(rewritten)}.{place}", "function": {"name": name}} for place, name in enumerate(names)]
+            rewritten.append({"role": "assistant", "tool_calls": calls})
+        elif role == "user" and calls and (observation := _OBSERVATION.match(text)) is not None:
+            result = text[observation.end() :]
+            rewritten += [{"role": "tool", "tool_call_id": call["id"], "content": result} for call in calls]
         else:
-            told.append(message)
+            rewritten.append(message)
             calls = []
-    return told
+    return rewritten
 
 
 def calls_since_user(messages: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """(name, result) of the tools called after the last user message; "" for the result of a call without an answer.
+    """(name, result) of each tool call after the last user message; result "" for a call without one.
 
-    A call whose result comes after that message counts, too: some clients say the question again with the results.
+    A call before that message counts if its result comes after it: some clients repeat the question with the results.
     """
     names: dict[str, str] = {}  # of all calls, by id
     since: list[list[str]] = []  # name, result
-    made: dict[str, list[list[str]]] = {}  # those of an id: the deprecated calls have none
+    made: dict[str, list[list[str]]] = {}  # by id; deprecated calls share the id ""
 
     def call(key: str, name: str) -> None:
         names[key] = name
@@ -168,8 +215,8 @@ def calls_since_user(messages: Sequence[Mapping[str, Any]]) -> list[tuple[str, s
             since, made = [], {}
         for called in message.get("tool_calls") or ():
             call(str(called.get("id")), (called.get("function") or called.get("custom") or {}).get("name", ""))
-        if (legacy := message.get("function_call")) is not None and role == "assistant":
-            call("", legacy.get("name", ""))
+        if (deprecated := message.get("function_call")) is not None and role == "assistant":
+            call("", deprecated.get("name", ""))
         if role in ("tool", "function"):
             key = str(message.get("tool_call_id") or "")
             if key not in made and key in names:
@@ -179,33 +226,14 @@ def calls_since_user(messages: Sequence[Mapping[str, Any]]) -> list[tuple[str, s
     return [(name, result) for name, result in since]
 
 
-def called_since_user(messages: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Names of the tools called after the last user message."""
-    return tuple(name for name, _ in calls_since_user(messages))
-
-
-def results_since_user(messages: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """What the tools called after the last user message gave, in the order of their calls."""
-    return tuple(result for _, result in calls_since_user(messages))
-
-
-def text_before_user(messages: Sequence[Mapping[str, Any]]) -> str:
-    """What the user said before the last time; "" for a conversation's first words."""
-    said = [message for message in messages if message.get("role") == "user"]
-    return _text(said[-2].get("content")) if len(said) > 1 else ""
-
-
-def called_before_user(messages: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Names of the tools called between the last user message and the one before."""
-    last = max((index for index, message in enumerate(messages) if message.get("role") == "user"), default=0)
-    return called_since_user(messages[:last])
+# --- checks across messages ---------------------------------------------------------------------------------------------
 
 
 def check_tool_pairs(messages: Sequence[Mapping[str, Any]]) -> None:
-    """Every tool message answers a call of the assistant message before it, and every call is answered. Raises ApiError."""
+    """Raise ApiError unless each tool message answers a call of the assistant message before it, and none is left open."""
     open_calls: dict[str, None] = {}
     ids: set[str] = set()  # of the last calls
-    asked_at = -1
+    called_at = -1
     known = False
     for index, message in enumerate(messages):
         role = message.get("role")
@@ -223,19 +251,23 @@ def check_tool_pairs(messages: Sequence[Mapping[str, Any]]) -> None:
             open_calls.pop(message["tool_call_id"], None)
             continue
         if open_calls:
-            raise _unanswered(asked_at, open_calls)
+            raise _unanswered(called_at, open_calls)
         calls = message.get("tool_calls") or () if role == "assistant" else ()
         open_calls = {call["id"]: None for call in calls if isinstance(call.get("id"), str)}
         ids = set(open_calls)
-        known, asked_at = bool(calls), index
+        known, called_at = bool(calls), index
     if open_calls:
-        raise _unanswered(asked_at, open_calls)
+        raise _unanswered(called_at, open_calls)
 
 
-def _check_said(messages: Sequence[Mapping[str, Any]]) -> None:
-    """Raises ApiError for a message of the assistant that says and does nothing."""
+def _check_content(messages: Sequence[Mapping[str, Any]]) -> None:
+    """Raise ApiError for an assistant message without content, calls or a refusal."""
     for index, message in enumerate(messages):
-        if message.get("role") == "assistant" and message.get("content") is None and not _DEEDS & message.keys():
+        if (
+            message.get("role") == "assistant"
+            and message.get("content") is None
+            and not _INSTEAD_OF_CONTENT & message.keys()
+        ):
             raise ApiError("Invalid value for 'content': expected a string, got null.", param=f"messages.[{index}].content")
 
 

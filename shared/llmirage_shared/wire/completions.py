@@ -1,19 +1,17 @@
-"""POST /v1/completions: from the JSON object to a checked request."""
+"""POST /v1/completions on the wire: from the JSON object to a checked request, and the completion object."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from llmirage_shared.wire import errors
-from llmirage_shared.wire.sampling import Sampling, read_sampling
-
-if TYPE_CHECKING:
-    from llmirage_shared.wire.schema import completions as schema
+from llmirage_shared.wire import errors, schema
+from llmirage_shared.wire.output import FinishedChoice, ResponseHead
+from llmirage_shared.wire.sampling import Sampling
 
 DEFAULT_MAX_TOKENS = 16
 _MAX_TOKEN_ID = 2**31 - 1
@@ -22,49 +20,60 @@ Prompt = str | npt.NDArray[np.int32]
 
 
 @dataclass(slots=True, frozen=True)
-class CompletionRequest:
-    """A checked completion request. prompts: text, or int32 token ids of any vocabulary, shape (prompt_tokens,).
+class TextRequest:
+    """A checked completion request.
 
+    body: the validated fields. prompts: text, or token ids of any vocabulary, int32, shape (prompt_tokens,).
     silent: no tokens were asked for (with echo, to score the prompt).
     """
 
-    body: schema.CompletionRequest
+    body: schema.completions.CompletionRequest
     prompts: list[Prompt]
     sampling: Sampling
     silent: bool
 
-    @property
-    def model(self) -> str:
-        return self.body.model
 
-    @property
-    def echo(self) -> bool:
-        return bool(self.body.echo)
+def parse_completion(body: Mapping[str, Any], documented_only: bool = True) -> TextRequest:
+    """Check a completion body. Raises ApiError for the first wrong field.
 
-
-def parse_completion(body: Mapping[str, Any]) -> CompletionRequest:
-    """Check a completion body. Raises ApiError naming the first field that is wrong."""
-    from llmirage_shared.wire.schema import completions as schema
-    from llmirage_shared.wire.schema.validation import check
-
-    request = check(schema.CompletionRequest, body)
+    documented_only: refuse fields that neither the API nor any engine documents.
+    """
+    request = schema.completions.CompletionRequest.check(body)
     prompts = read_prompts(request.prompt)
     if request.suffix and request.echo:
         raise errors.only_with("suffix", "Setting 'echo' and 'suffix' at the same time is not supported.")
     silent = request.max_tokens == 0
     if silent and not request.echo:
         raise errors.below_minimum("max_tokens", "integer", 1, 0)
-    wanted = DEFAULT_MAX_TOKENS if request.max_tokens is None else max(1, request.max_tokens)
-    sampling = read_sampling(request, wanted, request.logprobs)
+    limit = DEFAULT_MAX_TOKENS if request.max_tokens is None else max(1, request.max_tokens)
+    sampling = request.sampling(limit, request.logprobs)
     if request.best_of is not None and request.best_of < sampling.n:
         raise errors.invalid_value("best_of", f"best_of must be at least n ({sampling.n}), but is {request.best_of}.")
     if request.best_of is not None and request.best_of > sampling.n and sampling.stream:
         raise errors.invalid_value("best_of", "best_of greater than n is not possible when 'stream' is true.")
-    return CompletionRequest(request, prompts, sampling, silent)
+    if documented_only and (name := request.undocumented_field()) is not None:
+        raise errors.unknown_parameter(name)
+    return TextRequest(request, prompts, sampling, silent)
+
+
+def text_completion(head: ResponseHead, choices: list[FinishedChoice], usage: dict[str, Any]) -> dict[str, Any]:
+    """The object that answers a completion request without a stream."""
+    return {
+        "id": head.id,
+        "object": "text_completion",
+        "created": head.created,
+        "model": head.model,
+        "choices": [
+            {"text": choice.text, "index": index, "logprobs": choice.logprobs, **choice.ending()}
+            for index, choice in enumerate(choices)
+        ],
+        "usage": usage,
+        "system_fingerprint": head.system_fingerprint,
+    }
 
 
 def read_prompts(prompt: Any, param: str = "prompt") -> list[Prompt]:
-    """Texts and token ids, from one of them or a list. Raises ApiError naming `param`."""
+    """Prompts from a text, a list of token ids, or a list of either. Raises ApiError for the field `param`."""
     if isinstance(prompt, str):
         return [_checked_text(prompt, param)]
     if not isinstance(prompt, list):
@@ -90,12 +99,12 @@ def _checked_text(text: str, path: str) -> str:
 
 
 def read_ids(ids: list[Any], path: str) -> npt.NDArray[np.int32]:
-    """Token ids of any vocabulary. Raises ApiError for what is none."""
+    """Token ids of any vocabulary as int32, shape (tokens,). Raises ApiError for the first that is none."""
     if not ids:
         raise errors.empty_array(path)
     if float in set(map(type, ids)):  # 16.0 is an integer in JSON
         ids = [int(item) if type(item) is float and item.is_integer() else item for item in ids]
-    if set(map(type, ids)) != {int}:  # in C: bool, float, None and strings all show as another type
+    if set(map(type, ids)) != {int}:  # runs in C; bool, float, None and strings are other types
         index, item = next((index, item) for index, item in enumerate(ids) if type(item) is not int)
         raise errors.wrong_type(f"{path}[{index}]", "a token id", item)
     lowest, highest = min(ids), max(ids)

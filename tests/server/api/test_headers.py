@@ -128,17 +128,17 @@ def test_tokens_a_minute(make_api: Callable[..., Any]) -> None:
 
 def test_what_was_used_comes_back_evenly() -> None:
     bucket = Bucket(60)
-    bucket.look(0.0)
+    bucket.refill(0.0)
     bucket.left -= 60
-    bucket.look(10.0)
+    bucket.refill(10.0)
     assert bucket.left == 10.0
     assert bucket.wait_s(15) == 5.0
-    bucket.look(1000.0)
+    bucket.refill(1000.0)
     assert bucket.left == 60
 
 
-async def some_exchange() -> exchange.Exchange:
-    return exchange.Exchange({"type": "http", "method": "POST", "headers": []}, None)  # type: ignore[arg-type]
+async def some_exchange() -> exchange.HttpExchange:
+    return exchange.HttpExchange({"type": "http", "method": "POST", "headers": []}, None)  # type: ignore[arg-type]
 
 
 @given(st.lists(st.tuples(st.floats(0, 5), st.integers(0, 40)), max_size=60))

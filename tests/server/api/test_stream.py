@@ -12,7 +12,7 @@ import pytest
 from sse_starlette.sse import EventSourceResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from llmirage_server.api.stream import PING_S, TokenStream
+from llmirage_server.api.generation import PING_S, TokenStream
 from llmirage_server.app import LlmirageApp, create_app
 from llmirage_server.config import ClusterConfig
 from llmirage_server.drivers.live import PacedDriver

@@ -11,7 +11,7 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from llmirage_server.api.exchange import ARRIVED, Exchange
+from llmirage_server.api.exchange import ARRIVED, HttpExchange
 from llmirage_server.app import LlmirageApp, create_app
 from llmirage_server.commands.http_server import StampingProtocol
 from llmirage_server.config import ClusterConfig
@@ -109,7 +109,7 @@ def test_the_http_server_knows_best_when_a_request_had_come() -> None:
     async def arrived_s(state: dict[str, Any]) -> float:
         await asyncio.sleep(3.0)
         scope = {"type": "http", "method": "POST", "path": "/", "headers": [], "state": state}
-        return Exchange(scope, asyncio.Event().wait).arrived_s  # type: ignore[arg-type]
+        return HttpExchange(scope, asyncio.Event().wait).arrived_s  # type: ignore[arg-type]
 
     assert virtual_time.run(arrived_s({ARRIVED: 2.5})) == 2.5
     assert virtual_time.run(arrived_s({})) == 3.0

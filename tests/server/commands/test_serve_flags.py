@@ -160,11 +160,11 @@ EFFECTS: dict[str, tuple[Sequence[str], Sequence[str], Observe]] = {
     "tokenizer": ((), ["--tokenizer", "/no/such/folder"], reply),
     "replies": ((), ["--replies", "echo"], reply),
     "natural_stop": ((), ["--natural-stop"], lambda app: reply(app, max_tokens=2000)),
-    "unknown_fields": ((), ["--unknown-fields", "ignore"], lambda app: app.service.refuses_unknown_fields),
+    "unknown_fields": ((), ["--unknown-fields", "ignore"], lambda app: app.service.documented_only),
     "state": ((), ["--state", ":memory:"], lambda app: type(app.service.state).__name__),
     "reply_tokens": ((), ["--reply-tokens", "400"], reply),
     "seed": ((), ["--seed", "1"], reply),
-    "api_key": ((), ["--api-key", "secret"], lambda app: type(app.build_middleware_stack())),
+    "api_key": ((), ["--api-key", "secret"], lambda app: app.routes[0].app.guard),
     "rate_limit": ((), ["--rate-limit", "5"], lambda app: app.service.limits),
     "token_limit": ((), ["--token-limit", "5"], lambda app: app.service.limits),
 }

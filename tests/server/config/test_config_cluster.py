@@ -198,7 +198,7 @@ def test_flags_and_file_are_refused_together(tmp_path: Path) -> None:
 
 def test_a_chat_template_that_takes_no_message_is_refused_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken:
-        def render(self, messages: Any, tools: Any = None) -> str:
+        def render(self, messages: Any, tools: Any = None, ending: str = "reply") -> str:
             raise ChatTemplateError("unexpected end of template")
 
     monkeypatch.setattr(tokens, "load", lambda name: (tokens.embedded(), Broken()))

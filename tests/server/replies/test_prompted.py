@@ -13,9 +13,7 @@ def test_a_schema_in_the_instructions_is_followed() -> None:
     form = prompted_form(
         [f"Always respond with a JSON object that's compatible with this schema:\n\n{json.dumps(USER)}\n\nNo fences."]
     )
-    assert form is not None
-    assert form.schema == USER
-    assert not form.fenced
+    assert form == (USER, False)
 
 
 def test_the_last_schema_counts_and_a_code_block_is_made_where_it_is_asked_for() -> None:
@@ -25,9 +23,7 @@ def test_the_last_schema_counts_and_a_code_block_is_made_where_it_is_asked_for()
         f"the schema:\n```\n{json.dumps(USER, indent=1)}\n```",
         "Jason is 25. Return the correct JSON response within a ```json codeblock.",
     ])  # fmt: skip
-    assert form is not None
-    assert form.schema == USER
-    assert form.fenced
+    assert form == (USER, True)
 
 
 def test_a_schema_that_is_only_spoken_of_is_not_followed() -> None:

@@ -3,55 +3,38 @@
 from __future__ import annotations
 
 import json
-import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from starlette.responses import Response
 
-from llmirage_server.api.exchange import Exchange
-from llmirage_server.api.generation import Choice, Generation, Prompt, Service
+from llmirage_server.api.exchange import HttpExchange
+from llmirage_server.api.generation import Choice, Generation, TokenStream
+from llmirage_server.api.messages.exchange import messages_error
 from llmirage_server.api.messages.thread import continued, remember
-from llmirage_server.api.messages.translate import answer_schema, chat_messages, chat_tools, messages_shape
+from llmirage_server.api.messages.translate import answer_schema, chat_messages, chat_tools, messages_constraints
 from llmirage_server.api.responses.items import sealed
-from llmirage_server.api.stream import TokenStream
+from llmirage_server.api.service import EncodedPrompt, Service
+from llmirage_server.api.whole import finish
 from llmirage_server.replies.reply import Part, Reply
-from llmirage_shared.wire.chat import last_user_text
-from llmirage_shared.wire.chunks import encoded, escape
+from llmirage_shared.wire import schema
 from llmirage_shared.wire.errors import ApiError
-from llmirage_shared.wire.json_body import parse_object
+from llmirage_shared.wire.output import escape, named_event, new_id
 from llmirage_shared.wire.sampling import Sampling
 
-if TYPE_CHECKING:
-    from llmirage_shared.wire.schema.messages import MessagesRequest
 
-_ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
-                429: "rate_limit_error", 500: "api_error", 503: "overloaded_error", 529: "overloaded_error"}  # fmt: skip
-
-
-def error_body(error: ApiError) -> dict[str, Any]:
-    """An error in this API's shape."""
-    kind = _ERROR_TYPES.get(error.status, "invalid_request_error")
-    message = error.message if error.param is None or error.param in error.message else f"{error.param}: {error.message}"
-    return {"type": "error", "error": {"type": kind, "message": message}}
-
-
-class MessagesEndpoint:
+class MessagesHandler:
     """Answers as the Anthropic API does, streamed or in one piece."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    async def create(self, exchange: Exchange) -> Response:
-        from llmirage_shared.wire.schema.messages import MessagesRequest
-        from llmirage_shared.wire.schema.validation import check
-
+    async def create(self, exchange: HttpExchange) -> Response:
         service = self._service
-        body = continued(service.state, parse_object(await exchange.body()))
-        request = check(MessagesRequest, body)
-        service.check_fields(request, "messages", _extra_input)
+        body = continued(service.state, await exchange.json_object())
+        request = schema.messages.MessagesRequest.check(body, service.documented_only)
         served = service.models.find(request.model)
         chat = chat_messages(request)
-        shape = messages_shape(request, chat, request.max_tokens)
+        constraints = messages_constraints(request, chat)
         user = (request.metadata or {}).get("user_id")
         sampling = Sampling(
             max_tokens=request.max_tokens,
@@ -60,47 +43,46 @@ class MessagesEndpoint:
             session_key=user if isinstance(user, str) else None,
             natural_stop=True,
         )
-        ids = await service.text.encode_chat(chat, chat_tools(request), schema=answer_schema(request))
-        prompts = [Prompt(ids, last_user_text(chat))]
-        generation = await service.generate(prompts, sampling, served, exchange, "messages", shape)
+        ids = await service.encode_chat(chat, chat_tools(request), answer_schema=answer_schema(request))
+        prompts = [EncodedPrompt(ids, constraints.history.last_user_text)]
+        generation = await service.generate(prompts, sampling, served, exchange, "messages", constraints)
         [choice] = generation.choices
-        message = _Message(request, choice, generation)
+        message = _Message(request.model, choice, generation)
+
+        def remembered() -> dict[str, Any]:
+            whole = message.whole()
+            remember(service.state, body, whole)
+            return whole
+
+        def closing() -> bytes:
+            remembered()
+            return message.closing()
+
         if request.stream:
+            return TokenStream(generation, exchange, [message], closing, _failed).start()
+        await finish(generation, exchange)
+        return exchange.json(remembered())
 
-            def closing() -> bytes:
-                remember(service.state, body, message.whole())
-                return message.closing()
-
-            return TokenStream(generation, exchange, [message], closing, _failed)
-        await generation.finish(exchange)
-        remember(service.state, body, whole := message.whole())
-        return exchange.json(whole)
-
-    async def count_tokens(self, exchange: Exchange) -> Response:
-        from llmirage_shared.wire.schema.messages import CountRequest
-        from llmirage_shared.wire.schema.validation import check
-
-        request = check(CountRequest, parse_object(await exchange.body()))
-        self._service.check_fields(request, "messages", _extra_input)
-        self._service.models.find(request.model)
-        ids = await self._service.text.encode_chat(
-            chat_messages(request), chat_tools(request), schema=answer_schema(request)
-        )
+    async def count_tokens(self, exchange: HttpExchange) -> Response:
+        service = self._service
+        request = schema.messages.CountRequest.check(await exchange.json_object(), service.documented_only)
+        service.models.find(request.model)
+        ids = await service.encode_chat(chat_messages(request), chat_tools(request), answer_schema=answer_schema(request))
         return exchange.json({"input_tokens": len(ids)})
 
 
 class _Message:
-    """The message that a reply becomes, whole or as the writer of its events."""
+    """A reply as a message, whole or as the writer of its events."""
 
-    def __init__(self, request: MessagesRequest, choice: Choice, generation: Generation) -> None:
-        self._model = request.model
+    def __init__(self, model: str, choice: Choice, generation: Generation) -> None:
+        self._model = model
         self._reply: Reply = choice.reply
         self._generation = generation
-        self._id = "msg_" + os.urandom(12).hex()
+        self._id = new_id("msg_")
         self._parts = self._reply.all_parts
-        self._call_ids = {part.start: "toolu_" + os.urandom(12).hex() for part in self._parts}
-        self._next = 0  # part that the next token belongs to, or comes before
-        self._open = -1
+        self._call_ids = {part.start: new_id("toolu_") for part in self._parts}
+        self._next = 0  # index of the next token's part, or of the part after it
+        self._open = -1  # index of the open part
         self._delta = (b"", b"")
 
     def whole(self) -> dict[str, Any]:
@@ -193,13 +175,8 @@ class _Message:
 
 
 def _event(value: dict[str, Any]) -> bytes:
-    kind: str = value["type"]
-    return b"event: " + kind.encode() + b"\ndata: " + encoded(value) + b"\n\n"
-
-
-def _extra_input(name: str) -> ApiError:
-    return ApiError(f"{name}: Extra inputs are not permitted")
+    return named_event(value["type"], value)
 
 
 def _failed(error: ApiError) -> bytes:
-    return _event(error_body(error))
+    return _event(messages_error(error))

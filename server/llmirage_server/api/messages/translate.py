@@ -1,25 +1,22 @@
-"""Turns and tools of the Messages API in the form of chat completions."""
+"""Messages and tools of the Messages API in chat's form, and the constraints of the reply."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from llmirage_server.api.shape import Shape, asked_in_words, schema_problem
+from llmirage_server.api.constraints import ReplyConstraints, instructions_of, schema_problem
 from llmirage_server.replies.reply import Tool, ToolChoice
-from llmirage_shared.wire import errors
-from llmirage_shared.wire.chat import called_before_user, called_since_user, results_since_user, text_before_user
+from llmirage_shared.wire import errors, schema
+from llmirage_shared.wire.chat import chat_history
 from llmirage_shared.wire.errors import ApiError
-
-if TYPE_CHECKING:
-    from llmirage_shared.wire.schema.messages import CountRequest
 
 _ADAPTIVE_THOUGHT = 512  # tokens
 
 
-def chat_messages(request: CountRequest) -> list[dict[str, Any]]:
-    """Raises ApiError where results and uses of tools do not belong together."""
+def chat_messages(request: schema.messages.CountRequest) -> list[dict[str, Any]]:
+    """The messages in chat's form. Raises ApiError for a tool use without a result, and a result without a use."""
     chat: list[dict[str, Any]] = []
     system = request.system
     if system:
@@ -90,7 +87,7 @@ def _result(content: Any) -> str:
     return "\n".join(str(block.get("text", "")) for block in content if block.get("type") == "text")
 
 
-def chat_tools(request: CountRequest) -> list[dict[str, Any]] | None:
+def chat_tools(request: schema.messages.CountRequest) -> list[dict[str, Any]] | None:
     """The tools as the prompt shows them."""
     tools = [
         {
@@ -102,49 +99,50 @@ def chat_tools(request: CountRequest) -> list[dict[str, Any]] | None:
     return tools or None
 
 
-def answer_schema(request: CountRequest) -> Any:
+def answer_schema(request: schema.messages.CountRequest) -> Any:
     """The JSON Schema that the answer must fit, None for text."""
     form = (request.output_config.format if request.output_config else None) or request.output_format
     return form.schema_ if form else None
 
 
-def messages_shape(request: CountRequest, chat: Sequence[Mapping[str, Any]], max_tokens: int) -> Shape:
-    """The shape of the reply. Raises ApiError for a schema that is none and for a tool that is not there."""
+def messages_constraints(request: schema.messages.MessagesRequest, chat: Sequence[Mapping[str, Any]]) -> ReplyConstraints:
+    """The constraints of the reply. Raises ApiError for an invalid JSON Schema and for an unknown tool.
+
+    chat: the messages in chat's form.
+    """
     tools = []
     for index, tool in enumerate(request.tools or ()):
-        if tool.input_schema and (problem := schema_problem(tool.input_schema, False)):
+        if tool.input_schema and (problem := schema_problem(tool.input_schema)):
             raise errors.invalid_schema(f"tool '{tool.name}'", problem, f"tools.{index}.input_schema", None)
         if tool.type in (None, "custom"):  # the provider's own tools are declared, never called
             tools.append(Tool("function", tool.name, tool.description or "", tool.input_schema))
-    schema = answer_schema(request)
-    if schema is not None and (problem := schema_problem(schema, False)):
+    json_schema = answer_schema(request)
+    if json_schema is not None and (problem := schema_problem(json_schema)):
         raise errors.invalid_schema("output_config.format", problem, "output_config.format.schema", None)
-    schema, fenced = asked_in_words(schema, None, chat)
-    thinking = request.thinking
-    thought = 0
-    if thinking is not None and thinking.type != "disabled":
-        budget = thinking.budget_tokens or _ADAPTIVE_THOUGHT
-        if thinking.budget_tokens is not None and budget >= max_tokens:
-            raise errors.invalid_value(
-                "thinking.budget_tokens", "`max_tokens` must be greater than `thinking.budget_tokens`."
-            )
-        thought = min(budget, _ADAPTIVE_THOUGHT, max_tokens * 3 // 4)
-    return Shape(
+    return ReplyConstraints(
+        reasoning_tokens=_thought_tokens(request),
         tools=tuple(tools),
         tool_choice=_choice(request, {tool.name for tool in tools}),
         parallel_tool_calls=not (request.tool_choice and request.tool_choice.disable_parallel_tool_use),
-        called=called_since_user(chat),
-        results=results_since_user(chat),
-        called_before=called_before_user(chat),
-        text_before=text_before_user(chat),
-        json_schema=schema,
-        fenced=fenced,
-        reasoning_tokens=thought,
+        history=chat_history(chat),
+        json_schema=json_schema,
+        instructions=instructions_of(chat),
         may_refuse=True,
     )
 
 
-def _choice(request: CountRequest, names: set[str]) -> ToolChoice:
+def _thought_tokens(request: schema.messages.MessagesRequest) -> int:
+    """Raises ApiError for a budget that leaves nothing for the answer."""
+    thinking = request.thinking
+    if thinking is None or thinking.type == "disabled":
+        return 0
+    budget = thinking.budget_tokens or _ADAPTIVE_THOUGHT
+    if thinking.budget_tokens is not None and budget >= request.max_tokens:
+        raise errors.invalid_value("thinking.budget_tokens", "`max_tokens` must be greater than `thinking.budget_tokens`.")
+    return min(budget, _ADAPTIVE_THOUGHT, request.max_tokens * 3 // 4)
+
+
+def _choice(request: schema.messages.CountRequest, names: set[str]) -> ToolChoice:
     choice = request.tool_choice
     if choice is None or choice.type == "auto":
         return ToolChoice("auto")

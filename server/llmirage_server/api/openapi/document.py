@@ -10,24 +10,24 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from llmirage_server.api.openapi.operations import EXAMPLES, OPERATIONS, Operation
+from llmirage_server.api.openapi.operations import EXAMPLES, OPERATIONS, ApiOperation
 from llmirage_shared.wire.schema import chat, completions, embeddings, messages, moderations, responses
 from llmirage_shared.wire.schema.answers.base import ErrorAnswer, MessagesErrorAnswer
-from llmirage_shared.wire.schema.extensions import EXTENSIONS, Api
+from llmirage_shared.wire.schema.base import WireModel
 
-# Bodies whose fields are looked at, whoever they belong to.
-_CLOSED: dict[type[BaseModel], Api] = {
-    chat.ChatCompletionRequest: "chat",
-    completions.CompletionRequest: "completions",
-    responses.ResponseRequest: "responses",
-    responses.InputFields: "responses",
-    responses.ConversationCreate: "conversations",
-    responses.ItemsCreate: "conversations",
-    embeddings.EmbeddingRequest: "embeddings",
-    moderations.ModerationRequest: "moderations",
-    messages.MessagesRequest: "messages",
-    messages.CountRequest: "messages",
-}
+# Bodies in which undocumented fields are refused.
+_CLOSED: tuple[type[WireModel], ...] = (
+    chat.ChatCompletionRequest,
+    completions.CompletionRequest,
+    responses.ResponseRequest,
+    responses.InputFields,
+    responses.ConversationCreate,
+    responses.ItemsCreate,
+    embeddings.EmbeddingRequest,
+    moderations.ModerationRequest,
+    messages.MessagesRequest,
+    messages.CountRequest,
+)
 _WORDS = {
     400: "The request is wrong: the error names the field",
     404: "There is no such thing",
@@ -36,18 +36,18 @@ _WORDS = {
 }
 
 
-def openapi_document(model: str, refuses_unknown: bool = True) -> dict[str, Any]:
-    """The document as a JSON object. model: the name that its examples use; refuses_unknown: fields nobody documents."""
+def openapi_document(model: str, documented_only: bool = True) -> dict[str, Any]:
+    """The document as a JSON object. model: the name in its examples. documented_only: other fields are refused."""
     models = list(dict.fromkeys(_models()))
     names, definitions = models_json_schema(
         [(model, "validation") for model in models], ref_template="#/components/schemas/{model}"
     )
     refs = {model: names[model, "validation"] for model in models}
     schemas = _corrected(definitions["$defs"])
-    if refuses_unknown:
-        for body, api in _CLOSED.items():
+    if documented_only:
+        for body in _CLOSED:
             described = schemas[body.__name__]
-            others: dict[str, Any] = {name: {} for name in sorted(EXTENSIONS[api]) if name not in described["properties"]}
+            others: dict[str, Any] = {name: {} for name in sorted(body.extensions) if name not in described["properties"]}
             described["properties"] |= others
             described["additionalProperties"] = {"type": "null"}
         for inner in (chat.StreamOptions, responses.ResponseStreamOptions, responses.Reasoning, responses.TextOptions):
@@ -81,7 +81,7 @@ def _models() -> Iterator[type[BaseModel]]:
             yield operation.answer
 
 
-def _described(operation: Operation, refs: dict[type[BaseModel], Any], model: str) -> dict[str, Any]:
+def _described(operation: ApiOperation, refs: dict[type[BaseModel], Any], model: str) -> dict[str, Any]:
     in_path = re.findall(r"{(\w+)}", operation.path)
     told: dict[str, Any] = {
         "operationId": operation.id,
@@ -108,7 +108,7 @@ def _described(operation: Operation, refs: dict[type[BaseModel], Any], model: st
     return told
 
 
-def _success(operation: Operation, refs: dict[type[BaseModel], Any]) -> dict[str, Any]:
+def _success(operation: ApiOperation, refs: dict[type[BaseModel], Any]) -> dict[str, Any]:
     if operation.answer is None:
         return {"description": "Done", "content": {"text/plain": {"schema": {"type": "string"}}}}
     schema = refs[operation.answer]
@@ -129,8 +129,8 @@ _LIMITS = {"ge": "minimum", "le": "maximum", "gt": "exclusiveMinimum", "lt": "ex
 def _corrected(schema: Any) -> Any:
     """The schema in JSON Schema's own words.
 
-    Where a function of ours tells alternatives apart, one may contain another: several may match then. And pydantic leaves
-    the limits of numbers that it looks at twice (16.0 is an integer, too) under its own names.
+    Alternatives that a function of ours tells apart may contain each other, so `oneOf` becomes `anyOf`. And pydantic writes
+    the limits of numbers behind a validator (16.0 is an integer, too) under its own names.
     """
     if isinstance(schema, list):
         return [_corrected(value) for value in schema]

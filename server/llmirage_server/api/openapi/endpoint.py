@@ -1,4 +1,4 @@
-"""The document, made when somebody asks for it first."""
+"""GET /openapi.json. The document is made at the first request."""
 
 from __future__ import annotations
 
@@ -7,23 +7,26 @@ import json
 
 from starlette.responses import Response
 
-from llmirage_server.api.exchange import Exchange
-from llmirage_server.api.generation import Service
+from llmirage_server.api.exchange import HttpExchange
+from llmirage_server.api.service import Service
 
 
-class OpenApiEndpoint:
+class OpenApiHandler:
+    """Serves the document."""
+
     def __init__(self, service: Service) -> None:
         self._service = service
         self._document: bytes | None = None
 
-    async def document(self, exchange: Exchange) -> Response:
+    async def document(self, exchange: HttpExchange) -> Response:
         if self._document is None:
             service = self._service
-            self._document = await asyncio.to_thread(_made, service.models.served[0], service.refuses_unknown_fields)
+            self._document = await asyncio.to_thread(_made, service.models.served[0], service.documented_only)
         return exchange.content(self._document, b"application/json")
 
 
-def _made(model: str, refuses_unknown: bool) -> bytes:
+def _made(model: str, documented_only: bool) -> bytes:
+    # Imported here: it needs all request and response models, which take longer to load than the server takes to start.
     from llmirage_server.api.openapi.document import openapi_document
 
-    return json.dumps(openapi_document(model, refuses_unknown)).encode()
+    return json.dumps(openapi_document(model, documented_only)).encode()

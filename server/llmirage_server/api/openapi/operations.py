@@ -1,4 +1,4 @@
-"""Every operation there is: its body, its answer, its parameters."""
+"""Every operation of the API: its body, its answer, its parameters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Style = Literal["json", "text", "list", "one_or_list"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Operation:
+class ApiOperation:
     """One method of one path. answer None: a body that is empty or plain text."""
 
     method: str
@@ -44,25 +44,25 @@ _INCLUDE: dict[str, Any] = {"include": _TEXT}
 _GENERATES = (400, 404, 503)
 
 
-def _get(path: str, id: str, summary: str, answer: type[BaseModel] | None, **more: Any) -> Operation:
-    return Operation(method="get", path=path, id=id, summary=summary, answer=answer, **more)
+def _get(path: str, id: str, summary: str, answer: type[BaseModel] | None, **more: Any) -> ApiOperation:
+    return ApiOperation(method="get", path=path, id=id, summary=summary, answer=answer, **more)
 
 
 def _post(
     path: str, id: str, summary: str, body: type[BaseModel] | None, answer: type[BaseModel] | None, **more: Any
-) -> Operation:
-    return Operation(method="post", path=path, id=id, summary=summary, body=body, answer=answer, **more)
+) -> ApiOperation:
+    return ApiOperation(method="post", path=path, id=id, summary=summary, body=body, answer=answer, **more)
 
 
-def _delete(path: str, id: str, summary: str, answer: type[BaseModel]) -> Operation:
-    return Operation(method="delete", path=path, id=id, summary=summary, answer=answer, errors=(404,))
+def _delete(path: str, id: str, summary: str, answer: type[BaseModel]) -> ApiOperation:
+    return ApiOperation(method="delete", path=path, id=id, summary=summary, answer=answer, errors=(404,))
 
 
 _CHAT, _RESPONSES, _TALKS = "/v1/chat/completions", "/v1/responses", "/v1/conversations"
 _ITEMS = _TALKS + "/{conversation_id}/items"
 
 # Not /sleep and what belongs to it: whoever tries all operations would find the others refused from then on.
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS: tuple[ApiOperation, ...] = (
     _post(_CHAT, "createChatCompletion", "Answer a conversation", chat.ChatCompletionRequest, chat_answers.ChatCompletion,
           streams=True, errors=_GENERATES),
     _get(_CHAT, "listChatCompletions", "Completions made with store", base.Page, errors=(400,),
@@ -129,12 +129,12 @@ OPERATIONS: tuple[Operation, ...] = (
     _post("/ping", "pingPost", "vLLM: the server is up", None, None),
     _get("/metrics", "metrics", "vLLM: Prometheus metrics", None),
     _get("/version", "version", "vLLM: of this server", others.Version),
-    _get("/load", "load", "vLLM: requests under way", others.Load),
+    _get("/load", "load", "vLLM: requests under way", others.ServerLoad),
     _get("/server_info", "serverInfo", "vLLM: settings and instances", others.ServerInfo),
     _post("/reset_prefix_cache", "resetPrefixCache", "vLLM: forget the KV that no request uses", None, None),
     _post("/generate", "generate", "SGLang: continue texts", sglang.GenerateRequest, others.Generated, streams=True,
           style="one_or_list", errors=_GENERATES),
-    Operation(method="put", path="/generate", id="generatePut", summary="SGLang: continue texts", streams=True,
+    ApiOperation(method="put", path="/generate", id="generatePut", summary="SGLang: continue texts", streams=True,
               body=sglang.GenerateRequest, answer=others.Generated, style="one_or_list", errors=_GENERATES),
     _post("/abort_request", "abortRequest", "SGLang: end a request by its rid", sglang.AbortRequest, None, errors=(400,)),
     _get("/health_generate", "healthGenerate", "SGLang: one token through the cluster", None, errors=(503,)),

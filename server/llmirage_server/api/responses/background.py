@@ -1,4 +1,4 @@
-"""Responses that go on without a connection, and streams that are taken up again."""
+"""Responses that continue without a connection, and their streams for later clients."""
 
 from __future__ import annotations
 
@@ -9,29 +9,23 @@ from typing import Any
 
 from starlette.responses import Response, StreamingResponse
 
-from llmirage_server.api.exchange import Exchange
+from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.generation import Generation
+from llmirage_server.api.responses.hosted import STAGES
 from llmirage_server.api.responses.items import Item
 from llmirage_server.api.responses.writer import ResponseWriter
 from llmirage_server.cluster.request import Request
 from llmirage_shared.wire import errors
-from llmirage_shared.wire.chunks import encoded
 from llmirage_shared.wire.errors import ApiError
+from llmirage_shared.wire.output import named_event
 
 _LAST_EVENTS = {"cancelled": "incomplete"}  # the API has no event for a response that was cancelled
-_STAGES = {  # of the API's own tools, when their calls are told again
-    "web_search_call": ("searching",),
-    "file_search_call": ("searching",),
-    "code_interpreter_call": ("interpreting",),
-    "image_generation_call": ("generating",),
-    "mcp_list_tools": (),
-    "mcp_call": (),
-}
+_HOSTED = (*STAGES, "mcp_list_tools", "mcp_call")  # items of the API's own tools whose progress has events
 _WORDS = re.compile(r"\s*\S+\s*$|\s*\S+")
 
 
 class BackgroundRun:
-    """One response under way. Its events are kept until it has ended, for whoever follows it."""
+    """One response in progress. Its events are kept until it has ended, for any number of followers."""
 
     def __init__(
         self, generation: Generation, writer: ResponseWriter, finished: Callable[[], Item], store: Callable[[], None]
@@ -53,7 +47,7 @@ class BackgroundRun:
         self._writer.response["status"] = "in_progress"
         self._store()
         self._generation.start()
-        self._generation.service.open_responses.add(self)
+        self._generation.host.open_responses.add(self)
 
     def tokens_due(self, request: Request) -> None:
         if self.over:
@@ -71,7 +65,7 @@ class BackgroundRun:
         self._add(data)
 
     def cancel(self) -> None:
-        """Stop; a run that has ended stays as it is."""
+        """Stop. A run that has ended stays as it is."""
         if not self.over:
             self._stop("cancelled", None)
 
@@ -90,7 +84,7 @@ class BackgroundRun:
     def _end(self) -> None:
         self.over = True
         self._generation.stop()
-        self._generation.service.open_responses.discard(self)
+        self._generation.host.open_responses.discard(self)
         self.ended()
 
     def _add(self, data: bytes) -> None:
@@ -98,7 +92,7 @@ class BackgroundRun:
         self._more.set()
 
     async def following(self, first: int) -> AsyncIterator[bytes]:
-        """The events from number `first` on, as they come."""
+        """The events from index `first` on, as they come."""
         at = max(0, first)
         while True:
             while at < len(self.events):
@@ -110,13 +104,13 @@ class BackgroundRun:
             await self._more.wait()
 
 
-def follow(run: BackgroundRun, exchange: Exchange, first: int) -> Response:
+def follow(run: BackgroundRun, exchange: HttpExchange, first: int) -> Response:
     """A stream of a run's events."""
     return _streamed(run.following(first), exchange)
 
 
-def replayed(response: Item, exchange: Exchange, first: int) -> Response:
-    """A stream of the events that a finished response had, as far as the object tells."""
+def replayed(response: Item, exchange: HttpExchange, first: int) -> Response:
+    """A stream of the events of a stored response, made again from its object."""
 
     async def events() -> AsyncIterator[bytes]:
         for event in _events_of(response)[max(0, first) :]:
@@ -125,7 +119,7 @@ def replayed(response: Item, exchange: Exchange, first: int) -> Response:
     return _streamed(events(), exchange)
 
 
-def _streamed(events: AsyncIterator[bytes], exchange: Exchange) -> Response:
+def _streamed(events: AsyncIterator[bytes], exchange: HttpExchange) -> Response:
     response = StreamingResponse(events)
     response.raw_headers = exchange.response_headers(b"text/event-stream; charset=utf-8")
     response.raw_headers.append((b"cache-control", b"no-cache"))
@@ -136,8 +130,7 @@ def _events_of(response: Item) -> list[bytes]:
     events: list[bytes] = []
 
     def add(kind: str, **fields: Any) -> None:
-        data = encoded({"type": kind, "sequence_number": len(events), **fields})
-        events.append(b"event: " + kind.encode() + b"\ndata: " + data + b"\n\n")
+        events.append(named_event(kind, {"type": kind, "sequence_number": len(events), **fields}))
 
     begun = {**response, "status": "in_progress", "output": [], "usage": None, "completed_at": None}
     add("response.created", response=begun)
@@ -184,8 +177,8 @@ def _item_events(add: Callable[..., None], index: int, item: Item) -> None:
     elif kind == "function_call":
         add("response.function_call_arguments.delta", **place, delta=item["arguments"])
         add("response.function_call_arguments.done", **place, name=item["name"], arguments=item["arguments"])
-    elif kind in _STAGES:
-        for stage in ("in_progress", *_STAGES[kind], "completed"):
+    elif kind in _HOSTED:
+        for stage in ("in_progress", *STAGES.get(kind, ()), "completed"):
             add(f"response.{kind}.{stage}", **place)
     elif kind == "custom_tool_call":
         add("response.custom_tool_call_input.delta", **place, delta=item["input"])

@@ -1,6 +1,7 @@
-"""Tools of the API's own: those that it runs itself, whose results are simulated, and those that the client runs for it.
+"""The API's own tools: hosted ones, whose results are simulated, and those that the client runs.
 
-Every simulated result says so: in its URL (https://example.com/simulated/...), its file name, its attributes or its text.
+Every simulated result is marked as one: in its URL (https://example.com/simulated/...), its file name, its attributes or its
+text.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import Any
 from llmirage_server.api.responses.items import Item, new_item_id
 from llmirage_server.replies import sums
 from llmirage_server.replies.reply import Part, Tool
-from llmirage_shared.wire.responses import new_call_id
+from llmirage_shared.wire.output import new_call_id
 
-Event = tuple[str, Item]  # the end of its type and its fields
+Event = tuple[str, Item]  # the end of its type, and its fields
 
 _TEXT = {"type": "string"}
 _PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -24,7 +25,7 @@ def _arguments(*names: str) -> dict[str, Any]:
     return {"type": "object", "properties": dict.fromkeys(names, _TEXT), "required": list(names)}
 
 
-# By type: the tool as the model sees it. `hosted` ones are run here, `client` ones by the client.
+# By type: the tool as the model sees it. The server runs `hosted` tools, the client runs `client` tools.
 _TOOLS: dict[str, Tool] = {
     "web_search": Tool("hosted", "web_search", "Search the web.", _arguments("query")),
     "file_search": Tool("hosted", "search_documents", "Search the uploaded documents.", _arguments("query")),
@@ -46,11 +47,11 @@ _ITEMS = {
     "apply_patch": "apply_patch_call",
 }
 _TYPE_BY_NAME = {tool.name: kind for kind, tool in _TOOLS.items()}
-_STAGES = {  # events between the beginning and the end of a call that is run here
-    "web_search": ("searching",),
-    "file_search": ("searching",),
-    "code_interpreter": ("interpreting",),
-    "image_generation": ("generating",),
+STAGES = {  # events between in_progress and completed, by type of the item
+    "web_search_call": ("searching",),
+    "file_search_call": ("searching",),
+    "code_interpreter_call": ("interpreting",),
+    "image_generation_call": ("generating",),
 }
 
 
@@ -63,7 +64,7 @@ def kind_of(declared: str) -> str:
 
 
 def hosted_tools(declared: Mapping[str, Any], items: Sequence[Mapping[str, Any]]) -> list[Tool]:
-    """What the model may call of a tool of the API's own. items: the conversation, in which the user may have approved."""
+    """What the model may call of one of the API's own tools. items: the conversation with the user's approvals."""
     kind = kind_of(str(declared["type"]))
     if kind != "mcp":
         return [_TOOLS[kind]] if kind in _TOOLS else []
@@ -79,7 +80,7 @@ def hosted_tools(declared: Mapping[str, Any], items: Sequence[Mapping[str, Any]]
 
 
 def chosen(choice: Mapping[str, Any], tools: Sequence[Tool]) -> tuple[str, ...] | None:
-    """The names of the tools that a `tool_choice` of a hosted type forces; None for any other choice."""
+    """The names of the tools that a `tool_choice` of a hosted type forces, None for any other choice."""
     kind = kind_of(str(choice.get("type", "")))
     if kind == "mcp":
         label, name = choice.get("server_label", ""), choice.get("name")
@@ -90,7 +91,7 @@ def chosen(choice: Mapping[str, Any], tools: Sequence[Tool]) -> tuple[str, ...] 
 
 
 def _names(declared: Mapping[str, Any]) -> list[str]:
-    """The tools of an MCP server, which is never asked: those that are allowed, else a search."""
+    """The tools of an MCP server, which is never called: the allowed ones, else one named search."""
     allowed = declared.get("allowed_tools") or ()
     names = allowed.get("tool_names") or () if isinstance(allowed, dict) else allowed
     return [str(name) for name in names] or ["search"]
@@ -106,7 +107,7 @@ def _needs_approval(declared: Mapping[str, Any], name: str) -> bool:
 
 
 def _approval(items: Sequence[Mapping[str, Any]], label: str, name: str) -> bool | None:
-    """What the user answered to the last request to call this tool, None where there was none."""
+    """The user's answer to the last request to call this tool, None without one."""
     asked = {item.get("id") for item in items if _asks_for(item, f"{label}.{name}")}
     given = [
         item for item in items if item.get("type") == "mcp_approval_response" and item.get("approval_request_id") in asked
@@ -144,7 +145,7 @@ def listed(declared: Sequence[Mapping[str, Any]], items: Sequence[Mapping[str, A
 
 
 class ListedTools:
-    """The item of a listed MCP server among the output: nothing that was generated."""
+    """The output item that lists an MCP server's tools. No token generates it."""
 
     kind = "mcp_list_tools"
     delta = ""
@@ -169,7 +170,7 @@ class ListedTools:
 
 
 class HostedCall:
-    """The item that a call of a tool of the API's own becomes."""
+    """The output item of a call of one of the API's own tools."""
 
     def __init__(self, part: Part, text: str, cut: bool, include: Sequence[str], items: Sequence[Mapping[str, Any]]) -> None:
         """cut: the reply ended inside this part."""
@@ -181,11 +182,11 @@ class HostedCall:
         self._runs_here = part.kind == "hosted_call"
         self.kind = _ITEMS.get(self._kind) or ("mcp_call" if self._runs_here else "mcp_approval_request")
         self.id = new_item_id(self.kind)
-        self.delta = "mcp_call_arguments" if self.kind == "mcp_call" else ""  # what is streamed as it is generated
+        self.delta = "mcp_call_arguments" if self.kind == "mcp_call" else ""  # the event of text that is streamed
         self._call_id = new_call_id()
         try:
             self._arguments: dict[str, Any] = json.loads(text)
-        except ValueError:  # it was cut
+        except ValueError:  # cut off
             self._arguments = {}
         self._approved_by = next((item.get("id") for item in items if _asks_for(item, part.name)), None)
 
@@ -196,7 +197,7 @@ class HostedCall:
         return self._item(self._status())
 
     def begun(self) -> Iterator[Event]:
-        """The events right after the item was added."""
+        """The events after the item was added."""
         if self._runs_here:
             yield f"{self.kind}.in_progress", {}
 
@@ -212,12 +213,12 @@ class HostedCall:
             yield "mcp_call_arguments.done", {"arguments": self.text}
         if self.cut:
             return
-        for stage in _STAGES.get(self._kind, ()):
+        for stage in STAGES.get(self.kind, ()):
             yield f"{self.kind}.{stage}", {}
         yield f"{self.kind}.completed", {}
 
     def annotation(self, text: str) -> Item | None:
-        """What a text that follows this call cites of it, in its first sentence."""
+        """The citation of this call in the first sentence of the text after it."""
         end = max(1, text.find(".") + 1 or len(text))
         if self._kind == "web_search":
             where = {"start_index": 0, "end_index": end}
@@ -245,7 +246,7 @@ class HostedCall:
         if self.kind == "mcp_approval_request":
             item.pop("status")
         if self.kind == "apply_patch_call" and status == "failed":
-            item["status"] = "completed"  # it knows no other end
+            item["status"] = "completed"  # the API has no other end
         return {**item, **fields}
 
     def _web_search(self, begun: bool) -> Item:
@@ -326,7 +327,7 @@ class HostedCall:
 
 
 def _printed(code: str) -> str:
-    """What a formula's value is; of other code, how long it is."""
+    """The value of a formula; for other code, how many lines ran."""
     inner = code.strip().removeprefix("print(").removesuffix(")")
     operations = sums.operations(inner)
     if not operations:

@@ -1,21 +1,21 @@
-"""The response object: every setting echoed with its default filled in, and the output items made of a reply."""
+"""The response object with every setting and its default, and the output items of a reply."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llmirage_server.api.responses.items import Item, new_item_id, sealed
 from llmirage_server.replies.reply import Part, Reply
-from llmirage_shared.wire.responses import new_call_id
-
-if TYPE_CHECKING:
-    from llmirage_shared.wire.schema.responses import ResponseRequest
+from llmirage_shared.wire import schema
+from llmirage_shared.wire.output import new_call_id
 
 ENCRYPTED = "reasoning.encrypted_content"
 
 
-def new_response(response_id: str, created_at: int, request: ResponseRequest, model: str, conversation: str | None) -> Item:
-    """The object of a response that has not begun. Its keys are those of OpenAI's and of the Open Responses document."""
+def new_response(
+    response_id: str, created_at: int, request: schema.responses.ResponseRequest, model: str, conversation: str | None
+) -> Item:
+    """The object of a response that has not begun. It has the keys of OpenAI's and of the Open Responses document."""
     reasoning, text = request.reasoning, request.text
     return {
         "id": response_id,
@@ -57,7 +57,7 @@ def new_response(response_id: str, created_at: int, request: ResponseRequest, mo
         "top_p": 1.0 if request.top_p is None else request.top_p,
         "truncation": request.truncation or "disabled",
         "usage": None,
-        "user": request.user or "",  # null is what Open Responses knows and OpenAI's document does not: both know a string
+        "user": request.user or "",  # null is valid for Open Responses only, a string for OpenAI's document, too
         "metadata": request.metadata or {},
         **({} if conversation is None else {"conversation": {"id": conversation}}),
     }
@@ -77,7 +77,7 @@ def _format(text: Any) -> dict[str, Any]:
 
 
 def _tool(tool: Item) -> Item:
-    """A tool as it is echoed: function tools with every field there is."""
+    """A tool as the response repeats it: function tools with all of their fields."""
     if tool.get("type") == "function":
         return {"description": None, "parameters": {}, **tool, "strict": tool.get("strict") is not False}
     if tool.get("type") == "custom":
@@ -86,9 +86,9 @@ def _tool(tool: Item) -> Item:
 
 
 class OutputItem:
-    """One item of the output that a part of a reply becomes: as it begins, and as it ends."""
+    """The output item of one part of a reply."""
 
-    def __init__(self, part: Part, reply: Reply, request: ResponseRequest, cut: bool) -> None:
+    def __init__(self, part: Part, reply: Reply, request: schema.responses.ResponseRequest, cut: bool) -> None:
         """cut: the reply ended inside this part."""
         self.part = part
         self.text = reply.said(part)
@@ -144,7 +144,7 @@ class OutputItem:
 
 
 def response_usage(usage: Item) -> Item:
-    """Chat's usage object in the words of the Responses API."""
+    """Chat's usage object in the form of the Responses API."""
     return {
         "input_tokens": usage["prompt_tokens"],
         "input_tokens_details": {

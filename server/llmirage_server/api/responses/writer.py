@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from llmirage_server.api.generation import Choice
+from llmirage_server.api.logprobs import ReplyLogprobs
 from llmirage_server.api.responses.hosted import HostedCall, ListedTools
 from llmirage_server.api.responses.items import Item
 from llmirage_server.api.responses.resource import OutputItem
-from llmirage_shared.wire.chunks import encoded, escape
-
-if TYPE_CHECKING:
-    from llmirage_shared.wire.schema.responses import ResponseRequest
-
-Logprobs = Callable[[int], dict[str, Any]]
+from llmirage_shared.wire import schema
+from llmirage_shared.wire.output import encoded, escape, named_event
 
 _DELTA = {
     "message": "response.output_text",
@@ -29,13 +26,13 @@ class ResponseWriter:
     def __init__(
         self,
         choice: Choice,
-        request: ResponseRequest,
+        request: schema.responses.ResponseRequest,
         response: Item,
-        logprobs: Logprobs | None,
+        logprobs: ReplyLogprobs | None,
         listed: Sequence[Item] = (),
         context: Sequence[Item] = (),
     ) -> None:
-        """listed: items of tools that MCP servers have, which come first; context: the items of the prompt."""
+        """listed: the items that list MCP servers' tools, which come first; context: the items of the prompt."""
         reply = choice.reply
         self.response = response
         self.sequence = 0  # of the next event
@@ -51,13 +48,13 @@ class ResponseWriter:
             else:
                 self.items.append(OutputItem(part, reply, request, ends))
         _annotate(self.items)
-        self._index = -1  # of the item that is open
-        self._next = 0  # item that the next token belongs to, or comes before
-        self._spoken: list[Item] = []  # log probabilities of the open item
+        self._index = -1  # index of the open item
+        self._next = 0  # index of the next token's item, or of the item after it
+        self._sent_logprobs: list[Item] = []  # log probabilities of the open item
         self._delta: tuple[bytes, bytes, bytes] | None = None
 
     def opening(self) -> bytes:
-        """What leaves before any token."""
+        """The events before any token."""
         response = {**self.response, "output": []}
         events = []
         if response["background"]:
@@ -91,9 +88,9 @@ class ResponseWriter:
 
     def event(self, kind: str, **fields: Any) -> bytes:
         """One event, numbered."""
-        data = encoded({"type": kind, "sequence_number": self.sequence, **fields})
+        data = named_event(kind, {"type": kind, "sequence_number": self.sequence, **fields})
         self.sequence += 1
-        return b"event: " + kind.encode() + b"\ndata: " + data + b"\n\n"
+        return data
 
     def finished_items(self) -> list[Item]:
         """All output items as they are when the reply is complete."""
@@ -102,12 +99,12 @@ class ResponseWriter:
     def _all_logprobs(self, item: OutputItem | HostedCall | ListedTools) -> list[Item]:
         if self._logprobs is None or item.kind != "message" or item.part.kind == "refusal":
             return []
-        return [self._logprobs(place) for place in range(item.part.start, item.part.end) if self._pieces[place]]
+        return [self._logprobs.entry(place) for place in range(item.part.start, item.part.end) if self._pieces[place]]
 
     def _open(self, index: int) -> bytes:
         item = self.items[index]
         self._index = index
-        self._spoken = []
+        self._sent_logprobs = []
         events = [self.event("response.output_item.added", output_index=index, item=item.opening())]
         place = {"item_id": item.id, "output_index": index}
         if not isinstance(item, OutputItem):
@@ -130,19 +127,19 @@ class ResponseWriter:
         return head, b"," + encoded(place)[1:-1] + b',"delta":', more.encode()
 
     def _say(self, piece: str, place: int) -> bytes:
-        if self._delta is None:  # what a tool is called with is not streamed
+        if self._delta is None:  # arguments of a hosted tool are not streamed
             return b""
         head, middle, logprobs = self._delta
         data = head + str(self.sequence).encode() + middle + escape(piece)
         self.sequence += 1
         if logprobs:
-            entries = [] if self._logprobs is None else [self._logprobs(place)]
-            self._spoken += entries
-            data += logprobs + (encoded_list(entries) if entries else b"[]")
+            entries = [] if self._logprobs is None else [self._logprobs.entry(place)]
+            self._sent_logprobs += entries
+            data += logprobs + (encoded(entries) if entries else b"[]")
         return data + b"}\n\n"
 
     def _close_up_to(self, index: int) -> bytes:
-        """End item `index`; an item that never showed anything is opened first."""
+        """End item `index`. An item without visible tokens is opened first."""
         data = self._open(index) if self._index < index else b""
         item = self.items[index]
         place = {"item_id": item.id, "output_index": index}
@@ -161,8 +158,8 @@ class ResponseWriter:
             part = item.content_part(item.text, [], [])
             events.append(self.event("response.content_part.done", **place, **inner, part=part))
         elif item.kind == "message":
-            events.append(self.event(f"{kind}.done", **place, **inner, text=item.text, logprobs=self._spoken))
-            part = item.content_part(item.text, self._spoken, item.annotations)
+            events.append(self.event(f"{kind}.done", **place, **inner, text=item.text, logprobs=self._sent_logprobs))
+            part = item.content_part(item.text, self._sent_logprobs, item.annotations)
             events.append(self.event("response.content_part.done", **place, **inner, part=part))
         elif item.kind == "reasoning":
             events.append(self.event(f"{kind}.done", **place, **inner, text=item.text))
@@ -173,7 +170,7 @@ class ResponseWriter:
             events.append(self.event(f"{kind}.done", **place, name=item.part.name, arguments=item.text))
         else:
             events.append(self.event(f"{kind}.done", **place, input=item.text))
-        events.append(self.event("response.output_item.done", output_index=index, item=item.finished(self._spoken)))
+        events.append(self.event("response.output_item.done", output_index=index, item=item.finished(self._sent_logprobs)))
         return b"".join(events)
 
     @staticmethod
@@ -190,7 +187,7 @@ class ResponseWriter:
 
 
 def _annotate(items: list[OutputItem | HostedCall | ListedTools]) -> None:
-    """A message that follows a search cites it."""
+    """Add citations to a message that follows a search."""
     calls: list[HostedCall] = []
     for item in items:
         if isinstance(item, HostedCall):
@@ -198,7 +195,3 @@ def _annotate(items: list[OutputItem | HostedCall | ListedTools]) -> None:
         elif isinstance(item, OutputItem) and item.part.kind == "text" and item.text:
             item.annotations = [cited for call in calls if (cited := call.annotation(item.text)) is not None]
             calls = []
-
-
-def encoded_list(entries: list[Item]) -> bytes:
-    return b"[" + b",".join([encoded(entry) for entry in entries]) + b"]"

@@ -6,7 +6,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from llmirage_shared.wire import errors
+from llmirage_shared.wire.sampling import Sampling
 from llmirage_shared.wire.schema.base import Effort, Integer, Metadata, Number, WireModel
+from llmirage_shared.wire.schema.extensions import CHAT_EXTENSIONS
 from llmirage_shared.wire.schema.tools import ChatTool, ResponseFormat, ToolChoice
 
 INT64_MAX = 2**63 - 1
@@ -50,13 +53,13 @@ class AudioPart(WireModel):
     input_audio: InputAudio
 
 
-class InputFile(WireModel):
+class ChatFile(WireModel):
     file_id: str | None = None
     file_data: str | None = None
     filename: str | None = None
 
     @model_validator(mode="after")
-    def _has_source(self) -> InputFile:
+    def _has_source(self) -> ChatFile:
         if self.file_id is None and self.file_data is None and "file_url" not in (self.model_extra or {}):
             raise ValueError("expected one of 'file_id' or 'file_data'.")
         return self
@@ -64,7 +67,7 @@ class InputFile(WireModel):
 
 class FilePart(WireModel):
     type: Literal["file"]
-    file: InputFile
+    file: ChatFile
 
 
 ContentPart = Annotated[
@@ -199,9 +202,59 @@ class SamplingFields(WireModel):
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
 
+    def sampling(self, max_tokens: int | None, logprobs: int | None) -> Sampling:
+        """What the fields ask for together. max_tokens, logprobs: what the endpoint read from its own fields.
+
+        Fields that only shape probabilities (temperature, top_p, penalties) have no effect: no reply is sampled.
+        Raises ApiError for fields that contradict each other.
+        """
+        min_tokens = self.min_tokens or 0
+        if max_tokens is not None and min_tokens > max_tokens:
+            raise errors.invalid_value(
+                "min_tokens", f"expected a value <= max_tokens ({max_tokens}), but got {min_tokens} instead."
+            )
+        options = self.stream_options
+        if options is not None and not self.stream:
+            raise errors.only_with(
+                "stream_options", "The 'stream_options' parameter is only allowed when 'stream' is enabled."
+            )
+        if self.prompt_logprobs is not None and self.stream:
+            raise errors.only_with("prompt_logprobs", "`prompt_logprobs` are not available when `stream=True`.")
+        return Sampling(
+            n=self.n or 1,
+            max_tokens=max_tokens,
+            min_tokens=min_tokens,
+            ignore_eos=bool(self.ignore_eos),
+            stop=self._stop_strings(),
+            include_stop_str=bool(self.include_stop_str_in_output),
+            stop_token_ids=tuple(self.stop_token_ids or ()),
+            shows_end=bool(self.include_stop_str_in_output) and self.skip_special_tokens is False,
+            seed=self.seed,
+            stream=bool(self.stream),
+            include_usage=options is not None and bool(options.include_usage),
+            usage_in_every_chunk=options is not None and bool(options.continuous_usage_stats),
+            session_key=getattr(self, "prompt_cache_key", None) or self.user,
+            logprobs=logprobs,
+            priority=self.priority or 0,
+            return_token_ids=bool(self.return_token_ids),
+            tokens_as_ids=bool(self.return_tokens_as_token_ids),
+            prompt_logprobs=self.prompt_logprobs,
+            truncate_prompt_tokens=self.truncate_prompt_tokens or 0,
+        )
+
+    def _stop_strings(self) -> tuple[str, ...]:
+        strings = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        for index, string in enumerate(strings):
+            if not string:
+                name = "stop" if isinstance(self.stop, str) else f"stop[{index}]"
+                raise errors.invalid_value(name, "a stop string cannot be empty.")
+        return strings
+
 
 class ChatCompletionRequest(SamplingFields):
     """POST /v1/chat/completions."""
+
+    extensions: ClassVar[frozenset[str]] = CHAT_EXTENSIONS
 
     messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: Annotated[Integer, Field(ge=1)] | None = None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from llmirage_shared.wire.schema.base import Integer
 from llmirage_shared.wire.schema.chat import SamplingFields
+from llmirage_shared.wire.schema.extensions import COMPLETIONS_EXTENSIONS
 
 _TEXT: dict[str, Any] = {"type": "string", "minLength": 1}
 _TOKEN_ID: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}
@@ -24,6 +25,8 @@ PROMPT: dict[str, Any] = {
 
 class CompletionRequest(SamplingFields):
     """POST /v1/completions. `prompt` is read by hand: it may be a million token ids."""
+
+    extensions: ClassVar[frozenset[str]] = COMPLETIONS_EXTENSIONS
 
     prompt: Annotated[Any, Field(json_schema_extra=PROMPT)]
     max_tokens: Annotated[Integer, Field(ge=0)] | None = None

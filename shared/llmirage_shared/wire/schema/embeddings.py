@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from llmirage_shared.wire.schema.base import Integer, WireModel
 from llmirage_shared.wire.schema.completions import PROMPT
+from llmirage_shared.wire.schema.extensions import EMBEDDINGS_EXTENSIONS
 
 _TEXT, _TEXTS, _IDS, _LISTS_OF_IDS = PROMPT["anyOf"]
 EMBEDDED: dict[str, Any] = {
@@ -17,6 +18,8 @@ EMBEDDED: dict[str, Any] = {
 
 class EmbeddingRequest(WireModel):
     """POST /v1/embeddings. `input` is read by hand: it may be many thousand token ids."""
+
+    extensions: ClassVar[frozenset[str]] = EMBEDDINGS_EXTENSIONS
 
     model: str
     input: Annotated[Any, Field(json_schema_extra=EMBEDDED)]

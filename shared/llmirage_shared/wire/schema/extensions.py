@@ -3,12 +3,6 @@
 They are accepted; any other field that a request's model does not know is refused, as the OpenAI API refuses it.
 """
 
-from __future__ import annotations
-
-from typing import Literal
-
-from llmirage_shared.wire.schema.base import WireModel
-
 # What vLLM, SGLang, TensorRT-LLM, llama.cpp and Dynamo take with every request that generates.
 _SAMPLING = (
     "add_special_tokens", "allowed_token_ids", "bad_words", "bootstrap_host", "bootstrap_port", "bootstrap_room",
@@ -25,7 +19,7 @@ _SAMPLING = (
     "use_beam_search", "vllm_xargs", "xtc_probability", "xtc_threshold",
 )  # fmt: skip
 
-_CHAT = frozenset((
+CHAT_EXTENSIONS = frozenset((
     *_SAMPLING, "best_of", "chat_template", "conversation_params", "documents", "echo", "enable_thinking", "guided_regex",
     "image_max_dynamic_patch", "input_ids", "max_dynamic_patch", "media_io_kwargs", "min_dynamic_patch",
     "mm_processor_kwargs", "reasoning_format", "return_assistant_tokens_mask", "return_prompt_token_ids",
@@ -34,49 +28,25 @@ _CHAT = frozenset((
     "moderation", "prompt_cache_options",
 ))  # fmt: skip
 
-_COMPLETIONS = frozenset(
+COMPLETIONS_EXTENSIONS = frozenset(
     (*_SAMPLING, "max_completion_tokens", "metadata", "prompt_embeds", "response_format", "return_prompt_token_ids")
 )
 
-_RESPONSES = frozenset((
+RESPONSES_EXTENSIONS = frozenset((
     "cache_salt", "chat_template_kwargs", "client_metadata", "context_management", "enable_response_messages",
     "extra_key", "include_stop_str_in_output", "kv_transfer_params", "logit_bias", "min_p", "mm_processor_kwargs",
     "moderation", "n", "personality", "previous_input_messages", "priority", "prompt_cache_options", "repetition_penalty",
     "request_id", "rid", "skip_special_tokens", "stop", "stop_token_ids", "structured_outputs", "top_k", "vllm_xargs",
 ))  # fmt: skip
 
-_EMBEDDINGS = frozenset((
+EMBEDDINGS_EXTENSIONS = frozenset((
     "add_special_tokens", "bytes_only", "cache_salt", "chat_template", "chat_template_kwargs", "embed_dtype", "endianness",
     "input_type", "lora_path", "messages", "mm_processor_kwargs", "modality", "normalize", "nvext", "priority", "request_id",
     "rid", "truncate", "truncate_prompt_tokens", "truncation_side", "use_activation",
 ))  # fmt: skip
 
-_MESSAGES = frozenset((
+MESSAGES_EXTENSIONS = frozenset((
     "betas", "billing_policy", "cache_control", "chat_template_kwargs", "compaction", "container", "context_management",
     "diagnostics", "fallback_credit_token", "fallbacks", "inference_geo", "kv_transfer_params", "mcp_servers", "message",
     "prefill", "speed", "user_profile_id", "workspace_id",
 ))  # fmt: skip
-
-Api = Literal["chat", "completions", "responses", "conversations", "embeddings", "moderations", "messages"]
-EXTENSIONS: dict[Api, frozenset[str]] = {
-    "chat": _CHAT,
-    "completions": _COMPLETIONS,
-    "responses": _RESPONSES,
-    "conversations": frozenset(),
-    "moderations": frozenset(),
-    "embeddings": _EMBEDDINGS,
-    "messages": _MESSAGES,
-}
-
-
-def unknown_field(request: WireModel, api: Api) -> str | None:
-    """The path of the first field that nobody documents, None when there is none. One that is null counts as left out."""
-    extensions = EXTENSIONS[api]
-    for name, value in (request.model_extra or {}).items():
-        if value is not None and name not in extensions:
-            return name
-    for name in request.closed:
-        inner = getattr(request, name)
-        if isinstance(inner, WireModel) and inner.model_extra:
-            return f"{name}.{next(iter(inner.model_extra))}"
-    return None

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.schema.base import Integer, Number, WireModel
+from llmirage_shared.wire.schema.extensions import MESSAGES_EXTENSIONS
 from llmirage_shared.wire.schema.tools import ToolName
 
 
@@ -91,8 +94,15 @@ class OutputConfig(WireModel):
     effort: str | None = None
 
 
+def _extra_input(name: str) -> ApiError:
+    return ApiError(f"{name}: Extra inputs are not permitted")
+
+
 class CountRequest(WireModel):
     """POST /v1/messages/count_tokens."""
+
+    extensions: ClassVar[frozenset[str]] = MESSAGES_EXTENSIONS
+    refuse: ClassVar[Callable[[str], ApiError]] = _extra_input
 
     model: str
     messages: Annotated[list[TurnMessage], Field(min_length=1)]

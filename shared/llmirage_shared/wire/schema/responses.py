@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from llmirage_shared.wire.schema.base import Effort, Integer, Metadata, Number, WireModel
+from llmirage_shared.wire.schema.extensions import RESPONSES_EXTENSIONS
 from llmirage_shared.wire.schema.item_types import OTHER_ITEMS
 from llmirage_shared.wire.schema.tools import ToolName
 
@@ -230,6 +231,7 @@ class InputFields(WireModel):
     """What says which prompt the model sees."""
 
     closed: ClassVar[tuple[str, ...]] = ("reasoning", "text")
+    extensions: ClassVar[frozenset[str]] = RESPONSES_EXTENSIONS
 
     model: str | None = None
     input: str | list[InputItem] | None = None

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import ValidationError
 
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
-from llmirage_shared.wire.schema.base import WireModel
 from llmirage_shared.wire.schema.item_types import ITEMS, OTHER_ITEMS
-
-Model = TypeVar("Model", bound=WireModel)
 
 # What a field takes, where one of pydantic's words does not say it; by the field's own name.
 _EXPECTED = {
@@ -40,14 +37,6 @@ _EXPECTED_BY_TYPE = {
     "model_attributes_type": "an object",
     "mapping_type": "an object",
 }
-
-
-def check(model: type[Model], body: Mapping[str, Any]) -> Model:
-    """The body as a model. Raises ApiError naming the first field that is wrong."""
-    try:
-        return model.model_validate(body)
-    except ValidationError as error:
-        raise api_error(error, body) from None
 
 
 def api_error(error: ValidationError, body: Any) -> ApiError:

@@ -77,7 +77,7 @@ class Version(Answer):
     version: str
 
 
-class Load(Answer):
+class ServerLoad(Answer):
     server_load: Count
 
 

@@ -1,0 +1,88 @@
+"""What a request of the Responses API demands of its reply."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from llmirage_server.api.constraints import (
+    LENGTH_FACTORS,
+    ReplyConstraints,
+    check_names,
+    custom_tool,
+    instructions_of,
+    schema_problem,
+    thought_tokens,
+    tool_choice,
+)
+from llmirage_server.api.responses.hosted import chosen, hosted_tools
+from llmirage_server.replies.reply import ANY_OBJECT, Tool, ToolChoice
+from llmirage_shared.wire import errors, schema
+from llmirage_shared.wire.chat import chat_history
+
+
+def response_constraints(
+    request: schema.responses.ResponseRequest, messages: Sequence[Mapping[str, Any]], items: Sequence[Mapping[str, Any]]
+) -> ReplyConstraints:
+    """The constraints of a response. Raises ApiError for an invalid JSON Schema and for an unknown tool.
+
+    messages: all that the model sees, in chat's form; items: the same in the API's own form.
+    """
+    tools = [tool for index, declared in enumerate(request.tools or ()) for tool in _tools(index, declared, items)]
+    answer_schema = _answer_schema(request)
+    choice, forced = _tool_choice(request.tool_choice, tools)
+    if request.tool_choice == "required" and not request.tools:
+        raise errors.only_with("tool_choice", "Tool choice 'required' must be specified with 'tools' parameter.")
+    check_names(choice, tools)
+    return ReplyConstraints(
+        tools=tuple(tools),
+        tool_choice=choice,
+        parallel_tool_calls=request.parallel_tool_calls is not False,
+        history=chat_history(messages),
+        json_schema=answer_schema,
+        instructions=instructions_of(messages),
+        reasoning_tokens=thought_tokens(request.reasoning.effort if request.reasoning else None, request.max_output_tokens),
+        most_hosted_calls=request.max_tool_calls or 8,
+        length_factor=LENGTH_FACTORS.get((request.text.verbosity if request.text else None) or "medium", 1.0),
+        may_refuse=True,
+        forced=forced,
+    )
+
+
+def _tools(index: int, declared: Any, items: Sequence[Mapping[str, Any]]) -> list[Tool]:
+    """What the model may call of one declared tool. Raises ApiError for invalid parameters."""
+    tool = declared.model_dump(by_alias=True, exclude_unset=True)
+    if tool["type"] == "custom":
+        return [custom_tool(tool)]
+    if tool["type"] != "function":
+        return hosted_tools(tool, items)
+    parameters = tool.get("parameters")
+    if parameters and (problem := schema_problem(parameters, tool.get("strict") is True)):
+        where = f"tools[{index}].parameters"
+        raise errors.invalid_schema(f"function '{tool['name']}'", problem, where, "invalid_function_parameters")
+    return [Tool("function", tool["name"], tool.get("description") or "", parameters)]
+
+
+def _answer_schema(request: schema.responses.ResponseRequest) -> Any:
+    """The JSON Schema that `text.format` asks for, None for text. Raises ApiError for an invalid one."""
+    form = request.text.format if request.text else None
+    if form is None or form.type == "text":
+        return None
+    if form.type == "json_object":
+        return ANY_OBJECT
+    if problem := schema_problem(form.schema_, bool(form.strict)):
+        raise errors.invalid_schema(f"response_format '{form.name}'", problem, "text.format.schema", "invalid_json_schema")
+    return form.schema_
+
+
+def _tool_choice(choice: Any, tools: Sequence[Tool]) -> tuple[ToolChoice, bool]:
+    if isinstance(choice, dict):
+        if choice.get("type") == "allowed_tools":
+            names = tuple(
+                name for tool in choice.get("tools") or () for name in chosen(tool, tools) or (str(tool.get("name", "")),)
+            )
+            return ToolChoice(choice.get("mode", "auto"), names), False
+        if choice.get("type") not in ("function", "custom"):
+            forced = chosen(choice, tools)
+            return (ToolChoice("auto"), False) if forced is None else (ToolChoice("required", forced), True)
+    return tool_choice(choice)

@@ -1,0 +1,124 @@
+"""The prompt of a response: the items before this request, its own items, and both as chat messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llmirage_server.api.responses import items as item_forms
+from llmirage_server.api.responses.items import Item
+from llmirage_server.api.state import State
+from llmirage_shared.wire import schema
+from llmirage_shared.wire.errors import ApiError
+
+
+@dataclass(slots=True)
+class ResponseContext:
+    """items: all that the model sees, in order; new: those that this request brought."""
+
+    items: list[Item]
+    new: list[Item]
+    conversation: str | None
+
+
+def read_context(state: State, request: schema.responses.InputFields) -> ResponseContext:
+    """The context of a request. Raises ApiError for unknown objects, and for tool calls without outputs or the reverse."""
+    given = request.conversation
+    conversation = given if given is None or isinstance(given, str) else given.id
+    if conversation is not None and request.previous_response_id is not None:
+        raise ApiError(
+            "Mutually exclusive parameters: 'previous_response_id' and 'conversation'. Ensure you are only providing "
+            "one of these parameters.",
+            code="mutually_exclusive_parameters",
+        )
+    before: list[Item] = []
+    if request.previous_response_id is not None:
+        record = state.get("response", request.previous_response_id)
+        if record is None:
+            raise ApiError(
+                f"Previous response with id '{request.previous_response_id}' not found.",
+                param="previous_response_id",
+                code="previous_response_not_found",
+            )
+        before = record["items"]
+    if conversation is not None:
+        found = state.get("conversation", conversation)
+        if found is None:
+            raise ApiError(f"Conversation with id '{conversation}' not found.", status=404, param="conversation")
+        before = found["items"]
+    brought: Sequence[Mapping[str, Any]] = []
+    if isinstance(request.input, str):
+        brought = [{"type": "message", "role": "user", "content": request.input}]
+    elif request.input is not None:
+        plain = [item.model_dump(by_alias=True, exclude_unset=True) for item in request.input]
+        known = {item["id"]: item for item in before if "id" in item}
+        brought = item_forms.resolved(plain, lambda key: known.get(key) or _stored_item(state, key))
+    new = item_forms.stored(brought)
+    everything = [*before, *new]
+    item_forms.check_outputs(everything)
+    return ResponseContext(everything, new, conversation)
+
+
+def store_context(state: State, context: ResponseContext, response: Item) -> None:
+    """Store a response with its context, unless the request says otherwise. Add a finished one to its conversation."""
+    new = [*context.new, *response["output"]]
+    if response["store"]:
+        record = {"response": response, "input": context.new, "items": [*context.items, *response["output"]]}
+        state.put("response", response["id"], record)
+        for item in new:  # where an item_reference finds it
+            if state.get("item", item["id"]) is None:
+                state.put("item", item["id"], {"response": response["id"]})
+    if context.conversation is not None and response["status"] in ("completed", "incomplete"):
+        conversation = state.get("conversation", context.conversation)
+        if conversation is not None:  # not deleted meanwhile
+            conversation["items"] += new
+            state.put("conversation", context.conversation, conversation)
+
+
+def chat_form(request: schema.responses.InputFields, items: Sequence[Item]) -> list[dict[str, Any]]:
+    """The prompt as chat messages: instructions, prompt template, items."""
+    messages = item_forms.messages(items)
+    if request.prompt is not None:
+        messages = [{"role": "developer", "content": _template(request.prompt)}, *messages]
+    instructions = request.instructions
+    if isinstance(instructions, str):
+        return [{"role": "system", "content": instructions}, *messages]
+    if instructions:
+        plain = [item.model_dump(by_alias=True, exclude_unset=True) for item in instructions]
+        return [*item_forms.messages(plain), *messages]
+    return messages or [{"role": "user", "content": ""}]
+
+
+def chat_tools(request: schema.responses.InputFields) -> list[dict[str, Any]] | None:
+    """The tools in chat's form, as the prompt shows them."""
+    tools: list[dict[str, Any]] = []
+    for tool in request.tools or ():
+        plain = tool.model_dump(by_alias=True, exclude_unset=True)
+        kind = plain.pop("type")
+        tools.append({"type": kind, kind: plain} if kind in ("function", "custom") else {"type": kind, **plain})
+    return tools or None
+
+
+def without_oldest(items: list[Item]) -> list[Item]:
+    """The items without the first one; if it is a call, without its output, too."""
+    calls = {items[0].get("call_id")} - {None}
+    return [item for item in items[1:] if item.get("call_id") not in calls]
+
+
+def _stored_item(state: State, key: str) -> Item | None:
+    """An item of any stored response."""
+    place = state.get("item", key)
+    record = None if place is None else state.get("response", place["response"])
+    if record is None:
+        return None
+    return next((item for item in record["items"] if item.get("id") == key), None)
+
+
+def _template(prompt: Mapping[str, Any]) -> str:
+    """The name and the variables of a prompt template, which stand for its text: only its owner knows that."""
+    lines = [f"Prompt {prompt.get('id', '')}{' version ' + str(prompt['version']) if prompt.get('version') else ''}"]
+    for name, value in (prompt.get("variables") or {}).items():
+        written = value.get("text", value.get("type", "")) if isinstance(value, dict) else value
+        lines.append(f"{name}: {written}")
+    return "\n".join(lines)

@@ -1,0 +1,240 @@
+"""What the endpoints share, and the two steps that their requests take: prompts to tokens, prompts to planned replies."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from llmirage_server.api.access import RateLimits
+from llmirage_server.api.constraints import TEXT, ReplyConstraints
+from llmirage_server.api.exchange import HttpExchange
+from llmirage_server.api.generation import Choice, Generation, OpenResponse
+from llmirage_server.api.models import ServedModel, ServedModels
+from llmirage_server.api.state import MemoryState, State
+from llmirage_server.api.text import TextLoader, TextTools
+from llmirage_server.cluster.request import Request
+from llmirage_server.drivers.live import Driver
+from llmirage_server.replies.reply import Reply, ReplyRequest, ReplySource
+from llmirage_server.replies.structured.grammar import GrammarError
+from llmirage_server.replies.structured.pattern import PatternError
+from llmirage_server.replies.structured.schema import SchemaError
+from llmirage_server.telemetry.metrics import PrometheusMetrics
+from llmirage_shared.chat_template import Ending
+from llmirage_shared.prompt_encoder import PromptEncoder
+from llmirage_shared.tokens import TokenIds, Tokenizer
+from llmirage_shared.wire import errors
+from llmirage_shared.wire.errors import ApiError
+from llmirage_shared.wire.sampling import Sampling
+
+# Text that takes some milliseconds to tokenize must not hold up the streams of others.
+LONG_CHARACTERS = 8_000
+
+
+@dataclass(slots=True, frozen=True)
+class EncodedPrompt:
+    """One prompt of a request. ids: int32, shape (prompt_tokens,). user_text: what the reply answers."""
+
+    ids: npt.NDArray[np.int32]
+    user_text: str
+    echo: str = ""  # the prompt's text, if the response repeats it
+
+
+class Service:
+    """The cluster's driver, the tokenizer, the served models, and the responses in progress."""
+
+    def __init__(
+        self, driver: Driver, text: TextLoader, models: ServedModels, system_fingerprint: str, state: State | None = None
+    ) -> None:
+        self.driver = driver
+        self.text = text
+        self.models = models
+        self.system_fingerprint = system_fingerprint
+        self.state = state or MemoryState()
+        self.limits: RateLimits | None = None
+        self.documented_only = True  # refuse fields of requests that neither the API nor any engine documents
+        self.metrics = PrometheusMetrics(lambda: models.served)
+        self.open_responses: set[OpenResponse] = set()
+        self.under_way: set[Generation] = set()
+        self._refusal: Callable[[], ApiError] | None = None  # of all new requests
+        self._request_ids = itertools.count()
+
+    def close(self) -> None:
+        """End every response in progress with an error the client understands, and refuse new ones."""
+        self.pause(errors.shutting_down)
+        self.state.close()
+
+    def pause(self, refusal: Callable[[], ApiError]) -> None:
+        """End every response in progress with this error, and refuse new ones with it, until `resume`."""
+        self._refusal = refusal
+        for response in list(self.open_responses):
+            response.abort(refusal())
+
+    def resume(self) -> None:
+        self._refusal = None
+
+    def check_open(self) -> None:
+        """Raise ApiError while all new requests are refused."""
+        if self._refusal is not None:
+            raise self._refusal()
+
+    def new_request(self, prompt: TokenIds, output: TokenIds, model: str, **fields: Any) -> Request:
+        """A request for the cluster with an id of its own."""
+        return Request(next(self._request_ids), prompt, output, model=model, **fields)
+
+    async def tokenizer(self) -> Tokenizer:
+        return (await self._tools()).encoder.tokenizer
+
+    async def _tools(self) -> TextTools:
+        return self.text.tools or await self.text.get()
+
+    async def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        *,
+        answer_schema: Any = None,
+        add_generation_prompt: bool | None = None,
+        continue_final_message: bool | None = None,
+    ) -> npt.NDArray[np.int32]:
+        """The prompt's token ids, int32, shape (prompt_tokens,). Raises ApiError.
+
+        tools: in chat's form. answer_schema: the JSON Schema that a request gives for the answer. The last two are vLLM's.
+        """
+        ending = _prompt_ending(add_generation_prompt, continue_final_message)
+        encoder = (await self._tools()).encoder
+        try:
+            text = encoder.render(messages, tools, ending, answer_schema=answer_schema)
+        except ValueError as error:  # a model's own template refuses messages, for instance roles that do not alternate
+            raise errors.invalid_value("messages", str(error)) from None
+        return await self._encode(encoder, text)
+
+    async def encode_text(self, text: str) -> npt.NDArray[np.int32]:
+        """Token ids of a text without a template, int32, shape (tokens,)."""
+        return await self._encode((await self._tools()).encoder, text)
+
+    async def _encode(self, encoder: PromptEncoder, text: str) -> npt.NDArray[np.int32]:
+        if len(text) > LONG_CHARACTERS and encoder.uncached_characters(text) > LONG_CHARACTERS:
+            return await self.text.in_thread(lambda: encoder.encode(text))
+        return encoder.encode(text)
+
+    async def generate(
+        self,
+        prompts: Sequence[EncodedPrompt],
+        sampling: Sampling,
+        served: ServedModel,
+        exchange: HttpExchange,
+        param: str,
+        constraints: ReplyConstraints = TEXT,
+    ) -> Generation:
+        """Plan all choices of all prompts; nothing is submitted to the cluster yet.
+
+        param: the field that holds the prompts. Raises ApiError for a prompt that does not fit the context window, a request
+        over the rate limits, and constraints that no reply meets.
+        """
+        self.check_open()
+        if sampling.priority and not served.priorities:
+            raise errors.unsupported("priority", "Priorities need a cluster with schedule_policy priority.")
+        tools = await self._tools()
+        limit_tokens = served.max_model_len
+        if sampling.truncate_prompt_tokens:
+            kept = sampling.truncate_prompt_tokens
+            if kept < 0:
+                kept = max(1, limit_tokens - (sampling.max_tokens or 1))
+            prompts = [_last_tokens(prompt, kept, tools.encoder.tokenizer) for prompt in prompts]
+        for prompt in prompts:
+            wanted_tokens = 1 if sampling.max_tokens is None else sampling.max_tokens
+            if len(prompt.ids) + wanted_tokens > limit_tokens:
+                raise errors.context_length_exceeded(limit_tokens, len(prompt.ids), sampling.max_tokens, param)
+        if self.limits is not None:
+            self.limits.admit(exchange, served.model, _tokens(prompts, sampling))
+        affinity, correlation = exchange.header(b"x-session-affinity"), exchange.header(b"x-correlation-id")
+        history = constraints.history
+        choices = []
+        for prompt in prompts:
+            room_tokens = limit_tokens - len(prompt.ids)
+            for choice in range(sampling.n):
+                reply = _planned(
+                    tools.replies,
+                    ReplyRequest(
+                        prompt_ids=prompt.ids,
+                        last_user_text=prompt.user_text,
+                        max_tokens=sampling.max_tokens,
+                        limit_tokens=room_tokens,
+                        min_tokens=sampling.min_tokens,
+                        ignore_eos=sampling.ignore_eos,
+                        natural_stop=sampling.natural_stop,
+                        stop=sampling.stop,
+                        include_stop_str=sampling.include_stop_str,
+                        stop_token_ids=sampling.stop_token_ids,
+                        shows_end=sampling.shows_end,
+                        seed=sampling.seed,
+                        conversation=correlation or affinity,
+                        choice=choice,
+                        reasoning_tokens=constraints.reasoning_tokens,
+                        tools=constraints.tools,
+                        tool_choice=constraints.tool_choice,
+                        parallel_tool_calls=constraints.parallel_tool_calls,
+                        called=history.called,
+                        results=history.results,
+                        called_before=history.called_before,
+                        text_before=history.text_before,
+                        most_hosted_calls=constraints.most_hosted_calls,
+                        json_schema=constraints.json_schema,
+                        grammar=constraints.grammar,
+                        instructions=constraints.instructions,
+                        # Who asks for a number of tokens gets it.
+                        may_refuse=constraints.may_refuse and not (sampling.ignore_eos or sampling.min_tokens),
+                        length_factor=constraints.length_factor,
+                    ),
+                )
+                request = self.new_request(
+                    prompt.ids,
+                    reply.ids,
+                    served.model,
+                    session_key=affinity or correlation or sampling.session_key,
+                    priority=sampling.priority,
+                    max_tokens=sampling.max_tokens or room_tokens,
+                )
+                choices.append(Choice(reply, request, prompt.echo, served.speculates))
+        return Generation(self, choices, sampling.n, exchange.arrived_s)
+
+
+def _prompt_ending(add_generation_prompt: bool | None, continue_final_message: bool | None) -> Ending:
+    """Where the prompt of a conversation ends. Raises ApiError for a contradiction."""
+    if continue_final_message:
+        if add_generation_prompt:
+            raise errors.only_with(
+                "continue_final_message", "Cannot set both `continue_final_message` and `add_generation_prompt` to True."
+            )
+        return "open"
+    return "message" if add_generation_prompt is False else "reply"
+
+
+def _last_tokens(prompt: EncodedPrompt, kept: int, tokenizer: Tokenizer) -> EncodedPrompt:
+    if len(prompt.ids) <= kept:
+        return prompt
+    ids = prompt.ids[-kept:]
+    return replace(prompt, ids=ids, echo=tokenizer.decode(ids) if prompt.echo else "")
+
+
+def _tokens(prompts: Sequence[EncodedPrompt], sampling: Sampling) -> int:
+    """What a request may cost: its prompts, and all that it allows to be generated."""
+    asked = (sampling.max_tokens or 0) * sampling.n * len(prompts)
+    return asked + sum(len(prompt.ids) for prompt in prompts)
+
+
+def _planned(replies: ReplySource, request: ReplyRequest) -> Reply:
+    """The reply. Raises ApiError for a form of the answer that is impossible; request schemas were checked before."""
+    try:
+        return replies.reply(request)
+    except SchemaError as error:
+        raise errors.ApiError(f"Invalid schema: {error}", param="tools" if request.tools else "response_format") from None
+    except PatternError as error:
+        raise errors.ApiError(f"Invalid pattern: {error}", param="structured_outputs") from None
+    except GrammarError as error:
+        raise errors.ApiError(f"Invalid grammar: {error}", param="structured_outputs") from None

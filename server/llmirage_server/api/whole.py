@@ -1,0 +1,66 @@
+"""Responses in one piece: wait until the cluster is done, or the client has gone."""
+
+from __future__ import annotations
+
+import asyncio
+
+from llmirage_server.api.exchange import ClientGoneError, HttpExchange
+from llmirage_server.api.generation import Generation
+from llmirage_server.cluster.request import Request
+from llmirage_shared.wire import errors
+from llmirage_shared.wire.errors import ApiError
+
+
+async def finish(generation: Generation, exchange: HttpExchange) -> None:
+    """Start a generation, and wait until its last token is due.
+
+    Raises ClientGoneError if the client leaves first (the cluster's memory is free then), and ApiError at shutdown.
+    """
+    waiter = _Waiter(generation)
+    for choice in generation.choices:
+        choice.request.tag = waiter
+    generation.host.open_responses.add(waiter)
+    watch = asyncio.ensure_future(_disconnect(exchange))
+    watch.add_done_callback(waiter.client_left)
+    try:
+        generation.start()
+        await waiter.done
+    finally:
+        waiter.forget()
+        watch.cancel()
+        generation.host.open_responses.discard(waiter)
+        generation.stop()
+
+
+async def _disconnect(exchange: HttpExchange) -> None:
+    while (await exchange.receive())["type"] != "http.disconnect":
+        pass
+
+
+class _Waiter:
+    """Receives the tokens of all choices."""
+
+    def __init__(self, generation: Generation) -> None:
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._unfinished = len(generation.choices)
+
+    def tokens_due(self, request: Request) -> None:
+        if request.failed:
+            self.abort(errors.instance_lost())
+        elif request.produced >= len(request.output):
+            self._unfinished -= 1
+            if not self._unfinished and not self.done.done():
+                self.done.set_result(None)
+
+    def forget(self) -> None:
+        """Nobody waits any more: mark an error that came too late as seen."""
+        if self.done.done() and not self.done.cancelled():
+            self.done.exception()
+
+    def client_left(self, watch: asyncio.Future[None]) -> None:
+        if not watch.cancelled() and not self.done.done():
+            self.done.set_exception(ClientGoneError())
+
+    def abort(self, error: ApiError) -> None:
+        if not self.done.done():
+            self.done.set_exception(error)

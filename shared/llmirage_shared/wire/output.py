@@ -1,0 +1,231 @@
+"""What completions are sent as: ids, the usage object, and the chunks of a stream from byte templates.
+
+What surrounds a token's text is the same for all chunks of a choice, so a chunk is head + text as JSON + tail. Several
+chunks are one join with tail + head between the texts: a token costs one dictionary look-up and one copy.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+DONE = b"data: [DONE]\n\n"
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_ESCAPED_LIMIT = 200_000  # pieces are tokens of one vocabulary: only echoed prompts reach this limit
+_escaped: dict[str, bytes] = {}
+
+
+def new_id(prefix: str) -> str:
+    """A new id: the prefix and 24 hexadecimal digits."""
+    return prefix + os.urandom(12).hex()
+
+
+def new_call_id() -> str:
+    """A new id of a tool call."""
+    return new_id("call_")
+
+
+@dataclass(slots=True, frozen=True)
+class ResponseHead:
+    """What an object and every chunk of one response repeat. created: seconds since the epoch."""
+
+    id: str
+    created: int
+    model: str
+    system_fingerprint: str
+    service_tier: str = "default"
+
+
+@dataclass(slots=True)
+class FinishedChoice:
+    """One complete choice. message: fields of chat's message beside role and text."""
+
+    text: str
+    finish_reason: str
+    stop_reason: str | int | None = None  # vLLM: the stop string or the stop token that ended it
+    message: dict[str, Any] | None = None
+    logprobs: dict[str, Any] | None = None
+    token_ids: list[int] | None = None
+    more: dict[str, Any] | None = None  # other keys of the choice
+
+    def ending(self) -> dict[str, Any]:
+        """The last keys of the choice's object."""
+        told: dict[str, Any] = {"finish_reason": self.finish_reason, "stop_reason": self.stop_reason}
+        if self.token_ids is not None:
+            told["token_ids"] = self.token_ids
+        return told | (self.more or {})
+
+
+def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int, reasoning_tokens: int = 0) -> dict[str, Any]:
+    """The usage object. cached_tokens: prompt tokens found in the prefix cache."""
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": cached_tokens, "audio_tokens": 0},
+        "completion_tokens_details": {
+            "reasoning_tokens": reasoning_tokens,
+            "audio_tokens": 0,
+            "accepted_prediction_tokens": 0,
+            "rejected_prediction_tokens": 0,
+        },
+    }
+
+
+def escape(text: str) -> bytes:
+    """`text` as a JSON string in UTF-8 with its quotes. Cached."""
+    known = _escaped.get(text)
+    if known is None:
+        if len(_escaped) >= _ESCAPED_LIMIT:
+            _escaped.clear()
+        known = _escaped[text] = _encode(text).encode()
+    return known
+
+
+def encoded(value: Any) -> bytes:
+    """A value as JSON in UTF-8."""
+    return _encode(value).encode()
+
+
+def event(value: dict[str, Any]) -> bytes:
+    """One event of a stream."""
+    return b"data: " + _encode(value).encode() + b"\n\n"
+
+
+def named_event(kind: str, value: dict[str, Any]) -> bytes:
+    """One event of a stream whose events have names."""
+    return b"event: " + kind.encode() + b"\ndata: " + _encode(value).encode() + b"\n\n"
+
+
+@dataclass(slots=True, frozen=True)
+class ChunkFrame:
+    """The bytes around the object of one choice in its chunks."""
+
+    start: bytes  # up to and including the choice's index
+    end: bytes  # after the choice
+
+    def chunk(self, choice: bytes, usage: bytes | None = None, more: bytes = b"") -> bytes:
+        """A chunk around the JSON object of a choice without its index.
+
+        usage: the usage object of this chunk; more: other keys of the chunk, each after a comma.
+        """
+        end = self.end if usage is None else b'],"usage":' + usage + b"}\n\n"
+        if more:
+            end = b"]" + more + end[1:]
+        return self.start + b"," + choice[1:] + end
+
+
+def chat_frame(head: ResponseHead, index: int, include_usage: bool) -> ChunkFrame:
+    """The frame of one choice of a streamed chat completion."""
+    return _frame(head, "chat.completion.chunk", f'"service_tier":"{head.service_tier}",', index, include_usage)
+
+
+def text_frame(head: ResponseHead, index: int, include_usage: bool) -> ChunkFrame:
+    """The frame of one choice of a streamed text completion."""
+    return _frame(head, "text_completion", "", index, include_usage)
+
+
+def _frame(head: ResponseHead, kind: str, extra: str, index: int, include_usage: bool) -> ChunkFrame:
+    start = (
+        f'data: {{"id":{_encode(head.id)},"object":"{kind}","created":{head.created},"model":{_encode(head.model)},{extra}'
+        f'"system_fingerprint":{_encode(head.system_fingerprint)},"choices":[{{"index":{index}'
+    )
+    return ChunkFrame(start.encode(), b'],"usage":null}\n\n' if include_usage else b"]}\n\n")
+
+
+def stream_end(head: ResponseHead, kind: str, usage: Callable[[], dict[str, Any]] | None) -> bytes:
+    """What ends a stream. usage: with include_usage, a chunk without choices tells it before [DONE]."""
+    if usage is None:
+        return DONE
+    value: dict[str, Any] = {"id": head.id, "object": kind, "created": head.created, "model": head.model}
+    if kind == "chat.completion.chunk":
+        value["service_tier"] = head.service_tier
+    value |= {"system_fingerprint": head.system_fingerprint, "choices": [], "usage": usage()}
+    return event(value) + DONE
+
+
+@dataclass(slots=True, frozen=True)
+class ChunkForm:
+    """The bytes of a choice's object after its index, in one API."""
+
+    text: bytes  # before a token's text
+    text_end: bytes  # after it
+    opening: bytes  # the whole object of an opening chunk; empty without one
+    ending: bytes  # the object of the last chunk, before its finish_reason
+
+
+CHAT_FORM = ChunkForm(
+    text=b',"delta":{"content":',
+    text_end=b'},"logprobs":null,"finish_reason":null}',
+    opening=b',"delta":{"role":"assistant","content":"","refusal":null},"logprobs":null,"finish_reason":null}',
+    ending=b',"delta":{},"logprobs":null,',
+)
+TEXT_FORM = ChunkForm(
+    text=b',"text":',
+    text_end=b',"logprobs":null,"finish_reason":null}',
+    opening=b"",
+    ending=b',"text":"","logprobs":null,',
+)
+
+
+class PlainWriter:
+    """The chunks of a choice that is text alone: the fast path."""
+
+    __slots__ = ("_echo", "_ending", "_head", "_joined", "_joint", "_opening", "_pieces", "_tail")
+
+    def __init__(
+        self,
+        frame: ChunkFrame,
+        form: ChunkForm,
+        pieces: Sequence[str],
+        finish_reason: str,
+        stop_reason: str | int | None,
+        *,
+        echo: str = "",
+        joined: bool = False,
+    ) -> None:
+        """pieces: the text of each token, "" where it shows nothing. echo: text before the first token.
+
+        joined: tokens that come together leave in one chunk.
+        """
+        self._pieces = pieces
+        self._echo = echo
+        self._joined = joined
+        self._head = frame.start + form.text
+        self._tail = form.text_end + frame.end
+        self._joint = self._tail + self._head
+        self._opening = frame.start + form.opening + frame.end if form.opening else b""
+        reasons = b'"finish_reason":' + escape(finish_reason)
+        if stop_reason is not None:
+            reasons += b',"stop_reason":' + _encode(stop_reason).encode()
+        self._ending = frame.start + form.ending + reasons + b"}" + frame.end
+
+    def tokens(self, start: int, end: int) -> bytes:
+        """The chunks of tokens [start, end)."""
+        if end - start == 1:
+            piece = self._pieces[start]
+            data = self._head + escape(piece) + self._tail if piece else b""
+        elif self._joined:  # as engines send the tokens of one speculative step
+            body = b"".join([escape(piece)[1:-1] for piece in self._pieces[start:end]])
+            data = self._head + b'"' + body + b'"' + self._tail if body else b""
+        else:
+            data = self._chunks(self._pieces[start:end])
+        if start == 0:
+            data = self._opening + self._chunks([self._echo]) + data
+        return data
+
+    def ending(self) -> bytes:
+        """The chunk with the finish reason."""
+        return self._ending
+
+    def _chunks(self, pieces: Iterable[str]) -> bytes:
+        known = _escaped
+        try:
+            body = self._joint.join([known[piece] for piece in pieces if piece])
+        except KeyError:
+            body = self._joint.join([escape(piece) for piece in pieces if piece])
+        return self._head + body + self._tail if body else b""
