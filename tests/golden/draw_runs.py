@@ -7,6 +7,7 @@ from collections.abc import Callable
 from random import Random
 
 from draw_workloads import (
+    bad_labels,
     blocks,
     eighths,
     flat,
@@ -187,6 +188,23 @@ def failing(rng: Random) -> Row:
     return row
 
 
+def lossy(rng: Random) -> Row:
+    """Trees under which instances crash again and again."""
+    times = sorted(round(rng.random() * 5, 3) for _ in range(rng.randint(3, 8)))
+    events = [
+        {"at_s": at_s, "action": "crash", "instance": rng.randrange(2), "restart_after_s": rng.choice([0.0, 0.25])}
+        for at_s in times
+    ]
+    cluster = {**rng.choice([GRID, LLAMA]), "instances": 2, "on_crash": "fail", "events": events, "router": "round_robin"}
+    row = run(rng, trees(rng, lengths), [cluster])
+    for session in row["workload"]["sessions"].values():
+        session["ends_on_failure"] = rng.random() < 0.5
+    row["options"].pop("fail_fast", None)
+    if rng.random() < 0.6:
+        row["options"].pop("fail_fast_children", None)
+    return row
+
+
 def protocol(rng: Random) -> Row:
     """What the server's API has to tell as the cluster alone does: token ids, which no reply has a part in."""
     row = run(rng, rng.choice([flat, trees])(rng, own_ids), [*CLUSTERS[:6], CLUSTERS[8]])
@@ -280,6 +298,7 @@ RUN_GROUPS: dict[str, tuple[Callable[[Random], Row], int]] = {
     "flat": (flat_lengths, 70),
     "trees": (tree_lengths, 110),
     "failing": (failing, 60),
+    "lossy": (lossy, 40),
     "ids": (ids, 16),
     "protocol": (protocol, 14),
     "cancelled": (cancelled, 20),
@@ -304,6 +323,20 @@ def script(rng: Random) -> Row:
     return of_api(rng, row, workload)
 
 
+def bad_script(rng: Random) -> Row:
+    """Many failures, and what they mean for those who wait."""
+    workload = trees(rng, bad_labels, ("accumulate", "isolated"))
+    for session in workload["sessions"].values():
+        session["ends_on_failure"] = rng.random() < 0.4
+    row = {"workload": workload, "options": {"model": "m", **load(rng, workload)}}
+    bounded(row["options"])
+    for name in ("fail_fast", "fail_fast_children"):
+        row["options"].pop(name, None)
+        if rng.random() < 0.2:
+            row["options"][name] = True
+    return row
+
+
 def verbatim(rng: Random) -> Row:
     """Whole bodies, as the file has them."""
 
@@ -316,4 +349,8 @@ def verbatim(rng: Random) -> Row:
     return row
 
 
-SCRIPT_GROUPS: dict[str, tuple[Callable[[Random], Row], int]] = {"script": (script, 110), "verbatim": (verbatim, 10)}
+SCRIPT_GROUPS: dict[str, tuple[Callable[[Random], Row], int]] = {
+    "script": (script, 110),
+    "bad_script": (bad_script, 50),
+    "verbatim": (verbatim, 10),
+}

@@ -41,11 +41,16 @@ def texts(rng: Random, name: str, index: int) -> Row:
     return {"messages": [{"role": "user", "content": f"{name} {index}: {words}"}], "max_tokens": rng.choice([1, 4, 12])}
 
 
-def labels(rng: Random, name: str, index: int) -> Row:
+def labels(rng: Random, name: str, index: int, failures: float = 0.06) -> Row:
     """For scripts: how long the reply takes, and whether it fails."""
-    fails = " FAIL" if rng.random() < 0.06 else ""
+    fails = " FAIL" if rng.random() < failures else ""
     label = f"<{name} {index} @{rng.choice([0.125, 0.5, 1.0, 2.0, 3.25])}{fails}>"
     return {"messages": [{"role": "user", "content": label}], **({"max_tokens": 9} if rng.random() < 0.3 else {})}
+
+
+def bad_labels(rng: Random, name: str, index: int) -> Row:
+    """The same, with many failures."""
+    return labels(rng, name, index, 0.3)
 
 
 def blocks(rng: Random, name: str, _: int) -> Row:

@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import draw_engines
 import draw_runs
+import draw_shapes
 import stored
 from commands import COMMANDS, play_command
 from play import ways_of
@@ -47,7 +48,7 @@ def main() -> None:
 
 
 def draw() -> None:
-    write(PLANS["engine"], drawn(draw_engines.GROUPS))
+    write(PLANS["engine"], drawn({**draw_engines.GROUPS, **draw_shapes.GROUPS}))
     write(PLANS["run"], drawn(draw_runs.RUN_GROUPS))
     write(PLANS["script"], drawn(draw_runs.SCRIPT_GROUPS))
 
