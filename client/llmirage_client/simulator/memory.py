@@ -3,23 +3,22 @@
     async with httpx.AsyncClient(transport=MemoryTransport(create_app()), base_url="http://llmirage") as client: ...
 
 On a loop of virtual time (`llmirage_shared.virtual_time.run`) it takes no time either: requests reach the app in the order
-in which they were sent, each before the next, so that a run is repeatable to the last bit. httpx's own ASGITransport gives a
-reply only when it is complete. The same transport for httpx2 is in memory_httpx2.
+in which they were sent, each before the next, so that a run is repeatable to the last bit. httpx's own ASGITransport returns
+a reply only when it is complete. The same transport for httpx2 is in memory_httpx2.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from typing import Any, ClassVar
 from urllib.parse import unquote
 
 import httpx
 
 from llmirage_client.targets.clock import run_clock, wake
-from llmirage_client.targets.connection import Want
 from llmirage_client.targets.fault import Fault, FaultKind
-from llmirage_client.targets.transport import BodyStream, exceptions_of
+from llmirage_client.targets.wire import TimedStream
 from llmirage_shared.virtual_time import VirtualTimeLoop
 
 _GRACE_S = 1.0
@@ -39,35 +38,29 @@ class _Incoming:
         self.headers: list[tuple[bytes, bytes]] = []
         self.headers_s: float | None = None
         self.segments: list[tuple[float, bytes]] = []
-        self.arrival_s: float | None = None
+        self.end_s: float | None = None
         self.fault: Fault | None = None
-        self.ended = False
-        self._want: Want | None = None
+        self._for_bytes = False
         self._waiter: asyncio.Future[None] | None = None
         self._loop = loop
 
-    async def wait(self, want: Want, timeout_s: float | None = None) -> None:
-        """Returns when there are bytes, or at the end. Raises Fault."""
-        async with asyncio.timeout(timeout_s):
-            while not self.ended and not (want is Want.BYTES and self.segments):
-                self._want = want
-                self._waiter = self._loop.create_future()
-                await self._waiter
-        if self.fault is not None and not self.segments:
-            raise self.fault
+    async def wait(self, for_bytes: bool) -> None:
+        """Return at the end, or for_bytes as soon as there are any."""
+        self._for_bytes = for_bytes
+        while self.end_s is None and not (for_bytes and self.segments):
+            self._waiter = self._loop.create_future()
+            await self._waiter
 
     def arrived(self, data: bytes) -> None:
         self.segments.append((self.now(), data))
-        if self._want is Want.BYTES:
+        if self._for_bytes:
             self._wake()
 
     def end(self, fault: Fault | None = None) -> None:
-        if self.ended:
-            return
-        self.ended = True
-        self.fault = fault
-        self.arrival_s = self.now()
-        self._wake()
+        if self.end_s is None:
+            self.end_s = self.now()
+            self.fault = fault
+            self._wake()
 
     def _wake(self) -> None:
         waiter, self._waiter = self._waiter, None
@@ -128,13 +121,38 @@ class _AppCall:
         wake(self._gone)
 
 
-class MemoryStream(BodyStream):
-    """A reply's body. Iterating gives bytes as they come; `collect` gives them with their times, at the end."""
+class MemoryStream:
+    """A reply's body. Iterating gives bytes as they come; `collect` waits for the end, after which `segments` has all."""
+
+    read_error: ClassVar[type[Exception]]
+    read_timeout: ClassVar[type[Exception]]
 
     def __init__(self, call: _AppCall, read_s: float | None) -> None:
         self._call = call
         self._read_s = read_s
-        self.incoming = call.incoming  # type: ignore[assignment]  # all that is asked of it is there
+        self._incoming = call.incoming
+        self.headers_s = call.incoming.headers_s
+        self.segments = call.incoming.segments
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        incoming = self._incoming
+        while True:
+            try:
+                async with asyncio.timeout(self._read_s):
+                    await incoming.wait(for_bytes=True)
+            except TimeoutError as error:
+                raise self.read_timeout(f"nothing came for {self._read_s:g} s") from error
+            if not incoming.segments:
+                if incoming.fault is not None:
+                    raise self.read_error(incoming.fault.message) from incoming.fault
+                return
+            data = b"".join([piece for _, piece in incoming.segments])
+            incoming.segments.clear()
+            yield data
+
+    async def collect(self) -> tuple[float | None, Fault | None]:
+        await self._incoming.wait(for_bytes=False)
+        return self._incoming.end_s, self._incoming.fault
 
     async def aclose(self) -> None:
         self._call.leave()
@@ -145,7 +163,6 @@ class MemoryCore:
 
     response: ClassVar[Any]
     stream: ClassVar[type[MemoryStream]]
-    exceptions: ClassVar[Mapping[FaultKind, type[Exception]]]
 
     def __init__(self, app: Any) -> None:
         """app: any ASGI application. Its lifespan events are not sent."""
@@ -211,8 +228,9 @@ def _scope(request: Any) -> Message:
     }
 
 
-class _HttpxMemoryStream(MemoryStream, httpx.AsyncByteStream):
-    exceptions = exceptions_of(httpx)
+class _HttpxMemoryStream(MemoryStream, TimedStream):
+    read_error = httpx.ReadError
+    read_timeout = httpx.ReadTimeout
 
 
 class MemoryTransport(MemoryCore, httpx.AsyncBaseTransport):
@@ -220,4 +238,3 @@ class MemoryTransport(MemoryCore, httpx.AsyncBaseTransport):
 
     response = httpx.Response
     stream = _HttpxMemoryStream
-    exceptions = exceptions_of(httpx)

@@ -8,11 +8,11 @@ from __future__ import annotations
 import httpx2
 
 from llmirage_client.simulator.memory import MemoryCore, MemoryStream
-from llmirage_client.targets.transport import exceptions_of
 
 
 class _Httpx2MemoryStream(MemoryStream, httpx2.AsyncByteStream):
-    exceptions = exceptions_of(httpx2)
+    read_error = httpx2.ReadError
+    read_timeout = httpx2.ReadTimeout
 
 
 class Httpx2MemoryTransport(MemoryCore, httpx2.AsyncBaseTransport):
@@ -20,4 +20,3 @@ class Httpx2MemoryTransport(MemoryCore, httpx2.AsyncBaseTransport):
 
     response = httpx2.Response
     stream = _Httpx2MemoryStream
-    exceptions = exceptions_of(httpx2)

@@ -1,30 +1,18 @@
 """One HTTP/1.1 connection, and the reply that is arriving on it.
 
-The hot path is data_received: one clock reading and one parser call for whatever the socket gave. Nothing wakes the waiting
-task until what it waits for is there (headers, any bytes, or the end), and bytes are kept with the time they arrived.
+The hot path is data_received: one clock reading and one parser call for each read of the socket. The waiting task wakes at
+the headers and at the end only; bytes are kept with the time they arrived.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from enum import Enum
 from typing import cast
 
 import httptools
 
 from llmirage_client.targets.fault import Fault, FaultKind
-
-# While a consumer that reads piece by piece lags this far behind, the socket is not read.
-HIGH_WATER_BYTES = 1 << 20
-
-
-class Want(Enum):
-    """What the task that waits for a reply wants to be woken for."""
-
-    HEADERS = 0
-    BYTES = 1
-    END = 2
 
 
 class Incoming:
@@ -33,25 +21,20 @@ class Incoming:
     httptools calls the on_... methods. Each reply has a parser of its own, so that nothing of a reply outlives it.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport, bodyless: bool) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.status = 0
         self.reason = b""
         self.headers: list[tuple[bytes, bytes]] = []
         self.headers_s = 0.0  # arrival of the headers' last byte
-        self.arrival_s = 0.0  # arrival of the bytes now being parsed; after the end, of the last byte
+        self.arrival_s = 0.0  # arrival of the bytes being parsed; after the end, of the last byte
         self.segments: list[tuple[float, bytes]] = []
         self.done = False
         self.keep_alive = False
         self.fault: Fault | None = None
         self._loop = loop
-        self._transport = transport
-        self._bodyless = bodyless
         self._until_close = False
-        self._buffered_bytes = 0
-        self._paused = False
-        self._want = Want.HEADERS
+        self._for_end = False
         self._waiter: asyncio.Future[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._parse = self._parser.feed_data
 
@@ -62,25 +45,18 @@ class Incoming:
 
     def feed(self, arrival_s: float, data: bytes) -> None:
         self.arrival_s = arrival_s
-        if self.done:  # bytes behind the end of the reply: the connection cannot be trusted with another request
+        if self.done:  # bytes after the end of the reply: the connection cannot carry another request
             self.keep_alive = False
             return
         try:
             self._parse(data)
         except httptools.HttpParserUpgrade:
-            self.fail(Fault(FaultKind.PROTOCOL, "the server switched protocols, which was not asked for"))
+            self.fail(Fault(FaultKind.PROTOCOL, "the server switched protocols without a request to do so"))
         except httptools.HttpParserError as error:
             if not self.done:
                 self.fail(Fault(FaultKind.PROTOCOL, f"not a valid HTTP response: {error}"))
-        if self._want is Want.END and not self.done:
-            return
-        if self._waiter is not None and (self.done or self._has(self._want)):
+        if self._waiter is not None and (self.done or (self.status and not self._for_end)):
             self._wake()
-        if self._want is Want.BYTES:
-            self._buffered_bytes += len(data)
-            if self._buffered_bytes > HIGH_WATER_BYTES and not self._paused and not self.done:
-                self._paused = True
-                self._transport.pause_reading()
 
     def fail(self, fault: Fault) -> None:
         """End the reply with a fault. What arrived before stays in segments."""
@@ -106,42 +82,25 @@ class Incoming:
         else:
             self.fail(Fault(FaultKind.RESET, f"the connection failed: {error}"))
 
-    async def wait(self, want: Want, idle_timeout_s: float | None = None) -> None:
-        """Wait until what is wanted is there. Raises Fault when the reply failed before that, or nothing came for too long.
-
-        Want.BYTES also returns at the end of the reply, when no more will come.
-        """
-        self._want = want
-        if self._paused and (want is Want.END or not self.segments):
-            self._paused = False
-            self._buffered_bytes = 0
-            self._transport.resume_reading()
-        if not (self.done or self._has(want)):
-            self._waiter = self._loop.create_future()
-            if idle_timeout_s is not None:
-                self._timer = self._loop.call_later(idle_timeout_s, self._idle, idle_timeout_s, self._loop.time())
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
-                if self._timer is not None:
-                    self._timer.cancel()
-                    self._timer = None
-        if self.fault is not None and not self._has(want):
+    async def wait_for_headers(self) -> None:
+        """Raises Fault when the reply failed before its headers were complete."""
+        if not self.done and not self.status:
+            await self._wait()
+        if self.fault is not None and not self.status:
             raise self.fault
 
-    def _idle(self, timeout_s: float, since_s: float) -> None:
-        """The read timeout counts from the last byte that came, so that a timer is set once and not for every chunk."""
-        due_s = max(since_s, self.arrival_s) + timeout_s
-        if self._loop.time() < due_s - 0.001:
-            self._timer = self._loop.call_at(due_s, self._idle, timeout_s, since_s)
-        else:
-            self.fail(Fault(FaultKind.READ_TIMEOUT, f"nothing came for {timeout_s:g} s"))
+    async def wait_for_end(self) -> None:
+        """A reply that failed has a `fault` beside the segments that arrived."""
+        self._for_end = True
+        if not self.done:
+            await self._wait()
 
-    def _has(self, want: Want) -> bool:
-        if want is Want.HEADERS:
-            return self.status != 0
-        return want is Want.BYTES and bool(self.segments)
+    async def _wait(self) -> None:
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -164,9 +123,6 @@ class Incoming:
         self.status = status
         self.headers_s = self.arrival_s
         self.keep_alive = self._parser.should_keep_alive()
-        if self._bodyless:  # reply to HEAD: its content-length announces bytes that never come
-            self.done = True
-            return
         names = {name.lower() for name, _ in self.headers}
         self._until_close = not (names & {b"content-length", b"transfer-encoding"}) and status not in (204, 304)
 
@@ -191,23 +147,21 @@ class Connection(asyncio.Protocol):
         self._clock = clock
         self._on_lost = on_lost
         self.closed = False
-        self.used = False
         self.incoming: Incoming | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
 
-    def begin(self, request: bytes, bodyless: bool) -> Incoming:
+    def begin(self, request: bytes) -> Incoming:
         """Write a whole request; the returned reply fills as bytes come."""
-        incoming = self.incoming = Incoming(self._loop, self.transport, bodyless)
-        self.used = True
+        incoming = self.incoming = Incoming(self._loop)
         self.transport.write(request)
         return incoming
 
     def data_received(self, data: bytes) -> None:
         incoming = self.incoming
         if incoming is None:
-            self.abort()  # bytes nobody asked for, such as the 408 some servers send before they close an idle connection
+            self.abort()  # no request: such as the 408 that some servers send before they close an idle connection
         else:
             incoming.feed(self._clock(), data)
             if incoming.fault is not None:
@@ -220,7 +174,7 @@ class Connection(asyncio.Protocol):
         self._on_lost(self)
 
     def finish(self) -> bool:
-        """The reply's user is done with it. True: the connection can carry the next request; else it is being closed."""
+        """The reply has been used. True: the connection can carry the next request; else it is being closed."""
         incoming, self.incoming = self.incoming, None
         if incoming is not None and incoming.done and incoming.keep_alive and not self.closed:
             return True

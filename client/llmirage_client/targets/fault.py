@@ -15,13 +15,10 @@ class FaultKind(StrEnum):
     CONNECT = "connection_error"
     TLS = "tls_error"
     CONNECT_TIMEOUT = "connect_timeout"
-    READ_TIMEOUT = "read_timeout"
-    POOL_TIMEOUT = "pool_timeout"
     RESET = "connection_reset"
     CLOSED = "connection_closed"
     PROTOCOL = "protocol_error"
     LOCAL = "invalid_request"
-    SCHEME = "unsupported_scheme"
 
 
 class Fault(Exception):

@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from importlib.metadata import version
 
@@ -20,7 +20,7 @@ from llmirage_client.targets.probe import EndpointInfo, probe
 from llmirage_client.targets.reply import ReplyReader, stated_error
 from llmirage_client.targets.start_gate import StartGate
 from llmirage_client.targets.target import Call
-from llmirage_client.targets.wire import Arrived, HttpxWire, PoolWire, Wire
+from llmirage_client.targets.wire import Arrived, HttpxWire, Outgoing, PoolWire, Wire
 from llmirage_client.targets.wire_json import encode_body
 
 __all__ = ["EndpointInfo", "HttpTarget", "normalise_url", "probe"]
@@ -39,22 +39,20 @@ class HttpTarget:
         api_key: str | None = None,
         headers: Iterable[tuple[str, str]] = (),
         timeout_s: float | None = None,
-        max_connections: int | None = None,
         *,
         transport: httpx.AsyncBaseTransport | None = None,
         ssl_context: ssl.SSLContext | None = None,
         connect_timeout_s: float | None = None,
         key_header: str = "Authorization",
     ) -> None:
-        """base_url: see normalise_url. headers: sent with every call, they replace ours of the same name. timeout_s: for the
-        whole of one reply. max_connections: how many calls may be under way at once, None for no limit. transport: another
-        way to reach the endpoint, then max_connections and ssl_context are that transport's business. key_header: where the
-        key goes, alone unless it is Authorization. Raises ValueError for a base_url or a header that cannot be sent.
+        """base_url: see normalise_url. headers: sent with every call; they replace ours of the same name. timeout_s: for the
+        whole of one reply. transport: another way to reach the endpoint; ssl_context is not used then. key_header: where the
+        key goes, as a bearer token if it is Authorization. Raises ValueError for a base_url or header that cannot be sent.
         """
         self.base_url = normalise_url(base_url)
         self._timeout_s = timeout_s
         self._wire: Wire = (
-            PoolWire(ssl_context, max_connections, connect_timeout_s)
+            PoolWire(ssl_context, connect_timeout_s)
             if transport is None
             else HttpxWire(transport, self.now, connect_timeout_s)
         )
@@ -99,7 +97,7 @@ class HttpTarget:
         """GET a path below the API root: status and body. Raises Fault."""
         arrived = Arrived()
         headers = [*self._headers.values(), ("Accept", "application/json")]
-        await self._wire.request("GET", self.base_url + path, headers, b"", arrived)
+        await self._wire.request(Outgoing("GET", self.base_url + path, headers, b""), arrived)
         if arrived.fault is not None:
             raise arrived.fault
         return arrived.status or 0, arrived.body
@@ -115,8 +113,8 @@ class HttpTarget:
         url = self.base_url + call.path
         if call.from_root:
             url = str(httpx.URL(self.base_url).join(call.path))
-        on_sent: Callable[[], None] | None = call.on_sent
-        await self._wire.request("POST", url, list(headers.values()), encode_body(call.body), arrived, on_sent)
+        outgoing = Outgoing("POST", url, list(headers.values()), encode_body(call.body), call.on_sent)
+        await self._wire.request(outgoing, arrived)
 
 
 def _check_header(name: str, value: str) -> None:

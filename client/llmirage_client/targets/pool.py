@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from llmirage_client.targets.clock import run_clock
-from llmirage_client.targets.connection import Connection, Incoming, Want
+from llmirage_client.targets.connection import Connection, Incoming
 from llmirage_client.targets.fault import Fault, FaultKind, connect_fault
 
 # A host name is resolved again after this long, so that a moved service is found and a burst of connections asks once.
@@ -23,14 +23,6 @@ class Origin(NamedTuple):
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-class Timeouts(NamedTuple):
-    """Seconds, None for no limit. connect_s: TLS included; read_s: without a byte; slot_s: for max_connections."""
-
-    connect_s: float | None = None
-    read_s: float | None = None
-    slot_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -52,31 +44,16 @@ class Lease:
 
 
 class ConnectionPool:
-    """HTTP/1.1 connections of any number of origins.
+    """HTTP/1.1 connections of any number of origins. connect_timeout_s: for name, connection and TLS; None: no limit."""
 
-    max_connections: how many requests may be under way at once; more wait their turn.
-    """
-
-    def __init__(self, ssl_context: ssl.SSLContext | None = None, max_connections: int | None = None) -> None:
+    def __init__(self, ssl_context: ssl.SSLContext | None = None, connect_timeout_s: float | None = None) -> None:
         self._ssl_context = ssl_context
-        self._max_connections = max_connections
+        self._connect_timeout_s = connect_timeout_s
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._forget()
-
-    def _forget(self) -> None:
         self._places: dict[Origin, _Place] = {}
         self._open: set[Connection] = set()
-        self._slots = asyncio.Semaphore(self._max_connections) if self._max_connections else None
 
-    async def request(
-        self,
-        origin: Origin,
-        request: bytes,
-        *,
-        bodyless: bool,
-        timeouts: Timeouts,
-        on_sent: Callable[[], None] | None = None,
-    ) -> Lease:
+    async def request(self, origin: Origin, request: bytes, on_sent: Callable[[], None] | None = None) -> Lease:
         """Send a whole request and wait for the reply's headers. Raises Fault.
 
         A kept connection may have been closed by the server just as we wrote; when nothing of a reply came on it, the
@@ -86,31 +63,25 @@ class ConnectionPool:
         if loop is not self._loop:  # connections live and die with their loop
             self._loop = loop
             self._clock = run_clock(loop)
-            self._forget()
-        await self._take_slot(timeouts.slot_s)
-        try:
-            place = self._places.get(origin)
-            if place is None:
-                place = self._places[origin] = _Place()
-            if place.idle:
-                connection, _ = place.idle.popitem()
-                try:
-                    return await self._exchange(connection, place, request, bodyless, timeouts.read_s, on_sent)
-                except Fault as fault:
-                    stale = fault.kind in (FaultKind.RESET, FaultKind.CLOSED)
-                    if not stale or not (connection.incoming is None or connection.incoming.untouched):
-                        raise
-            connection = await self._connect(origin, place, timeouts.connect_s)
-            return await self._exchange(connection, place, request, bodyless, timeouts.read_s, on_sent)
-        except BaseException:
-            self._give_slot()
-            raise
+            self._places, self._open = {}, set()
+        place = self._places.get(origin)
+        if place is None:
+            place = self._places[origin] = _Place()
+        if place.idle:
+            connection, _ = place.idle.popitem()
+            try:
+                return await self._exchange(connection, place, request, on_sent)
+            except Fault as fault:
+                stale = fault.kind in (FaultKind.RESET, FaultKind.CLOSED)
+                if not stale or not (connection.incoming is None or connection.incoming.untouched):
+                    raise
+        connection = await self._connect(origin, place)
+        return await self._exchange(connection, place, request, on_sent)
 
     def release(self, lease: Lease) -> None:
-        """The reply has been used, or nobody wants it any more: then its connection is closed. Call once."""
+        """The reply has been used; or nobody wants it any more, then its connection is closed. Call once."""
         if lease.connection.finish():
             lease.place.idle[lease.connection] = None
-        self._give_slot()
 
     def close(self) -> None:
         for connection in list(self._open):
@@ -119,26 +90,20 @@ class ConnectionPool:
             place.idle.clear()
 
     async def _exchange(
-        self,
-        connection: Connection,
-        place: _Place,
-        request: bytes,
-        bodyless: bool,
-        read_s: float | None,
-        on_sent: Callable[[], None] | None,
+        self, connection: Connection, place: _Place, request: bytes, on_sent: Callable[[], None] | None
     ) -> Lease:
-        incoming = connection.begin(request, bodyless)
+        incoming = connection.begin(request)
         if on_sent is not None:
             on_sent()
         try:
-            await incoming.wait(Want.HEADERS, read_s)
+            await incoming.wait_for_headers()
         except BaseException:
             connection.abort()
             raise
         return Lease(connection, incoming, place)
 
-    async def _connect(self, origin: Origin, place: _Place, timeout_s: float | None) -> Connection:
-        loop, clock = asyncio.get_running_loop(), self._clock
+    async def _connect(self, origin: Origin, place: _Place) -> Connection:
+        loop, clock, timeout_s = asyncio.get_running_loop(), self._clock, self._connect_timeout_s
 
         def lost(connection: Connection) -> None:
             self._open.discard(connection)
@@ -157,7 +122,7 @@ class ConnectionPool:
                 )
         except TimeoutError as error:
             place.address = None
-            if timeout_s is None:  # the operating system's own patience, not ours
+            if timeout_s is None:  # the limit of the operating system, not ours
                 raise Fault(FaultKind.CONNECT, f"cannot connect to {origin}: {error}") from None
             raise Fault(FaultKind.CONNECT_TIMEOUT, f"no connection to {origin} within {timeout_s:g} s") from None
         except (OSError, UnicodeError) as error:
@@ -173,16 +138,3 @@ class ConnectionPool:
         if self._ssl_context is None:
             self._ssl_context = ssl.create_default_context()
         return self._ssl_context
-
-    async def _take_slot(self, timeout_s: float | None) -> None:
-        if self._slots is None:
-            return
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._slots.acquire()
-        except TimeoutError:
-            raise Fault(FaultKind.POOL_TIMEOUT, f"no free connection within {timeout_s:g} s") from None
-
-    def _give_slot(self) -> None:
-        if self._slots is not None:
-            self._slots.release()

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import httpx
 
-from llmirage_client.targets.connection import Want
 from llmirage_client.targets.fault import Fault, FaultKind
-from llmirage_client.targets.pool import ConnectionPool, Origin, Timeouts
-from llmirage_client.targets.transport import BodyStream
+from llmirage_client.targets.pool import ConnectionPool, Origin
 
-Headers = Sequence[tuple[str, str]]
+
+class Outgoing(NamedTuple):
+    """A request as it goes out. on_sent: called as soon as all of it is written."""
+
+    method: str
+    url: str
+    headers: Sequence[tuple[str, str]]
+    body: bytes
+    on_sent: Callable[[], None] | None = None
 
 
 @dataclass(slots=True)
@@ -43,15 +48,7 @@ class Arrived:
 
 
 class Wire(Protocol):
-    async def request(
-        self,
-        method: str,
-        url: str,
-        headers: Headers,
-        body: bytes,
-        arrived: Arrived,
-        on_sent: Callable[[], None] | None = None,
-    ) -> None:
+    async def request(self, outgoing: Outgoing, arrived: Arrived) -> None:
         """Send, and wait for the whole reply. Raises Fault when none began, ValueError for what cannot be sent."""
         ...
 
@@ -61,25 +58,12 @@ class Wire(Protocol):
 class PoolWire:
     """Straight to kept connections: no objects of httpx are made on the way."""
 
-    def __init__(
-        self,
-        ssl_context: ssl.SSLContext | None = None,
-        max_connections: int | None = None,
-        connect_timeout_s: float | None = None,
-    ) -> None:
-        self._pool = ConnectionPool(ssl_context, max_connections)
-        self._timeouts = Timeouts(connect_s=connect_timeout_s)
+    def __init__(self, ssl_context: ssl.SSLContext | None = None, connect_timeout_s: float | None = None) -> None:
+        self._pool = ConnectionPool(ssl_context, connect_timeout_s)
         self._known: dict[tuple[str, str], tuple[Origin, tuple[str, str]]] = {}
 
-    async def request(
-        self,
-        method: str,
-        url: str,
-        headers: Headers,
-        body: bytes,
-        arrived: Arrived,
-        on_sent: Callable[[], None] | None = None,
-    ) -> None:
+    async def request(self, outgoing: Outgoing, arrived: Arrived) -> None:
+        method, url, headers, body, on_sent = outgoing
         known = self._known.get((method, url))
         if known is None:
             known = self._known[method, url] = _start_of(method, httpx.URL(url))
@@ -88,21 +72,30 @@ class PoolWire:
         head = "\r\n".join(lines)
         if head.count("\n") != len(lines) or head.count("\r") != len(lines):
             raise Fault(FaultKind.LOCAL, "a header contains a line break")
-        request = head.encode("ascii") + body
-        lease = await self._pool.request(origin, request, bodyless=False, timeouts=self._timeouts, on_sent=on_sent)
+        lease = await self._pool.request(origin, head.encode("ascii") + body, on_sent)
         incoming = lease.incoming
         arrived.status, arrived.reason = incoming.status, incoming.reason.decode("latin-1")
         arrived.headers, arrived.headers_s = incoming.headers, incoming.headers_s
         arrived.segments = incoming.segments
         try:
-            with suppress(Fault):
-                await incoming.wait(Want.END)
+            await incoming.wait_for_end()
             arrived.fault, arrived.end_s = incoming.fault, incoming.arrival_s
         finally:
             self._pool.release(lease)
 
     async def close(self) -> None:
         self._pool.close()
+
+
+class TimedStream(httpx.AsyncByteStream):
+    """The body of a reply that knows when its bytes came: for transports that are read at once, after the end."""
+
+    headers_s: float | None
+    segments: list[tuple[float, bytes]]
+
+    async def collect(self) -> tuple[float | None, Fault | None]:
+        """Wait for the end without waking for what comes before it: when it came, and why the body ended before its end."""
+        raise NotImplementedError
 
 
 class HttpxWire:
@@ -115,15 +108,8 @@ class HttpxWire:
         self._now = now
         self._timeout = {} if connect_timeout_s is None else {"timeout": {"connect": connect_timeout_s}}
 
-    async def request(
-        self,
-        method: str,
-        url: str,
-        headers: Headers,
-        body: bytes,
-        arrived: Arrived,
-        on_sent: Callable[[], None] | None = None,
-    ) -> None:
+    async def request(self, outgoing: Outgoing, arrived: Arrived) -> None:
+        method, url, headers, body, on_sent = outgoing
         extensions = self._timeout if on_sent is None else {**self._timeout, "on_sent": on_sent}
         request = httpx.Request(method, url, headers=list(headers), content=body, extensions=extensions)
         try:
@@ -135,10 +121,9 @@ class HttpxWire:
         stream = response.stream
         assert isinstance(stream, httpx.AsyncByteStream)
         try:
-            if isinstance(stream, BodyStream):
-                arrived.segments, arrived.headers_s = stream.incoming.segments, stream.incoming.headers_s
-                arrived.fault = (await stream.collect()).fault
-                arrived.end_s = stream.incoming.arrival_s
+            if isinstance(stream, TimedStream):
+                arrived.segments, arrived.headers_s = stream.segments, stream.headers_s
+                arrived.end_s, arrived.fault = await stream.collect()
             else:
                 arrived.headers_s = self._now()
                 async for piece in stream:

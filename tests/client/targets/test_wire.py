@@ -1,0 +1,222 @@
+"""Requests over kept connections: framing, faults, and what a server may do to a connection."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import ssl
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmirage_client.targets.fault import Fault, FaultKind
+from llmirage_client.targets.wire import Arrived, Outgoing, PoolWire
+
+MakeServer = Callable[..., Any]
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+
+def chunked(*pieces: bytes) -> bytes:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    return head + b"".join([b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces]) + b"0\r\n\r\n"
+
+
+async def send(wire: PoolWire, url: str, body: bytes = b"", headers: tuple[tuple[str, str], ...] = ()) -> Arrived:
+    arrived = Arrived()
+    await wire.request(Outgoing("POST", url, headers, body), arrived)
+    return arrived
+
+
+def replies(server: Any, paths: tuple[str, ...] = ("/",), **options: Any) -> list[Arrived]:
+    """The replies of the server to requests one after the other, on one wire."""
+
+    async def main() -> list[Arrived]:
+        wire = PoolWire(**options)
+        async with server:
+            found = [await send(wire, server.url + path) for path in paths]
+            await wire.close()
+            return found
+
+    return asyncio.run(main())
+
+
+def fault_of(server: Any, url: str | None = None, headers: tuple[tuple[str, str], ...] = ()) -> FaultKind:
+    async def main() -> FaultKind:
+        async with server:
+            with pytest.raises(Fault) as caught:
+                await send(PoolWire(), url or server.url, headers=headers)
+            return caught.value.kind
+
+    return asyncio.run(main())
+
+
+def test_bytes_of_a_chunked_reply_have_the_times_they_came(raw_server: MakeServer) -> None:
+    async def answer(_: Any, writer: asyncio.StreamWriter) -> None:
+        reply = chunked(b"data: a\n", b"\ndata: b\n\n")
+        for i in range(0, len(reply), 7):
+            writer.write(reply[i : i + 7])
+            await asyncio.sleep(0.001)
+
+    (arrived,) = replies(raw_server(answer))
+    assert (arrived.status, arrived.reason, arrived.body) == (200, "OK", b"data: a\n\ndata: b\n\n")
+    assert arrived.header(b"content-type") == "text/event-stream"
+    times = [time_s for time_s, _ in arrived.segments]
+    assert times == sorted(times)
+    assert len(set(times)) > 1
+    assert arrived.headers_s is not None
+    assert arrived.end_s is not None
+    assert arrived.headers_s <= times[0] <= times[-1] <= arrived.end_s
+
+
+def test_connections_are_kept(raw_server: MakeServer) -> None:
+    server = raw_server(OK)
+
+    async def main() -> None:
+        wire = PoolWire()
+        async with server:
+            for body in (b"", b"one", b"two"):
+                assert (await send(wire, f"{server.url}/a?b=c", body)).body == b"ok"
+            await wire.close()
+
+    asyncio.run(main())
+    assert [request.body for request in server.requests] == [b"", b"one", b"two"]
+    assert server.requests[0].head.startswith("POST /a?b=c HTTP/1.1\r\nHost: 127.0.0.1:")
+    assert server.connections == 1
+
+
+def test_faults_have_a_kind(raw_server: MakeServer) -> None:
+    async def hang_up(_: Any, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    assert fault_of(raw_server(hang_up)) is FaultKind.CLOSED
+    assert fault_of(raw_server(b"nonsense\r\n\r\n")) is FaultKind.PROTOCOL
+    assert fault_of(raw_server(OK), "http://127.0.0.1:1/") is FaultKind.REFUSED
+    assert fault_of(raw_server(OK), headers=(("a", "b\r\nc: d"),)) is FaultKind.LOCAL
+
+
+def test_a_reply_that_is_cut_keeps_what_arrived(raw_server: MakeServer) -> None:
+    async def cut(_: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc")
+        writer.close()
+
+    (arrived,) = replies(raw_server(cut))
+    assert arrived.body == b"abc"
+    assert arrived.fault is not None
+    assert arrived.fault.kind is FaultKind.CLOSED
+
+
+def test_a_kept_connection_that_the_server_closed_is_replaced_unseen(raw_server: MakeServer) -> None:
+    seen: list[int] = []
+
+    async def answer(request: Any, writer: asyncio.StreamWriter) -> None:
+        seen.append(request.connection)
+        if len(seen) == 2:
+            writer.transport.abort()  # closes just as the second request arrives on the kept connection
+            return
+        writer.write(OK)
+
+    assert [one.body for one in replies(raw_server(answer), ("/", "/"))] == [b"ok", b"ok"]
+    assert seen == [0, 0, 1]
+
+
+def test_a_request_whose_reply_had_begun_is_never_sent_twice(raw_server: MakeServer) -> None:
+    async def answer(request: Any, writer: asyncio.StreamWriter) -> None:
+        if len(server.requests) == 1:
+            writer.write(OK)
+        else:
+            writer.write(b"HTTP/1.1 2")
+            writer.close()
+
+    server = raw_server(answer)
+    with pytest.raises(Fault):
+        replies(server, ("/", "/"))
+    assert len(server.requests) == 2
+
+
+REPLIES = [
+    ("until the end of the connection", b"HTTP/1.1 200 OK\r\n\r\nok"),
+    ("HTTP/1.0", b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok"),
+    ("with Connection: close", b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok"),
+]
+
+
+@pytest.mark.parametrize("reply", [reply for _, reply in REPLIES], ids=[name for name, _ in REPLIES])
+def test_reads_replies_that_end_the_connection(raw_server: MakeServer, reply: bytes) -> None:
+    async def answer(_: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(reply)
+        writer.close()
+
+    server = raw_server(answer)
+    assert [(one.body, one.fault) for one in replies(server, ("/", "/"))] == [(b"ok", None), (b"ok", None)]
+    assert server.connections == 2
+
+
+def test_skips_interim_replies_and_reads_bodyless_ones(raw_server: MakeServer) -> None:
+    answers = {
+        "/early": b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + OK,
+        "/empty": b"HTTP/1.1 204 No Content\r\n\r\n",
+        "/same": b"HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n",
+        "/trailer": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX-Sum: 1\r\n\r\n",
+        "/moved": b"HTTP/1.1 302 Found\r\nLocation: /early\r\nContent-Length: 0\r\n\r\n",
+    }
+
+    async def answer(request: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(answers[request.head.split(" ")[1]])
+
+    server = raw_server(answer)
+    found = replies(server, tuple(answers))
+    assert [(one.status, one.body) for one in found] == [(200, b"ok"), (204, b""), (304, b""), (200, b"ok"), (302, b"")]
+    assert found[0].header(b"link") == ""
+    assert server.connections == 1
+
+
+def test_bytes_after_a_reply_cost_the_connection_and_not_the_reply(raw_server: MakeServer) -> None:
+    server = raw_server(OK + b"HTTP/1.1 500 Unasked\r\n\r\n")
+    assert [one.body for one in replies(server, ("/", "/"))] == [b"ok", b"ok"]
+    assert server.connections == 2
+
+
+def test_one_wire_serves_several_event_loops_in_turn(raw_server: MakeServer) -> None:
+    wire = PoolWire()
+    for _ in range(2):
+
+        async def main() -> bytes:
+            async with raw_server(OK) as server:
+                return (await send(wire, server.url)).body
+
+        assert asyncio.run(main()) == b"ok"
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    if shutil.which("openssl") is None:
+        pytest.skip("needs the openssl command to make a certificate")
+    folder = tmp_path_factory.mktemp("tls")
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    files = ["-keyout", folder / "key.pem", "-out", folder / "cert.pem"]
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *names, *files],
+        check=True,
+        capture_output=True,
+    )
+    return folder / "cert.pem", folder / "key.pem"
+
+
+def test_speaks_tls_and_trusts_no_stranger(raw_server: MakeServer, certificate: tuple[Path, Path]) -> None:
+    served = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    served.load_cert_chain(*certificate)
+
+    async def main(server: Any, context: ssl.SSLContext | None) -> list[bytes]:
+        wire = PoolWire(context)
+        async with server:
+            return [(await send(wire, server.url.replace("http:", "https:"))).body for _ in range(2)]
+
+    server = raw_server(OK, ssl=served)
+    trusting = ssl.create_default_context(cafile=str(certificate[0]))
+    assert asyncio.run(main(server, trusting)) == [b"ok", b"ok"]
+    assert server.connections == 1
+    with pytest.raises(Fault, match="certificate"):
+        asyncio.run(main(raw_server(OK, ssl=served), None))
