@@ -23,8 +23,9 @@ import sys
 import sysconfig
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from llmirage_shared import compiled
 
@@ -33,40 +34,30 @@ SIDES = {"llmirage_shared": "shared", "llmirage_server": "server", "llmirage_cli
 LIBRARY = "llmirage_shared.hot"  # the one shared library; the files beside the sources only point to it
 
 # By what asks for them at every request, or every few: what is not here is asked too seldom, or spends its time in numpy.
-MODULES = [
+# A name may end in *: all modules of that package but its __init__.
+NAMES = (
     # The cluster's clock, and who is where.
     "llmirage_server.cluster.agenda",
     "llmirage_server.cluster.cluster",
-    "llmirage_server.cluster.readings",
     "llmirage_server.cluster.lifecycle.pools",
+    "llmirage_server.cluster.readings",
     "llmirage_server.cluster.request",
     "llmirage_server.drivers.virtual",
     # The choice of an instance: not the routers themselves, whose docstrings `llmirage catalog` shows.
     "llmirage_server.cluster.routers.prefix_index",
     # An instance: its batch, its memory, the times of its steps.
-    "llmirage_server.cluster.instances.base",
-    "llmirage_server.cluster.instances.fixed",
-    "llmirage_server.cluster.instances.instance",
-    "llmirage_server.cluster.instances.two_ways",
-    "llmirage_server.cluster.instances.compressed",
-    "llmirage_server.cluster.instances.steady_batch",
-    "llmirage_server.cluster.schedulers.base",
-    "llmirage_server.cluster.schedulers.vllm",
-    "llmirage_server.cluster.schedulers.sglang",
-    "llmirage_server.cluster.schedulers.trtllm",
-    "llmirage_server.cluster.kv.cache",
-    "llmirage_server.cluster.kv.tiered_cache",
-    "llmirage_server.cluster.kv.radix_tree",
-    "llmirage_server.cluster.kv.radix_run",
+    "llmirage_server.cluster.instances.*",
+    "llmirage_server.cluster.kv.*",
+    "llmirage_server.cluster.schedulers.*",
     "llmirage_server.perf.steps.steady",
     # The client: who sends what when, and a row for each request.
     "llmirage_client.load.arrivals",
+    "llmirage_client.simulate.token_rows",
+    "llmirage_client.simulate.token_streams",
     "llmirage_client.simulate.walk",
     "llmirage_client.simulate.walk_loop",
     "llmirage_client.simulate.walk_phase",
-    "llmirage_client.simulate.token_rows",
-    "llmirage_client.simulate.token_streams",
-]
+)
 
 # Types are taken from our own modules, numpy and the standard library: to check all of the rest takes ten times as long.
 _UNKNOWN = """anyio click httptools httpx jinja2 jsonschema pydantic ray rich sse_starlette starlette tokenizers transformers
@@ -90,37 +81,72 @@ def source(module: str) -> str:
     return f"{SIDES[module.partition('.')[0]]}/{module.replace('.', '/')}.py"
 
 
-def classes_of(path: Path) -> dict[str, tuple[set[str], set[str]]]:
-    """The classes of a file, each with the names of its bases and of what has a value in its body."""
+def expanded(names: Iterable[str]) -> list[str]:
+    """Those that end in * replaced by the modules that there are."""
+    modules = []
+    for name in names:
+        package = name.removesuffix(".*")
+        if package == name:
+            modules.append(name)
+        else:
+            files = sorted((ROOT / source(package)).with_suffix("").glob("*.py"))
+            modules += [f"{package}.{path.stem}" for path in files if path.stem != "__init__"]
+    return modules
+
+
+MODULES = expanded(NAMES)
+
+
+class ClassNames(NamedTuple):
+    """stored: what objects of the class have; given: what its body gives a value, a slot or a method."""
+
+    bases: set[str]
+    stored: set[str]
+    given: set[str]
+
+
+def classes_of(path: Path) -> dict[str, ClassNames]:
+    """The classes of a file."""
     found = {}
     for each in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(each, ast.ClassDef):
-            named = {ast.unparse(target) for line in each.body if isinstance(line, ast.Assign) for target in line.targets}
-            named |= {ast.unparse(line.target) for line in each.body if isinstance(line, ast.AnnAssign) and line.value}
-            found[each.name] = {ast.unparse(base).rpartition(".")[2] for base in each.bases}, named - {"__slots__"}
+            methods = {line.name for line in each.body if isinstance(line, ast.FunctionDef)}
+            stored, valued = set(), set()
+            for line in each.body:
+                if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == "__slots__":
+                    valued |= set(ast.literal_eval(line.value))
+                elif isinstance(line, ast.Assign):
+                    valued |= {ast.unparse(target) for target in line.targets}
+                elif isinstance(line, ast.AnnAssign):
+                    (valued if line.value else stored).add(ast.unparse(line.target))
+            for inner in ast.walk(each):
+                if isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store):
+                    stored |= {inner.attr} if ast.unparse(inner.value) == "self" else set()
+            bases = {ast.unparse(base).rpartition(".")[2] for base in each.bases}
+            found[each.name] = ClassNames(bases, stored | valued, valued | methods)
     return found
 
 
 def open_classes() -> set[str]:
     """From which somebody else inherits: modules that stay as they are, and tests.
 
-    Raises CannotBuildError where such a class would give another value to a name in the body of one that it inherits from:
-    what is compiled would not see it.
+    Raises CannotBuildError where such a class would give a value, or a slot, to a name that objects of one that it inherits
+    from have: what is compiled would go on with its own.
     """
     inside = {ROOT / source(module) for module in MODULES}
     outside = [path for folder in (*SIDES.values(), "tests") for path in (ROOT / folder).rglob("*.py") if path not in inside]
-    compiled_classes: dict[str, tuple[set[str], set[str]]] = {}
+    compiled_classes: dict[str, ClassNames] = {}
     for path in inside:
         compiled_classes |= classes_of(path)
     opened: set[str] = set()
     for path in outside:
-        for name, (bases, named) in classes_of(path).items():
-            above, left = set(), list(bases & compiled_classes.keys())
+        for name, names in classes_of(path).items():
+            above, left = set(), list(names.bases & compiled_classes.keys())
             while left:  # a class is open only if all above it are
                 if (base := left.pop()) not in above:
                     above.add(base)
-                    left += compiled_classes[base][0] & compiled_classes.keys()
-            if unseen := named & {value for base in above for value in compiled_classes[base][1]}:
+                    left += compiled_classes[base].bases & compiled_classes.keys()
+            if unseen := names.given & {value for base in above for value in compiled_classes[base].stored}:
                 raise CannotBuildError(f"{path.relative_to(ROOT)}: {name}.{min(unseen)} would not be seen: compile it too")
             opened |= above
     return opened
@@ -187,7 +213,7 @@ def build(folder: Path, level: str) -> Path:
             raise CannotBuildError(f"mypyc refuses the sources:\n{said.getvalue().rstrip()}") from None
         for extension in extensions:
             arguments = [each for each in extension.extra_compile_args if each != "-Werror"]
-            extension.extra_compile_args = arguments + ([] if os.name == "nt" else ["-ffp-contract=off"])
+            extension.extra_compile_args = arguments + ([] if os.name == "nt" else ["-ffp-contract=off", "-fno-fast-math"])
         command: Any = Distribution({"name": "llmirage", "ext_modules": extensions}).get_command_obj("build_ext")
         command.build_lib, command.build_temp = "built", "objects"
         command.ensure_finalized()

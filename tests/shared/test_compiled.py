@@ -116,13 +116,23 @@ def test_a_value_that_what_is_compiled_would_not_see_is_refused(
 ) -> None:
     for folder in ("shared", "server/llmirage_server", "client", "tests"):
         (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "server/llmirage_server/hot.py").write_text("class Base:\n    tiered = False\nclass Cache(Base): ...\n")
-    (tmp_path / "server/llmirage_server/cold.py").write_text("class Tiered(hot.Cache):\n    tiered: bool = True\n")
+    hot, cold = tmp_path / "server/llmirage_server/hot.py", tmp_path / "server/llmirage_server/cold.py"
+    hot.write_text(
+        "class Base:\n    tiered = False\n    level: int\n    def grow(self):\n        self.tokens += 1\n"
+        "    @property\n    def size(self): ...\nclass Cache(Base): ...\n"
+    )
     monkeypatch.setattr(tool, "ROOT", tmp_path)
     monkeypatch.setattr(tool, "MODULES", ["llmirage_server.hot"])
-    with pytest.raises(tool.CannotBuildError, match=r"server/llmirage_server/cold\.py: Tiered\.tiered would not be seen"):
-        tool.open_classes()
-    (tmp_path / "server/llmirage_server/cold.py").write_text("class Tiered(hot.Cache):\n    def tier(self): ...\n")
+    for body, name in (
+        ("tiered: bool = True", "tiered"),
+        ("__slots__ = ('tiered',)", "tiered"),
+        ("level = 2", "level"),
+        ("@property\n    def tokens(self): ...", "tokens"),
+    ):
+        cold.write_text(f"class Tiered(hot.Cache):\n    {body}\n")
+        with pytest.raises(tool.CannotBuildError, match=rf"llmirage_server/cold\.py: Tiered\.{name} would not be seen"):
+            tool.open_classes()
+    cold.write_text("class Tiered(hot.Cache):\n    level: int\n    def grow(self): ...\n    size = property(len)\n")
     assert tool.open_classes() == {"Base", "Cache"}
 
 

@@ -33,11 +33,10 @@ class NamedTalk(Talk, Protocol):
 class TokenRow(Flight):
     """One request of a run. issued_s: when it was due; start_s: when it went out; end_s: when it was over; None: it is not.
 
-    refused: the cluster did not take it.
+    joined: conversations that its turn waited for, by their correlation ids.
     """
 
-    __slots__ = ("conversation", "end_s", "error", "issued_s", "measured", "start_s", "turn_index")
-    joined: Sequence[str] = ()  # conversations that this turn waited for
+    __slots__ = ("conversation", "end_s", "error", "issued_s", "joined", "measured", "start_s", "turn_index")
 
     def __init__(
         self, conversation: NamedTalk, turn_index: int, request: Request, issued_s: float, start_s: float, measured: bool
@@ -51,6 +50,7 @@ class TokenRow(Flight):
         self.end_s: float | None = None
         self.error: RequestError | None = None
         self.measured = measured
+        self.joined: Sequence[str] = ()
 
     @property
     def is_cancelled(self) -> bool:

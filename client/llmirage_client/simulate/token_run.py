@@ -6,7 +6,6 @@ A request is a row; see token_rows. What has no branches goes without asyncio: s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
@@ -23,8 +22,7 @@ from llmirage_client.workload.session import TokenSpec
 class _Row(TokenRow):
     """With what a phase asks of an exchange."""
 
-    __slots__ = ("joined",)
-    joined: Sequence[str]
+    __slots__ = ()
     message = None
     items = None
     response_id = None

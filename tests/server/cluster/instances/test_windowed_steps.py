@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +13,8 @@ from llmirage_server.cluster.instances.steady_batch import SteadyBatch
 from llmirage_server.cluster.instances.windowed_steps import WindowedSteps
 from llmirage_server.cluster.kv.cache import Sequence
 from llmirage_server.cluster.request import Request
+
+pytestmark = pytest.mark.interpreted  # `Asked` is no SteadySteps
 
 
 class Asked:
