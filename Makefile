@@ -4,10 +4,10 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types format bench accuracy docs whatif compile uncompile build clean
+.PHONY: help setup demo test test-compiled lint types format bench accuracy docs whatif compile uncompile build clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 .venv/pyvenv.cfg:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "llmirage needs Python 3.11 or newer, this is %d.%d: make PYTHON=python3.12 ..." % sys.version_info[:2])'
@@ -31,6 +31,10 @@ demo: .venv/.core  ## start the server, run two workloads against it, print the 
 
 test: .venv/.dev  ## run every test
 	@$(BIN)/python -m pytest $(ARGS)
+
+test-compiled: .venv/.dev  ## the tests of what make compile compiles, on a compiled copy (a C compiler; minutes)
+	@$(PIP) install -c constraints.txt setuptools
+	@$(BIN)/python tools/compiled_tests.py $(ARGS)
 
 lint: .venv/.dev  ## style and format
 	@$(BIN)/ruff check .

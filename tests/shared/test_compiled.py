@@ -7,6 +7,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from types import ModuleType
 
@@ -193,19 +194,49 @@ from llmirage_client.load.options import RunOptions
 from llmirage_client.simulate.simulation import simulate
 from llmirage_client.simulator.engine import Cluster, ClusterConfig
 from llmirage_client.workload.synthetic_load import synthetic_load
+from llmirage_server.config import EventConfig, PoolConfig
+
+LLAMA = {"model": "meta-llama/Llama-3.1-8B", "gpu": "h100_sxm"}
+SMALL = {**LLAMA, "block_size": 16, "num_gpu_blocks_override": 150, "max_model_len": 1500}
+DRAFTS = {"draft_model": "meta-llama/Llama-3.2-1B", "num_speculative_tokens": 3, "acceptance_rate": 0.6}
+RANKS = {"model": "Qwen/Qwen3-30B-A3B", "gpu": "h100_sxm", "data_parallel_size": 2, "expert_parallel_size": 2}
+CRASHES = (
+    EventConfig(at_s=1.0, action="crash", instance=0, restart_after_s=0.5),
+    EventConfig(at_s=2.0, action="stop", instance=1),
+)
+HALVES = tuple(PoolConfig(name=role, role=role, instances=2, **SMALL) for role in ("prefill", "decode"))
 
 print(type(Cluster.submit).__name__, file=sys.stderr)
-for instances, options, shape in (
-    (3, {"request_rate_per_s": 40.0}, {}),
-    (1, {"concurrency": 300}, {}),
-    (2, {"concurrency": 40}, {"turns": 6, "wait_s": 1.0}),
+for cluster, options, shape in (
+    ({**LLAMA, "instances": 3}, {"request_rate_per_s": 40.0}, {}),
+    ({**LLAMA, "instances": 1}, {"concurrency": 300}, {}),
+    ({**LLAMA, "instances": 2}, {"concurrency": 40}, {"turns": 6, "wait_s": 1.0}),
+    ({**SMALL, "instances": 2, "engine": "vllm", "router": "kv_aware"}, {"concurrency": 60}, {"turns": 3}),
+    ({**SMALL, "instances": 2, "engine": "sglang", "schedule_policy": "lpm"}, {"concurrency": 60}, {"turns": 3}),
+    ({**SMALL, "instances": 2, "engine": "trtllm", "router": "session"}, {"request_rate_per_s": 60.0}, {"turns": 3}),
+    ({**SMALL, "instances": 3, "engine": "sglang", "enable_mixed_chunk": True, "events": CRASHES}, {"concurrency": 60}, {}),
+    ({**SMALL, "instances": 1, "engine": "vllm", "host_kv_gib": 1.0}, {"concurrency": 20}, {"turns": 4}),
+    ({**SMALL, "instances": 1, "engine": "trtllm", **DRAFTS}, {"concurrency": 20}, {}),
+    ({**SMALL, "instances": 1, "engine": "vllm", "pipeline_parallel_size": 2}, {"concurrency": 20}, {}),
+    ({**RANKS, "instances": 1}, {"concurrency": 30}, {"turns": 2}),
+    ({"pools": HALVES, "router": "least_loaded"}, {"concurrency": 30}, {"turns": 2}),
+    ({**LLAMA, "instances": 4, "scale_on_concurrency": 20.0, "start_up_s": 1.0}, {"request_rate_per_s": 30.0}, {}),
+    ({"ttft_ms": 50.0, "itl_ms": 5.0, "instances": 2}, {"concurrency": 30}, {"turns": 2}),
 ):
-    cluster = ClusterConfig(model="meta-llama/Llama-3.1-8B", gpu="h100_sxm", instances=instances)
-    done = simulate(cluster, synthetic_load(1800, 150, 600, seed=1, **shape), RunOptions(seed=1, **options))
+    plain = cluster.keys() <= {"model", "gpu", "instances"}
+    load = synthetic_load("20:1800" if plain else "20:400", "1:300" if plain else "1:80", 600, seed=1, **shape)
+    done = simulate(ClusterConfig(**cluster), load, RunOptions(seed=1, **options))
     print(done.summary)
     for record in done.result.records:
         print(record)
 """
+
+
+@pytest.mark.skipif(not compiled.compiled_sources(), reason="nothing is compiled here: make compile")
+def test_all_that_was_compiled_is_what_runs(tool: ModuleType) -> None:
+    suffixes = tuple(EXTENSION_SUFFIXES)
+    sources = [name for name in tool.MODULES if not str(importlib.import_module(name).__file__).endswith(suffixes)]
+    assert sources == []
 
 
 @pytest.mark.skipif(not compiled.compiled_sources(), reason="nothing is compiled here: make compile")
@@ -215,5 +246,5 @@ def test_compiled_modules_and_sources_give_the_same_records() -> None:
         for way in ("compiled", "sources")
     ]
     assert [each.stderr.strip() for each in both] == ["method_descriptor", "function"]
-    assert both[0].stdout.count("\n") > 1800
+    assert both[0].stdout.count("\n") > 14 * 600
     assert both[0].stdout == both[1].stdout
