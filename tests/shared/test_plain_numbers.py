@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,8 @@ from llmirage_shared.plain_numbers import make_plain
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    count: Any = 0
+    count: int = 0
+    rule: bool = False
     time_s: float = 0.0
     limit_s: float | None = None
     ids: Any = None
@@ -42,6 +44,22 @@ def test_counts_are_pythons_own(given: Any, expected: Any) -> None:
 def test_times_are_floats(given: Any) -> None:
     made = plain(time_s=given, limit_s=given)
     assert [(type(value), value) for value in (made.time_s, made.limit_s)] == [(float, 3.0)] * 2
+
+
+@pytest.mark.parametrize(("given", "expected"), [(1e6, 1_000_000), (np.float64(8), 8), (1.5, 1.5), (True, True)])
+def test_a_count_is_whole_if_it_can_be(given: Any, expected: Any) -> None:
+    assert (type(plain(count=given).count), plain(count=given).count) == (type(expected), expected)
+
+
+@pytest.mark.parametrize(("given", "expected"), [(1, True), (0, False), (np.bool_(True), True), (True, True), (2, 2)])
+def test_a_rule_is_true_or_false(given: Any, expected: Any) -> None:
+    assert (type(plain(rule=given).rule), plain(rule=given).rule) == (type(expected), expected)
+
+
+@pytest.mark.parametrize("given", [math.inf, 1e300, 10**400])
+def test_what_no_other_type_can_hold_stays(given: Any) -> None:
+    made = plain(count=given, time_s=given, rule=given)
+    assert made.count is made.time_s is made.rule is given
 
 
 def test_what_is_no_number_stays() -> None:
