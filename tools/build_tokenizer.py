@@ -26,8 +26,9 @@ from pathlib import Path
 
 from tokenizers import trainers
 
-from llmirage_shared import embedded_tokenizer, prose_bank
-from llmirage_shared.tokens import Tokenizer, embedded
+from llmirage_shared import embedded_tokenizer, prose_bank, vocabulary
+from llmirage_shared.tokenizer_loader import embedded
+from llmirage_shared.tokens import Tokenizer
 
 VOCABULARY = 32_000
 LONGEST_TOKEN_CHARACTERS = 24
@@ -209,8 +210,8 @@ def train(work: Path) -> list[tuple[str, str]]:
             raise SystemExit(f"{source.package} {source.version}: no file matches {source.files}")
         corpus += part
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY - len(embedded_tokenizer.SPECIAL_TOKENS),
-        initial_alphabet=embedded_tokenizer.byte_alphabet(),
+        vocab_size=VOCABULARY - len(vocabulary.SPECIAL_TOKENS),
+        initial_alphabet=vocabulary.byte_alphabet(),
         max_token_length=LONGEST_TOKEN_CHARACTERS,
         show_progress=False,
     )

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
-from llmirage_shared import embedded_tokenizer as vocabulary
+from llmirage_shared import vocabulary
 from llmirage_shared.media import part_digest, part_tokens
 
 Message = Mapping[str, Any]

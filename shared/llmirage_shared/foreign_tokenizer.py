@@ -1,4 +1,4 @@
-"""Tokenizers that are not ours: a local folder or a hub name, loaded through transformers."""
+"""Tokenizers of Hugging Face: a local folder or a hub name, loaded through transformers."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import json
 import os
 import socket
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from llmirage_shared.chat_template import ChatTemplate, ChatTemplateError, JinjaTemplate, PlainTemplate
-from llmirage_shared.tokens import Tokenizer, TokenizerError, without_thread_pool
+import tokenizers
 
-if TYPE_CHECKING:
-    import tokenizers
+from llmirage_shared.chat_template import ChatTemplate, ChatTemplateError, JinjaTemplate, PlainTemplate
+from llmirage_shared.tokens import Tokenizer, TokenizerError
 
 # Pre-tokenizers that look at nothing outside the part of the text that they are given.
 _LOCAL_PRE_TOKENIZERS = frozenset(
@@ -37,7 +37,6 @@ _PROBES = ("", "word", " word", "word ", "  two  words\n\n", "\n", "été 你好
 
 def load(name_or_path: str) -> tuple[Tokenizer, ChatTemplate]:
     """A tokenizer with its own chat template, or a plain one where it brings none. Raises TokenizerError."""
-    without_thread_pool()
     hugging_face = _from_transformers(name_or_path)
     backend: tokenizers.Tokenizer | None = getattr(hugging_face, "backend_tokenizer", None)
     if backend is None:
@@ -104,19 +103,17 @@ def _end_of_turn(template: ChatTemplate, backend: tokenizers.Tokenizer) -> str |
 
 
 def _require_jinja(name_or_path: str) -> None:
-    try:
-        import jinja2  # noqa: F401
-    except ImportError as error:
+    if find_spec("jinja2") is None:
         raise TokenizerError(
             f"tokenizer {name_or_path}: its chat template needs the package jinja2: pip install 'llmirage[templates]'"
-        ) from error
+        )
 
 
 def _from_transformers(name_or_path: str) -> Any:
-    _refuse_no_folder(name_or_path)  # before the import, which takes seconds
+    _refuse_no_folder(name_or_path)  # before the import
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it says on import that it finds no PyTorch
     try:
-        from transformers import AutoTokenizer
+        from transformers import AutoTokenizer  # here, because it takes seconds
     except ImportError as error:
         raise TokenizerError(f"tokenizer {name_or_path}: needs the package transformers: {error}") from error
     try:

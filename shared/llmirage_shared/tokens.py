@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import os
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -12,12 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from llmirage_shared import embedded_tokenizer
+from llmirage_shared.vocabulary import byte_alphabet
 
 if TYPE_CHECKING:
     import tokenizers
-
-    from llmirage_shared.chat_template import ChatTemplate
 
 TokenIds = npt.NDArray[np.int32]
 
@@ -133,9 +130,6 @@ class Tokenizer:
         """Every token as the vocabulary spells it -> id. Large: do not keep it."""
         return self._backend.get_vocab(with_added_tokens=False)
 
-    def is_special(self, token_id: int) -> bool:
-        return token_id in self._special_ids
-
     def _divided(self, segment: str) -> list[str]:
         pieces = []
         start = 0
@@ -192,38 +186,11 @@ def without_surrogates(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def without_thread_pool() -> None:
-    """Texts are encoded one at a time, so the threads that `tokenizers` would start can only get in the way."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-
-
-@lru_cache(maxsize=1)
-def embedded() -> Tokenizer:
-    """The tokenizer that ships with the package; made once per process."""
-    without_thread_pool()
-    backend = embedded_tokenizer.build(embedded_tokenizer.load_merges())
-    return Tokenizer(backend, "llmirage", embedded_tokenizer.END_OF_TURN, segment_wise=True, cut=embedded_tokenizer.SAFE_CUT)
-
-
-def load(name_or_path: str | None) -> tuple[Tokenizer, ChatTemplate]:
-    """A tokenizer and its chat template: the embedded ones for None, else a folder or hub name through transformers.
-
-    Raises TokenizerError with one clear message when it cannot be loaded.
-    """
-    from llmirage_shared import chat_template
-
-    if name_or_path is None:
-        return embedded(), chat_template.EmbeddedTemplate()
-    from llmirage_shared import foreign_tokenizer
-
-    return foreign_tokenizer.load(name_or_path)
-
-
 @lru_cache(maxsize=1)
 def _byte_of_character() -> dict[str, int]:
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [b for b in range(256) if b not in set(printable)]
-    return dict(zip(embedded_tokenizer.byte_alphabet(), [*printable, *others], strict=True))
+    return dict(zip(byte_alphabet(), [*printable, *others], strict=True))
 
 
 def _as_list(ids: TokenIds | Sequence[int]) -> list[int]:

@@ -16,7 +16,8 @@ from llmirage_shared.chat_template import ChatTemplateError, PlainTemplate
 from llmirage_shared.foreign_tokenizer import encodes_by_segments
 from llmirage_shared.prompt_encoder import PromptEncoder
 from llmirage_shared.synthetic_text import SyntheticText
-from llmirage_shared.tokens import Tokenizer, TokenizerError, load
+from llmirage_shared.tokenizer_loader import load
+from llmirage_shared.tokens import Tokenizer, TokenizerError
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"

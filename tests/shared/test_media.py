@@ -10,7 +10,7 @@ import pytest
 from llmirage_shared.chat_template import EmbeddedTemplate
 from llmirage_shared.media import image_size, image_tokens, part_tokens
 from llmirage_shared.prompt_encoder import PromptEncoder
-from llmirage_shared.tokens import embedded
+from llmirage_shared.tokenizer_loader import embedded
 
 PNG = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", 1024, 768)
 GIF = b"GIF89a" + struct.pack("<HH", 320, 200)

@@ -7,15 +7,15 @@ import threading
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmirage_shared import embedded_tokenizer
+from llmirage_shared import vocabulary
 from llmirage_shared.chat_template import EmbeddedTemplate
 from llmirage_shared.prompt_encoder import PromptEncoder, SegmentCache
 from llmirage_shared.synthetic_text import SyntheticText
-from llmirage_shared.tokens import embedded
+from llmirage_shared.tokenizer_loader import embedded
 
 pieces_of_text = st.one_of(
     st.text(max_size=20),
-    st.sampled_from(embedded_tokenizer.SPECIAL_TOKENS),
+    st.sampled_from(vocabulary.SPECIAL_TOKENS),
     st.sampled_from([" ", "  ", "\n", "\n\n", "<|", "|>", "<|user", "你好", "😀", "\ud800", "it's", " word", "word"]),
 )
 content = st.lists(pieces_of_text, max_size=8).map("".join)

@@ -14,7 +14,8 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from llmirage_shared import prose_bank
 from llmirage_shared.synthetic_text import SyntheticText
-from llmirage_shared.tokens import Tokenizer, TokenizerError, embedded
+from llmirage_shared.tokenizer_loader import embedded
+from llmirage_shared.tokens import Tokenizer, TokenizerError
 
 
 def small_byte_level() -> Tokenizer:
@@ -114,7 +115,7 @@ def test_text_reads_as_sentences_and_paragraphs() -> None:
 
 def test_another_process_writes_the_same() -> None:
     program = (
-        "from llmirage_shared.tokens import embedded; from llmirage_shared.synthetic_text import SyntheticText;"
+        "from llmirage_shared.tokenizer_loader import embedded; from llmirage_shared.synthetic_text import SyntheticText;"
         "print(SyntheticText(embedded(), 7).text(11, 80))"
     )
     written = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmirage_shared import embedded_tokenizer, prose_bank
-from llmirage_shared.tokens import embedded, without_surrogates
+from llmirage_shared import prose_bank, vocabulary
+from llmirage_shared.tokenizer_loader import embedded
+from llmirage_shared.tokens import without_surrogates
 
 ENGLISH = """The harbour was quiet when we arrived, and the fishermen had already taken their boats out to sea. My sister
 wanted coffee, so we walked along the street until we found a small place with blue chairs. She asked me whether I had
@@ -26,7 +27,8 @@ CODE = """def merge(left: list[int], right: list[int]) -> list[int]:
     return result + left + right
 """
 
-special = st.sampled_from(embedded_tokenizer.SPECIAL_TOKENS)
+SPECIAL_IDS = frozenset(embedded().special_tokens.values())
+special = st.sampled_from(vocabulary.SPECIAL_TOKENS)
 any_text = st.lists(
     st.one_of(st.text(), special, st.sampled_from(["  ", "\n\n", "\r\n", "<|", "|>", "你好", "😀", "'s"]))
 ).map("".join)
@@ -52,7 +54,7 @@ def test_pieces_add_up_to_the_text_without_special_tokens(text: str) -> None:
     pieces = tokenizer.pieces(ids)
     assert len(pieces) == len(ids)
     assert "".join(pieces) == "".join(part for part in tokenizer.split_special(text) if part not in tokenizer.special_tokens)
-    assert all(not piece for piece, i in zip(pieces, ids, strict=True) if tokenizer.is_special(int(i)))
+    assert all(not piece for piece, i in zip(pieces, ids, strict=True) if int(i) in SPECIAL_IDS)
 
 
 @given(st.lists(st.integers(0, 31_000)))
@@ -110,14 +112,14 @@ def test_ordinary_encoding_takes_special_tokens_as_text(text: str) -> None:
     tokenizer = embedded()
     ids = tokenizer.encode_ordinary(text)
     assert tokenizer.decode(ids) == text
-    assert not any(tokenizer.is_special(int(i)) for i in ids)
+    assert not SPECIAL_IDS & set(ids.tolist())
 
 
 def test_special_tokens_in_a_text_are_recognised_and_none_are_added() -> None:
     tokenizer = embedded()
     assert tokenizer.encode("").tolist() == []
-    assert tokenizer.encode(embedded_tokenizer.END_OF_TURN).tolist() == [tokenizer.end_id]
-    for token in embedded_tokenizer.SPECIAL_TOKENS:
+    assert tokenizer.encode(vocabulary.END_OF_TURN).tolist() == [tokenizer.end_id]
+    for token in vocabulary.SPECIAL_TOKENS:
         assert tokenizer.encode(token).tolist() == [tokenizer.token_id(token)]
     assert tokenizer.vocab_size == 32_000
 

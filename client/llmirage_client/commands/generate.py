@@ -109,7 +109,7 @@ def _generate(
     from llmirage_client.workload.synthesis.sessions import as_messages, as_tokens
     from llmirage_shared.prompt_encoder import PromptEncoder
     from llmirage_shared.synthetic_text import SyntheticText
-    from llmirage_shared.tokens import load
+    from llmirage_shared.tokenizer_loader import load
 
     profile = read_profile(preset, given, rate)
     vocabulary, template = load(tokenizer)

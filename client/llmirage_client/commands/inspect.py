@@ -54,8 +54,8 @@ def inspect(
     from llmirage_client.workload.shape import shape
     from llmirage_client.workload.summary import summarise
     from llmirage_shared.prompt_encoder import PromptEncoder
+    from llmirage_shared.tokenizer_loader import load as load_tokenizer
     from llmirage_shared.tokens import TokenizerError
-    from llmirage_shared.tokens import load as load_tokenizer
 
     try:
         workload = load(file, format_name, *given_options(settings, {"tokenizer": tokenizer}))

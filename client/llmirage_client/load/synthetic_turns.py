@@ -8,7 +8,7 @@ from llmirage_client.load.options import RunOptions
 from llmirage_client.workload.hash_blocks import block_content
 from llmirage_client.workload.session import SyntheticUser, Turn
 from llmirage_shared.synthetic_text import SyntheticText
-from llmirage_shared.tokens import load
+from llmirage_shared.tokenizer_loader import load
 
 _PREFIX_KEY = 0x7072_6566_6978
 _ROUNDS_TO_MEET_A_COUNT = 8

@@ -27,7 +27,8 @@ from llmirage_client.workload.session import Problem, TokenSpec, Turn, Workload
 from llmirage_shared.chat_template import ChatTemplateError
 from llmirage_shared.prompt_encoder import PromptEncoder
 from llmirage_shared.synthetic_text import SyntheticText
-from llmirage_shared.tokens import TokenizerError, load
+from llmirage_shared.tokenizer_loader import load
+from llmirage_shared.tokens import TokenizerError
 
 _EMBEDDED_OVERHEAD_BELOW = 16  # tokens: more than the embedded chat template adds to one message
 _ROUNDS_TO_MEET_A_COUNT = 4

@@ -20,7 +20,8 @@ from llmirage_client.simulator.direct import OUTPUT_IDS
 from llmirage_client.simulator.engine import VirtualDriver
 from llmirage_client.targets.target import Call, Target
 from llmirage_client.workload.session import Workload
-from llmirage_shared.tokens import Tokenizer, load
+from llmirage_shared.tokenizer_loader import load
+from llmirage_shared.tokens import Tokenizer
 
 
 class SimulatedRunner(Runner):

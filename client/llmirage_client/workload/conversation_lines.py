@@ -107,7 +107,8 @@ class LengthFilter:
     @cached_property
     def _encoder(self) -> Any:
         from llmirage_shared.prompt_encoder import PromptEncoder
-        from llmirage_shared.tokens import TokenizerError, load
+        from llmirage_shared.tokenizer_loader import load
+        from llmirage_shared.tokens import TokenizerError
 
         try:
             return PromptEncoder(*load(self._tokenizer))

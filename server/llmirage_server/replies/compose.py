@@ -30,8 +30,8 @@ from llmirage_server.replies.reply import (
 from llmirage_server.replies.stops import find_stop, stopped_at_token, with_end_shown
 from llmirage_server.replies.structured import grammar, pattern
 from llmirage_server.replies.structured.values import value_for
-from llmirage_server.replies.tool_choice import Call, calls_now
-from llmirage_shared import embedded_tokenizer as vocabulary
+from llmirage_server.replies.tool_choice import PlannedCall, calls_now
+from llmirage_shared import vocabulary
 from llmirage_shared.prose_book import mix
 from llmirage_shared.synthetic_text import SyntheticText
 from llmirage_shared.tokens import TokenIds, Tokenizer
@@ -118,7 +118,7 @@ class ComposedReplies:
         draft.say(_CALL_KINDS[tool.kind], written, tool.name)
         draft.mark(vocabulary.END_OF_TOOL_CALL if self._own_marks else _CALL_CLOSES)
 
-    def _input(self, call: Call, seed: int) -> str:
+    def _input(self, call: PlannedCall, seed: int) -> str:
         tool = call.tool
         if tool.kind != "custom":
             hints = Hints(call.more, call.numbers, call.formula, call.operation, call.result)

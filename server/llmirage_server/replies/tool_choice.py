@@ -45,7 +45,7 @@ _RESULT_KEY = re.compile(r"\"(?:result|value|sum|total|answer|output)\"\s*:\s*(-
 
 
 @dataclass(slots=True, frozen=True)
-class Call:
+class PlannedCall:
     """A tool to call, and what its arguments are made of.
 
     said: the words that ask for it; more: words of the conversation besides; turn: the how-many-th of several things of a
@@ -69,7 +69,7 @@ def choose_tools(request: ReplyRequest) -> list[Tool]:
     return list({call.tool.name: call.tool for call in calls_now(request)}.values())
 
 
-def calls_now(request: ReplyRequest) -> list[Call]:
+def calls_now(request: ReplyRequest) -> list[PlannedCall]:
     """The calls to make now; [] to answer in text.
 
     `auto` calls what the last user message asks for and has not been called since, so agent loops end; what depends on a
@@ -105,15 +105,15 @@ class _Plan:
         self._acting = [traits for traits in tools if traits not in self._answering]
         self._operations = sums.operations(self._text)
         self._clauses = clauses(self._text)
-        self._calls: list[Call] = []
+        self._calls: list[PlannedCall] = []
         if self._clauses:
             self._plan()
         self._calls.sort(key=lambda call: call.stage)
 
-    def due(self) -> list[Call]:
+    def due(self) -> list[PlannedCall]:
         """The first calls that were not made yet and wait for nothing."""
         results = list(zip(self._request.called, [*self._request.results, *[""] * len(self._request.called)], strict=False))
-        left: list[Call] = []
+        left: list[PlannedCall] = []
         values: dict[int, Number] = {}
         last = results[-1][1] if results else ""
         for call in self._calls:
@@ -129,18 +129,18 @@ class _Plan:
         now = [call for call in left if call.stage == left[0].stage]
         return [self._with_results(call, values, last) for call in now]
 
-    def final(self) -> list[Call]:
+    def final(self) -> list[PlannedCall]:
         """The call that hands in the answer, where the agent has a tool for it and all else is done."""
         fresh = [traits.tool for traits in self._answering if traits.tool.name not in self._request.called]
         wanted = self._request.tool_choice.mode == "required" or self._request.called or self._clauses
-        return [Call(self._best(fresh), self._text, result=self._last_result())] if fresh and wanted else []
+        return [PlannedCall(self._best(fresh), self._text, result=self._last_result())] if fresh and wanted else []
 
-    def likeliest(self) -> list[Call]:
+    def likeliest(self) -> list[PlannedCall]:
         fresh = [traits.tool for traits in self._tools if traits.tool.name not in self._request.called]
         tool = self._best(fresh or [traits.tool for traits in self._tools])
         if self._operations and (made := self._operation_calls(only=tool)):
             return [self._with_results(made[0], {}, "")]
-        return [Call(tool, self._text, self._request.text_before, self._request.called.count(tool.name))]
+        return [PlannedCall(tool, self._text, self._request.text_before, self._request.called.count(tool.name))]
 
     def _last_result(self) -> str:
         return self._request.results[-1] if self._request.results else ""
@@ -161,14 +161,14 @@ class _Plan:
             for tool in found:
                 self._add(tool, clause)
         if (desk := self._handed_over()) is not None:
-            self._calls = [Call(desk, self._text)]
+            self._calls = [PlannedCall(desk, self._text)]
         if not self._calls and self._leans_back():
             before = [traits.tool for traits in self._acting if traits.tool.name in self._request.called_before]
             for tool in before:
                 for turn in range(calls_wanted(tool.parameters, self._text) if tool.kind != "custom" else 1):
-                    self._calls.append(Call(tool, self._text, self._request.text_before, turn))
+                    self._calls.append(PlannedCall(tool, self._text, self._request.text_before, turn))
         if not self._calls and _USE_IT.search(self._text):
-            self._calls = [Call(self._best([traits.tool for traits in self._acting]), self._text)]
+            self._calls = [PlannedCall(self._best([traits.tool for traits in self._acting]), self._text)]
 
     def _leans_back(self) -> bool:
         before = self._request.called_before
@@ -181,11 +181,13 @@ class _Plan:
         wanted = calls_wanted(tool.parameters, clause.said) if tool.kind != "custom" else 1
         for turn in range(wanted):
             self._calls.append(
-                Call(tool, clause.said, self._text, turn, clause.stage, result="backwards" if clause.backwards else "")
+                PlannedCall(
+                    tool, clause.said, self._text, turn, clause.stage, result="backwards" if clause.backwards else ""
+                )
             )
 
     @staticmethod
-    def _says_more(traits: Traits, clause: Clause, earlier: Sequence[Call]) -> bool:
+    def _says_more(traits: Traits, clause: Clause, earlier: Sequence[PlannedCall]) -> bool:
         """Whether the clause asks for one more call of a tool that is called already."""
         if traits.searches or (not clause.question and traits.verbs & meaning(split_words(clause.said)[:2])):
             return True
@@ -282,11 +284,11 @@ class _Plan:
 
     # arithmetic
 
-    def _operation_calls(self, only: Tool | None = None) -> list[Call]:
+    def _operation_calls(self, only: Tool | None = None) -> list[PlannedCall]:
         """A call for each operation that a tool is there for, or for a whole formula."""
         tools = self._acting if only is None else [traits for traits in self._tools if traits.tool is only]
         stages: dict[int, int] = {}
-        made: list[Call] = []
+        made: list[PlannedCall] = []
         whole = next((traits for traits in tools if traits.calculates and not _by_operation(traits)), None) or next(
             (traits for traits in tools if traits.runs_code), None
         )
@@ -301,13 +303,13 @@ class _Plan:
             traits = next((traits for traits in tools if traits.does(operation.kind)), each)
             if traits is not None:
                 stages[index] = 1 + max([stages[place] for place in after], default=-1)
-                made.append(Call(traits.tool, self._text, stage=stages[index], operation=operation.kind, index=index))
+                made.append(PlannedCall(traits.tool, self._text, stage=stages[index], operation=operation.kind, index=index))
             elif whole is not None and index not in inner:
                 formula = sums.written(self._operations, index, _number_text(_value(self._last_result())))
-                made.append(Call(whole.tool, self._text, stage=0, formula=formula, index=index))
+                made.append(PlannedCall(whole.tool, self._text, stage=0, formula=formula, index=index))
         return made
 
-    def _with_results(self, call: Call, values: dict[int, Number], last: str) -> Call:
+    def _with_results(self, call: PlannedCall, values: dict[int, Number], last: str) -> PlannedCall:
         if call.index < 0:
             return replace(call, result=last if call.result else "")
         if call.formula:

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
 
-class Histogram:
+class PrometheusHistogram:
     """bounds: the upper ends of the buckets, ascending; beyond the last there is one more."""
 
     __slots__ = ("_bounds", "_counts", "count", "sum")

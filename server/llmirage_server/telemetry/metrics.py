@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from llmirage_server.cluster.instances.base import InstanceSnapshot
 from llmirage_server.cluster.request import Request
-from llmirage_server.telemetry.histogram import Histogram, one_two_five
+from llmirage_server.telemetry.histogram import PrometheusHistogram, one_two_five
 
 # vllm/v1/metrics/loggers.py (v0.11): the buckets of its histograms.
 _TTFT_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
@@ -57,7 +57,7 @@ class EngineMetrics:
         self.prompt_tokens = 0
         self.generation_tokens = 0
         self.finished = dict.fromkeys(_REASONS, 0)
-        self.histograms = {name: Histogram(bounds) for name, (_, bounds) in _HISTOGRAMS.items()}
+        self.histograms = {name: PrometheusHistogram(bounds) for name, (_, bounds) in _HISTOGRAMS.items()}
 
     def ended(self, request: Request, reason: str) -> None:
         add, produced = self.histograms, request.produced

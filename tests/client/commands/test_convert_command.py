@@ -20,7 +20,7 @@ from llmirage_client.workload.session import WorkloadError
 from llmirage_client.workload.shape import shape
 from llmirage_client.workload.summary import summarise
 from llmirage_shared.prompt_encoder import PromptEncoder
-from llmirage_shared.tokens import load as load_tokenizer
+from llmirage_shared.tokenizer_loader import load as load_tokenizer
 
 TALK = {"session_id": "a", "turns": [{"messages": [{"role": "user", "content": "hi"}]},
                                      {"messages": [{"role": "user", "content": "on"}], "delay": 250}]}  # fmt: skip

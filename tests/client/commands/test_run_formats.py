@@ -19,7 +19,7 @@ from llmirage_client.load.runner import Runner
 from llmirage_client.measure.record import Exchange, RequestError
 from llmirage_client.targets.target import Call
 from llmirage_client.workload.registry import load
-from llmirage_shared.tokens import embedded
+from llmirage_shared.tokenizer_loader import embedded
 
 DATA = Path(__file__).parents[2] / "data" / "evalscope"
 

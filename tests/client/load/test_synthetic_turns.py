@@ -10,7 +10,7 @@ from llmirage_client.load.options import RunOptions
 from llmirage_client.load.synthetic_turns import SyntheticTurns
 from llmirage_client.workload.format_options import skip
 from llmirage_client.workload.session import Session, SyntheticUser, Turn
-from llmirage_shared.tokens import embedded
+from llmirage_shared.tokenizer_loader import embedded
 
 
 def content(options: RunOptions, message: SyntheticUser) -> str:

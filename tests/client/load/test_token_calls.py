@@ -18,7 +18,7 @@ from llmirage_client.workload.session import Session, TokenSpec, Turn, Workload
 from llmirage_shared.chat_template import EmbeddedTemplate
 from llmirage_shared.prompt_encoder import PromptEncoder
 from llmirage_shared.synthetic_text import SyntheticText
-from llmirage_shared.tokens import embedded
+from llmirage_shared.tokenizer_loader import embedded
 
 ENCODER = PromptEncoder(embedded(), EmbeddedTemplate())
 REPLIES = SyntheticText(embedded(), seed=99)

@@ -10,7 +10,7 @@ from workload_files import write
 
 from llmirage_client.workload.registry import load
 from llmirage_shared.prompt_encoder import PromptEncoder
-from llmirage_shared.tokens import load as load_tokenizer
+from llmirage_shared.tokenizer_loader import load as load_tokenizer
 
 ROWS = [
     {"session_id": "a", "timestamp": 10_000, "text_input": "a0"},

@@ -20,7 +20,7 @@ from llmirage_client.workload.registry import load
 from llmirage_client.workload.session import Workload
 from llmirage_client.workload.shape import WorkloadShape, shape
 from llmirage_shared.prompt_encoder import PromptEncoder
-from llmirage_shared.tokens import load as load_tokenizer
+from llmirage_shared.tokenizer_loader import load as load_tokenizer
 
 DATA = Path(__file__).parents[2] / "data" / "evalscope"
 ENCODER = PromptEncoder(*load_tokenizer(None))

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmirage_server.replies.embedding import embed, shortened
-from llmirage_shared.tokens import embedded
+from llmirage_shared.tokenizer_loader import embedded
 
 SMALL = "text-embedding-3-small"
 MODEL = "Qwen/Qwen3-30B-A3B"

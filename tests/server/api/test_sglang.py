@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from llmirage_shared.tokens import embedded
+from llmirage_shared.tokenizer_loader import embedded
 
 
 def generate(api: Any, text: Any = "Once upon a time", body: dict[str, Any] | None = None, **params: Any) -> Any:

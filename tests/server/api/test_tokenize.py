@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from llmirage_shared.tokens import embedded
+from llmirage_shared.tokenizer_loader import embedded
 
 MODEL = "Qwen/Qwen3-30B-A3B"
 TEXT = "Hello there, général Kenobi! 日本"

@@ -13,7 +13,7 @@ from llmirage_server.app import create_app, load_text_tools
 from llmirage_server.commands.serve import serve
 from llmirage_server.config import ALIASES, DEFAULTS, ClusterConfig, ConfigError
 from llmirage_server.config.file import make_config, read_cluster_file
-from llmirage_shared import tokens
+from llmirage_shared import tokenizer_loader
 from llmirage_shared.chat_template import ChatTemplateError
 
 
@@ -201,7 +201,7 @@ def test_a_chat_template_that_takes_no_message_is_refused_at_the_start(monkeypat
         def render(self, messages: Any, tools: Any = None, ending: str = "reply") -> str:
             raise ChatTemplateError("unexpected end of template")
 
-    monkeypatch.setattr(tokens, "load", lambda name: (tokens.embedded(), Broken()))
+    monkeypatch.setattr(tokenizer_loader, "load", lambda name: (tokenizer_loader.embedded(), Broken()))
     with pytest.raises(ConfigError) as refused:
         load_text_tools(ClusterConfig(tokenizer="folder"))
     assert refused.value.problems == ["tokenizer folder: unexpected end of template"]

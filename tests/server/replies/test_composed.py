@@ -22,7 +22,7 @@ from llmirage_server.replies.structured.grammar import GrammarError, text_for
 from llmirage_server.replies.structured.schema import SchemaError
 from llmirage_server.replies.structured.values import value_for
 from llmirage_server.replies.tool_choice import choose_tools
-from llmirage_shared.tokens import embedded
+from llmirage_shared.tokenizer_loader import embedded
 
 PLACE = {"type": "object", "properties": {"location": {"type": "string"}, "unit": {"enum": ["celsius", "fahrenheit"]}},
          "required": ["location"], "additionalProperties": False}  # fmt: skip

@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 from llmirage_server.replies.choose import make_reply_source
 from llmirage_server.replies.compose import ComposedReplies
 from llmirage_server.replies.reply import ReplyRequest, Tool, ToolChoice
-from llmirage_shared.tokens import embedded
+from llmirage_shared.tokenizer_loader import embedded
 
 Calls = list[tuple[str, dict[str, Any]]]
 TEXT, WHOLE, NUMBER, FLAG = {"type": "string"}, {"type": "integer"}, {"type": "number"}, {"type": "boolean"}

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from llmirage_server.telemetry.histogram import Histogram, one_two_five
+from llmirage_server.telemetry.histogram import PrometheusHistogram, one_two_five
 
 MODEL = "Qwen/Qwen3-30B-A3B"
 SAMPLE = re.compile(r'([a-z_:0-9]+)\{((?:[a-z_]+="[^"]*",?)+)\} (\S+)')
@@ -122,7 +122,7 @@ def test_background_responses_count_too(make_api: Callable[..., Any]) -> None:
 
 
 def test_a_histogram_counts_values_up_to_each_bound() -> None:
-    histogram = Histogram((1, 2, 5))
+    histogram = PrometheusHistogram((1, 2, 5))
     for value in (0.5, 1, 1.5, 7):
         histogram.add(value)
     histogram.add(4, times=10)

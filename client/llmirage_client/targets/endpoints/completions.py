@@ -12,7 +12,7 @@ from llmirage_client.targets.endpoints.ask import Ask
 from llmirage_client.targets.endpoints.chat import ChatEndpoint
 from llmirage_client.targets.reply import dicts
 from llmirage_shared.chat_template import ChatTemplate, ChatTemplateError
-from llmirage_shared.tokens import load
+from llmirage_shared.tokenizer_loader import load
 
 _OF_TOOLS = ("tool_choice", "parallel_tool_calls")  # this API has no tools: they are words in the prompt
 

@@ -173,7 +173,8 @@ def _built(
     workers: int,
     notes: list[str],
 ) -> Workload:
-    from llmirage_shared.tokens import TokenizerError, load
+    from llmirage_shared.tokenizer_loader import load
+    from llmirage_shared.tokens import TokenizerError
 
     try:
         cuts = cut_all(trajectories, recipe, load(tokenizer)[0], wanted, offset, workers) if trajectories else []

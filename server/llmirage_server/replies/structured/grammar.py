@@ -77,11 +77,11 @@ _Node = _Text | _Regex | _Name | _Sequence | _Choice | _Repeat
 
 def text_for(definition: str, seed: int) -> str:
     """Return a text that follows the grammar, chosen by `seed`. Raises GrammarError."""
-    rules, start = _Reader(definition).rules()
+    rules, start = _GrammarReader(definition).rules()
     return _Writer(rules, random.Random(seed)).text(start)
 
 
-class _Reader:
+class _GrammarReader:
     """Recursive descent over the tokens of a grammar."""
 
     def __init__(self, definition: str) -> None:

@@ -57,7 +57,7 @@ def matching(pattern: str, rng: random.Random, min_length: int = 0, max_length: 
     tree = sre_parser.parse(expression.pattern)
     longest = max_length if max_length is not None else 1 << 30
     for attempt in range(_TRIES):
-        text = _Writer(rng, attempt, min_length).sequence(tree)
+        text = _PatternWriter(rng, attempt, min_length).sequence(tree)
         if len(text) < min_length and not _anchored_at_end(tree):
             text += "".join(rng.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(min_length - len(text)))
         if min_length <= len(text) <= longest and expression.search(text):
@@ -69,7 +69,7 @@ def _anchored_at_end(tree: Any) -> bool:
     return bool(len(tree)) and tree[-1][0] is sre.AT and tree[-1][1] in (sre.AT_END, sre.AT_END_STRING)
 
 
-class _Writer:
+class _PatternWriter:
     """Walks the parsed pattern. Later attempts repeat less or more often than the first, to meet the length asked for."""
 
     def __init__(self, rng: random.Random, attempt: int, min_length: int) -> None:
@@ -135,7 +135,7 @@ def whole_match(pattern: str, seed: int) -> str:
     rng = random.Random(seed)
     tree = sre_parser.parse(expression.pattern)
     for attempt in range(_TRIES):
-        text = _Writer(rng, attempt, 0).sequence(tree)
+        text = _PatternWriter(rng, attempt, 0).sequence(tree)
         if expression.fullmatch(text):
             return text
     raise PatternError(f"found no string that {pattern!r} matches from end to end")

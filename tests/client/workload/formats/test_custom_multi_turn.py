@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from workload_files import contents, loads_or_is_refused, mutate, problems_of, write
 
 from llmirage_client.workload.registry import detect, load
-from llmirage_shared import tokens
+from llmirage_shared import tokenizer_loader
 from llmirage_shared.prompt_encoder import PromptEncoder
 
 EXAMPLE = Path(__file__).parents[3] / "data" / "evalscope" / "custom_multi_turn.jsonl"
@@ -81,8 +81,8 @@ def test_the_first_user_message_may_have_a_length_to_keep(tmp_path: Path) -> Non
 def test_with_a_tokenizer_lengths_are_tokens_and_count_the_chat_template(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    embedded = tokens.load(None)
-    monkeypatch.setattr(tokens, "load", lambda _: embedded)
+    embedded = tokenizer_loader.load(None)
+    monkeypatch.setattr(tokenizer_loader, "load", lambda _: embedded)
     text = "How warm should a starter be?"
     count = len(PromptEncoder(*embedded).encode_chat([u(text)]))
     assert count > len(embedded[0].encode(text))

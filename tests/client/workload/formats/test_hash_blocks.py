@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from llmirage_client.workload.checking import Checker
 from llmirage_client.workload.hash_blocks import block_content, read_prompt
 from llmirage_shared.synthetic_text import SyntheticText
-from llmirage_shared.tokens import embedded
+from llmirage_shared.tokenizer_loader import embedded
 
 
 def content(ids: list[int], block_tokens: int, tokens: int, key: int = 1) -> npt.NDArray[np.int32]:

@@ -13,7 +13,7 @@ from workload_files import contents, loads_or_is_refused, mutate, problems_of, w
 
 from llmirage_client.workload.registry import detect, load
 from llmirage_shared.synthetic_text import SyntheticText
-from llmirage_shared.tokens import embedded
+from llmirage_shared.tokenizer_loader import embedded
 
 DATA = Path(__file__).parents[3] / "data" / "evalscope"
 TOKENIZER = embedded()
