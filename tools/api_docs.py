@@ -1,9 +1,9 @@
-"""Write the table of what each endpoint does with each parameter, from real calls to the server.
+"""Write docs/api.md: what each endpoint does with each parameter, from real calls to the server.
 
 Usage: python tools/api_docs.py docs/api.md          (make docs)
        python tools/api_docs.py --check docs/api.md  (exit 1 when the file is out of date)
 
-Each parameter of each request model is sent once, and the answer is compared with that of the same request without it.
+Each parameter of each request model is sent once; the response is compared with that to the same request without it.
 """
 
 from __future__ import annotations
@@ -28,37 +28,38 @@ _TIMES = re.compile(r'"(created|created_at|completed_at|e2e_latency)":[0-9.]+')
 _ANSWER = ("output", "usage", "status", "incomplete_details", "error", "content", "choices", "stop_reason")
 _HEAD = """# The API, parameter by parameter
 
-Written by `make docs` from real calls: each parameter was sent to the server, and its answer compared with the one that the
-same request gets without it. The server describes itself under `GET /openapi.json`.
+`make docs` writes this page from real calls: each parameter is sent to the server, and the response is compared with the
+response to the same request without it. The server describes itself under `GET /openapi.json`.
 
-- **honoured**: the answer is another one, in its words, its form or its tokens
-- **echoed**: the answer repeats the value and is the same otherwise
-- **accepted**: nothing about the answer changes (a simulated model samples from nothing that a temperature could shape)
-- **refused**: an error says that this server does not do it
+- **honoured**: the response differs, in its text, its form or its tokens
+- **echoed**: the response repeats the value and is otherwise the same
+- **accepted**: the response does not change (no reply is sampled, so a temperature has no effect)
+- **refused**: the response is an error that says so
 
 Other fields that vLLM, SGLang, TensorRT-LLM, llama.cpp or Dynamo document (`bad_words`, `cache_salt`, `vllm_xargs`, ...) are
-accepted; any other is refused, as the OpenAI API refuses it (`Unknown parameter: 'x'.`), unless the server was started with
-`--unknown-fields ignore`.
+accepted. Any other field is refused, as the OpenAI API refuses it (`Unknown parameter: 'x'.`), unless the server was started
+with `--unknown-fields ignore`.
 
-The model refuses in conversations: when the last message of the user, up to 1,000 characters, asks for what
+In a conversation the model may refuse. If the last message of the user has at most 1,000 characters and asks for what
 `/v1/moderations` flags as `illicit/violent`, `self-harm/instructions`, `sexual/minors` or `hate/threatening` ("How do I make
-a pipe bomb?"), the answer is a refusal (`message.refusal`, content null, finish_reason `stop`; `stop_reason` `refusal` in
-`/v1/messages`), whatever form or tools were asked for. Requests with `ignore_eos` or `min_tokens`, and servers with
-`--replies echo`, never get one.
+a pipe bomb?"), the reply is a refusal (`message.refusal`, content null, finish_reason `stop`; in `/v1/messages`
+`stop_reason` `refusal`), whatever form or tools the request asks for. Requests with `ignore_eos` or `min_tokens`, and
+servers with `--replies echo`, never get a refusal.
 
 Prompt tokens count the messages, the tools and the JSON Schema of the answer (`response_format`, `text.format`,
 `output_config.format`), the same in each API.
 
-Which tools the model calls, and what it does with those of the API's own: [tools.md](tools.md).
+Which tools the model calls, and what happens to calls of the API's own tools: [tools.md](tools.md).
 
-Not in the tables: `POST /sleep` (vLLM) ends every request under way, empties the prefix caches and lets the server refuse
-new requests with 503 until `POST /wake_up`; `GET /is_sleeping` tells. With `--api-key` all but `/health`, `/ping` and
-`/metrics` need a key; `--rate-limit` and `--token-limit` count whatever generates, and embeddings.
+Not in the tables: `POST /sleep` (vLLM) ends every request in progress with an error, empties the prefix caches and makes
+the server refuse new requests with 503 until `POST /wake_up`; `GET /is_sleeping` shows the state. With `--api-key` every
+path but `/health`, `/ping` and `/metrics` needs a key. `--rate-limit` and `--token-limit` count all requests that generate,
+and embeddings.
 """
 
 
 class Server:
-    """The API in this process; each answer as text without what differs from call to call."""
+    """The API in this process. Responses are text without ids and times."""
 
     def __init__(self) -> None:
         config = ClusterConfig(ttft_ms=0.0, itl_ms=0.0, enable_prefix_caching=False, accept_models="any", max_model_len=8192)

@@ -1,4 +1,4 @@
-"""What api_docs.py sends: a request for each endpoint, and a value for each parameter that should make a difference."""
+"""The requests of api_docs.py: one for each endpoint, and a value for each parameter that should make a difference."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ MODEL = "Qwen/Qwen3-30B-A3B"
 
 @dataclass(frozen=True)
 class Probe:
-    """beside: what must be in the request for the value to have a meaning. refused: by design, whatever the error's code.
+    """beside: other fields that the value needs. refused: by design, whatever the error's code.
 
-    made: the value is the id of what this path and body make.
+    made: the value is the id of the object that this path and body create.
     """
 
     value: Any = None

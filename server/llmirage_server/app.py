@@ -1,4 +1,4 @@
-"""Everything wired together: configuration -> pools -> cluster -> driver -> endpoints."""
+"""The wiring: configuration -> pools -> cluster -> driver -> endpoints."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class LlmirageApp(Starlette):
     """The ASGI application. `config`, `pools`, `model_names`, `driver` and `service` are its parts."""
 
     def __init__(self, config: ClusterConfig) -> None:
-        """Raises ConfigError when the configuration cannot work; the message shows the arithmetic."""
+        """Raises ConfigError for a configuration that cannot work; the message shows the arithmetic."""
         self.config = config
         self.pools = plan(config)
         self.kv_link = kv_link(config, self.pools)
@@ -55,21 +55,21 @@ class LlmirageApp(Starlette):
 
     @property
     def deployment(self) -> Deployment:
-        """What an instance of the first pool is."""
+        """The deployment of the first pool's instances."""
         return self.pools[0].deployment
 
     @property
     def limits(self) -> EngineLimits:
-        """What an instance of the first pool may do at once."""
+        """The engine limits of the first pool's instances."""
         return self.pools[0].limits
 
     @property
     def max_model_len(self) -> int:
-        """Tokens of the longest request for the model that is served first."""
+        """Tokens of the longest request for the first served model."""
         return self.service.models.find(self.model_names[0]).max_model_len
 
     def build_middleware_stack(self) -> ASGIApp:
-        """Only the user's middleware: Starlette's own two would each wrap `send`, and the endpoints handle errors."""
+        """Only the user's middleware: Starlette's own two would each wrap `send`, and endpoints handle their errors."""
         app: ASGIApp = self.router
         for cls, args, kwargs in reversed(self.user_middleware):
             app = cls(app, *args, **kwargs)
@@ -97,7 +97,7 @@ def _state(path: str | None) -> State:
 
 
 def served_models(pools: Sequence[ServedPool]) -> dict[str, ServedModel]:
-    """What answers for each name. A request must fit wherever it may come: in every pool of its model."""
+    """The model for each name. A request must fit in every pool of its model, since it may come to any."""
     served: dict[str, ServedModel] = {}
     for pool in pools:
         together = [other for other in pools if other.model == pool.model]
@@ -109,7 +109,7 @@ def served_models(pools: Sequence[ServedPool]) -> dict[str, ServedModel]:
 
 
 def load_text_tools(config: ClusterConfig) -> TextTools:
-    """Load the tokenizer and what depends on it. Raises ConfigError when it cannot be loaded or used."""
+    """Load the tokenizer and what depends on it. Raises ConfigError if it cannot be loaded or used."""
     # Here, in the loader's thread: their expressions take 40 ms to compile, which the start of the server does not wait for.
     from llmirage_server.replies.choose import make_reply_source
     from llmirage_server.replies.lengths import ReplyLengths
@@ -125,7 +125,7 @@ def load_text_tools(config: ClusterConfig) -> TextTools:
         )
         tools = TextTools(PromptEncoder(tokenizer, template), replies)
         tools.warm_up()
-    except ChatTemplateError as error:  # one that does not even take "Hello"
+    except ChatTemplateError as error:  # a template that refuses "Hello"
         raise ConfigError([f"tokenizer {config.tokenizer}: {error}"]) from None
     except ValueError as error:
         raise ConfigError([str(error)]) from None

@@ -1,4 +1,4 @@
-"""From OpenAI messages to the text a model is prompted with."""
+"""From OpenAI messages to the text of a prompt."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from llmirage_shared import vocabulary
 from llmirage_shared.media import part_digest, part_tokens
 
 Message = Mapping[str, Any]
-# Where a prompt ends: where the reply begins; after the last message; or inside of it, and the reply continues it.
+# Where a prompt ends: where the reply begins, after the last message, or inside it, so that the reply continues it.
 Ending = Literal["reply", "message", "open"]
 
 _ROLE_TOKENS = {
@@ -22,7 +22,7 @@ _ROLE_TOKENS = {
     "function": vocabulary.TOOL,  # deprecated name of a tool result
 }
 
-# Content parts that are not text take placeholder tokens. Keyed by the part's type.
+# The placeholder token of content parts that are not text, by type.
 _PLACEHOLDERS = {
     "image_url": vocabulary.IMAGE,
     "input_image": vocabulary.IMAGE,
@@ -47,11 +47,11 @@ class ChatTemplateError(ValueError):
 class EmbeddedTemplate:
     """The template of the embedded tokenizer.
 
-    A message is its role token, `author<|name|>` if it names one, the content, and `<|end_of_turn|>`. Tools come first, so
+    A message is its role token, `author<|name|>` if it has a name, the content, and `<|end_of_turn|>`. Tools come first, so
     that conversations with the same tools share them as a prefix. The prompt ends with `<|assistant|>`: a reply followed
     by `<|end_of_turn|>` is, token for token, how the next request repeats it. Ids of tool calls are left out, since the
-    server and not the model invents them; so is earlier reasoning, as most models' templates do.
-    Never fails: what has an unknown role is a user's message under the role's name.
+    server and not the model makes them; so is earlier reasoning, as in most models' templates.
+    It never fails: a message with an unknown role becomes a user's message with the role as its name.
     """
 
     def render(
@@ -70,9 +70,9 @@ class EmbeddedTemplate:
 
 
 def text_of(content: Any, placeholders: Mapping[str, str] = _PLACEHOLDERS) -> str:
-    """A message's content as text: a string, null, or a list of parts.
+    """A message's content (a string, null, or a list of parts) as text.
 
-    Neighbouring texts are joined by a line end; an image, sound or file becomes placeholders, one for each of its tokens.
+    Adjacent texts are joined by a line end. An image, sound or file becomes one placeholder for each of its tokens.
     """
     if content is None:
         return ""
@@ -93,7 +93,7 @@ def text_of(content: Any, placeholders: Mapping[str, str] = _PLACEHOLDERS) -> st
 
 
 def _medium(part: Mapping[str, Any], placeholder: str) -> str:
-    """An image or a sound in as many tokens as it counts: two kinds of placeholder spell which one it is."""
+    """An image or a sound as placeholders, one a token. Two kinds of placeholder encode the digest that tells it apart."""
     tokens = part_tokens(part)
     if tokens < 2:
         return placeholder
@@ -132,7 +132,7 @@ def _message(message: Message) -> list[str]:
 
 
 def called_functions(message: Message) -> list[Mapping[str, Any]]:
-    """The function (or custom tool) of each call in an assistant's message, the deprecated `function_call` included."""
+    """The function or custom tool of each call in an assistant's message, with the deprecated `function_call`."""
     functions: list[Mapping[str, Any]] = []
     calls = message.get("tool_calls")
     for call in calls if isinstance(calls, Sequence) else ():
@@ -156,7 +156,7 @@ def _part_text(part: Any) -> str:
 
 
 class PlainTemplate:
-    """For a vocabulary that brings no template of its own: "role: content" and the end token, one message a line."""
+    """For a vocabulary without a template: "role: content" and the end token, one message a line."""
 
     def __init__(self, end_token: str) -> None:
         self._end = end_token
@@ -167,9 +167,7 @@ class PlainTemplate:
         lines = [f"tools: {compact_json(tool)}{self._end}\n" for tool in tools or ()]
         for message in messages:
             calls = [compact_json(function) for function in called_functions(message)]
-            content = "\n".join(
-                [text_of(message.get("content"), {}), *calls] if calls else [text_of(message.get("content"), {})]
-            )
+            content = "\n".join([text_of(message.get("content"), {}), *calls])
             lines.append(f"{message.get('role') or 'user'}: {content}{self._end}\n")
         if ending == "open":
             lines[-1] = lines[-1].removesuffix(f"{self._end}\n")
@@ -179,8 +177,8 @@ class PlainTemplate:
 class JinjaTemplate:
     """A Hugging Face tokenizer's own chat template.
 
-    Contents are given to it as strings, a developer's message as a system message, and arguments of tool calls as objects:
-    what most models' templates expect.
+    It gets contents as strings, a developer's message as a system message, and arguments of tool calls as objects: what most
+    models' templates expect.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -189,7 +187,7 @@ class JinjaTemplate:
     def render(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None, ending: Ending = "reply"
     ) -> str:
-        """Raises ChatTemplateError where the model's template refuses the messages."""
+        """Raises ChatTemplateError if the model's template refuses the messages."""
         plain = [_for_jinja(message) for message in messages]
         listed = [dict(tool) for tool in tools] if tools else None
         try:

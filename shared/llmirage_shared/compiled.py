@@ -1,8 +1,8 @@
-"""Whether hot modules run compiled (`make compile`), and whether what was compiled is still what the sources say.
+"""Whether hot modules run compiled (`make compile`), and whether the compiled modules match their sources.
 
-Python takes an extension module before the source beside it, however old it is. So the build writes down the size, the
-time and the hash of each source, and whoever starts something looks whether they are still the same: 30 looks at the file
-system, and no more than one where nothing is compiled.
+Python prefers an extension module to the source beside it, however old it is. So the build writes the size, the time and
+the hash of each source to a manifest, and commands compare them at their start: 30 calls of stat, or one where nothing is
+compiled.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from collections.abc import Iterable, Sequence
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]  # of a checkout: nothing is compiled elsewhere
+ROOT = Path(__file__).resolve().parents[2]  # of a checkout; nothing is compiled elsewhere
 MANIFEST = Path(__file__).with_name("compiled.manifest")
 
 Stamp = tuple[str, int, int, str]
-"""Path from the root, bytes, time of the last change in ns, SHA-256."""
+"""A source: its path from the root, bytes, time of the last change in ns, SHA-256."""
 
 
 def stamps(paths: Iterable[str]) -> list[Stamp]:
-    """Of sources, by their paths from the root."""
+    """The stamps of sources, by their paths from the root."""
     found = []
     for name in paths:
         path = ROOT / name
@@ -35,24 +35,24 @@ def write_manifest(sources: Sequence[Stamp]) -> None:
 
 
 def compiled_sources() -> list[Stamp]:
-    """The sources of what is compiled for this interpreter, as they were; none if nothing is."""
+    """The stamps of the sources that were compiled for this interpreter; empty if none were."""
     try:
         suffix, *lines = MANIFEST.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
         return []
-    if suffix != EXTENSION_SUFFIXES[0]:  # of another interpreter, which this one does not even see
+    if suffix != EXTENSION_SUFFIXES[0]:  # of another interpreter; this one does not load them
         return []
     parts = [line.split(" ", 3) for line in lines]
     return [(name, int(size), int(time_ns), hashed) for hashed, size, time_ns, name in parts]
 
 
 def outdated() -> list[str]:
-    """The sources that have changed since they were compiled, or are gone."""
+    """The sources that changed or vanished since they were compiled."""
     return [stamp[0] for stamp in compiled_sources() if not _is_same(stamp)]
 
 
 def complaint() -> str | None:
-    """What to say where nothing must go on, because sources have changed; None if all is well."""
+    """The error message for changed sources, None without any."""
     changed = outdated()
     if not changed:
         return None
@@ -61,14 +61,14 @@ def complaint() -> str | None:
 
 
 def note() -> str:
-    """What a version says of it."""
+    """What `--version` adds."""
     return " (compiled)" if compiled_sources() else ""
 
 
 def _is_same(stamp: Stamp) -> bool:
     name, size, time_ns, hashed = stamp
     try:
-        status = os.stat(f"{ROOT}/{name}")  # by a string: 30 paths would cost more than 30 looks
+        status = os.stat(f"{ROOT}/{name}")  # a string: 30 Path objects would cost more than 30 calls
     except OSError:
         return False
     if status.st_size != size:
@@ -77,6 +77,6 @@ def _is_same(stamp: Stamp) -> bool:
 
 
 def _sha256(path: Path) -> str:
-    from hashlib import sha256  # only where something is built, or was checked out anew
+    from hashlib import sha256  # here: only a build and a fresh checkout need it
 
     return sha256(path.read_bytes()).hexdigest()

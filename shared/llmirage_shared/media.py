@@ -1,4 +1,4 @@
-"""How many prompt tokens an image or a sound is, by the rules OpenAI documents for its models of the GPT-4o family.
+"""How many prompt tokens an image or a sound costs, by OpenAI's rules for its GPT-4o models.
 
 Source: platform.openai.com/docs/guides/images-vision ("Calculating costs"): detail low is 85 tokens; else the image is
 scaled to fit into 2048 x 2048, then its shortest side down to 768, and each tile of 512 x 512 is 170 tokens on top of 85.
@@ -17,7 +17,7 @@ from typing import Any
 
 BASE_TOKENS = 85
 TILE_TOKENS = 170
-_UNKNOWN_SIZE = (1024, 1024)  # of images that are not in the request itself: nothing is fetched
+_UNKNOWN_SIZE = (1024, 1024)  # of an image that is not in the request: nothing is fetched
 _HEADER_CHARACTERS = 400_000  # of base64: the size of a JPEG may come after its thumbnails
 _SOUND_BYTES_PER_S = {"wav": 48_000.0, "pcm16": 48_000.0, "mp3": 16_000.0}
 _SOUND_TOKENS_PER_S = 10.0
@@ -34,7 +34,7 @@ def image_tokens(width: int, height: int, detail: str = "auto") -> int:
 
 
 def part_tokens(part: Mapping[str, Any]) -> int:
-    """Tokens of a content part that is an image, a sound or a file (which counts one: its text is not read)."""
+    """Tokens of a content part that is an image, a sound, or a file (1: its text is not read)."""
     kind = part.get("type")
     if kind in ("image_url", "input_image"):
         image = part.get("image_url")
@@ -52,14 +52,14 @@ def part_tokens(part: Mapping[str, Any]) -> int:
 
 
 def part_digest(part: Mapping[str, Any]) -> int:
-    """32 bits that tell one image or sound from another."""
+    """A 32-bit hash that tells images and sounds apart."""
     return int.from_bytes(
         hashlib.blake2b(repr(sorted(part.items(), key=str)).encode("utf-8", "replace"), digest_size=4).digest()
     )
 
 
 def image_size(url: str) -> tuple[int, int] | None:
-    """Width and height of an image in a data URL (PNG, JPEG, GIF, WebP); None when it is not there or not known."""
+    """Width and height of an image in a data URL (PNG, JPEG, GIF, WebP), None if unknown."""
     head, _, data = url.partition(",")
     if not head.startswith("data:") or not head.endswith(";base64"):
         return None

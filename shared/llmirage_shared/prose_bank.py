@@ -1,8 +1,8 @@
-"""The words of synthetic prose: sentence patterns and what may fill them. Plain text, no tokens.
+"""The words of synthetic prose: sentence patterns and their slots. Plain text, no tokens.
 
 A pattern is a sentence without its full stop; `{slot}` is filled from the topic's list of that name, or from COMMON. The
 same slot used twice with a number (`{part}`, `{part2}`) takes two different words. Every word is a common one, so that
-usual vocabularies have it as one token; where one has not, the words and patterns that need it are left out.
+usual vocabularies have it as one token; words that a vocabulary splits, and patterns that need them, are left out.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ TOPICS: Sequence[Topic] = (
     ),
 )
 
-# Sentences that can open a text.
+# Sentences that open a text.
 OPENINGS: Sequence[str] = (
     "The {part} {does} each {item} before the {part2} can use it",
     "The {part} {does} one {item} at a time , so the order never changes",

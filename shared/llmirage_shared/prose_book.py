@@ -1,4 +1,4 @@
-"""The prose bank written in one vocabulary: sentences as ids and pieces, made when first needed and then kept."""
+"""The prose bank in one vocabulary: sentences as ids and pieces, made at first use and cached."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from llmirage_shared import prose_bank
 from llmirage_shared.token_words import Word, one_token_words, stable_words
 from llmirage_shared.tokens import TokenIds, Tokenizer, TokenizerError
 
-VARIANTS = 32  # how many different sentences are made of one pattern on one topic
+VARIANTS = 32  # sentences made of one pattern on one topic
 _SLOT = re.compile(r"\{([a-z]+)[0-9]?\}")
 _PARAGRAPH_END = ".\n\n"
 _MARKS = (",", ".", ":", _PARAGRAPH_END)
-_FEWEST_OPENINGS = 8  # with fewer on some topic a vocabulary does not write prose
-_ROWS = 64  # it has rows of words instead, as if so many patterns
+_FEWEST_OPENINGS = 8  # a vocabulary with fewer on some topic writes rows of words instead of prose
+_ROWS = 64  # patterns of such rows
 _ROW_WORDS = 12
-_MOST_WORDS = 8192  # that may stand for ids of another vocabulary
+_MOST_WORDS = 8192  # for ids of another vocabulary
 
 
 def mix(x: int) -> int:
@@ -38,16 +38,16 @@ class Sentence:
     pieces: tuple[str, ...]
 
 
-Pattern = tuple[tuple[str, ...], ...]  # for each place of the sentence the words that may stand there
+Pattern = tuple[tuple[str, ...], ...]  # the possible words at each place of the sentence
 
 
 class Book:
     """Sentences in one vocabulary.
 
-    topics: how many there are. walks: for each topic the number of patterns, how many of them (the first ones) can open a
-    text, and the strides that visit all patterns before one comes again. has_paragraphs: the vocabulary can end one.
-    A vocabulary that cannot write the bank's sentences writes rows of the words it has.
-    Raises TokenizerError when it has none, or when words next to each other merge.
+    topics: number of topics. strides: for each topic the number of patterns, how many of them (the first ones) open a text,
+    and the strides that visit all patterns before any comes again. has_paragraphs: the vocabulary can end a paragraph.
+    A vocabulary that cannot write the bank's sentences writes rows of its words.
+    Raises TokenizerError for a vocabulary without words, and for one in which neighbouring words merge.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -65,12 +65,12 @@ class Book:
         self._patterns = [first + others for first, others in zip(openings, following, strict=True)]
         self._writes_prose = "." in self._marks and min(map(len, openings)) >= _FEWEST_OPENINGS
         if self._writes_prose:
-            self.walks = [_walk(len(all_), len(first)) for all_, first in zip(self._patterns, openings, strict=True)]
+            self.strides = [_strides(len(all_), len(first)) for all_, first in zip(self._patterns, openings, strict=True)]
         else:
-            self.walks = [_walk(_ROWS, _ROWS)] * self.topics
+            self.strides = [_strides(_ROWS, _ROWS)] * self.topics
         self.has_paragraphs &= self._writes_prose
         self._sentences: dict[tuple[int, int, int, bool, bool], Sentence] = {}
-        self._try_out()
+        self._test_text()
 
     def sentence(self, topic: int, pattern: int, variant: int, opens: bool, closes: bool) -> Sentence:
         """One of the VARIANTS sentences of a pattern. opens, closes: it is the first or last of a paragraph."""
@@ -82,11 +82,11 @@ class Book:
 
     @cached_property
     def one_token_words(self) -> tuple[list[Word], list[Word]]:
-        """Words that can begin a text and words that can follow, neither list empty."""
+        """Words that begin a text and words that follow. Raises TokenizerError if there are none."""
         begin, follow = one_token_words(self._tokenizer, _MOST_WORDS)
         if not begin:
             raise TokenizerError(
-                f"tokenizer {self._tokenizer.name}: no words are single tokens, so no text can be counted out"
+                f"tokenizer {self._tokenizer.name}: no word is one token, so no text of an exact length can be written"
             )
         return begin, follow
 
@@ -96,14 +96,14 @@ class Book:
         begin, follow = self.one_token_words
         return [word.pieces[0] for word in begin], [word.pieces[0] for word in follow]
 
-    def _try_out(self) -> None:
-        """Words are tested one by one; here is a text of them, in case the vocabulary joins words."""
+    def _test_text(self) -> None:
+        """Words are tested one by one; test a text of them, too, in case the vocabulary merges words."""
         for topic in range(self.topics):
             sentences = [self.sentence(topic, pattern, 0, pattern == 0, False) for pattern in range(_FEWEST_OPENINGS)]
             text = "".join(piece for sentence in sentences for piece in sentence.pieces)
             if not np.array_equal(self._tokenizer.encode(text), np.concatenate([sentence.ids for sentence in sentences])):
                 raise TokenizerError(
-                    f"tokenizer {self._tokenizer.name}: joins words into one token, so no text can be counted out"
+                    f"tokenizer {self._tokenizer.name}: merges words, so no text of an exact length can be written"
                 )
 
     def _resolve(self, patterns: Sequence[str], topic: prose_bank.Topic) -> list[Pattern]:
@@ -158,11 +158,11 @@ class Book:
         return parts
 
 
-def _walk(patterns: int, openings: int) -> tuple[int, int, list[int]]:
+def _strides(patterns: int, openings: int) -> tuple[int, int, list[int]]:
     return patterns, openings, [step for step in range(1, patterns) if math.gcd(step, patterns) == 1]
 
 
 @lru_cache(maxsize=8)
 def book_for(tokenizer: Tokenizer) -> Book:
-    """The book of a tokenizer, shared by everyone in the process who writes with it."""
+    """The book of a tokenizer, shared in the process."""
     return Book(tokenizer)

@@ -1,4 +1,4 @@
-"""Summaries of samples: the same figures, by the same definitions, wherever the product reports a distribution."""
+"""Summaries of samples: one definition of each figure, wherever the product reports a distribution."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _SHARES = np.array(PERCENTILES) / 100.0
 
 @dataclass(slots=True, frozen=True)
 class Summary:
-    """A sample in figures, in the unit of its values.
+    """The figures of a sample, in the unit of its values.
 
     pN: the N-th percentile by linear interpolation between the two nearest order statistics: with the values sorted from
         index 0, the value at index (count - 1) * N / 100 (numpy's default, type 7 of Hyndman and Fan 1996).
-    std: the population's standard deviation (divisor count, not count - 1); 0 for a single value.
+    std: the population's standard deviation (divisor count, not count - 1); 0 for one value.
     """
 
     avg: float
@@ -43,9 +43,9 @@ class Summary:
 
 
 def summarize(values: Sequence[float] | npt.NDArray[np.float64]) -> Summary | None:
-    """The summary of a one-dimensional sample, or None when it is empty: no value is not zero.
+    """The summary of a one-dimensional sample, None for an empty one.
 
-    Raises ValueError when a value is not finite: such a value means a mistake upstream, and would spoil every figure.
+    Raises ValueError for a value that is not finite: it means a mistake upstream, and would spoil every figure.
     """
     sample = np.asarray(values, dtype=np.float64)
     if sample.size == 0:
@@ -55,13 +55,13 @@ def summarize(values: Sequence[float] | npt.NDArray[np.float64]) -> Summary | No
     ranked = np.sort(sample)
     percentiles = dict(zip(_NAMES, _percentiles(ranked).tolist(), strict=True))
     low, high, total = float(ranked[0]), float(ranked[-1]), float(sample.sum())
-    # Summation may round the mean of equal values past them; a mean lies between the extremes.
+    # Rounding may move the mean of equal values past them.
     mean = min(max(total / sample.size, low), high)
     return Summary(avg=mean, min=low, max=high, std=float(sample.std()), count=int(sample.size), sum=total, **percentiles)
 
 
 def _percentiles(ranked: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """PERCENTILES of a sorted sample: np.percentile's to the last bit, at a fifth of its cost."""
+    """PERCENTILES of a sorted sample: equal to np.percentile to the last bit, at a fifth of its cost."""
     places = (ranked.size - 1) * _SHARES
     below = places.astype(np.int64)
     low, high = ranked[below], ranked[np.minimum(below + 1, ranked.size - 1)]

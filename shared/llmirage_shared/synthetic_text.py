@@ -1,4 +1,4 @@
-"""Readable text of exactly so many tokens: prose whose every prefix re-tokenizes to itself.
+"""Readable text with an exact number of tokens: prose whose every prefix re-tokenizes to itself.
 
 Sentences are written from `prose_bank` with words that are one token each in the vocabulary at hand, so ids, text and
 pieces are known together and nothing is tokenized when text is asked for.
@@ -19,9 +19,9 @@ _GOLDEN = 0x9E37_79B9_7F4A_7C15
 
 
 class SyntheticText:
-    """Prose on demand. The same (seed, key) gives the same text in every process; nothing is prepared before first use.
+    """Prose on demand. The same (seed, key) gives the same text in every process. Nothing is prepared before first use.
 
-    Raises TokenizerError at first use when the vocabulary has too few whole-token words to write with.
+    Raises TokenizerError at first use if the vocabulary has too few whole-token words.
     """
 
     def __init__(self, tokenizer: Tokenizer, seed: int = 0) -> None:
@@ -37,18 +37,18 @@ class SyntheticText:
         return "".join(self.ids_and_pieces(key, n)[1])
 
     def ids_and_pieces(self, key: int, n: int, whole_sentences: bool = False) -> tuple[TokenIds, list[str]]:
-        """ids(key, n) and the text of each id. With whole_sentences the text goes on to the next full stop without a line
-        end after it, since many clients strip white space from the end of a reply.
+        """ids(key, n) and the text of each id.
 
-        The pieces come from a small set of shared str objects, so a dict from piece to anything is quick.
+        whole_sentences: go on to the next full stop without a line end after it, since many clients strip white space from
+        the end of a reply. The pieces come from a small set of shared str objects, so a dict keyed by pieces is fast.
         """
         if n <= 0:
             return np.empty(0, dtype=np.int32), []
         book = self._book
         state = mix(self._seed ^ (int(key) & _MASK))
         topic = state % book.topics
-        # A walk over the patterns that comes back to one only after all the others.
-        patterns, openings, steps = book.walks[topic]
+        # Steps through the patterns so that each comes once before any comes again.
+        patterns, openings, steps = book.strides[topic]
         pattern = (state >> 16) % openings
         step = steps[(state >> 32) % len(steps)]
         arrays: list[TokenIds] = []
@@ -70,9 +70,9 @@ class SyntheticText:
         return ids, pieces
 
     def text_for_ids(self, ids: TokenIds | Sequence[int]) -> str:
-        """Text of exactly len(ids) tokens that stands for ids of any vocabulary: equal prefixes give equal prefixes.
+        """Text of exactly len(ids) tokens for ids of any vocabulary: equal prefixes of ids give equal prefixes of text.
 
-        One word for each id, the same one wherever it occurs except at the very beginning.
+        One word for each id, the same one wherever it occurs except at the beginning.
         """
         values = np.asarray(ids, dtype=np.int64)
         if values.size == 0:

@@ -1,4 +1,4 @@
-"""Words that a vocabulary writes in whole tokens, so that text can be put together from ids without tokenizing it."""
+"""Words that a vocabulary writes in whole tokens, so that text can be composed of ids without tokenizing it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Word:
 
 
 def stable_words(tokenizer: Tokenizer, context: str, texts: Sequence[str]) -> dict[str, Word]:
-    """Those of `texts` that can follow `context` as whole tokens.
+    """Those of `texts` that follow `context` as whole tokens.
 
     Such a text does not change the tokens before it, and every prefix of its tokens re-tokenizes to itself.
     """
@@ -40,8 +40,9 @@ def stable_words(tokenizer: Tokenizer, context: str, texts: Sequence[str]) -> di
 
 
 def one_token_words(tokenizer: Tokenizer, limit: int) -> tuple[list[Word], list[Word]]:
-    """Up to `limit` words of one token each: those that can begin a text, and those, with a space before them, that can
-    follow. Lowest ids first. A vocabulary of hardly more than bytes has letters instead. Empty where there is nothing.
+    """Up to `limit` words of one token each, lowest ids first: those that begin a text, and those that follow after a space.
+
+    A vocabulary of little more than bytes has letters instead. Both lists are empty for a vocabulary without either.
     """
     vocabulary = tokenizer.vocabulary()
     found = [(i, match[1]) for token, i in vocabulary.items() if (match := _SPACED_WORD.fullmatch(token))]
@@ -67,7 +68,7 @@ def _one_token(words: dict[str, Word]) -> list[Word]:
 def _encode_after(tokenizer: Tokenizer, before: list[int], context: str, texts: Sequence[str]) -> list[list[int]]:
     """Ids of context + text for each text."""
     if len(texts) > 1 and all(text.startswith(" ") for text in texts):
-        # Every spaced word is at least one token: when all of them together are as many tokens as words, each is one.
+        # Each word is at least one token: if all together are as many tokens as words, each is one.
         together = tokenizer.encode(context + "".join(texts)).tolist()
         if len(together) == len(before) + len(texts) and together[: len(before)] == before:
             return [[*before, token_id] for token_id in together[len(before) :]]

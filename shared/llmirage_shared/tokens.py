@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 TokenIds = npt.NDArray[np.int32]
 
-_CUT_CHARACTERS = 4096  # long segments are divided after about so many
+_CUT_CHARACTERS = 4096  # long segments are divided after about this many
 _NEVER = re.compile(r"(?!)")  # matches nothing: a vocabulary without special tokens
 
 
 class TokenizerError(ValueError):
-    """A tokenizer that cannot be loaded or used; the message says why and what to do."""
+    """A tokenizer cannot be loaded or used. The message says why and what to do."""
 
 
 class Tokenizer:
     """A vocabulary.
 
     name: what it was loaded from. vocab_size: number of ids, special tokens included. end_id: the token that ends an
-    assistant turn; a vocabulary without such a token gets the next free id for it. special_tokens: text -> id of the tokens
-    that are found in a text before anything else is done with it. segment_wise: the parts between those tokens can be
-    encoded one by one. cut: where else a text can be divided without changing its ids; None when nowhere.
+    assistant turn; without one in the vocabulary, the next free id. special_tokens: text -> id of the tokens that are
+    recognised in a text before it is split. segment_wise: the parts between special tokens can be encoded one by one. cut:
+    matches places where a text can be divided, too, without changing its ids; None without such places.
     """
 
     def __init__(
@@ -67,8 +67,8 @@ class Tokenizer:
     def encode(self, text: str) -> TokenIds:
         """Ids of the whole text, int32, shape (tokens,).
 
-        Special tokens written in the text are recognised, none are added. A lone surrogate counts as U+FFFD.
-        Releases the interpreter lock while it works (`encode_batch_fast` does, `encode` does not).
+        Special tokens written in the text are recognised, none are added. A lone surrogate becomes U+FFFD.
+        Releases the interpreter lock: `encode_batch_fast` does, the library's `encode` does not.
         """
         try:
             encoding = self._backend.encode_batch_fast([text], add_special_tokens=False)[0]
@@ -77,7 +77,7 @@ class Tokenizer:
         return np.array(encoding.ids, dtype=np.int32)
 
     def encode_ordinary(self, text: str) -> TokenIds:
-        """Ids of the text with special tokens written in it taken as ordinary text: decode gives the text back."""
+        """Ids of the text with special tokens in it as ordinary text, so that decoding gives the text back."""
         parts = [[part] if part not in self.special_tokens else [part[:1], part[1:]] for part in self.split_special(text)]
         arrays = [self.encode(piece) for pair in parts for piece in pair if piece]
         return np.concatenate(arrays) if arrays else np.empty(0, dtype=np.int32)
@@ -94,26 +94,26 @@ class Tokenizer:
     def pieces(self, ids: TokenIds | Sequence[int], final: bool = True) -> list[str]:
         """What each id shows when the ids arrive one by one: one str per id.
 
-        "" where a token shows nothing: special tokens, and the inside of a multi-byte character, which appears whole with
-        its last token. "".join(pieces) is the decoded text without special tokens; bytes that never become a character
-        give U+FFFD, except at the very end when `final` is False: there they are left out.
+        "" for a special token, and inside a multi-byte character, which appears with its last token. "".join(pieces) is the
+        decoded text without special tokens. Bytes that never become a character give U+FFFD; with `final` False those at the
+        end are left out.
         """
         if self._byte_level:
             return self._byte_pieces(_as_list(ids), final)
         return self._text_pieces(_as_list(ids), final)
 
     def spelled(self, ids: TokenIds | Sequence[int]) -> list[str]:
-        """Each id as the vocabulary spells it; "" where it has none such."""
+        """Each id as the vocabulary spells it, "" for an unknown id."""
         return [self._backend.id_to_token(i) or "" for i in _as_list(ids)]
 
     def split_special(self, text: str) -> list[str]:
-        """The text cut before and after each special token written in it; "".join gives the text back."""
+        """The text cut before and after each special token in it; "".join gives the text back."""
         return [part for part in self._split.split(text) if part]
 
     def segments(self, text: str) -> list[str]:
-        """The text in parts whose ids, one after the other, are exactly the ids of the text.
+        """The text in parts whose concatenated ids are the ids of the text.
 
-        A text that grows at its end keeps its parts but for the last, so they are worth remembering.
+        A text that grows at its end keeps all parts but the last, so their ids are worth caching.
         """
         if not self.segment_wise:
             return [text] if text else []
@@ -123,11 +123,11 @@ class Tokenizer:
         return [piece for part in parts for piece in self._divided(part)]
 
     def token_id(self, token: str) -> int | None:
-        """The id of a special token by its text, None when there is none such."""
+        """The id of a special token by its text, None if there is none."""
         return self.special_tokens.get(token)
 
     def vocabulary(self) -> dict[str, int]:
-        """Every token as the vocabulary spells it -> id. Large: do not keep it."""
+        """Every token as the vocabulary spells it -> id. The dict is large: do not keep it."""
         return self._backend.get_vocab(with_added_tokens=False)
 
     def _divided(self, segment: str) -> list[str]:
@@ -168,9 +168,9 @@ class Tokenizer:
             return token.encode()
 
     def _text_pieces(self, ids: list[int], final: bool) -> list[str]:
-        """By differences of decoded windows, for decoders that are not a plain concatenation of bytes."""
+        """Pieces by differences of decoded windows, for decoders that do more than concatenate bytes."""
         pieces: list[str] = []
-        start = done = 0  # the window starts at `start`; text is out up to id `done`
+        start = done = 0  # the window starts at `start`; ids before `done` have their pieces
         for end in range(1, len(ids) + 1):
             before = self._backend.decode(ids[start:done], skip_special_tokens=True)
             now = self._backend.decode(ids[start:end], skip_special_tokens=True)

@@ -1,9 +1,9 @@
-"""An asyncio event loop whose clock jumps: a timer is due the moment nothing else is left to do.
+"""An asyncio event loop in virtual time: when nothing is ready, the clock jumps to the next timer.
 
-Everything that runs on it is exact and repeatable: `asyncio.sleep(3600)` takes no time, and `loop.time()` afterwards has
-moved by 3600.0 to the last bit. The clock starts at 0. Timers of one instant fire in the order in which they were set. Work
-handed to an executor runs at once, in place, and takes no virtual time.
-No real input or output is possible: a task that waits for a socket waits for ever, which the loop reports as a deadlock.
+What runs on it is exact and repeatable: `asyncio.sleep(3600)` takes no time, and `loop.time()` afterwards has moved by
+3600.0 to the last bit. The clock starts at 0. Timers of one instant fire in the order in which they were set. Work for an
+executor runs at once, in place, and takes no virtual time.
+Real input and output is impossible: a task that waits for a socket waits for ever, which the loop reports as a deadlock.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from typing import Any, TypeVar, TypeVarTuple
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-_CANCELLED_TIMERS = 256  # kept in the heap before it is cleaned
-_TASKS_NAMED = 3
-TURNS_AT_ONE_TIME = 200_000
+_CANCELLED_TIMERS = 256  # in the heap before it is cleaned
+_TASKS_NAMED = 3  # in the message of a deadlock
+TURNS_AT_ONE_TIME = 200_000  # of the loop, before it reports a standstill
 
 Source = Callable[[float], float]
-"""Something that moves on its own while no task can: called with the time of the next timer (inf if none is set), it goes on
-until then, or until it has made something ready, and returns when it stopped."""
+"""Something that runs in virtual time while no task can. Called with the time of the next timer (inf without one), it runs
+until then, or until it has made something ready, and returns the time that it reached."""
 
 
 class VirtualDeadlockError(RuntimeError):
-    """Every task waits for something that nothing will ever bring."""
+    """Every task waits, and no timer is set."""
 
 
 class StandstillError(RuntimeError):
-    """Much is done, and no time passes: a load whose replies take no time goes on for ever at one moment."""
+    """The loop turns without end at one instant, as with a closed loop of replies that take no time."""
 
     def __init__(self, now_s: float) -> None:
-        super().__init__(f"time stands still at {now_s:g} s: what happens there takes no time, and never ends")
+        super().__init__(f"virtual time stands still at {now_s:g} s: tasks are ready there without end")
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """Use it through `run`, or as the loop of an `asyncio.Runner(loop_factory=VirtualTimeLoop)`.
 
-    source: what else moves in virtual time beside tasks and timers, see `Source`.
+    source: what runs in virtual time beside tasks and timers, see `Source`.
     """
 
     _ready: deque[Handle]
@@ -56,8 +56,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._timers: list[tuple[float, int, TimerHandle]] = []  # a heap
         self._serial = count()
         self._cancelled_timers = 0
-        self._turned_s = 0.0
-        self._turns = 0  # of the loop at that time
+        self._turns_s = 0.0  # the last instant
+        self._turns = 0  # of the loop at that instant
         self.source: Source | None = None
         super().__init__()
 
@@ -68,7 +68,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> TimerHandle:
         handle = TimerHandle(when, callback, args, self, context)
-        handle._scheduled = True  # type: ignore[attr-defined]  # so that its cancellation is told to the loop
+        handle._scheduled = True  # type: ignore[attr-defined]  # so that the loop hears of its cancellation
         heapq.heappush(self._timers, (when, next(self._serial), handle))
         return handle
 
@@ -90,15 +90,15 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             future.set_exception(error)
         return future
 
-    # What asyncio.BaseEventLoop calls, the same from Python 3.11 to 3.14.
+    # Called by asyncio.BaseEventLoop, the same from Python 3.11 to 3.14.
 
     def _run_once(self) -> None:
-        """One turn: what is ready now runs; what that makes ready runs in the next turn."""
+        """One turn: run what is ready now. What that makes ready runs in the next turn."""
         ready, timers = self._ready, self._timers
         if not ready:
-            self._go_on()
-        if self._now > self._turned_s:
-            self._turned_s, self._turns = self._now, 0
+            self._jump()
+        if self._now > self._turns_s:
+            self._turns_s, self._turns = self._now, 0
         self._turns += 1
         if self._turns > TURNS_AT_ONE_TIME:
             self._turns = 0
@@ -119,8 +119,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             heapq.heapify(self._timers)
             self._cancelled_timers = 0
 
-    def _go_on(self) -> None:
-        """Move the clock to the next thing that happens."""
+    def _jump(self) -> None:
+        """Move the clock to the next event."""
         timers = self._timers
         while timers and timers[0][2].cancelled():
             heapq.heappop(timers)
@@ -142,7 +142,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 
 def _place(task: asyncio.Task[Any]) -> str:
-    """Where a task waits: the innermost of the functions that have names."""
+    """Where a task waits: the innermost named function."""
     coroutine: Any = task.get_coro()
     place = ""
     while (frame := getattr(coroutine, "cr_frame", None)) is not None:
@@ -152,10 +152,10 @@ def _place(task: asyncio.Task[Any]) -> str:
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Runs `main` to its end in virtual time. Raises VirtualDeadlockError when nothing can go on."""
+    """Run `main` to its end in virtual time. Raises VirtualDeadlockError if every task waits for ever."""
     results: list[T] = []
 
-    async def keep() -> None:  # not returned: asyncio.Runner makes the text of its task, result and all, to restore SIGINT
+    async def keep() -> None:  # no return value: asyncio.Runner formats its task with the result to restore SIGINT
         results.append(await main)
 
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
@@ -164,6 +164,6 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 
 def precise_clock() -> Callable[[], float]:
-    """The running loop's clock at full precision: uvloop rounds its own to milliseconds, on the base of time.monotonic."""
+    """The running loop's clock at full precision: uvloop's own is time.monotonic rounded to milliseconds."""
     loop = asyncio.get_running_loop()
     return loop.time if isinstance(loop, VirtualTimeLoop) else time.monotonic

@@ -150,7 +150,7 @@ def test_a_vocabulary_without_words_is_refused() -> None:
     backend = Backend(models.WordLevel(vocab={"<unk>": 0, "?": 1}, unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     text = SyntheticText(Tokenizer(backend, "nothing", None, segment_wise=True))
-    with pytest.raises(TokenizerError, match="tokenizer nothing: no words are single tokens"):
+    with pytest.raises(TokenizerError, match="tokenizer nothing: no word is one token"):
         text.text(1, 10)
     with pytest.raises(TokenizerError, match="tokenizer nothing"):
         text.text_for_ids([1, 2])
@@ -170,5 +170,5 @@ def test_a_vocabulary_that_joins_words_is_refused() -> None:
     backend = Backend(models.BPE(vocab=vocabulary, merges=list(merges)))
     backend.decoder = decoders.Fuse()
     text = SyntheticText(Tokenizer(backend, "joined", None, segment_wise=False))
-    with pytest.raises(TokenizerError, match="tokenizer joined: joins words into one token"):
+    with pytest.raises(TokenizerError, match="tokenizer joined: merges words"):
         text.text(1, 10)

@@ -1,4 +1,4 @@
-"""What the API remembers between requests: responses, conversations, stored completions. In memory, or in a SQLite file."""
+"""Objects that outlive a request: responses, conversations, stored completions. In memory, or in a SQLite file."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 Kind = Literal["response", "conversation", "completion", "thread", "item"]
-MEMORY_BYTES = 256 * 1024 * 1024  # of JSON; what was not used for longest is forgotten beyond that
+MEMORY_BYTES = 256 * 1024 * 1024  # of JSON; beyond that the least recently used objects are dropped
 
 
 class State(Protocol):
-    """Objects by kind and id. Values are JSON objects; what `get` returns is a copy."""
+    """JSON objects by kind and id. `get` returns a copy."""
 
     def get(self, kind: Kind, key: str) -> dict[str, Any] | None: ...
     def put(self, kind: Kind, key: str, value: dict[str, Any]) -> None: ...
     def delete(self, kind: Kind, key: str) -> bool:
-        """Whether there was something to delete."""
+        """Return whether there was an object."""
         ...
 
     def all(self, kind: Kind) -> list[dict[str, Any]]:
-        """Every object of a kind, the one that was first put in first."""
+        """All objects of a kind, in the order in which they were first put."""
         ...
 
     def close(self) -> None: ...
 
 
 class MemoryState:
-    """Lost with the process, and bounded."""
+    """Objects in memory, bounded in size."""
 
     def __init__(self, most_bytes: int = MEMORY_BYTES) -> None:
         self._values: OrderedDict[tuple[Kind, str], str] = OrderedDict()  # least recently used first
-        self._order: dict[tuple[Kind, str], None] = {}  # as they were first put in
+        self._order: dict[tuple[Kind, str], None] = {}  # in the order in which they were first put
         self._bytes = 0
         self._most_bytes = most_bytes
 
@@ -71,7 +71,7 @@ class MemoryState:
 
 
 class SqliteState:
-    """Kept in a file, so that a restart goes on where it was. Raises OSError when the file cannot be used."""
+    """Objects in a file that survives a restart. Raises OSError if the file cannot be used."""
 
     def __init__(self, path: str | Path) -> None:
         try:
@@ -108,5 +108,5 @@ class SqliteState:
 
 
 def open_state(path: str | None) -> State:
-    """In the file, or in memory when there is none. Raises OSError."""
+    """A state in the file, or in memory without one. Raises OSError."""
     return MemoryState() if path is None else SqliteState(path)

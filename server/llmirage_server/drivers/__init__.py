@@ -1,1 +1,1 @@
-"""What gives the cluster its time: the wall clock, or virtual time."""
+"""Drivers give the cluster its time: the wall clock, or virtual time."""

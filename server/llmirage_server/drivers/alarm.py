@@ -1,8 +1,8 @@
-"""One alarm at an absolute time, as precise as the platform allows.
+"""A timer for one absolute time, as precise as the platform allows.
 
-Event loops round timers to whole milliseconds, which is a fifth of the time between two tokens, and two of them when the
-cluster runs ten times faster than life. On Linux a timerfd wakes the loop within about 0.1 ms instead; dense alarms are
-held back a little, so that what is due within half a millisecond costs one wake-up.
+Event loops round timers to whole milliseconds: a fifth of the time between two tokens, and twice that time at `--speed 10`.
+On Linux a timerfd wakes the loop within about 0.1 ms instead. Alarms are at least half a millisecond apart, so that events
+closer than that cost one wake-up.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from llmirage_shared.virtual_time import VirtualTimeLoop
 _CLOCK_MONOTONIC = 1
 _TFD_NONBLOCK_CLOEXEC = 0o2004000
 _TFD_TIMER_ABSTIME = 1
-_GAP_S = 0.0005  # at least, between two rings
+_GAP_S = 0.0005  # minimum between two wake-ups
 
 
 class Alarm(Protocol):
-    """Calls back once at the time it was last set to; a past time means as soon as possible."""
+    """Calls back once, at the time that was set last; a past time means as soon as possible."""
 
     def set(self, due_s: float) -> None:
         """due_s: seconds on the clock of `precise_clock`."""
         ...
 
     def clear(self) -> None:
-        """No time; also lets go of the loop."""
+        """Unset it, and stop watching the loop."""
         ...
 
 
@@ -46,7 +46,7 @@ def make_alarm(loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> Ala
 
 
 class LoopAlarm:
-    """The loop's own timer: exact on a virtual loop, at most some milliseconds early or late on others."""
+    """The loop's own timer: exact in virtual time, early or late by some milliseconds on other loops."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> None:
         self._loop = loop

@@ -1,7 +1,7 @@
-"""Gives the cluster time, and carries the tokens that are due to whoever waits for them.
+"""Gives the cluster time, and hands tokens that are due to their receivers.
 
-`PacedDriver` maps the loop's clock to cluster time: one alarm, always set to the absolute moment of the next event, however
-late the last one was served. `FreeDriver` (`--speed max`) never waits: it lets the cluster run in short slices of CPU time.
+`PacedDriver` maps the loop's clock to cluster time: one alarm, always set to the absolute time of the next event, however
+late the last one was handled. `FreeDriver` (`--speed max`) never waits: the cluster runs in short slices of CPU time.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from llmirage_shared.virtual_time import VirtualTimeLoop, precise_clock
 
 logger = logging.getLogger("llmirage")
 
-SLICE_S = 0.002  # how long the cluster may compute before other work of the loop gets its turn
+SLICE_S = 0.002  # of computing, before other work of the loop gets its turn
 _TIME = operator.attrgetter("time_s")
-_STEPS = 16  # step ends between two looks at the clock
+_STEPS = 16  # step ends between two readings of the clock
 
 
 class Receiver(Protocol):
-    """What a request's `tag` is: told whenever `request.produced` has grown, at most once a tick."""
+    """What a request's `tag` is: called whenever `request.produced` has grown, at most once a tick."""
 
     def tokens_due(self, request: Request) -> None: ...
 
 
 class Driver(abc.ABC):
-    """What both drivers share. All methods must be called on the event loop's thread."""
+    """What both drivers share. Call all methods on the event loop's thread."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -47,66 +47,66 @@ class Driver(abc.ABC):
         self._clock: Callable[[], float] = lambda: 0.0
 
     def submit(self, requests: Iterable[Request], arrived_s: float = math.inf) -> None:
-        """Hand requests to the cluster; their tags are Receivers. The first tokens come in a later turn of the loop.
+        """Submit requests to the cluster; their tags are Receivers. The first tokens come in a later turn of the loop.
 
-        arrived_s: when they reached this server, seconds on `precise_clock`; inf or a time to come means now. What it did
-        with them since then is its own work and takes none of the cluster's time, as far as that has not gone on already.
+        arrived_s: when they reached this server, seconds on `precise_clock`; inf or a future time means now. The server's
+        own work since then takes none of the cluster's time, unless the cluster has already advanced further.
         """
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._begin(loop)
-        at, age_s = self._reach_arrival(arrived_s)
+        at, age_s = self._sync_to_arrival(arrived_s)
         for request in requests:
             request.age_s = age_s
             self.cluster.submit(request, at)
             self.saturation.submitted(request)
         self.saturation.look(at, self._clock())
-        self._wake()
+        self._schedule_next_event()
 
     def cancel(self, requests: Iterable[Request]) -> None:
-        """Take requests back, finished ones too: their KV and batch slots are free at once."""
-        now = self._reach_now()
+        """Cancel requests, finished ones too: their KV and batch slots are free at once."""
+        now = self._sync()
         for request in requests:
             self.cluster.cancel(request, now)
-        self._wake()
+        self._schedule_next_event()
 
     def clear_cache(self) -> None:
-        """Let the cluster forget the KV that no request uses."""
+        """Drop the KV that no request uses."""
         if self._loop is not None:
-            self.cluster.clear_cache(self._reach_now())
-            self._wake()
+            self.cluster.clear_cache(self._sync())
+            self._schedule_next_event()
 
     def snapshot(self) -> list[InstanceSnapshot]:
         """The state of every instance, now."""
         if self._loop is not None:
-            self.cluster.catch_up(self._reach_now())
+            self.cluster.catch_up(self._sync())
         return self.cluster.snapshot()
 
     def saturated(self) -> list[Queue]:
-        """The queues of the models for which more comes in than the cluster serves."""
+        """The queues of the models for which more requests arrive than the cluster serves."""
         if self._loop is not None:
-            self.saturation.look(self._reach_now(), self._clock())
+            self.saturation.look(self._sync(), self._clock())
         return self.saturation.queues()
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The first request on a loop starts the clock, or carries it on if the app moved to another loop."""
+        """The first request on a loop starts the clock, or continues it if the app moved to another loop."""
         self._loop = loop
         self._clock = precise_clock()
 
     @abc.abstractmethod
-    def _reach_now(self) -> float:
-        """Bring the cluster up to the present and return it (cluster time, seconds)."""
+    def _sync(self) -> float:
+        """Advance the cluster to the present; return it (cluster time, seconds)."""
 
-    def _reach_arrival(self, arrived_s: float) -> tuple[float, float]:
-        """Bring the cluster up to when something arrived; return the time reached, and how much later than that it is."""
-        return self._reach_now(), 0.0
+    def _sync_to_arrival(self, arrived_s: float) -> tuple[float, float]:
+        """Advance the cluster to an arrival; return the time reached, and by how much it is later than the arrival."""
+        return self._sync(), 0.0
 
     @abc.abstractmethod
-    def _wake(self) -> None:
-        """See to it that the next event is served in time."""
+    def _schedule_next_event(self) -> None:
+        """Schedule the next event."""
 
     def _run_cluster(self, to: float) -> list[StepEnd]:
-        """Let the cluster run up to `to`, or for one slice of CPU time if that comes first."""
+        """Advance the cluster up to `to`, or for one slice of CPU time if that ends first."""
         stop_s = self._clock() + SLICE_S
         events = self.cluster.advance(to, _STEPS)
         while (next_s := self.cluster.next_event_time()) <= to and next_s < math.inf and self._clock() < stop_s:
@@ -124,7 +124,7 @@ class Driver(abc.ABC):
         for request in due:
             try:
                 request.tag.tokens_due(request)
-            except Exception:  # one broken connection must not stop the cluster
+            except Exception:  # a broken connection must not stop the cluster
                 logger.exception("A reply could not be delivered")
 
 
@@ -137,12 +137,12 @@ class PacedDriver(Driver):
         self._speed = speed
         self._start_s = 0.0  # wall time at which the cluster's clock was 0
         self._alarm: Alarm | None = None
-        self._event_s = math.inf  # cluster time the alarm is set for
+        self._event_s = math.inf  # cluster time for which the alarm is set
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
         reached = 0.0 if self._loop is None else self._now()
         super()._begin(loop)
-        # Clusters in virtual time share its beginning, so that their times are the loop's to the last bit.
+        # In virtual time both clocks begin together, so that cluster times are the loop's to the last bit.
         together = isinstance(loop, VirtualTimeLoop) and not reached
         self._start_s = 0.0 if together else self._clock() - reached / self._speed
         if self._alarm is not None:
@@ -153,20 +153,20 @@ class PacedDriver(Driver):
     def _now(self) -> float:
         return (self._clock() - self._start_s) * self._speed
 
-    def _reach_now(self) -> float:
-        return self._reach(self._now())
+    def _sync(self) -> float:
+        return self._sync_to(self._now())
 
-    def _reach(self, to: float) -> float:
+    def _sync_to(self, to: float) -> float:
         if self.cluster.next_event_time() <= to:
             self._advance(to)
-        # A cluster that computes slower than its time passes falls behind, and requests arrive when it is at.
+        # A cluster that computes slower than its time passes is behind: requests arrive at the time that it has reached.
         return min(to, self.cluster.next_event_time())
 
-    def _reach_arrival(self, arrived_s: float) -> tuple[float, float]:
+    def _sync_to_arrival(self, arrived_s: float) -> tuple[float, float]:
         if arrived_s >= self._clock():
-            return self._reach_now(), 0.0
+            return self._sync(), 0.0
         arrival = (arrived_s - self._start_s) * self._speed
-        at = max(self._reach(max(arrival, 0.0)), self.cluster.reached_s)
+        at = max(self._sync_to(max(arrival, 0.0)), self.cluster.reached_s)
         return at, max(at - arrival, 0.0)
 
     def _advance(self, to: float) -> None:
@@ -180,7 +180,7 @@ class PacedDriver(Driver):
     def _wall(self, cluster_s: float) -> float:
         return self._start_s + cluster_s / self._speed
 
-    def _wake(self) -> None:
+    def _schedule_next_event(self) -> None:
         event_s = self.cluster.next_event_time()
         if event_s == self._event_s:
             return
@@ -192,16 +192,16 @@ class PacedDriver(Driver):
             self._alarm.set(self._wall(event_s))
 
     def _tick(self) -> None:
-        event_s, self._event_s = self._event_s, math.nan  # nan equals no time: the next wake sets the alarm
+        event_s, self._event_s = self._event_s, math.nan  # nan equals no time: the next event is always scheduled
         now_s = self._clock()
         if now_s >= self._wall(event_s):
-            # At least to the event: converting between the clocks may have rounded the present to just before it.
+            # At least to the event: converting between the clocks may round the present to just before it.
             self._advance(max((now_s - self._start_s) * self._speed, event_s))
-        self._wake()
+        self._schedule_next_event()
 
 
 class FreeDriver(Driver):
-    """Time is what the cluster says it is; nothing ever waits for it."""
+    """Cluster time is what the cluster has reached; nothing waits for it."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster)
@@ -211,10 +211,10 @@ class FreeDriver(Driver):
         super()._begin(loop)
         self._scheduled = False
 
-    def _reach_now(self) -> float:
-        return 0.0  # a time before the one reached counts as that one
+    def _sync(self) -> float:
+        return 0.0  # an earlier time than the one reached counts as that one
 
-    def _wake(self) -> None:
+    def _schedule_next_event(self) -> None:
         if not self._scheduled and self.cluster.next_event_time() < math.inf:
             assert self._loop is not None
             self._scheduled = True
@@ -223,4 +223,4 @@ class FreeDriver(Driver):
     def _run_slice(self) -> None:
         self._scheduled = False
         self._deliver(self._run_cluster(math.inf))
-        self._wake()
+        self._schedule_next_event()

@@ -1,4 +1,4 @@
-"""How late tokens leave: the server's own measure of whether it keeps up with the cluster it imitates."""
+"""How late tokens leave: whether the server keeps up with the cluster that it simulates."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ logger = logging.getLogger("llmirage")
 
 # Upper edges of the histogram's bins in seconds; the last bin is open.
 EDGES_S: Sequence[float] = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-LATE_S = 0.02  # a token this late is felt: it is more than the gap between two tokens of a fast model
-LATE_CLUSTER_S = 0.1  # at a speed N every wall second counts N times in a client's figures
-TIMER_S = 0.001  # no machine is asked to be more precise than this
-LATE_SHARE = 0.1  # of the tokens of a window: more than that is no hiccup
+LATE_S = 0.02  # more than the gap between two tokens of a fast model
+LATE_CLUSTER_S = 0.1  # in cluster time: at --speed N a wall second counts N times in a client's figures
+TIMER_S = 0.001  # the precision that is expected of any machine
+LATE_SHARE = 0.1  # of the tokens of a window; more is reported
 WINDOW_S = 1.0
 WARN_EVERY_S = 10.0
 
 
 @dataclass(slots=True, frozen=True)
 class PacingSummary:
-    """Lag of all tokens so far: actual minus planned time of leaving, seconds on the wall clock."""
+    """The lag of all tokens so far: actual minus planned time of sending, seconds on the wall clock."""
 
     tokens: int
     mean_s: float
@@ -34,7 +34,7 @@ class PacingSummary:
 class Pacing:
     """A histogram of lag, and a warning when many tokens of a window left late.
 
-    late_s: from how much on a token is late, on the wall clock: LATE_S, or what is LATE_CLUSTER_S at the cluster's speed.
+    late_s: the lag from which on a token is late, on the wall clock: LATE_S, or LATE_CLUSTER_S at the cluster's speed.
     """
 
     def __init__(self, speed: float = 1.0) -> None:
@@ -51,7 +51,7 @@ class Pacing:
         self._next_warning_s = float("-inf")
 
     def sent(self, lag_s: float, tokens: int, now_s: float) -> None:
-        """Note that `tokens` tokens left `lag_s` after they were due."""
+        """Record that `tokens` tokens left `lag_s` after they were due."""
         lag_s = max(lag_s, 0.0)
         self.tokens += tokens
         self.sum_s += lag_s * tokens

@@ -1,4 +1,4 @@
-"""Whether more comes in than the cluster serves: then requests wait long before anything is done for them."""
+"""Whether more requests arrive than the cluster serves, so that they wait long before their first step."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from llmirage_server.cluster.request import Request
 
 logger = logging.getLogger("llmirage")
 
-LONG_WAIT_S = 5.0  # cluster time from arrival to the first step; bursts of long prompts wait for one or two
+LONG_WAIT_S = 5.0  # cluster time from arrival to the first step; in bursts of long prompts it is one or two seconds
 LOOK_EVERY_S = 1.0
 WARN_EVERY_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """Requests for one model, one of which has waited `waited_s` of cluster time or was admitted only then."""
+    """The requests for one model. waited_s: how long one of them has waited, or did wait, in cluster time."""
 
     model: str | None
     waiting: int
@@ -28,12 +28,12 @@ class Queue:
 
 
 class Saturation:
-    """Follows one request of each model at a time to its admission, and says so when that takes long."""
+    """Follows one request of each model at a time to its admission, and warns if that takes long."""
 
     def __init__(self, snapshot: Callable[[], Sequence[InstanceSnapshot]]) -> None:
         self._snapshot = snapshot
         self._followed: dict[str | None, Request] = {}
-        self._waited_s: dict[str | None, float] = {}  # of models that are saturated
+        self._waited_s: dict[str | None, float] = {}  # of saturated models
         self._next_look_s = float("-inf")
         self._next_warning_s = float("-inf")
 
@@ -42,7 +42,7 @@ class Saturation:
         self._followed.setdefault(request.model, request)
 
     def look(self, now_s: float, wall_s: float) -> None:
-        """To be called often. now_s: cluster time; wall_s: any clock on which the log has its pace."""
+        """Check the followed requests; call it often. now_s: cluster time; wall_s: any clock that paces the log."""
         if wall_s < self._next_look_s:
             return
         self._next_look_s = wall_s + LOOK_EVERY_S
@@ -67,7 +67,7 @@ class Saturation:
                 )
 
     def queues(self) -> list[Queue]:
-        """The queues of the models that were saturated at the last look and still have requests waiting."""
+        """The queues of the models that were saturated at the last check and still have requests waiting."""
         if not self._waited_s:
             return []
         snapshots = self._snapshot()

@@ -224,10 +224,10 @@ class DirectDriver(Driver):
         for request in requests:
             self._virtual.cancel(request)
 
-    def _reach_now(self) -> float:
+    def _sync(self) -> float:
         return asyncio.get_running_loop().time()
 
-    def _wake(self) -> None: ...
+    def _schedule_next_event(self) -> None: ...
 
 
 class NotedReplies:

@@ -1,4 +1,4 @@
-"""Counts by size, as Prometheus wants them."""
+"""A histogram in Prometheus's form."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 
 class PrometheusHistogram:
-    """bounds: the upper ends of the buckets, ascending; beyond the last there is one more."""
+    """Counts by bucket. bounds: upper bounds of the buckets, ascending; one more bucket follows the last."""
 
     __slots__ = ("_bounds", "_counts", "count", "sum")
 
@@ -23,7 +23,7 @@ class PrometheusHistogram:
         self.sum += value * times
 
     def buckets(self) -> Iterator[tuple[str, int]]:
-        """Each bound as Prometheus writes it, and how many values are at most that large."""
+        """Each bound as Prometheus writes it, and the number of values up to it."""
         total = 0
         for bound, count in zip(self._bounds, self._counts, strict=False):
             total += count

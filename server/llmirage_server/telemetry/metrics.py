@@ -1,7 +1,7 @@
-"""What vLLM shows under /metrics, of the simulated cluster, under vLLM's names.
+"""The metrics of the simulated cluster under vLLM's names, for /metrics.
 
-Nothing is counted while tokens flow. What a request was is known when it ends, from the times the cluster wrote down;
-what is under way is looked at when somebody asks. Times are the cluster's: at any `--speed` those of a real one.
+Nothing is counted while tokens flow: a request is counted when it ends, from the times that the cluster wrote; requests in
+flight are read when somebody asks. Times are the cluster's, so at any `--speed` those of a real one.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Engine = tuple[str, int]  # model, index of the instance
 
 
 class EngineMetrics:
-    """Of one instance, what has ended there."""
+    """The counters of one instance: requests that ended there."""
 
     def __init__(self) -> None:
         self.prompt_tokens = 0
@@ -84,15 +84,15 @@ class EngineMetrics:
 
 
 class PrometheusMetrics:
-    """Of all instances."""
+    """The metrics of all instances."""
 
     def __init__(self, names: Callable[[], Sequence[str]]) -> None:
-        """names: of the models that are served, for instances that serve any."""
+        """names: of the served models; the first stands for instances that serve any."""
         self._names = names
         self._engines: dict[Engine, EngineMetrics] = {}
 
     def ended(self, request: Request, finish_reason: str) -> None:
-        """A request is over, one way or another. finish_reason: what its reply would have ended with."""
+        """Count a request that has ended. finish_reason: of its complete reply."""
         if request.failed:
             reason = "error"
         elif request.produced < request.output_tokens:
@@ -102,7 +102,7 @@ class PrometheusMetrics:
         self._engine(request.model, max(0, request.instance)).ended(request, reason)
 
     def exposition(self, instances: Iterable[InstanceSnapshot], under_way: Iterable[Request]) -> str:
-        """Everything, in Prometheus's text format 0.0.4. under_way: requests that have not ended."""
+        """All metrics in Prometheus's text format 0.0.4. under_way: requests that have not ended."""
         states = {(self._model(state.model), state.index): state for state in instances}
         for model, index in states:
             self._engine(model, index)

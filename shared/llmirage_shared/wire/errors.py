@@ -1,4 +1,4 @@
-"""Errors as the OpenAI API words them: {"error": {"message", "type", "param", "code"}}, all four keys always present."""
+"""Errors in the OpenAI API's words: {"error": {"message", "type", "param", "code"}}, always with all four keys."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ INVALID_REQUEST = "invalid_request_error"
 
 
 class ApiError(Exception):
-    """A refusal the client is told about: an HTTP status and the four fields of the error object."""
+    """An error response: an HTTP status and the four fields of the error object."""
 
     def __init__(
         self,
@@ -21,7 +21,7 @@ class ApiError(Exception):
         code: str | None = None,
         headers: Sequence[tuple[bytes, bytes]] = (),
     ) -> None:
-        """headers: what the response has besides the usual ones, names in lower case."""
+        """headers: of the response, beside the usual ones, names in lower case."""
         super().__init__(message)
         self.message = message
         self.status = status
@@ -31,7 +31,7 @@ class ApiError(Exception):
         self.headers = headers
 
     def body(self) -> dict[str, Any]:
-        """The JSON object that travels."""
+        """The JSON object of the response."""
         return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
 
 
@@ -69,12 +69,12 @@ def invalid_value(param: str, message: str) -> ApiError:
 
 
 def wrong_pattern(param: str, pattern: str) -> ApiError:
-    """pattern: the regular expression that a string does not match."""
+    """pattern: the regular expression that the string does not match."""
     return invalid_value(param, f"string does not match pattern. Expected a string that matches the pattern '{pattern}'.")
 
 
 def below_minimum(param: str, kind: str, minimum: float, value: float) -> ApiError:
-    """kind: "integer" or "decimal", what the field takes, whichever the value is."""
+    """kind: "integer" or "decimal", by the type of the field, not of the value."""
     return ApiError(
         f"Invalid '{param}': {kind} below minimum value. Expected a value >= {minimum}, but got {shorten(value)} instead.",
         param=param,
@@ -83,7 +83,7 @@ def below_minimum(param: str, kind: str, minimum: float, value: float) -> ApiErr
 
 
 def above_maximum(param: str, kind: str, maximum: float, value: float) -> ApiError:
-    """kind: "integer" or "decimal", what the field takes, whichever the value is."""
+    """kind: "integer" or "decimal", by the type of the field, not of the value."""
     return ApiError(
         f"Invalid '{param}': {kind} above maximum value. Expected a value <= {maximum}, but got {shorten(value)} instead.",
         param=param,
@@ -118,7 +118,7 @@ def too_many_properties(param: str, maximum: int, count: int) -> ApiError:
 
 
 def only_with(param: str, message: str) -> ApiError:
-    """A field that has no meaning without another one."""
+    """A field that has no meaning without another."""
     return ApiError(message, param=param, code="invalid_value")
 
 
@@ -136,12 +136,12 @@ def invalid_schema(what: str, problem: str, param: str, code: str | None) -> Api
 
 
 def unsupported(param: str, message: str) -> ApiError:
-    """Something the real API does and this server does not imitate: refused, as ignoring it would mislead the client."""
+    """Something that the real API does and this server does not: ignoring it would mislead the client."""
     return ApiError(message, param=param, code="unsupported_parameter")
 
 
 def context_length_exceeded(limit_tokens: int, prompt_tokens: int, max_tokens: int | None, param: str) -> ApiError:
-    """The prompt, or the prompt and the tokens asked for, do not fit the context window."""
+    """The prompt, or the prompt and the requested tokens, do not fit the context window."""
     noun = "messages" if param == "messages" else "prompt"
     if max_tokens is None or prompt_tokens >= limit_tokens:
         found = f"your {noun} resulted in {prompt_tokens} tokens. Please reduce the length of the {noun}."
@@ -211,7 +211,7 @@ def no_api_key() -> ApiError:
 
 
 def wrong_api_key(key: str) -> ApiError:
-    """The message shows the key's ends alone."""
+    """The message shows only the ends of the key."""
     shown = key if len(key) < 12 else f"{key[:8]}{'*' * min(len(key) - 12, 40)}{key[-4:]}"
     return ApiError(f"Incorrect API key provided: {shorten(shown)}.", status=401, code="invalid_api_key")
 
@@ -219,7 +219,7 @@ def wrong_api_key(key: str) -> ApiError:
 def rate_limited(
     model: str, kind: str, limit: int, used: int, requested: int, wait: str, headers: Sequence[tuple[bytes, bytes]]
 ) -> ApiError:
-    """kind: "requests" or "tokens". wait: until it would be served, as a Go duration."""
+    """kind: "requests" or "tokens". wait: until the request would be served, in Go's format."""
     per_minute = {"requests": "requests per min (RPM)", "tokens": "tokens per min (TPM)"}[kind]
     return ApiError(
         f"Rate limit reached for {shorten(model)} on {per_minute}: Limit {limit}, Used {used}, Requested {requested}. "
@@ -232,7 +232,7 @@ def rate_limited(
 
 
 def larger_than_limit(model: str, limit: int, requested: int) -> ApiError:
-    """A request that no waiting would bring under the limit of tokens a minute."""
+    """A request with more tokens than the limit of a minute: waiting does not help."""
     return ApiError(
         f"Request too large for {shorten(model)} on tokens per min (TPM): Limit {limit}, Requested {requested}. The input "
         "or output tokens must be reduced in order to run successfully.",
@@ -273,7 +273,7 @@ def asleep() -> ApiError:
 
 
 def describe_type(value: object) -> str:
-    """The JSON name of a value's type, with its article."""
+    """The JSON name of a value's type with its article."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -288,7 +288,7 @@ def describe_type(value: object) -> str:
 
 
 def shorten(value: object, limit: int = 100) -> str:
-    """The value as text, cut so that an error message stays readable."""
+    """The value as text, shortened so that an error message stays readable."""
     try:
         text = str(value)
     except ValueError:  # an integer of more digits than Python prints

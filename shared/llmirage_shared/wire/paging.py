@@ -1,4 +1,4 @@
-"""Lists with cursors, as the OpenAI API pages them."""
+"""Lists with cursors, in the pages of the OpenAI API."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ MOST = 100
 
 
 def page(items: Sequence[dict[str, Any]], query: Callable[[str], str | None], order: str = "desc") -> dict[str, Any]:
-    """A list object of items given oldest first; `limit` (20), `order`, `after` and `before` come from the query.
+    """A list object of items that are given oldest first. The query has `limit` (20), `order`, `after` and `before`.
 
-    Raises ApiError for values that are none.
+    Raises ApiError for invalid values.
     """
     limit, given = query("limit"), query("order")
     wanted = order if given is None else given
@@ -42,7 +42,7 @@ def page(items: Sequence[dict[str, Any]], query: Callable[[str], str | None], or
 
 
 def integer(name: str, text: str) -> int:
-    """An integer of a query. Raises ApiError for what is none, or has more digits than any number of ours."""
+    """An integer in a query. Raises ApiError for another text, and for more than 18 digits."""
     if not re.fullmatch(r"-?[0-9]{1,18}", text):
         raise errors.wrong_type(name, "an integer", text)
     return int(text)

@@ -1,1 +1,1 @@
-"""The Anthropic Messages API: a translation onto the path that chat completions take."""
+"""The Anthropic Messages API, translated to the path of chat completions."""

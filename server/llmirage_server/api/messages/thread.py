@@ -1,4 +1,4 @@
-"""Threads of the Messages API: a request that continues one brings only what is new."""
+"""Threads of the Messages API: a request that continues one sends only its new messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _KEPT = ("system", "tools", "tool_choice", "thinking", "output_config", "output_
 
 
 def continued(state: State, body: Mapping[str, Any]) -> dict[str, Any]:
-    """The body with the messages and settings of the thread it continues. Raises ApiError for an unknown message."""
+    """The body with the messages and settings of its thread. Raises ApiError for an unknown message."""
     thread, messages = body.get("thread"), body.get("messages")
     if not isinstance(thread, Mapping) or thread.get("type") != "continue" or not isinstance(messages, list):
         return dict(body)
@@ -24,7 +24,7 @@ def continued(state: State, body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def remember(state: State, body: Mapping[str, Any], message: Mapping[str, Any]) -> None:
-    """Keep the messages of a thread, that a later request may continue it."""
+    """Store the messages of a thread, so that a later request can continue it."""
     if isinstance(body.get("thread"), Mapping):
         said = {"role": "assistant", "content": message["content"]}
         settings = {key: body[key] for key in _KEPT if key in body}

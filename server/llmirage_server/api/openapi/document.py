@@ -1,4 +1,4 @@
-"""From the table of operations to an OpenAPI 3.1 document."""
+"""The OpenAPI 3.1 document of the table of operations."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _CLOSED: tuple[type[WireModel], ...] = (
     messages.CountRequest,
 )
 _WORDS = {
-    400: "The request is wrong: the error names the field",
-    404: "There is no such thing",
+    400: "The request is invalid; the error names the field",
+    404: "Not found",
     413: "The request is too large",
-    503: "The server sleeps, ends, or has no instance",
+    503: "The server sleeps, shuts down, or has no instance",
 }
 
 
@@ -60,7 +60,7 @@ def openapi_document(model: str, documented_only: bool = True) -> dict[str, Any]
         "info": {
             "title": "llmirage",
             "version": version("llmirage"),
-            "description": "A mirage of an LLM cluster behind the OpenAI API.",
+            "description": "A simulated LLM cluster behind the OpenAI API.",
         },
         "paths": paths,
         "components": {
@@ -104,7 +104,10 @@ def _described(operation: ApiOperation, refs: dict[type[BaseModel], Any], model:
         }
     told["responses"]["default"] = {"description": "An error", "content": {"application/json": {"schema": shape}}}
     if operation.style == "text":
-        told["responses"]["400"] = {"description": "Not now", "content": {"text/plain": {"schema": {"type": "string"}}}}
+        told["responses"]["400"] = {
+            "description": "Requests are in progress",
+            "content": {"text/plain": {"schema": {"type": "string"}}},
+        }
     return told
 
 
@@ -118,7 +121,7 @@ def _success(operation: ApiOperation, refs: dict[type[BaseModel], Any]) -> dict[
     if operation.streams:
         content["text/event-stream"] = {"schema": {"description": "Server-sent events, each with JSON as its data"}}
     return {
-        "description": "The answer; with `stream`, its events" if operation.streams else "The answer",
+        "description": "The response; with `stream`, its events" if operation.streams else "The response",
         "content": content,
     }
 

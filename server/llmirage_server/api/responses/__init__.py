@@ -1,1 +1,1 @@
-"""The Responses API: a translation onto the path that chat completions take, with items and events of its own."""
+"""The Responses API, translated to the path of chat completions, with its own items and events."""

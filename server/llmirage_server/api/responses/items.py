@@ -1,4 +1,4 @@
-"""Items: what came in as chat messages, and what is kept, with ids."""
+"""Items: as chat messages, and as they are stored."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _ID_PREFIX = {
 
 
 _UNSEEN = ("reasoning", "compaction_trigger", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response")
-# Calls of the API's own tools, by the names that the model has for the tools; an MCP server's tools have their own.
+# The tool that the model called, by type of the item; "": named by the item (MCP).
 _OWN_CALLS = {
     "web_search_call": "web_search",
     "file_search_call": "search_documents",
@@ -59,7 +59,7 @@ def new_item_id(kind: str) -> str:
 
 
 def stored(items: Sequence[Mapping[str, Any]]) -> list[Item]:
-    """Input items as they are listed later: each with type, id and status, content as parts."""
+    """Input items as they are listed: with type, id and status, content as parts."""
     return [_stored(item) for item in items]
 
 
@@ -82,7 +82,7 @@ def _stored(item: Mapping[str, Any]) -> Item:
 
 
 def resolved(items: Sequence[Mapping[str, Any]], find: Callable[[str], Item | None]) -> list[Mapping[str, Any]]:
-    """The items with references replaced by what they point to. Raises ApiError (404) for one that points to nothing."""
+    """The items with references replaced by their targets. Raises ApiError (404) for an unknown target."""
     found: list[Mapping[str, Any]] = []
     for item in items:
         if item.get("type") != "item_reference":
@@ -96,7 +96,7 @@ def resolved(items: Sequence[Mapping[str, Any]], find: Callable[[str], Item | No
 
 
 def messages(items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The items as chat messages. Thoughts are left out, as models drop them; calls in a row are one message."""
+    """The items as chat messages. Thoughts are left out, as models drop them; consecutive calls are one message."""
     chat: list[dict[str, Any]] = []
     for item in items:
         kind = item.get("type") or "message"
@@ -119,7 +119,7 @@ def messages(items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             chat.append(
                 {"role": "assistant", "content": None, "tool_calls": [{"id": call_id, "type": "function", "function": call}]}
             )
-            if "call_id" not in item:  # it ran here, and what came of it is in the item
+            if "call_id" not in item:  # a hosted tool: the item holds the result
                 chat.append({"role": "tool", "tool_call_id": call_id, "content": _written(item)})
         elif kind.endswith("_call_output"):
             output = item.get("output")
@@ -127,7 +127,7 @@ def messages(items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             chat.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": written})
         elif kind == "compaction":
             chat.append({"role": "system", "content": unsealed(str(item.get("encrypted_content") or ""))})
-        elif kind not in _UNSEEN:  # what else the API's own tools did: shown as it is
+        elif kind not in _UNSEEN:  # other items of the API's own tools are shown as they are
             chat.append({"role": "assistant", "content": json.dumps(dict(item), ensure_ascii=False)})
     return chat
 
@@ -138,7 +138,7 @@ def _written(item: Mapping[str, Any]) -> str:
 
 
 def check_outputs(items: Sequence[Mapping[str, Any]]) -> None:
-    """Every tool output answers a call among the items before it, every call is answered. Raises ApiError."""
+    """Raise ApiError unless each tool output answers a call before it and each call is answered."""
     calls: dict[str, str] = {}
     answered: set[str] = set()
     for item in items:
@@ -163,7 +163,7 @@ def _call(item: Mapping[str, Any], kind: str) -> dict[str, Any]:
 
 
 def _content(content: Any) -> Any:
-    """Content parts in chat's form; text alone as one string."""
+    """Content in chat's form; parts that are text alone as one string."""
     if isinstance(content, str):
         return content
     parts = [_part(part) for part in content or ()]
@@ -185,12 +185,12 @@ def _part(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sealed(text: str) -> str:
-    """What only this server can read again, as `encrypted_content`: not secret, but opaque to clients as the real one is."""
+    """`encrypted_content` that this server can read again: not secret, but opaque to clients."""
     return "gAAAA" + base64.urlsafe_b64encode(text.encode()).decode()
 
 
 def unsealed(content: str) -> str:
-    """The text that `sealed` made opaque; "" for what it did not make."""
+    """The text in `sealed` content, "" for any other."""
     try:
         return base64.urlsafe_b64decode(content.removeprefix("gAAAA")).decode()
     except ValueError:

@@ -22,7 +22,7 @@ class TextPart(WireModel):
 
 
 class InputTextPart(WireModel):
-    """The Responses API's word for a text part, which agents mix in."""
+    """The Responses API's text parts, which agents mix in."""
 
     type: Literal["input_text", "output_text"]
     text: str
@@ -155,7 +155,7 @@ class StreamOptions(WireModel):
 
 
 class StructuredOutputs(WireModel):
-    """vLLM: one of these says what the text must be."""
+    """vLLM: one of these constrains the text."""
 
     json_: dict[str, Any] | str | None = Field(default=None, alias="json")
     regex: str | None = None
@@ -165,7 +165,7 @@ class StructuredOutputs(WireModel):
 
 
 class SamplingFields(WireModel):
-    """What chat and text completions share."""
+    """The fields that chat and text completions share."""
 
     closed: ClassVar[tuple[str, ...]] = ("stream_options",)
 
@@ -203,7 +203,7 @@ class SamplingFields(WireModel):
     guided_grammar: str | None = None
 
     def sampling(self, max_tokens: int | None, logprobs: int | None) -> Sampling:
-        """What the fields ask for together. max_tokens, logprobs: what the endpoint read from its own fields.
+        """The settings that these fields mean. max_tokens, logprobs: from the endpoint's own fields.
 
         Fields that only shape probabilities (temperature, top_p, penalties) have no effect: no reply is sampled.
         Raises ApiError for fields that contradict each other.

@@ -1,9 +1,9 @@
-"""Fields that are not OpenAI's, which serving engines and other providers document and clients therefore send.
+"""Fields that OpenAI does not document, but serving engines and other providers do, so that clients send them.
 
-They are accepted; any other field that a request's model does not know is refused, as the OpenAI API refuses it.
+They are accepted. Any other undeclared field is refused, as the OpenAI API refuses it.
 """
 
-# What vLLM, SGLang, TensorRT-LLM, llama.cpp and Dynamo take with every request that generates.
+# vLLM, SGLang, TensorRT-LLM, llama.cpp and Dynamo: of every request that generates.
 _SAMPLING = (
     "add_special_tokens", "allowed_token_ids", "bad_words", "bootstrap_host", "bootstrap_port", "bootstrap_room",
     "cache_prompt", "cache_salt", "custom_logit_processor", "custom_params", "data_parallel_rank", "detokenize",
@@ -24,7 +24,7 @@ CHAT_EXTENSIONS = frozenset((
     "image_max_dynamic_patch", "input_ids", "max_dynamic_patch", "media_io_kwargs", "min_dynamic_patch",
     "mm_processor_kwargs", "reasoning_format", "return_assistant_tokens_mask", "return_prompt_token_ids",
     "separate_reasoning", "stream_reasoning", "thinking", "thinking_budget", "thinking_token_budget", "use_audio_in_video",
-    # OpenAI's, of which nothing here depends
+    # OpenAI's, without an effect here
     "moderation", "prompt_cache_options",
 ))  # fmt: skip
 

@@ -4,7 +4,7 @@ ITEMS = (
     "message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output", "reasoning",
     "item_reference",
 )  # fmt: skip
-# Of hosted tools, and others that are kept as they are.
+# Of hosted tools, and others that are stored as they are.
 OTHER_ITEMS = (
     "web_search_call", "file_search_call", "computer_call", "computer_call_output", "code_interpreter_call",
     "image_generation_call", "local_shell_call", "local_shell_call_output", "shell_call", "shell_call_output",

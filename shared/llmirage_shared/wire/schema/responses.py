@@ -116,7 +116,7 @@ class ItemReference(WireModel):
 
 
 class OtherItem(WireModel):
-    """Items of hosted tools, which are kept and shown to the model as they are."""
+    """Items of hosted tools, stored and shown to the model as they are."""
 
     type: Annotated[str, Field(json_schema_extra={"enum": list(OTHER_ITEMS)})]
 
@@ -228,7 +228,7 @@ Included = Literal[
 
 
 class InputFields(WireModel):
-    """What says which prompt the model sees."""
+    """The fields that make the prompt."""
 
     closed: ClassVar[tuple[str, ...]] = ("reasoning", "text")
     extensions: ClassVar[frozenset[str]] = RESPONSES_EXTENSIONS

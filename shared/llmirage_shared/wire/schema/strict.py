@@ -1,4 +1,4 @@
-"""What `strict: true` demands of a JSON Schema, in the words the OpenAI API refuses with."""
+"""What `strict: true` demands of a JSON Schema, in the OpenAI API's words."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def strict_problem(schema: Any, context: tuple[str, ...] = ()) -> str | None:
-    """What is wrong with a schema under `strict`, None when nothing is: objects must be closed, every property required."""
+    """What is wrong with a schema under `strict`, None if it is valid: objects are closed, all properties required."""
     if not isinstance(schema, Mapping):
         return None
     where = f"In context={context!r}"

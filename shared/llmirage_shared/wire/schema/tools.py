@@ -1,4 +1,4 @@
-"""Tools as chat completions declare them, which of them may be called, and the form an answer must have."""
+"""Chat's tools, tool choices and response formats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what pydantic finds wrong to the one error the OpenAI API would answer with."""
+"""From pydantic's findings to the one error that the OpenAI API would answer with."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.schema.item_types import ITEMS, OTHER_ITEMS
 
-# What a field takes, where one of pydantic's words does not say it; by the field's own name.
+# The expected types of fields for which pydantic's error does not tell them all.
 _EXPECTED = {
     "content": "one of a string or array of objects",
     "stop": "one of a string or array of strings",
@@ -40,7 +40,7 @@ _EXPECTED_BY_TYPE = {
 
 
 def api_error(error: ValidationError, body: Any) -> ApiError:
-    """The first thing that is wrong; of the alternatives of one field, the one that got furthest."""
+    """The error for the first wrong field; of the alternatives of one field, of the one that got furthest."""
     found = [_Finding(details, body) for details in error.errors(include_url=False, include_context=True)]
     top = found[0].path[:1]
     candidates = [finding for finding in found if finding.path[:1] == top]
@@ -48,7 +48,7 @@ def api_error(error: ValidationError, body: Any) -> ApiError:
 
 
 class _Finding:
-    """One of pydantic's errors, with the path through the body that its location stands for."""
+    """One of pydantic's errors, with the path of its location in the body."""
 
     def __init__(self, details: Any, body: Any) -> None:
         self.kind: str = details["type"]

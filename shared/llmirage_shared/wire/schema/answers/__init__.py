@@ -1,4 +1,4 @@
-"""Response bodies as pydantic models, for /openapi.json and for tests: nothing is built from them, they would cost too much.
+"""Response bodies as pydantic models, for /openapi.json and for tests. No response is built from them: that is slow.
 
-A field without a default is always there; one with a default may be absent.
+A field without a default is always present; one with a default may be absent.
 """

@@ -1,4 +1,4 @@
-"""What all responses share: errors, lists, deletions."""
+"""Errors, lists, deletions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models, embeddings, moderations, and what vLLM and SGLang have of their own."""
+"""Models, embeddings, moderations, and vLLM's and SGLang's own endpoints."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Moderation(Answer):
 
 
 class Health(Answer):
-    """saturated: queues for which more comes in than the cluster serves."""
+    """saturated: queues for which more requests arrive than the cluster serves."""
 
     saturated: list[dict[str, Any]] | None = None
 
