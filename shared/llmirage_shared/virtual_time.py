@@ -40,7 +40,7 @@ class StandstillError(RuntimeError):
     """The loop turns without end at one instant, as with a closed loop of replies that take no time."""
 
     def __init__(self, now_s: float) -> None:
-        super().__init__(f"virtual time stands still at {now_s:g} s: tasks are ready there without end")
+        super().__init__(f"virtual time stands still at {now_s:g} s: what happens there takes no time, and never ends")
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
