@@ -1,1 +1,1 @@
-"""The commands behind `llmirage`, one module each; imported only when called."""
+"""The commands behind `llmirage`: here their options, a module each; in `actions` what they do."""

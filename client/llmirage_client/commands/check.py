@@ -2,78 +2,21 @@
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING, Any
-
-import click
-
-from llmirage_client.commands.format_flags import format_options, given_options
-
-if TYPE_CHECKING:
-    from llmirage_client.workload.session import Workload
-    from llmirage_client.workload.summary import WorkloadSummary
+from llmirage_client.settings.workload import FileSettings
+from llmirage_shared.command_line import OPTIONS, argument, command, options
+from llmirage_shared.settings import setting
 
 
-@click.command()
-@click.argument("file")
-@click.option(
-    "--format",
-    "--custom-dataset-type",
-    "format_name",
-    metavar="FORMAT",
-    help="Format of the file ('llmirage catalog formats' lists them).  [default: detected]",
-)
-@format_options
-@click.option("--tokenizer", metavar="NAME", help="Folder or hub name, for formats that count tokens.")
-def check(file: str, format_name: str | None, tokenizer: str | None, **settings: Any) -> None:
+class CheckSettings(FileSettings):
+    tokenizer: str | None = setting(None, OPTIONS, "Folder or hub name, for formats that count tokens.")
+
+
+check = command(
+    "check",
+    "llmirage_client.commands.actions.check:check",
+    [argument("file"), *options(CheckSettings)],
     """Validate FILE, or bundled:NAME, without sending anything.
 
     Exit status 0 and a summary when it is valid, 2 and every problem with its line when it is not.
-    """
-    from llmirage_client.workload.registry import load
-    from llmirage_client.workload.session import WorkloadError
-    from llmirage_client.workload.summary import summarise
-
-    try:
-        workload = load(file, format_name, *given_options(settings, {"tokenizer": tokenizer}))
-    except WorkloadError as error:
-        click.echo(error, err=True)
-        if len(error.problems) > 1:
-            click.echo(f"{file} is not valid: {len(error.problems)} problems", err=True)
-        sys.exit(2)
-    click.echo(f"{file} is valid")
-    for name, text in _rows(workload, summarise(workload)):
-        click.echo(f"  {name:<16}{text}")
-    for note in workload.notes:
-        click.echo(f"  note: {note}")
-
-
-def _rows(workload: Workload, summary: WorkloadSummary) -> list[tuple[str, str]]:
-    rows = [
-        ("format", workload.format),
-        ("sessions", f"{summary.sessions:,}, {_count(summary.roots, 'root')}"),
-        ("turns", f"{summary.turns:,}"),
-    ]
-    if workload.branching:
-        forks, spawns = _count(summary.forks, "forked child", "ren"), _count(summary.spawns, "spawned child", "ren")
-        rows.append(("branches", f"{forks}, {spawns}, {_count(summary.joins, 'join')}"))
-        rows.append(("depth", f"{summary.depth}"))
-    rows.append(("wire requests", f"{summary.requests:,} when every root runs once"))
-    if summary.tokens:
-        tokens = summary.tokens
-        mean = tokens.input_tokens / tokens.calls
-        longest = f"mean {mean:,.0f} and longest {tokens.longest_input_tokens:,} a call"
-        rows.append(("prompt tokens", f"{tokens.input_tokens:,}, {longest}"))
-        rows.append(("reply tokens", f"{tokens.output_tokens:,}, mean {tokens.output_tokens / tokens.calls:,.0f} a call"))
-        rows.append(("token ids", f"in {tokens.calls_with_ids:,} of {tokens.calls:,} calls"))
-        if tokens.repeated_tokens is not None:
-            share = tokens.repeated_tokens / tokens.input_tokens
-            rows.append(("prefix reuse", f"{share:.0%} of prompt tokens, with a cache that never forgets"))
-    if summary.arrivals_s:
-        first, last = summary.arrivals_s
-        rows.append(("arrivals", f"from {first:,.3f} s to {last:,.3f} s"))
-    return rows
-
-
-def _count(number: int, noun: str, plural: str = "s") -> str:
-    return f"{number:,} {noun}{plural if number != 1 else ''}"
+    """,
+)

@@ -17,6 +17,9 @@ from collections.abc import Iterator
 
 import click
 
+from llmirage_shared.command_line import OPTIONS, command, options
+from llmirage_shared.settings import setting
+
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
 
@@ -28,7 +31,7 @@ def free_port() -> int:
         return port
 
 
-def command(*arguments: str) -> list[str]:
+def shown_command(*arguments: str) -> list[str]:
     """Show the command as a user would type it and return it as this interpreter runs it."""
     click.secho(f"\n$ llmirage {shlex.join(arguments)}", bold=True)
     return [sys.executable, "-m", "llmirage_client", *arguments]
@@ -50,7 +53,7 @@ def wait_until_healthy(url: str, server: subprocess.Popen[bytes]) -> None:
 
 @contextlib.contextmanager
 def running_server(port: int, speed: int) -> Iterator[str]:
-    server = subprocess.Popen(command("serve", "--port", str(port), "--speed", str(speed)))
+    server = subprocess.Popen(shown_command("serve", "--port", str(port), "--speed", str(speed)))
     url = f"http://127.0.0.1:{port}"
     try:
         wait_until_healthy(url, server)
@@ -63,24 +66,11 @@ def running_server(port: int, speed: int) -> Iterator[str]:
             server.kill()
 
 
-@click.command()
-@click.option("--port", type=int, help="Port of the demo's server.  [default: a free one]")
-@click.option(
-    "--speed", type=click.IntRange(1, 100), default=5, show_default=True, help="Run the cluster N times faster than life."
-)
-@click.option(
-    "--sessions", type=click.IntRange(1, 50), default=6, show_default=True, help="How many coding-agent sessions to run."
-)
-def demo(port: int | None, speed: int, sessions: int) -> None:
-    """Start a fake two-instance cluster, run two workloads against it and print their reports.
-
-    The first is a conversation that forks into two branches; the second, coding agents that call tools between their
-    requests. Times in the reports are those of the simulated cluster, not of this machine.
-    """
+def run_demo(port: int | None, speed: int, sessions: int) -> None:
     statuses = []
     with running_server(port or free_port(), speed) as url:
         for workload in (["bundled:dag-example"], ["bundled:coding-agent", "--num-conversations", str(sessions)]):
-            arguments = command("run", *workload, "--url", url, "--speed", str(speed))
+            arguments = shown_command("run", *workload, "--url", url, "--speed", str(speed))
             statuses.append(subprocess.run(arguments, check=False).returncode)
     if any(statuses):
         raise click.ClickException("a run failed; its report above says how")
@@ -89,3 +79,21 @@ def demo(port: int | None, speed: int, sessions: int) -> None:
         f"\nTry next: `{name} serve` in one terminal, `{name} run bundled:coding-agent --url localhost:8000` in another;"
         f" `{name} catalog workloads` lists what else is bundled."
     )
+
+
+class DemoSettings:
+    port: int | None = setting(None, OPTIONS, "Port of the demo's server.", unset="a free one")
+    speed: int = setting(5, OPTIONS, "Run the cluster N times faster than life.", least=1, most=100)
+    sessions: int = setting(6, OPTIONS, "How many coding-agent sessions to run.", least=1, most=50)
+
+
+demo = command(
+    "demo",
+    "llmirage_client.commands.demo:run_demo",
+    options(DemoSettings),
+    """Start a fake two-instance cluster, run two workloads against it and print their reports.
+
+    The first is a conversation that forks into two branches; the second, coding agents that call tools between their
+    requests. Times in the reports are those of the simulated cluster, not of this machine.
+    """,
+)

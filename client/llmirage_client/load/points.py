@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
 
+from llmirage_client.choices import Variable
 from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.points import point_name
 from llmirage_client.workload.session import Workload
 from llmirage_client.workload.summary import requests_by_root
-
-Variable = Literal["concurrency", "request_rate"]
 
 PROBE_REQUESTS = 100  # so that a 99th percentile means something
 PROBE_S = 30.0

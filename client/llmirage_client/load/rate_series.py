@@ -38,6 +38,12 @@ def read_rate_series(text: str) -> RateSeries:
     return _series(_lines(content, text), f"{text}: ")
 
 
+def series_text(text: str) -> str:
+    """As it is, once it was read: files show a series as it was given. Raises RateSeriesError."""
+    read_rate_series(text)
+    return text
+
+
 def _inline_point(part: str) -> tuple[float, float] | None:
     time_s, colon, rate = part.partition(":")
     try:

@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
-from random import Random
-from typing import Literal
+from typing import TYPE_CHECKING
 
-ArrivalPattern = Literal["constant", "poisson", "gamma"]
+from llmirage_client.choices import ArrivalPattern
+
+if TYPE_CHECKING:
+    from random import Random  # for its type alone: options are loaded for a help text, too
 
 
 @dataclass(slots=True, frozen=True)

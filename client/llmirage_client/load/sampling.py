@@ -5,12 +5,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from random import Random
-from typing import Literal
 
+from llmirage_client.choices import SamplingStrategy
 from llmirage_client.load.share import Share
 from llmirage_client.workload.session import Session, Workload
-
-SamplingStrategy = Literal["sequential", "shuffle", "random"]
 
 
 class Sampler:

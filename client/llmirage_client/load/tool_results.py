@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
+from llmirage_client.choices import ToolResults
 from llmirage_client.load.history import Message
 from llmirage_client.targets.endpoints.legacy_calls import tool_calls_of
-
-ToolResults = Literal["authored", "matched", "fitted"]
-"""What becomes of the tool results of a file.
-
-authored: they go as they are. matched: where a turn answers as many calls as the live reply before it made, in order, they
-get the ids of these. fitted: besides, a call that the turn does not answer gets a result, and a result that answers no call
-becomes a message of the user, so that every API accepts the history.
-"""
 
 _NO_RESULT = "done"
 
@@ -24,6 +17,10 @@ ChatMessage = Mapping[str, Any]
 def fit_results(history: Sequence[ChatMessage], messages: Sequence[ChatMessage], policy: ToolResults) -> list[ChatMessage]:
     """The turn's messages as they follow the history. Only what follows a live reply, or a failed one, is changed: not the
     results of calls that the file itself makes, in the history or in the turn.
+
+    policy: authored: they go as they are. matched: where a turn answers as many calls as the live reply before it made, in
+    order, they get the ids of these. fitted: besides, a call that the turn does not answer gets a result, and a result that
+    answers no call becomes a message of the user, so that every API accepts the history.
     """
     own = next((place for place, message in enumerate(messages) if message.get("role") == "assistant"), len(messages))
     if own < len(messages):

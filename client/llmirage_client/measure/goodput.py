@@ -45,6 +45,15 @@ def parse_goodput(text: str) -> dict[str, float]:
     return limits
 
 
+def goodput_problem(text: str) -> str | None:
+    """What is wrong with the limits, or None."""
+    try:
+        parse_goodput(text)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
 def good_requests(columns: Columns, metrics: Mapping[str, Floats], limits: Mapping[str, float]) -> Bools:
     """Which rows met every limit. A request that failed did not; nor one that lacks a metric it is judged by.
 

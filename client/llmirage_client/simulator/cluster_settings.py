@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmirage_server.config import ALIASES, DEFAULTS, did_you_mean
+from llmirage_server.config import ALIASES, SETTINGS, did_you_mean
 from llmirage_server.config.file import cluster_path, combined, is_setting, read_cluster_file, read_settings
 
 __all__ = [
@@ -18,4 +18,4 @@ __all__ = [
 
 def setting_names() -> list[str]:
     """Every name that a setting goes by."""
-    return [*DEFAULTS, *ALIASES, "pools", "events", "kv_transfer", "kv_offload"]
+    return [*SETTINGS, *ALIASES, "pools", "events", "kv_transfer", "kv_offload"]

@@ -1,100 +1,52 @@
-"""The settings of a load in a study file: the words of the command line with underscores."""
+"""The settings of a load in a study file: those of the command line that studies know, and the workload."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.slo import SloError, parse_slo
+from llmirage_client.settings.simulation import SimulationSettings
+from llmirage_client.settings.sizing import SizingSettings
+from llmirage_client.settings.workload import FileSettings, LengthSettings
 from llmirage_client.workload.distributions import DistributionError, read_distribution
+from llmirage_shared.settings import About, setting, settings_of
+
+
+class StudySettings:
+    workload: str | None = setting(None, "Study", "The file whose conversations are sent.", study=True)
+
+
+_KINDS = (StudySettings, FileSettings, LengthSettings, RunOptions, SizingSettings, SimulationSettings)
+_LEAST = {"isl": 1, "osl": 1, "turns": 1, "think_time": 0}  # the least that a distribution may give
+
+LOAD_SETTINGS: Mapping[str, About] = {
+    about.study if isinstance(about.study, str) else about.name: about
+    for kind in _KINDS
+    for about in settings_of(kind).values()
+    if about.study
+}
 
 
 def read_load_setting(key: str, value: Any) -> Any:
     """The value, checked by itself. Raises ValueError with the end of a sentence."""
-    return LOAD_SETTINGS[key](value)
-
-
-def _whole(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"must be a whole number from 1 up, not {value!r}")
-    return value
-
-
-def _seed(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"must be a whole number, not {value!r}")
-    return value
-
-
-def _count(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"must be a whole number from 0 up, not {value!r}")
-    return value
-
-
-def _above_zero(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise ValueError(f"must be a number above 0, not {value!r}; a load is never infinite")
-    return float(value)
-
-
-def _tokens(least: float) -> Callable[[Any], Any]:
-    def read(value: Any) -> Any:
-        try:
-            read_distribution(value, least=least)
-        except DistributionError as error:
-            raise ValueError(str(error)) from None
-        return value
-
-    return read
-
-
-def _word(*choices: str) -> Callable[[Any], str]:
-    def read(value: Any) -> str:
-        if not isinstance(value, str) or (choices and value not in choices):
-            raise ValueError(f"must be {'one of ' + ', '.join(choices) if choices else 'a text'}, not {value!r}")
-        return value
-
-    return read
-
-
-def _switch(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(f"must be true or false, not {value!r}")
-    return value
-
-
-def _slo(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"must be objectives such as ttft_p99<500ms, not {value!r}")
+    if value is None or value == math.inf:
+        raise ValueError("must have a value" if value is None else "must be a number, not inf; a load is never infinite")
+    value = LOAD_SETTINGS[key].convert(value)
     try:
-        parse_slo(value)
+        if key in _LEAST:
+            read_distribution(value, least=_LEAST[key])
+        if key == "slo":
+            parse_slo(value)
+    except DistributionError as error:
+        raise ValueError(str(error)) from None
     except SloError as error:
         raise ValueError("; ".join(error.problems)) from None
     return value
 
 
-LOAD_SETTINGS: Mapping[str, Callable[[Any], Any]] = {
-    "workload": _word(),
-    "format": _word(),
-    "isl": _tokens(1),
-    "osl": _tokens(1),
-    "requests": _whole,
-    "turns": _tokens(1),
-    "think_time": _tokens(0),
-    "shared_prefix": _count,
-    "request_rate": _above_zero,
-    "concurrency": _whole,
-    "arrival_pattern": _word("poisson", "constant", "gamma"),
-    "arrival_smoothness": _above_zero,
-    "fixed_schedule": _switch,
-    "fixed_schedule_speedup": _above_zero,
-    "num_conversations": _whole,
-    "request_count": _whole,
-    "duration": _above_zero,
-    "session_prefix": _word("extend", "none"),
-    "seed": _seed,
-    "slo": _slo,
-    "max_time": _above_zero,
-}
+def by_name(load: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a load by their names on the command line."""
+    return {LOAD_SETTINGS[key].name: value for key, value in load.items()}

@@ -16,9 +16,12 @@ import numpy as np
 
 from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.slo import judge, parse_slo
+from llmirage_client.settings.contradictions import as_key
+from llmirage_client.settings.run import run_options
 from llmirage_client.simulate.simulation import Simulation, SimulationError, simulate
 from llmirage_client.simulator.engine import ClusterConfig, ConfigError
 from llmirage_client.sweep.file import StudyPoint
+from llmirage_client.sweep.load_settings import by_name
 from llmirage_client.workload.session import Workload, WorkloadError
 from llmirage_client.workload.synthetic_load import synthetic_load
 
@@ -138,28 +141,8 @@ def _loaded(path: str, format_name: str | None, seed: int) -> Workload:
 
 
 def _options(workload: Workload, load: dict[str, Any]) -> RunOptions:
-    rate, users = load.get("request_rate"), load.get("concurrency")
-    schedule = load.get("fixed_schedule")
-    if schedule is None:
-        schedule = workload.timed and rate is None and users is None
-    if schedule and not workload.timed:
-        raise SimulationError(f"fixed_schedule: {workload.path} does not say when its conversations arrive")
-    if schedule and rate is not None:
-        raise SimulationError("fixed_schedule and request_rate exclude each other")
-    smoothness = load.get("arrival_smoothness")
-    return RunOptions(
-        seed=load.get("seed", 0),
-        concurrency=1 if users is None and rate is None and not schedule else users,
-        request_rate_per_s=rate,
-        arrival_pattern=load.get("arrival_pattern") or ("poisson" if smoothness is None else "gamma"),
-        arrival_smoothness=1.0 if smoothness is None else smoothness,
-        fixed_schedule=schedule,
-        schedule_speedup=load.get("fixed_schedule_speedup", 1.0),
-        num_conversations=load.get("num_conversations"),
-        request_count=load.get("request_count"),
-        soft_duration_s=load.get("duration"),
-        session_prefix=load.get("session_prefix", "extend"),
-    )
+    """Raises ConfigError."""
+    return run_options(workload, {"random_seed": 0} | by_name(load), as_key)
 
 
 def _write_run(simulation: Simulation, folder: Path) -> None:
@@ -216,6 +199,6 @@ def problems_of(points: Iterable[StudyPoint]) -> list[str]:
         seen.add(about)
         try:
             _options(_workload(point.load | {"requests": 1, "request_count": None}), point.load)
-        except (WorkloadError, SimulationError) as error:
+        except (WorkloadError, SimulationError, ConfigError) as error:
             problems[str(error)] = None
     return list(problems)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Literal
 
+from llmirage_client.choices import UrlStrategy
 from llmirage_client.measure.record import Exchange
 from llmirage_client.targets.target import Askable, Call
-
-UrlStrategy = Literal["round_robin", "sticky"]
 
 
 class SpreadTarget:

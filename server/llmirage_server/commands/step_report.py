@@ -1,14 +1,41 @@
-"""One step as data, and as a table."""
+"""What `llmirage step` does: one forward pass as data, and as a table."""
 
 from __future__ import annotations
 
+import json
 import math
+import sys
 from collections import Counter
 from typing import Any
 
+import click
+
+from llmirage_server.commands.step import Pairs
 from llmirage_server.perf.deployment import Deployment
+from llmirage_server.perf.errors import DeploymentError
+from llmirage_server.perf.speculation import Speculative
 from llmirage_server.perf.steps.stage import OperationTime
 from llmirage_server.perf.steps.step_model import StepBatch
+
+
+def step(decode: Pairs, prefill: Pairs, speculate: int | None, draft_model: str | None, **settings: Any) -> None:
+    if not decode and not prefill:
+        raise click.UsageError("give at least one --decode N@CONTEXT or --prefill TOKENS@CONTEXT")
+    if draft_model is not None and speculate is None:
+        raise click.UsageError("--draft-model needs --speculate K")
+    as_json = settings.pop("json")
+    speculative = None
+    if speculate is not None:
+        speculative = Speculative(speculate, "draft_model" if draft_model else "mtp", draft_model)
+    batch = StepBatch(prefill, [context for sequences, context in decode for _ in range(sequences)])
+    try:
+        deployment = Deployment.create(**settings, speculative=speculative)
+        explained = explain(deployment, batch)
+    except DeploymentError as error:
+        for problem in error.problems:
+            click.echo(f"llmirage step: {problem}", err=True)
+        sys.exit(2)
+    click.echo(json.dumps(explained, indent=2) if as_json else as_table(deployment, explained))
 
 
 def explain(deployment: Deployment, batch: StepBatch) -> dict[str, Any]:

@@ -2,23 +2,13 @@
 
 from llmirage_server.config.cluster import ClusterConfig, EventConfig, KvTransferConfig, PoolConfig
 from llmirage_server.config.instance import InstanceSettings
-from llmirage_server.config.names import (
-    ABOUT,
-    ALIASES,
-    DEFAULTS,
-    FIELD_TYPES,
-    INSTANCE_SETTINGS,
-    canonical_name,
-    convert,
-)
-from llmirage_server.config.settings import ConfigError, did_you_mean
+from llmirage_server.config.names import ALIASES, INSTANCE_SETTINGS, SETTINGS, canonical_name
+from llmirage_shared.settings import ConfigError, did_you_mean
 
 __all__ = [
-    "ABOUT",
     "ALIASES",
-    "DEFAULTS",
-    "FIELD_TYPES",
     "INSTANCE_SETTINGS",
+    "SETTINGS",
     "ClusterConfig",
     "ConfigError",
     "EventConfig",
@@ -26,6 +16,5 @@ __all__ = [
     "KvTransferConfig",
     "PoolConfig",
     "canonical_name",
-    "convert",
     "did_you_mean",
 ]

@@ -1,19 +1,19 @@
 """A whole cluster: pools of instances, what joins them, what happens to them, and the face it shows."""
 
-# ruff: noqa: RUF009  `setting` is dataclasses.field with a fixed form of metadata
+# ruff: noqa: RUF009  what declares a setting is dataclasses.field with a fixed form of metadata
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from typing import Any, Literal, get_args
 
 from llmirage_server.cluster.routers import ROUTERS
-from llmirage_server.config.instance import ACCESS, CLUSTER, MOST_INSTANCES, REPLIES, TIME, InstanceSettings
-from llmirage_server.config.settings import did_you_mean, setting
+from llmirage_server.config.instance import GROUPS, MOST_INSTANCES, InstanceSettings
 from llmirage_shared.plain_numbers import make_plain
+from llmirage_shared.settings import did_you_mean, under
 
 AcceptModels = Literal["served", "catalogue", "any"]
 UnknownFields = Literal["refuse", "ignore"]
@@ -21,12 +21,25 @@ ReplyKind = Literal["prose", "echo"]
 Role = Literal["both", "prefill", "decode"]
 OnCrash = Literal["reroute", "fail"]
 Action = Literal["crash", "stop", "start"]
+_time, _cluster, _, _replies, _access = map(under, GROUPS[5:])
+_transfer, _events = under("kv_transfer"), under("events")  # blocks of cluster files
 
 
 def _router_problem(name: str) -> str | None:
     if name in ROUTERS or ":" in name:
         return None
     return f"must be one of {', '.join(ROUTERS)}, or module:function; not {name!r}{did_you_mean(name, ROUTERS)}"
+
+
+def read_speed(value: Any) -> float:
+    """A factor above 0, or `max`. Raises ValueError."""
+    try:
+        speed = math.inf if value == "max" else math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        speed = math.nan
+    if problem := _speed_problem(speed):
+        raise ValueError(problem.replace("nan", repr(value)))
+    return speed
 
 
 def _speed_problem(speed: float) -> str | None:
@@ -36,6 +49,16 @@ def _speed_problem(speed: float) -> str | None:
 def _key_problem(keys: tuple[str, ...]) -> str | None:
     odd = [key for key in keys if not key or not key.isascii() or not key.isprintable() or " " in key]
     return "must be of visible ASCII characters" if odd else None
+
+
+_SYNONYMS = {  # what people call the two kinds of link
+    **dict.fromkeys(("nvlink", "infinity_fabric", "xgmi", "ici"), "gpu_link"),
+    **dict.fromkeys(("rdma", "infiniband", "roce"), "network"),
+}
+
+
+def _link(value: Any) -> Any:
+    return _SYNONYMS.get(value.lower(), value) if isinstance(value, str) else value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,15 +80,14 @@ class PoolConfig(InstanceSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class KvTransferConfig:
-    """How KV travels from a prefill instance to a decode instance.
+    """How KV travels from a prefill instance to a decode instance."""
 
-    Without a bandwidth it is that of `link` for the GPUs of an instance: `gpu_link` (NVLink and its like) or `network`.
-    """
-
-    link: Literal["gpu_link", "network"] = "network"
-    bandwidth_gb_per_s: float | None = None  # between two instances, one direction
-    latency_us: float | None = None  # None: the link's
-    overlap: bool = True  # layers leave while later layers are still computed
+    link: Literal["gpu_link", "network"] = _transfer("network", "NVLink and its like, or the network.", read=_link)
+    bandwidth_gb_per_s: float | None = _transfer(
+        None, "Between two instances, in one direction.", unset="that of the link of an instance's GPUs", above=0
+    )
+    latency_us: float | None = _transfer(None, "Until the first byte.", unset="the link's", least=0)
+    overlap: bool = _transfer(True, "Send a layer's KV while later layers are computed.")
 
     def __post_init__(self) -> None:
         make_plain(self)
@@ -78,11 +100,11 @@ class EventConfig:
     pool and instance: an instance of a pool by its number there, a whole pool, or an instance of the whole cluster.
     """
 
-    at_s: float
-    action: Action
-    pool: str | None = None
-    instance: int | None = None
-    restart_after_s: float | None = None
+    at_s: float = _events(MISSING, "When it happens.", least=0)
+    action: Action = _events(MISSING, "What happens.")
+    pool: str | None = _events(None, "The pool it happens to.")
+    instance: int | None = _events(None, "The instance it happens to.")
+    restart_after_s: float | None = _events(None, "How long a crashed instance is away.", unset="for good", least=0)
 
     def __post_init__(self) -> None:
         make_plain(self)
@@ -92,77 +114,50 @@ class EventConfig:
 class ClusterConfig(InstanceSettings):
     """Everything that can be configured. Without `pools` there is one, of the settings here. Raises ConfigError."""
 
-    router: str = setting(
+    router: str = _cluster(
         "prefix",
-        CLUSTER,
         f"Which instance a request goes to: {', '.join(ROUTERS)}, or module:function of your own.",
-        metavar="NAME",
         check=_router_problem,
     )
-    on_crash: OnCrash = setting(
-        "reroute",
-        CLUSTER,
-        "What becomes of a lost instance's requests (a cluster file's `events` lose them).",
-        choices=("reroute", "fail"),
+    on_crash: OnCrash = _cluster(
+        "reroute", "What becomes of a lost instance's requests (a cluster file's `events` lose them)."
     )
-    speed: float = setting(  # cluster seconds in a second; inf never waits
+    speed: float = _time(  # cluster seconds in a second; inf never waits
         1.0,
-        TIME,
         "Run the cluster N times faster than life; max never waits.",
         metavar="N|max",
+        read=read_speed,
         check=_speed_problem,
     )
-    accept_models: AcceptModels = setting(
-        "catalogue",
-        REPLIES,
-        "Names that requests may use: those served, all of the catalogue, or any.",
-        choices=get_args(AcceptModels),
+    accept_models: AcceptModels = _replies(
+        "catalogue", "Names that requests may use: those served, all of the catalogue, or any."
     )
-    tokenizer: str | None = setting(
+    tokenizer: str | None = _replies(None, "Folder or hub name of a Hugging Face tokenizer.", unset="the one in the package")
+    replies: ReplyKind = _replies("prose", "What is said: prose, or the user's own words.")
+    natural_stop: bool = _replies(False, "Let replies end before max_tokens, as models do; off: exactly max_tokens.")
+    reply_tokens: int = _replies(156, "Median length of a reply that ends by itself, in tokens.", least=1)
+    unknown_fields: UnknownFields = _replies("refuse", "Fields of requests that neither the API nor any engine documents.")
+    state: str | None = _replies(
         None,
-        REPLIES,
-        "Folder or hub name of a Hugging Face tokenizer.",
-        metavar="NAME",
-        unset="the one in the package",
-    )
-    replies: ReplyKind = setting(
-        "prose", REPLIES, "What is said: prose, or the user's own words.", choices=get_args(ReplyKind)
-    )
-    natural_stop: bool = setting(False, REPLIES, "Let replies end before max_tokens, as models do; off: exactly max_tokens.")
-    reply_tokens: int = setting(
-        156, REPLIES, "Median length of a reply that ends by itself, in tokens.", metavar="N", least=1
-    )
-    unknown_fields: UnknownFields = setting(
-        "refuse",
-        REPLIES,
-        "Fields of requests that neither the API nor any engine documents.",
-        choices=get_args(UnknownFields),
-    )
-    state: str | None = setting(
-        None,
-        REPLIES,
         "SQLite file that keeps responses, conversations and stored completions over a restart.",
         metavar="FILE",
         unset="in memory",
     )
-    seed: int = setting(0, REPLIES, "The same seed gives the same replies and the same routing.", metavar="N")
-    api_key: tuple[str, ...] = setting(
+    seed: int = _replies(0, "The same seed gives the same replies and the same routing.")
+    api_key: tuple[str, ...] = _access(
         (),
-        ACCESS,
         "Refuse requests without this key (401); may be given several times.",
         metavar="KEY",
-        aliases=("api_keys",),
+        hidden=("api_keys",),
         unset="all requests are served",
         check=_key_problem,
     )
-    rate_limit: int | None = setting(
-        None, ACCESS, "Requests a minute, of each key; more are refused (429).", metavar="N", least=1, unset="no limit"
+    rate_limit: int | None = _access(
+        None, "Requests a minute, of each key; more are refused (429).", least=1, unset="no limit"
     )
-    token_limit: int | None = setting(
+    token_limit: int | None = _access(
         None,
-        ACCESS,
         "Tokens a minute, of each key: prompts and what they ask for; more are refused (429).",
-        metavar="N",
         least=1,
         unset="no limit",
     )

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any
 
 from llmirage_server.config import (
-    ABOUT,
     ALIASES,
-    DEFAULTS,
     INSTANCE_SETTINGS,
+    SETTINGS,
     ClusterConfig,
     ConfigError,
     EventConfig,
     KvTransferConfig,
     PoolConfig,
     canonical_name,
-    convert,
     did_you_mean,
 )
-from llmirage_server.config.names import convert_to
 from llmirage_server.config.yaml_lines import Entry, Node, read_mapping
+from llmirage_shared.settings import convert_to, settings_of
 
 BUNDLED = "bundled:"
 BUNDLED_DIRECTORY = Path(__file__).parents[1] / "clusters"
@@ -70,13 +67,13 @@ def combined(
 def read_settings(path: str, entries: Iterable[Entry]) -> tuple[dict[str, Any], list[str]]:
     """The settings among lines of another kind of file, and what is wrong with them; see read_cluster_file."""
     reader = _Reader(path)
-    return reader.settings(entries, "", [*DEFAULTS, *_BLOCKS]), reader.problems
+    return reader.settings(entries, "", [*SETTINGS, *_BLOCKS]), reader.problems
 
 
 def is_setting(key: str) -> bool:
     """Whether a cluster file knows the key, under this or another name."""
     name = key.replace("-", "_").lower()
-    return (canonical_name(name) or name) in (*DEFAULTS, *_BLOCKS)
+    return (canonical_name(name) or name) in (*SETTINGS, *_BLOCKS)
 
 
 def cluster_path(name: str) -> str:
@@ -97,7 +94,7 @@ def read_cluster_file(name: str) -> dict[str, Any]:
     """
     path = cluster_path(name)
     reader = _Reader(path)
-    settings = reader.settings(read_mapping(path), "", [*DEFAULTS, *_BLOCKS])
+    settings = reader.settings(read_mapping(path), "", [*SETTINGS, *_BLOCKS])
     if reader.problems:
         raise ConfigError(reader.problems)
     return settings
@@ -134,12 +131,11 @@ class _Reader:
             return
         try:
             if field in ("name", "role"):
-                value = convert_to(str, entry.node.value)
+                value = convert_to((str,), entry.node.value)
                 PoolConfig(**({"name": "pool"} | {field: value}))
             else:
-                value = convert(field, entry.node.value)
-                problems = list(ABOUT[field].problems(field, value)) or _unknown_name(field, value)
-                if problems:
+                value = SETTINGS[field].convert(entry.node.value)
+                if problems := _unknown_name(field, value):
                     raise ConfigError(problems)
             values[field] = value
         except ConfigError as error:
@@ -149,7 +145,7 @@ class _Reader:
             self._problem(entry, place, str(error))
 
     def pools(self, entry: Entry, place: str, values: dict[str, Any]) -> None:
-        known = ["name", "role", *(name for name in DEFAULTS if name in INSTANCE_SETTINGS), "kv_offload"]
+        known = ["name", "role", *(name for name in SETTINGS if name in INSTANCE_SETTINGS), "kv_offload"]
         pools = []
         for i, item in enumerate(self._items(entry, "pools, each a block of `key: value` lines after a dash")):
             pool = self.settings(item.entries or (), f"pools[{i}].", known)
@@ -179,25 +175,17 @@ class _Reader:
 
     def _block(self, kind: type[Any], node: Node, place: str) -> Any:
         """A configuration object from a block; None if something is wrong with it."""
-        hints = get_type_hints(kind)
+        known = settings_of(kind)
         before = len(self.problems)
         values = {}
-        for entry in self._entries(node, place.rstrip("."), list(hints)):
-            value = entry.node.value
+        for entry in self._entries(node, place.rstrip("."), list(known)):
             try:
-                if isinstance(value, str):
-                    value = _SYNONYMS.get(value.lower(), value)
-                values[entry.key] = convert_to(hints[entry.key], value)
-                choices = _choices(hints[entry.key])
-                if choices and value not in choices:
-                    raise ValueError(f"must be one of {', '.join(choices)}; not {value!r}{did_you_mean(value, choices)}")
-                _check_number(entry.key, values[entry.key])
+                values[entry.key] = known[entry.key].convert(entry.node.value)
             except ValueError as error:
                 self._problem(entry, place, str(error))
         if len(self.problems) > before:
             return None
-        missing = [field.name for field in fields(kind) if field.default is MISSING and field.name not in values]
-        if missing:
+        if missing := [name for name, about in known.items() if about.required and name not in values]:
             self.problems.append(f"{self._path}:{node.line}: {place.rstrip('.')}: {' and '.join(missing)} missing")
             return None
         return kind(**values)
@@ -237,12 +225,6 @@ _BLOCKS: dict[str, Callable[[_Reader, Entry, str, dict[str, Any]], None]] = {
     "events": _Reader.events,
 }
 
-# What people call the two kinds of link.
-_SYNONYMS = {
-    **dict.fromkeys(("nvlink", "infinity_fabric", "xgmi", "ici"), "gpu_link"),
-    **dict.fromkeys(("rdma", "infiniband", "roce"), "network"),
-}
-
 
 def _unknown_name(field: str, value: Any) -> list[str]:
     """What is wrong with a name that should be in a catalogue."""
@@ -262,14 +244,3 @@ def _unknown_name(field: str, value: Any) -> list[str]:
         except DeploymentError as error:
             return list(error.problems)
     return []
-
-
-def _check_number(key: str, value: Any) -> None:
-    if isinstance(value, float) and not 0 <= value < float("inf"):
-        raise ValueError(f"must be a number from 0 up, not {value:g}")
-    if key == "bandwidth_gb_per_s" and value == 0:
-        raise ValueError("must be above 0")
-
-
-def _choices(hint: Any) -> tuple[str, ...]:
-    return get_args(hint) if get_origin(hint) is not None and all(isinstance(a, str) for a in get_args(hint)) else ()

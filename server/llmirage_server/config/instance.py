@@ -1,29 +1,22 @@
 """The settings of instances: what is imitated and how it serves. A cluster file may give each pool its own."""
 
-# ruff: noqa: RUF009  `setting` is dataclasses.field with a fixed form of metadata
+# ruff: noqa: RUF009  what declares a setting is dataclasses.field with a fixed form of metadata
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal
 
-from llmirage_server.config.settings import About, ConfigError, setting
 from llmirage_shared.plain_numbers import make_plain
+from llmirage_shared.settings import ConfigError, settings_of, under
 
 # The headings of the help, in its order.
-GROUPS = MODEL, PARALLEL, ENGINE, KV, SPECULATION, TIME, CLUSTER, SCALING, REPLIES, ACCESS = (
-    "Model and hardware",
-    "Parallelism",
-    "Engine",
-    "KV cache",
-    "Speculative decoding",
-    "Time",
-    "Cluster",
-    "Autoscaling",
-    "Replies and API",
-    "Access",
+GROUPS = (
+    *("Model and hardware", "Parallelism", "Engine", "KV cache", "Speculative decoding"),
+    *("Time", "Cluster", "Autoscaling", "Replies and API", "Access"),
 )
+_model, _parallel, _engine, _kv, _speculation, _time, _, _scaling, _replies, _ = map(under, GROUPS)
 
 MOST_INSTANCES = 10_000
 
@@ -35,262 +28,166 @@ SpeculativeMethod = Literal["mtp", "draft_model"]
 class InstanceSettings:
     """One model on one kind of GPU under one engine. Names are vLLM's where the meaning is the same. Raises ConfigError."""
 
-    model: str = setting(
-        "Qwen/Qwen3-30B-A3B",
-        MODEL,
-        "Model to imitate: a name of `llmirage catalog models`, a YAML file, or a config.json.",
-        metavar="NAME",
+    model: str = _model(
+        "Qwen/Qwen3-30B-A3B", "Model to imitate: a name of `llmirage catalog models`, a YAML file, or a config.json."
     )
-    gpu: str = setting(
-        "h100_sxm", MODEL, "GPU to imitate: a name of `llmirage catalog gpus`, or a YAML file.", metavar="NAME"
+    gpu: str = _model("h100_sxm", "GPU to imitate: a name of `llmirage catalog gpus`, or a YAML file.")
+    instances: int = _model(
+        2, "Replicas of the model, each on its own GPUs.", hidden=("num_instances",), least=1, most=MOST_INSTANCES
     )
-    instances: int = setting(
-        2,
-        MODEL,
-        "Replicas of the model, each on its own GPUs.",
-        metavar="N",
-        aliases=("num_instances",),
-        least=1,
-        most=MOST_INSTANCES,
-    )
-    weights: str = setting(
+    weights: str = _model(
         "fp8",
-        MODEL,
         "Format of the weights: auto (as the model is published), bf16, fp8, fp8_block, int8, int4, mxfp4 or nvfp4.",
         metavar="FORMAT",
     )
-    perf_model: PerfModel = setting(
-        "roofline",
-        MODEL,
-        "What gives step times: the built-in roofline, or the measured tables of the extra `silicon`.",
-        choices=("roofline", "silicon"),
+    perf_model: PerfModel = _model(
+        "roofline", "What gives step times: the built-in roofline, or the measured tables of the extra `silicon`."
     )
 
-    tensor_parallel_size: int = setting(
-        1, PARALLEL, "GPUs that share each layer.", metavar="N", aliases=("tp", "tp_size"), least=1
+    tensor_parallel_size: int = _parallel(1, "GPUs that share each layer.", short="tp", hidden=("tp_size",), least=1)
+    pipeline_parallel_size: int = _parallel(
+        1, "Stages that the layers are split into.", short="pp", hidden=("pp_size",), least=1
     )
-    pipeline_parallel_size: int = setting(
-        1, PARALLEL, "Stages that the layers are split into.", metavar="N", aliases=("pp", "pp_size"), least=1
-    )
-    data_parallel_size: int = setting(
+    data_parallel_size: int = _parallel(
         1,
-        PARALLEL,
         "Attention ranks of one instance, with a KV cache and a batch each; experts are shared.",
-        metavar="N",
-        aliases=("dp", "dp_size"),
+        short="dp",
+        hidden=("dp_size",),
         least=1,
     )
-    expert_parallel_size: int = setting(
-        1, PARALLEL, "Ranks that whole experts are spread over.", metavar="N", aliases=("ep", "ep_size"), least=1
+    expert_parallel_size: int = _parallel(
+        1, "Ranks that whole experts are spread over.", short="ep", hidden=("ep_size",), least=1
     )
-    data_parallel_balance: str | None = setting(
+    data_parallel_balance: str | None = _parallel(
         None,
-        PARALLEL,
         "Which attention rank gets a request: the least load, in turn, or the longest cached prefix.",
         choices=("load", "round_robin", "prefix"),
         unset="the engine's",
     )
 
-    engine: str | None = setting(
+    engine: str | None = _engine(
         None,
-        ENGINE,
         "Serving engine whose scheduler, defaults and measured constants count: vllm, sglang, trtllm, or a YAML file.",
-        metavar="NAME",
         unset="vllm, but with KV blocks of 1 token",
     )
-    max_num_seqs: int | None = setting(
+    max_num_seqs: int | None = _engine(
         None,
-        ENGINE,
         "Sequences that an instance runs at once.",
-        metavar="N",
-        aliases=("max_running_requests", "max_batch_size"),
+        hidden=("max_running_requests", "max_batch_size"),
         unset="the engine's",
         least=1,
     )
-    max_num_batched_tokens: int | None = setting(
-        None,
-        ENGINE,
-        "Tokens of one engine step.",
-        metavar="N",
-        aliases=("chunked_prefill_size", "max_num_tokens"),
-        unset="the engine's",
-        least=1,
+    max_num_batched_tokens: int | None = _engine(
+        None, "Tokens of one engine step.", hidden=("chunked_prefill_size", "max_num_tokens"), unset="the engine's", least=1
     )
-    max_model_len: int | None = setting(
+    max_model_len: int | None = _engine(
         None,
-        ENGINE,
         "Longest request in tokens.",
-        metavar="N",
-        aliases=("context_length", "max_seq_len"),
+        hidden=("context_length", "max_seq_len"),
         unset="what architecture and memory allow",
         least=1,
     )
-    enable_chunked_prefill: bool = setting(True, ENGINE, "Split long prompts over several steps.")
-    long_prefill_token_threshold: int = setting(
-        0, ENGINE, "Most tokens of one prompt in one step; 0: no such limit (vllm).", metavar="N", least=0
+    enable_chunked_prefill: bool = _engine(True, "Split long prompts over several steps.")
+    long_prefill_token_threshold: int = _engine(
+        0, "Most tokens of one prompt in one step; 0: no such limit (vllm).", least=0
     )
-    schedule_policy: str | None = setting(
+    schedule_policy: str | None = _engine(
         None,
-        ENGINE,
         "Order of waiting requests: fcfs everywhere, priority (vllm), lpm (sglang: longest cached prefix first).",
         choices=("fcfs", "priority", "lpm"),
-        aliases=("scheduling_policy",),
+        hidden=("scheduling_policy",),
         unset="the engine's",
     )
-    schedule_conservativeness: float | None = setting(
+    schedule_conservativeness: float | None = _engine(
         None,
-        ENGINE,
         "How much room a new request must find for its reply; higher retracts less (sglang).",
         metavar="FACTOR",
         unset="1",
         above=0,
     )
-    max_prefill_tokens: int | None = setting(
-        None,
-        ENGINE,
-        "Prompt tokens of one step beyond which no further prompt joins (sglang).",
-        metavar="N",
-        unset="16384",
-        least=1,
+    max_prefill_tokens: int | None = _engine(
+        None, "Prompt tokens of one step beyond which no further prompt joins (sglang).", unset="16384", least=1
     )
-    enable_mixed_chunk: bool = setting(False, ENGINE, "Let prompt chunks share a step with decoding (sglang).")
-    capacity_scheduler_policy: str | None = setting(
+    enable_mixed_chunk: bool = _engine(False, "Let prompt chunks share a step with decoding (sglang).")
+    capacity_scheduler_policy: str | None = _engine(
         None,
-        ENGINE,
         "Admit what can surely finish, or as much as fits now (trtllm).",
         choices=("guaranteed_no_evict", "max_utilization"),
         unset="guaranteed_no_evict",
     )
 
-    kv_cache_dtype: str = setting("auto", KV, "Format of the KV cache: auto, bf16 or fp8.", metavar="FORMAT")
-    gpu_memory_utilization: float | None = setting(
+    kv_cache_dtype: str = _kv("auto", "Format of the KV cache: auto, bf16 or fp8.", metavar="FORMAT")
+    gpu_memory_utilization: float | None = _kv(
         None,
-        KV,
         "Share of a GPU's memory that may be used, as the engine counts it.",
-        metavar="SHARE",
-        aliases=("mem_fraction_static", "free_gpu_memory_fraction"),
+        hidden=("mem_fraction_static", "free_gpu_memory_fraction"),
         unset="the engine's",
         above=0,
         most=1,
     )
-    num_gpu_blocks_override: int | None = setting(
-        None, KV, "KV blocks of an instance.", metavar="N", unset="what memory holds", least=1
-    )
-    block_size: int | None = setting(
+    num_gpu_blocks_override: int | None = _kv(None, "KV blocks of an instance.", unset="what memory holds", least=1)
+    block_size: int | None = _kv(
         None,
-        KV,
         "Tokens of a KV block: the unit in which prefixes are found and memory is taken.",
-        metavar="N",
-        aliases=("page_size", "tokens_per_block"),
+        hidden=("page_size", "tokens_per_block"),
         unset="the engine's; 1 when no engine is named, so that cached_tokens is exact",
         least=1,
     )
-    enable_prefix_caching: bool = setting(
-        True,
-        KV,
-        "Keep the KV of finished prefixes for requests that share them.",
-        aliases=("enable_block_reuse",),
+    enable_prefix_caching: bool = _kv(
+        True, "Keep the KV of finished prefixes for requests that share them.", hidden=("enable_block_reuse",)
     )
-    host_kv_gib: float = setting(
-        0.0,
-        KV,
-        "Host memory of an instance that takes KV evicted from the GPUs.",
-        metavar="GIB",
-        aliases=("kv_offloading_size",),
-        least=0,
+    host_kv_gib: float = _kv(
+        0.0, "Host memory of an instance that takes KV evicted from the GPUs.", hidden=("kv_offloading_size",), least=0
     )
-    host_kv_gb_per_s: float | None = setting(
-        None, KV, "How fast KV comes back from host memory, GB/s.", metavar="RATE", unset="PCIe of the GPUs", above=0
+    host_kv_gb_per_s: float | None = _kv(
+        None, "How fast KV comes back from host memory, GB/s.", unset="PCIe of the GPUs", above=0
     )
-    disk_kv_gib: float = setting(
-        0.0, KV, "Disk of an instance that takes KV evicted from host memory.", metavar="GIB", least=0
-    )
-    disk_kv_gb_per_s: float | None = setting(
-        None, KV, "How fast KV comes back from disk, GB/s.", metavar="RATE", unset="5, one NVMe drive", above=0
-    )
+    disk_kv_gib: float = _kv(0.0, "Disk of an instance that takes KV evicted from host memory.", least=0)
+    disk_kv_gb_per_s: float | None = _kv(None, "How fast KV comes back from disk, GB/s.", unset="5, one NVMe drive", above=0)
 
-    num_speculative_tokens: int = setting(
+    num_speculative_tokens: int = _speculation(
         0,
-        SPECULATION,
         "Tokens drafted for each step and sequence.",
-        metavar="N",
-        aliases=("speculative_num_draft_tokens", "max_draft_len"),
+        hidden=("speculative_num_draft_tokens", "max_draft_len"),
         least=0,
         most=64,
     )
-    acceptance_rate: float | None = setting(
-        None,
-        SPECULATION,
-        "Chance that a drafted token is accepted, given that those before it were.",
-        metavar="P",
-        unset="0.7",
-        least=0,
-        most=1,
+    acceptance_rate: float | None = _speculation(
+        None, "Chance that a drafted token is accepted, given that those before it were.", unset="0.7", least=0, most=1
     )
-    speculative_method: SpeculativeMethod | None = setting(
+    speculative_method: SpeculativeMethod | None = _speculation(
         None,
-        SPECULATION,
         "Who drafts: the model's own multi-token layers, or a small model.",
-        choices=("mtp", "draft_model"),
         unset="draft_model if one is named, else mtp",
     )
-    draft_model: str | None = setting(
-        None,
-        SPECULATION,
-        "The small model.",
-        metavar="NAME",
-        aliases=("speculative_model", "speculative_draft_model_path"),
-        unset="none",
+    draft_model: str | None = _speculation(
+        None, "The small model.", hidden=("speculative_model", "speculative_draft_model_path"), unset="none"
     )
 
-    ttft_ms: float | None = setting(
-        None,
-        TIME,
-        "Fixed time to the first token.",
-        metavar="MS",
-        aliases=("ttft",),
-        unset="the physics",
-        least=0,
-    )
-    itl_ms: float | None = setting(
-        None, TIME, "Fixed time between tokens.", metavar="MS", aliases=("itl",), unset="the physics", least=0
-    )
+    ttft_ms: float | None = _time(None, "Fixed time to the first token.", short="ttft", unset="the physics", least=0)
+    itl_ms: float | None = _time(None, "Fixed time between tokens.", short="itl", unset="the physics", least=0)
 
-    scale_on_queue: float | None = setting(
-        None, SCALING, "Start and stop instances so that each has N requests waiting.", metavar="N", unset="not", above=0
+    scale_on_queue: float | None = _scaling(
+        None, "Start and stop instances so that each has N requests waiting.", unset="not", above=0
     )
-    scale_on_concurrency: float | None = setting(
-        None, SCALING, "So that each has N requests, waiting or running.", metavar="N", unset="not", above=0
+    scale_on_concurrency: float | None = _scaling(
+        None, "So that each has N requests, waiting or running.", unset="not", above=0
     )
-    scale_on_kv: float | None = setting(
-        None, SCALING, "So that this share of each one's KV memory is in use.", metavar="SHARE", unset="not", above=0, most=1
+    scale_on_kv: float | None = _scaling(
+        None, "So that this share of each one's KV memory is in use.", unset="not", above=0, most=1
     )
-    scale_on_rate: float | None = setting(
-        None, SCALING, "So that each gets N requests a second.", metavar="N", unset="not", above=0
-    )
-    min_instances: int = setting(
-        1, SCALING, "The fewest instances that autoscaling leaves; the most are --instances.", metavar="N", least=0
-    )
-    initial_instances: int | None = setting(
-        None, SCALING, "Instances at the beginning.", metavar="N", unset="min_instances", least=0
-    )
-    start_up_s: float = setting(
-        60.0, SCALING, "Until a new instance takes requests.", metavar="S", aliases=("startup_s",), least=0
-    )
-    scale_interval_s: float = setting(15.0, SCALING, "Between two looks at the load.", metavar="S", above=0)
-    scale_up_after_s: float = setting(
-        0.0, SCALING, "Start instances when they were wanted for so long.", metavar="S", least=0
-    )
-    scale_down_after_s: float = setting(
-        300.0, SCALING, "Stop instances when none was wanted more for so long.", metavar="S", least=0
-    )
+    scale_on_rate: float | None = _scaling(None, "So that each gets N requests a second.", unset="not", above=0)
+    min_instances: int = _scaling(1, "The fewest instances that autoscaling leaves; the most are --instances.", least=0)
+    initial_instances: int | None = _scaling(None, "Instances at the beginning.", unset="min_instances", least=0)
+    start_up_s: float = _scaling(60.0, "Until a new instance takes requests.", hidden=("startup_s",), least=0)
+    scale_interval_s: float = _scaling(15.0, "Between two looks at the load.", above=0)
+    scale_up_after_s: float = _scaling(0.0, "Start instances when they were wanted for so long.", least=0)
+    scale_down_after_s: float = _scaling(300.0, "Stop instances when none was wanted more for so long.", least=0)
 
-    served_model_name: tuple[str, ...] = setting(
+    served_model_name: tuple[str, ...] = _replies(
         (),
-        REPLIES,
         "Name shown to clients; may be repeated.",
-        metavar="NAME",
-        aliases=("served_model_names",),
+        hidden=("served_model_names",),
         unset="the model's",
         check=lambda names: None if all(names) else "must not be empty",
     )
@@ -333,10 +230,8 @@ class InstanceSettings:
         return 1 if self.block_size is None and unnamed else self.block_size
 
     def _problems(self) -> Iterator[str]:
-        for field in fields(self):
-            about = field.metadata.get("about")
-            if isinstance(about, About):
-                yield from about.problems(field.name, getattr(self, field.name))
+        for name, about in settings_of(type(self)).items():
+            yield from (f"{name} {problem}" for problem in about.problems(getattr(self, about.field)))
         yield from self._scaling_problems()
         if self.draft_model is not None and self.speculative_method == "mtp":
             yield "a draft_model and speculative_method mtp exclude each other"

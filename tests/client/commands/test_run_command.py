@@ -139,7 +139,7 @@ def test_a_hanging_endpoint_is_given_up_on(endpoint: Endpoint, tmp_path: Path) -
         (["--endpoint-type", "chats"], ["chat", "completions"]),
         (["--session-prefix", "some"], ["extend", "none"]),
         (["--arrival-pattern", "burst"], ["poisson", "constant"]),
-        (["--concurrency", "0"], ["--concurrency", "whole number from 1 up"]),
+        (["--concurrency", "0"], ["--concurrency", "must be at least 1, not 0"]),
         (["--request-rate", "-1"], ["--request-rate"]),
         (["--fixed-schedule"], ["--fixed-schedule", "arrive"]),
         (["--endpoint-type", "raw"], ["raw", "--endpoint-path"]),

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 
-from llmirage_client.commands.flags.endpoint import endpoint_of
+from llmirage_client.commands.actions.endpoint import endpoint_of
 from llmirage_client.commands.run import run
 from llmirage_client.measure.record import Exchange, RequestError
+from llmirage_client.settings.contradictions import contradictions
 from llmirage_client.targets.endpoint import EndpointSettings
 from llmirage_client.targets.endpoints.responses_reply import ResponsesReply
 from llmirage_client.targets.retrying import RetryingTarget, worth_retrying
@@ -225,8 +225,8 @@ def test_urls_may_be_repeated_or_have_commas() -> None:
     assert endpoint.url_strategy == "round_robin"
     on_server = ("--endpoint-type", "responses", "--context-mode", "server_state", "--url", "a,b")
     assert endpoint_of(settings(*on_server)).url_strategy == "sticky"
-    with pytest.raises(click.UsageError, match="sticky"):
-        endpoint_of(settings(*on_server, "--url-strategy", "round_robin"))
+    [problem] = contradictions(settings(*on_server, "--url-strategy", "round_robin"))
+    assert problem == "--context-mode server_state needs --url-strategy sticky: one server keeps the history"
 
 
 def test_the_key_goes_into_the_header_of_its_api(raw_server: Callable[..., Any]) -> None:

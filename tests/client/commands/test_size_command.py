@@ -75,7 +75,7 @@ def test_nothing_meets_what_nothing_can() -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--request-rate", "inf"], "a load without end has no answer"),
+        (["--request-rate", "inf"], "must be above 0, not inf"),
         (["--request-rate", "3", "--concurrency", "3"], "by --request-rate or by --concurrency"),
         ([], "say how much traffic there is"),
         (["--request-rate", "3", "--gpus", "h1000"], "unknown GPU 'h1000'"),

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from llmirage_client.commands.flags.lists import join_lists
 from llmirage_client.commands.run import run
+from llmirage_shared.command_line import join_lists
 
 REPLY_S = 0.03
 
@@ -144,7 +144,7 @@ def test_the_table_is_there_after_every_point(
             raise SystemExit(9)
         return ""
 
-    monkeypatch.setattr("llmirage_client.commands.execute_points.one_line", killed_at_the_third)
+    monkeypatch.setattr("llmirage_client.commands.actions.execute_points.one_line", killed_at_the_third)
     result = invoke(workload, endpoint, "--find-max", "error_rate<=0", "--number", 4, "--artifact-dir", tmp_path / "out")
     assert result.exit_code == 9
     content = json.loads((tmp_path / "out" / "sweep.json").read_text())
@@ -158,7 +158,7 @@ def test_ctrl_c_between_points_leaves_the_table(
     def interrupted(_: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("llmirage_client.commands.execute_points.time", SimpleNamespace(sleep=interrupted))
+    monkeypatch.setattr("llmirage_client.commands.actions.execute_points.time", SimpleNamespace(sleep=interrupted))
     arguments = ("--number", 2, "--sleep-interval", 60, "--artifact-dir", tmp_path / "out")
     result = invoke(workload, endpoint, "--concurrency", "1,2", *arguments)
     assert result.exit_code == 130
@@ -212,7 +212,7 @@ def test_what_was_not_measured_does_not_meet_it(endpoint: Endpoint, workload: Pa
         (["--concurrency", "1,2", "--number", "1,2,3"], "--concurrency has 2 numbers and --num-conversations 3"),
         (["--number", "1,2"], "only beside as many"),
         (["--concurrency", "1,,2"], "two commas"),
-        (["--request-rate", "1,x"], "'x' is not a number above 0"),
+        (["--request-rate", "1,x"], "must be a number, not 'x'"),
         (["--find-max", "ttft<5"], "say which statistic"),
         (["--find-max", "ttft_p9<5,nothing_p99<3"], "there is no metric 'nothing_p99'"),
         (["--find-max", "ttft_p99<5", "--concurrency", "1,2"], "chooses the loads itself"),
@@ -234,7 +234,7 @@ def test_what_was_not_measured_does_not_meet_it(endpoint: Endpoint, workload: Pa
         (["--fixed-schedule-auto-offset"], "needs a fixed schedule"),
         (["--conversation-turn-delay-stddev", "2"], "needs --conversation-turn-delay-mean"),
         (["--request-cancellation-delay", "2"], "needs --request-cancellation-rate"),
-        (["--request-cancellation-rate", "200"], "0<=x<=100"),
+        (["--request-cancellation-rate", "200"], "must be at least 0 and at most 100, not 200"),
         (["--benchmark-grace-period", "2"], "comes after --benchmark-duration"),
         (["--duration", "5", "--benchmark-duration", "5"], "would never come"),
         (["--warmup-concurrency", "5"], "there is no warm-up"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import click
 import pytest
 
 from llmirage_client.commands.run import run
@@ -18,6 +17,7 @@ from llmirage_client.load.planner import Planner
 from llmirage_client.measure.record import Exchange, RequestError
 from llmirage_client.targets.wire_json import encode_body
 from llmirage_client.workload.session import Branch, Session, TokenSpec, Turn, Workload
+from llmirage_shared.command_line import SettingOption
 
 CALL = {"type": "function_call", "id": "fc", "call_id": "live", "name": "look", "arguments": "{}"}
 SEARCH = {"type": "web_search_call", "id": "ws", "status": "completed"}
@@ -227,5 +227,5 @@ def test_modes_are_refused_where_they_make_no_sense(bench: Any) -> None:
         in_context_mode(forked, "message_array_with_responses")
     assert {session.mode for session in in_context_mode(forked, "server_state").sessions.values()} == {"server_state"}
     offered = next(option for option in run.params if option.name == "context_mode")
-    assert isinstance(offered.type, click.Choice)
-    assert list(offered.type.choices) == list(CONTEXT_MODES)
+    assert isinstance(offered, SettingOption)
+    assert list(offered.about.choices) == list(CONTEXT_MODES)

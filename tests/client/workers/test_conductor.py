@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from llmirage_client.commands.spread import most_workers
+from llmirage_client.commands.actions.spread import most_workers
 from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.metrics import compute
 from llmirage_client.measure.record import BranchStats, Exchange, Record

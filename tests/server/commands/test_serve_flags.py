@@ -10,7 +10,7 @@ import pytest
 from llmirage_server.app import LlmirageApp, create_app, load_text_tools
 from llmirage_server.commands.banner import banner
 from llmirage_server.commands.serve import serve
-from llmirage_server.config import DEFAULTS, ClusterConfig, ConfigError
+from llmirage_server.config import SETTINGS, ClusterConfig, ConfigError
 from llmirage_server.config.file import make_config
 from llmirage_server.replies.reply import ReplyRequest
 
@@ -171,9 +171,9 @@ EFFECTS: dict[str, tuple[Sequence[str], Sequence[str], Observe]] = {
 
 
 def test_every_setting_has_a_flag_in_this_table() -> None:
-    assert set(EFFECTS) == set(DEFAULTS)
+    assert set(EFFECTS) == set(SETTINGS)
     flags = {param.name for param in serve.params}
-    assert flags == set(DEFAULTS) | {"cluster_file", "host", "port", "access_log"}
+    assert flags == set(SETTINGS) | {"cluster_file", "host", "port", "access_log"}
 
 
 def outcome(arguments: Sequence[str], observe: Observe) -> Any:

@@ -11,9 +11,8 @@ from click.testing import CliRunner
 
 from llmirage_server.app import create_app
 from llmirage_server.commands.serve import serve
-from llmirage_server.config import ABOUT, ALIASES, DEFAULTS, FIELD_TYPES, canonical_name
+from llmirage_server.config import ALIASES, SETTINGS, canonical_name
 from llmirage_server.config.file import make_config
-from llmirage_server.config.names import plain_types
 
 PAGE = (Path(__file__).parents[3] / "docs" / "cluster-files.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
@@ -26,7 +25,7 @@ def help_text() -> str:
 def test_every_setting_stands_under_its_heading_with_its_default() -> None:
     parts = re.split(r"^(\S.*):$", help_text(), flags=re.MULTILINE)
     sections = dict(zip(parts[1::2], parts[2::2], strict=True))
-    for name, about in ABOUT.items():
+    for name, about in SETTINGS.items():
         section = " ".join(sections[about.group].split())
         assert f"--{name.replace('_', '-')}" in section
         assert " ".join(about.help.split()) in section
@@ -54,9 +53,9 @@ def test_headings_come_in_the_order_in_which_people_choose() -> None:
 def test_the_names_of_other_engines_are_flags_and_keys_too(alias: str, tmp_path: Path) -> None:
     name = ALIASES[alias]
     assert canonical_name(alias.replace("_", "-").upper()) == name
-    kinds = plain_types(FIELD_TYPES[name])
+    kinds = SETTINGS[name].kinds
     value = "2" if int in kinds else "0.5" if float in kinds else "vllm"
-    choices = ABOUT[name].choices
+    choices = SETTINGS[name].choices
     if choices:
         value = choices[0]
     flag = f"--{alias.replace('_', '-')}"
@@ -72,7 +71,7 @@ def test_the_names_of_other_engines_are_flags_and_keys_too(alias: str, tmp_path:
 def test_the_page_about_cluster_files_has_every_setting_and_every_other_name() -> None:
     written = set(re.findall(r"`([a-z_]+)`", PAGE)) | set(re.findall(r"\b([a-z_]+):", "\n".join(EXAMPLES)))
     shown = {"num_instances", "tp_size", "pp_size", "dp_size", "ep_size"}  # speak for themselves
-    assert set(DEFAULTS) | set(ALIASES) <= written | shown
+    assert set(SETTINGS) | set(ALIASES) <= written | shown
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=[example.split(":")[0].strip() for example in EXAMPLES])

@@ -158,7 +158,7 @@ events:
         ("pools: {a: 1}\n", "1: pools: must be a list of pools"),
         ("kv_transfer: fast\n", "1: kv_transfer: must be a block of `key: value` lines"),
         ("events:\n  - {instance: 0, action: crash}\n", "2: events[0]: at_s missing"),
-        ("events:\n  - {instance: 0, action: stop, at_s: -1}\n", "2: events[0].at_s: must be a number from 0 up, not -1"),
+        ("events:\n  - {instance: 0, action: stop, at_s: -1}\n", "2: events[0].at_s: must be at least 0, not -1"),
         ("kv_transfer: {bandwidth_gb_per_s: 0}\n", "1: kv_transfer.bandwidth_gb_per_s: must be above 0"),
         ("host_kv_gib: 1\nkv_offload: {host: {gib: 1}}\n", "2: kv_offload.host.gib: already set as host_kv_gib"),
         ("kv_offload: {host: {gib: 1, gib: 2}}\n", "1: kv_offload.host.gib: already set in line 1"),

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from llmirage_server.app import create_app, load_text_tools
 from llmirage_server.commands.serve import serve
-from llmirage_server.config import ALIASES, DEFAULTS, ClusterConfig, ConfigError
+from llmirage_server.config import ALIASES, SETTINGS, ClusterConfig, ConfigError
 from llmirage_server.config.file import make_config, read_cluster_file
 from llmirage_shared import tokenizer_loader
 from llmirage_shared.chat_template import ChatTemplateError
@@ -71,14 +71,13 @@ def test_all_problems_of_a_file_are_told_at_once_with_their_lines(tmp_path: Path
     assert problems[0] == f"{path}:1: modle: unknown key (did you mean 'model'?)"
     assert problems[1] == f"{path}:2: instances: must be a whole number, not 'two'"
     assert problems[2].startswith(
-        f"{path}:4: router: router must be one of round_robin, random, least_loaded, power_of_two, session, prefix, "
-        "kv_aware, "
+        f"{path}:4: router: must be one of round_robin, random, least_loaded, power_of_two, session, prefix, kv_aware, "
     )
     assert problems[2].endswith("(did you mean 'round_robin'?)")
-    assert problems[3] == f"{path}:5: max_num_seqs: max_num_seqs must be at least 1, not 0"
+    assert problems[3] == f"{path}:5: max_num_seqs: must be at least 1, not 0"
     assert problems[4] == f"{path}:7: seed: already set in line 6"
     assert problems[5].startswith(f"{path}:8: frobnicate: unknown key; known: model, gpu, instances")
-    assert problems[6].startswith(f"{path}:9: itl: itl_ms must be at least 0, not nan")
+    assert problems[6].startswith(f"{path}:9: itl: must be at least 0, not nan")
     assert len(problems) == 7
 
 
@@ -91,7 +90,7 @@ def test_all_problems_of_a_file_are_told_at_once_with_their_lines(tmp_path: Path
         ("model: !!python/name:os.system\n", 1, "not valid YAML"),
         ("instances: true\n", 1, "must be a whole number, not True"),
         ("seed: 1\nmodel: 2024-99-99\n", 2, "not valid YAML: month must be in 1..12"),
-        ("speed: fast\n", 1, "must be a number or max, not 'fast'"),
+        ("speed: fast\n", 1, "must be above 0, or max, not 'fast'"),
         ("served_model_name: [1]\n", 1, "must be a name or a list of them"),
         ("model:\n", 1, "must be a text, not None"),
         ("? [1, 2]\n: x\n", 1, "unknown key"),
@@ -161,19 +160,19 @@ def test_the_longest_request_is_what_memory_allows_when_that_is_less() -> None:
 
 def test_every_setting_is_a_flag_and_every_alias_means_one() -> None:
     flags = {param.name for param in serve.params}
-    assert set(DEFAULTS) <= flags
-    assert set(ALIASES.values()) <= set(DEFAULTS)
-    assert not set(ALIASES) & set(DEFAULTS)
+    assert set(SETTINGS) <= flags
+    assert set(ALIASES.values()) <= set(SETTINGS)
+    assert not set(ALIASES) & set(SETTINGS)
 
 
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
         (["--router", "round_robbin"], "or module:function; not 'round_robbin' (did you mean 'round_robin'?)"),
-        (["--replies", "rhyme"], "'prose', 'echo'"),
-        (["--speed", "fast"], "neither a number above 0 nor max"),
-        (["--speed", "-1"], "neither a number above 0 nor max"),
-        (["--instances", "two"], "not a valid integer"),
+        (["--replies", "rhyme"], "must be one of prose, echo; not 'rhyme'"),
+        (["--speed", "fast"], "must be above 0, or max, not 'fast'"),
+        (["--speed", "-1"], "must be above 0, or max, not -1"),
+        (["--instances", "two"], "must be a whole number, not 'two'"),
         (["--instances", "0"], "instances must be at least 1"),
         (["--gpu", "h1000", "--port", "0"], "unknown GPU 'h1000'"),
         (["--model", "Qwen/Qwen3-235B-A22B", "--port", "0"], "does not fit"),

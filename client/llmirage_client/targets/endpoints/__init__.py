@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
+from llmirage_client.choices import EndpointName
 from llmirage_client.targets.endpoints.ask import Ask, Endpoint
 from llmirage_client.targets.endpoints.chat import ChatEndpoint
 from llmirage_client.targets.endpoints.completions import CompletionsEndpoint
@@ -12,8 +11,6 @@ from llmirage_client.targets.endpoints.raw import RawEndpoint
 from llmirage_client.targets.endpoints.responses import ResponsesEndpoint
 
 __all__ = ["CHAT", "Ask", "Endpoint", "EndpointName", "endpoint_named"]
-
-EndpointName = Literal["chat", "completions", "responses", "messages", "raw"]
 
 CHAT = ChatEndpoint()
 

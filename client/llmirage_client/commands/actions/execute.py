@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from llmirage_client.commands.one_run import RefusedError, carry_out
-from llmirage_client.commands.run_description import run_folder
-from llmirage_client.commands.spread import Spread
+from llmirage_client.commands.actions.one_run import RefusedError, carry_out
+from llmirage_client.commands.actions.run_description import run_folder
+from llmirage_client.commands.actions.spread import Spread
 from llmirage_client.load.options import RunOptions
 from llmirage_client.report.console import render
 from llmirage_client.targets.endpoint import EndpointSettings

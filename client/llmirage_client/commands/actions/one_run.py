@@ -14,8 +14,8 @@ from typing import Any
 
 import click
 
-from llmirage_client.commands.run_description import expected_requests, model_shown
-from llmirage_client.commands.spread import Spread, Stoppable, Zero, send_spread
+from llmirage_client.commands.actions.run_description import expected_requests, model_shown
+from llmirage_client.commands.actions.spread import Spread, Stoppable, Zero, send_spread
 from llmirage_client.load.event_loop import run_on_best_loop, spare_the_collector
 from llmirage_client.load.heartbeat import Heartbeat
 from llmirage_client.load.options import RunOptions

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from typing import Any
+
+from rich.console import Console
+from rich.table import Table
 
 Row = dict[str, Any]
 
 
 def print_table(rows: list[Row], hidden: frozenset[str] = frozenset(), stderr: bool = False) -> None:
     """Print rows of the same keys without the `hidden` ones: as wide as the terminal, or 200 columns in a pipe."""
-    import shutil
-    import sys
-
-    from rich.console import Console
-    from rich.table import Table
-
     keys = [key for key in rows[0] if key not in hidden]
     table = Table(box=None, pad_edge=False, header_style="bold")
     for key in keys:

@@ -10,12 +10,13 @@ from typing import Any
 
 import click
 
-from llmirage_client.commands.flags.sweep import Search
-from llmirage_client.commands.one_run import INTERRUPTED, Outcome, RefusedError, carry_out
-from llmirage_client.commands.run_description import run_folder
-from llmirage_client.commands.spread import Spread
+from llmirage_client.choices import Variable
+from llmirage_client.commands.actions.one_run import INTERRUPTED, Outcome, RefusedError, carry_out
+from llmirage_client.commands.actions.points import Search
+from llmirage_client.commands.actions.run_description import run_folder
+from llmirage_client.commands.actions.spread import Spread
 from llmirage_client.load.options import RunOptions
-from llmirage_client.load.points import Point, Variable, probe
+from llmirage_client.load.points import Point, probe
 from llmirage_client.load.saturation import falls_behind, gains_nothing, latency_exploded, rate_not_reached
 from llmirage_client.load.search import MaxSearch
 from llmirage_client.measure.points import PointResult, SearchAnswer

@@ -1,0 +1,21 @@
+"""What can be chosen by name: the words of the command line, of study files and of Python."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+ArrivalPattern = Literal["poisson", "constant", "gamma"]
+ContextModeName = Literal[
+    "deltas_without_responses",
+    "deltas_with_responses",
+    "message_array_with_responses",
+    "server_state",
+    "server_conversation",
+]
+EndpointKind = Literal["llmirage", "vllm", "other"]
+EndpointName = Literal["chat", "completions", "responses", "messages", "raw"]
+SamplingStrategy = Literal["sequential", "shuffle", "random"]
+SessionPrefix = Literal["extend", "none"]
+ToolResults = Literal["authored", "matched", "fitted"]
+UrlStrategy = Literal["round_robin", "sticky"]
+Variable = Literal["concurrency", "request_rate"]

@@ -1,0 +1,83 @@
+"""What `llmirage calibrate` does: an engine file whose simulated cluster behaves as a measured one."""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import version
+from typing import Any, NoReturn
+
+import click
+
+from llmirage_client.calibrate.calibration import Calibration
+from llmirage_client.calibrate.calibration import calibrate as calibrated
+from llmirage_client.calibrate.engine_file import Replays, changed_fields, engine_text
+from llmirage_client.calibrate.measured_run import MeasuredRun, MeasuredRunError, read_measured
+from llmirage_client.calibrate.table import as_json, factor_line, print_calibration
+from llmirage_client.commands.actions.output import cannot_be_file
+from llmirage_client.commands.actions.refusal import refuse
+from llmirage_client.simulator.cluster_flags import cluster_config
+from llmirage_client.simulator.engine import plan_of
+from llmirage_client.simulator.replay import engine_fields, named_fields
+from llmirage_shared.settings import ConfigError
+
+_SHORT = {"decode": "decode_scale", "prefill": "prefill_scale", "host": "host_step_ms", "front-end": "front_end_ms"}
+
+
+def calibrate(runs: tuple[str, ...], **settings: Any) -> None:
+    config = cluster_config(settings, 0)
+    found: list[MeasuredRun] = []
+    problems: list[str] = []
+    for place in runs:
+        try:
+            found.append(read_measured(place))
+        except MeasuredRunError as error:
+            problems.append(str(error))
+    if problem := cannot_be_file(settings["output"]):
+        problems.append(f"--output {problem}")
+    try:
+        profile = engine_fields(config)
+    except ConfigError as error:
+        problems += error.problems
+    if problems:
+        _refuse("\n".join(problems))
+    named = named_fields(profile["base"])
+    try:
+        with Replays(config, profile, named, found) as replays:
+            result = calibrated(found, replays, profile, [_SHORT[name] for name in settings["fit"]])
+    except (ValueError, ConfigError) as error:
+        _refuse(str(error))
+    deployment = plan_of(config)[0].deployment.describe()
+    values = changed_fields(profile, named, result.values)
+    try:
+        with open(settings["output"], "w", encoding="utf-8") as file:
+            file.write(engine_text(profile["base"], values, _comments(result, runs, deployment)))
+    except OSError as error:
+        _refuse(f"the engine file could not be written: {error}")
+    _show(result, settings, deployment, found)
+
+
+def _refuse(problem: str) -> NoReturn:
+    refuse([problem], "calibrate")
+
+
+def _comments(result: Calibration, runs: tuple[str, ...], deployment: str) -> list[str]:
+    """What whoever opens the file should know."""
+    lines = [
+        f"Written by `llmirage calibrate` {version('llmirage')} from {result.requests} requests of {', '.join(runs)},",
+        f"measured on {deployment}.",
+    ]
+    lines += [factor_line(one) for one in result.fitted]
+    for name, held in result.errors["held_out"].items():
+        before = result.errors["before"].get(name)
+        was = f", {before.median:.1f} % before" if before else ""
+        lines.append(f"{name}: median error {held.median:.1f} % on requests held out{was}")
+    return lines
+
+
+def _show(result: Calibration, settings: dict[str, Any], deployment: str, runs: list[MeasuredRun]) -> None:
+    if settings["json"]:
+        click.echo(json.dumps(as_json(result) | {"deployment": deployment, "output": settings["output"]}, indent=2))
+        return
+
+    print_calibration(result, deployment, len(runs))
+    click.echo(f"\nWritten to {settings['output']}; use it: llmirage simulate --engine {settings['output']} ...")

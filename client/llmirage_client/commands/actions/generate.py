@@ -1,0 +1,109 @@
+"""What `llmirage generate` does: writes a synthetic workload from a preset or a YAML file."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from llmirage_client.commands.actions.output import write_output
+from llmirage_client.commands.actions.table import print_table
+from llmirage_client.commands.actions.workload import readable
+from llmirage_client.commands.generate import Changes
+from llmirage_client.workload.convert import ConversionError, convert
+from llmirage_client.workload.session import Problem, Workload, WorkloadError
+from llmirage_client.workload.shape import shape
+from llmirage_client.workload.summary import summarise
+from llmirage_client.workload.synthesis.plan import Plan, draw_plan
+from llmirage_client.workload.synthesis.profile import Profile, read_profile, read_values
+from llmirage_client.workload.synthesis.sessions import as_messages, as_tokens
+from llmirage_client.workload.synthesis.show import as_yaml
+from llmirage_client.workload.synthesis.table import compare, gaps
+from llmirage_shared.prompt_encoder import PromptEncoder
+from llmirage_shared.settings import ConfigError
+from llmirage_shared.synthetic_text import SyntheticText
+from llmirage_shared.tokenizer_loader import load
+
+_MOST_REQUESTS_FOR_REUSE = 5_000
+
+
+def generate(preset: str, output: str | None, **settings: Any) -> None:
+    if output is None and sys.stdout.isatty() and not settings["show"]:
+        raise ConfigError(["this writes megabytes: name a file with -o FILE, or send standard output into one"])
+    changes: Changes = settings["set"]
+    given = list(changes)
+    if settings["conversations"] is not None:
+        given.append(("conversations", settings["conversations"]))
+    if settings["to"] is not None:
+        given.append(("format", settings["to"]))
+    with readable():
+        if settings["show"]:
+            read_profile(preset, given, settings["rate"])
+            click.echo(as_yaml(read_values(preset, given, settings["rate"], [])[0]), nl=False)
+        else:
+            _generate(preset, given, output, settings)
+
+
+def _generate(preset: str, given: list[tuple[str, Any]], output: str | None, settings: dict[str, Any]) -> None:
+    seed = settings["random_seed"]
+    profile = read_profile(preset, given, settings["rate"])
+    vocabulary, template = load(settings["tokenizer"])
+    text = SyntheticText(vocabulary, seed)
+    plan = draw_plan(profile, seed)
+    if profile.format == "agentic_jsonl":
+        if profile.branching:
+            raise _cannot(
+                preset, "agentic_jsonl holds chains of calls: give sub_agents.share=0, forks.share=0 and forks.background=0"
+            )
+        workload = as_tokens(plan, text if settings["token_ids"] else None)
+    else:
+        workload = as_messages(plan, text, profile.exact_replies)
+    try:
+        converted = convert(workload, profile.format)
+    except ConversionError as error:
+        raise _cannot(preset, str(error)) from None
+    write_output(converted.data, output)
+    _report(profile, plan, workload, output, seed)
+    _reuse(workload, PromptEncoder(vocabulary, template))
+
+
+def _cannot(preset: str, message: str) -> Exception:
+    return WorkloadError(preset, [Problem(message, field="format")])
+
+
+def _report(profile: Profile, plan: Plan, workload: Workload, output: str | None, seed: int) -> None:
+    rows: list[dict[str, Any]] = []
+    for line in compare(profile, plan):
+        row: dict[str, Any] = {"": line.name, "asked": line.asked_as}
+        for title, asked, drawn in (
+            ("mean", line.asked.mean, line.drawn.mean),
+            ("p50", line.asked.p50, line.drawn.p50),
+            ("p95", line.asked.p95, line.drawn.p95),
+        ):
+            row[f"{title} asked"] = f"{asked:,.4g}"
+            row[title] = f"{drawn:,.4g}"
+        rows.append(row | {"drawn": line.count})
+    print_table(rows, stderr=True)
+    counts = summarise(workload, with_reuse=False)
+    trees = f"{counts.roots:,} conversations"
+    if workload.branching:
+        trees = f"{counts.roots:,} trees of {counts.sessions:,} conversations"
+    where = output or "standard output"
+    click.echo(f"\n{where}: {trees}, {counts.requests:,} requests, as {profile.format}; synthetic, seed {seed}", err=True)
+    found = gaps(plan)
+    if found is not None:
+        wanted = profile.arrivals
+        per_s = f"{found[0]:.4g}/s (asked {wanted.rate_per_s:.4g})"
+        click.echo(f"arrivals: {per_s}, gaps vary by {found[1]:.2f} (asked {wanted.variation:.2f})", err=True)
+
+
+def _reuse(workload: Workload, encoder: Any) -> None:
+    """The share of prompt tokens that a cache without limits would have."""
+    seen = shape(workload, encoder, 0, _MOST_REQUESTS_FOR_REUSE)
+    some = f" (of the first {seen.counted_requests:,} requests)" if seen.counted_requests == _MOST_REQUESTS_FOR_REUSE else ""
+    reuse = seen.reuse
+    click.echo(
+        f"prompt tokens: {reuse.prompt_tokens:,}{some}; at most {reuse.share:.1%} of them can come from a prefix cache",
+        err=True,
+    )

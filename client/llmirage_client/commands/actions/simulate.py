@@ -1,0 +1,156 @@
+"""What `llmirage simulate` does."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from llmirage_client.commands.actions.endpoint import for_endpoint
+from llmirage_client.commands.actions.output import cannot_be_file, cannot_be_folder
+from llmirage_client.commands.actions.refusal import refuse
+from llmirage_client.commands.actions.run_description import expected_requests
+from llmirage_client.commands.actions.workload import load_workload, readable, without_file_problem
+from llmirage_client.load.options import RunOptions
+from llmirage_client.report import files as run_files
+from llmirage_client.report.console import render
+from llmirage_client.report.screen import print_blocks
+from llmirage_client.settings.contradictions import SEVERAL
+from llmirage_client.settings.run import one_point, run_options
+from llmirage_client.simulate import simulation as simulations
+from llmirage_client.simulate.chrome_trace import write_trace
+from llmirage_client.simulate.progress import SimulationProgress
+from llmirage_client.simulate.report import cluster_blocks, write_series
+from llmirage_client.simulate.simulation import Simulation, SimulationError
+from llmirage_client.simulator.cluster_flags import cluster_config
+from llmirage_client.workload.session import Workload
+from llmirage_client.workload.synthetic_load import synthetic_load
+from llmirage_shared.settings import ConfigError
+
+_CTRL_C = "Ctrl-C"
+_FOLDER = "artifacts/simulation"
+
+
+def simulate(workload: str | None, **settings: Any) -> None:
+    if several := [name for name in SEVERAL if len(settings[name] or ()) > 1]:
+        flags = (f"--{name.replace('_', '-')}" for name in several)
+        raise ConfigError(f"{flag} has several values: `llmirage sweep` compares them" for flag in flags)
+    settings = one_point(settings)
+    if settings["random_seed"] is None:
+        settings["random_seed"] = 0
+    config = cluster_config(settings, settings["random_seed"])
+    with readable():
+        loaded = _workload(workload, settings)
+    options = run_options(loaded, settings, model="")  # --model is the cluster's
+    loaded = for_endpoint(loaded, settings)
+    _check_places(settings)
+    try:
+        with SimulationProgress(lambda: _expected(loaded, options), settings["max_time"]) as progress:
+            simulation = simulations.simulate(
+                config,
+                loaded,
+                options,
+                door=settings["door"],
+                max_time_s=settings["max_time"],
+                shown={name: value for name, value in settings.items() if value not in (None, (), False)},
+                trace=settings["trace"] is not None,
+                stoppable=_stop_on_ctrl_c,
+                on_progress=progress.update,
+            )
+    except (SimulationError, ConfigError) as error:
+        refuse([str(error)], "simulate")
+    written = _show(simulation, settings)
+    if simulation.stopped == _CTRL_C:
+        sys.exit(130)
+    complete = simulation.stopped is None and not simulation.summary["failed_requests"]
+    sys.exit(0 if complete and written else 1)
+
+
+def _expected(workload: Workload, options: RunOptions) -> int | None:
+    """Requests of the run, its warm-up included; None: nobody knows."""
+    warm_up = options.of_warm_up()
+    counts = [expected_requests(workload, phase) for phase in (options, warm_up) if phase is not None]
+    return None if None in counts else sum(count or 0 for count in counts)
+
+
+def _stop_on_ctrl_c(stop: Callable[[str], None]) -> None:
+    """The first Ctrl-C ends the simulation and lets it be reported; the second ends the process."""
+
+    def heed(number: int, frame: object) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        stop(_CTRL_C)
+
+    with contextlib.suppress(ValueError):  # not in the main thread, as in tests
+        signal.signal(signal.SIGINT, heed)
+
+
+def _workload(file: str | None, settings: Mapping[str, Any]) -> Workload:
+    """Raises WorkloadError, ConfigError."""
+    if problem := without_file_problem(file, settings):
+        raise ConfigError([problem])
+    if file is not None:
+        return load_workload(file, settings, settings["num_conversations"])
+    return synthetic_load(
+        settings["isl"],
+        settings["osl"],
+        settings["requests"] or settings["request_count"] or 1000,
+        turns=settings["turns"],
+        wait_s=settings["think_time"],
+        shared_prefix_tokens=settings["shared_prefix"],
+        seed=settings["random_seed"],
+    )
+
+
+def _check_places(settings: dict[str, Any]) -> None:
+    """Exits where files cannot be written, before anything is worked out in vain."""
+    folder = settings["artifact_dir"] or ("" if settings["json"] else _FOLDER)
+    problems = [why for place in (folder,) if place and (why := cannot_be_folder(place))]
+    if problems and not settings["artifact_dir"]:
+        problems = [f"{problems[0]}; --artifact-dir says where else"]
+    problems += [f"--trace {why}" for place in (settings["trace"],) if place and (why := cannot_be_file(place))]
+    if problems:
+        refuse(problems, "simulate")
+
+
+def _show(simulation: Simulation, settings: dict[str, Any]) -> bool:
+    """Write the files, and print the summary or the report; return whether the files could be written."""
+    if simulation.stopped:
+        click.echo(f"Stopped early: {simulation.stopped}.", err=True)
+    files: list[Path] = []
+    problem = None
+    try:
+        files = _write(simulation, settings)
+    except OSError as error:  # a full disk, perhaps: what was worked out is shown all the same
+        problem = f"llmirage simulate: the files could not be written: {error}"
+        click.echo(problem, err=True)
+    if settings["json"]:
+        if errors := simulation.metrics.errors:  # the report would show them
+            count, whole = errors[0].count, simulation.summary["requests"] + simulation.summary["failed_requests"]
+            click.echo(f"{count:,} of {whole:,} requests failed: {errors[0].error.message}", err=True)
+        click.echo(json.dumps(simulation.summary))
+        return problem is None
+    render(simulation.result, metrics=simulation.metrics)
+    written = "\nWritten to " + str(files[0].parent) + ": " + ", ".join(file.name for file in files) if files else None
+    print_blocks([*cluster_blocks(simulation), *([written] if written else [])])
+    return problem is None
+
+
+def _write(simulation: Simulation, settings: dict[str, Any]) -> list[Path]:
+    """The files of a run and the cluster's series, and the trace. Raises OSError."""
+    if settings["trace"]:
+        left_out = write_trace(settings["trace"], simulation.steps, simulation.result.records)
+        more = f" without its last {left_out:,} events" if left_out else ""
+        click.echo(f"Trace written to {settings['trace']}{more}; open it in https://ui.perfetto.dev", err=True)
+    if not settings["artifact_dir"] and settings["json"]:
+        return []
+    folder = Path(settings["artifact_dir"] or _FOLDER)
+    files = run_files.write_artifacts(simulation.result, folder, metrics=simulation.metrics)
+    if simulation.series is not None:
+        files.append(write_series(simulation.series, folder))
+    return files

@@ -1,0 +1,247 @@
+"""What `llmirage size` does: the cheapest deployment that meets objectives, or what a deployment carries."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from llmirage_client.commands.actions.output import cannot_be_file
+from llmirage_client.commands.actions.refusal import refuse
+from llmirage_client.commands.actions.workload import load_workload, without_file_problem
+from llmirage_client.measure.slo import Objective, SloError, parse_slo
+from llmirage_client.report.screen import print_blocks
+from llmirage_client.settings.run import run_options
+from llmirage_client.simulate.prices import PriceError, catalogue_prices, read_prices
+from llmirage_client.simulate.progress import SimulationProgress
+from llmirage_client.simulate.simulation import SimulationError
+from llmirage_client.simulator.cluster_flags import SHAPE_SETTINGS, cluster_config
+from llmirage_client.simulator.deployments import InstanceShape, Refused, gpus_of, shapes, steady
+from llmirage_client.simulator.engine import ClusterConfig
+from llmirage_client.size.max_rate import max_rates
+from llmirage_client.size.max_rate_report import MaxRateReport
+from llmirage_client.size.page import max_rate_page, size_page
+from llmirage_client.size.report import SizeReport
+from llmirage_client.size.sizing import Goal
+from llmirage_client.size.sizing import size as sized
+from llmirage_client.size.traffic import RequestSource, Traffic, file_source, synthetic_source
+from llmirage_client.size.trial import REQUESTS, Trials
+from llmirage_client.size.wording import Question
+from llmirage_client.workload.session import WorkloadError
+from llmirage_shared.settings import ConfigError
+
+
+def size(workload: str | None, **settings: Any) -> None:
+    if settings["html"] and (problem := cannot_be_file(settings["html"])):
+        _refuse(f"--html {problem}")
+    try:
+        answered = _max_rate(workload, settings) if settings["max_rate"] else _size(workload, settings)
+    except SimulationError as error:
+        _refuse(str(error))
+    sys.exit(0 if answered else 1)
+
+
+def _size(file: str | None, settings: dict[str, Any]) -> bool:
+    objectives, base, shapes, refused, notes = _asked(settings)
+    source = _source(file, settings)
+    traffic = _traffic(source, settings)
+    notes += _of_times(source)
+    prices, price_source = _prices([shape.gpu for shape in shapes], settings)
+    goal: Goal = settings["goal"] or ("cost" if all(shape.gpu in prices for shape in shapes) else "gpus")
+    if goal == "cost" and (unknown := sorted({shape.gpu for shape in shapes} - set(prices))):
+        _refuse(f"--goal cost: the price of {', '.join(unknown)} is not known: give it with --price, or ask for --goal gpus")
+    progress, told = _progress()
+    trials = Trials(traffic, objectives, settings["requests"] or REQUESTS, settings["max_time"], told)
+    with progress:
+        sizing = sized(
+            base,
+            shapes,
+            refused,
+            trials,
+            prices,
+            goal=goal,
+            max_gpus=settings["max_gpus"],
+            runners_up=settings["runners_up"],
+            progress=progress.begin,
+        )
+    report = SizeReport(Question(base, traffic, objectives, price_source, notes), sizing)
+    _write(report, size_page, settings)
+    return sizing.answer is not None
+
+
+def _max_rate(file: str | None, settings: dict[str, Any]) -> bool:
+    objectives, base, shapes, refused, notes = _asked(settings)
+    if settings["request_rate"] is not None:
+        _refuse("--max-rate finds the request rate: leave --request-rate out (or give --concurrency 1 to look for users)")
+    source = _source(file, settings)
+    notes += _of_times(source)
+    settings["request_rate"] = None if settings["concurrency"] else 1.0
+    progress, told = _progress()
+    trials = Trials(_traffic(source, settings), objectives, settings["requests"] or REQUESTS, settings["max_time"], told)
+    gpus = gpus_of(base) if base.pools else [shape.gpu for shape in shapes]
+    prices, price_source = _prices(gpus, settings)
+    with progress:
+        found = max_rates(base, shapes, refused, trials, settings["instances"] or base.instances, progress.begin)
+    report = MaxRateReport(Question(base, trials.traffic, objectives, price_source, notes), found, prices)
+    _write(report, max_rate_page, settings)
+    return bool(report.carried)
+
+
+def _asked(
+    settings: dict[str, Any],
+) -> tuple[tuple[Objective, ...], ClusterConfig, list[InstanceShape], list[Refused], list[str]]:
+    """The objectives, the cluster without its shape, the shapes, and notes on what of the cluster is left out.
+
+    Clusters of several pools have no shapes. Exits where something is wrong with any of that.
+    """
+    problems: list[str] = []
+    objectives: tuple[Objective, ...] = ()
+    try:
+        objectives = parse_slo(settings["slo"])
+    except SloError as error:
+        problems += [f"--slo: {problem}" for problem in error.problems]
+    base, notes = steady(cluster_config(settings | dict.fromkeys(SHAPE_SETTINGS), settings["random_seed"]))
+    possible: list[InstanceShape] = []
+    refused: list[Refused] = []
+    if base.pools:
+        problems += _of_pools(base, settings)
+    try:
+        if not base.pools:
+            possible, refused = shapes(
+                base,
+                settings["gpus"] or (base.gpu,),
+                settings["engines"] or (base.engine,),
+                settings["weights"] or (base.weights,),
+                *(settings[name] or () for name in ("tps", "pps", "dps", "eps")),
+            )
+    except ConfigError as error:
+        problems += error.problems
+    if not problems and not possible and not base.pools:
+        problems = [
+            "no deployment is possible:",
+            *(f"  {', '.join(names)}: {reason}" for reason, names in _by_reason(refused).items()),
+        ]
+    if problems:
+        _refuse("\n".join(problems))
+    return objectives, base, possible, refused, notes
+
+
+def _by_reason(refused: Iterable[Refused]) -> dict[str, list[str]]:
+    """The names of the shapes that cannot be, by why."""
+    found: dict[str, list[str]] = {}
+    for one in refused:
+        found.setdefault(one.reason, []).append(f"{one.shape.gpu} {one.shape.split}")
+    return found
+
+
+_OF_SHAPES = ("gpus", "engines", "weights", "tps", "pps", "dps", "eps", "instances")
+
+
+def _of_pools(base: ClusterConfig, settings: dict[str, Any]) -> list[str]:
+    """What is wrong with asking this of a cluster of several pools."""
+    names = [pool.name for pool in base.pools]
+    if not settings["max_rate"]:
+        varied = f"`llmirage sweep` with `slo:` and a grid over {names[0]}.instances and {names[1]}.instances"
+        return [
+            f"size looks for the number of one kind of instance, and the cluster has the pools {', '.join(names)}: "
+            f"{varied} compares their numbers, and --max-rate says what the cluster carries as it is"
+        ]
+    given = [f"--{name}" for name in _OF_SHAPES if settings[name]]
+    if given:
+        return [
+            f"{', '.join(given)}: the cluster has the pools {', '.join(names)}, and --max-rate takes it as it is; "
+            "`llmirage sweep` varies single pools"
+        ]
+    if len({pool.model for pool in base.pools}) > 1:
+        return [
+            "the pools serve several models, and this traffic would go to the first alone: give --max-rate a cluster of "
+            "that model, or use `llmirage simulate` with a workload that names its models"
+        ]
+    return []
+
+
+def _of_times(source: RequestSource) -> list[str]:
+    """A note where the workload's own times are not used."""
+    if not source.workload(1).timed:
+        return []
+    return [
+        "The workload says when its conversations arrive; here they arrive as the traffic asked for. `llmirage sweep` with "
+        "`slo:` judges clusters under the file's own times."
+    ]
+
+
+def _source(file: str | None, settings: dict[str, Any]) -> RequestSource:
+    if problem := without_file_problem(file, settings):
+        _refuse(problem)
+    try:
+        if file is not None:
+            source = file_source(load_workload(file, settings))
+        else:
+            source = synthetic_source(
+                settings["isl"],
+                settings["osl"],
+                settings["turns"],
+                settings["think_time"],
+                settings["shared_prefix"],
+                settings["random_seed"],
+            )
+        source.workload(1)
+    except WorkloadError as error:
+        _refuse(str(error))
+    return source
+
+
+def _traffic(source: RequestSource, settings: dict[str, Any]) -> Traffic:
+    rate, users = settings["request_rate"], settings["concurrency"]
+    if (rate is None) == (users is None):
+        timed = rate is None and source.workload(1).timed
+        _refuse(
+            "say how much traffic there is, by --request-rate or by --concurrency"
+            + ("; the file's own times are for `llmirage sweep`, with `slo:` and a grid over instances" if timed else "")
+        )
+    options = run_options(source.workload(1), settings, model="")  # --model is the cluster's
+    if rate is not None:
+        return Traffic(source, "request_rate", float(rate), options)
+    return Traffic(source, "concurrency", float(users), options)
+
+
+def _prices(of: Iterable[str], settings: dict[str, Any]) -> tuple[dict[str, float], str]:
+    """USD per hour of each GPU whose price is known, and where the prices come from."""
+    gpus = list(dict.fromkeys(of))
+    if settings["price"] is None:
+        return catalogue_prices(gpus)
+    try:
+        return read_prices(settings["price"], gpus)
+    except PriceError as error:
+        _refuse(str(error))
+
+
+def _progress() -> tuple[SimulationProgress, Callable[[int, int, float], None]]:
+    """What shows which deployment is looked at, and how far its simulation is."""
+    progress = SimulationProgress()
+
+    def told(over: int, planned: int, reached_s: float) -> None:
+        progress.plan(planned)
+        progress.update(over, reached_s)
+
+    return progress, told
+
+
+def _write(report: Any, page: Callable[[Any], str], settings: dict[str, Any]) -> None:
+    if settings["html"]:
+        try:
+            Path(settings["html"]).write_text(page(report), encoding="utf-8")
+        except OSError as error:
+            _refuse(f"--html {settings['html']}: {error.strerror}")
+    if settings["json"]:
+        click.echo(json.dumps(report.json()))
+        return
+    print_blocks(report.blocks())
+
+
+def _refuse(problem: str) -> NoReturn:
+    refuse([problem], "size")

@@ -1,0 +1,116 @@
+"""What `llmirage sweep` does: many clusters and loads, simulated and compared."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from llmirage_client.commands.actions.output import cannot_be_folder
+from llmirage_client.commands.actions.refusal import refuse
+from llmirage_client.report.screen import print_blocks
+from llmirage_client.sweep.executors import executor_named
+from llmirage_client.sweep.file import Study, StudyError, read_study, study_path
+from llmirage_client.sweep.page import page_of
+from llmirage_client.sweep.point import problems_of
+from llmirage_client.sweep.sweep import RESULTS_FILE, Row, Sweep
+from llmirage_client.sweep.sweep import sweep as work_out
+from llmirage_client.sweep.table import blocks, records, write_tables
+from llmirage_client.workers.crew import CrewError
+
+
+def sweep(study: str, **settings: Any) -> None:
+    try:
+        study = study_path(study)
+        read = read_study(study)
+    except StudyError as error:
+        _refuse(str(error))
+    if problems := problems_of(read.points):
+        _refuse("\n".join(problems))
+    given = settings["artifact_dir"]
+    folder = Path(given or f"artifacts/sweep-{Path(study).stem}")
+    if problem := cannot_be_folder(str(folder)):
+        _refuse(f"{problem}; --artifact-dir says where else" if given is None else problem)
+    try:
+        result = _carry_out(read, folder, settings)
+        files = _write(result, Path(study), folder)
+    except OSError as error:
+        _refuse(f"{folder}: {error.strerror or error}")
+    _show(result, folder, files, settings)
+    statuses = {row.status for row in result.rows}
+    sys.exit(0 if "ok" in statuses and not statuses & {"failed", "stopped"} else 1)
+
+
+def _carry_out(study: Study, folder: Path, settings: dict[str, Any]) -> Sweep:
+    try:
+        executor = executor_named(settings["executor"], settings["workers"], settings["ray_address"])
+    except CrewError as error:
+        _refuse(str(error))
+    told, done = _progress(len(study.points))
+    try:
+        return work_out(
+            study,
+            executor,
+            folder,
+            version("llmirage"),
+            max_time_s=settings["max_time"],
+            fresh=settings["fresh"],
+            runs=settings["keep_runs"],
+            told=told,
+        )
+    except KeyboardInterrupt:
+        done()
+        click.echo(f"Interrupted. What is done is in {folder}; the same command carries on from there.", err=True)
+        sys.exit(130)
+    finally:
+        done()
+
+
+def _progress(points: int) -> tuple[Callable[[Row, int, int], None], Callable[[], None]]:
+    """On a terminal a bar that is drawn anew, elsewhere a line for each point."""
+    if not sys.stderr.isatty():
+
+        def tell(row: Row, done: int, total: int) -> None:
+            why = f": {row.reason}" if row.reason else ""
+            click.echo(f"[{done}/{total}] {row.point.name}: {row.status}{why}", err=True)
+
+        return tell, lambda: None
+
+    def draw(row: Row | None, done: int, total: int) -> None:
+        width = 30
+        filled = width * done // total
+        columns = shutil.get_terminal_size().columns
+        last = "" if row is None else f" {row.point.name}: {row.status}"
+        text = f"[{'#' * filled}{'.' * (width - filled)}] {done}/{total}{last}"
+        click.echo(f"\r\x1b[K{text[: columns - 1]}", err=True, nl=False)
+
+    draw(None, 0, max(points, 1))
+    return draw, lambda: click.echo("\r\x1b[K", err=True, nl=False)
+
+
+def _write(result: Sweep, study: Path, folder: Path) -> list[str]:
+    """Names of the files. Raises OSError."""
+    files = [RESULTS_FILE, *(path.name for path in write_tables(result, folder)), "study.html", "study.yaml"]
+    (folder / "study.html").write_text(page_of(result), encoding="utf-8")
+    copy = folder / "study.yaml"
+    if copy.resolve() != study.resolve():
+        copy.write_bytes(study.read_bytes())
+    return files
+
+
+def _show(result: Sweep, folder: Path, files: list[str], settings: dict[str, Any]) -> None:
+    if settings["json"]:
+        for record in records(result):
+            click.echo(json.dumps(record))
+        return
+    print_blocks(blocks(result, folder, files))
+
+
+def _refuse(problem: str) -> NoReturn:
+    refuse([problem], "sweep")

@@ -1,0 +1,46 @@
+"""Workload files as commands are given them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from llmirage_client.commands.actions.refusal import refuse
+from llmirage_client.settings.workload import WorkloadSettings
+from llmirage_client.workload.format_options import parse_pairs
+from llmirage_client.workload.registry import load
+from llmirage_client.workload.session import Workload, WorkloadError
+from llmirage_shared.settings import ConfigError, settings_of
+from llmirage_shared.tokens import TokenizerError
+
+_OFFERED = ("min_turns", "tokenizer")  # formats that do not draw or count have no use for them
+_OF_FORMATS = [name for name in settings_of(WorkloadSettings) if name not in ("format", "format_option", *_OFFERED)]
+
+
+@contextmanager
+def readable() -> Iterator[None]:
+    """Ends the command where a workload or its tokenizer cannot be read."""
+    try:
+        yield
+    except (WorkloadError, TokenizerError) as error:
+        refuse([str(error)])
+
+
+def load_workload(file: str, settings: Mapping[str, Any], conversations: int | None = None) -> Workload:
+    """conversations: how many the run takes, where it says. Raises WorkloadError, ConfigError."""
+    try:
+        options = parse_pairs(settings["format_option"])
+    except ValueError as error:
+        raise ConfigError([f"Invalid value for --format-option: {error}"]) from None
+    options |= {name: settings[name] for name in _OF_FORMATS if settings.get(name) is not None}
+    offered = {name: settings.get(name) for name in _OFFERED} | {"seed": settings.get("random_seed")}
+    return load(file, settings["format"], options, offered | {"conversations": conversations})
+
+
+def without_file_problem(file: str | None, settings: Mapping[str, Any]) -> str | None:
+    """What is wrong with a load that is neither a file nor lengths, or both."""
+    given = [f"--{name}" for name in ("isl", "osl") if settings[name] is not None]
+    if file is not None and given:
+        return f"{given[0]} is for a load without a file: give either it or WORKLOAD"
+    return "give a WORKLOAD, or a load without a file by --isl and --osl" if file is None and len(given) < 2 else None

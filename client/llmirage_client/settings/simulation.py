@@ -1,0 +1,24 @@
+"""Simulations of one cluster: how long, how, and what they print."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from llmirage_client.settings.output import no_folder
+from llmirage_shared.settings import switch, under
+
+SIMULATION = "Simulation"
+_simulation = under(SIMULATION)
+
+
+class SimulationSettings:
+    door: Literal["direct", "memory"] = _simulation(
+        "direct", "Ask the cluster alone, or go through the server's whole protocol in memory: slower, with the same times."
+    )
+    max_time: float | None = _simulation(
+        None, "Stop after so many seconds of the cluster's time.", metavar="S", above=0, infinite=True, study=True
+    )
+    trace: str | None = _simulation(
+        None, "Write every step and request as a Chrome trace, for https://ui.perfetto.dev.", metavar="FILE", check=no_folder
+    )
+    json: bool = switch(SIMULATION, "Print the summary alone, as JSON. Files only with --artifact-dir.")

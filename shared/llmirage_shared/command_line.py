@@ -1,0 +1,202 @@
+"""The command line of settings: a flag for each, under its heading, and commands whose work is imported when it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import click
+
+from llmirage_shared.settings import About, ConfigError, at_call, settings_of
+
+OPTIONS = "Options"  # the heading of options that need no other
+_PROBLEMS = "llmirage.problems"
+_UNITS = {"_gb_per_s": "GB/S", "_per_s": "R", "_ms": "MS", "_s": "S", "_gib": "GIB"}  # by the end of a field's name
+
+
+class SettingOption(click.Option):
+    """The flag of a setting. It accepts all names and shows the usual ones.
+
+    checked: whether values are held to the setting's limits here; else whoever makes the configuration does that.
+    """
+
+    def __init__(self, about: About, *, checked: bool = True) -> None:
+        self.about = about
+        self._checked = checked
+        boolean = bool in about.kinds
+        unset = about.unset or (about.needs and not about.switch) or about.required or not checked
+        default: dict[str, Any] = {"default": None if unset else about.default}
+        super().__init__(
+            [*_flags(about), about.name],
+            type=click.BOOL if boolean else click.UNPROCESSED,
+            is_flag=boolean or None,
+            multiple=about.repeated,
+            required=about.required,
+            **(default if boolean or not unset else {}),
+            metavar=None if boolean else about.metavar or _metavar(about),
+            help=about.help + _remarks(about),
+        )
+
+    def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
+        if bool in self.about.kinds or (value is None and not self.multiple):
+            return super().type_cast_value(ctx, value)
+        try:
+            given = tuple(value or ()) if self.multiple else value
+            if isinstance(given, str | tuple):
+                given = self.about.parse(given)
+            problems = list(self.about.problems(given)) if self._checked else []
+        except ValueError as error:
+            problems = [str(error)]
+        if problems:
+            raise click.BadParameter("; ".join(problems), ctx=ctx, param=self)
+        return given
+
+    def process_value(self, ctx: click.Context, value: Any) -> Any:
+        """Keeps what is wrong for `SettingsCommand`, so that all of it is told at once."""
+        try:
+            return super().process_value(ctx, value)
+        except click.BadParameter as error:
+            ctx.meta.setdefault(_PROBLEMS, []).append(error)
+            return None
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        names = self.opts, self.secondary_opts
+        hidden = {f"--{name.replace('_', '-')}" for name in self.about.hidden}
+        self.opts = [flag for flag in self.opts if flag not in hidden]
+        self.secondary_opts = self.secondary_opts[:1]
+        try:
+            return super().get_help_record(ctx)
+        finally:
+            self.opts, self.secondary_opts = names
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        item = at_call("click.shell_completion:CompletionItem")
+        if self.metavar in ("FILE", "DIR"):
+            return [item(incomplete, type=self.metavar.lower())]
+        return [item(choice) for choice in self.about.choices if choice.startswith(incomplete)]
+
+
+def _flags(about: About) -> list[str]:
+    main = about.flag or about.name.replace("_", "-")
+    names = [about.short] if about.short else []
+    names += [main, *(alias.replace("_", "-") for alias in (*about.aliases, *about.hidden))]
+    pair = bool in about.kinds and not about.switch
+    return [("-" if len(name) == 1 else "--") + name + (f"/--no-{name}" if pair else "") for name in names]
+
+
+def _metavar(about: About) -> str:
+    """Its choices, or its unit: that of the field's name, unless users have another."""
+    if about.choices:
+        return f"[{'|'.join(about.choices)}]"
+    unit = {1000.0: "MS", 100.0: "PERCENT"}.get(about.per) or ("SHARE" if about.most == 1 else None)
+    unit = unit or next((unit for end, unit in _UNITS.items() if about.field.endswith(end)), None)
+    unit = unit or ("NAME" if str in about.kinds or about.repeated else "N")
+    return f"{unit}[,{unit}...]" if about.several else unit
+
+
+def _remarks(about: About) -> str:
+    """Its default and its limits, as the end of the help."""
+    default, text = about.default, about.unset
+    if not text and not about.required and not about.switch and not about.needs and default not in (None, "", (), {}):
+        text = ("on" if default else "off") if isinstance(default, bool) else _text(default)
+    remarks = [f"default: {text}"] if text else ["required"] if about.required else []
+    if about.most is not None:
+        remarks.append(about.range if about.least is None else f"{about.least:g} to {about.most:,.10g}")
+    return f"  [{'; '.join(remarks)}]" if remarks else ""
+
+
+def _text(default: Any) -> str:
+    return (
+        ", ".join(default) if isinstance(default, tuple) else f"{default:g}" if isinstance(default, float) else str(default)
+    )
+
+
+def options(
+    kind: type[Any], *names: str, but: Sequence[str] = (), checked: bool = True, order: Sequence[str] = ()
+) -> list[click.Parameter]:
+    """The flags of a class of settings: those named, or all but some. order: of the headings; else that of the fields."""
+    found = settings_of(kind)
+    chosen = [found[name] for name in names or found if name not in but]
+    if order:
+        chosen.sort(key=lambda about: order.index(about.group))
+    return [SettingOption(about, checked=checked) for about in chosen]
+
+
+class SettingsCommand(click.Command):
+    """A command whose help lists options under their headings, and that tells all bad values at once.
+
+    lists: flags whose numbers may also stand between spaces, as in `--parallel 1 2 4`. rest: the heading of --help.
+    """
+
+    def __init__(self, *args: Any, lists: Sequence[str] = (), rest: str = OPTIONS, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._lists = lists
+        self._rest = rest
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        rest = super().parse_args(ctx, join_lists(args, self._lists))
+        problems: list[click.BadParameter] = ctx.meta.pop(_PROBLEMS, [])
+        if len(problems) == 1:
+            raise problems[0]
+        if problems:
+            raise click.UsageError("\n".join(problem.format_message() for problem in problems), ctx)
+        return rest
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
+            if record is not None:
+                group = param.about.group if isinstance(param, SettingOption) else self._rest
+                groups.setdefault(group, []).append(record)
+        for group, records in groups.items():
+            with formatter.section(group):
+                formatter.write_dl(records, col_max=36)
+
+
+def command(name: str, runner: str, params: Iterable[click.Parameter], help: str, **details: Any) -> SettingsCommand:
+    """A command: its arguments and options, and who does the work, as `module:function`; details: of SettingsCommand."""
+    look = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+    return SettingsCommand(name, callback=lazily(runner), params=list(params), help=help, context_settings=look, **details)
+
+
+def argument(
+    name: str, metavar: str | None = None, *, required: bool = True, many: bool = False, **details: Any
+) -> click.Argument:
+    """A word of the command line without a flag. details: choices, or a default."""
+    if choices := details.pop("choices", None):
+        details["type"] = click.Choice(choices)
+    needed = required and "default" not in details
+    return click.Argument([name], metavar=metavar, required=needed, nargs=-1 if many else 1, **details)
+
+
+def lazily(place: str) -> Callable[..., Any]:
+    """The function `module:function` of a command: imported when it is called, so that help and refusals need none of it.
+
+    It gets what was given by name. A ConfigError becomes an error of usage, with exit status 2.
+    """
+    work = at_call(place)
+
+    def call(**given: Any) -> Any:
+        try:
+            return work(**given)
+        except ConfigError as error:
+            raise click.UsageError("\n".join(error.problems)) from None
+
+    return call
+
+
+def join_lists(words: Sequence[str], flags: Sequence[str]) -> list[str]:
+    """The words of a command line with `--parallel 1 2 4` as `--parallel 1,2,4`."""
+    joined: list[str] = []
+    flag = None
+    for word in words:
+        if flag is not None and word and not word.strip("0123456789.,e+"):
+            if joined[-1] == flag:
+                joined.append(word)
+            else:
+                joined[-1] += f",{word}"
+        else:
+            flag = word if word in flags else None
+            joined.append(word)
+    return joined

@@ -1,0 +1,278 @@
+"""Settings: fields of a configuration class that know their help, limits, units and names.
+
+A setting is declared once. The command line (llmirage_shared.command_line), configuration files and Python callers read its
+values through this declaration, so all of them refuse the same values in the same words.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import importlib
+import inspect
+import math
+import sys
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+T = TypeVar("T")
+
+
+class ConfigError(ValueError):
+    """One or more settings that cannot be used; `problems` has one sentence for each."""
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        self.problems = list(problems)
+        super().__init__("\n".join(self.problems))
+
+
+class About:
+    """What is known of one setting.
+
+    name: what users write: a flag with dashes, a key of a file or a Python argument with underscores.
+    flag: the flag, where it is not the name with dashes. study: whether study files have it; a text: under which key.
+    short, aliases, hidden: other names; the help shows `short` before and `aliases` after the name, `hidden` not at all.
+    unset: what happens when it is not given, for the help.
+    needs: what to say when none of the settings is given that it is about: "{} needs {concurrency}, where the ramp ends".
+    per: how many of the user's units are one of the field's: 1000 where users write ms and the field holds seconds.
+    several: the command line takes several numbers between commas.
+    read: turns a text of the command line or a value of a file into the setting's value. Raises ValueError.
+    check: returns the end of a sentence about a value that cannot be used, or None.
+    field, default, kinds: of the dataclass field; `settings_of` fills them in.
+    """
+
+    name: str = ""
+    flag: str = ""
+    study: bool | str = False
+    metavar: str | None = None
+    short: str = ""
+    aliases: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
+    unset: str = ""
+    needs: str = ""
+    least: float | None = None
+    above: float | None = None
+    most: float | None = None
+    infinite: bool = False
+    choices: tuple[str, ...] = ()
+    switch: bool = False  # a flag that is off by default and has no --no-... form
+    several: bool = False
+    per: float = 1
+    read: Callable[[Any], Any] | None = None
+    check: Callable[[Any], str | None] | None = None
+    field: str = ""
+    default: Any = None
+    kinds: tuple[Any, ...] = ()
+
+    def __init__(self, group: str, help: str, **known: Any) -> None:
+        """group: its heading in the help. known: attributes from above. No dataclass: start-up makes a hundred of these."""
+        if unknown := known.keys() - About.__annotations__.keys():
+            raise TypeError(f"a setting has no {', '.join(sorted(unknown))}")
+        self.group = group
+        self.help = help
+        self.__dict__.update(known)
+
+    @property
+    def other_names(self) -> tuple[str, ...]:
+        return (*([self.short] if self.short else []), *self.aliases, *self.hidden)
+
+    @property
+    def required(self) -> bool:
+        return self.default is dataclasses.MISSING
+
+    @property
+    def repeated(self) -> bool:
+        """Whether the command line takes it several times."""
+        return isinstance(self.default, tuple | dict)
+
+    @property
+    def range(self) -> str:
+        """Such as "at least 1 and at most 64"; empty when every number will do."""
+        limits = (("at least", self.least), ("above", self.above), ("at most", self.most))
+        return " and ".join(f"{words} {limit:,.10g}" for words, limit in limits if limit is not None)
+
+    def convert(self, value: Any) -> Any:
+        """A value of a file or of Python as the setting's type, within its limits. Raises ValueError with what is wrong."""
+        value = self.read(value) if self.read is not None else self._typed(value)
+        if problems := list(self.problems(value)):
+            raise ValueError("; ".join(problems))
+        return value
+
+    def parse(self, text: str | tuple[str, ...]) -> Any:
+        """A text of the command line (all texts of a repeated flag) as the setting's type. Raises ValueError."""
+        if self.read is not None:
+            return self.read(text)
+        if isinstance(text, tuple):
+            return self._typed(list(text))
+        if not self.several:
+            value = self._typed(self._number(text))
+            if problem := self._choice_problem(value):
+                raise ValueError(problem)
+            return value
+        parts = [part.strip() for part in text.split(",")]
+        if not all(parts):
+            raise ValueError(f"has an empty number: {text!r} (two commas?)")
+        return tuple(self._typed(self._number(part)) for part in parts)
+
+    def problems(self, value: Any) -> Iterator[str]:
+        """The end of a sentence for each limit that a value breaks: "must be at least 1, not 0". None breaks none."""
+        if value is None:
+            return
+        if isinstance(value, tuple) and (self.several or self.choices):
+            for one in value:
+                yield from self.problems(one)
+            return
+        if self.check is not None and (problem := self.check(value)):
+            yield problem
+        if problem := self._choice_problem(value):
+            yield problem
+        if not self.range or isinstance(value, bool) or not isinstance(value, int | float):
+            return
+        within = math.isfinite(value) or (self.infinite and value == math.inf)
+        within &= self.least is None or value >= self.least
+        within &= self.above is None or value > self.above
+        within &= self.most is None or value <= self.most
+        if not within:
+            yield f"must be {self.range}, not {value:{'g' if isinstance(value, float) else 'd'}}"
+
+    def _choice_problem(self, value: Any) -> str | None:
+        if not self.choices or value in self.choices:
+            return None
+        return f"must be one of {', '.join(self.choices)}; not {value!r}{did_you_mean(value, self.choices)}"
+
+    def _number(self, text: str) -> Any:
+        for kind in (int, float):
+            if kind in self.kinds:
+                with contextlib.suppress(ValueError):
+                    return kind(text)
+        return text
+
+    def _typed(self, value: Any) -> Any:
+        if self.repeated:
+            values = [value] if isinstance(value, str) else value
+            if not isinstance(values, list | tuple) or not all(isinstance(item, str) for item in values):
+                raise ValueError(f"must be a {(self.metavar or 'name').lower()} or a list of them, not {value!r}")
+            return tuple(values)
+        return convert_to(self.kinds, value)
+
+
+def setting(default: Any, group: str, help: str, **about: Any) -> Any:
+    """A dataclass field with its `About`; `dataclasses.MISSING` as the default makes it a required one."""
+    metadata = {"setting": About(group=group, help=help, **about)}
+    if isinstance(default, dict):
+        return dataclasses.field(default_factory=default.copy, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def under(group: str) -> Callable[..., Any]:
+    """`setting` for one heading: `under("Load")(default, help, ...)`."""
+
+    def of_group(default: Any, help: str, **about: Any) -> Any:
+        return setting(default, group, help, **about)
+
+    return of_group
+
+
+def switch(group: str, help: str, **about: Any) -> Any:
+    """A setting that is off by default and has no --no-... form."""
+    return setting(False, group, help, switch=True, **about)
+
+
+def again(kind: Any, field: str, default: Any, help: str, *, prefix: str = "", **changes: Any) -> Any:
+    """A setting of another class a second time, for another phase or command; what is not given here is as there.
+
+    Its name is that of the other after `prefix`, unless one is given.
+    """
+    declared = getattr(kind, "__dataclass_fields__", None) or vars(kind)
+    first: About = declared[field].metadata["setting"]
+    about: dict[str, Any] = {"unset": "", "needs": "", "aliases": (), "several": False, "study": False, "help": help}
+    about["name"] = f"{prefix}_{first.name or field}".lstrip("_")
+    return dataclasses.field(default=default, metadata={"setting": About(**(vars(first) | about | changes))})
+
+
+def settings_of(kind: Any) -> Mapping[str, About]:
+    """The settings that a class declares, by name, in their order. A class that is never made needs no @dataclass."""
+    return _settings_of(kind)
+
+
+@functools.cache
+def _settings_of(kind: Any) -> Mapping[str, About]:
+    hints = {name: text for base in reversed(kind.__mro__) for name, text in _hints(base).items()}
+    declared = getattr(kind, "__dataclass_fields__", None) or {name: getattr(kind, name, None) for name in hints}
+    found: dict[str, About] = {}
+    for name, field in declared.items():
+        if not isinstance(field, dataclasses.Field) or "setting" not in field.metadata:
+            continue
+        about: About = field.metadata["setting"]
+        about.field, about.name = name, about.name or name
+        about.kinds = plain_types(hints[name])
+        about.default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        words = (word for part in _parts(hints[name]) if get_origin(part) is Literal for word in get_args(part))
+        about.choices = about.choices or tuple(words)
+        found[about.name] = about
+    return found
+
+
+def _hints(base: Any) -> dict[str, Any]:
+    """As typing.get_type_hints has them for one class, in a third of its time."""
+    return {name: _evaluated(text, base.__module__) for name, text in inspect.get_annotations(base).items()}
+
+
+@functools.cache
+def _evaluated(text: str, module: str) -> Any:
+    return eval(text, vars(sys.modules[module]))
+
+
+def instance_of(kind: type[T], given: Mapping[str, Any], **fields: Any) -> T:
+    """An instance of a class of settings; given: values by name, None for those not given. `fields` win."""
+    values = {}
+    for name, about in settings_of(kind).items():
+        value = given.get(name)
+        if value is not None:
+            values[about.field] = value if about.per == 1 else value / about.per
+    return kind(**(values | fields))
+
+
+def at_call(place: str) -> Callable[..., Any]:
+    """The function `module:function`, imported when it is called: who only declares or shows a setting does not need it."""
+    module, _, function = place.partition(":")
+
+    def call(*values: Any, **given: Any) -> Any:
+        return getattr(importlib.import_module(module), function)(*values, **given)
+
+    return call
+
+
+def did_you_mean(word: object, choices: Iterable[str]) -> str:
+    """The end of an error message: the nearest of the choices, if one is near."""
+    near = at_call("difflib:get_close_matches")(str(word), list(choices), n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+_TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+
+
+def convert_to(kinds: Sequence[Any], value: Any) -> Any:
+    """A value as one of some plain types. Raises ValueError saying what was expected."""
+    if Any in kinds or (value is None and type(None) in kinds):
+        return value
+    if float in kinds and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if type(value) not in kinds:
+        expected = " or ".join(_TYPE_NAMES[kind] for kind in kinds if kind is not type(None))
+        raise ValueError(f"must be {expected}, not {value!r}")
+    return value
+
+
+def plain_types(hint: Any) -> tuple[Any, ...]:
+    """The plain types of a hint: those of a union, str for a Literal."""
+    return tuple(str if get_origin(part) is Literal else part for part in _parts(hint))
+
+
+def _parts(hint: Any) -> tuple[Any, ...]:
+    """The members of a union, nested ones included; any other hint alone."""
+    if get_origin(hint) in (Union, types.UnionType):
+        return tuple(part for member in get_args(hint) for part in _parts(member))
+    return (hint,)

@@ -1,0 +1,200 @@
+"""A setting reads its value the same way from the command line, a file and Python, and refuses it in the same words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import MISSING, dataclass
+from typing import Any, Literal
+
+import pytest
+from click.testing import CliRunner, Result
+
+from llmirage_shared.command_line import SettingsCommand, argument, command, join_lists, options
+from llmirage_shared.settings import ConfigError, again, instance_of, setting, settings_of, switch
+
+LOAD, FILES = "Load", "Files"
+
+
+def _pair(value: Any) -> tuple[str, str]:
+    name, colon, text = value.partition(":")
+    if not colon:
+        raise ValueError(f"must be NAME:TEXT, not {value!r}")
+    return name, text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    users: int | None = setting(
+        None, LOAD, "Users at a time.", aliases=("parallel",), least=1, several=True, unset="1, unless a rate is given"
+    )
+    wait_s: float = setting(0.0, LOAD, "Wait in ms.", name="wait", metavar="MS", per=1000, least=0, infinite=True, unset="0")
+    pattern: Literal["poisson", "gamma"] | None = setting(None, LOAD, "Gaps.", needs="{} needs {users}, which have them")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Everything(Phase):
+    place: str = setting(MISSING, FILES, "Where to.", short="o", flag="output", metavar="FILE")
+    share: float = setting(0.5, FILES, "A share.", least=0, most=1)
+    header: tuple[tuple[str, str], ...] = setting(
+        (), FILES, "A header.", metavar="NAME:TEXT", read=lambda values: tuple(map(_pair, values))
+    )
+    names: tuple[str, ...] = setting((), FILES, "Names.", metavar="NAME", hidden=("named",))
+    quick: bool = switch(FILES, "Be quick.")
+    stream: bool = setting(True, FILES, "Stream.")
+    warm_users: int | None = again(Phase, "users", None, "Users before.", prefix="warm")
+    warm_wait_s: float = again(Phase, "wait_s", math.inf, "Wait before.", prefix="warm", unset="for all")
+
+
+SEEN: list[dict[str, Any]] = []
+
+
+def seen(**given: Any) -> None:
+    if given["share"] == 0.25:
+        raise ConfigError(["a quarter is too little", "and so is this"])
+    SEEN.append(given)
+
+
+def made(**details: Any) -> SettingsCommand:
+    params = [argument("file", required=False), *options(Everything)]
+    return command("made", f"{__name__}:seen", params, "Do it.", **details)
+
+
+def run(*words: str, **details: Any) -> Result:
+    SEEN.clear()
+    return CliRunner().invoke(made(**details), list(words), terminal_width=110)
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This module is found by name, as a module that does a command's work is."""
+    import sys
+
+    monkeypatch.setitem(sys.modules, __name__, sys.modules.get(__name__) or type(sys)(__name__))
+    monkeypatch.setattr(sys.modules[__name__], "seen", seen, raising=False)
+
+
+def given(*words: str, **details: Any) -> dict[str, Any]:
+    result = run("-o", "x", *words, **details)
+    assert result.exit_code == 0, result.output
+    return SEEN[0]
+
+
+def test_the_command_line_gives_typed_values_in_the_units_of_the_user() -> None:
+    found = given("--wait", "250", "--users", "3", "--share", "1", "--header", "a:b", "--header", "c:d", "--named", "n")
+    assert found["wait"] == 250.0
+    assert found["users"] == (3,)
+    assert found["share"] == 1.0
+    assert found["header"] == (("a", "b"), ("c", "d"))
+    assert found["names"] == ("n",)
+    assert found["place"] == "x"
+
+
+def test_what_is_not_given_is_none_where_the_help_says_what_happens_else_the_default() -> None:
+    found = given()
+    assert (found["users"], found["wait"], found["pattern"], found["warm_wait"]) == (None, None, None, None)
+    assert (found["share"], found["quick"], found["stream"], found["header"]) == (0.5, False, True, ())
+
+
+def test_fields_are_in_their_own_unit_and_have_their_default() -> None:
+    whole = instance_of(Everything, given("--wait", "250", "--warm-wait", "50"), users=7)
+    assert (whole.wait_s, whole.warm_wait_s, whole.users, whole.share) == (0.25, 0.05, 7, 0.5)
+    assert instance_of(Everything, given()).warm_wait_s == math.inf
+
+
+def test_a_switch_has_no_opposite_and_other_truths_have_one() -> None:
+    assert given("--quick", "--no-stream")["quick"] is True
+    assert not SEEN[0]["stream"]
+    assert "No such option" in run("-o", "x", "--no-quick").output
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--users", "two"], "Invalid value for '--users' / '--parallel': must be a whole number, not 'two'"),
+        (["--users", "0"], "must be at least 1, not 0"),
+        (["--users", "1,,2"], "has an empty number: '1,,2' (two commas?)"),
+        (["--users", "1,0"], "must be at least 1, not 0"),
+        (["--share", "1.5"], "must be at least 0 and at most 1, not 1.5"),
+        (["--share", "nan"], "must be at least 0 and at most 1, not nan"),
+        (["--share", "inf"], "must be at least 0 and at most 1, not inf"),
+        (["--wait", "-1"], "must be at least 0, not -1"),
+        (["--pattern", "gama"], "must be one of poisson, gamma; not 'gama' (did you mean 'gamma'?)"),
+        (["--header", "x"], "must be NAME:TEXT, not 'x'"),
+    ],
+)
+def test_a_bad_value_of_the_command_line_is_told(words: Sequence[str], said: str) -> None:
+    result = run("-o", "x", *words)
+    assert result.exit_code == 2
+    assert said in result.output
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("users", "two", "must be a whole number, not 'two'"),
+        ("users", True, "must be a whole number, not True"),
+        ("users", 0, "must be at least 1, not 0"),
+        ("share", 1.5, "must be at least 0 and at most 1, not 1.5"),
+        ("pattern", "gama", "must be one of poisson, gamma; not 'gama' (did you mean 'gamma'?)"),
+        ("names", [1], "must be a name or a list of them, not [1]"),
+        ("stream", "yes", "must be true or false, not 'yes'"),
+    ],
+)
+def test_a_bad_value_of_a_file_is_told_in_the_same_words(name: str, value: Any, said: str) -> None:
+    with pytest.raises(ValueError) as error:  # noqa: PT011  # the whole text is compared below
+        settings_of(Everything)[name].convert(value)
+    assert str(error.value) == said
+
+
+def test_values_of_a_file_become_the_type_of_the_setting() -> None:
+    found = settings_of(Everything)
+    assert type(found["share"].convert(1)) is float
+    assert found["names"].convert("one") == ("one",)
+    assert found["wait"].convert(math.inf) == math.inf
+    assert found["users"].convert(None) is None
+
+
+def test_all_bad_values_are_told_at_once() -> None:
+    result = run("--users", "0", "--share", "x")
+    assert result.exit_code == 2
+    told = [line for line in result.output.splitlines() if "nvalid" in line or "issing" in line]
+    assert len(told) == 3
+    assert "--users" in told[0]
+    assert "--share" in "".join(told)
+    assert "Missing option '-o' / '--output'" in "".join(told)
+
+
+def test_what_the_work_refuses_is_an_error_of_usage() -> None:
+    result = run("-o", "x", "--share", "0.25")
+    assert result.exit_code == 2
+    assert "Error: a quarter is too little\nand so is this" in result.output
+
+
+def test_the_help_has_headings_defaults_and_limits_and_no_hidden_names() -> None:
+    text = run("--help").output
+    flat = " ".join(text.split())
+    assert text.index("Load:") < text.index("Files:") < text.index("Options:")
+    assert "--users, --parallel N[,N...] Users at a time. [default: 1, unless a rate is given]" in flat
+    assert "-o, --output FILE Where to. [required]" in flat
+    assert "--share SHARE A share. [default: 0.5; 0 to 1]" in flat
+    assert "--pattern [poisson|gamma]" in flat
+    assert "--stream / --no-stream Stream. [default: on]" in flat
+    assert "--quick Be quick. --" in flat
+    assert "--warm-users N Users before. --" in flat
+    assert "--named" not in flat
+
+
+def test_unchecked_options_leave_the_limits_to_whoever_makes_the_configuration() -> None:
+    one = command("made", f"{__name__}:seen", options(Everything, but=("place",), checked=False), "Do it.")
+    SEEN.clear()
+    assert CliRunner().invoke(one, ["--share", "7"]).exit_code == 0
+    assert (SEEN[0]["share"], SEEN[0]["stream"], SEEN[0]["names"]) == (7.0, None, ())
+    assert CliRunner().invoke(one, ["--pattern", "x"]).exit_code == 2
+
+
+def test_lists_may_stand_between_spaces_where_a_flag_says_so() -> None:
+    assert given("--parallel", "1", "2", "4", "file", lists=("--parallel",))["users"] == (1, 2, 4)
+    assert SEEN[0]["file"] == "file"
+    assert join_lists(["--n", "1,2", "3", "x", "4"], ["--n"]) == ["--n", "1,2,3", "x", "4"]
+    assert join_lists(["--n", "1", "2"], []) == ["--n", "1", "2"]
