@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -108,6 +110,108 @@ def loaded_after(statement: str) -> set[str]:
     """Return the names of the modules that a fresh interpreter holds after a statement."""
     code = f"import sys\n{statement}\nprint('\\n'.join(sys.modules))"
     return set(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split())
+
+
+# The modules that import inside functions, and why. Everywhere else imports stand at the top.
+IMPORTS_WHEN_CALLED = {
+    "llmirage_client.commands.actions.spread": "a run in one process needs neither worker processes nor Ray",
+    "llmirage_client.load.event_loop": "uvloop is optional",
+    "llmirage_client.workers.ray_cluster": "Ray is optional",
+    "llmirage_server.cluster.routers": "a router of the user's own brings a module that others do not need",
+    "llmirage_shared.foreign_tokenizer": "transformers takes seconds to import, and only models' own tokenizers need it",
+    "llmirage_shared.tokenizer_loader": "the libraries of tokenizers, for those who name one",
+}
+# Modules that still do and should not, cycles that still are, names that still mean several things: entries only go.
+STILL_IMPORT_WHEN_CALLED = {
+    "llmirage_client.report.html.run_page",
+    "llmirage_client.report.records_file",
+    "llmirage_client.report.screen",
+    "llmirage_client.simulate.simulation",
+    "llmirage_client.simulator.direct",
+    "llmirage_client.simulator.engine",
+    "llmirage_client.sweep.executors",
+    "llmirage_client.workers.processes",
+    "llmirage_client.workload.conversation_lines",
+    "llmirage_client.workload.formats.swe_smith",
+    "llmirage_server.api.openapi.endpoint",
+    "llmirage_server.app",
+    "llmirage_server.perf.catalogue.lookup",
+    "llmirage_server.perf.deployment",
+    "llmirage_server.perf.kernels.routing",
+    "llmirage_server.replies.structured.values",
+    "llmirage_server.replies.tool_traits",
+    "llmirage_shared.compiled",
+    "llmirage_shared.wire.schema",
+}
+STILL_CYCLES = {frozenset({"llmirage_server.perf.deployment", "llmirage_server.perf.steps.silicon"})}
+STILL_SEVERAL_MEANINGS = {"Load", "Sampler", "Session"}
+
+
+def modules() -> dict[str, Path]:
+    found = {}
+    for package, folder in PACKAGES.items():
+        for path in folder.rglob("*.py"):
+            parts = [package, *path.relative_to(folder).with_suffix("").parts]
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def within_functions(tree: ast.AST) -> Iterator[ast.stmt]:
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from (node for node in ast.walk(function) if isinstance(node, ast.Import | ast.ImportFrom))
+
+
+def test_only_named_modules_import_within_functions() -> None:
+    found = {name for name, path in modules().items() if any(within_functions(ast.parse(path.read_text())))}
+    assert found <= IMPORTS_WHEN_CALLED.keys() | STILL_IMPORT_WHEN_CALLED
+    assert IMPORTS_WHEN_CALLED.keys() <= found, "these need no exception any more"
+
+
+def test_what_is_imported_by_name_is_there() -> None:
+    """Texts such as "package.module:function", by which commands and settings name what they need only when it is used."""
+    named = {
+        place for path in modules().values() for place in re.findall(r'"(llmirage_\w+(?:\.\w+)+:\w+)"', path.read_text())
+    }
+    assert len(named) > 20
+    for place in named:
+        module, _, name = place.partition(":")
+        assert callable(getattr(importlib.import_module(module), name)), place
+
+
+def import_cycles(graph: dict[str, set[str]]) -> set[frozenset[str]]:
+    """The groups of modules that reach each other."""
+    reached = {}
+    for start in graph:
+        seen: set[str] = set()
+        ahead = [start]
+        while ahead:
+            for other in graph[ahead.pop()] - seen:
+                seen.add(other)
+                ahead.append(other)
+        reached[start] = seen
+    groups = (frozenset(m for m in reached[start] if start in reached[m]) | {start} for start in graph)
+    return {group for group in groups if len(group) > 1}
+
+
+def test_no_modules_import_each_other() -> None:
+    """Imports within functions and for type checking count, too: types that both need stand in a module below both."""
+    everything = modules()
+    graph: dict[str, set[str]] = {}
+    for name, path in everything.items():
+        graph[name] = {module for module, _ in imports(path, name.split(".")[0]) if module in everything} - {name}
+    assert import_cycles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == {frozenset("abc")}
+    assert import_cycles(graph) <= STILL_CYCLES
+
+
+def test_a_class_name_means_one_thing() -> None:
+    meant: dict[str, set[str]] = {}
+    for name, path in modules().items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                meant.setdefault(node.name, set()).add(name)
+    assert len(meant) > 300
+    assert {name for name, places in meant.items() if len(places) > 1} <= STILL_SEVERAL_MEANINGS
 
 
 def test_help_loads_nothing_heavy() -> None:

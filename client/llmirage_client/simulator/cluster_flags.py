@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import click
 
-from llmirage_server.config import SETTINGS, ClusterConfig
-from llmirage_server.config.file import make_config
+from llmirage_server.config import ClusterConfig
 from llmirage_shared.command_line import options
 from llmirage_shared.settings import setting
 
 # What a server shows and a simulation does not have, or has under another name.
-_NOT_HERE = frozenset(
+NOT_HERE = frozenset(
     ("speed", "accept_models", "tokenizer", "unknown_fields", "state", "seed", "api_key", "rate_limit", "token_limit")
 )
 # What `llmirage size` looks for itself.
@@ -35,11 +31,4 @@ class ClusterFile:
 
 def cluster_options(*left_out: str) -> list[click.Parameter]:
     """--cluster FILE and a flag for every setting that matters to a simulation, but for some."""
-    return [*options(ClusterFile), *options(ClusterConfig, but=(*_NOT_HERE, *left_out), checked=False)]
-
-
-def cluster_config(settings: Mapping[str, Any], seed: int) -> ClusterConfig:
-    """The cluster that was asked for; `seed` is that of the simulation. Raises ConfigError with all problems."""
-    flags = {name: settings.get(name) for name in SETTINGS if name not in _NOT_HERE}
-    flags["tokenizer"] = settings.get("tokenizer")
-    return make_config(settings["cluster_file"], flags | {"seed": seed})
+    return [*options(ClusterFile), *options(ClusterConfig, but=(*NOT_HERE, *left_out), checked=False)]

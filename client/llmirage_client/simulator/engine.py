@@ -17,7 +17,7 @@ from llmirage_server.cluster.routers import RouterError
 from llmirage_server.config import ClusterConfig, ConfigError
 from llmirage_server.config.assembly import build, kv_link
 from llmirage_server.config.planning import ServedPool, plan
-from llmirage_server.config.yaml_lines import Entry, Node, read_mapping
+from llmirage_server.config.yaml_lines import Entry, YamlNode, read_mapping
 from llmirage_server.drivers.virtual import ClusterRun, Flight, Onlooker, VirtualDriver
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ __all__ = [
     "ConfigError",
     "Entry",
     "Flight",
-    "Node",
     "Onlooker",
     "Reading",
     "Request",
@@ -38,6 +37,7 @@ __all__ = [
     "ServedPool",
     "StepSpan",
     "VirtualDriver",
+    "YamlNode",
     "new_app",
     "new_cluster",
     "plan_of",

@@ -32,7 +32,7 @@ from llmirage_client.simulator.cluster_settings import (
     read_settings,
     setting_names,
 )
-from llmirage_client.simulator.engine import ClusterConfig, ConfigError, Entry, Node, read_mapping
+from llmirage_client.simulator.engine import ClusterConfig, ConfigError, Entry, YamlNode, read_mapping
 from llmirage_client.sweep.load_settings import LOAD_SETTINGS, read_load_setting
 
 MOST_POINTS = 100_000
@@ -244,7 +244,7 @@ def _combinations(points: list[_Variant], axes: list[list[_Variant]]) -> Iterato
         yield number, list(choices)
 
 
-def _text(node: Node) -> str:
+def _text(node: YamlNode) -> str:
     """A value in a table: as it was written, where that is short."""
     value = node.value
     if isinstance(value, bool):

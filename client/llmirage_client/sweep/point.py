@@ -16,12 +16,15 @@ import numpy as np
 
 from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.slo import judge, parse_slo
+from llmirage_client.report.files import write_artifacts
 from llmirage_client.settings.contradictions import as_key
 from llmirage_client.settings.run import run_options
+from llmirage_client.simulate.report import write_series
 from llmirage_client.simulate.simulation import Simulation, SimulationError, simulate
 from llmirage_client.simulator.engine import ClusterConfig, ConfigError
 from llmirage_client.sweep.file import StudyPoint
 from llmirage_client.sweep.load_settings import by_name
+from llmirage_client.workload import registry
 from llmirage_client.workload.session import Workload, WorkloadError
 from llmirage_client.workload.synthetic_load import synthetic_load
 
@@ -135,9 +138,7 @@ def _workload(load: dict[str, Any]) -> Workload:
 
 @lru_cache(maxsize=4)
 def _loaded(path: str, format_name: str | None, seed: int) -> Workload:
-    from llmirage_client.workload.registry import load
-
-    return load(path, format_name, {}, {"seed": seed})
+    return registry.load(path, format_name, {}, {"seed": seed})
 
 
 def _options(workload: Workload, load: dict[str, Any]) -> RunOptions:
@@ -146,9 +147,6 @@ def _options(workload: Workload, load: dict[str, Any]) -> RunOptions:
 
 
 def _write_run(simulation: Simulation, folder: Path) -> None:
-    from llmirage_client.report.files import write_artifacts
-    from llmirage_client.simulate.report import write_series
-
     write_artifacts(simulation.result, folder, metrics=simulation.metrics)
     if simulation.series is not None:
         write_series(simulation.series, folder)

@@ -19,7 +19,10 @@ from llmirage_server.config import (
     canonical_name,
     did_you_mean,
 )
-from llmirage_server.config.yaml_lines import Entry, Node, read_mapping
+from llmirage_server.config.yaml_lines import Entry, YamlNode, read_mapping
+from llmirage_server.perf.catalogue.engines import find_engine
+from llmirage_server.perf.catalogue.lookup import find_gpu, find_model
+from llmirage_server.perf.errors import DeploymentError
 from llmirage_shared.settings import convert_to, settings_of
 
 BUNDLED = "bundled:"
@@ -173,7 +176,7 @@ class _Reader:
                 else:
                     self._read(line, field, f"{place}kv_offload.{tier.key}.", values)
 
-    def _block(self, kind: type[Any], node: Node, place: str) -> Any:
+    def _block(self, kind: type[Any], node: YamlNode, place: str) -> Any:
         """A configuration object from a block; None if something is wrong with it."""
         known = settings_of(kind)
         before = len(self.problems)
@@ -190,7 +193,7 @@ class _Reader:
             return None
         return kind(**values)
 
-    def _entries(self, node: Node, place: str, known: list[str]) -> list[Entry]:
+    def _entries(self, node: YamlNode, place: str, known: list[str]) -> list[Entry]:
         """The entries of a block, without unknown and repeated ones."""
         if node.entries is None:
             self.problems.append(f"{self._path}:{node.line}: {place}: must be a block of `key: value` lines")
@@ -207,7 +210,7 @@ class _Reader:
                 good[key] = Entry(key, entry.line, entry.node)
         return list(good.values())
 
-    def _items(self, entry: Entry, what: str) -> list[Node]:
+    def _items(self, entry: Entry, what: str) -> list[YamlNode]:
         items = entry.node.items or ()
         if not items or any(item.entries is None for item in items):
             self.problems.append(f"{self._path}:{entry.line}: {entry.key}: must be a list of {what}")
@@ -228,10 +231,6 @@ _BLOCKS: dict[str, Callable[[_Reader, Entry, str, dict[str, Any]], None]] = {
 
 def _unknown_name(field: str, value: Any) -> list[str]:
     """What is wrong with a name that should be in a catalogue."""
-    from llmirage_server.perf.catalogue.engines import find_engine
-    from llmirage_server.perf.catalogue.lookup import find_gpu, find_model
-    from llmirage_server.perf.errors import DeploymentError
-
     find: dict[str, Callable[[str], Any]] = {
         "model": find_model,
         "draft_model": find_model,

@@ -6,17 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from llmirage_server.config import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class YamlNode:
     """A value. `value` is plain data: a scalar, or for mappings and sequences what `entries` and `items` hold."""
 
     line: int
     value: Any
     entries: tuple[Entry, ...] | None = None  # of a mapping
-    items: tuple[Node, ...] | None = None  # of a sequence
+    items: tuple[YamlNode, ...] | None = None  # of a sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,7 @@ class Entry:
 
     key: str
     line: int
-    node: Node
+    node: YamlNode
 
 
 def read_mapping(path: str, what: str = "a cluster file") -> tuple[Entry, ...]:
@@ -33,8 +35,6 @@ def read_mapping(path: str, what: str = "a cluster file") -> tuple[Entry, ...]:
 
     what: the kind of file it should be, for errors.
     """
-    import yaml  # only needed here, and start-up time counts
-
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -59,9 +59,7 @@ def read_mapping(path: str, what: str = "a cluster file") -> tuple[Entry, ...]:
 _DEEPEST = 10
 
 
-def _locate(path: str, node: Any, constructor: Any, depth: int) -> Node:
-    import yaml
-
+def _locate(path: str, node: Any, constructor: Any, depth: int) -> YamlNode:
     line = node.start_mark.line + 1
     if depth > _DEEPEST:  # an alias may even contain itself
         raise ConfigError([f"{path}:{line}: nested more than {_DEEPEST} deep"])
@@ -70,11 +68,11 @@ def _locate(path: str, node: Any, constructor: Any, depth: int) -> Node:
             Entry(str(_plain(path, key, constructor)), key.start_mark.line + 1, _locate(path, value, constructor, depth + 1))
             for key, value in node.value
         )
-        return Node(line, {entry.key: entry.node.value for entry in entries}, entries=entries)
+        return YamlNode(line, {entry.key: entry.node.value for entry in entries}, entries=entries)
     if isinstance(node, yaml.SequenceNode):
         items = tuple(_locate(path, item, constructor, depth + 1) for item in node.value)
-        return Node(line, [item.value for item in items], items=items)
-    return Node(line, _plain(path, node, constructor))
+        return YamlNode(line, [item.value for item in items], items=items)
+    return YamlNode(line, _plain(path, node, constructor))
 
 
 def _plain(path: str, node: Any, constructor: Any) -> Any:

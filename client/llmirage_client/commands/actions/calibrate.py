@@ -15,7 +15,7 @@ from llmirage_client.calibrate.measured_run import MeasuredRun, MeasuredRunError
 from llmirage_client.calibrate.table import as_json, factor_line, print_calibration
 from llmirage_client.commands.actions.output import cannot_be_file
 from llmirage_client.commands.actions.refusal import refuse
-from llmirage_client.simulator.cluster_flags import cluster_config
+from llmirage_client.simulator.cluster_settings import cluster_config
 from llmirage_client.simulator.engine import plan_of
 from llmirage_client.simulator.replay import engine_fields, named_fields
 from llmirage_shared.settings import ConfigError

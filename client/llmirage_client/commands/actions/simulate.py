@@ -28,7 +28,7 @@ from llmirage_client.simulate.chrome_trace import write_trace
 from llmirage_client.simulate.progress import SimulationProgress
 from llmirage_client.simulate.report import cluster_blocks, write_series
 from llmirage_client.simulate.simulation import Simulation, SimulationError
-from llmirage_client.simulator.cluster_flags import cluster_config
+from llmirage_client.simulator.cluster_settings import cluster_config
 from llmirage_client.workload.session import Workload
 from llmirage_client.workload.synthetic_load import synthetic_load
 from llmirage_shared.settings import ConfigError

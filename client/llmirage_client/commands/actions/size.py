@@ -19,7 +19,8 @@ from llmirage_client.settings.run import run_options
 from llmirage_client.simulate.prices import PriceError, catalogue_prices, read_prices
 from llmirage_client.simulate.progress import SimulationProgress
 from llmirage_client.simulate.simulation import SimulationError
-from llmirage_client.simulator.cluster_flags import SHAPE_SETTINGS, cluster_config
+from llmirage_client.simulator.cluster_flags import SHAPE_SETTINGS
+from llmirage_client.simulator.cluster_settings import cluster_config
 from llmirage_client.simulator.deployments import InstanceShape, Refused, gpus_of, shapes, steady
 from llmirage_client.simulator.engine import ClusterConfig
 from llmirage_client.size.max_rate import max_rates
