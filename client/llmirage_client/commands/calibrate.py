@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmirage_client.settings.output import no_folder
+from llmirage_client.settings.places import cannot_be_file
 from llmirage_client.simulator.cluster_flags import cluster_options
 from llmirage_shared.command_line import argument, command, options
 from llmirage_shared.settings import switch, under
@@ -13,7 +13,7 @@ _calibration = under(CALIBRATION)
 
 class CalibrationSettings:
     output: str = _calibration(
-        "calibrated.yaml", "The engine file to write, for --engine.", short="o", metavar="FILE", check=no_folder
+        "calibrated.yaml", "The engine file to write, for --engine.", short="o", metavar="FILE", check=cannot_be_file
     )
     fit: tuple[str, ...] = _calibration(
         (),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import MISSING
 
-from llmirage_client.settings.output import no_folder
+from llmirage_client.settings.places import cannot_be_file
 from llmirage_client.settings.workload import FileSettings
 from llmirage_shared.command_line import OPTIONS, argument, command, options
 from llmirage_shared.settings import setting
@@ -18,7 +18,7 @@ class ConvertSettings(FileSettings):
         "File to write; packed when it ends in .gz.",
         short="o",
         metavar="FILE",
-        check=no_folder,
+        check=cannot_be_file,
         unset="standard output",
     )
     tokenizer: str | None = setting(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from llmirage_client.settings.output import no_folder
+from llmirage_client.settings.places import cannot_be_file
 from llmirage_shared.command_line import OPTIONS, argument, command, options
 from llmirage_shared.settings import setting, switch
 
@@ -29,7 +29,7 @@ class GenerateSettings:
         "File to write; packed when it ends in .gz.",
         short="o",
         metavar="FILE",
-        check=no_folder,
+        check=cannot_be_file,
         unset="standard output",
     )
     to: str | None = setting(None, OPTIONS, "Format to write.", metavar="FORMAT", unset="as the preset says")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from llmirage_client.settings.output import no_file
+from llmirage_client.settings.places import cannot_be_folder
 from llmirage_client.settings.simulation import SimulationSettings
 from llmirage_shared.command_line import argument, command, options
 from llmirage_shared.settings import again, switch, under
@@ -35,7 +35,7 @@ class SweepSettings:
         "Folder for results.",
         aliases=("output",),
         metavar="DIR",
-        check=no_file,
+        check=cannot_be_folder,
         unset="artifacts/sweep-NAME-OF-THE-FILE",
     )
     keep_runs: bool = switch(OUTPUT, "Write the files of every point's whole run, too, for `llmirage report`.")

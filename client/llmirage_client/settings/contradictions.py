@@ -18,7 +18,6 @@ from llmirage_shared.settings import About, settings_of
 _KINDS = (ConnectionSettings, WorkloadSettings, LengthSettings, RunOptions, PointSettings, WorkerSettings, ReportSettings)
 RUN_SETTINGS: Mapping[str, About] = dict(itertools.chain.from_iterable(settings_of(kind).items() for kind in _KINDS))
 SEVERAL = tuple(name for name, about in RUN_SETTINGS.items() if about.several)
-_SWEPT = ("concurrency", "request_rate")
 
 Given = Mapping[str, Any]
 
@@ -32,100 +31,67 @@ _ONE_OF = (
 )
 
 
-def _several(given: Given, *names: str) -> bool:
-    """Whether each of these has several numbers."""
-    return all(_count(given[name]) > 1 for name in names)
+def _conflicts(given: Given) -> Iterator[str]:
+    """What is wrong, and how to say it: {name} is a setting, {name:v} its value, {name:n} how many numbers it has."""
+    smoothness, find_max, schedule = given["arrival_smoothness"], given["find_max"], given["fixed_schedule"]
+    if smoothness is not None and given["arrival_pattern"] in ("poisson", "constant"):
+        yield "{arrival_smoothness} is the shape of gamma gaps, not of {arrival_pattern:v} ones"
+    if (given["fixed_schedule_end_offset"] or math.inf) < (given["fixed_schedule_start_offset"] or 0):
+        yield (
+            "{fixed_schedule_end_offset} {fixed_schedule_end_offset:v} comes before "
+            "{fixed_schedule_start_offset} {fixed_schedule_start_offset:v}"
+        )
+    if schedule and given["dataset_sampling_strategy"] in ("shuffle", "random"):
+        yield "{dataset_sampling_strategy} {dataset_sampling_strategy:v}: a fixed schedule has its own order"
+    if given["duration"] and given["benchmark_duration"] and given["duration"] >= given["benchmark_duration"]:
+        yield "{duration} {duration:v} would never come: {benchmark_duration} {benchmark_duration:v} ends the run before"
+    if 0 < (given["num_warmup_sessions"] or 0) < 1 and not given["num_conversations"]:
+        yield "{num_warmup_sessions} {num_warmup_sessions:v} is a share of {num_conversations}, which is not given"
+    if given["context_mode"] in ("server_state", "server_conversation"):
+        if given["endpoint_type"] != "responses":
+            yield "{context_mode} {context_mode:v} needs {endpoint_type} responses: only this API keeps histories"
+        if "," in (given["url"] or "") and given["url_strategy"] == "round_robin":
+            yield "{context_mode} {context_mode:v} needs {url_strategy} sticky: one server keeps the history"
+    if given["endpoint_type"] == "raw" and given["endpoint_path"] is None:
+        yield "{endpoint_type} raw needs {endpoint_path}: there is no usual path"
+    if given["ray_address"] is not None and given["executor"] != "ray":
+        yield "{ray_address} is about {executor} ray"
+    yield from _sweep_conflicts(given)
+    if find_max is None:
+        return
+    yield from (f"{{find_max}} chooses the loads itself: give {{{name}}} one number" for name in _lists(given))
+    for name in ("request_rate_series", "user_centric_rate"):
+        if given[name] is not None:
+            yield f"{{find_max}} varies {{concurrency}} or {{request_rate}}, not {{{name}}}"
+    if schedule:
+        yield "{find_max} varies {concurrency} or {request_rate}; a fixed schedule has its own pace"
+    if given["request_rate"] and given["find_max_variable"] in ("concurrency", "parallel"):
+        yield "{find_max_variable} {find_max_variable:v}: with {request_rate} the concurrency is not the load"
+
+
+def _sweep_conflicts(given: Given) -> Iterator[str]:
+    lists = _lists(given)
+    swept = [name for name in ("concurrency", "request_rate") if name in lists]
+    if len(swept) > 1:
+        yield "{concurrency} and {request_rate} both have several numbers: one of them can be swept at a time"
+    if lists and not swept:
+        yield (
+            "{num_conversations} and {request_count} take several numbers only beside as many of {concurrency} or "
+            "{request_rate}"
+        )
+    if swept and given["fixed_schedule"]:
+        yield "{fixed_schedule}: every point of a sweep would replay the same conversations"
+    for name, other in itertools.product(swept, lists):
+        if other not in swept and _count(given[name]) != _count(given[other]):
+            yield f"{{{name}}} has {{{name}:n}} numbers and {{{other}}} {{{other}:n}}: give as many, or one"
+
+
+def _lists(given: Given) -> list[str]:
+    return [name for name in SEVERAL if _count(given[name]) > 1]
 
 
 def _count(value: Any) -> int:
     return len(value) if isinstance(value, tuple) else 0 if value is None else 1
-
-
-def _on_server(given: Given) -> bool:
-    return given["context_mode"] in ("server_state", "server_conversation")
-
-
-# What is wrong when, and how to say it: {name} is the setting, {name:v} its value, {name:n} how many numbers it has.
-_CONFLICTS: tuple[tuple[Callable[[Given], Any], str], ...] = (
-    (
-        lambda given: given["arrival_smoothness"] is not None and given["arrival_pattern"] in ("poisson", "constant"),
-        "{arrival_smoothness} is the shape of gamma gaps, not of {arrival_pattern:v} ones",
-    ),
-    (
-        lambda given: (given["fixed_schedule_end_offset"] or math.inf) < (given["fixed_schedule_start_offset"] or 0),
-        "{fixed_schedule_end_offset} {fixed_schedule_end_offset:v} comes before "
-        "{fixed_schedule_start_offset} {fixed_schedule_start_offset:v}",
-    ),
-    (
-        lambda given: given["fixed_schedule"] and given["dataset_sampling_strategy"] in ("shuffle", "random"),
-        "{dataset_sampling_strategy} {dataset_sampling_strategy:v}: a fixed schedule has its own order",
-    ),
-    (
-        lambda given: given["duration"] and given["duration"] >= (given["benchmark_duration"] or math.inf) != math.inf,
-        "{duration} {duration:v} would never come: {benchmark_duration} {benchmark_duration:v} ends the run before",
-    ),
-    (
-        lambda given: 0 < (given["num_warmup_sessions"] or 0) < 1 and not given["num_conversations"],
-        "{num_warmup_sessions} {num_warmup_sessions:v} is a share of {num_conversations}, which is not given",
-    ),
-    (
-        lambda given: _on_server(given) and given["endpoint_type"] != "responses",
-        "{context_mode} {context_mode:v} needs {endpoint_type} responses: only this API keeps histories",
-    ),
-    (
-        lambda given: _on_server(given) and "," in (given["url"] or "") and given["url_strategy"] == "round_robin",
-        "{context_mode} {context_mode:v} needs {url_strategy} sticky: one server keeps the history",
-    ),
-    (
-        lambda given: given["endpoint_type"] == "raw" and given["endpoint_path"] is None,
-        "{endpoint_type} raw needs {endpoint_path}: there is no usual path",
-    ),
-    (lambda given: given["ray_address"] is not None and given["executor"] != "ray", "{ray_address} is about {executor} ray"),
-    (
-        lambda given: _several(given, "concurrency", "request_rate"),
-        "{concurrency} and {request_rate} both have several numbers: one of them can be swept at a time",
-    ),
-    (
-        lambda given: any(_several(given, name) for name in SEVERAL) and not any(_several(given, name) for name in _SWEPT),
-        "{num_conversations} and {request_count} take several numbers only beside as many of {concurrency} or "
-        "{request_rate}",
-    ),
-    (
-        lambda given: given["fixed_schedule"] and any(_several(given, name) for name in _SWEPT),
-        "{fixed_schedule}: every point of a sweep would replay the same conversations",
-    ),
-    *(
-        (
-            lambda given, pair=pair: _several(given, *pair) and len({_count(given[name]) for name in pair}) > 1,
-            f"{{{pair[0]}}} has {{{pair[0]}:n}} numbers and {{{pair[1]}}} {{{pair[1]}:n}}: give as many, or one",
-        )
-        for pair in itertools.product(_SWEPT, ("num_conversations", "request_count"))
-    ),
-    *(
-        (
-            lambda given, name=name: given["find_max"] and _several(given, name),
-            f"{{find_max}} chooses the loads itself: give {{{name}}} one number",
-        )
-        for name in SEVERAL
-    ),
-    *(
-        (
-            lambda given, name=name: given["find_max"] and given[name],
-            f"{{find_max}} varies {{concurrency}} or {{request_rate}}, not {{{name}}}",
-        )
-        for name in ("request_rate_series", "user_centric_rate")
-    ),
-    (
-        lambda given: given["find_max"] and given["fixed_schedule"],
-        "{find_max} varies {concurrency} or {request_rate}; a fixed schedule has its own pace",
-    ),
-    (
-        lambda given: (
-            given["find_max"] and given["request_rate"] and given["find_max_variable"] in ("concurrency", "parallel")
-        ),
-        "{find_max_variable} {find_max_variable:v}: with {request_rate} the concurrency is not the load",
-    ),
-)
 
 
 def as_flag(name: str) -> str:
@@ -163,9 +129,7 @@ def contradictions(settings: Given, spell: Callable[[str], str] = as_flag) -> It
     for name, about in RUN_SETTINGS.items():
         if about.needs and name in there and not there.intersection(re.findall(r"\{(\w+)", about.needs)):
             yield about.needs.format(words[name], **words)
-    for wrong, text in _CONFLICTS:
-        if wrong(given):
-            yield text.format(**words)
+    yield from (text.format(**words) for text in _conflicts(given))
 
 
 def _is_given(value: Any, about: About) -> bool:

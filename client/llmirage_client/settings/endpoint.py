@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from llmirage_client.choices import ContextModeName, UrlStrategy
 from llmirage_client.load.request_options import ENDPOINT
+from llmirage_client.settings.places import is_no_file
 from llmirage_shared.settings import switch, under
 
 _endpoint = under(ENDPOINT)
-
-
-def existing_file(place: str) -> str | None:
-    return None if Path(place).is_file() else f"must be a file that is there, not {place!r}"
 
 
 def _headers(values: Any) -> tuple[tuple[str, str], ...]:
@@ -74,16 +70,16 @@ class ConnectionSettings:
         least=0,
     )
     tls_ca: str | None = _endpoint(
-        None, "Trust these certificate authorities (PEM) and no others.", metavar="FILE", check=existing_file
+        None, "Trust these certificate authorities (PEM) and no others.", metavar="FILE", check=is_no_file
     )
     tls_insecure: bool = switch(ENDPOINT, "Trust any certificate.")
     tls_cert: str | None = _endpoint(
-        None, "Our certificate (PEM), for endpoints that ask for one.", metavar="FILE", check=existing_file
+        None, "Our certificate (PEM), for endpoints that ask for one.", metavar="FILE", check=is_no_file
     )
     tls_key: str | None = _endpoint(
         None,
         "Its key, where --tls-cert has none.",
         metavar="FILE",
-        check=existing_file,
+        check=is_no_file,
         needs="{}: a key alone is nothing to show, give {tls_cert} too",
     )

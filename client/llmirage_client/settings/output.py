@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal
 
+from llmirage_client.settings.places import cannot_be_folder
 from llmirage_shared.settings import at_call, under
 
 WORKERS, REPORT = "Workers (docs/scaling.md)", "Report"
 _workers, _report = under(WORKERS), under(REPORT)
-
-
-def no_file(place: str) -> str | None:
-    return f"must be a folder, and {place!r} is a file" if Path(place).is_file() else None
-
-
-def no_folder(place: str) -> str | None:
-    return f"must be a file, not {place!r}" if not place or Path(place).is_dir() else None
 
 
 class WorkerSettings:
@@ -47,7 +39,7 @@ class ReportSettings:
     """Files and figures of a run."""
 
     artifact_dir: str | None = _report(
-        None, "Where the files go.", metavar="DIR", check=no_file, unset="artifacts/MODEL-ENDPOINT-LOAD"
+        None, "Where the files go.", metavar="DIR", check=cannot_be_folder, unset="artifacts/MODEL-ENDPOINT-LOAD"
     )
     goodput: str | None = _report(
         None,

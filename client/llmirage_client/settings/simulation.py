@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from llmirage_client.settings.output import no_folder
+from llmirage_client.settings.places import cannot_be_file
 from llmirage_shared.settings import switch, under
 
 SIMULATION = "Simulation"
@@ -19,6 +19,9 @@ class SimulationSettings:
         None, "Stop after so many seconds of the cluster's time.", metavar="S", above=0, infinite=True, study=True
     )
     trace: str | None = _simulation(
-        None, "Write every step and request as a Chrome trace, for https://ui.perfetto.dev.", metavar="FILE", check=no_folder
+        None,
+        "Write every step and request as a Chrome trace, for https://ui.perfetto.dev.",
+        metavar="FILE",
+        check=cannot_be_file,
     )
     json: bool = switch(SIMULATION, "Print the summary alone, as JSON. Files only with --artifact-dir.")

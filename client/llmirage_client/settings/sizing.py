@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 from llmirage_client.choices import ArrivalPattern
 from llmirage_client.load.load_options import LoadOptions
-from llmirage_client.settings.endpoint import existing_file
-from llmirage_client.settings.output import no_folder
+from llmirage_client.settings.places import cannot_be_file, is_no_file
 from llmirage_client.settings.simulation import SimulationSettings
 from llmirage_shared.settings import again, switch, under
 
@@ -42,7 +41,7 @@ class SizingSettings:
         None,
         "YAML file with lines `h100_sxm: 2.10`, USD for an hour of one GPU.",
         metavar="FILE",
-        check=existing_file,
+        check=is_no_file,
         unset="the catalogue's",
     )
     gpus: tuple[str, ...] | None = _several_names(
@@ -79,7 +78,7 @@ class SizingSettings:
 
 class SizingOutput:
     json: bool = switch(OUTPUT, "Print the answer as JSON, and nothing else.")
-    html: str | None = _output(None, "Write a page about it.", metavar="FILE", check=no_folder)
+    html: str | None = _output(None, "Write a page about it.", metavar="FILE", check=cannot_be_file)
     max_time: float | None = again(
         SimulationSettings, "max_time", None, "Give a simulation up after so much cluster time.", group=OUTPUT
     )

@@ -13,7 +13,6 @@ from llmirage_client.calibrate.calibration import calibrate as calibrated
 from llmirage_client.calibrate.engine_file import Replays, changed_fields, engine_text
 from llmirage_client.calibrate.measured_run import MeasuredRun, MeasuredRunError, read_measured
 from llmirage_client.calibrate.table import as_json, factor_line, print_calibration
-from llmirage_client.commands.actions.output import cannot_be_file
 from llmirage_client.commands.actions.refusal import refuse
 from llmirage_client.simulator.cluster_settings import cluster_config
 from llmirage_client.simulator.engine import plan_of
@@ -32,8 +31,6 @@ def calibrate(runs: tuple[str, ...], **settings: Any) -> None:
             found.append(read_measured(place))
         except MeasuredRunError as error:
             problems.append(str(error))
-    if problem := cannot_be_file(settings["output"]):
-        problems.append(f"--output {problem}")
     try:
         profile = engine_fields(config)
     except ConfigError as error:

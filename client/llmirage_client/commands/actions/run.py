@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import click
+
 from llmirage_client.commands.actions.endpoint import endpoint_of, for_endpoint
-from llmirage_client.commands.actions.execute import execute
 from llmirage_client.commands.actions.execute_points import Loads, execute_search, execute_sweep
+from llmirage_client.commands.actions.one_run import RefusedError, carry_out
 from llmirage_client.commands.actions.points import conversations_wanted, search_of, sweep_points
+from llmirage_client.commands.actions.run_description import run_folder
 from llmirage_client.commands.actions.spread import Spread
 from llmirage_client.commands.actions.workload import load_workload, readable
+from llmirage_client.load.options import RunOptions
+from llmirage_client.report.console import render
 from llmirage_client.settings.run import one_point, run_options
+from llmirage_client.targets.endpoint import EndpointSettings
+from llmirage_client.workload.session import Workload
 
 
 def run(file: str, **settings: Any) -> None:
@@ -32,4 +41,26 @@ def run(file: str, **settings: Any) -> None:
         loads = Loads(workload, options, endpoint, shown, settings["artifact_dir"], settings["sleep_interval"], spread)
         sys.exit(execute_search(loads, search) if search else execute_sweep(loads, points, settings["stop_at_saturation"]))
     shown |= {"concurrency": options.concurrency, "fixed_schedule": options.fixed_schedule}
-    sys.exit(execute(workload, options, endpoint, settings["artifact_dir"], shown, spread))
+    sys.exit(_one_run(workload, options, endpoint, settings["artifact_dir"], shown, spread))
+
+
+def _one_run(
+    workload: Workload,
+    options: RunOptions,
+    endpoint: EndpointSettings,
+    artifact_dir: str | None,
+    shown: Mapping[str, Any],
+    spread: Spread | None,
+) -> int:
+    """Return the exit status. shown: the settings as the user knows them, for the report and the files."""
+
+    def folder(complete: RunOptions) -> Path:
+        return run_folder(complete, workload) if artifact_dir is None else Path(artifact_dir)
+
+    try:
+        outcome = carry_out(workload, options, endpoint, folder, shown, spread)
+    except RefusedError as error:
+        click.echo(error, err=True)
+        return 2
+    render(outcome.result, metrics=outcome.metrics, files=outcome.files)
+    return outcome.status

@@ -13,7 +13,6 @@ from typing import Any
 import click
 
 from llmirage_client.commands.actions.endpoint import for_endpoint
-from llmirage_client.commands.actions.output import cannot_be_file, cannot_be_folder
 from llmirage_client.commands.actions.refusal import refuse
 from llmirage_client.commands.actions.run_description import expected_requests
 from llmirage_client.commands.actions.workload import load_workload, readable, without_file_problem
@@ -22,6 +21,7 @@ from llmirage_client.report import files as run_files
 from llmirage_client.report.console import render
 from llmirage_client.report.screen import print_blocks
 from llmirage_client.settings.contradictions import SEVERAL
+from llmirage_client.settings.places import cannot_be_folder
 from llmirage_client.settings.run import one_point, run_options
 from llmirage_client.simulate import simulation as simulations
 from llmirage_client.simulate.chrome_trace import write_trace
@@ -49,7 +49,8 @@ def simulate(workload: str | None, **settings: Any) -> None:
         loaded = _workload(workload, settings)
     options = run_options(loaded, settings, model="")  # --model is the cluster's
     loaded = for_endpoint(loaded, settings)
-    _check_places(settings)
+    if not settings["artifact_dir"] and not settings["json"] and (problem := cannot_be_folder(_FOLDER)):
+        refuse([f"{problem}; --artifact-dir says where else"], "simulate")
     try:
         with SimulationProgress(lambda: _expected(loaded, options), settings["max_time"]) as progress:
             simulation = simulations.simulate(
@@ -105,17 +106,6 @@ def _workload(file: str | None, settings: Mapping[str, Any]) -> Workload:
         shared_prefix_tokens=settings["shared_prefix"],
         seed=settings["random_seed"],
     )
-
-
-def _check_places(settings: dict[str, Any]) -> None:
-    """Exits where files cannot be written, before anything is worked out in vain."""
-    folder = settings["artifact_dir"] or ("" if settings["json"] else _FOLDER)
-    problems = [why for place in (folder,) if place and (why := cannot_be_folder(place))]
-    if problems and not settings["artifact_dir"]:
-        problems = [f"{problems[0]}; --artifact-dir says where else"]
-    problems += [f"--trace {why}" for place in (settings["trace"],) if place and (why := cannot_be_file(place))]
-    if problems:
-        refuse(problems, "simulate")
 
 
 def _show(simulation: Simulation, settings: dict[str, Any]) -> bool:

@@ -10,7 +10,6 @@ from typing import Any, NoReturn
 
 import click
 
-from llmirage_client.commands.actions.output import cannot_be_file
 from llmirage_client.commands.actions.refusal import refuse
 from llmirage_client.commands.actions.workload import load_workload, without_file_problem
 from llmirage_client.measure.slo import Objective, SloError, parse_slo
@@ -37,8 +36,6 @@ from llmirage_shared.settings import ConfigError
 
 
 def size(workload: str | None, **settings: Any) -> None:
-    if settings["html"] and (problem := cannot_be_file(settings["html"])):
-        _refuse(f"--html {problem}")
     try:
         answered = _max_rate(workload, settings) if settings["max_rate"] else _size(workload, settings)
     except SimulationError as error:

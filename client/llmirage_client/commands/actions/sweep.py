@@ -12,9 +12,9 @@ from typing import Any, NoReturn
 
 import click
 
-from llmirage_client.commands.actions.output import cannot_be_folder
 from llmirage_client.commands.actions.refusal import refuse
 from llmirage_client.report.screen import print_blocks
+from llmirage_client.settings.places import cannot_be_folder
 from llmirage_client.sweep.executors import executor_named
 from llmirage_client.sweep.file import Study, StudyError, read_study, study_path
 from llmirage_client.sweep.page import page_of
@@ -33,10 +33,9 @@ def sweep(study: str, **settings: Any) -> None:
         _refuse(str(error))
     if problems := problems_of(read.points):
         _refuse("\n".join(problems))
-    given = settings["artifact_dir"]
-    folder = Path(given or f"artifacts/sweep-{Path(study).stem}")
+    folder = Path(settings["artifact_dir"] or f"artifacts/sweep-{Path(study).stem}")
     if problem := cannot_be_folder(str(folder)):
-        _refuse(f"{problem}; --artifact-dir says where else" if given is None else problem)
+        _refuse(f"{problem}; --artifact-dir says where else")
     try:
         result = _carry_out(read, folder, settings)
         files = _write(result, Path(study), folder)
