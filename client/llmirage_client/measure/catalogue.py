@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+class Figures(Protocol):
+    """Several statistics of a metric: a Summary or a Level."""
+
+    def as_dict(self) -> dict[str, float]: ...
 
 
 @dataclass(slots=True, frozen=True)
@@ -18,6 +25,10 @@ class Spec:
     def heading(self) -> str:
         """The title with its unit, where the title does not already say what is counted."""
         return self.title if self.unit == "requests" else f"{self.title} ({self.unit})"
+
+    def entry(self, value: float | Figures) -> dict[str, Any]:
+        """As JSON files have it: the unit with the statistics, or with the one value of a whole run."""
+        return {"unit": self.unit, **({"avg": value} if isinstance(value, float | int) else value.as_dict())}
 
 
 def _by_tag(*specs: tuple[str, str, str]) -> dict[str, Spec]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -19,18 +19,22 @@ def client_cost(
     cpu_s: float | None,
     wall_s: float,
     timer_lag_s: Sequence[float],
-    send_lag_ms: Floats | None,
-    median_latency_ms: float | None,
+    metrics: Mapping[str, Floats],
     speed: float = 1.0,
+    *,
+    waits_for_slots: bool = False,
 ) -> ClientCost:
-    """timer_lag_s: samples in seconds of real time. send_lag_ms: of each request, in cluster time.
+    """timer_lag_s: samples in seconds of real time. metrics: request_columns of the measured requests.
 
-    Late: the 95th percentile of either is above LATE_MS and above LATE_SHARE of the median request latency.
+    waits_for_slots: a schedule that waits for free slots is late because the endpoint is slow; its requests are not judged.
+    Late: the 95th percentile of either lag is above LATE_MS and above LATE_SHARE of the median request latency.
     Busy: the client used more than BUSY_SHARE of one core over a run of at least a second.
     """
     timers = _tail(np.asarray(timer_lag_s, dtype=np.float64) * (speed * 1e3))
+    send_lag_ms = None if waits_for_slots else metrics.get("credit_to_start_latency")
     sends = _tail(send_lag_ms[~np.isnan(send_lag_ms)]) if send_lag_ms is not None else (None, None)
-    limit_ms = max(LATE_MS, LATE_SHARE * (median_latency_ms or 0.0))
+    latency_ms = metrics.get("request_latency")
+    limit_ms = max(LATE_MS, LATE_SHARE * (0.0 if latency_ms is None else float(np.nanmedian(latency_ms))))
     return ClientCost(
         cpu_s=cpu_s,
         wall_s=wall_s,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from llmirage_client.measure.arrays import Floats, Ints
-from llmirage_shared.statistics import PERCENTILES, Summary, summarize
+from llmirage_shared.statistics import PERCENTILES, Summary, interpolated, summarize
 
 
 def summaries(values: Floats, group: Ints, groups: int) -> list[Summary | None]:
@@ -35,7 +35,7 @@ def summaries(values: Floats, group: Ints, groups: int) -> list[Summary | None]:
     below = places.astype(np.int64)
     left = values[starts[:, None] + below]
     right = values[starts[:, None] + np.minimum(below + 1, (counts - 1)[:, None])]
-    percentiles = left + (right - left) * (places - below)
+    percentiles = interpolated(left, right, places - below)
     for row, index in enumerate(some):
         named = {f"p{p}": float(v) for p, v in zip(PERCENTILES, percentiles[row], strict=True)}
         found[index] = Summary(

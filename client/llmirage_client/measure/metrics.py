@@ -82,17 +82,14 @@ def compute(result: RunResult) -> Metrics:
     columns = columns_of(result.records)
     columns = columns.rows(columns.measured)
     metrics = request_columns(columns, result.speed)
-    latency = metrics.get("request_latency")
     scheduled = result.options.get("fixed_schedule") is True
-    # A schedule that waits for a free slot is late because the endpoint is slow, not the client.
-    held_back = scheduled and result.options.get("concurrency") is not None
     cost = result.client_cost or client_cost(
         result.client_cpu_s,
         result.end_s - result.start_s,
         result.client_lag_s,
-        None if held_back else metrics.get("credit_to_start_latency"),
-        None if latency is None else float(np.nanmedian(latency)),
+        metrics,
         result.speed,
+        waits_for_slots=scheduled and result.options.get("concurrency") is not None,
     )
     return compute_columns(
         columns, result.speed, metrics=metrics, errors=errors, goodput=limits, client=cost, scheduled=scheduled

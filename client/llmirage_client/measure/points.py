@@ -53,11 +53,7 @@ class PointResult:
     @property
     def first_error(self) -> str:
         """The most frequent error in one line; empty when nothing failed."""
-        if not self.metrics.errors:
-            return ""
-        message = self.metrics.errors[0].error.message
-        text = " ".join("".join(c if c.isprintable() else " " for c in message).split())
-        return text if len(text) <= _ERROR_CHARACTERS else text[: _ERROR_CHARACTERS - 3] + "..."
+        return self.metrics.errors[0].error.one_line(_ERROR_CHARACTERS) if self.metrics.errors else ""
 
     @property
     def mark(self) -> str:

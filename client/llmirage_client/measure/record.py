@@ -18,6 +18,11 @@ class RequestError:
     type: str
     message: str
 
+    def one_line(self, most: int) -> str:
+        """The message in at most so many characters, without control characters: it must not draw on a terminal."""
+        plain = " ".join("".join(c if c.isprintable() else " " for c in self.message).split())
+        return plain if len(plain) <= most else plain[: most - 3] + "..."
+
 
 @dataclass(slots=True)
 class Exchange:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
 import sys
-import tempfile
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from llmirage_client.measure.columns import Columns, columns_of
 from llmirage_client.measure.metrics import Metrics, compute
@@ -20,6 +17,7 @@ from llmirage_client.report.records_file import RECORDS_FILE, RecordWriter, RunC
 from llmirage_client.report.secrets import hide_in_command
 from llmirage_client.report.slice_files import slices_csv, slices_json
 from llmirage_client.report.summary_files import summary_csv, summary_json
+from llmirage_client.report.whole_files import json_bytes, write_json, write_text, write_whole
 
 SLICES_JSON = "profile_export_aiperf_timeslices.json"
 SLICES_CSV = "profile_export_aiperf_timeslices.csv"
@@ -57,19 +55,18 @@ def write_artifacts(
 
     paths = [folder / SUMMARY_JSON, folder / SUMMARY_CSV, folder / RECORDS_FILE]
     _finish_records(result, paths[2], records)  # first: all else can be computed from them
-    _write_json(paths[0], summary)
-    _write_whole(paths[1], lambda file: file.write(summary_csv(measured).encode()))
+    write_json(paths[0], summary)
+    write_text(paths[1], summary_csv(measured))
     for name, content in others.items():
         paths.append(folder / name)
-        _write_json(paths[-1], content, indent=None if name == TIMELINE_JSON else 2)
+        write_json(paths[-1], content, indent=None if name == TIMELINE_JSON else 2)
     if slices:
         paths += [folder / SLICES_JSON, folder / SLICES_CSV]
-        _write_json(paths[-2], slices_json(slices, summary["input_config"]), indent=None)
-        text = slices_csv(slices).encode()
-        _write_whole(paths[-1], lambda file: file.write(text))
+        write_json(paths[-2], slices_json(slices, summary["input_config"]), indent=None)
+        write_text(paths[-1], slices_csv(slices))
     if result.inputs:
         paths.append(folder / INPUTS_JSON)
-        _write_whole(paths[-1], lambda file: file.writelines(_inputs(result.inputs)))
+        write_whole(paths[-1], lambda file: file.writelines(_inputs(result.inputs)))
     return paths
 
 
@@ -90,7 +87,7 @@ def _finish_records(result: RunResult, path: Path, writer: RecordWriter | None) 
         if writer.problem is None and writer.path == path:
             return
     clock = RunClock(result.start_s, result.start_unix_s, result.speed)
-    _write_whole(path, lambda file: file.writelines(record_line(r, clock) for r in result.records))
+    write_whole(path, lambda file: file.writelines(record_line(r, clock) for r in result.records))
 
 
 def _inputs(inputs: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
@@ -98,40 +95,9 @@ def _inputs(inputs: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
     yield b'{"data":['
     for number, session in enumerate(inputs):
         yield b",\n" if number else b"\n"
-        yield b'{"session_id":' + _json_bytes(session["session_id"]) + b',"payloads":['
+        yield b'{"session_id":' + json_bytes(session["session_id"]) + b',"payloads":['
         for place, payload in enumerate(session["payloads"]):
             yield b",\n" if place else b"\n"
-            yield _json_bytes(payload)
+            yield json_bytes(payload)
         yield b"]}"
     yield b"\n]}\n"
-
-
-def _json_bytes(content: Any, indent: int | None = None) -> bytes:
-    """With an indent it is the slow encoder that is at work: for what people read."""
-    separators = None if indent else (",", ":")
-    try:
-        return json.dumps(content, indent=indent, separators=separators, ensure_ascii=False, default=str).encode()
-    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can escape but UTF-8 cannot hold
-        return json.dumps(content, indent=indent, separators=separators, default=str).encode()
-
-
-def _write_json(path: Path, content: Any, indent: int | None = 2) -> None:
-    _write_whole(path, lambda file: file.write(_json_bytes(content, indent) + b"\n"))
-
-
-def _write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            write(file)
-        os.chmod(name, 0o666 & ~_umask())  # mkstemp makes it private; an artifact is an ordinary file
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask

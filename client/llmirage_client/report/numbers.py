@@ -1,6 +1,10 @@
-"""How figures look on the screen; files carry them in full."""
+"""How figures look on the screen and on pages; files have them in full."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+
+from llmirage_shared.statistics import Summary
 
 
 def number(value: float) -> str:
@@ -12,6 +16,20 @@ def number(value: float) -> str:
 
 def count(value: float) -> str:
     return f"{round(value):,}"
+
+
+def percent(value: float) -> str:
+    return f"{value:.1f} %"
+
+
+def known(value: float | None, form: Callable[[float], str] = number) -> str:
+    """The figure; "-" where there is none."""
+    return "-" if value is None else form(value)
+
+
+def statistic(summary: Summary | None, name: str) -> str:
+    """One figure of a summary; "-" where there is none."""
+    return "-" if summary is None else number(getattr(summary, name))
 
 
 def plural(value: float, noun: str) -> str:

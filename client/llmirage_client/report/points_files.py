@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
-import os
 import re
 import shutil
 from collections.abc import Sequence
@@ -13,6 +13,7 @@ from typing import Any
 
 from llmirage_client.measure.catalogue import PER_REQUEST, WHOLE_RUN
 from llmirage_client.measure.points import PointResult, SearchAnswer
+from llmirage_client.report.whole_files import write_json, write_text
 
 SWEEP_JSON = "sweep.json"
 SWEEP_CSV = "sweep.csv"
@@ -54,15 +55,13 @@ def write_points(
         }
     folder.mkdir(parents=True, exist_ok=True)
     json_path, csv_path = folder / SWEEP_JSON, folder / SWEEP_CSV
-    _replace(json_path, json.dumps(content, indent=2) + "\n")
+    write_json(json_path, content)
     rows = [_flat(result) for result in results]
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    temporary = csv_path.with_suffix(".csv.new")
-    with temporary.open("w", newline="") as file:
-        writer = csv.DictWriter(file, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    os.replace(temporary, csv_path)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(csv_path, text.getvalue())
     return [json_path, csv_path]
 
 
@@ -80,8 +79,8 @@ def _point(result: PointResult) -> dict[str, Any]:
             {"objective": v.objective.text, "value": v.value, "unit": v.objective.metric.unit, "met": v.met}
             for v in result.verdicts
         ]
-    content |= {tag: {"unit": WHOLE_RUN[tag].unit, "avg": value} for tag, value in metrics.whole_run.items()}
-    content |= {tag: {"unit": PER_REQUEST[tag].unit, **summary.as_dict()} for tag, summary in metrics.per_request.items()}
+    content |= {tag: WHOLE_RUN[tag].entry(value) for tag, value in metrics.whole_run.items()}
+    content |= {tag: PER_REQUEST[tag].entry(summary) for tag, summary in metrics.per_request.items()}
     return content
 
 
@@ -94,9 +93,3 @@ def _flat(result: PointResult) -> dict[str, Any]:
     for tag, summary in result.metrics.per_request.items():
         row |= {f"{tag}_{statistic}": getattr(summary, statistic) for statistic in _STATISTICS}
     return row
-
-
-def _replace(path: Path, text: str) -> None:
-    temporary = path.with_name(path.name + ".new")
-    temporary.write_text(text)
-    os.replace(temporary, path)

@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 
 from llmirage_client.measure.points import PointResult, SearchAnswer
-from llmirage_client.report.numbers import count, number
+from llmirage_client.report.cells import cached_cell, latency_cells, rate_cells
+from llmirage_client.report.numbers import count, known, number
 from llmirage_client.report.secrets import hide_in_text
-from llmirage_shared.statistics import Summary
 
 _HEAD = ("", "ok", "failed", "s", "req/s", "out tok/s", "TTFT p50", "p99", "TPOT p50", "p99", "latency p50", "p99", "cached")
 
@@ -54,23 +54,14 @@ def render_points(
 
 def _row(result: PointResult) -> list[str]:
     values = result.metrics.whole_run
-
-    def spread(tag: str) -> list[str]:
-        summary: Summary | None = result.metrics.per_request.get(tag)
-        return ["-", "-"] if summary is None else [number(summary.p50), number(summary.p99)]
-
-    cached = values.get("overall_usage_prompt_cache_read_pct")
     return [
         f"{result.load:g}",
         count(values.get("request_count", 0)),
         count(values.get("error_request_count", 0)),
-        f"{values['benchmark_duration']:.1f}" if "benchmark_duration" in values else "-",
-        number(values["request_throughput"]) if "request_throughput" in values else "-",
-        number(values["output_token_throughput"]) if "output_token_throughput" in values else "-",
-        *spread("time_to_first_token"),
-        *spread("inter_token_latency"),
-        *spread("request_latency"),
-        "-" if cached is None else f"{cached:.1f} %",
+        known(values.get("benchmark_duration"), "{:.1f}".format),
+        *rate_cells(result.metrics),
+        *latency_cells(result.metrics),
+        cached_cell(result.metrics),
     ]
 
 

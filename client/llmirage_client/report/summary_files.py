@@ -26,12 +26,9 @@ def summary_json(result: RunResult, metrics: Metrics, cli_command: str, benchmar
     clock = RunClock(result.start_s, result.start_unix_s, result.speed)
     head = run_head(result, benchmark_id, clock.start_unix_ns)
     content: dict[str, Any] = {key: head.pop(key) for key in ("schema_version", "benchmark_id")}
-    for tag, value in metrics.whole_run.items():
-        content[tag] = {"unit": WHOLE_RUN[tag].unit, "avg": value}
-    for tag, summary in metrics.per_request.items():
-        content[tag] = {"unit": PER_REQUEST[tag].unit, **summary.as_dict()}
-    for tag, level in metrics.over_time.items():
-        content[tag] = {"unit": OVER_TIME[tag].unit, **level.as_dict()}
+    content |= {tag: WHOLE_RUN[tag].entry(value) for tag, value in metrics.whole_run.items()}
+    content |= {tag: PER_REQUEST[tag].entry(summary) for tag, summary in metrics.per_request.items()}
+    content |= {tag: OVER_TIME[tag].entry(level) for tag, level in metrics.over_time.items()}
     duration_s = (result.end_s - result.start_s) * result.speed
     content |= {
         "input_config": head["input_config"],
@@ -56,9 +53,7 @@ def summary_json(result: RunResult, metrics: Metrics, cli_command: str, benchmar
         "by_branch_mode": [
             _group_json("branch_mode", g) | {"branch_mode": BRANCH_MODES[g.key]} for g in metrics.by_branch_mode
         ],
-        "conversations": {
-            tag: {"unit": PER_CONVERSATION[tag].unit, **s.as_dict()} for tag, s in metrics.per_conversation.items()
-        },
+        "conversations": {tag: PER_CONVERSATION[tag].entry(s) for tag, s in metrics.per_conversation.items()},
         "workload_throughput": {name: asdict(rates) for name, rates in metrics.workload_throughput.items()},
         "cached_tokens_counted_by": metrics.cached_counted_by,
         "client": None if cost is None else {**asdict(cost), "was_bottleneck": cost.was_bottleneck},
@@ -99,7 +94,7 @@ def _group_json(key: str, group: RequestGroup) -> dict[str, Any]:
         ("inter_token_latency", group.tpot_ms),
     ):
         if summary is not None:
-            content[tag] = {"unit": PER_REQUEST[tag].unit, **summary.as_dict()}
+            content[tag] = PER_REQUEST[tag].entry(summary)
     if group.cached_pct is not None:
         content["usage_prompt_cache_read_pct"] = {"unit": "%", "avg": group.cached_pct}
     return content

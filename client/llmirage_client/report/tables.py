@@ -10,7 +10,7 @@ from llmirage_client.measure.columns import BRANCH_MODES
 from llmirage_client.measure.groups import RequestGroup
 from llmirage_client.measure.metrics import ErrorGroup, Metrics
 from llmirage_client.measure.record import BranchStats
-from llmirage_client.report.numbers import count, number
+from llmirage_client.report.numbers import count, known, number, percent, statistic
 from llmirage_client.report.screen import plain_table
 from llmirage_shared.statistics import Summary
 
@@ -117,7 +117,7 @@ def throughput_table(metrics: Metrics) -> Table:
             by = {"server": "counted by the server", "client": "counted here", "mixed": "counted by server or here"}
             table.add_row(f"{words}, {by.get(source, '')}", _spread(summary))
     cached = values.get("overall_usage_prompt_cache_read_pct")
-    table.add_row("Input tokens found in the server's prefix cache", "not reported" if cached is None else f"{cached:.1f} %")
+    table.add_row("Input tokens found in the server's prefix cache", "not reported" if cached is None else percent(cached))
     return table
 
 
@@ -134,11 +134,11 @@ def group_table(key: str, groups: Sequence[RequestGroup], names: Mapping[int, st
             str(group.key) if names is None else names[group.key],
             count(group.ok),
             count(group.failed),
-            "-" if group.ttft_ms is None else number(group.ttft_ms.p50),
-            "-" if group.latency_ms is None else number(group.latency_ms.p50),
-            "-" if group.input_tokens is None else number(group.input_tokens.avg),
-            "-" if group.output_tokens is None else number(group.output_tokens.avg),
-            "-" if group.cached_pct is None else f"{group.cached_pct:.1f} %",
+            statistic(group.ttft_ms, "p50"),
+            statistic(group.latency_ms, "p50"),
+            statistic(group.input_tokens, "avg"),
+            statistic(group.output_tokens, "avg"),
+            known(group.cached_pct, percent),
         )
     return table
 
@@ -161,16 +161,8 @@ def error_table(errors: Sequence[ErrorGroup]) -> Table:
     table = plain_table("what the endpoint or the connection said", "status", "type", "requests")
     for group in errors[:_ERRORS_SHOWN]:
         error = group.error
-        table.add_row(
-            _one_line(error.message), "-" if error.code is None else str(error.code), error.type, count(group.count)
-        )
+        table.add_row(error.one_line(200), known(error.code, str), error.type, count(group.count))
     hidden = errors[_ERRORS_SHOWN:]
     if hidden:
         table.add_row(f"... and {len(hidden)} more kinds", "", "", count(sum(g.count for g in hidden)))
     return table
-
-
-def _one_line(text: str, most: int = 200) -> str:
-    """No line breaks, no control characters: an endpoint's words must not draw on the terminal."""
-    plain = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return plain if len(plain) <= most else plain[: most - 3] + "..."

@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-import numpy as np
-
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.saturation import rate_note
 from llmirage_client.measure.client_cost import client_cost
+from llmirage_client.measure.columns import columns_of
 from llmirage_client.measure.record import BranchStats, ClientCost, Record, RunResult, WorkerResult
 from llmirage_client.measure.record_line import record_of
+from llmirage_client.measure.request_metrics import request_columns
 from llmirage_client.workers.conductor import WorkerPart
 from llmirage_client.workload.session import Workload
 
@@ -74,20 +74,14 @@ def _worker(number: int, part: WorkerPart, records: Sequence[Record], wall_s: fl
     clocks, after, finished = part.clocks, part.clocks_after, part.finished
     cost = None
     if finished is not None:
-        measured = [r for r in records if r.phase == "profiling"]
-        late_ms = np.array([r.exchange.start_s - r.issued_s for r in measured], dtype=np.float64) * (1e3 * options.speed)
-        latency_ms = [
-            (r.exchange.end_s - r.exchange.start_s) * 1e3 * options.speed for r in measured if r.ok and r.exchange.end_s
-        ]
-        # A schedule that waits for a free slot is late because the endpoint is slow, not the client.
-        held_back = options.fixed_schedule and options.concurrency is not None
+        columns = columns_of([r for r in records if r.phase == "profiling"])
         cost = client_cost(
             finished.cpu_s,
             wall_s,
             finished.lag_s,
-            None if held_back else late_ms,
-            float(np.median(latency_ms)) if latency_ms else None,
+            request_columns(columns, options.speed),
             options.speed,
+            waits_for_slots=bool(options.fixed_schedule) and options.concurrency is not None,
         )
     return WorkerResult(
         number=number,

@@ -19,7 +19,7 @@ from llmirage_client.measure.record import Exchange, Record, RequestError, RunRe
 from llmirage_client.measure.request_metrics import chunk_gaps_ms, chunk_gaps_of, request_columns, request_metrics
 from llmirage_client.measure.time_slices import time_slices
 from llmirage_client.measure.workload_throughput import cached_or_estimated, timeline
-from llmirage_shared.statistics import summarize
+from llmirage_shared.statistics import PERCENTILES, summarize
 
 NAN = float("nan")
 
@@ -159,6 +159,8 @@ def test_groups_are_summarised_as_each_alone_would_be(rows: list[tuple[float, in
         else:
             assert found is not None
             assert found.as_dict() == pytest.approx(wanted.as_dict(), rel=1e-9, abs=1e-6)
+            percentiles = [f"p{p}" for p in PERCENTILES]
+            assert [getattr(found, name) for name in percentiles] == [getattr(wanted, name) for name in percentiles]
 
 
 def test_columns_of_what_is_known_are_those_of_plain_requests() -> None:

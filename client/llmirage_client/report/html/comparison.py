@@ -8,6 +8,7 @@ from importlib.metadata import version
 import numpy as np
 
 from llmirage_client.measure.request_metrics import chunk_gaps_ms
+from llmirage_client.report.cells import cached_cell, latency_cells, rate_cells
 from llmirage_client.report.html import over_time, words
 from llmirage_client.report.html.against_load import VariedLoad, against_load, load_of
 from llmirage_client.report.html.blocks import charts, figure, notes, paragraph, table
@@ -16,7 +17,7 @@ from llmirage_client.report.html.page import Banner, PageHead, Section, State, p
 from llmirage_client.report.html.run_view import RunView
 from llmirage_client.report.html.sections import LATENCIES
 from llmirage_client.report.html.sweep import LoadSweep
-from llmirage_client.report.numbers import count, number
+from llmirage_client.report.numbers import count
 
 _MOST_OVERLAID = 7  # as many as there are colours; more lines on one chart cannot be told apart anyway
 
@@ -72,18 +73,11 @@ def _table(views: Sequence[RunView], sweep: LoadSweep) -> Section:
     columns += ["latency p50", "latency p99", "cached"]
     rows = []
     for view in views:
-        values, summaries = view.metrics.whole_run, view.metrics.per_request
-        times = [
-            number(getattr(summaries[tag], p)) if tag in summaries else "-"
-            for tag in ("time_to_first_token", "inter_token_latency", "request_latency")
-            for p in ("p50", "p99")
-        ]
-        rates = [number(values[t]) if t in values else "-" for t in ("request_throughput", "output_token_throughput")]
-        cached = values.get("overall_usage_prompt_cache_read_pct")
-        counts = [count(values.get(t, 0)) for t in ("request_count", "error_request_count")]
+        metrics = view.metrics
+        counts = [count(metrics.whole_run.get(t, 0)) for t in ("request_count", "error_request_count")]
         met = {True: "met", False: "missed", None: "-"}[sweep.met.get(view.name.rpartition("/")[2])]
-        hits = "-" if cached is None else f"{cached:.1f} %"
-        rows.append([view.name, *([met] if sweep.met else []), *counts, *rates, *times, hits])
+        figures = [*rate_cells(metrics), *latency_cells(metrics), cached_cell(metrics)]
+        rows.append([view.name, *([met] if sweep.met else []), *counts, *figures])
     return Section("Figures", [table(columns, rows)], "Times in ms of cluster time.")
 
 

@@ -15,7 +15,7 @@ from llmirage_client.report.html.page import Section
 from llmirage_client.report.html.run_view import RunView
 from llmirage_client.report.html.scale import figure as shown
 from llmirage_client.report.html.xy import MOST_DOTS
-from llmirage_client.report.numbers import count, number, plural
+from llmirage_client.report.numbers import count, known, number, percent, plural, statistic
 
 LATENCIES = (
     ("time_to_first_token", "Time to first token (TTFT)", "TTFT"),
@@ -216,22 +216,19 @@ def _row(name: str, g: RequestGroup) -> list[str]:
         name,
         count(g.ok),
         count(g.failed),
-        "-" if g.ttft_ms is None else number(g.ttft_ms.p50),
-        "-" if g.ttft_ms is None else number(g.ttft_ms.p99),
-        "-" if g.tpot_ms is None else number(g.tpot_ms.p50),
-        "-" if g.latency_ms is None else number(g.latency_ms.p50),
-        "-" if g.input_tokens is None else number(g.input_tokens.avg),
-        "-" if g.output_tokens is None else number(g.output_tokens.avg),
-        "-" if g.cached_pct is None else f"{g.cached_pct:.1f} %",
+        statistic(g.ttft_ms, "p50"),
+        statistic(g.ttft_ms, "p99"),
+        statistic(g.tpot_ms, "p50"),
+        statistic(g.latency_ms, "p50"),
+        statistic(g.input_tokens, "avg"),
+        statistic(g.output_tokens, "avg"),
+        known(g.cached_pct, percent),
     ]
 
 
 def errors(view: RunView) -> Section:
     found = view.metrics.errors
-    rows = [
-        [g.error.message, "-" if g.error.code is None else g.error.code, g.error.type, count(g.count)]
-        for g in found[:_ERRORS]
-    ]
+    rows = [[g.error.message, known(g.error.code, str), g.error.type, count(g.count)] for g in found[:_ERRORS]]
     if len(found) > _ERRORS:
         rest = found[_ERRORS:]
         rows.append([f"... and {len(rest)} more kinds", "", "", count(sum(g.count for g in rest))])
