@@ -44,13 +44,13 @@ class TurnReader:
         self.stray.look(row, TURN_KEYS, check, prefix)
         check_type(row, "single_turn", check, prefix)
         content = self._contents.read(row, check, prefix)
-        role = check.text(row["role"], f"{prefix}role") if row.get("role") is not None else None
+        role = check.given(row, "role", check.text, prefix)
         timing = read_timing(row, check, prefix)
         if row.get("timestamp") and row.get("delay"):
             check.rule("timestamp and delay cannot be set together", prefix[:-1] or None)
         max_tokens = read_output_length(row, check, prefix)
         extra = read_extra(row, check, prefix)
-        session_id = check.text(row["session_id"], f"{prefix}session_id") if row.get("session_id") is not None else None
+        session_id = check.given(row, "session_id", check.text, prefix)
         turn = Turn(
             messages=({"role": role or "user", "content": content.rendered()},),
             max_tokens=max_tokens,
@@ -71,9 +71,8 @@ class Timing:
 
 def read_timing(row: Mapping[str, Any], check: Checker, prefix: str = "") -> Timing:
     """`timestamp` and `delay`, milliseconds both."""
-    timestamp, delay = row.get("timestamp"), row.get("delay")
-    timestamp_ms = None if timestamp is None else check.number(timestamp, f"{prefix}timestamp")
-    delay_ms = None if delay is None else check.number(delay, f"{prefix}delay")
+    timestamp_ms = check.given(row, "timestamp", check.number, prefix)
+    delay_ms = check.given(row, "delay", check.number, prefix)
     return Timing(None if timestamp_ms is None else timestamp_ms / _MS_PER_S, (delay_ms or 0.0) / _MS_PER_S)
 
 

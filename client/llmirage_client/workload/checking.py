@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar
 
 from llmirage_client.workload.session import Problem
+
+Value = TypeVar("Value")
 
 _TRUE = {"true", "t", "yes", "y", "on", "1"}
 _FALSE = {"false", "f", "no", "n", "off", "0"}
 
 AT_LEAST_ONE_ITEM = "List should have at least 1 item after validation, not 0"
-MOST_TOKENS = 10_000_000  # of one prompt or reply; a file with more has a slip of the pen, and nothing could send it
+MOST_TOKENS = 10_000_000  # of one prompt or reply; more is a mistake of the file, and no endpoint could take it
 FIELD_REQUIRED = "Field required"
-ABSENT = object()  # what `required` gives for a key that is not there; every check lets it pass, as it is noted already
+ABSENT = object()  # what `required` returns for a missing key; checks let it pass, as the problem is noted already
 
 
 class Checker:
@@ -41,6 +43,13 @@ class Checker:
         if key not in values:
             self.fail(prefix + key, FIELD_REQUIRED)
         return values.get(key, ABSENT)
+
+    def given(
+        self, values: Mapping[str, Any], key: str, read: Callable[[object, str], Value | None], prefix: str = ""
+    ) -> Value | None:
+        """What `read` makes of values[key]; None where the key is missing or null."""
+        value = values.get(key)
+        return None if value is None else read(value, prefix + key)
 
     def text(self, value: object, field: str, *, may_be_empty: bool = True) -> str | None:
         if value is ABSENT:

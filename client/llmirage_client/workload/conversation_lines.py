@@ -1,4 +1,4 @@
-"""What evalscope's conversation formats have in common: a conversation a line, of turns that accumulate live replies."""
+"""What evalscope's conversation formats share: a conversation a line, whose turns accumulate live replies."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from llmirage_client.workload.checking import FIELD_REQUIRED, Checker
 from llmirage_client.workload.files import read_bytes, read_json_lines
 from llmirage_client.workload.format_options import Option
 from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError
+from llmirage_shared.tokenizer_loader import load
+from llmirage_shared.tokens import TokenizerError
 
 MAX_TURNS = Option("max_turns", "integer", "leave out the turns of a conversation after so many", minimum=1)
 SKIP_BAD_LINES = Option("skip_bad_lines", "boolean", "leave bad lines out instead of refusing the file", False)
@@ -26,12 +28,12 @@ LENGTHS = (
 
 
 @dataclass(slots=True)
-class Left:
-    """What a loader left out of a valid file, by reason, for the notes."""
+class LeftOut:
+    """What a loader leaves out of a valid file, by reason, for the notes."""
 
     reasons: Counter[str] = field(default_factory=Counter)
 
-    def out(self, reason: str) -> None:
+    def add(self, reason: str) -> None:
         self.reasons[reason] += 1
 
     def notes(self) -> Iterator[str]:
@@ -42,28 +44,34 @@ class Left:
 ReadLine = Callable[[Any, Checker], tuple[Turn, ...]]
 
 
-def load_lines(path: str, format_name: str, read: ReadLine, left: Left, skip_bad_lines: bool) -> Workload:
-    """Every line of the file as a session conversation_<line>; lines for which `read` gives no turns have none.
+def load_lines(path: str, format_name: str, read: ReadLine, left_out: LeftOut, skip_bad_lines: bool) -> Workload:
+    """Every line of the file as a session conversation_<line>; lines for which `read` returns no turns have none.
 
     Raises WorkloadError with all problems, each with line and field, or when no conversation is left.
     """
     problems: list[Problem] = []
-    sessions: dict[str, Session] = {}
+    sessions: list[Session] = []
     for line, value in read_json_lines(read_bytes(path), problems):
         check = Checker(line)
         turns = read(value, check)
         problems += check.problems
         if turns and not check.problems:
-            session = conversation(f"conversation_{line}", turns, line)
-            sessions[session.id] = session
-    problems.sort(key=lambda problem: problem.line or 0)
-    if problems and not (skip_bad_lines and sessions):
-        raise WorkloadError(path, problems)
+            sessions.append(conversation(f"conversation_{line}", turns, line))
+    note = bad_lines_note(path, problems, skip_bad_lines and bool(sessions))
     if not sessions:
-        raise WorkloadError(path, [Problem(f"holds no conversation that can run; {'; '.join(left.notes())}")])
-    bad = list(dict.fromkeys(problem.line for problem in problems))
-    note = [f"left out {len(bad):,} bad line{'s' * (len(bad) != 1)}; the first: {problems[0]}"] if bad else []
-    return Workload(format_name, path, sessions, tuple(sessions), (*left.notes(), *note))
+        raise WorkloadError(path, [Problem(f"holds no conversation that can run; {'; '.join(left_out.notes())}")])
+    return Workload.of_roots(format_name, path, sessions, (*left_out.notes(), *note))
+
+
+def bad_lines_note(path: str, problems: list[Problem], skip: bool) -> list[str]:
+    """The note on bad lines that are left out. Raises WorkloadError for bad lines unless they are to be skipped."""
+    if not problems:
+        return []
+    error = WorkloadError(path, problems)
+    if not skip:
+        raise error
+    bad = len({problem.line for problem in problems})
+    return [f"left out {bad:,} bad line{'s' * (bad != 1)}; the first: {error.problems[0]}"]
 
 
 def conversation(session_id: str, turns: tuple[Turn, ...], line: int | None = None) -> Session:
@@ -81,9 +89,12 @@ def required(check: Checker, values: Mapping[str, Any], key: str, prefix: str = 
 
 
 class LengthFilter:
-    """Whether a first user message is as long as asked for: in characters, or in the tokens of a tokenizer's chat prompt."""
+    """Keeps conversations whose first user message is long enough and not too long.
 
-    def __init__(self, path: str, low: int, high: int, tokenizer: str | None) -> None:
+    Lengths are characters, or with a tokenizer tokens of its chat prompt.
+    """
+
+    def __init__(self, path: str, low: int, high: int, tokenizer: str | None, left_out: LeftOut) -> None:
         if low > high:
             message = f"{low} is more than max_prompt_length {high}"
             raise WorkloadError(path, [Problem(message, field="option min_prompt_length")])
@@ -91,24 +102,24 @@ class LengthFilter:
         self._low = low
         self._high = high
         self._tokenizer = tokenizer
+        self._left_out = left_out
+        unit = "characters" if tokenizer is None else "tokens"
+        self._reason = f"conversations whose first user message is not {low:,} to {high:,} {unit} long"
 
     def keeps(self, text: str) -> bool:
-        """Raises WorkloadError when the tokenizer cannot be loaded."""
-        return self._low <= (len(text) if self._tokenizer is None else self._tokens(text)) <= self._high
-
-    @property
-    def reason(self) -> str:
-        unit = "characters" if self._tokenizer is None else "tokens"
-        return f"conversations whose first user message is not {self._low:,} to {self._high:,} {unit} long"
+        """Notes what it does not keep. Raises WorkloadError when the tokenizer cannot be loaded."""
+        kept = self._low <= (len(text) if self._tokenizer is None else self._tokens(text)) <= self._high
+        if not kept:
+            self._left_out.add(self._reason)
+        return kept
 
     def _tokens(self, text: str) -> int:
         return len(self._encoder.encode_chat([{"role": "user", "content": text}]))
 
     @cached_property
     def _encoder(self) -> Any:
+        # Chat templates take 3 ms to import, and few runs filter by tokens.
         from llmirage_shared.prompt_encoder import PromptEncoder
-        from llmirage_shared.tokenizer_loader import load
-        from llmirage_shared.tokens import TokenizerError
 
         try:
             return PromptEncoder(*load(self._tokenizer))

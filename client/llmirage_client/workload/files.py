@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+from llmirage_client.workload.checking import Checker
 from llmirage_client.workload.session import Problem, WorkloadError
 
 _BOM = b"\xef\xbb\xbf"
@@ -65,6 +66,16 @@ def read_json_lines(data: bytes, problems: list[Problem]) -> Iterator[tuple[int,
             problems.append(Problem(f"invalid JSON: {error}", number))
         else:
             yield number, value
+
+
+def read_rows(data: bytes, problems: list[Problem]) -> Iterator[tuple[dict[str, Any], Checker]]:
+    """Yields the object of every line with its checker. What the checker finds goes to the problems, as other faults do."""
+    for line, value in read_json_lines(data, problems):
+        check = Checker(line)
+        row = check.mapping(value, None)
+        if row is not None:
+            yield row, check
+        problems += check.problems
 
 
 def _is_one_document(data: bytes) -> bool:

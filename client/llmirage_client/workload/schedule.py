@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Generic, TypeVar
 
 from llmirage_client.workload.session import Session, Workload
+
+Item = TypeVar("Item")
 
 
 def scheduled(format_name: str, path: str, sessions: Sequence[Session], notes: Iterable[str] = ()) -> Workload:
@@ -27,8 +30,7 @@ def scheduled(format_name: str, path: str, sessions: Sequence[Session], notes: I
             sessions = [earlier(session, first) for session in sessions]
             notes += (f"the file's first timestamp, {first:,.3f} s, is the start of the run",)
         sessions = sorted(sessions, key=lambda session: session.arrival_s or 0.0)
-    by_id = {session.id: session for session in sessions}
-    return Workload(format_name, path, by_id, tuple(by_id), notes)
+    return Workload.of_roots(format_name, path, sessions, notes)
 
 
 def earlier(session: Session, by_s: float) -> Session:
@@ -39,13 +41,27 @@ def earlier(session: Session, by_s: float) -> Session:
     return replace(session, turns=turns, arrival_s=(session.arrival_s or 0.0) - by_s)
 
 
-def free_names(taken: Iterable[str], lines: Iterable[int]) -> dict[int, str]:
-    """A name for the session of each line that has none: request_<line>, unless the file has such a session."""
-    used = set(taken)
-    names = {}
-    for line in lines:
-        name = f"request_{line}"
-        while name in used:
-            name = f"_{name}"
-        names[line] = name
-    return names
+class SessionLines(Generic[Item]):
+    """What the lines of a file hold, by session_id; a line without one is a session of its own, request_<line>."""
+
+    def __init__(self) -> None:
+        self._items: dict[str | int, list[Item]] = {}
+        self._first_line: dict[str | int, int] = {}
+
+    def add(self, session_id: str | None, line: int, items: Iterable[Item]) -> None:
+        self.of(session_id, line).extend(items)
+
+    def of(self, session_id: str | None, line: int) -> list[Item]:
+        """The items of that line's session so far."""
+        key = session_id or line
+        self._first_line.setdefault(key, line)
+        return self._items.setdefault(key, [])
+
+    def sessions(self) -> Iterator[tuple[str, int, list[Item]]]:
+        """Name, first line and items of each session, in file order."""
+        used = {key for key in self._items if isinstance(key, str)}
+        for key, items in self._items.items():
+            name = key if isinstance(key, str) else f"request_{key}"
+            while not isinstance(key, str) and name in used:
+                name = f"_{name}"
+            yield name, self._first_line[key], items

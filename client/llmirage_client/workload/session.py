@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -186,6 +186,12 @@ class Workload:
     notes: tuple[str, ...] = ()
     skipped: int = 0
 
+    @classmethod
+    def of_roots(cls, format: str, path: str, sessions: Iterable[Session], notes: Iterable[str] = ()) -> Workload:
+        """A workload whose sessions are all roots, in this order."""
+        by_id = {session.id: session for session in sessions}
+        return cls(format, path, by_id, tuple(by_id), tuple(notes))
+
     @property
     def timed(self) -> bool:
         """True when the file itself says when each root starts."""
@@ -219,9 +225,9 @@ class Problem:
 
 
 class WorkloadError(Exception):
-    """A file that cannot be run. Carries every problem found, not only the first."""
+    """A file that cannot be run. Carries every problem found, not only the first, in the order of files and lines."""
 
     def __init__(self, path: str, problems: Sequence[Problem]) -> None:
         self.path = path
-        self.problems = tuple(problems)
+        self.problems = tuple(sorted(problems, key=lambda problem: (problem.file or "", problem.line or 0)))
         super().__init__("\n".join(f"{path}: {p}" for p in self.problems))

@@ -60,7 +60,7 @@ def synthetic_load(
         longest = f"is longer than every prompt: the longest has {max(inputs):,} new tokens"
         raise WorkloadError(FORMAT_NAME, [Problem(f"{shared_prefix_tokens:,} {longest}", field="shared_prefix")])
     ids = _Ids(shared_prefix_tokens, abs(seed)) if shared_prefix_tokens else None
-    sessions: dict[str, Session] = {}
+    sessions: list[Session] = []
     done = 0
     draw_turns = _drawn(turn_counts, lambda: turn_counts.count(source, least=1))
     while done < requests:
@@ -70,13 +70,12 @@ def synthetic_load(
         specs = _lengths_only(lengths) if ids is None else ids.chain(lengths)
         name = f"request_{len(sessions) + 1}" if count == 1 else f"session_{len(sessions) + 1}"
         chain = tuple(Turn(tokens=spec, delay_s=delay_s) for spec, delay_s in zip(specs, delays_s, strict=True))
-        sessions[name] = Session(name, chain, mode="tokens")
+        sessions.append(Session(name, chain, mode="tokens"))
         done += count
     times_s = (arrivals or ArrivalProcess()).times_s(len(sessions), source)
     if times_s is not None:
-        timed = zip(sessions.items(), times_s, strict=True)
-        sessions = {name: replace(session, arrival_s=at_s) for (name, session), at_s in timed}
-    return Workload(FORMAT_NAME, FORMAT_NAME, sessions, tuple(sessions))
+        sessions = [replace(session, arrival_s=at_s) for session, at_s in zip(sessions, times_s, strict=True)]
+    return Workload.of_roots(FORMAT_NAME, FORMAT_NAME, sessions)
 
 
 def _read(value: Any, field: str, least: float, most: float, problems: list[Problem]) -> Distribution:

@@ -258,10 +258,10 @@ def test_all_that_is_wrong_with_a_file_is_told_with_its_lines(tmp_path: Path) ->
     assert result.exit_code == 2
     told = [line.removeprefix(f"{path}: ") for line in result.stderr.splitlines()]
     assert [line.split(": ")[:2] for line in told] == [
-        ["line 6", "foo"],
         ["line 2", "turns"],
-        ["line 5", "documents.tokens"],
         ["line 4", "documents.pool"],
+        ["line 5", "documents.tokens"],
+        ["line 6", "foo"],
     ]
     path.write_text("a: [1\nb: 2")
     assert "line 2: invalid YAML: " in run(str(path)).stderr

@@ -80,7 +80,7 @@ def read_conversation(value: object, line: int) -> tuple[ConversationLine | None
     if is_orchestrator and pre:
         check.rule("orchestrator conversation must not set 'pre_session_spawns'; use conversation-level 'spawns' instead")
     mode = _mode(value, check)
-    timestamp_ms = None if value.get("timestamp") is None else check.number(value["timestamp"], "timestamp")
+    timestamp_ms = check.given(value, "timestamp", check.number)
     arrival_s = None if timestamp_ms is None else timestamp_ms / 1000
     if check.problems or session_id is None:
         return None, check.problems
@@ -122,8 +122,8 @@ def _turn(value: object, at: str, check: Checker) -> TurnLine:
         return empty
     check.unknown_keys(turn, TURN_KEYS, f"{at}.", hint=" (request parameters go in 'extra')")
     messages = _messages(turn, at, check)
-    model = check.text(turn["model"], f"{at}.model") if turn.get("model") is not None else None
-    tools = check.mappings(turn["tools"], f"{at}.tools") if turn.get("tools") is not None else None
+    model = check.given(turn, "model", check.text, f"{at}.")
+    tools = check.given(turn, "tools", check.mappings, f"{at}.")
     extra = check.mapping(turn["extra"], f"{at}.extra") if turn.get("extra") is not None else {}
     forks = check.items(turn.get("forks", []), f"{at}.forks") or []
     spawns = check.items(turn.get("spawns", []), f"{at}.spawns") or []

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llmirage_client.workload.checking import AT_LEAST_ONE_ITEM, MOST_TOKENS, Checker
-from llmirage_client.workload.files import read_bytes, read_json_lines
+from llmirage_client.workload.files import read_bytes, read_rows
 from llmirage_client.workload.format import Format
 from llmirage_client.workload.session import Problem, Session, TokenSpec, Turn, Workload, WorkloadError
 
@@ -34,26 +34,21 @@ def load(path: str) -> Workload:
     sessions: list[Session] = []
     first_line: dict[str, int] = {}
     unused: Counter[str] = Counter()
-    for line, value in read_json_lines(read_bytes(path), problems):
-        check = Checker(line)
-        session = _session(value, check, unused)
+    for row, check in read_rows(read_bytes(path), problems):
+        session = _session(row, check, unused)
+        line = check.line or 0
         if session is not None and first_line.setdefault(session.id, line) != line:
             check.fail("session_id", f"duplicate session_id '{session.id}' (first on line {first_line[session.id]})")
-        problems += check.problems
         if session is not None and not check.problems:
             sessions.append(session)
     if problems:
-        raise WorkloadError(path, sorted(problems, key=lambda problem: problem.line or 0))
+        raise WorkloadError(path, problems)
     sessions.sort(key=lambda session: session.arrival_s or 0.0)
-    by_id = {session.id: session for session in sessions}
-    notes = tuple(f"'{key}' is not used (in {count} place{'s' * (count > 1)})" for key, count in unused.items())
-    return Workload(FORMAT.name, path, by_id, tuple(by_id), notes)
+    notes = (f"'{key}' is not used (in {count} place{'s' * (count > 1)})" for key, count in unused.items())
+    return Workload.of_roots(FORMAT.name, path, sessions, notes)
 
 
-def _session(value: object, check: Checker, unused: Counter[str]) -> Session | None:
-    row = check.mapping(value, None)
-    if row is None:
-        return None
+def _session(row: Mapping[str, Any], check: Checker, unused: Counter[str]) -> Session | None:
     arrival_s = _seconds(check.required(row, "arrival_time_ns"), "arrival_time_ns", check)
     if "sub_requests" not in row:
         unused.update(row.keys() - _FLAT_KEYS)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmirage_client.workload.checking import MOST_TOKENS, Checker
-from llmirage_client.workload.files import read_bytes, read_json_lines
+from llmirage_client.workload.files import read_bytes, read_rows
 from llmirage_client.workload.format import Format
 from llmirage_client.workload.format_options import Option
 from llmirage_client.workload.hash_blocks import read_prompt
@@ -42,16 +42,13 @@ def load(path: str, *, block_size: int = BLOCK_TOKENS) -> Workload:
     problems: list[Problem] = []
     stray = StrayKeys()
     rows: dict[int, _ChatLine] = {}
-    for line, value in read_json_lines(read_bytes(path), problems):
-        check = Checker(line)
-        fields = check.mapping(value, None)
-        row = None if fields is None else _read(fields, check, stray, block_size)
+    for fields, check in read_rows(read_bytes(path), problems):
+        row = _read(fields, check, stray, block_size)
         if row is not None and rows.setdefault(row.chat_id, row) is not row:
             check.fail("chat_id", f"{row.chat_id} stands on line {rows[row.chat_id].line} already; each is unique")
-        problems += check.problems
     groups = _conversations(rows, problems)
     if problems:
-        raise WorkloadError(path, sorted(problems, key=lambda problem: problem.line or 0))
+        raise WorkloadError(path, problems)
     sessions = []
     for root, group in groups.items():
         group.sort(key=lambda row: row.number)
@@ -66,8 +63,7 @@ def _read(row: Mapping[str, Any], check: Checker, stray: StrayKeys, block_tokens
     chat_id = check.integer(check.required(row, "chat_id"), "chat_id")
     parent = check.integer(row.get("parent_chat_id", _NO_PARENT), "parent_chat_id")
     number = check.integer(row.get("turn", 1), "turn")
-    if row.get("type") is not None:
-        check.text(row["type"], "type")
+    check.given(row, "type", check.text)
     timestamp_s = check.number(row["timestamp"], "timestamp") if "timestamp" in row else None
     check.required(row, "timestamp")
     tokens = check.integer(check.required(row, "input_length"), "input_length", minimum=1, maximum=MOST_TOKENS) or 0

@@ -15,7 +15,7 @@ from llmirage_client.workload.conversation_lines import (
     LENGTHS,
     MAX_TURNS,
     SKIP_BAD_LINES,
-    Left,
+    LeftOut,
     LengthFilter,
     load_lines,
     required,
@@ -39,23 +39,22 @@ def load(
     tokenizer: str | None = None,
 ) -> Workload:
     """Every conversation of the file. Raises WorkloadError with all problems, each with its line."""
-    left = Left()
-    lengths = LengthFilter(path, min_prompt_length, max_prompt_length, tokenizer)
+    left_out = LeftOut()
+    lengths = LengthFilter(path, min_prompt_length, max_prompt_length, tokenizer, left_out)
 
     def read(value: Any, check: Checker) -> tuple[Turn, ...]:
         messages = _messages(value, check, any_role)
         if check.problems:
             return ()
         turns = _turns(messages)
-        first = next((m for m in turns[0].messages if m["role"] == "user"), None) if turns else None
         if not turns:
-            left.out("conversations of assistant messages only")
-        elif first is not None and isinstance(first["content"], str) and not lengths.keeps(first["content"]):
-            left.out(lengths.reason)
+            left_out.add("conversations of assistant messages only")
             return ()
-        return turns[:max_turns]
+        first = next((m for m in turns[0].messages if m["role"] == "user"), None)
+        measured = first is not None and isinstance(first["content"], str)
+        return turns[:max_turns] if first is None or not measured or lengths.keeps(first["content"]) else ()
 
-    return load_lines(path, FORMAT.name, read, left, skip_bad_lines)
+    return load_lines(path, FORMAT.name, read, left_out, skip_bad_lines)
 
 
 def _messages(value: Any, check: Checker, any_role: bool) -> list[dict[str, Any]]:

@@ -36,7 +36,7 @@ def load(path: str) -> Workload:
             problems += found
     problems += check_graph(sessions, first_line.keys() | _ids_on_broken_lines(data, problems))
     if problems:
-        raise WorkloadError(path, sorted(dict.fromkeys(problems), key=lambda problem: problem.line or 0))
+        raise WorkloadError(path, list(dict.fromkeys(problems)))
     timed = scheduled(FORMAT.name, path, [sessions[root] for root in roots(sessions)])
     return replace(timed, sessions={sid: timed.sessions.get(sid, session) for sid, session in sessions.items()})
 

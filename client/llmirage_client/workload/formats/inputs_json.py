@@ -28,8 +28,7 @@ def load(path: str) -> Workload:
     if faults:
         places = Places(data.decode("utf-8"))
         raise WorkloadError(path, [Problem(message, places.line(where)) for where, message in faults])
-    by_id = {session.id: session for session in sessions}
-    return Workload(FORMAT.name, path, by_id, tuple(by_id))
+    return Workload.of_roots(FORMAT.name, path, sessions)
 
 
 def _sessions(document: object, faults: list[tuple[Path, str]]) -> list[Session]:

@@ -14,11 +14,11 @@ from typing import Any, Literal
 
 from llmirage_client.workload.authored_turn import check_type, read_extra, read_output_length, read_timing
 from llmirage_client.workload.checking import MOST_TOKENS, Checker
-from llmirage_client.workload.files import read_bytes, read_json_lines
+from llmirage_client.workload.files import read_bytes, read_rows
 from llmirage_client.workload.format import Format
 from llmirage_client.workload.format_options import Option
 from llmirage_client.workload.hash_blocks import read_prompt
-from llmirage_client.workload.schedule import free_names, scheduled
+from llmirage_client.workload.schedule import SessionLines, scheduled
 from llmirage_client.workload.session import ContextMode, Problem, Session, SyntheticUser, Turn, Workload, WorkloadError
 from llmirage_client.workload.stray_keys import StrayKeys
 
@@ -44,33 +44,28 @@ def load(path: str, *, block_size: int = BLOCK_TOKENS) -> Workload:
     """
     problems: list[Problem] = []
     stray = StrayKeys()
-    groups: dict[str | int, list[_TraceLine]] = {}  # by session_id, or by line where there is none
-    for line, value in read_json_lines(read_bytes(path), problems):
-        check = Checker(line)
-        row = check.mapping(value, None)
-        if row is not None:
-            stray.look(row, _KEYS, check)
-            check_type(row, FORMAT.name, check)
-            session_id = check.text(row["session_id"], "session_id") if row.get("session_id") is not None else None
-            read = _read(row, check, block_size)
-            group = groups.setdefault(session_id or line, [])
-            if read is not None:
-                if group and group[0].mode != read.mode:
-                    check.fail(None, _mixed(session_id or "", group[0]))
-                group.append(read)
-        problems += check.problems
+    lines: SessionLines[_TraceLine] = SessionLines()
+    for row, check in read_rows(read_bytes(path), problems):
+        stray.look(row, _KEYS, check)
+        check_type(row, FORMAT.name, check)
+        session_id = check.given(row, "session_id", check.text)
+        read = _read(row, check, block_size)
+        group = lines.of(session_id, check.line or 0)
+        if read is not None:
+            if group and group[0].mode != read.mode:
+                check.fail(None, _mixed(session_id or "", group[0]))
+            group.append(read)
     if problems:
-        raise WorkloadError(path, sorted(problems, key=lambda problem: problem.line or 0))
-    names = free_names((key for key in groups if isinstance(key, str)), (key for key in groups if isinstance(key, int)))
+        raise WorkloadError(path, problems)
     sessions = [
         Session(
-            key if isinstance(key, str) else names[key],
+            name,
             tuple(row.turn for row in group),
             mode=group[0].mode,
             arrival_s=group[0].turn.arrival_s,
-            line=group[0].line,
+            line=line,
         )
-        for key, group in groups.items()
+        for name, line, group in lines.sessions()
     ]
     return scheduled(FORMAT.name, path, sessions, stray.notes())
 

@@ -10,10 +10,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from llmirage_client.workload.authored_turn import AuthoredTurn, TurnReader, check_type
-from llmirage_client.workload.checking import Checker
-from llmirage_client.workload.files import read_bytes, read_json_lines
+from llmirage_client.workload.files import read_bytes, read_rows
 from llmirage_client.workload.format import Format
-from llmirage_client.workload.schedule import free_names, scheduled
+from llmirage_client.workload.schedule import SessionLines, scheduled
 from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError
 from llmirage_client.workload.user_content import MODALITY_KEYS
 
@@ -24,29 +23,20 @@ def load(path: str) -> Workload:
     """Every conversation of the file. Raises WorkloadError with all problems, each with line and field."""
     problems: list[Problem] = []
     reader = TurnReader()
-    groups: dict[str | int, list[AuthoredTurn]] = {}  # by session_id, or by line where there is none
-    lines: dict[str | int, int] = {}
-    for line, value in read_json_lines(read_bytes(path), problems):
-        check = Checker(line)
-        row = check.mapping(value, None)
-        if row is not None:
-            reader.stray.look(row, _KEYS, check)
-            check_type(row, FORMAT.name, check)
-            session_id = check.text(row["session_id"], "session_id") if row.get("session_id") is not None else None
-            entries = check.items(check.required(row, "turns"), "turns", may_be_empty=False) or []
-            read = [(check.mapping(entry, f"turns.{i}"), f"turns.{i}.") for i, entry in enumerate(entries)]
-            authored = [reader.read(turn, check, at) for turn, at in read if turn is not None]
-            groups.setdefault(session_id or line, []).extend(authored)
-            lines.setdefault(session_id or line, line)
-        problems += check.problems
+    lines: SessionLines[AuthoredTurn] = SessionLines()
+    for row, check in read_rows(read_bytes(path), problems):
+        reader.stray.look(row, _KEYS, check)
+        check_type(row, FORMAT.name, check)
+        session_id = check.given(row, "session_id", check.text)
+        entries = check.items(check.required(row, "turns"), "turns", may_be_empty=False) or []
+        read = [(check.mapping(entry, f"turns.{i}"), f"turns.{i}.") for i, entry in enumerate(entries)]
+        lines.add(session_id, check.line or 0, [reader.read(turn, check, at) for turn, at in read if turn is not None])
     if problems:
-        raise WorkloadError(path, sorted(problems, key=lambda problem: problem.line or 0))
-    names = free_names((key for key in groups if isinstance(key, str)), (key for key in groups if isinstance(key, int)))
+        raise WorkloadError(path, problems)
     sessions = []
-    for key, group in groups.items():
+    for name, line, group in lines.sessions():
         turns = _with_system_prompt(group)
-        name = key if isinstance(key, str) else names[key]
-        sessions.append(Session(name, turns, arrival_s=turns[0].arrival_s, line=lines[key]))
+        sessions.append(Session(name, turns, arrival_s=turns[0].arrival_s, line=line))
     return scheduled(FORMAT.name, path, sessions, reader.stray.notes())
 
 

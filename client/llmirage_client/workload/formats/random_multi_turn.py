@@ -38,7 +38,7 @@ def load(
     ]
     if problems:
         raise WorkloadError(path, problems)
-    sessions = {}
+    sessions = []
     for number in range(dataset_offset, dataset_offset + conversations):
         draw = random.Random(f"{seed}/{number}")
         key = key_of("random", seed, number)
@@ -46,9 +46,8 @@ def load(
         for i in range(draw.randint(min_turns, max_turns)):
             tokens = max(1, draw.randint(min_prompt_length, max_prompt_length))  # a message of no tokens is none
             turns.append(Turn(synthetic=SyntheticUser(tokens, key + i, prefix_length)))
-        session = conversation(f"conversation_{number + 1}", tuple(turns))
-        sessions[session.id] = session
-    return Workload(FORMAT.name, path, sessions, tuple(sessions))
+        sessions.append(conversation(f"conversation_{number + 1}", tuple(turns)))
+    return Workload.of_roots(FORMAT.name, path, sessions)
 
 
 FORMAT = Format(

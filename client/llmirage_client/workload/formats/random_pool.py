@@ -14,8 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from llmirage_client.workload.authored_turn import check_type
-from llmirage_client.workload.checking import Checker
-from llmirage_client.workload.files import fault, read_bytes, read_json_lines
+from llmirage_client.workload.files import fault, read_bytes, read_rows
 from llmirage_client.workload.first_keys import first_keys
 from llmirage_client.workload.format import Format
 from llmirage_client.workload.format_options import Option
@@ -55,13 +54,11 @@ def load(
         raise fault(path, "is a directory without any file; each file of it is a pool")
     rng = random.Random(seed)
     draws = _draws(pools, conversations, rng) if set(sizes) == {1} else _batches(pools, conversations, sizes, rng)
-    sessions = {}
-    for number, content in enumerate(draws):
-        turn = Turn(messages=({"role": "user", "content": content.rendered()},))
-        sessions[f"session_{number:06d}"] = Session(f"session_{number:06d}", (turn,), mode="isolated")
+    turns = (Turn(messages=({"role": "user", "content": content.rendered()},)) for content in draws)
+    sessions = [Session(f"session_{number:06d}", (turn,), mode="isolated") for number, turn in enumerate(turns)]
     entries = " x ".join(f"{len(pool):,}" for pool in pools)
     note = f"{conversations:,} requests are drawn from {entries} entries by seed {seed} (--num-conversations, --random-seed)"
-    return Workload(FORMAT.name, path, sessions, tuple(sessions), (note, *stray.notes()))
+    return Workload.of_roots(FORMAT.name, path, sessions, (note, *stray.notes()))
 
 
 def _draws(pools: list[list[Content]], count: int, rng: random.Random) -> Iterator[Content]:
@@ -95,17 +92,13 @@ def _pool(path: str, reader: ContentReader, stray: StrayKeys, problems: list[Pro
     except WorkloadError as error:
         problems += error.problems
         return
-    for line, value in read_json_lines(data, problems):
-        check = Checker(line)
-        row = check.mapping(value, None)
-        if row is not None:
-            for key in _SINGLE_TURN_ONLY:
-                if row.get(key) is not None:
-                    check.fail(key, "is not for random_pool: its entries have no order, times or sessions (see single_turn)")
-            stray.look(row, _KEYS.union(_SINGLE_TURN_ONLY), check)
-            check_type(row, FORMAT.name, check)
-            yield reader.read(row, check)
-        problems += check.problems
+    for row, check in read_rows(data, problems):
+        for key in _SINGLE_TURN_ONLY:
+            if row.get(key) is not None:
+                check.fail(key, "is not for random_pool: its entries have no order, times or sessions (see single_turn)")
+        stray.look(row, _KEYS.union(_SINGLE_TURN_ONLY), check)
+        check_type(row, FORMAT.name, check)
+        yield reader.read(row, check)
 
 
 def pool_files(path: Path) -> list[Path]:

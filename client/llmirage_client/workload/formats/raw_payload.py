@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from llmirage_client.workload.checking import ABSENT, Checker, kind_of
-from llmirage_client.workload.files import fault, read_bytes, read_json_lines
+from llmirage_client.workload.checking import ABSENT, kind_of
+from llmirage_client.workload.files import fault, read_bytes, read_rows
 from llmirage_client.workload.first_keys import first_keys
 from llmirage_client.workload.format import Format
 from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError
@@ -28,8 +28,7 @@ def load(path: str) -> Workload:
         sessions = [_session(f"request_{line}", [payload], line) for line, payload in payloads]
     if problems:
         raise WorkloadError(path, problems)
-    by_id = {session.id: session for session in sessions}
-    return Workload(FORMAT.name, path, by_id, tuple(by_id))
+    return Workload.of_roots(FORMAT.name, path, sessions)
 
 
 def _directory(path: Path, problems: list[Problem]) -> list[Session]:
@@ -56,15 +55,11 @@ def _session(name: str, payloads: list[dict[str, Any]], line: int | None) -> Ses
 def _payloads(data: bytes, problems: list[Problem]) -> list[tuple[int, dict[str, Any]]]:
     """The bodies with their lines. Only their `messages` are looked at: a body without is a mistake of the file."""
     read = []
-    for line, value in read_json_lines(data, problems):
-        check = Checker(line)
-        body = check.mapping(value, None)
-        if body is not None:
-            messages = check.required(body, "messages")
-            if messages is not ABSENT and not isinstance(messages, list):
-                check.fail("messages", f"Input should be a valid list (the request's messages), got {kind_of(messages)}")
-            read.append((line, body))
-        problems += check.problems
+    for body, check in read_rows(data, problems):
+        messages = check.required(body, "messages")
+        if messages is not ABSENT and not isinstance(messages, list):
+            check.fail("messages", f"Input should be a valid list (the request's messages), got {kind_of(messages)}")
+        read.append((check.line or 0, body))
     return read
 
 

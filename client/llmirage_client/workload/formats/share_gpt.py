@@ -14,7 +14,7 @@ from llmirage_client.workload.conversation_lines import (
     LENGTHS,
     MAX_TURNS,
     SKIP_BAD_LINES,
-    Left,
+    LeftOut,
     LengthFilter,
     load_lines,
     required,
@@ -33,22 +33,19 @@ def load(
     tokenizer: str | None = None,
 ) -> Workload:
     """Every conversation of the file. Raises WorkloadError with all problems, each with its line."""
-    left = Left()
-    lengths = LengthFilter(path, min_prompt_length, max_prompt_length, tokenizer)
+    left_out = LeftOut()
+    lengths = LengthFilter(path, min_prompt_length, max_prompt_length, tokenizer, left_out)
 
     def read(value: Any, check: Checker) -> tuple[Turn, ...]:
-        questions = _questions(value, check, left)
-        if check.problems or not questions:
-            return ()
-        if not lengths.keeps(questions[0]):
-            left.out(lengths.reason)
+        questions = _questions(value, check, left_out)
+        if check.problems or not questions or not lengths.keeps(questions[0]):
             return ()
         return tuple(Turn(messages=({"role": "user", "content": question},)) for question in questions[:max_turns])
 
-    return load_lines(path, FORMAT.name, read, left, skip_bad_lines)
+    return load_lines(path, FORMAT.name, read, left_out, skip_bad_lines)
 
 
-def _questions(value: Any, check: Checker, left: Left) -> list[str]:
+def _questions(value: Any, check: Checker, left_out: LeftOut) -> list[str]:
     row = check.mapping(value, None)
     if row is None:
         return []
@@ -60,7 +57,7 @@ def _questions(value: Any, check: Checker, left: Left) -> list[str]:
         if any("(is it" in problem.message for problem in check.problems):
             return []
         check.problems.clear()
-        left.out("lines without 'conversation'")
+        left_out.add("lines without 'conversation'")
         return []
     entries = check.items(row["conversation"], "conversation")
     questions = []
@@ -71,22 +68,22 @@ def _questions(value: Any, check: Checker, left: Left) -> list[str]:
             continue
         question = exchange.get("human")
         if question is None:
-            _without_human(exchange, at, check, left)
+            _without_human(exchange, at, check, left_out)
         elif not isinstance(question, str):
             check.fail(f"{at}.human", f"Input should be a valid string, got {kind_of(question)}")
         elif question.strip():
             questions.append(question.strip())
         else:
-            left.out("blank questions")
+            left_out.add("blank questions")
     if entries is not None and not questions and not check.problems:
-        left.out("conversations without a question")
+        left_out.add("conversations without a question")
     return questions
 
 
-def _without_human(exchange: dict[str, Any], at: str, check: Checker, left: Left) -> None:
+def _without_human(exchange: dict[str, Any], at: str, check: Checker, left_out: LeftOut) -> None:
     """An exchange with an answer alone occurs in published files; one with neither is a mistake."""
     if "human" in exchange or "assistant" in exchange:
-        left.out("exchanges without a question")
+        left_out.add("exchanges without a question")
     else:
         required(check, exchange, "human", f"{at}.")
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from llmirage_client.workload.authored_turn import AuthoredTurn, TurnReader
-from llmirage_client.workload.checking import Checker
-from llmirage_client.workload.files import read_bytes, read_json_lines
+from llmirage_client.workload.files import read_bytes, read_rows
 from llmirage_client.workload.format import Format
-from llmirage_client.workload.schedule import free_names, scheduled
+from llmirage_client.workload.schedule import SessionLines, scheduled
 from llmirage_client.workload.session import Problem, Session, Workload, WorkloadError
 from llmirage_client.workload.user_content import MODALITY_KEYS
 
@@ -20,29 +19,21 @@ def load(path: str) -> Workload:
     """Every line of the file. Raises WorkloadError with all problems, each with line and field."""
     problems: list[Problem] = []
     reader = TurnReader()
-    rows: dict[str | int, list[AuthoredTurn]] = {}  # by session_id, or by line where there is none
-    lines: dict[str | int, int] = {}
-    for line, value in read_json_lines(read_bytes(path), problems):
-        check = Checker(line)
-        row = check.mapping(value, None)
-        if row is not None:
-            turn = reader.read(row, check)
-            key = turn.session_id or line
-            rows.setdefault(key, []).append(turn)
-            lines.setdefault(key, line)
-        problems += check.problems
+    lines: SessionLines[AuthoredTurn] = SessionLines()
+    for row, check in read_rows(read_bytes(path), problems):
+        turn = reader.read(row, check)
+        lines.add(turn.session_id, check.line or 0, [turn])
     if problems:
-        raise WorkloadError(path, sorted(problems, key=lambda problem: problem.line or 0))
-    names = free_names((key for key in rows if isinstance(key, str)), (key for key in rows if isinstance(key, int)))
+        raise WorkloadError(path, problems)
     sessions = [
         Session(
-            key if isinstance(key, str) else names[key],
+            name,
             tuple(row.turn for row in group),
             mode="isolated",
             arrival_s=group[0].turn.arrival_s,
-            line=lines[key],
+            line=line,
         )
-        for key, group in rows.items()
+        for name, line, group in lines.sessions()
     ]
     return scheduled(FORMAT.name, path, sessions, reader.stray.notes())
 

@@ -10,13 +10,15 @@ from collections.abc import Collection
 from typing import Any
 
 from llmirage_client.workload.checking import Checker, kind_of
-from llmirage_client.workload.conversation_lines import MAX_TURNS, SKIP_BAD_LINES, TOKENIZER, conversation
-from llmirage_client.workload.files import JsonFault, fault, parse, read_bytes, read_json_lines
+from llmirage_client.workload.conversation_lines import MAX_TURNS, SKIP_BAD_LINES, TOKENIZER, bad_lines_note, conversation
+from llmirage_client.workload.files import JsonFault, fault, parse, read_bytes, read_rows
 from llmirage_client.workload.format import Format
 from llmirage_client.workload.format_options import DATASET_OFFSET, Option, skip
 from llmirage_client.workload.json_places import Places
 from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError
 from llmirage_client.workload.trajectories import Range, Recipe, Trajectory, cut_all, read_trajectory
+from llmirage_shared.tokenizer_loader import load as load_tokenizer
+from llmirage_shared.tokens import TokenizerError
 
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _CONVERSATIONS = 128
@@ -82,13 +84,12 @@ def _prepared(path: str, data: bytes, document: Any, max_turns: int | None) -> W
     else:
         rows = check.items(document["conversations"], "conversations", may_be_empty=False) or []
     faults.take(check, ("conversations",))
-    sessions: dict[str, Session] = {}
+    sessions: list[Session] = []
     empty = without_start = 0
     for i, row in enumerate(rows):
         turns = _turns(row, i, faults)
         if turns:
-            session = conversation(f"conversation_{i + 1}", turns[:max_turns])
-            sessions[session.id] = session
+            sessions.append(conversation(f"conversation_{i + 1}", turns[:max_turns]))
             without_start += not turns[0].messages
         empty += row == []
     if faults.found:
@@ -98,7 +99,7 @@ def _prepared(path: str, data: bytes, document: Any, max_turns: int | None) -> W
     notes = [f"left out {empty}: empty conversations"] if empty else []
     if without_start:
         notes.append(f"{without_start} begin with a turn without messages, which most endpoints refuse")
-    return Workload(FORMAT.name, path, sessions, tuple(sessions), tuple(notes))
+    return Workload.of_roots(FORMAT.name, path, sessions, notes)
 
 
 def _turns(row: Any, i: int, faults: _Faults) -> tuple[Turn, ...]:
@@ -125,7 +126,7 @@ def _delta(entry: Any, at: str, check: Checker) -> tuple[tuple[dict[str, Any], .
     messages = check.mappings(check.required(turn, "messages", f"{at}."), f"{at}.messages")
     for k, message in enumerate(messages or ()):
         _check_message(message, f"{at}.messages.{k}", check)
-    rid = check.text(turn["rid"], f"{at}.rid") if turn.get("rid") is not None else None
+    rid = check.given(turn, "rid", check.text, f"{at}.")
     return messages or (), rid
 
 
@@ -142,19 +143,12 @@ def _trajectories(path: str, data: bytes, recipe: Recipe, skip_bad_lines: bool) 
     problems: list[Problem] = []
     trajectories = []
     count = 0
-    for line, value in read_json_lines(data, problems):
-        check = Checker(line)
-        row = check.mapping(value, None)
-        trajectory = read_trajectory(row, check, recipe.fewest_characters) if row is not None else None
+    for row, check in read_rows(data, problems):
+        trajectory = read_trajectory(row, check, recipe.fewest_characters)
         count += not check.problems
-        problems += check.problems
         if trajectory is not None:
             trajectories.append(trajectory)
-    problems.sort(key=lambda problem: problem.line or 0)
-    if problems and not (skip_bad_lines and trajectories):
-        raise WorkloadError(path, problems)
-    bad = list(dict.fromkeys(problem.line for problem in problems))
-    notes = [f"left out {len(bad):,} bad line{'s' * (len(bad) != 1)}; the first: {problems[0]}"] if bad else []
+    notes = bad_lines_note(path, problems, skip_bad_lines and bool(trajectories))
     if count > len(trajectories):
         notes.append(
             f"left out {count - len(trajectories):,}: trajectories of fewer than {recipe.fewest_characters:,} characters, "
@@ -173,23 +167,19 @@ def _built(
     workers: int,
     notes: list[str],
 ) -> Workload:
-    from llmirage_shared.tokenizer_loader import load
-    from llmirage_shared.tokens import TokenizerError
-
     try:
-        cuts = cut_all(trajectories, recipe, load(tokenizer)[0], wanted, offset, workers) if trajectories else []
+        cuts = cut_all(trajectories, recipe, load_tokenizer(tokenizer)[0], wanted, offset, workers) if trajectories else []
     except TokenizerError as error:
         raise fault(path, str(error), field="option tokenizer") from None
     if not cuts:
         raise fault(path, "; ".join(["gives no conversation of the lengths asked for (option first_turn_length)", *notes]))
     if len(cuts) < wanted:
         notes.append(f"{len(cuts):,} instead of {wanted:,} conversations: no other trajectory is long enough")
-    sessions = {}
+    sessions = []
     for made in cuts:
         turns = (Turn(messages=tuple({"role": "user", "content": text} for text in turn)) for turn in made.turns)
-        session = conversation(f"trajectory_{made.line}", tuple(turns), made.line)
-        sessions[session.id] = session
-    return Workload(FORMAT.name, path, sessions, tuple(sessions), tuple(notes))
+        sessions.append(conversation(f"trajectory_{made.line}", tuple(turns), made.line))
+    return Workload.of_roots(FORMAT.name, path, sessions, notes)
 
 
 def recognises(keys: Collection[str]) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from llmirage_client.workload.checking import Checker, kind_of
-from llmirage_client.workload.conversation_lines import MAX_TURNS, SKIP_BAD_LINES, Left, load_lines, required
+from llmirage_client.workload.conversation_lines import MAX_TURNS, SKIP_BAD_LINES, LeftOut, load_lines, required
 from llmirage_client.workload.format import Format
 from llmirage_client.workload.session import SyntheticUser, Turn, Workload
 
@@ -29,7 +29,7 @@ def load(path: str, *, max_turns: int | None = None, skip_bad_lines: bool = Fals
         row = check.mapping(value, None)
         return () if row is None else _turns(row, check)[:max_turns]
 
-    return load_lines(path, FORMAT.name, read, Left(), skip_bad_lines)
+    return load_lines(path, FORMAT.name, read, LeftOut(), skip_bad_lines)
 
 
 def _turns(row: Mapping[str, Any], check: Checker) -> tuple[Turn, ...]:

@@ -33,8 +33,7 @@ def as_tokens(plan: Plan, text: SyntheticText | None) -> Workload:
 
     Without arrival times all begin at 0 s: formats of such calls must have one.
     """
-    sessions = {c.name: _token_session(c, text) for c in plan.conversations}
-    return Workload(FORMAT_NAME, FORMAT_NAME, sessions, tuple(sessions))
+    return Workload.of_roots(FORMAT_NAME, FORMAT_NAME, (_token_session(c, text) for c in plan.conversations))
 
 
 def _roots(sessions: Mapping[str, Session]) -> tuple[str, ...]:

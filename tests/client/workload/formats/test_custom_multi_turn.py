@@ -82,7 +82,7 @@ def test_with_a_tokenizer_lengths_are_tokens_and_count_the_chat_template(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     embedded = tokenizer_loader.load(None)
-    monkeypatch.setattr(tokenizer_loader, "load", lambda _: embedded)
+    monkeypatch.setattr("llmirage_client.workload.conversation_lines.load", lambda _: embedded)
     text = "How warm should a starter be?"
     count = len(PromptEncoder(*embedded).encode_chat([u(text)]))
     assert count > len(embedded[0].encode(text))
