@@ -51,7 +51,7 @@ def _share(help: str) -> Parameter:
     return Parameter("number", help, 0, most=1)
 
 
-def _talk(of: str) -> dict[str, Parameter]:
+def _conversation(of: str) -> dict[str, Parameter]:
     """What every kind of conversation has."""
     return {
         "turns": _distribution(f"requests of {of}", 1, least=1, most=_MOST_TURNS),
@@ -76,7 +76,7 @@ PARAMETERS: Mapping[str, Parameter] = {
     ),
     "arrivals.rate_per_s": Parameter("number", "conversations that begin in a second", 1.0, least=1e-6, most=1e6),
     "arrivals.cv": Parameter("number", "of gamma: how gaps vary, deviation over mean; above 1: bursts", 2.0, most=100),
-    **_talk("a conversation"),
+    **_conversation("a conversation"),
     "system_prompt.tokens": _distribution("tokens of a system prompt"),
     "system_prompt.variants": Parameter("integer", "different system prompts", 1, least=1, most=1_000_000),
     "shared_context.tokens": _distribution("tokens that begin the first user messages of a group of conversations"),
@@ -92,11 +92,11 @@ PARAMETERS: Mapping[str, Parameter] = {
     "sub_agents.join_after": _distribution("turns until their results are waited for", 1, least=1, most=_MOST_TURNS),
     "sub_agents.nested": _share("share of the sub-agents that call sub-agents themselves, once"),
     "sub_agents.system_prompt_tokens": _distribution("tokens of the sub-agents' own system prompt"),
-    **_under("sub_agents", _talk("a sub-agent")),
+    **_under("sub_agents", _conversation("a sub-agent")),
     "forks.share": _share("share of the conversations that fork at their end"),
     "forks.children": _distribution("branches of such a fork; each inherits the history", 2, least=1, most=_MOST_CHILDREN),
     "forks.background": _share("share of the conversations that fork once in the background and go on"),
-    **_under("forks", _talk("a branch")),
+    **_under("forks", _conversation("a branch")),
     "exact_replies": Parameter("boolean", "replies of exactly so many tokens (min_tokens, ignore_eos), or at most", True),
 }  # fmt: skip
 

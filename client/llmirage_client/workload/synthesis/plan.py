@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from llmirage_client.workload.distributions import Distribution
-from llmirage_client.workload.synthesis.profile import ConversationProfile, Profile
+from llmirage_client.workload.synthesis.profile import Profile
 
 
 @dataclass(slots=True, frozen=True)
@@ -71,22 +70,19 @@ def draw_plan(profile: Profile, seed: int) -> Plan:
 class _PlanBuilder:
     def __init__(self, profile: Profile, seed: int) -> None:
         self._profile = profile
+        self._numbers = profile.numbers
         self._seed = seed
         self._drawn: dict[str, list[float]] = defaultdict(list)
         self._conversations: list[PlannedConversation] = []
         self._source = self._rng("shared")
-        source = self._source
-        self._systems = self._pieces("system_prompt.tokens", profile.system_prompt_tokens, profile.system_prompt_variants)
-        self._sub_system = self._piece(
-            "sub_agents.system_prompt_tokens",
-            profile.sub_agents.system_prompt_tokens.count(source) if profile.sub_agents.share else 0,
-        )
-        context, documents = profile.shared_context, profile.documents
-        self._contexts = self._pieces("shared_context.tokens", context.tokens, context.groups)
-        self._context_chances = _zipf(context.groups, context.skew)
-        no_documents = documents.per_message.kind == "constant" and documents.per_message.one(source) == 0
-        self._documents = [] if no_documents else self._pieces("documents.tokens", documents.tokens, documents.pool)
-        self._document_chances = _zipf(documents.pool, documents.skew)
+        self._systems = self._pieces("system_prompt.tokens", "system_prompt.variants")
+        self._sub_system = self._sub_agents_system_prompt()
+        self._contexts = self._pieces("shared_context.tokens", "shared_context.groups")
+        self._context_chances = self._zipf("shared_context.groups", "shared_context.skew")
+        per_message = profile.distributions["documents.per_message"]
+        no_documents = per_message.kind == "constant" and per_message.one(self._source) == 0
+        self._documents = [] if no_documents else self._pieces("documents.tokens", "documents.pool")
+        self._document_chances = self._zipf("documents.pool", "documents.skew")
 
     def plan(self) -> Plan:
         profile = self._profile
@@ -98,86 +94,92 @@ class _PlanBuilder:
         return Plan(self._conversations, profile.conversations, dict(self._drawn))
 
     def _root(self, name: str, arrival_s: float | None) -> None:
-        source, profile = self._source, self._profile
+        source = self._source
         system = self._systems[source.integers(len(self._systems))]
         context = self._contexts[source.choice(len(self._contexts), p=self._context_chances)]
-        root = PlannedConversation(name, self._turns("", profile.talk, name, [context]), system, arrival_s)
+        root = PlannedConversation(name, self._turns("", name, [context]), system, arrival_s)
         self._conversations.append(root)
-        if profile.sub_agents.share and source.random() < profile.sub_agents.share:
-            self._call_sub_agents(root, self._count("sub_agents.calls", profile.sub_agents.calls, 1))
-        forks = profile.forks
-        if forks.background and source.random() < forks.background and len(root.turns) > 1:
+        if self._happens("sub_agents.share"):
+            self._call_sub_agents(root, self._count("sub_agents.calls", 1))
+        if self._happens("forks.background") and len(root.turns) > 1:
             at = int(source.integers(len(root.turns) - 1))
             root.turns[at].children.append(Children(self._branches(root, 1, "background"), fork=True, background=True))
-        if forks.share and source.random() < forks.share:
-            children = self._count("forks.children", forks.children, 1)
+        if self._happens("forks.share"):
+            children = self._count("forks.children", 1)
             root.turns[-1].children.append(Children(self._branches(root, children, "branch"), fork=True))
 
     def _call_sub_agents(self, caller: PlannedConversation, calls: int, nested: bool = False) -> None:
-        """At different turns of the caller, none of them its last, since somebody has to wait for the results."""
-        source, agents = self._source, self._profile.sub_agents
+        """At different turns of the caller, none of them its last, since some turn has to wait for the results."""
         last = len(caller.turns) - 1
-        places = sorted(source.choice(last, size=min(calls, last), replace=False).tolist()) if last else []
+        places = sorted(self._source.choice(last, size=min(calls, last), replace=False).tolist()) if last else []
         for place in places:
-            join_at = min(place + self._count("sub_agents.join_after", agents.join_after, 1), last)
+            join_at = min(place + self._count("sub_agents.join_after", 1), last)
             names: list[str] = []
-            for _ in range(self._count("sub_agents.per_call", agents.per_call, 1)):
+            for _ in range(self._count("sub_agents.per_call", 1)):
                 name = f"{caller.name}/agent-{place}-{len(names)}"
-                turns = self._turns("sub_agents.", agents.talk, name, [])
-                child = PlannedConversation(name, turns, self._sub_system)
+                child = PlannedConversation(name, self._turns("sub_agents.", name, []), self._sub_system)
                 self._conversations.append(child)
                 names.append(name)
-                if not nested and agents.nested and source.random() < agents.nested:
+                if not nested and self._happens("sub_agents.nested"):
                     self._call_sub_agents(child, 1, nested=True)
             caller.turns[place].children.append(Children(tuple(names), join_at=join_at))
 
     def _branches(self, parent: PlannedConversation, count: int, kind: str) -> tuple[str, ...]:
         names = tuple(f"{parent.name}/{kind}-{number}" for number in range(count))
         for name in names:
-            turns = self._turns("forks.", self._profile.forks.talk, name, [])
-            self._conversations.append(PlannedConversation(name, turns))
+            self._conversations.append(PlannedConversation(name, self._turns("forks.", name, [])))
         return names
 
-    def _turns(self, prefix: str, talk: ConversationProfile, name: str, shared: Sequence[Piece]) -> list[PlannedTurn]:
+    def _turns(self, prefix: str, name: str, shared: Sequence[Piece]) -> list[PlannedTurn]:
         turns = []
-        for number in range(self._count(f"{prefix}turns", talk.turns, 1)):
-            which = "first_input" if number == 0 else "input"
-            tokens = self._count(f"{prefix}{which}", talk.first_input if number == 0 else talk.input, 1)
+        for number in range(self._count(f"{prefix}turns", 1)):
+            tokens = self._count(f"{prefix}input" if number else f"{prefix}first_input", 1)
             heads = [piece for piece in shared if piece.tokens] if number == 0 else []
             if prefix == "":
                 heads += self._retrieved()
-            reply = self._count(f"{prefix}output", talk.output, 1)
+            reply = self._count(f"{prefix}output", 1)
             wait_s = 0.0
             if number:
-                wait_s = round(talk.wait_s.one(self._source), 3)
+                wait_s = round(self._profile.distributions[f"{prefix}wait_s"].one(self._source), 3)
                 self._drawn[f"{prefix}wait_s"].append(wait_s)
             pieces = (*heads, Piece(self._key("message", name, number), tokens))
             turns.append(PlannedTurn(pieces, reply, wait_s))
         return turns
 
     def _retrieved(self) -> list[Piece]:
-        """Different documents, the most wanted ones first more often than not."""
+        """Different documents, those most in demand first more often than not."""
         if not self._documents:
             return []
-        wanted = min(self._count("documents.per_message", self._profile.documents.per_message, 0), len(self._documents))
+        wanted = min(self._count("documents.per_message", 0), len(self._documents))
         chosen = self._source.choice(len(self._documents), size=wanted, replace=False, p=self._document_chances)
         return [self._documents[i] for i in chosen.tolist()]
 
-    def _count(self, name: str, distribution: Distribution, least: int) -> int:
-        number = distribution.count(self._source, least=least)
+    def _happens(self, share: str) -> bool:
+        """Whether it does in this conversation. Nothing is drawn for a share of 0."""
+        return bool(self._numbers[share]) and self._source.random() < self._numbers[share]
+
+    def _count(self, name: str, least: int) -> int:
+        number = self._profile.distributions[name].count(self._source, least=least)
         self._drawn[name].append(number)
         return number
 
-    def _pieces(self, name: str, tokens: Distribution, count: int) -> list[Piece]:
-        lengths = tokens.counts(self._source, count)
+    def _pieces(self, name: str, count: str) -> list[Piece]:
+        lengths = self._profile.distributions[name].counts(self._source, int(self._numbers[count]))
         if any(lengths):
             self._drawn[name] += lengths
         return [Piece(self._key(name, number), length) for number, length in enumerate(lengths)]
 
-    def _piece(self, name: str, tokens: int) -> Piece:
+    def _sub_agents_system_prompt(self) -> Piece:
+        name = "sub_agents.system_prompt_tokens"
+        tokens = self._profile.distributions[name].count(self._source) if self._numbers["sub_agents.share"] else 0
         if tokens:
             self._drawn[name].append(tokens)
         return Piece(self._key(name), tokens)
+
+    def _zipf(self, count: str, skew: str) -> list[float]:
+        weights = np.arange(1, int(self._numbers[count]) + 1, dtype=np.float64) ** -self._numbers[skew]
+        chances: list[float] = (weights / weights.sum()).tolist()
+        return chances
 
     def _key(self, *place: object) -> int:
         return _number(self._seed, *place) >> 2
@@ -188,9 +190,3 @@ class _PlanBuilder:
 
 def _number(*place: object) -> int:
     return int.from_bytes(hashlib.blake2b(repr(place).encode(), digest_size=8).digest())
-
-
-def _zipf(count: int, skew: float) -> list[float]:
-    weights = np.arange(1, count + 1, dtype=np.float64) ** -skew
-    chances: list[float] = (weights / weights.sum()).tolist()
-    return chances

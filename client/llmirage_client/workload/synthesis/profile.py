@@ -1,87 +1,37 @@
-"""A synthetic workload's parameters as types, from a preset or a YAML file and what changes it."""
+"""The typed parameters of a synthetic workload, from a preset or a YAML file and changes to it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from llmirage_client.workload.arrival_process import ArrivalProcess, Process
 from llmirage_client.workload.distributions import Distribution, DistributionError
 from llmirage_client.workload.files import fault
 from llmirage_client.workload.session import Problem, WorkloadError
-from llmirage_client.workload.synthesis.parameters import Reader, Values, defaults, merge, put
+from llmirage_client.workload.synthesis.parameters import PARAMETERS, Kind, Reader, Values, defaults, merge, put
 from llmirage_client.workload.synthesis.yaml_file import read_yaml
 
 PRESET_FOLDER = Path(__file__).parent / "presets"
 
 
 @dataclass(slots=True, frozen=True)
-class ConversationProfile:
-    """Of one kind of conversation: how many requests, tokens of the user messages and replies, waits."""
-
-    turns: Distribution
-    first_input: Distribution
-    input: Distribution
-    output: Distribution
-    wait_s: Distribution
-
-
-@dataclass(slots=True, frozen=True)
-class SharedContext:
-    tokens: Distribution
-    groups: int
-    skew: float
-
-
-@dataclass(slots=True, frozen=True)
-class Documents:
-    per_message: Distribution
-    tokens: Distribution
-    pool: int
-    skew: float
-
-
-@dataclass(slots=True, frozen=True)
-class SubAgents:
-    share: float
-    calls: Distribution
-    per_call: Distribution
-    join_after: Distribution
-    nested: float
-    system_prompt_tokens: Distribution
-    talk: ConversationProfile
-
-
-@dataclass(slots=True, frozen=True)
-class Forks:
-    share: float
-    children: Distribution
-    background: float
-    talk: ConversationProfile
-
-
-@dataclass(slots=True, frozen=True)
 class Profile:
-    """What `parameters.PARAMETERS` explains, one field each."""
+    """distributions, numbers: the other parameters, by their names in `parameters.PARAMETERS`."""
 
     name: str
     format: str
     conversations: int
     arrivals: ArrivalProcess
-    talk: ConversationProfile
-    system_prompt_tokens: Distribution
-    system_prompt_variants: int
-    shared_context: SharedContext
-    documents: Documents
-    sub_agents: SubAgents
-    forks: Forks
     exact_replies: bool
+    distributions: Mapping[str, Distribution]
+    numbers: Mapping[str, float]
 
     @property
     def branching(self) -> bool:
-        return bool(self.sub_agents.share or self.forks.share or self.forks.background)
+        return any(self.numbers[name] for name in ("sub_agents.share", "forks.share", "forks.background"))
 
 
 def presets() -> dict[str, Path]:
@@ -142,46 +92,17 @@ def read_values(
 
 
 def _profile(name: str, read: Reader) -> Profile:
+    of_kind = {kind: [name for name, each in PARAMETERS.items() if each.kind == kind] for kind in get_args(Kind)}
+    choices = {name: read.choice(name) for name in of_kind["choice"]}
+    integers = {name: read.integer(name) for name in of_kind["integer"]}
+    numbers = {name: read.number(name) for name in of_kind["number"]}
+    process = cast(Process, choices["arrivals.process"])
     return Profile(
         name=name,
-        format=read.choice("format"),
-        conversations=read.integer("conversations"),
-        arrivals=ArrivalProcess(
-            cast(Process, read.choice("arrivals.process")), read.number("arrivals.rate_per_s"), read.number("arrivals.cv")
-        ),
-        talk=_talk("", read),
-        system_prompt_tokens=read.distribution("system_prompt.tokens"),
-        system_prompt_variants=read.integer("system_prompt.variants"),
-        shared_context=SharedContext(
-            read.distribution("shared_context.tokens"),
-            read.integer("shared_context.groups"),
-            read.number("shared_context.skew"),
-        ),
-        documents=Documents(
-            read.distribution("documents.per_message"),
-            read.distribution("documents.tokens"),
-            read.integer("documents.pool"),
-            read.number("documents.skew"),
-        ),
-        sub_agents=SubAgents(
-            read.number("sub_agents.share"),
-            read.distribution("sub_agents.calls"),
-            read.distribution("sub_agents.per_call"),
-            read.distribution("sub_agents.join_after"),
-            read.number("sub_agents.nested"),
-            read.distribution("sub_agents.system_prompt_tokens"),
-            _talk("sub_agents.", read),
-        ),
-        forks=Forks(
-            read.number("forks.share"),
-            read.distribution("forks.children"),
-            read.number("forks.background"),
-            _talk("forks.", read),
-        ),
+        format=choices["format"],
+        conversations=integers["conversations"],
+        arrivals=ArrivalProcess(process, numbers["arrivals.rate_per_s"], numbers["arrivals.cv"]),
         exact_replies=read.boolean("exact_replies"),
+        distributions={name: read.distribution(name) for name in of_kind["distribution"]},
+        numbers={**integers, **numbers},
     )
-
-
-def _talk(prefix: str, read: Reader) -> ConversationProfile:
-    names = ("turns", "first_input", "input", "output", "wait_s")
-    return ConversationProfile(*(read.distribution(f"{prefix}{name}") for name in names))

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from llmirage_client.workload.distributions import Distribution
 from llmirage_client.workload.synthesis.plan import Plan
-from llmirage_client.workload.synthesis.profile import ConversationProfile, Profile
+from llmirage_client.workload.synthesis.profile import Profile
 
 _SAMPLES = 100_000
 
@@ -36,7 +35,7 @@ class Line:
 def compare(profile: Profile, plan: Plan) -> list[Line]:
     """A line for every distribution that was drawn from. asked: figures of 100,000 draws; the same in every call."""
     lines = []
-    for name, distribution in _distributions(profile).items():
+    for name, distribution in profile.distributions.items():
         drawn = plan.drawn.get(name)
         if not drawn:
             continue
@@ -60,31 +59,3 @@ def _figures(values: Sequence[float] | Any) -> Figures:
     array = np.asarray(values, dtype=np.float64)
     p50, p95 = np.percentile(array, [50, 95])
     return Figures(float(array.mean()), float(p50), float(p95))
-
-
-def _distributions(profile: Profile) -> Mapping[str, Distribution]:
-    agents, forks = profile.sub_agents, profile.forks
-    return {
-        **_talk("", profile.talk),
-        "system_prompt.tokens": profile.system_prompt_tokens,
-        "shared_context.tokens": profile.shared_context.tokens,
-        "documents.per_message": profile.documents.per_message,
-        "documents.tokens": profile.documents.tokens,
-        "sub_agents.calls": agents.calls,
-        "sub_agents.per_call": agents.per_call,
-        "sub_agents.join_after": agents.join_after,
-        "sub_agents.system_prompt_tokens": agents.system_prompt_tokens,
-        **_talk("sub_agents.", agents.talk),
-        "forks.children": forks.children,
-        **_talk("forks.", forks.talk),
-    }
-
-
-def _talk(prefix: str, talk: ConversationProfile) -> dict[str, Distribution]:
-    return {
-        f"{prefix}turns": talk.turns,
-        f"{prefix}first_input": talk.first_input,
-        f"{prefix}input": talk.input,
-        f"{prefix}output": talk.output,
-        f"{prefix}wait_s": talk.wait_s,
-    }

@@ -22,7 +22,7 @@ from llmirage_client.workload.synthesis.profile import presets, read_profile
 def small(path: str) -> None:
     """Reads a profile and draws little from it; few samples, for what matters is that there are any figures."""
     profile = read_profile(path, [("conversations", 3), ("documents.pool", 5), ("shared_context.groups", 2)])
-    if max(profile.talk.turns.sample(np.random.default_rng(0), 50)) < 100:
+    if max(profile.distributions["turns"].sample(np.random.default_rng(0), 50)) < 100:
         plan = draw_plan(profile, 0)
         assert plan.roots == 3
         with patch.object(table, "_SAMPLES", 100):
