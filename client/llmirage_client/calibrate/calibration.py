@@ -1,7 +1,7 @@
-"""Fits a few factors of an engine profile to measured runs: the runs' own requests are served again in virtual time.
+"""Fits a few factors of an engine profile to measured runs, whose requests are served again in virtual time.
 
-How the factors are found is in least_squares.py. One that the runs do not tell apart from noise, or from another factor,
-keeps the value of the profile, and the report says so.
+least_squares.py finds the factors. A factor that the runs cannot tell from noise or from another factor keeps the value of
+the profile, and the report says so.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from llmirage_client.calibrate.least_squares import FactorFit, Simulate, System
 from llmirage_client.calibrate.measured_run import FIGURES, MeasuredRun, count_of
 from llmirage_client.measure.arrays import Floats
 
-FEWEST = 20  # requests that count
+FEWEST = 20  # counted requests
 _FOLDS = 5
-_MAY_YIELD = 2  # times, not scales
+_MAY_YIELD = 2  # from this rank on a factor may give way: times, not scales
 _ALIKE = 0.95  # correlation from which two factors cannot be told apart
 
 
@@ -46,7 +46,7 @@ class Fitted:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """errors: by state (before, after, held_out) and figure (FIGURES). folds: what was held out, for people."""
+    """errors: by state (before, after, held_out) and figure (FIGURES). folds: what was held out, in words."""
 
     fitted: tuple[Fitted, ...]
     errors: Mapping[str, Mapping[str, Errors]]
@@ -66,7 +66,7 @@ def calibrate(
 ) -> Calibration:
     """Fit the factors (all, or those named) to the runs.
 
-    simulate: what a cluster with these values does with the requests of the runs. profile: the values to start from.
+    simulate: serves the requests of the runs on a cluster with given values. profile: the values to start from.
     Raises ValueError when there are fewer than FEWEST requests.
     """
     if (count := count_of(runs)) < FEWEST:
@@ -81,7 +81,7 @@ def calibrate(
         system = fit.by_groups(x)
         x = system.x
         _, errors = _folds(fit, system, groups)
-        found = _doubt(fit, system, errors)
+        found = _doubtful(fit, system, errors)
         if found is None:
             system = fit.by_request(system)
             x = system.x
@@ -112,13 +112,13 @@ def calibrate(
 
 
 def _groups(runs: Sequence[MeasuredRun]) -> tuple[npt.NDArray[np.int64], str]:
-    """By request, the fold that it is held out in: its run, or a stretch of conversations of each run."""
+    """The fold of each request, in which it is held out: its run, or a part of the conversations of each run."""
     if len(runs) >= 3:
-        return np.repeat(np.arange(len(runs)), [len(run.asked) for run in runs]), f"each of {len(runs)} runs in turn"
+        return np.repeat(np.arange(len(runs)), [len(run.requests) for run in runs]), f"each of {len(runs)} runs in turn"
     parts = []
     for run in runs:
-        _, first, talk = np.unique(run.asked.conversation, return_index=True, return_inverse=True)
-        rank = np.argsort(np.argsort(first))[talk]  # conversations in the order in which they began
+        _, first, conversation = np.unique(run.requests.conversation, return_index=True, return_inverse=True)
+        rank = np.argsort(np.argsort(first))[conversation]  # conversations in the order in which they began
         parts.append(rank * _FOLDS // max(1, first.size))
     return np.concatenate(parts), f"a fifth of the conversations, {_FOLDS} times"
 
@@ -135,8 +135,8 @@ def _folds(fit: FactorFit, system: System, groups: npt.NDArray[np.int64]) -> tup
     return moved, np.maximum(jackknife, system.standard_errors())
 
 
-def _doubt(fit: FactorFit, system: System, errors: Floats) -> tuple[int, str] | None:
-    """The factor that should not be fitted, and why; None when all are known well enough."""
+def _doubtful(fit: FactorFit, system: System, errors: Floats) -> tuple[int, str] | None:
+    """A factor that should not be fitted, and why; None when all are known well enough."""
     covariance, lengths = system.covariance()
     for i, factor in enumerate(fit.free):
         if not lengths[i]:
@@ -144,7 +144,7 @@ def _doubt(fit: FactorFit, system: System, errors: Floats) -> tuple[int, str] | 
     deviations = np.sqrt(np.maximum(np.diag(covariance), 1e-300))
     alike = np.abs(covariance / np.outer(deviations, deviations)) - np.eye(len(deviations))
     pairs = [pair for pair in np.argwhere(alike >= _ALIKE) if fit.free[pair[0]].yields >= _MAY_YIELD]
-    if pairs:  # host time yields first, then the front end: they are what a profile knows best
+    if pairs:  # host time gives way first, then the front end: a profile knows them best
         index, other = max(((int(a), int(b)) for a, b in pairs), key=lambda pair: fit.free[pair[0]].yields)
         return index, f"these runs cannot tell it from {fit.free[other].label}: {fit.free[index].needs}"
     doubtful = [i for i, factor in enumerate(fit.free) if errors[i] > factor.most_error]

@@ -1,4 +1,4 @@
-"""Engine files: what a calibration leaves behind, for `--engine FILE` of serve, simulate, sweep, size and step."""
+"""Engine files: the result of a calibration, for `--engine FILE` of serve, simulate, sweep, size and step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from llmirage_client.calibrate.measured_run import FIGURES, MeasuredRun
+from llmirage_client.calibrate.measured_run import MeasuredRun, figures_of
 from llmirage_client.measure.arrays import Floats
 from llmirage_client.simulator.engine import ClusterConfig
 from llmirage_client.simulator.replay import replay, with_engine
@@ -24,13 +24,13 @@ def engine_text(base: str, values: Mapping[str, Any], comments: Sequence[str] = 
 
 
 def changed_fields(profile: Mapping[str, Any], named: Mapping[str, Any], values: Mapping[str, float]) -> dict[str, Any]:
-    """What an engine file must say: where the profile is not the named one it is based on, and the factors."""
+    """The fields of an engine file: where the profile differs from the named one it is based on, and the factors."""
     own = {name: value for name, value in profile.items() if name not in _NOT_OURS and value != named[name]}
     return own | {name: _rounded(value) for name, value in values.items() if _rounded(value) != named[name] or name in own}
 
 
 class Replays:
-    """Serves the requests of measured runs on a cluster with changed factors. A context: engine files are made meanwhile."""
+    """Serves the requests of measured runs on a cluster with changed factors. A context, as it writes engine files."""
 
     def __init__(
         self, config: ClusterConfig, profile: Mapping[str, Any], named: Mapping[str, Any], runs: Sequence[MeasuredRun]
@@ -46,8 +46,8 @@ class Replays:
         self._folder.cleanup()
 
     def __call__(self, values: Mapping[str, float]) -> list[dict[str, Floats]]:
-        """By run, TTFT, TPOT and latency of each request, s."""
-        self._made += 1  # a name of its own: configurations are remembered by the names in them
+        """For each run TTFT, TPOT and latency of its requests, s."""
+        self._made += 1  # a name of its own, as plans are cached by the names in a configuration
         file = Path(self._folder.name) / f"{self._made}.yaml"
         exact = {name: float(value) for name, value in values.items()}
         fields = changed_fields(self._profile, self._named, {}) | exact
@@ -57,10 +57,8 @@ class Replays:
 
 
 def _figures(config: ClusterConfig, run: MeasuredRun) -> dict[str, Floats]:
-    answered = replay(config, run.asked)
-    ttft, latency = answered.first_s - answered.start_s, answered.end_s - answered.start_s
-    tpot = (latency - ttft) / (run.asked.output - 1).clip(min=1)
-    return dict(zip(FIGURES, (ttft, tpot, latency), strict=True))
+    times = replay(config, run.requests)
+    return figures_of(times.start_s, times.first_s, times.end_s, run.requests.output)
 
 
 def _rounded(value: float) -> float:

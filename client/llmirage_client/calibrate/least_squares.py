@@ -1,9 +1,9 @@
 """Least squares of a calibration: the factors with which simulated TTFT and TPOT are nearest to the measured ones.
 
 Minimised are logarithms of simulated over measured times (Levenberg and Marquardt; derivatives by differences). A request
-that comes a moment earlier or later meets another step under way, so that single requests jump about while the factors
-move: first, therefore, means over groups of like requests are fitted (of like prompts, of like load), with wide differences.
-Where the engine is so well hit that single requests follow it, they are fitted next, one by one, to the last digits.
+that arrives a moment earlier or later meets another step, so the times of single requests jump while the factors move. The
+means over groups of similar requests (similar prompts, similar load) are therefore fitted first, with wide differences.
+Where the engine is matched so well that single requests follow it, they are fitted next, one by one.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ Simulate = Callable[[Mapping[str, float]], Answers]
 _KINDS = ("ttft", "tpot")
 _IN_TPOT = ("decode_scale", "host_step_ms")
 _IN_TTFT = ("prefill_scale", "front_end_ms")
-_FLOOR_S = {"ttft": 1e-3, "tpot": 1e-5}  # what is added before the logarithm: nobody measures finer
+_FLOOR_S = {"ttft": 1e-3, "tpot": 1e-5}  # added before the logarithm: the resolution of measurements
 _LEAST_SPREAD = 0.002  # of logarithms
 _HUBER = 1.345
 _ROUNDS = 12
 _TRIES = 5
 _MOST_GROUPS, _FEW_IN_GROUP = 12, 10
 _FINE = 0.02  # of the wide differences, for single requests
-_JUMP = 6.0  # times the median: a derivative beyond that is of a request that met another step
+_JUMP = 6.0  # times the median: a larger derivative is that of a request that met another step
 
 
 @dataclass(frozen=True, slots=True)
-class Weighed:
-    """One grouping: of which kind, the requests that are used, the group of each, its weight, and what each group weighs."""
+class WeightedGroups:
+    """One grouping. kind: an index into _KINDS. used: the requests in it. at, weights: group and weight of each. scale: of
+    each group."""
 
     kind: int
     used: Bools
@@ -45,22 +46,22 @@ class Weighed:
     scale: Floats
 
     def means(self, values: Floats) -> Floats:
-        """Of values (one for each request there is), by group, times the weight of the group; shape (groups,)."""
+        """Weighted means of the values by group, times the scale of the group; shape (groups,). values: one a request."""
         there = self.scale > 0
         sums = np.bincount(self.at, self.weights * values[self.used], self.scale.size)[there]
         found: Floats = sums / np.bincount(self.at, self.weights, self.scale.size)[there] * self.scale[there]
         return found
 
     def cost(self, logs: Floats) -> float:
-        """The squares, with these weights, of logarithms by kind and request."""
+        """The weighted squares of logarithms by kind and request."""
         return float((self.means(logs[self.kind]) ** 2).sum())
 
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """What is to be solved at x: logarithms by kind and request, derivatives by factor too, and how requests are grouped.
+    """The least-squares problem at x. logs: by kind and request; jacobian: their derivatives by factor.
 
-    groups: one array for each grouping: its kind, and the group of each request (-1: none).
+    groups: for each grouping its kind, and the group of each request (-1: none).
     """
 
     x: Floats
@@ -68,8 +69,8 @@ class System:
     jacobian: Floats
     groups: list[tuple[int, Ints]]
 
-    def weighed(self, kept: Bools | None = None) -> list[Weighed]:
-        """Each grouping with its weights, by how far the requests of a group are apart at x."""
+    def weighted(self, kept: Bools | None = None) -> list[WeightedGroups]:
+        """Each grouping with its weights, from the spread of the requests of a group at x."""
         found = []
         for kind, group in self.groups:
             used = group >= 0 if kept is None else (group >= 0) & kept
@@ -77,7 +78,7 @@ class System:
                 continue
             logs, at = self.logs[kind][used], group[used]
             number = int(at.max()) + 1
-            if number < at.size:  # a group of requests that are alone follows the engine closer than one that is crowded
+            if number < at.size:  # unloaded requests follow the engine closer than those under load
                 apart = np.abs(logs - _medians(logs, at, number)[at])
                 spread = np.maximum(1.4826 * _medians(apart, at, number), _LEAST_SPREAD)[at]
             else:
@@ -86,17 +87,17 @@ class System:
             weights = 1.0 / np.maximum(apart / (_HUBER * spread), 1.0)
             if number == at.size:  # single requests
                 weights = np.where(_jumps(self.jacobian[kind][used]), 0.0, weights)
-            found.append(Weighed(kind, used, at, weights, np.sqrt(np.bincount(at, weights / spread**2, number))))
+            found.append(WeightedGroups(kind, used, at, weights, np.sqrt(np.bincount(at, weights / spread**2, number))))
         return found
 
     def rows(self, kept: Bools | None = None) -> tuple[Floats, Floats]:
-        """Derivatives (rows, factors) and residuals (rows,), both in units of the residual's own spread."""
-        weighed = self.weighed(kept)
-        left = [np.stack([each.means(column) for column in self.jacobian[each.kind].T], axis=-1) for each in weighed]
-        return np.concatenate(left), np.concatenate([each.means(self.logs[each.kind]) for each in weighed])
+        """Derivatives (rows, factors) and residuals (rows,), both in units of the residual's spread."""
+        groups = self.weighted(kept)
+        left = [np.stack([each.means(column) for column in self.jacobian[each.kind].T], axis=-1) for each in groups]
+        return np.concatenate(left), np.concatenate([each.means(self.logs[each.kind]) for each in groups])
 
     def step(self, kept: Bools | None = None, damping: float = 0.0) -> Floats:
-        """Where to go from x, by the requests that are kept."""
+        """The step from x, by the requests that are kept."""
         a, b = self.rows(kept)
         # Sums instead of matrix products: BLAS threads cost more than they do here.
         normal = (a[:, :, None] * a[:, None, :]).sum(axis=0)
@@ -105,7 +106,7 @@ class System:
         return step
 
     def covariance(self) -> tuple[Floats, Floats]:
-        """Of the factors for residuals of spread 1, and how long each column of the derivatives is."""
+        """Covariance of the factors for residuals of spread 1, and the length of each column of the derivatives."""
         a, _ = self.rows()
         lengths = np.sqrt((a * a).sum(axis=0))
         safe = np.where(lengths > 0, lengths, 1.0)
@@ -115,7 +116,7 @@ class System:
         return covariance, lengths
 
     def standard_errors(self) -> Floats:
-        """Of the factors, from how far the residuals are from zero."""
+        """Standard errors of the factors, from the size of the residuals."""
         a, b = self.rows()
         covariance, _ = self.covariance()
         spread = max(float((b * b).sum()) / max(1, len(b) - a.shape[1]), 1.0)
@@ -124,7 +125,7 @@ class System:
 
 @dataclass
 class FactorFit:
-    """A fit over all runs. `free`: the factors that are being fitted; x has a value for each (see Factor.x)."""
+    """A fit over all runs. free: the factors being fitted; x has a value for each (see Factor.x)."""
 
     runs: Sequence[MeasuredRun]
     simulate: Simulate
@@ -136,14 +137,14 @@ class FactorFit:
     def __post_init__(self) -> None:
         self.measured = {name: np.concatenate([run.figures[name] for run in self.runs]) for name in FIGURES}
         self.counted = np.concatenate([run.counted for run in self.runs])
-        new = np.concatenate([run.asked.prompt - run.asked.shared for run in self.runs])
-        context = np.concatenate([run.asked.prompt + run.asked.output // 2 for run in self.runs])
+        new = np.concatenate([run.requests.prompt - run.requests.shared for run in self.runs])
+        context = np.concatenate([run.requests.prompt + run.requests.output // 2 for run in self.runs])
         load = np.concatenate([run.load for run in self.runs])
-        alone = np.concatenate([run.alone for run in self.runs])
-        everybody = np.ones_like(alone)
-        self._ttft_alone = self._grouped("ttft", alone, new)
-        self._ttft = [*self._grouped("ttft", ~alone, new), *self._grouped("ttft", everybody, load)]
-        self._tpot = [*self._grouped("tpot", everybody, load), *self._grouped("tpot", everybody, context)]
+        unloaded = np.concatenate([run.unloaded for run in self.runs])
+        every = np.ones_like(unloaded)
+        self._ttft_unloaded = self._grouped("ttft", unloaded, new)
+        self._ttft = [*self._grouped("ttft", ~unloaded, new), *self._grouped("ttft", every, load)]
+        self._tpot = [*self._grouped("tpot", every, load), *self._grouped("tpot", every, context)]
 
     def simulated(self, values: Mapping[str, float]) -> dict[str, Floats]:
         """FIGURES of all requests, s."""
@@ -161,17 +162,17 @@ class FactorFit:
     def by_groups(self, x: Floats) -> System:
         """The best factors from x on, by means over groups.
 
-        First each where it shows without much else: in TPOT, and in the TTFT of requests that are alone. From there the way
-        of all together is short; the long way has many pits, because requests in a crowd jump about.
+        Each factor is first fitted where it shows without the others: in TPOT, and in the TTFT of unloaded requests. From
+        there all are fitted together; a fit of all from x itself would meet many local minima.
         """
-        for names, groups in ((_IN_TPOT, self._tpot), (_IN_TTFT, self._ttft_alone)):
+        for names, groups in ((_IN_TPOT, self._tpot), (_IN_TTFT, self._ttft_unloaded)):
             fixed = [factor.name not in names for factor in self.free]
             if groups and not all(fixed):
                 x = self._descend(x, groups, 1.0, fixed).x
-        return self._descend(x, [*self._ttft_alone, *self._ttft, *self._tpot], 1.0)
+        return self._descend(x, [*self._ttft_unloaded, *self._ttft, *self._tpot], 1.0)
 
     def by_request(self, wide: System) -> System:
-        """Better ones, if single requests follow the engine; else the same."""
+        """Better factors, if single requests follow the engine; else the same."""
         single = [(kind, np.where(self._usable(kind), np.arange(self.counted.size), -1)) for kind in range(len(_KINDS))]
         fine = self._descend(wide.x, single, _FINE)
         return fine if _spread(fine.logs) < 0.5 * _spread(wide.logs) else wide
@@ -184,12 +185,12 @@ class FactorFit:
         system = System(x, self._logs(x), self._slopes(x, width, fixed), groups)
         for _ in range(_ROUNDS):
             found: System | None = None
-            weighed = system.weighed()
-            cost = sum(each.cost(system.logs) for each in weighed)
+            weighted = system.weighted()
+            cost = sum(each.cost(system.logs) for each in weighted)
             for _ in range(_TRIES):
                 moved = self.bounded(system.x + system.step(damping=damping))
                 there = System(moved, self._logs(moved), system.jacobian, groups)
-                if sum(each.cost(there.logs) for each in weighed) < cost:
+                if sum(each.cost(there.logs) for each in weighted) < cost:
                     found = there
                     damping = max(damping / 10, 1e-6)
                     break
@@ -203,7 +204,7 @@ class FactorFit:
         return system
 
     def _logs(self, x: Floats) -> Floats:
-        """log(simulated / measured), shape (kinds, requests); 0 where either is not known."""
+        """log(simulated / measured), shape (kinds, requests); 0 where either is unknown."""
         values = self.at(x)
         key = tuple(values[factor.name] for factor in FACTORS)
         if key not in self._known:
@@ -213,7 +214,7 @@ class FactorFit:
         return self._known[key]
 
     def _slopes(self, x: Floats, width: float, fixed: Sequence[bool]) -> Floats:
-        """Derivatives of `_logs`, shape (kinds, requests, factors); 0 for factors that are not to be moved."""
+        """Derivatives of `_logs`, shape (kinds, requests, factors); 0 for fixed factors."""
         base = self._logs(x)
         columns = []
         for i, factor in enumerate(self.free):
@@ -230,13 +231,13 @@ class FactorFit:
         return usable
 
     def _grouped(self, kind: str, chosen: Bools, feature: npt.NDArray[np.generic]) -> list[tuple[int, Ints]]:
-        """A grouping of the chosen requests by like values of a feature; none if nothing is known of them."""
+        """A grouping of the chosen requests by similar values of a feature; none if none of them has a figure."""
         used = self._usable(_KINDS.index(kind)) & chosen
         return [(_KINDS.index(kind), _quantiles(feature, used))] if used.any() else []
 
 
 def _quantiles(values: npt.NDArray[np.generic], used: Bools) -> Ints:
-    """Groups of about equal size, of like values; -1 for what is not used."""
+    """Groups of about equal size with similar values; -1 for requests that are not used."""
     groups = np.full(values.size, -1, dtype=np.int64)
     count = int(used.sum())
     number = min(_MOST_GROUPS, max(1, count // _FEW_IN_GROUP))

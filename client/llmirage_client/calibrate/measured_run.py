@@ -1,4 +1,4 @@
-"""A measured run, whoever measured it: when each request went out, how long it was, and how long it took.
+"""A measured run of any client: when each request was sent, how long it was, and how long it took.
 
 Read are the folders of `llmirage run` and of AIPerf, the JSON of `vllm bench serve --save-result --save-detailed`, and the
 benchmark_data.db of evalscope.
@@ -11,17 +11,16 @@ import json
 import math
 import sqlite3
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from llmirage_client.measure.arrays import Floats
-from llmirage_client.measure.columns import columns_of
+from llmirage_client.measure.arrays import Bools, Floats, Ints, first_known
+from llmirage_client.measure.columns import Columns, columns_of, filled
 from llmirage_client.measure.run_folder import RECORDS_FILE, RunFolderError, read_run
-from llmirage_client.simulator.replay import Asked
+from llmirage_client.simulator.replay import ReplayRequests
 
 EVALSCOPE_FILE = "benchmark_data.db"
 FIGURES = ("ttft", "tpot", "latency")
@@ -34,22 +33,22 @@ class MeasuredRunError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRun:
-    """asked: the requests, in the order in which they went out. figures: what was measured, s, by name; NaN where unknown.
+    """requests: in the order in which they were sent. figures: measured seconds by name of FIGURES; NaN where unknown.
 
-    counted: requests whose times count; the others (of a warm-up) are load. notes: what was left out.
+    counted: requests whose times count; those of a warm-up are load only. notes: what was left out.
     """
 
     place: str
-    asked: Asked
+    requests: ReplayRequests
     figures: Mapping[str, Floats]
-    counted: npt.NDArray[np.bool_]
-    load: Floats  # requests under way in the middle of each
-    alone: npt.NDArray[np.bool_]  # nobody else was under way from when it went out to its first token
+    counted: Bools
+    load: Floats  # requests in flight in the middle of each
+    unloaded: Bools  # no other request was in flight between its start and its first token
     notes: list[str] = field(default_factory=list)
 
 
 def read_measured(place: str) -> MeasuredRun:
-    """Raises MeasuredRunError for what is no run, or has too little of one."""
+    """Raises MeasuredRunError for what is not a run, or lacks what is needed."""
     path = Path(place)
     if path.is_dir() and not (path / RECORDS_FILE).exists() and (path / EVALSCOPE_FILE).exists():
         path /= EVALSCOPE_FILE
@@ -63,33 +62,32 @@ def read_measured(place: str) -> MeasuredRun:
         raise MeasuredRunError(str(error)) from None
 
 
+def figures_of(start_s: Floats, first_s: Floats, last_s: Floats, output_tokens: Ints) -> dict[str, Floats]:
+    """FIGURES of requests, s; no TPOT (NaN) for a reply of one token."""
+    ttft, latency = first_s - start_s, last_s - start_s
+    tpot = np.divide(latency - ttft, output_tokens - 1, out=np.full(ttft.size, np.nan), where=output_tokens > 1)
+    return dict(zip(FIGURES, (ttft, tpot, latency), strict=True))
+
+
 def _of_folder(path: Path) -> MeasuredRun:
     result = read_run(path)
     columns = columns_of(result.records)
-    usage = columns.usage
-    prompt = _known(usage.get("usage_prompt_tokens"), columns.input_tokens)
-    output = _known(usage.get("usage_completion_tokens"), columns.output_tokens, columns.events.astype(np.float64))
-    cached = usage.get("usage_prompt_cache_read_tokens")
-    options = result.options
+    usage, speed, options = columns.usage, result.speed, result.options
     slots = bool(options.get("concurrency")) and not any(
         options.get(name) for name in ("request_rate", "fixed_schedule", "user_centric_rate", "request_rate_series")
     )
-    times = [result.speed * t for t in (columns.start_s, columns.first_s, columns.last_s, columns.end_s)]
-    streamed = columns.streamed
-    run = _run(
-        str(path),
-        *times,
-        first_known=streamed,
-        prompt=prompt,
-        output=output,
-        ok=columns.ok,
-        cached=cached,
-        continues=columns.continues,
-        conversation=columns.conversation,
-        counted=columns.measured,
-        slots=slots,
-        number=np.array([record.session_num for record in result.records], dtype=np.int64),
+    events = columns.events.astype(np.float64)
+    columns = replace(
+        columns,
+        start_s=speed * columns.start_s,
+        first_s=np.where(columns.streamed, speed * columns.first_s, np.nan),
+        last_s=speed * columns.last_s,
+        end_s=speed * columns.end_s,
+        input_tokens=first_known(usage.get("usage_prompt_tokens"), columns.input_tokens),
+        output_tokens=first_known(usage.get("usage_completion_tokens"), columns.output_tokens, events),
     )
+    number = np.array([record.session_num for record in result.records], dtype=np.int64)
+    run = _measured(path, columns, slots, usage.get("usage_prompt_cache_read_tokens"), number)
     late_ms = None if result.client_cost is None else result.client_cost.timers_late_p95_ms
     if late_ms is not None and late_ms > _LATE_CLIENT_MS:
         run.notes.append(
@@ -121,13 +119,11 @@ def _of_vllm(path: Path) -> MeasuredRun:
     errors = data.get("errors") or [""] * n
     ok = np.array([not error for error in errors], dtype=bool) & (output > 0) & (ttft > 0)
     start, slots = _vllm_starts(path, data, latency)
-    return _run(
-        str(path), start, start + ttft, start + latency, start + latency, prompt=prompt, output=output, ok=ok, slots=slots
-    )
+    return _measured(path, _columns(start, ttft, latency, prompt, output, ok), slots)
 
 
 def _vllm_starts(path: Path, data: Mapping[str, Any], latency: Floats) -> tuple[Floats, bool]:
-    """When each request went out, and whether that was when another one was over."""
+    """When each request was sent, and whether that was when another one ended."""
     most, rate = data.get("max_concurrency"), data.get("request_rate")
     unlimited = rate in (None, "inf") or (isinstance(rate, (int, float)) and math.isinf(rate))
     slots = unlimited and isinstance(most, int) and most > 0
@@ -137,11 +133,11 @@ def _vllm_starts(path: Path, data: Mapping[str, Any], latency: Floats) -> tuple[
         return start - start.min(initial=math.inf), slots
     if not unlimited:
         raise MeasuredRunError(
-            f"{path}: it does not say when requests went out (start_times), and with --request-rate {rate} that was left to "
-            "chance: use a version of vLLM that writes start_times, or --request-rate inf"
+            f"{path}: it does not say when requests were sent (start_times), and with --request-rate {rate} that is "
+            "random: use a version of vLLM that writes start_times, or --request-rate inf"
         )
     start = np.zeros(latency.size)
-    if slots:  # the next one goes out when the first of those under way is over
+    if slots:  # the next one is sent when the first of those in flight ends
         free = [0.0] * min(int(most or 1), latency.size)
         for row in range(latency.size):
             at = int(np.argmin(free))
@@ -163,70 +159,56 @@ def _of_evalscope(path: Path) -> MeasuredRun:
     rate = closed.get("rate")
     slots = bool(closed) and (rate is None or (isinstance(rate, (int, float)) and rate <= 0))
     ok = (success > 0) & (latency > 0)
-    return _run(
-        str(path), start, start + ttft, start + latency, start + latency, prompt=prompt, output=output, ok=ok, slots=slots
-    )
+    return _measured(path, _columns(start, ttft, latency, prompt, output, ok), slots)
 
 
-def _run(
-    place: str,
-    start_s: Floats,
-    first_s: Floats,
-    last_s: Floats,
-    end_s: Floats,
-    *,
-    prompt: Floats,
-    output: Floats,
-    ok: npt.NDArray[np.bool_],
-    slots: bool,
-    first_known: npt.NDArray[np.bool_] | None = None,
-    cached: Floats | None = None,
-    continues: npt.NDArray[np.int64] | None = None,
-    conversation: npt.NDArray[np.int64] | None = None,
-    counted: npt.NDArray[np.bool_] | None = None,
-    number: npt.NDArray[np.int64] | None = None,
+def _columns(start: Floats, ttft: Floats, latency: Floats, prompt: Floats, output: Floats, ok: Bools) -> Columns:
+    end = start + latency
+    return filled(start, first_s=start + ttft, last_s=end, end_s=end, input_tokens=prompt, output_tokens=output, ok=ok)
+
+
+def _measured(
+    path: Path, columns: Columns, slots: bool, cached: Floats | None = None, number: Ints | None = None
 ) -> MeasuredRun:
-    """number: what tells the order of requests that went out at the same moment."""
-    n = start_s.size
-    good = ok & (np.nan_to_num(prompt) >= 1) & (np.nan_to_num(output) >= 1) & ~np.isnan(start_s) & ~np.isnan(last_s)
+    """slots: each request was sent when another one ended. cached: prompt tokens that the server found in its cache.
+
+    number: orders requests that were sent at the same moment.
+    """
+    n = len(columns)
+    has_tokens = (np.nan_to_num(columns.input_tokens) >= 1) & (np.nan_to_num(columns.output_tokens) >= 1)
+    good = columns.ok & has_tokens & ~np.isnan(columns.start_s) & ~np.isnan(columns.last_s)
     notes = []
     if left := n - int(good.sum()):
-        notes.append(f"{place}: {left} of {n} requests failed or have no token counts and are left out, also as load")
-    order = np.argsort(start_s, kind="stable") if number is None else np.lexsort((number, start_s))
+        notes.append(f"{path}: {left} of {n} requests failed or have no token counts and are left out, also as load")
+    order = np.argsort(columns.start_s, kind="stable") if number is None else np.lexsort((number, columns.start_s))
     order = order[good[order]]
     place_of = np.full(n + 1, -1)
     place_of[order] = np.arange(order.size)
-    before = np.full(n, -1) if continues is None else continues
-    start, end = start_s[order], end_s[order]
-    before = place_of[before[order]]  # -1 stays -1: the last entry
-    prompt_n, output_n = prompt[order].astype(np.int64), output[order].astype(np.int64)
-    talk = (np.arange(n) if conversation is None else conversation)[order].astype(np.int64)
-    first = np.where(first_known, first_s, np.nan)[order] if first_known is not None else first_s[order]
-    ttft, latency = first - start, last_s[order] - start
-    tpot = np.divide(latency - ttft, output_n - 1, out=np.full(order.size, np.nan), where=output_n > 1)
+    before = place_of[columns.continues[order]]  # -1 stays -1: the last entry
+    start, first, last, end = (each[order] for each in (columns.start_s, columns.first_s, columns.last_s, columns.end_s))
+    prompt, output = columns.input_tokens[order].astype(np.int64), columns.output_tokens[order].astype(np.int64)
     after, due = _chains(start, end, before, slots)
-    shared = _shared(prompt_n, output_n, before, None if cached is None else cached[order])
-    middle = (start + last_s[order]) / 2
-    last = np.sort(last_s[order])
-    load = np.searchsorted(start, middle, side="right") - np.searchsorted(last, middle, side="right")
+    shared = _shared(prompt, output, before, None if cached is None else cached[order])
+    middle, ends = (start + last) / 2, np.sort(last)
+    load = np.searchsorted(start, middle, side="right") - np.searchsorted(ends, middle, side="right")
     begun = np.searchsorted(start, np.where(np.isnan(first), start, first), side="left")
-    alone = begun - np.searchsorted(last, start, side="right") <= 1
+    figures = figures_of(start, first, last, output)
     return MeasuredRun(
-        place,
-        Asked(due, after, prompt_n, output_n, shared, before, talk),
-        {"ttft": _positive(ttft), "tpot": _positive(tpot), "latency": _positive(latency)},
-        np.ones(order.size, dtype=bool) if counted is None else counted[order],
+        str(path),
+        ReplayRequests(due, after, prompt, output, shared, before, columns.conversation[order]),
+        {name: np.where(values > 0, values, np.nan) for name, values in figures.items()},
+        columns.measured[order],
         load.astype(np.float64),
-        alone,
+        begun - np.searchsorted(ends, start, side="right") <= 1,
         notes,
     )
 
 
-def _chains(start: Floats, end: Floats, before: npt.NDArray[np.int64], slots: bool) -> tuple[npt.NDArray[np.int64], Floats]:
-    """After which request each goes out, and how long after it; -1: by the clock.
+def _chains(start: Floats, end: Floats, before: Ints, slots: bool) -> tuple[Ints, Floats]:
+    """After which request each is sent, and how long after its end; -1: at its own time.
 
-    A turn goes out after the turn before it. With `slots` (so many conversations at a time) a conversation begins after
-    the last request that was over before it, if no other one began after that.
+    A turn is sent after the turn before it. With `slots` (a number of conversations at a time) a conversation begins after
+    the earliest request that ended before it and that no other one follows.
     """
     after = np.where((before >= 0) & (end[before] <= start), before, -1)
     if slots and start.size:
@@ -245,29 +227,13 @@ def _chains(start: Floats, end: Floats, before: npt.NDArray[np.int64], slots: bo
     return after.astype(np.int64), due
 
 
-def _shared(
-    prompt: npt.NDArray[np.int64], output: npt.NDArray[np.int64], before: npt.NDArray[np.int64], cached: Floats | None
-) -> npt.NDArray[np.int64]:
-    """How many tokens each prompt shares: as many as were found in the cache, or all that a conversation has so far."""
+def _shared(prompt: Ints, output: Ints, before: Ints, cached: Floats | None) -> Ints:
+    """How many tokens each prompt shares: as many as were found in the cache, or else all of the conversation so far."""
     guess = np.where(before >= 0, np.minimum(prompt[before] + output[before], prompt), 0)
     if cached is None:
         return guess
     found = np.where(np.isnan(cached), guess, np.nan_to_num(cached)).astype(np.int64)
-    most = np.where(before >= 0, guess, prompt)
-    return np.minimum(found, most)
-
-
-def _known(*choices: Floats | None) -> Floats:
-    """By row, the first that is known."""
-    given = [choice for choice in choices if choice is not None]
-    found = given[0]
-    for other in given[1:]:
-        found = np.where(np.isnan(found), other, found)
-    return found
-
-
-def _positive(values: Floats) -> Floats:
-    return np.where(values > 0, values, np.nan)
+    return np.minimum(found, np.where(before >= 0, guess, prompt))
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -283,5 +249,5 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def count_of(runs: Sequence[MeasuredRun]) -> int:
-    """Requests that count, of all."""
+    """Requests whose times count, in all runs."""
     return sum(int(run.counted.sum()) for run in runs)

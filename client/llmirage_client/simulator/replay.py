@@ -1,4 +1,4 @@
-"""Requests whose times are known, put to a cluster again: the quickest way to ask how long they would have taken there."""
+"""Requests of a measured run, served again by a simulated cluster at their measured times."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _FIRST_ID = 1 << 20  # above every vocabulary
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """Requests in the order in which they went out; arrays of one length n.
+class ReplayRequests:
+    """Requests in the order in which they were sent; arrays of one length n.
 
-    due_s: seconds from the first one. Where after[i] >= 0 the request goes out due_s[i] seconds after request after[i] is
-    over; that one comes before it. prompt, output: tokens, at least 1. Its prompt begins with the first shared[i] tokens of
-    the prompt and the reply of request continues[i], or where that is -1, of a prefix that all have in common.
-    conversation: a number, for routers that keep a conversation together.
+    due_s: seconds from the first one; where after[i] >= 0, seconds after the end of request after[i], which comes before it.
+    prompt, output: tokens, at least 1. A prompt begins with the first shared[i] tokens of the prompt and the reply of
+    request continues[i]; where that is -1, of a prefix that all have in common. conversation: a number, for routers that
+    keep a conversation together.
     """
 
     due_s: Floats
@@ -40,25 +40,25 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """Seconds on the cluster's clock, by request; NaN for one that the cluster cannot serve."""
+class ReplayTimes:
+    """Seconds on the cluster's clock, by request; NaN for a request that the cluster cannot serve."""
 
     start_s: Floats
     first_s: Floats
     end_s: Floats
 
 
-def replay(config: ClusterConfig, asked: Asked) -> Answered:
-    """The times of these requests on a cluster. Raises ConfigError."""
-    n = len(asked)
+def replay(config: ClusterConfig, requests: ReplayRequests) -> ReplayTimes:
+    """The times of these requests on the cluster. Raises ConfigError."""
+    n = len(requests)
     cluster = new_cluster(config)
-    keys = _Keys(asked)
+    keys = _Keys(requests)
     followers: dict[int, list[int]] = {}
-    for row, before in enumerate(asked.after.tolist()):
+    for row, before in enumerate(requests.after.tolist()):
         if before >= 0:
             followers.setdefault(before, []).append(row)
-    due_s = asked.due_s.tolist()
-    due = [(due_s[row], row) for row in range(n) if asked.after[row] < 0]
+    due_s = requests.due_s.tolist()
+    due = [(due_s[row], row) for row in range(n) if requests.after[row] < 0]
     heapq.heapify(due)
     times = np.full((3, n), np.nan)
 
@@ -79,9 +79,9 @@ def replay(config: ClusterConfig, asked: Asked) -> Answered:
         if ends:
             continue
         if not due:
-            return Answered(times[0], times[1], times[2])
+            return ReplayTimes(times[0], times[1], times[2])
         now, row = heapq.heappop(due)
-        request = Request.of_key(row, keys.of(row), int(asked.prompt[row]), f"conversation {asked.conversation[row]}")
+        request = Request.of_key(row, keys.of(row), int(requests.prompt[row]), f"conversation {requests.conversation[row]}")
         request.tag = now
         try:
             cluster.submit(request, now)
@@ -117,29 +117,29 @@ def with_engine(config: ClusterConfig, engine: str, block_size: int) -> ClusterC
 
 
 class _Keys:
-    """Token ids that share what is to be shared, and nothing else."""
+    """Token ids whose common prefixes are exactly those of the requests."""
 
-    def __init__(self, asked: Asked) -> None:
-        self._asked = asked
-        self._goes_on = set(asked.continues.tolist())
+    def __init__(self, requests: ReplayRequests) -> None:
+        self._requests = requests
+        self._continued = set(requests.continues.tolist())
         self._made: dict[int, bytes] = {}
-        alone = asked.continues < 0
-        longest = int(asked.shared[alone].max(initial=0))
+        alone = requests.continues < 0
+        longest = int(requests.shared[alone].max(initial=0))
         self._common = np.arange(_FIRST_ID, _FIRST_ID + longest, dtype=np.int32).tobytes()
         self._next = _FIRST_ID + longest
 
     def of(self, row: int) -> bytes:
-        """Prompt and reply of a request; those that it continues were asked for before."""
-        asked = self._asked
-        before, shared = int(asked.continues[row]), int(asked.shared[row])
+        """Prompt and reply of a request. Requests are taken in order, so that the one it continues has its ids already."""
+        requests = self._requests
+        before, shared = int(requests.continues[row]), int(requests.shared[row])
         source = self._made.get(before, b"") if before >= 0 else self._common
-        begin = source[: 4 * min(shared, int(asked.prompt[row]))]
-        more = int(asked.prompt[row] + asked.output[row]) - len(begin) // 4
+        begin = source[: 4 * min(shared, int(requests.prompt[row]))]
+        more = int(requests.prompt[row] + requests.output[row]) - len(begin) // 4
         first = self._next
         self._next += more
-        if self._next >= 1 << 31:  # by then the first are long forgotten
+        if self._next >= 1 << 31:  # the cache has evicted the first ones by then
             first, self._next = _FIRST_ID + len(self._common) // 4, _FIRST_ID + len(self._common) // 4 + more
         key = begin + np.arange(first, first + more, dtype=np.int32).tobytes()
-        if row in self._goes_on:
+        if row in self._continued:
             self._made[row] = key
         return key

@@ -75,7 +75,7 @@ def test_a_machine_that_is_late_now_and_then_does_not_count_as_front_end(folder:
     """A third of the first tokens some milliseconds late, never early: means would have it all in the front end."""
     run = read_measured(str(folder / "run"))
     draw = np.random.default_rng(3)
-    late_s = np.where(draw.random(len(run.asked)) < 0.33, draw.exponential(0.004, len(run.asked)), 0.0)
+    late_s = np.where(draw.random(len(run.requests)) < 0.33, draw.exponential(0.004, len(run.requests)), 0.0)
     figures = {"ttft": run.figures["ttft"] + late_s, "tpot": run.figures["tpot"], "latency": run.figures["latency"] + late_s}
     config = ClusterConfig(engine="vllm", **DEPLOYMENT)  # type: ignore[arg-type]
     profile = engine_fields(config)
@@ -94,7 +94,7 @@ def test_requests_of_one_moment_keep_the_order_in_which_they_went_out(tmp_path: 
     simulation = simulate(config, workload, RunOptions(concurrency=8))
     write_artifacts(simulation.result, tmp_path / "run", metrics=simulation.metrics)
     run = read_measured(str(tmp_path / "run"))
-    assert np.count_nonzero((run.asked.due_s == 0) & (run.asked.after < 0)) == 8
+    assert np.count_nonzero((run.requests.due_s == 0) & (run.requests.after < 0)) == 8
     with Replays(config, engine_fields(config), engine_fields(config), [run]) as replays:
         [answer] = replays({})
     for name in FIGURES:
@@ -123,7 +123,7 @@ def test_who_is_alone(tmp_path: Path) -> None:
     file = tmp_path / "vllm.json"
     file.write_text(json.dumps(content))
     # The first: the next begins when its first token is there. The second comes while that one still decodes.
-    assert read_measured(str(file)).alone.tolist() == [True, False, False, False]
+    assert read_measured(str(file)).unloaded.tolist() == [True, False, False, False]
 
 
 def test_what_runs_cannot_show_keeps_its_value(folder: Path, tmp_path: Path) -> None:
@@ -154,8 +154,8 @@ def test_results_of_vllm(tmp_path: Path) -> None:
     file = tmp_path / "vllm.json"
     file.write_text(json.dumps(content))
     run = read_measured(str(file))
-    assert run.asked.prompt.tolist() == [100, 300, 200]
-    assert run.asked.due_s.tolist() == [0.0, 0.5, 1.0]
+    assert run.requests.prompt.tolist() == [100, 300, 200]
+    assert run.requests.due_s.tolist() == [0.0, 0.5, 1.0]
     assert run.figures["ttft"].tolist() == [0.5, 1.0, 0.25]
     np.testing.assert_allclose(run.figures["tpot"], [0.15, 0.5, np.nan])
     np.testing.assert_allclose(run.figures["latency"], [0.8, 1.5, 0.25])
@@ -163,13 +163,13 @@ def test_results_of_vllm(tmp_path: Path) -> None:
 
     del content["start_times"]
     file.write_text(json.dumps(content))
-    with pytest.raises(MeasuredRunError, match=r"does not say when requests went out"):
+    with pytest.raises(MeasuredRunError, match=r"does not say when requests were sent"):
         read_measured(str(file))
     file.write_text(json.dumps(content | {"request_rate": "inf", "max_concurrency": 2}))
     closed = read_measured(str(file))
     # Two at a time: the third begins when the first of the two is over, after 0.25 s.
-    assert closed.asked.after.tolist() == [-1, -1, 1]
-    assert closed.asked.due_s.tolist() == [0.0, 0.0, 0.0]
+    assert closed.requests.after.tolist() == [-1, -1, 1]
+    assert closed.requests.due_s.tolist() == [0.0, 0.0, 0.0]
     file.write_text('{"input_lens": [1], "duration": 3}')
     with pytest.raises(MeasuredRunError, match=r"no list output_lens, ttfts, itls.*--save-detailed"):
         read_measured(str(file))
@@ -192,18 +192,18 @@ def test_results_of_evalscope(tmp_path: Path) -> None:
     base.commit()
     base.close()
     run = read_measured(str(tmp_path))
-    assert run.asked.due_s.tolist() == [0.0, 3.0]
+    assert run.requests.due_s.tolist() == [0.0, 3.0]
     assert run.figures["ttft"].tolist() == [1.0, 0.5]
     np.testing.assert_allclose(run.figures["tpot"], [0.1, 0.5])
 
 
 def test_cached_tokens_are_shared_again(folder: Path) -> None:
     run = read_measured(str(folder / "run"))
-    second = run.asked.continues >= 0
+    second = run.requests.continues >= 0
     assert second.any()
-    assert (run.asked.shared[second] > 0).all()
-    assert (run.asked.shared[~second] == 0).all()
-    assert (run.asked.after[second] == run.asked.continues[second]).all()
+    assert (run.requests.shared[second] > 0).all()
+    assert (run.requests.shared[~second] == 0).all()
+    assert (run.requests.after[second] == run.requests.continues[second]).all()
 
 
 def test_an_engine_file_says_only_what_differs() -> None:
