@@ -222,3 +222,8 @@ def test_help_loads_nothing_heavy() -> None:
 @pytest.mark.parametrize("module", ["llmirage_server.commands.serve", "llmirage_server.app", "llmirage_client.commands.run"])
 def test_start_up_never_loads_transformers(module: str) -> None:
     assert "transformers" not in loaded_after(f"import {module}")
+
+
+def test_a_server_is_made_without_what_only_requests_need() -> None:
+    late = {"pydantic", "tokenizers", "jsonschema", "transformers", "llmirage_server.replies.compose"}
+    assert not late & loaded_after("from llmirage_server.app import create_app; create_app()")

@@ -17,7 +17,7 @@ import tokenizers
 from llmirage_shared.chat_template import ChatTemplate, ChatTemplateError, JinjaTemplate, PlainTemplate
 from llmirage_shared.tokens import Tokenizer, TokenizerError
 
-# Pre-tokenizers that look at nothing outside the part of the text that they are given.
+# Pre-tokenizers that depend on nothing outside the given part of the text.
 _LOCAL_PRE_TOKENIZERS = frozenset(
     [
         "BertPreTokenizer",
@@ -31,12 +31,12 @@ _LOCAL_PRE_TOKENIZERS = frozenset(
         "WhitespaceSplit",
     ]
 )
-_MARK = "llmirage"  # stands for a reply where we ask a template how it ends one
+_MARK = "llmirage"  # the reply in the probe of how a template ends one
 _PROBES = ("", "word", " word", "word ", "  two  words\n\n", "\n", "été 你好 😀", "don't x=1;\n\tif (a) {", "...", "12345")
 
 
 def load(name_or_path: str) -> tuple[Tokenizer, ChatTemplate]:
-    """A tokenizer with its own chat template, or a plain one where it brings none. Raises TokenizerError."""
+    """A tokenizer and its chat template, or a plain template if it has none. Raises TokenizerError."""
     hugging_face = _from_transformers(name_or_path)
     backend: tokenizers.Tokenizer | None = getattr(hugging_face, "backend_tokenizer", None)
     if backend is None:
@@ -51,10 +51,10 @@ def load(name_or_path: str) -> tuple[Tokenizer, ChatTemplate]:
 
 
 def encodes_by_segments(backend: tokenizers.Tokenizer) -> bool:
-    """Whether ids of a text are the ids of its parts between special tokens, one after the other.
+    """Whether the ids of a text are the concatenated ids of its parts between special tokens.
 
-    Not so when an added token takes white space or whole words around it, when a space is put before the very first word
-    only (Metaspace with prepend_scheme "first"), or with dropout. A few texts are tried besides.
+    They are not if an added token takes white space or whole words around it, if a space is put before the first word only
+    (Metaspace with prepend_scheme "first"), and with dropout. A few texts are tried, too.
     """
     added = backend.get_added_tokens_decoder().values()
     if any(token.lstrip or token.rstrip or token.single_word for token in added):
@@ -78,7 +78,7 @@ def _ids(backend: tokenizers.Tokenizer, text: str) -> list[int]:
 
 
 def _components(pre_tokenizer: Any) -> Iterator[Mapping[str, Any]]:
-    """The description of a pre-tokenizer and of those it is made of, as in tokenizer.json."""
+    """The descriptions of a pre-tokenizer and its parts, as in tokenizer.json."""
     if pre_tokenizer is not None:
         waiting = [json.loads(pre_tokenizer.__getstate__())]
         while waiting:
@@ -88,7 +88,7 @@ def _components(pre_tokenizer: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _end_of_turn(template: ChatTemplate, backend: tokenizers.Tokenizer) -> str | None:
-    """The special token that the template writes after an assistant's message, None if it writes none."""
+    """The special token that the template writes after an assistant's message, None without one."""
     conversation = [
         {"role": role, "content": content} for role, content in (("user", "x"), ("assistant", _MARK), ("user", "x"))
     ]
@@ -111,15 +111,15 @@ def _require_jinja(name_or_path: str) -> None:
 
 def _from_transformers(name_or_path: str) -> Any:
     _refuse_no_folder(name_or_path)  # before the import
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it says on import that it finds no PyTorch
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # else its import warns that PyTorch is missing
     try:
         from transformers import AutoTokenizer  # here, because it takes seconds
     except ImportError as error:
         raise TokenizerError(f"tokenizer {name_or_path}: needs the package transformers: {error}") from error
     try:
-        # First what is on this machine, hub cache included: no network where none is needed.
+        # First from this machine, with the hub's cache: no network unless it is needed.
         return AutoTokenizer.from_pretrained(name_or_path, local_files_only=True)
-    except Exception as error:  # transformers and the hub client raise whatever they like
+    except Exception as error:  # transformers and the hub client raise errors of any kind
         _refuse_folder(name_or_path, error)
     hub = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
     if not _reachable(hub):
@@ -137,7 +137,7 @@ def _from_transformers(name_or_path: str) -> Any:
 
 
 def _refuse_no_folder(name_or_path: str) -> None:
-    """Raises TokenizerError when the name can only be a path, and there is no folder at it."""
+    """Raise TokenizerError if the name can only be a path, and there is no folder."""
     path = Path(name_or_path)
     if path.is_file():
         raise TokenizerError(f"tokenizer {name_or_path}: is a file; give the folder that holds tokenizer.json")
@@ -146,7 +146,7 @@ def _refuse_no_folder(name_or_path: str) -> None:
 
 
 def _refuse_folder(name_or_path: str, error: Exception) -> None:
-    """Raises TokenizerError when the name is that of a folder here."""
+    """Raise TokenizerError if the name is that of a folder."""
     path = Path(name_or_path)
     if path.is_dir():
         if not (path / "tokenizer.json").exists():
@@ -156,7 +156,7 @@ def _refuse_folder(name_or_path: str, error: Exception) -> None:
 
 
 def _reachable(url: str) -> bool:
-    """Whether a request would find its way: the hub client tries for most of a minute before it says that it would not."""
+    """Whether the hub is reachable: its client tries for most of a minute before it gives up."""
     if os.environ.get("HF_HUB_OFFLINE", "0").lower() in ("1", "true", "yes", "on"):
         return False
     if getproxies():

@@ -117,7 +117,7 @@ def _frozen(ids: TokenIds) -> TokenIds:
 
 
 def _declaration(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """A tool in chat's form without what tells a model nothing: nulls, empty descriptions, `strict`."""
+    """A tool in chat's form without what means nothing to a model: nulls, empty descriptions, `strict`."""
     kind = str(tool.get("type"))
     inner = tool.get(kind)
     if not isinstance(inner, Mapping):

@@ -1,7 +1,7 @@
 """Readable text with an exact number of tokens: prose whose every prefix re-tokenizes to itself.
 
 Sentences are written from `prose_bank` with words that are one token each in the vocabulary at hand, so ids, text and
-pieces are known together and nothing is tokenized when text is asked for.
+pieces are known together, and writing text tokenizes nothing.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from llmirage_server.api.constraints import ReplyConstraints, chat_constraints
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.generation import Choice, ChoiceWriter, Generation, TokenStream
-from llmirage_server.api.logprobs import ReplyLogprobs, prompt_fields
+from llmirage_server.api.logprobs import prompt_fields, reply_logprobs
 from llmirage_server.api.service import EncodedPrompt, Service
 from llmirage_server.api.state import State
 from llmirage_server.api.stored_chat import store_completion
@@ -107,16 +107,10 @@ class _ChatAnswer:
             finish_reason=self._finish_reason(choice),
             legacy_functions=self.constraints.legacy_functions,
             show_reasoning=self.constraints.show_reasoning,
-            logprobs=self._logprobs(choice),
+            logprobs=reply_logprobs(choice, sampling, self.tokenizer),
             usage=self.generation.usage if sampling.usage_in_every_chunk else None,
             token_ids=sampling.return_token_ids,
         )
-
-    def _logprobs(self, choice: Choice) -> ReplyLogprobs | None:
-        sampling = self.request.sampling
-        if sampling.logprobs is None:
-            return None
-        return ReplyLogprobs(choice.reply, self.tokenizer, sampling.logprobs, sampling.tokens_as_ids)
 
     def _finish_reason(self, choice: Choice) -> str:
         reason = choice.reply.finish_reason
@@ -143,7 +137,7 @@ class _ChatAnswer:
         if thoughts and self.constraints.show_reasoning:
             message["reasoning_content"] = message["reasoning"] = thoughts
         logprobs = None
-        if (entries := self._logprobs(choice)) is not None:
+        if (entries := reply_logprobs(choice, self.request.sampling, self.tokenizer)) is not None:
             logprobs = {"content": entries.content() or None, "refusal": entries.content("refusal") or None}
             if calls and not any(logprobs.values()):
                 logprobs = None  # calls have none

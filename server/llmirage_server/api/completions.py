@@ -13,7 +13,7 @@ from starlette.responses import Response
 from llmirage_server.api.constraints import completion_constraints
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.generation import Choice, ChoiceWriter, Generation, TokenStream
-from llmirage_server.api.logprobs import ReplyLogprobs, prompt_fields
+from llmirage_server.api.logprobs import prompt_fields, reply_logprobs
 from llmirage_server.api.service import EncodedPrompt, Service
 from llmirage_server.api.whole import finish
 from llmirage_server.api.writers import TextWriter
@@ -91,7 +91,7 @@ class _TextAnswer:
     def finished(self, choice: Choice) -> FinishedChoice:
         reply, silent = choice.reply, self.request.silent
         logprobs = None
-        if (entries := self._logprobs(choice)) is not None:
+        if (entries := reply_logprobs(choice, self.request.sampling, self.tokenizer)) is not None:
             logprobs = entries.text(self._prompt_pieces(choice))
             if silent:
                 shown = sum(1 for piece in reply.pieces if piece)
@@ -122,18 +122,12 @@ class _TextAnswer:
         return TextWriter(
             choice,
             frame,
-            self._logprobs(choice),
+            reply_logprobs(choice, sampling, self.tokenizer),
             silent=silent,
             usage=self.generation.usage if sampling.usage_in_every_chunk else None,
             prompt_pieces=self._prompt_pieces(choice),
             token_ids=sampling.return_token_ids,
         )
-
-    def _logprobs(self, choice: Choice) -> ReplyLogprobs | None:
-        sampling = self.request.sampling
-        if sampling.logprobs is None:
-            return None
-        return ReplyLogprobs(choice.reply, self.tokenizer, sampling.logprobs, sampling.tokens_as_ids)
 
     def _prompt_pieces(self, choice: Choice) -> list[str] | None:
         """The texts of an echoed prompt's tokens."""

@@ -136,7 +136,7 @@ def _schema_problem(written: str, strict: bool) -> str | None:
 
 
 def _check_schemas(request: ChatRequest) -> None:
-    """Raise ApiError for the first tool or response format with an invalid JSON Schema, or not as strict as it says."""
+    """Raise ApiError for the first tool or response format with an invalid JSON Schema, or less strict than it claims."""
     for index, tool in enumerate(request.tools or ()):
         function = tool.get("function")
         parameters = function.get("parameters") if isinstance(function, dict) else None

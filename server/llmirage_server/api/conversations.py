@@ -9,8 +9,9 @@ from typing import Any
 from starlette.responses import Response
 
 from llmirage_server.api.exchange import HttpExchange
-from llmirage_server.api.responses.items import Item, stored
+from llmirage_server.api.responses.items import Item, listed_items
 from llmirage_server.api.service import Service
+from llmirage_server.api.state import stored
 from llmirage_shared.wire import schema
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.output import new_id
@@ -34,7 +35,7 @@ class ConversationsHandler:
                 "created_at": int(time.time()),
                 "metadata": request.metadata or {},
             },
-            "items": stored(_plain(request.items)),
+            "items": listed_items(_plain(request.items)),
         }
         self._put(record)
         return exchange.json(record["object"])
@@ -57,7 +58,7 @@ class ConversationsHandler:
     async def add_items(self, exchange: HttpExchange) -> Response:
         record = self._found(exchange)
         request = schema.responses.ItemsCreate.check(await exchange.json_object(), self._service.documented_only)
-        new = stored(_plain(request.items))
+        new = listed_items(_plain(request.items))
         record["items"] += new
         self._put(record)
         return exchange.json(page(new, lambda name: {"limit": "100"}.get(name), "asc"))
@@ -79,15 +80,11 @@ class ConversationsHandler:
         self._state.put("conversation", record["object"]["id"], record)
 
     def _found(self, exchange: HttpExchange) -> dict[str, Any]:
-        key = exchange.scope["path_params"]["id"]
-        record = self._state.get("conversation", key)
-        if record is None:
-            raise ApiError(f"Conversation with id '{key}' not found.", status=404, param="conversation_id")
-        return record
+        return stored(self._state, "conversation", exchange.path_id())
 
     @staticmethod
     def _item(record: Mapping[str, Any], exchange: HttpExchange) -> Item:
-        key = exchange.scope["path_params"]["item"]
+        key = exchange.path_id("item")
         for item in record["items"]:
             if item["id"] == key:
                 found: Item = item

@@ -111,6 +111,11 @@ class HttpExchange:
         """A header's value; None if it is absent or empty. name: in lower case."""
         return self.headers.get(name, b"").decode("latin-1") or None
 
+    def path_id(self, name: str = "id") -> str:
+        """An id in the URL's path."""
+        value: str = self.scope["path_params"][name]
+        return value
+
     def query(self, name: str) -> str | None:
         """The last value of a URL parameter, None if it is absent."""
         values = self._query().get(name)
@@ -158,7 +163,7 @@ class HttpExchange:
         return self.refusal(error, self.error_body(error))
 
     def error_body(self, error: ApiError) -> dict[str, Any]:
-        """The object that tells of an error."""
+        """The object of an error response."""
         return error.body()
 
     def refusal(self, error: ApiError, body: dict[str, Any]) -> Response:

@@ -302,7 +302,7 @@ class _SuspendedSend:
 
 
 async def warm_up() -> None:
-    """Serve a stream to nobody: with the first response that it watches, anyio loads parts of itself for some 15 ms."""
+    """Serve a stream without a client: with the first watched response anyio loads parts of itself, which takes 15 ms."""
 
     async def receive() -> Message:
         await asyncio.Event().wait()

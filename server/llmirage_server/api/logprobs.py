@@ -83,6 +83,13 @@ class ReplyLogprobs:
         return {"token": name, "logprob": logprob, "bytes": list(text.encode("utf-8", "replace"))}
 
 
+def reply_logprobs(choice: Choice, sampling: Sampling, tokenizer: Tokenizer) -> ReplyLogprobs | None:
+    """The log probabilities of a choice, if the request asks for them."""
+    if sampling.logprobs is None:
+        return None
+    return ReplyLogprobs(choice.reply, tokenizer, sampling.logprobs, sampling.tokens_as_ids)
+
+
 async def prompt_fields(choice: Choice, sampling: Sampling, tokenizer: Tokenizer) -> dict[str, Any]:
     """vLLM's fields about the prompt of a choice, as far as the request asks for them."""
     fields: dict[str, Any] = {}

@@ -70,7 +70,7 @@ class ServedModels:
         return exchange.json({"object": "list", "data": [self._card(name) for name in self.served]})
 
     async def retrieve(self, exchange: HttpExchange) -> Response:
-        name = exchange.scope["path_params"]["model"]
+        name = exchange.path_id("model")
         return exchange.json(self._anthropic_card(name) if _is_anthropic(exchange) else self._card(name))
 
     def _card(self, name: str) -> dict[str, Any]:

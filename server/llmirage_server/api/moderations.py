@@ -46,8 +46,8 @@ class ModerationsHandler:
                 raise errors.wrong_type("input", "strings alone or objects alone", request.input)
             judged = [(text, True, False) for text in texts]
             if parts:
-                said = [part.text for part in parts if part.type == "text"]
-                judged = [("\n".join(said), bool(said), len(said) < len(parts))]
+                texts_of_parts = [part.text for part in parts if part.type == "text"]
+                judged = [("\n".join(texts_of_parts), bool(texts_of_parts), len(texts_of_parts) < len(parts))]
 
         texts = [text for text, _, _ in judged]
         tokenizer = await service.tokenizer()

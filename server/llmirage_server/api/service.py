@@ -224,8 +224,8 @@ def _last_tokens(prompt: EncodedPrompt, kept: int, tokenizer: Tokenizer) -> Enco
 
 def _tokens(prompts: Sequence[EncodedPrompt], sampling: Sampling) -> int:
     """What a request may cost: its prompts, and all that it allows to be generated."""
-    asked = (sampling.max_tokens or 0) * sampling.n * len(prompts)
-    return asked + sum(len(prompt.ids) for prompt in prompts)
+    requested = (sampling.max_tokens or 0) * sampling.n * len(prompts)
+    return requested + sum(len(prompt.ids) for prompt in prompts)
 
 
 def _planned(replies: ReplySource, request: ReplyRequest) -> Reply:

@@ -8,6 +8,8 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from llmirage_shared.wire.errors import ApiError
+
 Kind = Literal["response", "conversation", "completion", "thread", "item"]
 MEMORY_BYTES = 256 * 1024 * 1024  # of JSON; beyond that the least recently used objects are dropped
 
@@ -105,6 +107,14 @@ class SqliteState:
 
     def close(self) -> None:
         self._db.close()
+
+
+def stored(state: State, kind: Kind, key: str) -> dict[str, Any]:
+    """An object. Raises ApiError (404) if there is none."""
+    value = state.get(kind, key)
+    if value is None:
+        raise ApiError(f"{kind.capitalize()} with id '{key}' not found.", status=404, param=f"{kind}_id")
+    return value
 
 
 def open_state(path: str | None) -> State:

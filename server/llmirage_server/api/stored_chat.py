@@ -7,10 +7,9 @@ from typing import Any
 from starlette.responses import Response
 
 from llmirage_server.api.exchange import HttpExchange
-from llmirage_server.api.state import State
+from llmirage_server.api.state import State, stored
 from llmirage_shared.wire import schema
 from llmirage_shared.wire.chat import ChatRequest
-from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.paging import page
 
 
@@ -75,11 +74,7 @@ class StoredChatHandler:
         return exchange.json(page(self._found(exchange)["messages"], exchange.query, "asc"))
 
     def _found(self, exchange: HttpExchange) -> dict[str, Any]:
-        key = exchange.scope["path_params"]["id"]
-        record = self._state.get("completion", key)
-        if record is None:
-            raise ApiError(f"Completion with id '{key}' not found.", status=404, param="completion_id")
-        return record
+        return stored(self._state, "completion", exchange.path_id())
 
 
 def _plain(value: Any) -> Any:

@@ -53,7 +53,7 @@ class _Waiter:
                 self.done.set_result(None)
 
     def forget(self) -> None:
-        """Nobody waits any more: mark an error that came too late as seen."""
+        """Mark an error that came after the end as retrieved, so that asyncio does not log it."""
         if self.done.done() and not self.done.cancelled():
             self.done.exception()
 

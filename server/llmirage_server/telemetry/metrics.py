@@ -1,7 +1,7 @@
 """The metrics of the simulated cluster under vLLM's names, for /metrics.
 
 Nothing is counted while tokens flow: a request is counted when it ends, from the times that the cluster wrote; requests in
-flight are read when somebody asks. Times are the cluster's, so at any `--speed` those of a real one.
+flight are read at each scrape. Times are the cluster's, so at any `--speed` those of a real one.
 """
 
 from __future__ import annotations

@@ -64,8 +64,8 @@ def not_a_choice(param: str, value: str, choices: Sequence[str]) -> ApiError:
     return ApiError(f"Invalid value: '{shorten(value)}'. Supported values are: {listed}.", param=param, code="invalid_value")
 
 
-def invalid_value(param: str, message: str) -> ApiError:
-    return ApiError(f"Invalid '{param}': {message}", param=param, code="invalid_value")
+def invalid_value(param: str, message: str, code: str = "invalid_value") -> ApiError:
+    return ApiError(f"Invalid '{param}': {message}", param=param, code=code)
 
 
 def wrong_pattern(param: str, pattern: str) -> ApiError:
@@ -75,46 +75,29 @@ def wrong_pattern(param: str, pattern: str) -> ApiError:
 
 def below_minimum(param: str, kind: str, minimum: float, value: float) -> ApiError:
     """kind: "integer" or "decimal", by the type of the field, not of the value."""
-    return ApiError(
-        f"Invalid '{param}': {kind} below minimum value. Expected a value >= {minimum}, but got {shorten(value)} instead.",
-        param=param,
-        code=f"{kind}_below_min_value",
-    )
+    message = f"{kind} below minimum value. Expected a value >= {minimum}, but got {shorten(value)} instead."
+    return invalid_value(param, message, f"{kind}_below_min_value")
 
 
 def above_maximum(param: str, kind: str, maximum: float, value: float) -> ApiError:
     """kind: "integer" or "decimal", by the type of the field, not of the value."""
-    return ApiError(
-        f"Invalid '{param}': {kind} above maximum value. Expected a value <= {maximum}, but got {shorten(value)} instead.",
-        param=param,
-        code=f"{kind}_above_max_value",
-    )
+    message = f"{kind} above maximum value. Expected a value <= {maximum}, but got {shorten(value)} instead."
+    return invalid_value(param, message, f"{kind}_above_max_value")
 
 
 def empty_array(param: str) -> ApiError:
-    return ApiError(
-        f"Invalid '{param}': empty array. Expected an array with minimum length 1, but got an empty array instead.",
-        param=param,
-        code="empty_array",
-    )
+    message = "empty array. Expected an array with minimum length 1, but got an empty array instead."
+    return invalid_value(param, message, "empty_array")
 
 
 def array_too_long(param: str, maximum: int, length: int) -> ApiError:
-    return ApiError(
-        f"Invalid '{param}': array too long. Expected an array with maximum length {maximum}, "
-        f"but got an array with length {length} instead.",
-        param=param,
-        code="array_above_max_length",
-    )
+    expected = f"Expected an array with maximum length {maximum}, but got an array with length {length} instead."
+    return invalid_value(param, f"array too long. {expected}", "array_above_max_length")
 
 
 def too_many_properties(param: str, maximum: int, count: int) -> ApiError:
-    return ApiError(
-        f"Invalid '{param}': too many properties. Expected an object with at most {maximum} properties, but got an object "
-        f"with {count} properties instead.",
-        param=param,
-        code="object_above_max_properties",
-    )
+    expected = f"Expected an object with at most {maximum} properties, but got an object with {count} properties instead."
+    return invalid_value(param, f"too many properties. {expected}", "object_above_max_properties")
 
 
 def only_with(param: str, message: str) -> ApiError:
@@ -123,12 +106,8 @@ def only_with(param: str, message: str) -> ApiError:
 
 
 def string_too_long(param: str, maximum: int, length: int) -> ApiError:
-    return ApiError(
-        f"Invalid '{param}': string too long. Expected a string with maximum length {maximum}, but got a string with length "
-        f"{length} instead.",
-        param=param,
-        code="string_above_max_length",
-    )
+    expected = f"Expected a string with maximum length {maximum}, but got a string with length {length} instead."
+    return invalid_value(param, f"string too long. {expected}", "string_above_max_length")
 
 
 def invalid_schema(what: str, problem: str, param: str, code: str | None) -> ApiError:
@@ -184,22 +163,23 @@ def internal_error(message: str = "The server had an error while processing your
 
 
 def no_instance() -> ApiError:
-    return ApiError(
-        "No instance that serves this model is up, and none will start.",
-        status=503,
-        type="server_error",
-        code="service_unavailable",
-    )
+    return _unavailable("No instance that serves this model is up, and none will start.")
 
 
 def instance_lost() -> ApiError:
-    return ApiError(
-        "The instance that served this request was lost.", status=503, type="server_error", code="service_unavailable"
-    )
+    return _unavailable("The instance that served this request was lost.")
+
+
+def asleep() -> ApiError:
+    return _unavailable("The server sleeps: POST /wake_up wakes it.")
 
 
 def shutting_down() -> ApiError:
-    return ApiError("The server is shutting down.", status=503, type="server_error", code="server_shutdown")
+    return _unavailable("The server is shutting down.", "server_shutdown")
+
+
+def _unavailable(message: str, code: str = "service_unavailable") -> ApiError:
+    return ApiError(message, status=503, type="server_error", code=code)
 
 
 def no_api_key() -> ApiError:
@@ -266,25 +246,10 @@ def unsupported_content_encoding(given: str) -> ApiError:
     )
 
 
-def asleep() -> ApiError:
-    return ApiError(
-        "The server sleeps: POST /wake_up wakes it.", status=503, type="server_error", code="service_unavailable"
-    )
-
-
 def describe_type(value: object) -> str:
     """The JSON name of a value's type with its article."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "a boolean"
-    if isinstance(value, int):
-        return "an integer"
-    if isinstance(value, float):
-        return "a decimal number"
-    if isinstance(value, str):
-        return "a string"
-    return "an array" if isinstance(value, list) else "an object"
+    names = {bool: "a boolean", int: "an integer", float: "a decimal number", str: "a string", list: "an array"}
+    return "null" if value is None else names.get(type(value), "an object")
 
 
 def shorten(value: object, limit: int = 100) -> str:

@@ -54,10 +54,10 @@ class FinishedChoice:
 
     def ending(self) -> dict[str, Any]:
         """The last keys of the choice's object."""
-        told: dict[str, Any] = {"finish_reason": self.finish_reason, "stop_reason": self.stop_reason}
+        keys: dict[str, Any] = {"finish_reason": self.finish_reason, "stop_reason": self.stop_reason}
         if self.token_ids is not None:
-            told["token_ids"] = self.token_ids
-        return told | (self.more or {})
+            keys["token_ids"] = self.token_ids
+        return keys | (self.more or {})
 
 
 def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int, reasoning_tokens: int = 0) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def _frame(head: ResponseHead, kind: str, extra: str, index: int, include_usage:
 
 
 def stream_end(head: ResponseHead, kind: str, usage: Callable[[], dict[str, Any]] | None) -> bytes:
-    """What ends a stream. usage: with include_usage, a chunk without choices tells it before [DONE]."""
+    """The end of a stream. usage: of the chunk without choices before [DONE], with include_usage."""
     if usage is None:
         return DONE
     value: dict[str, Any] = {"id": head.id, "object": kind, "created": head.created, "model": head.model}

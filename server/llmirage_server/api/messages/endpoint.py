@@ -140,13 +140,13 @@ class _Message:
             "service_tier": "standard",
         }
 
-    def _block(self, part: Part, said: str) -> dict[str, Any]:
+    def _block(self, part: Part, text: str) -> dict[str, Any]:
         if part.kind in ("text", "refusal"):
-            return {"type": "text", "text": said}
+            return {"type": "text", "text": text}
         if part.kind == "reasoning":
-            return {"type": "thinking", "thinking": said, "signature": sealed(said[:32]) if said else ""}
+            return {"type": "thinking", "thinking": text, "signature": sealed(text[:32]) if text else ""}
         try:
-            written = json.loads(said) if said else {}
+            written = json.loads(text) if text else {}
         except ValueError:  # cut by max_tokens
             written = {}
         return {"type": "tool_use", "id": self._call_ids[part.start], "name": part.name, "input": written}

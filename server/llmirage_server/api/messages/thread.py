@@ -26,6 +26,6 @@ def continued(state: State, body: Mapping[str, Any]) -> dict[str, Any]:
 def remember(state: State, body: Mapping[str, Any], message: Mapping[str, Any]) -> None:
     """Store the messages of a thread, so that a later request can continue it."""
     if isinstance(body.get("thread"), Mapping):
-        said = {"role": "assistant", "content": message["content"]}
+        reply = {"role": "assistant", "content": message["content"]}
         settings = {key: body[key] for key in _KEPT if key in body}
-        state.put("thread", message["id"], {"settings": settings, "messages": [*body["messages"], said]})
+        state.put("thread", message["id"], {"settings": settings, "messages": [*body["messages"], reply]})

@@ -83,7 +83,7 @@ def _models() -> Iterator[type[BaseModel]]:
 
 def _described(operation: ApiOperation, refs: dict[type[BaseModel], Any], model: str) -> dict[str, Any]:
     in_path = re.findall(r"{(\w+)}", operation.path)
-    told: dict[str, Any] = {
+    described: dict[str, Any] = {
         "operationId": operation.id,
         "summary": operation.summary,
         "parameters": [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in in_path]
@@ -94,21 +94,21 @@ def _described(operation: ApiOperation, refs: dict[type[BaseModel], Any], model:
         content: dict[str, Any] = {"schema": refs[operation.body]}
         if operation.path in EXAMPLES:
             content["example"] = {"model": model, **EXAMPLES[operation.path]}
-        told["requestBody"] = {"required": operation.body_required, "content": {"application/json": content}}
+        described["requestBody"] = {"required": operation.body_required, "content": {"application/json": content}}
     shape = refs[MessagesErrorAnswer if operation.messages_api else ErrorAnswer]
     statuses = sorted({*operation.errors, *((413,) if operation.body is not None else ())})
     for status in statuses:
-        told["responses"][str(status)] = {
+        described["responses"][str(status)] = {
             "description": _WORDS[status],
             "content": {"application/json": {"schema": shape}},
         }
-    told["responses"]["default"] = {"description": "An error", "content": {"application/json": {"schema": shape}}}
+    described["responses"]["default"] = {"description": "An error", "content": {"application/json": {"schema": shape}}}
     if operation.style == "text":
-        told["responses"]["400"] = {
+        described["responses"]["400"] = {
             "description": "Requests are in progress",
             "content": {"text/plain": {"schema": {"type": "string"}}},
         }
-    return told
+    return described
 
 
 def _success(operation: ApiOperation, refs: dict[type[BaseModel], Any]) -> dict[str, Any]:

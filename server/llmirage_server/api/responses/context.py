@@ -54,7 +54,7 @@ def read_context(state: State, request: schema.responses.InputFields) -> Respons
         plain = [item.model_dump(by_alias=True, exclude_unset=True) for item in request.input]
         known = {item["id"]: item for item in before if "id" in item}
         brought = item_forms.resolved(plain, lambda key: known.get(key) or _stored_item(state, key))
-    new = item_forms.stored(brought)
+    new = item_forms.listed_items(brought)
     everything = [*before, *new]
     item_forms.check_outputs(everything)
     return ResponseContext(everything, new, conversation)

@@ -29,6 +29,7 @@ from llmirage_server.api.responses.items import Item, new_item_id, sealed
 from llmirage_server.api.responses.resource import new_response, response_usage
 from llmirage_server.api.responses.writer import ResponseWriter
 from llmirage_server.api.service import EncodedPrompt, Service
+from llmirage_server.api.state import stored
 from llmirage_server.api.whole import finish
 from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.chat import last_user_text
@@ -95,7 +96,7 @@ class ResponsesHandler:
         return exchange.json(finished())
 
     async def retrieve(self, exchange: HttpExchange) -> Response:
-        response_id = exchange.scope["path_params"]["id"]
+        response_id = exchange.path_id()
         stream = exchange.query("stream") == "true"
         after = exchange.query("starting_after")
         first = 0 if after is None else integer("starting_after", after) + 1
@@ -105,7 +106,7 @@ class ResponsesHandler:
         return replayed(response, exchange, first) if stream else exchange.json(response)
 
     async def delete(self, exchange: HttpExchange) -> Response:
-        response_id = exchange.scope["path_params"]["id"]
+        response_id = exchange.path_id()
         record = self._found(response_id)
         if (run := self._running.get(response_id)) is not None:
             run.cancel()
@@ -116,7 +117,7 @@ class ResponsesHandler:
         return exchange.json({"id": response_id, "object": "response", "deleted": True})
 
     async def cancel(self, exchange: HttpExchange) -> Response:
-        response_id = exchange.scope["path_params"]["id"]
+        response_id = exchange.path_id()
         record = self._found(response_id)
         if not record["response"]["background"]:
             raise ApiError("Cannot cancel a synchronous response.", param="response_id")
@@ -125,7 +126,7 @@ class ResponsesHandler:
         return exchange.json(self._found(response_id)["response"])
 
     async def input_items(self, exchange: HttpExchange) -> Response:
-        record = self._found(exchange.scope["path_params"]["id"])
+        record = self._found(exchange.path_id())
         return exchange.json(page(record["input"], exchange.query))
 
     async def input_tokens(self, exchange: HttpExchange) -> Response:
@@ -195,10 +196,7 @@ class ResponsesHandler:
             return generation, replace(context, items=items)
 
     def _found(self, response_id: str) -> dict[str, Any]:
-        record = self._service.state.get("response", response_id)
-        if record is None:
-            raise ApiError(f"Response with id '{response_id}' not found.", status=404, param="response_id")
-        return record
+        return stored(self._service.state, "response", response_id)
 
 
 def _check_combinations(request: schema.responses.ResponseRequest) -> None:

@@ -36,16 +36,6 @@ _TOOLS: dict[str, Tool] = {
     "local_shell": Tool("client", "local_shell", "Run a shell command.", _arguments("command")),
     "apply_patch": Tool("client", "apply_patch", "Change a file.", _arguments("path", "old_string", "new_string")),
 }  # fmt: skip
-_ITEMS = {
-    "web_search": "web_search_call",
-    "file_search": "file_search_call",
-    "code_interpreter": "code_interpreter_call",
-    "image_generation": "image_generation_call",
-    "computer": "computer_call",
-    "shell": "shell_call",
-    "local_shell": "local_shell_call",
-    "apply_patch": "apply_patch_call",
-}
 _TYPE_BY_NAME = {tool.name: kind for kind, tool in _TOOLS.items()}
 STAGES = {  # events between in_progress and completed, by type of the item
     "web_search_call": ("searching",),
@@ -108,9 +98,9 @@ def _needs_approval(declared: Mapping[str, Any], name: str) -> bool:
 
 def _approval(items: Sequence[Mapping[str, Any]], label: str, name: str) -> bool | None:
     """The user's answer to the last request to call this tool, None without one."""
-    asked = {item.get("id") for item in items if _asks_for(item, f"{label}.{name}")}
+    requests = {item.get("id") for item in items if _asks_for(item, f"{label}.{name}")}
     given = [
-        item for item in items if item.get("type") == "mcp_approval_response" and item.get("approval_request_id") in asked
+        item for item in items if item.get("type") == "mcp_approval_response" and item.get("approval_request_id") in requests
     ]
     return bool(given[-1].get("approve")) if given else None
 
@@ -147,13 +137,13 @@ def listed(declared: Sequence[Mapping[str, Any]], items: Sequence[Mapping[str, A
 class ListedTools:
     """The output item that lists an MCP server's tools. No token generates it."""
 
-    kind = "mcp_list_tools"
     delta = ""
+    has_logprobs = False
 
     def __init__(self, item: Item) -> None:
         self._item = item
         self.id: str = item["id"]
-        self.text = ""
+        self.inner: Item = {}
         self.part = Part("hosted_call", 0, 0)
 
     def opening(self) -> Item:
@@ -165,12 +155,14 @@ class ListedTools:
     def begun(self) -> Iterator[Event]:
         yield "mcp_list_tools.in_progress", {}
 
-    def ended(self) -> Iterator[Event]:
+    def ended(self, logprobs: list[Item]) -> Iterator[Event]:
         yield "mcp_list_tools.completed", {}
 
 
 class HostedCall:
     """The output item of a call of one of the API's own tools."""
+
+    has_logprobs = False
 
     def __init__(self, part: Part, text: str, cut: bool, include: Sequence[str], items: Sequence[Mapping[str, Any]]) -> None:
         """cut: the reply ended inside this part."""
@@ -180,8 +172,9 @@ class HostedCall:
         self._include = include
         self._kind = _TYPE_BY_NAME.get(part.name, "mcp")
         self._runs_here = part.kind == "hosted_call"
-        self.kind = _ITEMS.get(self._kind) or ("mcp_call" if self._runs_here else "mcp_approval_request")
+        self.kind = f"{self._kind}_call" if self._kind != "mcp" or self._runs_here else "mcp_approval_request"
         self.id = new_item_id(self.kind)
+        self.inner: Item = {}
         self.delta = "mcp_call_arguments" if self.kind == "mcp_call" else ""  # the event of text that is streamed
         self._call_id = new_call_id()
         try:
@@ -197,12 +190,10 @@ class HostedCall:
         return self._item(self._status())
 
     def begun(self) -> Iterator[Event]:
-        """The events after the item was added."""
         if self._runs_here:
             yield f"{self.kind}.in_progress", {}
 
-    def ended(self) -> Iterator[Event]:
-        """The events before the item is done."""
+    def ended(self, logprobs: list[Item]) -> Iterator[Event]:
         if not self._runs_here:
             return
         if self._kind == "code_interpreter":

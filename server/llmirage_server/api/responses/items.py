@@ -58,12 +58,12 @@ def new_item_id(kind: str) -> str:
     return _ID_PREFIX.get(kind, "item_") + os.urandom(24).hex()
 
 
-def stored(items: Sequence[Mapping[str, Any]]) -> list[Item]:
+def listed_items(items: Sequence[Mapping[str, Any]]) -> list[Item]:
     """Input items as they are listed: with type, id and status, content as parts."""
-    return [_stored(item) for item in items]
+    return [_listed(item) for item in items]
 
 
-def _stored(item: Mapping[str, Any]) -> Item:
+def _listed(item: Mapping[str, Any]) -> Item:
     kind = item.get("type") or "message"
     kept: Item = {"id": item.get("id") or new_item_id(kind), "type": kind, **{k: v for k, v in item.items() if k != "id"}}
     if kind == "message":

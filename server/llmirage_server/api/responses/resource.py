@@ -1,15 +1,11 @@
-"""The response object with every setting and its default, and the output items of a reply."""
+"""The response object with every setting and its default."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from llmirage_server.api.responses.items import Item, new_item_id, sealed
-from llmirage_server.replies.reply import Part, Reply
+from llmirage_server.api.responses.items import Item
 from llmirage_shared.wire import schema
-from llmirage_shared.wire.output import new_call_id
-
-ENCRYPTED = "reasoning.encrypted_content"
 
 
 def new_response(
@@ -83,64 +79,6 @@ def _tool(tool: Item) -> Item:
     if tool.get("type") == "custom":
         return {"format": {"type": "text"}, **tool}
     return tool
-
-
-class OutputItem:
-    """The output item of one part of a reply."""
-
-    def __init__(self, part: Part, reply: Reply, request: schema.responses.ResponseRequest, cut: bool) -> None:
-        """cut: the reply ended inside this part."""
-        self.part = part
-        self.text = reply.said(part)
-        self.cut = cut
-        self.kind = {"text": "message", "reasoning": "reasoning", "function_call": "function_call"}.get(
-            part.kind, "message" if part.kind == "refusal" else "custom_tool_call"
-        )
-        self.refuses = part.kind == "refusal"
-        self.annotations: list[Item] = []
-        self.id = new_item_id(self.kind)
-        self.summarised = request.reasoning is not None and bool(
-            request.reasoning.summary or request.reasoning.generate_summary
-        )
-        self._encrypted = ENCRYPTED in (request.include or ())
-        self._call_id = new_call_id()
-
-    @property
-    def status(self) -> str:
-        return "incomplete" if self.cut else "completed"
-
-    def opening(self) -> Item:
-        """The item as `output_item.added` shows it."""
-        if self.kind == "message":
-            return {"id": self.id, "type": "message", "status": "in_progress", "content": [], "role": "assistant"}
-        if self.kind == "reasoning":
-            return {"id": self.id, "type": "reasoning", "summary": []}
-        return self._call("in_progress", "")
-
-    def finished(self, logprobs: list[Item]) -> Item:
-        """The item as `output_item.done` and the response show it."""
-        if self.kind == "message":
-            content = [self.content_part(self.text, logprobs, self.annotations)]
-            return {"id": self.id, "type": "message", "status": self.status, "content": content, "role": "assistant"}
-        if self.kind == "reasoning":
-            item: Item = {"id": self.id, "type": "reasoning", "summary": []}
-            if self.summarised:
-                item["summary"] = [{"type": "summary_text", "text": self.text}]
-            else:
-                item["content"] = [{"type": "reasoning_text", "text": self.text}]
-            if self._encrypted:
-                item["encrypted_content"] = sealed(self.text)
-            return item
-        return self._call(self.status, self.text)
-
-    def content_part(self, text: str, logprobs: list[Item], annotations: list[Item]) -> Item:
-        if self.refuses:
-            return {"type": "refusal", "refusal": text}
-        return {"type": "output_text", "annotations": annotations, "logprobs": logprobs, "text": text}
-
-    def _call(self, status: str, written: str) -> Item:
-        name, field = self.part.name, "arguments" if self.kind == "function_call" else "input"
-        return {"id": self.id, "type": self.kind, "status": status, field: written, "call_id": self._call_id, "name": name}
 
 
 def response_usage(usage: Item) -> Item:

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from llmirage_server.api.generation import Choice
 from llmirage_server.api.logprobs import ReplyLogprobs
-from llmirage_server.api.responses.hosted import HostedCall, ListedTools
+from llmirage_server.api.responses.hosted import Event, HostedCall, ListedTools
 from llmirage_server.api.responses.items import Item
-from llmirage_server.api.responses.resource import OutputItem
+from llmirage_server.api.responses.output_items import MessageOutput, OutputItem, output_item
 from llmirage_shared.wire import schema
 from llmirage_shared.wire.output import encoded, escape, named_event
-
-_DELTA = {
-    "message": "response.output_text",
-    "function_call": "response.function_call_arguments",
-    "custom_tool_call": "response.custom_tool_call_input",
-}
 
 
 class ResponseWriter:
@@ -40,13 +34,13 @@ class ResponseWriter:
         self._logprobs = logprobs
         parts = reply.all_parts
         cut = reply.finish_reason == "length"
-        self.items: list[OutputItem | HostedCall | ListedTools] = [ListedTools(item) for item in listed]
+        self.items: list[OutputItem] = [ListedTools(item) for item in listed]
         for part in parts:
             ends = cut and part is parts[-1]
             if part.kind in ("hosted_call", "client_call"):
                 self.items.append(HostedCall(part, reply.said(part), ends, request.include or (), context))
             else:
-                self.items.append(OutputItem(part, reply, request, ends))
+                self.items.append(output_item(part, reply, request, ends))
         _annotate(self.items)
         self._index = -1  # index of the open item
         self._next = 0  # index of the next token's item, or of the item after it
@@ -96,8 +90,8 @@ class ResponseWriter:
         """All output items as they are when the reply is complete."""
         return [item.finished(self._all_logprobs(item)) for item in self.items]
 
-    def _all_logprobs(self, item: OutputItem | HostedCall | ListedTools) -> list[Item]:
-        if self._logprobs is None or item.kind != "message" or item.part.kind == "refusal":
+    def _all_logprobs(self, item: OutputItem) -> list[Item]:
+        if self._logprobs is None or not item.has_logprobs:
             return []
         return [self._logprobs.entry(place) for place in range(item.part.start, item.part.end) if self._pieces[place]]
 
@@ -105,26 +99,14 @@ class ResponseWriter:
         item = self.items[index]
         self._index = index
         self._sent_logprobs = []
-        events = [self.event("response.output_item.added", output_index=index, item=item.opening())]
-        place = {"item_id": item.id, "output_index": index}
-        if not isinstance(item, OutputItem):
-            events += [self.event(f"response.{kind}", **place, **fields) for kind, fields in item.begun()]
-            self._delta = self._delta_frame(f"response.{item.delta}.delta", place, "") if item.delta else None
-            return b"".join(events)
-        if item.kind == "message":
-            part = item.content_part("", [], [])
-            events.append(self.event("response.content_part.added", **place, content_index=0, part=part))
-        elif item.kind == "reasoning" and item.summarised:
-            part = {"type": "summary_text", "text": ""}
-            events.append(self.event("response.reasoning_summary_part.added", **place, summary_index=0, part=part))
-        more = ',"logprobs":' if item.kind == "message" and not item.refuses else ""
-        self._delta = self._delta_frame(self._delta_kind(item) + ".delta", {**place, **self._inner_index(item)}, more)
-        return b"".join(events)
+        self._delta = self._delta_frame(item, index) if item.delta else None
+        return self.event("response.output_item.added", output_index=index, item=item.opening()) + self._events(item.begun())
 
-    @staticmethod
-    def _delta_frame(kind: str, place: Item, more: str) -> tuple[bytes, bytes, bytes]:
-        head = b"event: " + kind.encode() + b'\ndata: {"type":"' + kind.encode() + b'","sequence_number":'
-        return head, b"," + encoded(place)[1:-1] + b',"delta":', more.encode()
+    def _delta_frame(self, item: OutputItem, index: int) -> tuple[bytes, bytes, bytes]:
+        kind = f"response.{item.delta}.delta".encode()
+        place = {"item_id": item.id, "output_index": index, **item.inner}
+        head = b"event: " + kind + b'\ndata: {"type":"' + kind + b'","sequence_number":'
+        return head, b"," + encoded(place)[1:-1] + b',"delta":', b',"logprobs":' if item.has_logprobs else b""
 
     def _say(self, piece: str, place: int) -> bytes:
         if self._delta is None:  # arguments of a hosted tool are not streamed
@@ -140,58 +122,23 @@ class ResponseWriter:
 
     def _close_up_to(self, index: int) -> bytes:
         """End item `index`. An item without visible tokens is opened first."""
-        data = self._open(index) if self._index < index else b""
-        item = self.items[index]
-        place = {"item_id": item.id, "output_index": index}
-        events = [data]
-        if not isinstance(item, OutputItem):
-            events += [self.event(f"response.{name}", **place, **fields) for name, fields in item.ended()]
-            events.append(self.event("response.output_item.done", output_index=index, item=item.finished([])))
-            return b"".join(events)
-        kind = self._delta_kind(item)
-        inner = self._inner_index(item)
-        for number, annotation in enumerate(item.annotations):
-            more = {"annotation_index": number, "annotation": annotation}
-            events.append(self.event("response.output_text.annotation.added", **place, **inner, **more))
-        if item.kind == "message" and item.refuses:
-            events.append(self.event(f"{kind}.done", **place, **inner, refusal=item.text))
-            part = item.content_part(item.text, [], [])
-            events.append(self.event("response.content_part.done", **place, **inner, part=part))
-        elif item.kind == "message":
-            events.append(self.event(f"{kind}.done", **place, **inner, text=item.text, logprobs=self._sent_logprobs))
-            part = item.content_part(item.text, self._sent_logprobs, item.annotations)
-            events.append(self.event("response.content_part.done", **place, **inner, part=part))
-        elif item.kind == "reasoning":
-            events.append(self.event(f"{kind}.done", **place, **inner, text=item.text))
-            if item.summarised:
-                part = {"type": "summary_text", "text": item.text}
-                events.append(self.event("response.reasoning_summary_part.done", **place, **inner, part=part))
-        elif item.kind == "function_call":
-            events.append(self.event(f"{kind}.done", **place, name=item.part.name, arguments=item.text))
-        else:
-            events.append(self.event(f"{kind}.done", **place, input=item.text))
-        events.append(self.event("response.output_item.done", output_index=index, item=item.finished(self._sent_logprobs)))
-        return b"".join(events)
+        opened = self._open(index) if self._index < index else b""
+        item, logprobs = self.items[index], self._sent_logprobs
+        ended = self._events(item.ended(logprobs))
+        return opened + ended + self.event("response.output_item.done", output_index=index, item=item.finished(logprobs))
 
-    @staticmethod
-    def _delta_kind(item: OutputItem) -> str:
-        if item.kind == "reasoning":
-            return "response.reasoning_summary_text" if item.summarised else "response.reasoning_text"
-        return "response.refusal" if item.refuses else _DELTA[item.kind]
-
-    @staticmethod
-    def _inner_index(item: OutputItem) -> dict[str, int]:
-        if item.kind == "reasoning" and item.summarised:
-            return {"summary_index": 0}
-        return {"content_index": 0} if item.kind in ("message", "reasoning") else {}
+    def _events(self, events: Iterable[Event]) -> bytes:
+        """The events of the open item."""
+        place = {"item_id": self.items[self._index].id, "output_index": self._index, **self.items[self._index].inner}
+        return b"".join([self.event(f"response.{kind}", **place, **fields) for kind, fields in events])
 
 
-def _annotate(items: list[OutputItem | HostedCall | ListedTools]) -> None:
+def _annotate(items: Sequence[OutputItem]) -> None:
     """Add citations to a message that follows a search."""
     calls: list[HostedCall] = []
     for item in items:
         if isinstance(item, HostedCall):
             calls.append(item)
-        elif isinstance(item, OutputItem) and item.part.kind == "text" and item.text:
+        elif isinstance(item, MessageOutput) and item.part.kind == "text" and item.text:
             item.annotations = [cited for call in calls if (cited := call.annotation(item.text)) is not None]
             calls = []

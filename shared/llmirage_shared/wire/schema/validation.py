@@ -11,7 +11,7 @@ from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.schema.item_types import ITEMS, OTHER_ITEMS
 
-# The expected types of fields for which pydantic's error does not tell them all.
+# The expected types of fields, where pydantic's error names only some of them.
 _EXPECTED = {
     "content": "one of a string or array of objects",
     "stop": "one of a string or array of strings",

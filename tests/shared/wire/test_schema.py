@@ -1,0 +1,51 @@
+"""The models of request bodies: imported at first use, closed where they must be."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from llmirage_shared.wire import schema
+from llmirage_shared.wire.errors import ApiError
+
+BODY = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
+
+
+def test_a_module_is_imported_at_its_first_use() -> None:
+    program = (
+        "import sys; from llmirage_shared.wire import schema; before = 'pydantic' in sys.modules;"
+        "print(before, schema.chat.ChatCompletionRequest.__name__, 'pydantic' in sys.modules)"
+    )
+    shown = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+    assert shown.split() == ["False", "ChatCompletionRequest", "True"]
+
+
+def test_an_unknown_module_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no module 'chats'"):
+        _ = schema.chats  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("fields", "undocumented"),
+    [
+        ({}, None),
+        ({"chat_template": "x"}, None),  # vLLM's
+        ({"mirror": None}, None),  # null counts as absent
+        ({"mirror": 1, "mirrors": 2}, "mirror"),
+        ({"stream_options": {"include_usage": True, "mirror": 1}}, "stream_options.mirror"),
+        ({"response_format": {"type": "text", "mirror": 1}}, None),  # not a closed object
+    ],
+)
+def test_the_first_undocumented_field_is_named(fields: dict[str, object], undocumented: str | None) -> None:
+    assert schema.chat.ChatCompletionRequest.check(BODY | fields).undocumented_field() == undocumented
+
+
+def test_each_api_refuses_undocumented_fields_in_its_own_words() -> None:
+    with pytest.raises(ApiError, match=r"Unknown parameter: 'mirror'\.") as refused:
+        schema.responses.InputFields.check({"mirror": 1}, documented_only=True)
+    assert refused.value.code == "unknown_parameter"
+    with pytest.raises(ApiError, match="mirror: Extra inputs are not permitted"):
+        schema.messages.CountRequest.check(BODY | {"mirror": 1}, documented_only=True)
+    assert schema.messages.CountRequest.check(BODY | {"mirror": 1}).model == "m"
