@@ -144,7 +144,7 @@ STILL_IMPORT_WHEN_CALLED = {
     "llmirage_shared.wire.schema",
 }
 STILL_CYCLES = {frozenset({"llmirage_server.perf.deployment", "llmirage_server.perf.steps.silicon"})}
-STILL_SEVERAL_MEANINGS = {"Load", "Sampler", "Session"}
+STILL_SEVERAL_MEANINGS = {"Load", "Sampler"}
 
 
 def modules() -> dict[str, Path]:

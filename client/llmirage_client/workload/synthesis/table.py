@@ -15,7 +15,7 @@ _SAMPLES = 100_000
 
 
 @dataclass(slots=True, frozen=True)
-class Figures:
+class Moments:
     mean: float
     p50: float
     p95: float
@@ -27,8 +27,8 @@ class Line:
 
     name: str
     asked_as: str
-    asked: Figures
-    drawn: Figures
+    asked: Moments
+    drawn: Moments
     count: int
 
 
@@ -55,7 +55,7 @@ def gaps(plan: Plan) -> tuple[float, float] | None:
     return float(1 / between.mean()), float(between.std() / between.mean())
 
 
-def _figures(values: Sequence[float] | Any) -> Figures:
+def _figures(values: Sequence[float] | Any) -> Moments:
     array = np.asarray(values, dtype=np.float64)
     p50, p95 = np.percentile(array, [50, 95])
-    return Figures(float(array.mean()), float(p50), float(p95))
+    return Moments(float(array.mean()), float(p50), float(p95))

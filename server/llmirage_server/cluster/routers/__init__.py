@@ -10,7 +10,7 @@ from llmirage_server.cluster.routers.error import RouterError
 from llmirage_server.cluster.routers.kv_aware import KVAware
 from llmirage_server.cluster.routers.load import LeastLoaded, PowerOfTwo, Random, RoundRobin
 from llmirage_server.cluster.routers.prefix import Prefix
-from llmirage_server.cluster.routers.session import Session
+from llmirage_server.cluster.routers.session import SessionAffinity
 
 __all__ = ["ROUTERS", "Router", "RouterError", "make_router"]
 
@@ -19,7 +19,7 @@ ROUTERS: dict[str, Callable[[int], Router]] = {
     "random": Random,
     "least_loaded": LeastLoaded,
     "power_of_two": PowerOfTwo,
-    "session": Session,
+    "session": SessionAffinity,
     "prefix": Prefix,
     "kv_aware": KVAware,
 }

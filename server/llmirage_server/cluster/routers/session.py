@@ -13,7 +13,7 @@ from llmirage_server.cluster.routers.load import LeastLoaded
 _REMEMBERED_SESSIONS = 100_000
 
 
-class Session(LeastLoaded):
+class SessionAffinity(LeastLoaded):
     """Requests of one session key stay together, where the least load put the first; without a key, the least load.
 
     A session whose instance takes no requests any more is placed anew, and stays there.

@@ -13,7 +13,7 @@ class CachedInput(Answer):
     cache_write_tokens: Count
 
 
-class ReasoningOutput(Answer):
+class OutputTokensDetails(Answer):
     reasoning_tokens: Count
 
 
@@ -21,7 +21,7 @@ class ResponseUsage(Answer):
     input_tokens: Count
     input_tokens_details: CachedInput
     output_tokens: Count
-    output_tokens_details: ReasoningOutput
+    output_tokens_details: OutputTokensDetails
     total_tokens: Count
 
 
