@@ -128,7 +128,7 @@ def test_conversations_that_an_offset_leaves_out_are_not_written(tmp_path: Path)
     [
         (("bundled:dag-example", "--to", "trie"), "'trie' cannot be written; choose one of dag_jsonl, multi_turn"),
         (("/nowhere", "--to", "dag_jsonl"), "/nowhere: no such file"),
-        (("bundled:dag-example", "--to", "dag_jsonl", "-o", "/nowhere/x"), "cannot write /nowhere/x: No such file"),
+        (("bundled:dag-example", "--to", "dag_jsonl", "-o", "/nowhere/x"), "/nowhere/x: there is no folder /nowhere"),
     ],
 )
 def test_bad_arguments_are_refused_with_status_2(arguments: tuple[str, ...], message: str) -> None:

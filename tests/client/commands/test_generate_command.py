@@ -242,7 +242,7 @@ def test_a_packed_file_and_standard_output_hold_the_same(tmp_path: Path) -> None
         (("chat", "--tokenizer", "/nowhere"), "/nowhere"),
         (("coding-agent", "--to", "agentic_jsonl"), "coding-agent: format: agentic_jsonl holds chains of calls: give"),
         (("coding-agent", "--to", "multi_turn"), "this would be lost or changed: forks, spawns and rounds"),
-        (("batch", "-o", "/nowhere/at/all.jsonl"), "cannot write /nowhere/at/all.jsonl: No such file or directory"),
+        (("batch", "-o", "/nowhere/at/all.jsonl"), "/nowhere/at/all.jsonl: there is no folder /nowhere/at"),
     ],
 )
 def test_bad_options_are_refused_with_status_2(arguments: tuple[str, ...], message: str) -> None:
