@@ -148,7 +148,8 @@ def x_axis(laid: Scale, plot: Plot, labels: bool = True) -> str:
         at = laid.at(value)
         parts.append(line(at, plot.bottom, at, plot.bottom + 4.0, "g0"))
         if labels:
-            edge = plot.right + RIGHT_PX - text_width(label, TEXT_PX) / 2  # a wide label of the last tick stays inside
+            # A wide label of the last tick stays inside, also when its place is rounded to a tenth.
+            edge = plot.right + RIGHT_PX - 0.1 - text_width(label, TEXT_PX) / 2
             parts.append(text(label, min(at, edge), plot.bottom + 17.0, anchor="middle"))
     return join(parts)
 
