@@ -11,33 +11,36 @@ from llmirage_client.commands.last_resort import told_in_words
 from llmirage_shared import compiled
 
 COMMANDS = {
-    "serve": ("llmirage_server.commands.serve:serve", "Start the fake cluster behind an OpenAI-compatible API."),
-    "run": ("llmirage_client.commands.run:run", "Run a workload against an endpoint and report what it measured."),
+    "serve": ("llmirage_server.commands.serve:serve", "Start a simulated cluster behind an OpenAI-compatible API."),
+    "run": ("llmirage_client.commands.run:run", "Run a workload against an endpoint and report the metrics."),
     "check": ("llmirage_client.commands.check:check", "Validate a workload file without sending anything."),
     "inspect": (
         "llmirage_client.commands.inspect:inspect",
-        "Show the shape of a workload: lengths, turns, arrivals, reuse.",
+        "Show statistics of a workload: lengths, turns, arrivals, prefix reuse.",
     ),
     "convert": ("llmirage_client.commands.convert:convert", "Write a workload file in another format."),
     "generate": ("llmirage_client.commands.generate:generate", "Write a synthetic workload: chat, rag, agents, batch."),
-    "demo": ("llmirage_client.commands.demo:demo", "Start a server, run two workloads against it, print the reports."),
+    "demo": ("llmirage_client.commands.demo:demo", "Start a server, run two workloads against it and print the reports."),
     "simulate": (
         "llmirage_client.commands.simulate:simulate",
-        "Run a workload on a simulated cluster in virtual time.",
+        "Run a workload on a simulated cluster, in virtual time.",
     ),
-    "sweep": ("llmirage_client.commands.sweep:sweep", "Simulate many clusters and loads, and compare them."),
+    "sweep": ("llmirage_client.commands.sweep:sweep", "Simulate a grid of clusters and loads, and compare them."),
     "size": (
         "llmirage_client.commands.size:size",
-        "Find the cheapest deployment that meets objectives, or what one carries.",
+        "Find the cheapest deployment that meets latency objectives.",
     ),
     "calibrate": (
         "llmirage_client.commands.calibrate:calibrate",
-        "Fit an engine profile to measured runs, so that simulations behave as they did.",
+        "Fit an engine profile to measured runs.",
     ),
-    "report": ("llmirage_client.commands.report:report", "Write one HTML page about a run, or about several."),
-    "compare": ("llmirage_client.commands.compare:compare", "Show what differs between runs, and what is only noise."),
+    "report": ("llmirage_client.commands.report:report", "Write an HTML report of one run or several."),
+    "compare": ("llmirage_client.commands.compare:compare", "Compare runs, with confidence intervals."),
     "step": ("llmirage_server.commands.step:step", "Explain one forward pass of a model on a GPU, operation by operation."),
-    "catalog": ("llmirage_client.commands.catalog:catalog", "List what is built in: workloads, GPUs, models, routers."),
+    "catalog": (
+        "llmirage_client.commands.catalog:catalog",
+        "List built-in workloads, clusters, GPUs, models, routers, formats.",
+    ),
 }
 
 
@@ -69,4 +72,4 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="llmirage", message=f"%(prog)s, version %(version)s{compiled.note()}")
 def main() -> None:
-    """A mirage of an LLM cluster: the server answers at the speed of real GPUs, the client loads it as agents do."""
+    """Simulate an LLM serving cluster, and load-test it or any other endpoint."""

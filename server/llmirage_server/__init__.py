@@ -1,4 +1,4 @@
-"""The fake cluster and its HTTP face."""
+"""The simulated cluster and its HTTP API."""
 
 from llmirage_shared.compiled import complaint
 

@@ -99,7 +99,7 @@ def _remarks(about: About) -> str:
     default, text = about.default, about.unset
     if not text and not about.required and not about.switch and not about.needs and default not in (None, "", (), {}):
         text = ("on" if default else "off") if isinstance(default, bool) else _text(default)
-    remarks = [f"default: {text}"] if text else ["required"] if about.required else []
+    remarks = [f"default: {text}"] if text else []
     if about.most is not None:
         remarks.append(about.range if about.least is None else f"{about.least:g} to {about.most:,.10g}")
     return f"  [{'; '.join(remarks)}]" if remarks else ""

@@ -8,7 +8,7 @@ from typing import Any
 from llmirage_client.calibrate.calibration import Calibration, Errors, Fitted
 from llmirage_client.report.screen import Screen, bold, plain_table, styled, warning
 
-_FIGURES = {"ttft": "First token (TTFT)", "tpot": "Per output token (TPOT)", "latency": "Whole request"}
+_FIGURES = {"ttft": "First token (TTFT)", "tpot": "Per output token (TPOT)", "latency": "Request latency"}
 _NOT_THE_ONE_PCT = 20.0
 _STATES = {"before": "before", "after": "fitted", "held_out": "held out"}
 

@@ -13,13 +13,13 @@ _calibration = under(CALIBRATION)
 
 class CalibrationSettings:
     output: str = _calibration(
-        "calibrated.yaml", "The engine file to write, for --engine.", short="o", metavar="FILE", check=cannot_be_file
+        "calibrated.yaml", "Engine file to write, to be given as --engine.", short="o", metavar="FILE", check=cannot_be_file
     )
     fit: tuple[str, ...] = _calibration(
         (),
-        "Fit this factor; may be given several times.",
+        "Fit this factor; may be repeated.",
         choices=("decode", "prefill", "host", "front-end"),
-        unset="all that the runs can tell",
+        unset="all that the runs determine",
     )
     json: bool = switch(CALIBRATION, "Print a JSON object instead of tables.")
 
@@ -28,10 +28,11 @@ calibrate = command(
     "calibrate",
     "llmirage_client.commands.actions.calibrate:calibrate",
     [argument("runs", "RUN...", many=True), *options(CalibrationSettings), *cluster_options()],
-    """Fit an engine profile to measured RUNs against one deployment: the folder of `llmirage run` or AIPerf, the JSON of
-    `vllm bench serve --save-result --save-detailed`, or evalscope's benchmark_data.db.
+    """Fit an engine profile to measured runs of one deployment.
 
-    Say which deployment that was (--model, --gpu, --engine ...). The runs' own requests are simulated with changed factors
-    until their times agree. Exit status 2 when a run or the cluster was refused.
+    RUN is a folder of `llmirage run` or AIPerf, the JSON file of `vllm bench serve --save-result --save-detailed`, or
+    evalscope's benchmark_data.db. Describe the measured deployment with --model, --gpu, --engine and so on. The command
+    simulates the same requests and changes the factors until the times agree. Exit status: 2 if a run or the cluster is
+    refused.
     """,
 )

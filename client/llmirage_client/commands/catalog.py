@@ -9,12 +9,12 @@ LISTS = ("workloads", "clusters", "studies", "gpus", "models", "engines", "route
 
 
 class CatalogSettings:
-    json: bool = switch(OPTIONS, "Print JSON, one object an entry, with the source of every figure.")
+    json: bool = switch(OPTIONS, "Print JSON, one object per entry, with the source of every figure.")
 
 
 catalog = command(
     "catalog",
     "llmirage_client.commands.actions.catalog:catalog",
     [argument("what", choices=LISTS), *options(CatalogSettings)],
-    "List what is built in: workloads, cluster files, studies, GPUs, models, engines, routers or workload formats.",
+    "List built-in workloads, cluster files, studies, GPUs, models, engines, routers or workload formats.",
 )

@@ -8,15 +8,17 @@ from llmirage_shared.settings import setting
 
 
 class CheckSettings(FileSettings):
-    tokenizer: str | None = setting(None, OPTIONS, "Folder or hub name, for formats that count tokens.")
+    tokenizer: str | None = setting(
+        None, OPTIONS, "Folder or Hugging Face name of the tokenizer, for formats that count tokens."
+    )
 
 
 check = command(
     "check",
     "llmirage_client.commands.actions.check:check",
     [argument("file"), *options(CheckSettings)],
-    """Validate FILE, or bundled:NAME, without sending anything.
+    """Validate a workload file, or bundled:NAME, without sending anything.
 
-    Exit status 0 and a summary when it is valid, 2 and every problem with its line when it is not.
+    Exit status: 0 if the file is valid; 2 if it is not, with every problem and its line.
     """,
 )

@@ -7,10 +7,8 @@ from llmirage_shared.settings import setting, switch
 
 
 class CompareSettings:
-    confidence: float = setting(
-        95.0, OPTIONS, "How sure the bounds of a difference are.", metavar="PERCENT", least=50, most=99.9
-    )
-    fail_if_worse: bool = switch(OPTIONS, "Exit status 1 when a figure is worse than the baseline's by more than noise.")
+    confidence: float = setting(95.0, OPTIONS, "Confidence level of the intervals.", metavar="PERCENT", least=50, most=99.9)
+    fail_if_worse: bool = switch(OPTIONS, "Exit with status 1 if a metric is significantly worse than the baseline's.")
     json: bool = switch(OPTIONS, "Print a JSON object instead of tables.")
 
 
@@ -18,10 +16,10 @@ compare = command(
     "compare",
     "llmirage_client.commands.actions.compare:compare",
     [argument("baseline"), argument("runs", "RUN...", many=True), *options(CompareSettings)],
-    """Compare the figures of each RUN with those of BASELINE.
+    """Compare the metrics of each RUN with those of BASELINE.
 
-    A run is the folder of its files, or its profile_export.jsonl; AIPerf's are read as well. The bounds of a difference come
-    from drawing each run's conversations anew, again and again: a difference whose bounds do not include zero is more than
-    the runs vary by chance. Exit status 2 when a run cannot be read.
+    A run is a folder of `llmirage run` or AIPerf, or its profile_export.jsonl. The confidence interval of a difference comes
+    from a bootstrap over conversations; a difference is significant if its interval does not include zero. Exit status: 2
+    if a run cannot be read.
     """,
 )

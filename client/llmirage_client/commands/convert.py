@@ -15,7 +15,7 @@ class ConvertSettings(FileSettings):
     output: str | None = setting(
         None,
         OPTIONS,
-        "File to write; packed when it ends in .gz.",
+        "File to write; compressed if it ends in .gz.",
         short="o",
         metavar="FILE",
         check=cannot_be_file,
@@ -24,22 +24,21 @@ class ConvertSettings(FileSettings):
     tokenizer: str | None = setting(
         None,
         OPTIONS,
-        "Folder or hub name of the tokenizer in which texts that are given by their length are written out, where the other "
-        "format has no lengths.",
-        unset="the one in the package",
+        "Folder or Hugging Face name of the tokenizer for texts given by length, if the other format has no lengths.",
+        unset="the built-in one",
     )
-    random_seed: int = setting(0, OPTIONS, "Of these texts.")
+    random_seed: int = setting(0, OPTIONS, "Seed of texts generated from lengths.")
 
 
 convert = command(
     "convert",
     "llmirage_client.commands.actions.convert:convert",
     [argument("file"), *options(ConvertSettings)],
-    """Write FILE, or bundled:NAME, in another format, if its meaning survives.
+    """Convert a workload file, or bundled:NAME, to another format.
 
-    What goes out, when and in which order stays the same; what is written is loaded again to make sure. Where the other
-    format cannot say everything, nothing is written: exit status 2, and what would be lost. Formats that can be written
-    are dag_jsonl, multi_turn, single_turn, mooncake_trace, agentic_jsonl, inputs_json, raw_payload, custom_multi_turn
-    and share_gpt.
+    The converted file sends the same requests at the same times in the same order; the command loads it again to check that.
+    If the format cannot represent something, nothing is written, the message says what would be lost, and the exit status
+    is 2. Formats that can be written: dag_jsonl, multi_turn, single_turn, mooncake_trace, agentic_jsonl, inputs_json,
+    raw_payload, custom_multi_turn and share_gpt.
     """,
 )

@@ -82,18 +82,18 @@ def run_demo(port: int | None, speed: int, sessions: int) -> None:
 
 
 class DemoSettings:
-    port: int | None = setting(None, OPTIONS, "Port of the demo's server.", unset="a free one")
-    speed: int = setting(5, OPTIONS, "Run the cluster N times faster than life.", least=1, most=100)
-    sessions: int = setting(6, OPTIONS, "How many coding-agent sessions to run.", least=1, most=50)
+    port: int | None = setting(None, OPTIONS, "Port of the demo server.", unset="any free port")
+    speed: int = setting(5, OPTIONS, "Run the cluster N times faster than real time.", least=1, most=100)
+    sessions: int = setting(6, OPTIONS, "Number of coding-agent sessions.", least=1, most=50)
 
 
 demo = command(
     "demo",
     "llmirage_client.commands.demo:run_demo",
     options(DemoSettings),
-    """Start a fake two-instance cluster, run two workloads against it and print their reports.
+    """Start a simulated cluster of two instances, run two workloads against it and print their reports.
 
-    The first is a conversation that forks into two branches; the second, coding agents that call tools between their
-    requests. Times in the reports are those of the simulated cluster, not of this machine.
+    The first workload is a conversation that forks into two branches; the second is coding agents that run tools between
+    their requests. The reports are in the time of the simulated cluster, not of this machine.
     """,
 )

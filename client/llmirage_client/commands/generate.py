@@ -26,13 +26,13 @@ class GenerateSettings:
     output: str | None = setting(
         None,
         OPTIONS,
-        "File to write; packed when it ends in .gz.",
+        "File to write; compressed if it ends in .gz.",
         short="o",
         metavar="FILE",
         check=cannot_be_file,
         unset="standard output",
     )
-    to: str | None = setting(None, OPTIONS, "Format to write.", metavar="FORMAT", unset="as the preset says")
+    to: str | None = setting(None, OPTIONS, "Format to write.", metavar="FORMAT", unset="the preset's")
     set: Changes = setting(
         (),
         OPTIONS,
@@ -44,32 +44,31 @@ class GenerateSettings:
     rate: float | None = setting(
         None,
         OPTIONS,
-        "Short for --set arrivals.rate_per_s; Poisson where the preset has no arrivals.",
+        "Short for --set arrivals.rate_per_s; Poisson arrivals if the preset has none.",
         metavar="PER_S",
         above=0,
     )
     tokenizer: str | None = setting(
         None,
         OPTIONS,
-        "Folder or hub name of the tokenizer that lengths are of.",
-        unset="the one in the package, which `llmirage serve` uses",
+        "Folder or Hugging Face name of the tokenizer that lengths refer to.",
+        unset="the built-in one, which `llmirage serve` uses",
     )
     token_ids: bool = setting(
-        True, OPTIONS, "For agentic_jsonl: write the token ids, with what conversations share; without them only counts."
+        True, OPTIONS, "For agentic_jsonl: write token ids, so that shared prefixes stay shared; otherwise only counts."
     )
-    random_seed: int = setting(0, OPTIONS, "The same seed and options write the same file.")
-    show: bool = switch(OPTIONS, "Print all parameters as YAML, to be changed and given as FILE.yaml.")
+    random_seed: int = setting(0, OPTIONS, "Seed; the same seed and options write the same file.")
+    show: bool = switch(OPTIONS, "Print all parameters as YAML, for editing as FILE.yaml.")
 
 
 generate = command(
     "generate",
     "llmirage_client.commands.actions.generate:generate",
     [argument("preset", "[PRESET|FILE.yaml]", default="agent-chain"), *options(GenerateSettings)],
-    """Write a synthetic workload, and tell what was generated beside what was asked for.
+    """Write a synthetic workload, and print its statistics beside the requested ones.
 
-    Presets are chat, rag, coding-agent (a tree of sub-agents and branches), office-agent, batch and agent-chain (the
-    default; bundled:coding-agent is made from it). Messages are readable text of exactly as many tokens as drawn. Every
-    parameter can be changed; distributions are constant, uniform, normal, lognormal, exponential, gamma and empirical,
-    all with min and max.
+    Presets: chat, rag, coding-agent (with sub-agents and branches), office-agent, batch and agent-chain (the default, from
+    which bundled:coding-agent is made). Messages are prose of exactly the drawn number of tokens. Every parameter can be
+    changed. Distributions: constant, uniform, normal, lognormal, exponential, gamma and empirical, all with min and max.
     """,
 )

@@ -9,9 +9,9 @@ from llmirage_shared.settings import setting, switch
 
 class InspectSettings(FileSettings):
     tokenizer: str | None = setting(
-        None, OPTIONS, "Folder or hub name of the tokenizer that counts.", unset="the one in the package"
+        None, OPTIONS, "Folder or Hugging Face name of the tokenizer that counts.", unset="the built-in one"
     )
-    reply_tokens: int = setting(200, OPTIONS, "Length of a reply, where the file does not say.", least=0)
+    reply_tokens: int = setting(200, OPTIONS, "Reply length if the file does not give one.", least=0)
     json: bool = switch(OPTIONS, "Print JSON.")
 
 
@@ -19,9 +19,9 @@ inspect = command(
     "inspect",
     "llmirage_client.commands.actions.inspect:inspect",
     [argument("file"), *options(InspectSettings)],
-    """Show the shape of FILE, or bundled:NAME: turns, fan-out, lengths, arrivals, and the highest prefix reuse possible.
+    """Show statistics of a workload file, or bundled:NAME: turns, branches, lengths, arrivals and prefix reuse.
 
-    Prefix reuse is the share of prompt tokens that a server with a cache without limits would not have to compute, with all
-    requests one after the other: no server can find more. Exit status 2 when the file is not valid.
+    Prefix reuse is the share of prompt tokens that an unlimited prefix cache finds when requests run one after another. It
+    is an upper bound for any server. Exit status: 2 if the file is not valid.
     """,
 )

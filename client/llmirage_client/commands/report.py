@@ -10,22 +10,22 @@ class PageSettings:
     output: str | None = setting(
         None,
         OPTIONS,
-        "The page; - for standard output.",
+        "HTML file to write; - for standard output.",
         short="o",
         metavar="FILE",
-        unset="report.html in the folder named, here for several",
+        unset="report.html in the run's folder; in the current one for several runs",
     )
-    open: bool = switch(OPTIONS, "Show the page in the browser.")
+    open: bool = switch(OPTIONS, "Open the page in the browser.")
 
 
 report = command(
     "report",
     "llmirage_client.commands.actions.report:report",
     [argument("runs", "RUN...", many=True), *options(PageSettings)],
-    """Write one HTML page about RUN, or about several runs beside each other.
+    """Write an HTML report of one run, or of several side by side.
 
-    RUN is the folder of a run's files, its profile_export.jsonl, or a folder with such folders below it, as a sweep leaves
-    one. The page needs nothing else: it works offline and is drawn in light and dark. A run that was cut off has a page
-    too, of what finished. Exit status 2 when there is no run to be read.
+    RUN is the folder of a run, its profile_export.jsonl, or a folder of runs, such as that of a sweep. The page is one file
+    and works offline, in light and dark mode. An interrupted run is reported as far as it went. Exit status: 2 if there is
+    no run to read.
     """,
 )

@@ -23,10 +23,10 @@ simulate = command(
         *options(RunOptions, but=("model", "endpoint_path", "session_header")),
         *options(ReportSettings),
     ],
-    """Run WORKLOAD (a file, bundled:NAME, or lengths by --isl and --osl) on a simulated cluster, and report it.
+    """Run a workload on a simulated cluster, in virtual time, and report the metrics.
 
-    Time is virtual: an hour of the cluster passes as fast as it can be computed. The same seed gives the same result;
-    --random-seed is 0 if it is not given. Exit status: 0 all requests succeeded, 1 some failed or --max-time came first,
-    2 the input was refused.
+    WORKLOAD is a file or bundled:NAME; --isl and --osl replace it. The simulation runs as fast as it can be computed. The
+    same seed gives the same result; the default of --random-seed is 0 here. Exit status: 0 if all requests succeeded, 1 if
+    some failed or --max-time was reached, 2 if the input was refused.
     """,
 )

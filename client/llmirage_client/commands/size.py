@@ -20,10 +20,11 @@ size = command(
         *options(WorkloadSettings),
         *options(RunOptions, "session_prefix", "tokenizer"),
     ],
-    """Find the cheapest deployment that meets objectives under the traffic of WORKLOAD (a file, bundled:NAME, or lengths by
-    --isl and --osl), sent at --request-rate or by --concurrency users.
+    """Find the cheapest deployment that meets latency objectives under given traffic.
 
-    Every way to split the model over the GPUs named is pruned with the roofline, the rest simulated, --requests requests
-    (1000) each. Exit status: 0 an answer, 1 nothing meets the objectives, 2 the input was refused.
+    WORKLOAD is a file or bundled:NAME; --isl and --osl replace it. Traffic is --request-rate, or --concurrency users. The
+    command enumerates the ways to split the model over the given GPUs, rules out what the roofline model can rule out, and
+    simulates the rest with --requests requests each. Exit status: 0 with an answer, 1 if no deployment meets the
+    objectives, 2 if the input was refused.
     """,
 )

@@ -9,27 +9,27 @@ from llmirage_client.settings.simulation import SimulationSettings
 from llmirage_shared.command_line import argument, command, options
 from llmirage_shared.settings import again, switch, under
 
-WORK, OUTPUT = "How it is worked out", "Output"
+WORK, OUTPUT = "Execution", "Output"
 _work, _output = under(WORK), under(OUTPUT)
 
 
 class SweepSettings:
-    workers: int | None = _work(None, "Processes at a time.", least=1, unset="one a core")
+    workers: int | None = _work(None, "Number of worker processes.", least=1, unset="one per core")
     executor: Literal["processes", "ray"] = _work(
-        "processes", "Processes of this machine, or tasks of a Ray cluster (pip install 'llmirage[ray]')."
+        "processes", "Where points run: processes on this machine, or tasks of a Ray cluster (pip install 'llmirage[ray]')."
     )
     ray_address: str | None = _work(
-        None, "Of the Ray cluster.", metavar="ADDRESS", unset="the one there is, else a local one"
+        None, "Address of the Ray cluster.", metavar="ADDRESS", unset="a running cluster, else a local one"
     )
     max_time: float | None = again(
         SimulationSettings,
         "max_time",
         None,
-        "Stop a point after so many seconds of its cluster's time.",
+        "Stop a point after S seconds of cluster time.",
         group=WORK,
         unset="no limit, or the study's max_time",
     )
-    fresh: bool = switch(WORK, "Work every point out anew, also those that an earlier start finished.")
+    fresh: bool = switch(WORK, "Recompute every point, even those already in the results.")
     artifact_dir: str | None = _output(
         None,
         "Folder for results.",
@@ -38,19 +38,19 @@ class SweepSettings:
         check=cannot_be_folder,
         unset="artifacts/sweep-NAME-OF-THE-FILE",
     )
-    keep_runs: bool = switch(OUTPUT, "Write the files of every point's whole run, too, for `llmirage report`.")
-    json: bool = switch(OUTPUT, "Print the results as JSON lines, and nothing else.")
+    keep_runs: bool = switch(OUTPUT, "Write the files of every point's run, for `llmirage report`.")
+    json: bool = switch(OUTPUT, "Print only the results, as JSON lines.")
 
 
 sweep = command(
     "sweep",
     "llmirage_client.commands.actions.sweep:sweep",
     [argument("study"), *options(SweepSettings)],
-    """Simulate every point of STUDY, a YAML file of clusters and loads or bundled:NAME, and compare them
-    (docs/studies.md, docs/what-if.md).
+    """Simulate every point of a study and compare them (docs/studies.md, docs/what-if.md).
 
-    Results are written as they come: the same command carries on where it was stopped. An impossible deployment is marked
-    as refused, with its reason. Exit status: 0 every point was done or refused, 1 some failed, ran into --max-time or none
-    was done, 2 the study was refused, 130 interrupted.
+    STUDY is a YAML file of clusters and loads, or bundled:NAME. Each result is written when its point is done; the same
+    command resumes an interrupted study. An impossible deployment is marked as refused, with the reason. Exit status: 0 if
+    every point was done or refused, 1 if some failed or reached --max-time or none was done, 2 if the study was refused,
+    130 after Ctrl-C.
     """,
 )

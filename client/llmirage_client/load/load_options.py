@@ -16,8 +16,8 @@ from llmirage_shared.settings import at_call, switch, under
 LOAD, STOP = "Load", "Stop conditions"
 _load = under(LOAD)
 _stop = under(STOP)
-_AT_A_RATE = "{} is about {request_rate} or {request_rate_series}, and neither is given"
-_SCHEDULED = "{} needs a {fixed_schedule:fixed schedule}, and this run has none"
+_AT_A_RATE = "{} needs {request_rate} or {request_rate_series}"
+_SCHEDULED = "{} needs a {fixed_schedule:fixed schedule}"
 
 
 @dataclass(slots=True, frozen=True, kw_only=True, init=False, repr=False, eq=False)  # of RunOptions, which has these
@@ -31,19 +31,19 @@ class LoadOptions(RequestOptions):
 
     concurrency: int | None = _load(
         None,
-        "Root conversations at a time, each with all its children; several numbers make a sweep.",
+        "Root conversations in progress at a time, each with all its children; several numbers make a sweep.",
         aliases=("parallel",),
         least=1,
         several=True,
         study=True,
-        unset="1, unless a rate or schedule rules",
+        unset="1 without a rate or schedule",
     )
     concurrency_ramp_s: float = _load(
         0.0,
-        "From 1 to --concurrency by ones over S seconds.",
+        "Raise the concurrency from 1 to --concurrency over S seconds.",
         name="concurrency_ramp_duration",
         above=0,
-        needs="{} needs {concurrency}, where the ramp ends",
+        needs="{} needs {concurrency}, the end of the ramp",
     )
     request_rate_per_s: float | None = _load(
         None,
@@ -56,20 +56,20 @@ class LoadOptions(RequestOptions):
     )
     request_rate_ramp_s: float = _load(
         0.0,
-        "From 0 to --request-rate along a line over S seconds.",
+        "Raise the rate linearly from 0 to --request-rate over S seconds.",
         name="request_rate_ramp_duration",
         above=0,
-        needs="{} needs {request_rate}, where the ramp ends",
+        needs="{} needs {request_rate}, the end of the ramp",
     )
     request_rate_series: RateSeries | None = _load(
         None,
-        "A rate along straight lines between points, such as 0:1,60:10,120:10 or a file of them; then the last holds.",
+        "Rate over time, linear between points such as 0:1,60:10,120:10, or a file of points; the last rate holds.",
         metavar="S:R,...|FILE",
         read=at_call("llmirage_client.load.rate_series:series_text"),
     )
     arrival_pattern: ArrivalPattern = _load(
         "poisson",
-        "Gaps between arrivals at a rate.",
+        "Distribution of the gaps between arrivals at a rate.",
         aliases=("request_rate_mode",),
         needs=_AT_A_RATE,
         study=True,
@@ -77,7 +77,7 @@ class LoadOptions(RequestOptions):
     )
     arrival_smoothness: float = _load(
         1.0,
-        "Shape of gamma gaps: below 1 bursts, 1 is poisson, above 1 more regular.",
+        "Shape of the gamma distribution: below 1 bursty, 1 is poisson, above 1 more regular.",
         aliases=("vllm_burstiness", "burstiness"),
         metavar="K",
         above=0,
@@ -86,26 +86,26 @@ class LoadOptions(RequestOptions):
     )
     user_rate_per_s: float | None = _load(
         None,
-        "Turns per second of --num-users together: each user sends one every num-users / R seconds.",
+        "Turns per second of all --num-users together; each user sends one every num-users / R seconds.",
         name="user_centric_rate",
         above=0,
-        needs="{} and {num_users} go together: the one says how often all users send, the other how many",
+        needs="{} needs {num_users}, the number of users",
     )
     num_users: int = _load(
         0,
-        "Users of --user-centric-rate.",
+        "Number of users for --user-centric-rate.",
         least=1,
-        needs="{user_centric_rate} and {} go together: the one says how often all users send, the other how many",
+        needs="{} needs {user_centric_rate}, the rate of all users together",
     )
     fixed_schedule: bool = _load(
         False,
-        "Start conversations at the file's own arrival times.",
+        "Start conversations at the arrival times of the file.",
         study=True,
-        unset="if it has them and nothing above is given",
+        unset="on if the file has them and no other load is given",
     )
     schedule_speedup: float = _load(
         1.0,
-        "Arrivals N times as fast as in the file; think times and tool waits stay.",
+        "Divide arrival times by N; think times and tool waits stay as they are.",
         name="fixed_schedule_speedup",
         above=0,
         needs=_SCHEDULED,
@@ -113,7 +113,7 @@ class LoadOptions(RequestOptions):
     )
     schedule_start_s: float = _load(
         0.0,
-        "Leave out what arrives before MS milliseconds of the schedule, and begin there.",
+        "Start the schedule at MS milliseconds; skip earlier arrivals.",
         name="fixed_schedule_start_offset",
         per=1000,
         least=0,
@@ -121,7 +121,7 @@ class LoadOptions(RequestOptions):
     )
     schedule_end_s: float = _load(
         math.inf,
-        "Leave out what arrives after MS milliseconds of the schedule.",
+        "End the schedule at MS milliseconds; skip later arrivals.",
         name="fixed_schedule_end_offset",
         per=1000,
         least=0,
@@ -130,13 +130,13 @@ class LoadOptions(RequestOptions):
     )
     schedule_auto_offset: bool = switch(
         LOAD,
-        "Begin with the first arrival, whatever its time.  [traces do so by themselves]",
+        "Start the schedule at the first arrival; traces always do.",
         name="fixed_schedule_auto_offset",
         needs=_SCHEDULED,
     )
     inter_turn_delay_mean_s: float | None = _load(
         None,
-        "Think times before further turns, normal around MS milliseconds, instead of the file's own.",
+        "Replace the file's think times by normally distributed ones with this mean.",
         name="conversation_turn_delay_mean",
         aliases=("session_turn_delay_mean",),
         per=1000,
@@ -144,37 +144,36 @@ class LoadOptions(RequestOptions):
     )
     inter_turn_delay_std_s: float = _load(
         0.0,
-        "Their standard deviation.",
+        "Standard deviation of these think times.",
         name="conversation_turn_delay_stddev",
         aliases=("session_turn_delay_stddev",),
         per=1000,
         least=0,
-        needs="{} needs {conversation_turn_delay_mean}, around which think times are drawn",
+        needs="{} needs {conversation_turn_delay_mean}, the mean of the think times",
         unset="0",
     )
     inter_turn_delay_cap_s: float | None = _load(
         None,
-        "The longest a think time or tool wait may be, once it was multiplied.",
+        "Longest think time or tool wait, after scaling.",
         name="inter_turn_delay_cap_seconds",
         least=0,
         infinite=True,
     )
     inter_turn_delay_factor: float = _load(
         1.0,
-        "Think times and tool waits N times as long as in the file.",
+        "Multiply think times and tool waits by N.",
         name="conversation_turn_delay_ratio",
         aliases=("session_delay_ratio",),
         least=0,
     )
     sampling: SamplingStrategy = _load(
         "sequential",
-        "Order of the conversations: the file's; all in a random order, then all in another; or drawn with replacement. "
-        "By --random-seed.",
+        "Order of conversations: as in the file, shuffled in each pass over the file, or drawn with replacement.",
         name="dataset_sampling_strategy",
     )
     cancellation_share: float = _load(
         0.0,
-        "Cancel so many of the requests; they are recorded as cancelled, and their conversations go on.",
+        "Cancel this share of the requests; they are recorded as cancelled and their conversations continue.",
         name="request_cancellation_rate",
         per=100,
         least=0,
@@ -183,31 +182,31 @@ class LoadOptions(RequestOptions):
     )
     cancellation_delay_s: float = _load(
         0.0,
-        "Cancel S seconds after the whole request is out, unless the reply is complete.",
+        "Cancel S seconds after the request was sent, unless the reply is complete.",
         name="request_cancellation_delay",
         least=0,
-        needs="{} needs {request_cancellation_rate}, which says how many are cancelled",
+        needs="{} needs {request_cancellation_rate}, the share to cancel",
         unset="0",
     )
     speed: float = _load(
         1.0,
-        "The server runs N times faster than life (`llmirage serve --speed N`): arrivals and waits are divided by N, "
-        "measured times multiplied by it.",
+        "The server runs N times faster than real time (`llmirage serve --speed N`): waits are divided by N, "
+        "measured times multiplied.",
         above=0,
     )
     seed: int | None = _load(
         None,
-        "Same seed: same ids, order, arrivals, cancellations and texts.",
+        "Seed of ids, order, arrivals, cancellations and texts.",
         name="random_seed",
         study="seed",
-        unset="drawn anew",
+        unset="random",
     )
     first_root: int = 0
     share: Share = field(default_factory=Share)
 
     request_count: int | None = _stop(
         None,
-        "Send at most N requests, those of forks and spawns included; what is cut short is counted in branch_stats.",
+        "Send at most N requests, including those of forks and spawns; branch_stats counts what is cut short.",
         aliases=("num_requests",),
         least=1,
         several=True,
@@ -215,16 +214,16 @@ class LoadOptions(RequestOptions):
     )
     num_conversations: int | None = _stop(
         None,
-        "Run N root conversations with all their children, from the top again when the file has fewer.",
+        "Run N root conversations with all their children; the file is repeated if it has fewer.",
         aliases=("num_sessions", "number"),
         least=1,
         several=True,
         study=True,
-        unset="each once",
+        unset="each of the file once",
     )
     soft_duration_s: float | None = _stop(
         None,
-        "Begin no conversation after S seconds; each one that began sends all its turns.",
+        "Start no conversation after S seconds; started ones send all their turns.",
         name="duration",
         above=0,
         infinite=True,
@@ -232,18 +231,18 @@ class LoadOptions(RequestOptions):
     )
     benchmark_duration_s: float | None = _stop(
         None,
-        "Send nothing more after S seconds, in the middle of conversations too.",
+        "Send no request after S seconds, even within a conversation.",
         name="benchmark_duration",
         above=0,
         infinite=True,
     )
     benchmark_grace_period_s: float = _stop(
         30.0,
-        "Wait so long after --benchmark-duration for replies under way; inf waits for all.",
+        "Wait S seconds after --benchmark-duration for replies in progress; inf: for all of them.",
         name="benchmark_grace_period",
         least=0,
         infinite=True,
-        needs="{} comes after {benchmark_duration}, which is not given (--duration needs none)",
+        needs="{} needs {benchmark_duration} (--duration has no grace period)",
         unset="30",
     )
     fail_fast: bool = switch(STOP, "Stop at the first failed request, with exit status 1.")

@@ -14,8 +14,8 @@ from llmirage_client.load.load_options import LoadOptions
 from llmirage_shared import settings
 from llmirage_shared.plain_numbers import make_plain
 
-WARM_UP = "Warm-up (turns of root conversations, sent before and not counted)"
-_THERE_IS_ONE = "{}: there is no warm-up; give it a {warmup_request_count}, a {num_warmup_sessions} or a {warmup_duration}"
+WARM_UP = "Warm-up (turns of root conversations before the measured run, not counted in its metrics)"
+_THERE_IS_ONE = "{}: there is no warm-up; set {warmup_request_count}, {num_warmup_sessions} or {warmup_duration}"
 _again = partial(settings.again, LoadOptions, prefix="warmup", group=WARM_UP, needs=_THERE_IS_ONE)
 _begins = partial(_again, needs="")
 
@@ -38,11 +38,13 @@ class RunOptions(LoadOptions):
     it has a number of requests or conversations, or a duration.
     """
 
-    warmup_request_count: int = _begins("request_count", 0, "Send N requests.", aliases=("num_warmup_requests",), least=0)
+    warmup_request_count: int = _begins(
+        "request_count", 0, "Warm up with N requests.", aliases=("num_warmup_requests",), least=0
+    )
     warmup_num_conversations: int | None = _begins(
         "num_conversations",
         None,
-        "Run N conversations; below 1, that share of --num-conversations. The measured ones follow after them.",
+        "Warm up with N conversations, or, below 1, with this share of --num-conversations; the run continues after them.",
         name="num_warmup_sessions",
         aliases=("warmup_num",),
         metavar="N|SHARE",
@@ -50,27 +52,33 @@ class RunOptions(LoadOptions):
         above=0,
         read=_number_or_share,
     )
-    warmup_duration_s: float | None = _begins("benchmark_duration_s", None, "Send for S seconds.", name="warmup_duration")
+    warmup_duration_s: float | None = _begins("benchmark_duration_s", None, "Warm up for S seconds.", name="warmup_duration")
     warmup_grace_period_s: float = _again(
         "benchmark_grace_period_s",
         math.inf,
-        "Wait so long after --warmup-duration for replies under way.",
+        "Wait S seconds after --warmup-duration for replies in progress.",
         name="warmup_grace_period",
-        needs="{} comes after {warmup_duration}, which is not given",
-        unset="for all",
+        needs="{} needs {warmup_duration}",
+        unset="until all are complete",
     )
-    warmup_concurrency: int | None = _again("concurrency", None, "Conversations at a time.", unset="the load of the run")
+    warmup_concurrency: int | None = _again("concurrency", None, "Concurrency of the warm-up.", unset="that of the run")
     warmup_concurrency_ramp_s: float | None = _again(
-        "concurrency_ramp_s", None, "From 1 up to that.", needs="{} needs {warmup_concurrency}, where the ramp ends"
+        "concurrency_ramp_s",
+        None,
+        "Raise the warm-up concurrency from 1 to --warmup-concurrency over S seconds.",
+        needs="{} needs {warmup_concurrency}, the end of the ramp",
     )
     warmup_request_rate_per_s: float | None = _again(
-        "request_rate_per_s", None, "Turns per second.", unset="the load of the run"
+        "request_rate_per_s", None, "Request rate of the warm-up.", unset="that of the run"
     )
     warmup_request_rate_ramp_s: float | None = _again(
-        "request_rate_ramp_s", None, "From 0 up to that.", needs="{} needs {warmup_request_rate}, where the ramp ends"
+        "request_rate_ramp_s",
+        None,
+        "Raise the warm-up rate linearly from 0 to --warmup-request-rate over S seconds.",
+        needs="{} needs {warmup_request_rate}, the end of the ramp",
     )
     warmup_arrival_pattern: ArrivalPattern | None = _again(
-        "arrival_pattern", None, "Gaps between arrivals at a rate.", unset="those of the run"
+        "arrival_pattern", None, "Distribution of the gaps between arrivals in the warm-up.", unset="that of the run"
     )
 
     def __post_init__(self) -> None:

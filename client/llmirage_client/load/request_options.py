@@ -49,44 +49,45 @@ def _extra_inputs(values: Any) -> dict[str, Any]:
 class RequestOptions:
     """endpoint_kind: llmirage and vllm accept token ids as a prompt, and `ignore_eos` and `min_tokens`."""
 
-    model: str = _endpoint("", "Model for requests that name none.", short="m", unset="the only one the endpoint lists")
+    model: str = _endpoint("", "Model of requests that do not name one.", short="m", unset="the only one the endpoint lists")
     endpoint_type: EndpointName | None = _endpoint(
         None,
-        "API to speak: messages is Anthropic's, raw sends the file's whole bodies to --endpoint-path.",
-        unset="chat; completions for token ids, where the endpoint is llmirage or vLLM",
+        "API to use: messages is Anthropic's; raw sends the file's bodies unchanged to --endpoint-path.",
+        unset="chat; completions for token ids, if the endpoint is llmirage or vLLM",
     )
     endpoint_kind: EndpointKind = "other"
     endpoint_path: str | None = _endpoint(
         None,
-        "Path on the host instead of the API's own, such as /v2/chat.",
+        "Path to use instead of the API's own, such as /v2/chat.",
         aliases=("custom_endpoint", "endpoint"),
         metavar="PATH",
         read=_path,
     )
     tool_results: ToolResults | None = _endpoint(
         None,
-        "The file's tool results after a live reply: as they are, with the ids of its calls, or exactly one for each call.",
+        "How the file's tool results follow a live reply: unchanged, with the ids of its tool calls, or exactly one "
+        "per call.",
         unset="authored; fitted for responses and messages",
     )
-    streaming: bool = _endpoint(True, "Ask for streamed replies.")
+    streaming: bool = _endpoint(True, "Request streamed replies.")
     extra_inputs: Mapping[str, Any] = _endpoint(
         {},
-        "Fields added to every request body, below the file's own `extra`; may be repeated.",
+        "Field to add to every request body; the file's `extra` overrides it; may be repeated.",
         metavar="KEY:VALUE|JSON",
         read=_extra_inputs,
     )
     use_legacy_max_tokens: bool = switch(ENDPOINT, "Send max_tokens instead of max_completion_tokens.")
-    session_header: str | None = _endpoint(None, "Send the conversation's id under this name instead of X-Correlation-ID.")
+    session_header: str | None = _endpoint(None, "Header for the conversation's id, instead of X-Correlation-ID.")
 
     session_prefix: SessionPrefix = _workload(
         "extend",
-        "Calls given as token counts: each continues its session's last one, or shares nothing with it.",
+        "Prompts given as token counts: each extends the session's previous prompt, or shares no prefix with it.",
         study=True,
     )
     tokenizer: str | None = _workload(
         None,
-        "Folder or hub name of the endpoint's tokenizer, to write prompts of exact length.",
-        unset="the one in the package, which `llmirage serve` uses",
+        "Folder or Hugging Face name of the endpoint's tokenizer, for prompts of exact length.",
+        unset="the built-in one, which `llmirage serve` uses",
     )
 
     @property

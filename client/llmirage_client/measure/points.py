@@ -57,11 +57,11 @@ class PointResult:
 
     @property
     def mark(self) -> str:
-        """What a search thinks of it, in a word."""
+        """The outcome of this point in a search."""
         return "cut off" if self.interrupted else "met" if self.meets else "missed"
 
     def reasons(self) -> str:
-        """Every objective with what was measured, and what else speaks against the load."""
+        """Every objective with what was measured, and other reasons why the load is too high."""
         return "; ".join([*map(str, self.verdicts), *self._against()])
 
     def _against(self) -> Iterator[str]:
@@ -73,9 +73,9 @@ class PointResult:
         elif not ok:
             yield "no request succeeded"
         if self.offered_per_s is not None:
-            yield f"only {self.offered_per_s:.3g} turns/s were there to send"
+            yield f"the workload offered only {self.offered_per_s:.3g} turns/s"
         if self.behind and self.variable == "request_rate":
-            yield "requests waited longer and longer"
+            yield "latency kept growing"
 
 
 @dataclass(slots=True, frozen=True)
@@ -97,7 +97,7 @@ class SearchAnswer:
             known = "no load is" if self.best is None else f"{what} {self.best:g}{unit} is the highest"
             return f"The search was stopped. So far {known} known to meet {self.slo}."
         if self.best is None:
-            return f"Nothing meets {self.slo}: even {what} {self.worst:g}{unit}, the lowest tried, misses it."
+            return f"No load meets {self.slo}: even {what} {self.worst:g}{unit}, the lowest tried, misses it."
         if self.worst is None:
             return (
                 f"Everything up to the bound meets {self.slo}: {what} {self.best:g}{unit} does, and no higher one was tried "

@@ -1,4 +1,4 @@
-"""Says in plain words when the client itself was too slow for its figures to be trusted."""
+"""Warnings when the client itself was too slow for its measurements to be valid."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def _warnings(who: str, cost: ClientCost, speed: float) -> list[str]:
             else f"5 % of its timers fired {timers:.0f} ms or more after they were due"
         )
         warnings.append(
-            f"{who} was itself late: {late}, so measured times may be too long by about that much. "
+            f"{who} was late: {late}, so measured times may be too long by about that much. "
             "Use a less busy machine, a lower load" + (" or a lower --speed on the server." if speed > 1 else ".")
         )
     if cost.busy:
         warnings.append(
-            f"{who} used {100 * (cost.cpu_share or 0.0):.0f} % of a CPU core, about all it can: the endpoint "
-            "may be faster than these figures say. Lower the load, or spread it (--executor, docs/scaling.md)."
+            f"{who} used {100 * (cost.cpu_share or 0.0):.0f} % of a CPU core, its limit: the endpoint "
+            "may be faster than measured. Lower the load, or use more workers (--executor, docs/scaling.md)."
         )
     return warnings

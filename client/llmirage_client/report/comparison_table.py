@@ -16,7 +16,7 @@ _WORDS = {
     "input_sequence_length": "Input tokens",
     "output_sequence_length": "Output tokens",
     "request_error_rate": "Failed requests",
-    "overall_usage_prompt_cache_read_pct": "Input found in cache",
+    "overall_usage_prompt_cache_read_pct": "Prefix cache hit rate",
     "request_throughput": "Requests",
     "output_token_throughput": "Output tokens",
     "total_token_throughput": "All tokens",

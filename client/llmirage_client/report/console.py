@@ -1,4 +1,4 @@
-"""The report on the screen: tables that a stranger can read, and every reason to doubt them."""
+"""The report in the terminal: tables, and notes on what limits their validity."""
 
 from __future__ import annotations
 
@@ -62,7 +62,10 @@ def _blocks(result: RunResult, metrics: Metrics, files: Sequence[Path], width: i
         )
     if any(BRANCH_MODES[group.key] == "fork" for group in metrics.by_branch_mode):
         tables.append(
-            ("By branch (forks continue their parent, spawns start afresh)" + _GROUP_WORDS, branch_mode_table(metrics))
+            (
+                "By branch (forks inherit their parent's history, spawns start a new one)" + _GROUP_WORDS,
+                branch_mode_table(metrics),
+            )
         )
     if 1 < len(metrics.by_turn) <= _TURNS_SHOWN:
         tables.append(("By turn (0: first request of a conversation)" + _GROUP_WORDS, group_table("turn", metrics.by_turn)))
@@ -73,7 +76,7 @@ def _blocks(result: RunResult, metrics: Metrics, files: Sequence[Path], width: i
 
     blocks: list[Block] = ["", _heading(result, metrics)]
     for title, table in tables:
-        if table.row_count:  # of conversations without one that went well there is nothing to tell
+        if table.row_count:  # empty if no conversation succeeded
             blocks += ["", bold(title), table]
     notes = [*result.notes, *reading_notes(result, metrics), *client_warnings(result, metrics)]
     if notes:
@@ -87,7 +90,7 @@ def _heading(result: RunResult, metrics: Metrics) -> str:
     values = metrics.whole_run
     lines = [(result.model or "unnamed model") + (f" at {hide_in_text(result.url)}" if result.url else "")]
     setting = [f"endpoint {result.endpoint}", "streamed" if result.streaming else "not streamed"]
-    for option, word in (("concurrency", "concurrency"), ("request_rate", "requests/s asked for")):
+    for option, word in (("concurrency", "concurrency"), ("request_rate", "request rate")):
         if (value := result.options.get(option)) is not None:
             setting.append(f"{word} {value}")
     workload = f"workload {result.workload_path}" + (f" ({result.workload_format})" if result.workload_format else "")
@@ -99,42 +102,38 @@ def _heading(result: RunResult, metrics: Metrics) -> str:
     took = f"in {duration(took_s)}"
     if result.speed != 1:
         here = duration(took_s / result.speed)
-        took += f" of cluster time ({here} here, at speed {result.speed:g}; all times below are the cluster's)"
+        took += f" of cluster time ({here} real time at speed {result.speed:g}; all times below are cluster time)"
     lines.append(", ".join(counted) + " " + took)
     if result.cancelled:
         why = f": {result.cancel_reason}" if result.cancel_reason else ""
-        lines.append(f"The run was stopped before its end{why}. The figures are of the requests that finished.")
+        lines.append(f"The run was interrupted{why}. The metrics cover the requests that finished.")
     if not metrics.per_request:
-        lines.append("No request succeeded, so there is nothing to measure.")
+        lines.append("No request succeeded: there are no metrics.")
     return "\n".join(lines)
 
 
 def reading_notes(result: RunResult, metrics: Metrics) -> list[str]:
-    """What a reader of the figures must know to understand them."""
+    """Notes on how the metrics of this run are to be read."""
     notes = []
     warm_up = sum(r.phase != "profiling" for r in result.records)
     if warm_up:
-        notes.append(f"These figures leave out {plural(warm_up, 'warm-up request')}.")
+        notes.append(f"{plural(warm_up, 'warm-up request')} not counted.")
     if metrics.per_request and "time_to_first_token" not in metrics.per_request:
-        notes.append("Replies came in one piece, so TTFT, TPOT and ITL cannot be measured; --streaming measures them.")
+        notes.append("Replies were not streamed: TTFT, TPOT and ITL need --streaming.")
     gaps = metrics.per_request.get("inter_chunk_latency")
     if gaps is not None and gaps.p25 == 0.0:
         notes.append(
-            "At least a quarter of the chunks arrived in one piece with the chunk before them, so the ITL row is about "
-            "reads of the network more than about tokens; TPOT is not affected."
+            "At least a quarter of the chunks arrived together with the previous chunk, so ITL shows network reads "
+            "rather than tokens; TPOT is not affected."
         )
     skipped = sum(r.exchange.skipped_events for r in result.records)
     if skipped:
-        notes.append(
-            f"{plural(skipped, 'event')} of streamed replies could not be read as JSON; what they said is left out."
-        )
+        notes.append(f"{plural(skipped, 'event')} of streamed replies were not valid JSON and were skipped.")
     retried = [r.exchange.retries for r in result.records if r.exchange.retries]
     if retried:
         notes.append(
-            f"{plural(len(retried), 'request')} went out again, {sum(retried)} times in all; times count from the first."
+            f"{plural(len(retried), 'request')} retried, {sum(retried)} times in all; times count from the first attempt."
         )
     if metrics.output_counted_by in ("client", "mixed"):
-        notes.append(
-            "The server did not count the output tokens of every reply (no usage): there each streamed event counts as one."
-        )
+        notes.append("Some replies carry no usage: each of their streamed events counts as one output token.")
     return notes

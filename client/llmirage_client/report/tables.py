@@ -25,16 +25,16 @@ _LATENCIES = (
     ("subsequent_turn_time_to_first_token", "- of later turns"),
     ("inter_token_latency", "Per output token (TPOT)"),
     ("inter_chunk_latency", "Between chunks (ITL)"),
-    ("request_latency", "Whole request"),
-    ("effective_latency", "- from when it was due"),
+    ("request_latency", "Request latency"),
+    ("effective_latency", "- from its due time"),
 )
 _SEEN_LATE = 1.05  # the latency from the due time is worth a row when its mean is so many times the request's own
 _CONVERSATIONS = (
-    ("conversation_latency", "Whole conversation, s", 1e-3),
+    ("conversation_latency", "Conversation latency, s", 1e-3),
     ("conversation_ttfat", "First token of the last answer, s", 1e-3),
-    ("conversation_decode_throughput", "Output tokens/s while decoding", 1.0),
-    ("conversation_cache_hit_pct", "Input found in cache, %", 1.0),
-    ("conversation_eligible_cache_hit_pct", "- of what it could find there, %", 1.0),
+    ("conversation_decode_throughput", "Decode throughput, tokens/s", 1.0),
+    ("conversation_cache_hit_pct", "Prefix cache hit rate, %", 1.0),
+    ("conversation_eligible_cache_hit_pct", "- of eligible tokens, %", 1.0),
 )
 _BRANCH_WORDS = {
     "children_spawned": "child conversations started",
@@ -42,12 +42,12 @@ _BRANCH_WORDS = {
     "children_errored": "children that ended in an error",
     "children_truncated": "children cut short by a limit such as --request-count",
     "parents_suspended": "parents that waited for children",
-    "parents_resumed": "parents that went on after their children",
+    "parents_resumed": "parents that continued after their children",
     "parents_failed_due_to_child_error": "parents stopped because a child failed",
-    "joins_suppressed": "waits that ended without the parent going on",
-    "children_delayed": "children that were held back",
-    "graphs_admitted": "orchestrators that began",
-    "graphs_completed_to_end": "orchestrators that saw the end of their last round",
+    "joins_suppressed": "joins that ended without the parent continuing",
+    "children_delayed": "children whose start was delayed",
+    "graphs_admitted": "orchestrators that started",
+    "graphs_completed_to_end": "orchestrators that completed their last round",
 }
 
 
@@ -81,11 +81,11 @@ def conversation_table(metrics: Metrics) -> Table:
 
 
 def token_rate_table(metrics: Metrics) -> Table:
-    table = plain_table("", "overall", "last 30 s", "without the first fifth")
+    table = plain_table("", "overall", "last 30 s", "after the first fifth")
     for name, words in (
         ("total_prompt", "Input tokens/s"),
         ("new_prompt", "- computed"),
-        ("cached_prompt", "- found in cache"),
+        ("cached_prompt", "- cached"),
         ("completion", "Output tokens/s"),
     ):
         rates = metrics.workload_throughput.get(name)
@@ -98,26 +98,30 @@ def throughput_table(metrics: Metrics) -> Table:
     table = plain_table("", "")
     values, summaries = metrics.whole_run, metrics.per_request
     for tag, words, unit in (
-        ("request_throughput", "Requests that succeeded", "/s"),
+        ("request_throughput", "Successful requests", "/s"),
         ("output_token_throughput", "Output tokens", "/s"),
         ("total_token_throughput", "Input and output tokens", "/s"),
-        ("goodput", "Requests that met every limit of --goodput", "/s"),
+        ("goodput", "Goodput (requests that met every limit)", "/s"),
     ):
         if tag in values:
             table.add_row(words, f"{number(values[tag])}{unit}")
     per_user = summaries.get("output_token_throughput_per_user")
     if per_user is not None:
-        table.add_row("Output tokens of one stream, mean", f"{number(per_user.avg)}/s")
+        table.add_row("Output tokens per user, mean", f"{number(per_user.avg)}/s")
     for tag, words, source in (
-        ("input_sequence_length", "Input tokens a request", metrics.input_counted_by),
-        ("output_sequence_length", "Output tokens a request", metrics.output_counted_by),
+        ("input_sequence_length", "Input tokens per request", metrics.input_counted_by),
+        ("output_sequence_length", "Output tokens per request", metrics.output_counted_by),
     ):
         summary = summaries.get(tag)
         if summary is not None:
-            by = {"server": "counted by the server", "client": "counted here", "mixed": "counted by server or here"}
+            by = {
+                "server": "counted by the server",
+                "client": "counted by the client",
+                "mixed": "counted by server or client",
+            }
             table.add_row(f"{words}, {by.get(source, '')}", _spread(summary))
     cached = values.get("overall_usage_prompt_cache_read_pct")
-    table.add_row("Input tokens found in the server's prefix cache", "not reported" if cached is None else percent(cached))
+    table.add_row("Prefix cache hit rate (input tokens)", "not reported" if cached is None else percent(cached))
     return table
 
 
@@ -158,7 +162,7 @@ def branch_table(stats: BranchStats) -> Table:
 
 
 def error_table(errors: Sequence[ErrorGroup]) -> Table:
-    table = plain_table("what the endpoint or the connection said", "status", "type", "requests")
+    table = plain_table("error", "status", "type", "requests")
     for group in errors[:_ERRORS_SHOWN]:
         error = group.error
         table.add_row(error.one_line(200), known(error.code, str), error.type, count(group.count))

@@ -25,9 +25,9 @@ Given = Mapping[str, Any]
 _ONE_OF = (
     (
         ("fixed_schedule", "request_rate", "request_rate_series", "user_centric_rate"),
-        "each say when requests start: give one of them",
+        "exclude each other: each determines when requests start",
     ),
-    (("fixed_schedule_start_offset", "fixed_schedule_auto_offset"), "both say where the schedule begins"),
+    (("fixed_schedule_start_offset", "fixed_schedule_auto_offset"), "both set the start of the schedule"),
 )
 
 
@@ -42,20 +42,23 @@ def _conflicts(given: Given) -> Iterator[str]:
             "{fixed_schedule_start_offset} {fixed_schedule_start_offset:v}"
         )
     if schedule and given["dataset_sampling_strategy"] in ("shuffle", "random"):
-        yield "{dataset_sampling_strategy} {dataset_sampling_strategy:v}: a fixed schedule has its own order"
+        yield "{dataset_sampling_strategy} {dataset_sampling_strategy:v}: a fixed schedule determines the order"
     if given["duration"] and given["benchmark_duration"] and given["duration"] >= given["benchmark_duration"]:
-        yield "{duration} {duration:v} would never come: {benchmark_duration} {benchmark_duration:v} ends the run before"
+        yield "{duration} {duration:v} is never reached: {benchmark_duration} {benchmark_duration:v} ends the run first"
     if 0 < (given["num_warmup_sessions"] or 0) < 1 and not given["num_conversations"]:
         yield "{num_warmup_sessions} {num_warmup_sessions:v} is a share of {num_conversations}, which is not given"
     if given["context_mode"] in ("server_state", "server_conversation"):
         if given["endpoint_type"] != "responses":
-            yield "{context_mode} {context_mode:v} needs {endpoint_type} responses: only this API keeps histories"
+            yield (
+                "{context_mode} {context_mode:v} needs {endpoint_type} responses: only this API keeps the history "
+                "on the server"
+            )
         if "," in (given["url"] or "") and given["url_strategy"] == "round_robin":
-            yield "{context_mode} {context_mode:v} needs {url_strategy} sticky: one server keeps the history"
+            yield "{context_mode} {context_mode:v} needs {url_strategy} sticky: the history is on one server"
     if given["endpoint_type"] == "raw" and given["endpoint_path"] is None:
-        yield "{endpoint_type} raw needs {endpoint_path}: there is no usual path"
+        yield "{endpoint_type} raw needs {endpoint_path}: it has no default path"
     if given["ray_address"] is not None and given["executor"] != "ray":
-        yield "{ray_address} is about {executor} ray"
+        yield "{ray_address} needs {executor} ray"
     yield from _sweep_conflicts(given)
     if find_max is None:
         return
@@ -64,16 +67,16 @@ def _conflicts(given: Given) -> Iterator[str]:
         if given[name] is not None:
             yield f"{{find_max}} varies {{concurrency}} or {{request_rate}}, not {{{name}}}"
     if schedule:
-        yield "{find_max} varies {concurrency} or {request_rate}; a fixed schedule has its own pace"
+        yield "{find_max} varies {concurrency} or {request_rate}; a fixed schedule determines the rate"
     if given["request_rate"] and given["find_max_variable"] in ("concurrency", "parallel"):
-        yield "{find_max_variable} {find_max_variable:v}: with {request_rate} the concurrency is not the load"
+        yield "{find_max_variable} {find_max_variable:v} excludes {request_rate}"
 
 
 def _sweep_conflicts(given: Given) -> Iterator[str]:
     lists = _lists(given)
     swept = [name for name in ("concurrency", "request_rate") if name in lists]
     if len(swept) > 1:
-        yield "{concurrency} and {request_rate} both have several numbers: one of them can be swept at a time"
+        yield "{concurrency} and {request_rate} both have several numbers: a sweep varies only one of them"
     if lists and not swept:
         yield (
             "{num_conversations} and {request_count} take several numbers only beside as many of {concurrency} or "

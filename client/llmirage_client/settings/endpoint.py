@@ -31,55 +31,55 @@ class ConnectionSettings:
 
     url: str = _endpoint(
         ("localhost:8000",),
-        "The endpoint: host:port or a full URL, with or without /v1. Given several times, or with commas, the load is "
-        "spread over all.",
+        "Endpoint: host:port or a full URL, with or without /v1; several, repeated or separated by commas, share the load.",
         short="u",
         metavar="URL",
         read=lambda urls: urls if isinstance(urls, str) else ",".join(urls),
     )
     url_strategy: UrlStrategy | None = _endpoint(
         None,
-        "Spread over several URLs: each request to the next, or each conversation with its forks to one.",
-        unset="round_robin; sticky where the server keeps the history",
+        "How several URLs share the load: round robin by request, or one URL for a conversation and its forks.",
+        unset="round_robin; sticky if the server keeps the history",
     )
     api_key: str | None = _endpoint(
         None,
-        "Sent as 'Authorization: Bearer KEY', to the Messages API as 'x-api-key: KEY'.",
+        "API key, sent as 'Authorization: Bearer KEY', or as 'x-api-key: KEY' to the Messages API.",
         metavar="KEY",
-        unset="OPENAI_API_KEY or ANTHROPIC_API_KEY of the environment, over https or to this machine only",
+        unset="OPENAI_API_KEY or ANTHROPIC_API_KEY from the environment, for https and localhost only",
     )
     headers: tuple[tuple[str, str], ...] = _endpoint(
-        (), "A header for every request; may be repeated.", flag="header", short="H", metavar="NAME:VALUE", read=_headers
+        (),
+        "Add this header to every request; may be repeated.",
+        flag="header",
+        short="H",
+        metavar="NAME:VALUE",
+        read=_headers,
     )
     context_mode: ContextModeName | None = _endpoint(
         None,
-        "How turns become requests, over what the file says: deltas_without_responses, deltas_with_responses, "
+        "How turns become requests; overrides the file: deltas_without_responses, deltas_with_responses, "
         "message_array_with_responses, server_state or server_conversation (docs/context-modes.md).",
         metavar="MODE",
         unset="the file's",
     )
     request_timeout_seconds: float = _endpoint(
-        600.0, "Give a request up after so long; it is recorded as failed.", metavar="S", above=0, infinite=True
+        600.0, "Time limit of a request; after it the request is recorded as failed.", metavar="S", above=0, infinite=True
     )
     connect_timeout_seconds: float = _endpoint(
-        30.0, "Give up connecting after so long, TLS included.", metavar="S", above=0, infinite=True
+        30.0, "Time limit of connecting, TLS handshake included.", metavar="S", above=0, infinite=True
     )
     retries: int = _endpoint(
         0,
-        "Send a request up to N more times after a failed connection or HTTP 408, 409, 429, 5xx; lost time counts.",
+        "Retry a request up to N times after a connection failure or HTTP 408, 409, 429, 5xx; retries count in its latency.",
         least=0,
     )
-    tls_ca: str | None = _endpoint(
-        None, "Trust these certificate authorities (PEM) and no others.", metavar="FILE", check=is_no_file
-    )
-    tls_insecure: bool = switch(ENDPOINT, "Trust any certificate.")
-    tls_cert: str | None = _endpoint(
-        None, "Our certificate (PEM), for endpoints that ask for one.", metavar="FILE", check=is_no_file
-    )
+    tls_ca: str | None = _endpoint(None, "Trust only these certificate authorities (PEM).", metavar="FILE", check=is_no_file)
+    tls_insecure: bool = switch(ENDPOINT, "Do not verify the server's certificate.")
+    tls_cert: str | None = _endpoint(None, "Client certificate (PEM), for mutual TLS.", metavar="FILE", check=is_no_file)
     tls_key: str | None = _endpoint(
         None,
-        "Its key, where --tls-cert has none.",
+        "Key of the client certificate, if --tls-cert has none.",
         metavar="FILE",
         check=is_no_file,
-        needs="{}: a key alone is nothing to show, give {tls_cert} too",
+        needs="{} needs {tls_cert}, the certificate of that key",
     )

@@ -16,22 +16,22 @@ class WorkerSettings:
 
     executor: Literal["process", "ray"] | None = _workers(
         None,
-        "Let several workers send the load, as one run: processes of this machine, or actors of a Ray cluster (pip install "
+        "Send the load from several workers: processes on this machine, or actors of a Ray cluster (pip install "
         "'llmirage[ray]').",
-        unset="this process alone",
+        unset="one process",
     )
     workers: int | None = _workers(
         None,
-        "How many, at most as many as have something to do.",
+        "Number of workers.",
         least=1,
-        unset="one a CPU here, one a machine of the cluster",
-        needs="{} says how many, and {executor} process or ray has to say of what",
+        unset="one per CPU, or one per machine of the Ray cluster",
+        needs="{} needs {executor}: process or ray",
     )
     ray_address: str | None = _workers(
         None,
-        "The cluster, as ray.init has it; `local` starts one here for this run.",
+        "Address of the Ray cluster, as for ray.init; `local` starts one for this run.",
         metavar="ADDRESS",
-        unset="RAY_ADDRESS, else the one that runs here, else local",
+        unset="RAY_ADDRESS, else a running local cluster, else local",
     )
 
 
@@ -39,15 +39,19 @@ class ReportSettings:
     """Files and figures of a run."""
 
     artifact_dir: str | None = _report(
-        None, "Where the files go.", metavar="DIR", check=cannot_be_folder, unset="artifacts/MODEL-ENDPOINT-LOAD"
+        None,
+        "Folder for the files of the run.",
+        metavar="DIR",
+        check=cannot_be_folder,
+        unset="artifacts/MODEL-ENDPOINT-LOAD",
     )
     goodput: str | None = _report(
         None,
-        'Also count the requests that met every limit, such as "ttft:200 tpot:15" in ms; names are ttft, ttst, ttfo, tpot, '
-        "latency, tps_per_user or a tag of docs/metrics.md.",
+        'Report goodput, the requests that meet every limit, such as "ttft:200 tpot:15" in ms; names: ttft, ttst, '
+        "ttfo, tpot, latency, tps_per_user, or a tag from docs/metrics.md.",
         metavar='"NAME:LIMIT ..."',
         check=at_call("llmirage_client.measure.goodput:goodput_problem"),
     )
     slice_duration: float | None = _report(
-        None, "Also write the metrics of each S seconds of the run, in files of their own.", metavar="S", above=0
+        None, "Write the metrics of each S seconds of the run to separate files.", metavar="S", above=0
     )

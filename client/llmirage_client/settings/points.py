@@ -6,7 +6,7 @@ from typing import Literal
 
 from llmirage_shared.settings import switch, under
 
-POINTS = "Several loads (lists above make a sweep)"
+POINTS = "Sweeps and searches (a list of loads above makes a sweep)"
 _points = under(POINTS)
 
 
@@ -15,12 +15,12 @@ class PointSettings:
 
     stop_at_saturation: bool = switch(
         POINTS,
-        "End a sweep at the first point where the endpoint no longer follows the load (docs/load.md says how it is seen).",
+        "End a sweep at the first saturated point (docs/load.md defines saturation).",
     )
     find_max: str | None = _points(
         None,
-        'Search the highest load that meets an SLO such as "ttft_p99<500ms,tpot_p95<30ms": doubling, then bisection, new '
-        "conversations for every probe.",
+        'Search for the highest load that meets these objectives, such as "ttft_p99<500ms,tpot_p95<30ms", by '
+        "doubling and bisection.",
         aliases=("sla_params",),
         metavar="SLO",
     )
@@ -28,13 +28,13 @@ class PointSettings:
         None,
         "What --find-max varies.",
         aliases=("sla_variable",),
-        unset="rate with --request-rate, else concurrency; their value is tried first",
+        unset="rate with --request-rate, else concurrency",
     )
     find_max_lower_bound: float | None = _points(
-        None, "The lowest load tried.", aliases=("sla_lower_bound",), above=0, unset="1; a hundredth of the first for rates"
+        None, "Lowest load to try.", aliases=("sla_lower_bound",), above=0, unset="1; a hundredth of the first rate"
     )
     find_max_upper_bound: float = _points(
-        1024.0, "The highest load tried.", aliases=("sla_upper_bound",), above=0, infinite=True
+        1024.0, "Highest load to try.", aliases=("sla_upper_bound",), above=0, infinite=True
     )
-    find_max_precision: float = _points(0.05, "End the search when the answer is known to this share.", least=0.001, most=1)
+    find_max_precision: float = _points(0.05, "Relative precision of the answer.", least=0.001, most=1)
     sleep_interval: float = _points(0.0, "Pause between points.", metavar="S", least=0)

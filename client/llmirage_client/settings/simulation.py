@@ -16,12 +16,12 @@ class SimulationSettings:
         "direct", "Ask the cluster alone, or go through the server's whole protocol in memory: slower, with the same times."
     )
     max_time: float | None = _simulation(
-        None, "Stop after so many seconds of the cluster's time.", metavar="S", above=0, infinite=True, study=True
+        None, "Stop after S seconds of cluster time.", metavar="S", above=0, infinite=True, study=True
     )
     trace: str | None = _simulation(
         None,
-        "Write every step and request as a Chrome trace, for https://ui.perfetto.dev.",
+        "Write every step and request as a Chrome trace for https://ui.perfetto.dev.",
         metavar="FILE",
         check=cannot_be_file,
     )
-    json: bool = switch(SIMULATION, "Print the summary alone, as JSON. Files only with --artifact-dir.")
+    json: bool = switch(SIMULATION, "Print only the summary, as JSON; write files only with --artifact-dir.")

@@ -12,7 +12,7 @@ from llmirage_client.settings.places import cannot_be_file, is_no_file
 from llmirage_client.settings.simulation import SimulationSettings
 from llmirage_shared.settings import again, switch, under
 
-GOAL, SHAPES, TRAFFIC, OUTPUT = "What is wanted", "Which deployments may be", "Traffic", "Output"
+GOAL, SHAPES, TRAFFIC, OUTPUT = "Objective", "Candidate deployments", "Traffic", "Output"
 _goal, _shapes, _output = under(GOAL), under(SHAPES), under(OUTPUT)
 _traffic = partial(again, LoadOptions, group=TRAFFIC)
 
@@ -32,53 +32,67 @@ _sizes = partial(_shapes, None, several=True, least=1, metavar="N[,N...]")
 class SizingSettings:
     """gpus, engines, weights: words between commas, as a tuple."""
 
-    slo: str = _goal(MISSING, 'What must be met: "ttft_p99<500ms, tpot_p95<30ms".', metavar="OBJECTIVES", study=True)
-    max_rate: bool = switch(GOAL, "The other way round: how much traffic each deployment carries, of --instances each.")
+    slo: str = _goal(MISSING, 'Objectives, such as "ttft_p99<500ms, tpot_p95<30ms".', metavar="OBJECTIVES", study=True)
+    max_rate: bool = switch(
+        GOAL, "Find the highest traffic that --instances of each candidate sustain, instead of the number of instances."
+    )
     goal: Literal["cost", "gpus"] | None = _goal(
-        None, "The cheapest, or the fewest GPUs.", unset="cost, if the price of every GPU is known"
+        None, "Minimize cost, or the number of GPUs.", unset="cost if the price of every GPU is known"
     )
     price: str | None = _goal(
         None,
-        "YAML file with lines `h100_sxm: 2.10`, USD for an hour of one GPU.",
+        "YAML file of prices, with lines such as `h100_sxm: 2.10`: USD per GPU hour.",
         metavar="FILE",
         check=is_no_file,
         unset="the catalogue's",
     )
     gpus: tuple[str, ...] | None = _several_names(
-        "GPUs, by the names of `llmirage catalog gpus`.", aliases=("gpu",), unset="the cluster's"
+        "GPUs: names from `llmirage catalog gpus`, or YAML files.",
+        aliases=("gpu",),
+        unset="that of --cluster, else the default of `llmirage serve`",
     )
     engines: tuple[str, ...] | None = _several_names("Serving engines.", aliases=("engine",))
     weights: tuple[str, ...] | None = _several_names(
-        "Formats of the weights: auto (as the model is published), bf16, fp8, ...", metavar="FORMAT[,FORMAT...]"
+        "Weight formats: auto (as the model is published), bf16, fp8, ...", metavar="FORMAT[,FORMAT...]"
     )
     tps: int | None = _sizes(
-        "Tensor-parallel sizes.", aliases=("tp", "tensor_parallel_size"), unset="1, 2, 4, 8, as they fit"
+        "Tensor-parallel sizes.", aliases=("tp", "tensor_parallel_size"), unset="1, 2, 4 and 8, as far as they fit"
     )
     pps: int | None = _sizes(
-        "Pipeline sizes.", aliases=("pp", "pipeline_parallel_size"), unset="1; 2 where nothing else fits"
+        "Pipeline-parallel sizes.", aliases=("pp", "pipeline_parallel_size"), unset="1; 2 if nothing else fits"
     )
-    dps: int | None = _sizes("Attention data-parallel sizes, for mixtures of experts.", aliases=("dp", "data_parallel_size"))
+    dps: int | None = _sizes(
+        "Attention data-parallel sizes, for mixture-of-experts models.", aliases=("dp", "data_parallel_size")
+    )
     eps: int | None = _sizes("Expert-parallel sizes.", aliases=("ep", "expert_parallel_size"))
-    instances: int | None = _shapes(None, "Instances of the cluster of --max-rate.", least=1, unset="the cluster's")
-    max_gpus: int = _shapes(1024, "No more GPUs.", least=1)
-    runners_up: int = _shapes(2, "How many others to name beside the answer.", least=0)
+    instances: int | None = _shapes(
+        None,
+        "Number of instances, with --max-rate.",
+        least=1,
+        unset="that of --cluster, else the default of `llmirage serve`",
+    )
+    max_gpus: int = _shapes(1024, "Most GPUs of an answer.", least=1)
+    runners_up: int = _shapes(2, "Number of further deployments to show beside the answer.", least=0)
     request_rate_per_s: float | None = _traffic("request_rate_per_s", None, "Turns of root conversations per second.")
-    concurrency: int | None = _traffic("concurrency", None, "Or root conversations at a time.")
+    concurrency: int | None = _traffic("concurrency", None, "Root conversations in progress at a time, instead of a rate.")
     arrival_pattern: ArrivalPattern | None = _traffic(
-        "arrival_pattern", None, "Gaps between arrivals at a rate.", unset="poisson; gamma with --arrival-smoothness"
+        "arrival_pattern",
+        None,
+        "Distribution of the gaps between arrivals at a rate.",
+        unset="poisson; gamma with --arrival-smoothness",
     )
     arrival_smoothness: float | None = _traffic(
         "arrival_smoothness",
         None,
-        "Shape of gamma gaps: below 1 bursts, 1 is poisson, above 1 more regular.",
+        "Shape of the gamma distribution: below 1 bursty, 1 is poisson, above 1 more regular.",
         aliases=("burstiness",),
     )
-    random_seed: int = _traffic("seed", 0, "Same seed, same answer.")
+    random_seed: int = _traffic("seed", 0, "Seed of the simulations.")
 
 
 class SizingOutput:
-    json: bool = switch(OUTPUT, "Print the answer as JSON, and nothing else.")
-    html: str | None = _output(None, "Write a page about it.", metavar="FILE", check=cannot_be_file)
+    json: bool = switch(OUTPUT, "Print only the answer, as JSON.")
+    html: str | None = _output(None, "Write the answer as an HTML page.", metavar="FILE", check=cannot_be_file)
     max_time: float | None = again(
-        SimulationSettings, "max_time", None, "Give a simulation up after so much cluster time.", group=OUTPUT
+        SimulationSettings, "max_time", None, "Stop a simulation after S seconds of cluster time.", group=OUTPUT
     )

@@ -18,35 +18,35 @@ class FileSettings:
 
     format: str | None = _workload(
         None,
-        "Format of the file (`llmirage catalog formats` lists them).",
+        "Format of the file; `llmirage catalog formats` lists them.",
         aliases=("custom_dataset_type",),
         metavar="FORMAT",
-        unset="detected",
+        unset="detected from the content",
         study=True,
     )
     format_option: tuple[str, ...] = _workload(
         (),
-        "An option of the file's format (`llmirage catalog formats --json` tells about them); may be repeated.",
+        "Option of the file's format; `llmirage catalog formats --json` lists them; may be repeated.",
         aliases=("multi_turn_args", "dataset_args"),
         metavar="KEY=VALUE|JSON",
     )
-    min_turns: int | None = _workload(None, "Fewest turns, where the format draws their number.", least=1)
-    max_turns: int | None = _workload(None, "Leave out the turns of a conversation after N.", least=1)
-    dataset_offset: int | None = _workload(None, "Leave out the first N conversations of the file.", least=0)
+    min_turns: int | None = _workload(None, "Fewest turns of a conversation, if the format draws their number.", least=1)
+    max_turns: int | None = _workload(None, "Use only the first N turns of a conversation.", least=1)
+    dataset_offset: int | None = _workload(None, "Skip the first N conversations of the file.", least=0)
 
 
 class WorkloadSettings(FileSettings):
     """What a run knows besides."""
 
-    batch_size_text: int | None = _batch("Texts of a request drawn from a random_pool.", aliases=("prompt_batch_size",))
+    batch_size_text: int | None = _batch("Texts per request of a random_pool.", aliases=("prompt_batch_size",))
     batch_size_image: int | None = _batch(
-        "Images of a request drawn from a random_pool.", flag="image-batch-size", aliases=("batch_size_image",)
+        "Images per request of a random_pool.", flag="image-batch-size", aliases=("batch_size_image",)
     )
     batch_size_audio: int | None = _batch(
-        "Audios of a request drawn from a random_pool.", flag="audio-batch-size", aliases=("batch_size_audio",)
+        "Audio clips per request of a random_pool.", flag="audio-batch-size", aliases=("batch_size_audio",)
     )
     batch_size_video: int | None = _batch(
-        "Videos of a request drawn from a random_pool.", flag="video-batch-size", aliases=("batch_size_video",)
+        "Videos per request of a random_pool.", flag="video-batch-size", aliases=("batch_size_video",)
     )
 
 
@@ -54,12 +54,12 @@ class LengthSettings:
     """A load of lengths alone. isl, osl, turns, think_time: a number, or the text of a distribution."""
 
     isl: Any = _lengths(
-        None, "Input tokens of a request: 1000, 800:1200, 'lognormal(p50=900, p95=4000)'.", metavar="N|DIST", study=True
+        None, "Input tokens per request: 1000, 800:1200 or 'lognormal(p50=900, p95=4000)'.", metavar="N|DIST", study=True
     )
-    osl: Any = _lengths(None, "Output tokens of a request, in the same forms.", metavar="N|DIST", study=True)
-    requests: int | None = _lengths(None, "How many requests.", least=1, study=True, unset="1000")
+    osl: Any = _lengths(None, "Output tokens per request, in the same forms.", metavar="N|DIST", study=True)
+    requests: int | None = _lengths(None, "Number of requests.", least=1, study=True, unset="1000")
     turns: Any = _lengths(
-        "1", "Requests of a session: each continues the last one with --isl new tokens.", metavar="N|DIST", study=True
+        "1", "Requests per session; each continues the previous one with --isl new tokens.", metavar="N|DIST", study=True
     )
-    think_time: Any = _lengths("0", "Seconds from a reply to the session's next request.", metavar="S|DIST", study=True)
-    shared_prefix: int = _lengths(0, "So many tokens at the beginning are the same in all sessions.", least=0, study=True)
+    think_time: Any = _lengths("0", "Seconds between a reply and the session's next request.", metavar="S|DIST", study=True)
+    shared_prefix: int = _lengths(0, "Tokens at the start of the prompt that all sessions share.", least=0, study=True)

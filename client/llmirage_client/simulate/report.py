@@ -28,7 +28,7 @@ def cluster_blocks(simulation: Simulation) -> list[Block]:
         return []
     blocks: list[Block] = ["", bold("Cluster, means over time"), _instances(series)]
     if series.instances > _INSTANCES_SHOWN:
-        blocks.append(f"... and {series.instances - _INSTANCES_SHOWN} instances more")
+        blocks.append(f"... and {series.instances - _INSTANCES_SHOWN} more instances")
     if series.changes:
         blocks += ["", _comings(series)]
     if series.step_shares:
@@ -36,7 +36,9 @@ def cluster_blocks(simulation: Simulation) -> list[Block]:
         blocks += ["", f"Time of steps: {shares}"]
     blocks.append(_bill(simulation.bill, series.changes))
     if simulation.summary["saturated"]:
-        blocks.append(warning("Saturated: the last requests waited over 5 s for their first step; the queue grows."))
+        blocks.append(
+            warning("Saturated: the last requests waited more than 5 s for their first step, and the queue grows.")
+        )
     return blocks
 
 
@@ -92,11 +94,11 @@ def _instances(series: ClusterSeries) -> Block:
 def _comings(series: ClusterSeries) -> str:
     """When how many instances accepted requests."""
     ready = series.ready()
-    steps = [f"{ready[0]:.0f} at first"]
+    steps = [f"{ready[0]:.0f} at the start"]
     moves = np.flatnonzero(np.diff(ready))
     steps += [f"{ready[at + 1]:.0f} from {series.time_s[at + 1]:.0f} s" for at in moves[:_MOVES_SHOWN]]
-    more = f" and {moves.size - _MOVES_SHOWN} changes more" if moves.size > _MOVES_SHOWN else ""
-    return f"Instances that accept requests: {', '.join(steps)}{more}; {series.mean_ready():.2f} in the mean"
+    more = f" and {moves.size - _MOVES_SHOWN} more changes" if moves.size > _MOVES_SHOWN else ""
+    return f"Ready instances: {', '.join(steps)}{more}; mean {series.mean_ready():.2f}"
 
 
 def _mean(time_s: Floats, level: Floats) -> float:

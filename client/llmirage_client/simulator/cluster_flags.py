@@ -23,7 +23,7 @@ class ClusterFile:
     cluster_file: str | None = setting(
         None,
         "Cluster",
-        "YAML file with settings and pools, or bundled:NAME; flags win (docs/cluster-files.md).",
+        "YAML file with settings and pools, or bundled:NAME; flags override it (docs/cluster-files.md).",
         flag="cluster",
         metavar="FILE",
     )

@@ -69,7 +69,7 @@ class CapacitySearch:
             self.least = max(1, math.ceil(self._traffic.amount / self._most))
         if missed := missed_unloaded(trials.objectives, self._traffic.source.sizes, bounds):
             reasons = "; ".join(map(_at_best, missed))
-            self._give_up(f"one user alone: {reasons}", max(missed, key=lambda verdict: verdict.load))
+            self._give_up(f"unloaded: {reasons}", max(missed, key=lambda verdict: verdict.load))
 
     @property
     def _by_rate(self) -> bool:

@@ -65,7 +65,7 @@ def _max_rate(shape: InstanceShape | None, config: ClusterConfig, trials: Trials
     source = trials.traffic.source
     bounds = trials.bounds(config)
     if missed := missed_unloaded(trials.objectives, source.sizes, bounds):
-        return MaxRate(shape, config, None, None, f"one user alone misses {'; '.join(map(str, missed))} at best")
+        return MaxRate(shape, config, None, None, f"missed even when unloaded: {'; '.join(map(str, missed))}")
     lengths = source.lengths
     instances = sum(pool.instances for pool in config.all_pools)
     grid: list[float] | list[int]

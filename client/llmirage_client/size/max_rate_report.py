@@ -76,7 +76,7 @@ class MaxRateReport:
         yield f"Objectives: {question.slo}"
         yield ""
         if not carried:
-            yield bold("Nothing meets the objectives, at any load.", bad=True)
+            yield bold("No deployment meets the objectives at any load.", bad=True)
         for one, trial in carried:
             yield bold(f"{self.name(one)}: {trial.amount:,.4g} {self.unit}")
             if one.beyond is not None:
@@ -84,7 +84,7 @@ class MaxRateReport:
         if carried:
             yield ""
             yield self._table(carried)
-            yield f"per GPU: {self.unit}; USD/M: per million output tokens; used: share of the tightest objective's limit"
+            yield f"per GPU: {self.unit}; USD/M: per million output tokens; used: share of the binding objective's limit"
             yield ""
             yield from about_lines(margin for _, trial in carried for margin in margins_of(trial))
         yield from (f"{name}: {reason}" for name, reason in self.left_out())

@@ -38,7 +38,7 @@ def size_page(report: SizeReport) -> str:
     if answer is None:
         near = nearest(sizing)
         reasons = [] if near is None else [f"Nearest: {shape_name(near[0].shape)}: {near[0].reason}"]
-        banner = Banner("bad", "Nothing meets the objectives.", reasons)
+        banner = Banner("bad", "No deployment meets the objectives.", reasons)
     else:
         margins = margins_of(answer.capacity.trial)
         confidence = least_confident(margins)

@@ -1,4 +1,4 @@
-"""The cheapest deployment, for people and for programs."""
+"""The report of `llmirage size`: as text and as JSON."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class SizeReport:
         yield f"Objectives: {question.slo}"
         yield ""
         if answer is None:
-            yield bold("Nothing meets the objectives.", bad=True)
+            yield bold("No deployment meets the objectives.", bad=True)
             yield from self._why_nothing()
         else:
             yield bold(answer_line(answer))
@@ -67,7 +67,7 @@ class SizeReport:
 
     def _details(self, answer: Priced) -> Iterator[Block]:
         trial = answer.capacity.trial
-        table = plain_table("objective", "simulated", "of the limit", "error of the model", "verdict")
+        table = plain_table("objective", "simulated", "of the limit", "model error", "verdict")
         margins = margins_of(trial)
         for verdict, margin in zip(trial.verdicts, margins, strict=True):
             share = f"{verdict.load:.0%}"
@@ -76,7 +76,8 @@ class SizeReport:
         yield ""
         tightest = trial.tightest
         if tightest is not None:
-            yield f"Binding: {tightest.objective.text}, met with {max(0.0, 1 - tightest.load):.0%} of its limit to spare."
+            left = max(0.0, 1 - tightest.load)
+            yield f"Binding objective: {tightest.objective.text}, with a margin of {left:.0%} of its limit."
         yield from about_lines(margins)
         yield from notes_of(answer, self.question.traffic)
 
@@ -94,8 +95,8 @@ class SizeReport:
         near = nearest(self.sizing)
         if near is not None:
             search, verdict = near
-            missed = f": {verdict.objective.text} came to {value_text(verdict)}, {verdict.load:,.1f} times its limit"
-            yield f"The nearest was {shape_name(search.shape)}{missed if verdict.load < 1e6 else ''}."
+            missed = f": {verdict.objective.text} was {value_text(verdict)}, {verdict.load:,.1f} times its limit"
+            yield f"The closest was {shape_name(search.shape)}{missed if verdict.load < 1e6 else ''}."
         if self.sizing.left:
             yield "More GPUs than --max-gpus allows: " + "; ".join(
                 f"{shape_name(shape)} needs {least} instances or more" for shape, least in self.sizing.left
@@ -103,13 +104,13 @@ class SizeReport:
 
     def _left_out(self) -> Iterator[str]:
         given_up = [(shape_name(search.shape), search.reason) for search in self.sizing.given_up]
-        yield from _first_of(given_up, "more that no number of instances helps")
-        yield from _first_of(refused_rows(self.sizing.refused), "more that are not possible")
+        yield from _first_of(given_up, "more that meet the objectives at no number of instances")
+        yield from _first_of(refused_rows(self.sizing.refused), "more that cannot be deployed")
         if self.sizing.answer is None:
             return
         if self.sizing.left:
             names = ", ".join(f"{least} x {shape_name(shape)}" for shape, least in self.sizing.left)
-            yield f"More expensive than the answer, and not simulated further: {names} or more"
+            yield f"Not simulated, because more expensive than the answer: {names} or more"
         yield f"Prices: {self.question.price_source}"
 
 
@@ -129,24 +130,24 @@ def name_of(priced: Priced) -> str:
 
 
 def notes_of(priced: Priced, traffic: Traffic) -> Iterator[str]:
-    """What a reader should know about how the figures were found."""
+    """Notes on how the metrics were simulated."""
     capacity, trial = priced.capacity, priced.capacity.trial
     users = trial.figures["users"]
     yield (
-        f"In flight at a time: {users:,.0f} requests, {users / trial.config.instances:,.1f} per instance. "
+        f"In-flight requests: {users:,.0f}, or {users / trial.config.instances:,.1f} per instance. "
         f"Output tokens/s: {trial.figures['output_tok_per_s']:,.0f}."
     )
     if capacity.sampled:
         instances = f"{SAMPLED} of the {capacity.instances} instances"
-        yield f"Judged by simulating {instances} with {trial.traffic}, which is at least their share."
+        yield f"Based on a simulation of {instances} with {trial.traffic}, at least their share of the traffic."
     elif trial.amount != traffic.amount:
-        yield f"Judged by simulating one instance with {trial.traffic}, which is more than its share."
+        yield f"Based on a simulation of one instance with {trial.traffic}, more than its share of the traffic."
     if trial.counted < FEW_REQUESTS:
-        yield f"Only {plural(trial.counted, 'request')} counted: high percentiles of so few say little."
+        yield f"Only {plural(trial.counted, 'request')} counted: high percentiles are unreliable."
 
 
 def nearest(sizing: Sizing) -> tuple[CapacitySearch, Verdict] | None:
-    """Of the shapes that were given up the one that came closest, and its verdict."""
+    """The excluded shape that came closest to the objectives, and its verdict."""
     known = [(search, search.nearest) for search in sizing.given_up if search.nearest is not None]
     return min(known, key=lambda pair: pair[1].load, default=None)
 

@@ -17,7 +17,7 @@ from llmirage_client.size.trial import Effort, Trial
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What was asked. price_source: where prices come from. notes: what of the input is not used."""
+    """The input of a sizing. notes: which parts of the input are not used."""
 
     base: ClusterConfig
     traffic: Traffic
@@ -30,7 +30,7 @@ class Question:
         return ", ".join(objective.text for objective in self.objectives)
 
     def end_json(self, refused: Iterable[Refused], effort: Effort) -> dict[str, Any]:
-        """The keys that end both answers."""
+        """The keys that both answers end with."""
         return {
             "refused": [{**shape_json(one.shape), "reason": one.reason} for one in refused],
             "notes": list(self.notes),
@@ -56,8 +56,8 @@ def shape_json(shape: InstanceShape) -> dict[str, Any]:
 
 
 def refused_rows(refused: Iterable[Refused]) -> list[tuple[str, str]]:
-    """Name and reason of shapes that are not possible."""
-    return [(shape_name(one.shape), f"not possible: {one.reason}") for one in refused]
+    """Name and reason of shapes that cannot be deployed."""
+    return [(shape_name(one.shape), f"cannot be deployed: {one.reason}") for one in refused]
 
 
 def verdicts_json(trial: Trial) -> list[dict[str, Any]]:
@@ -68,7 +68,7 @@ def verdicts_json(trial: Trial) -> list[dict[str, Any]]:
             "limit": verdict.objective.limit,
             "unit": verdict.objective.metric.unit,
             "share_of_limit": verdict.load,
-            "proof": margin.confidence,
+            "verdict": margin.confidence,
             "error_median": margin.median,
             "error_p90": margin.p90,
             "errors_of": margin.of,
@@ -97,4 +97,4 @@ def usd(price: float | None) -> str:
 
 
 def effort_text(effort: Effort) -> str:
-    return f"{plural(effort.simulations, 'simulation')} of {effort.requests:,} requests in all, {effort.cpu_s:.1f} CPU s"
+    return f"{plural(effort.simulations, 'simulation')} of {effort.requests:,} requests in total, {effort.cpu_s:.1f} CPU s"

@@ -120,16 +120,16 @@ def blocks(sweep: Sweep, folder: Path, files: Sequence[str]) -> Iterator[Block]:
         gpus = {value(row, "gpus") for row in rows}
         most = " at most" if scaled(rows) else ""
         alike = f"{plural(int(gpus.pop()), 'GPU')}{most} in every point. " if len(rows) > 1 and len(gpus) == 1 else ""
-        ready = "ready: instances that accept requests, in the mean over time. " if most else ""
+        ready = "ready: mean number of ready instances. " if most else ""
         yield (
             f"{alike}{ready}"
-            "TTFT, TPOT and latency (means, where not said otherwise) in ms; user: output tokens/s of one user, "
-            "1/TPOT; GPU: output tokens/s of one GPU; USD/M: per million output tokens. *: no other point is better in both "
+            "TTFT, TPOT and latency (means unless stated otherwise) in ms; user: output tokens/s per user, "
+            "1/TPOT; GPU: output tokens/s per GPU; USD/M: per million output tokens. *: Pareto-optimal in "
             "user and GPU."
         )
     yield ""
     yield from _reasons(sweep)
-    reused = f", {plural(sweep.reused, 'point')} from an earlier start" if sweep.reused else ""
+    reused = f", {plural(sweep.reused, 'point')} from earlier results" if sweep.reused else ""
     yield f"{duration(sweep.wall_s)}, {sweep.cpu_s:.1f} CPU s{reused}. Written to {folder}: {', '.join(files)}"
 
 

@@ -1,4 +1,4 @@
-"""What a person sees when the server starts and when it ends."""
+"""The text that `llmirage serve` prints when it starts and when it ends."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def _pool_rows(pool: ServedPool) -> list[tuple[str, str]]:
     each = "on each instance" if ranks == 1 else f"on each of {ranks} ranks of an instance"
     rows = [
         ("cluster", f"{replicas} of {deployment.describe()}"),
-        ("GPUs", f"{instances * deployment.gpus} x {deployment.gpu.name}, none of them real"),
+        ("GPUs", f"{instances * deployment.gpus} x {deployment.gpu.name} (simulated)"),
         (
             "KV cache",
-            f"{pool.limits.kv_capacity_tokens:,} tokens {each}; a request may have {pool.max_model_len:,} tokens",
+            f"{pool.limits.kv_capacity_tokens:,} tokens {each}; at most {pool.max_model_len:,} tokens per request",
         ),
-        ("one user", _one_user(pool)),
+        ("unloaded", _unloaded(pool)),
     ]
     if pool.config.scales:
         rows.append(("scaling", _scaling(pool)))
@@ -57,14 +57,14 @@ def _pool_rows(pool: ServedPool) -> list[tuple[str, str]]:
         rate = saturation_requests_per_s(pool)
         rows += [
             (
-                "full at",
+                "capacity",
                 f"about {rate:.{1 if rate < 10 else 0}f} requests/s of {EXAMPLE_PROMPT_TOKENS:,} tokens in, "
-                f"{EXAMPLE_REPLY_TOKENS} out, nothing cached",
+                f"{EXAMPLE_REPLY_TOKENS} out, without cache hits",
             ),
             ("engine", _engine(pool)),
         ]
         if deployment.speculative is not None:
-            rows.append(("drafts", _drafts(deployment.speculative)))
+            rows.append(("drafting", _drafts(deployment.speculative)))
         if pool.tiers:
             tiers = [f"{t.capacity_bytes / GIB:g} GiB of {t.name} at {t.read_bytes_per_s / 1e9:g} GB/s" for t in pool.tiers]
             rows.append(("offload", f"{', '.join(tiers)}, for each instance"))
@@ -75,15 +75,15 @@ def _scaling(pool: ServedPool) -> str:
     config = pool.config
     targets = (
         (config.scale_on_queue, "{:g} waiting"),
-        (config.scale_on_concurrency, "{:g} under way"),
-        (config.scale_on_kv, "{:.0%} of the KV memory in use"),
+        (config.scale_on_concurrency, "{:g} in progress"),
+        (config.scale_on_kv, "{:.0%} KV cache usage"),
         (config.scale_on_rate, "{:g} requests/s"),
     )
     wanted = " or ".join(words.format(target) for target, words in targets if target is not None)
     first = config.min_instances if config.initial_instances is None else config.initial_instances
     return (
-        f"{config.min_instances} to {config.instances} instances for {wanted} on each, {first} at first; "
-        f"a new one takes requests after {config.start_up_s:g} s"
+        f"{config.min_instances} to {config.instances} instances, scaled to {wanted} per instance, {first} at the start; "
+        f"a new instance takes requests after {config.start_up_s:g} s"
     )
 
 
@@ -97,17 +97,17 @@ def _engine(pool: ServedPool) -> str:
 
 
 def _drafts(speculative: Speculative) -> str:
-    who = speculative.draft_model if speculative.method == "draft_model" else "the model's own layer"
+    who = speculative.draft_model if speculative.method == "draft_model" else "the model's own prediction layer"
     return (
-        f"{speculative.num_speculative_tokens} a step by {who}, accepted with {speculative.acceptance_rate:g}: "
-        f"{speculative.tokens_per_step:.2f} tokens a step"
+        f"{speculative.num_speculative_tokens} tokens per step by {who}, acceptance rate {speculative.acceptance_rate:g}: "
+        f"{speculative.tokens_per_step:.2f} tokens per step"
     )
 
 
 def _cluster_rows(app: LlmirageApp, url: str) -> list[tuple[str, str]]:
     config = app.config
     choice = any(pool.config.instances > 1 for pool in app.pools) or len(app.pools) > len(app.model_names)
-    rows = [("router", config.router if choice else f"{config.router} (with one instance there is no choice)")]
+    rows = [("router", config.router if choice else f"{config.router} (without effect: there is one instance)")]
     if any(pool.config.role == "prefill" for pool in app.pools):
         rows.append(("transfer", _transfer(app)))
     if config.events:
@@ -115,10 +115,10 @@ def _cluster_rows(app: LlmirageApp, url: str) -> list[tuple[str, str]]:
     return [*rows, ("speed", _speed(config.speed)), ("API", f"{url}/v1")]
 
 
-def _one_user(pool: ServedPool) -> str:
+def _unloaded(pool: ServedPool) -> str:
     config, deployment = pool.config, pool.deployment
     if config.fixed_times:
-        return f"TTFT {config.ttft_ms or 0:g} ms, ITL {config.itl_ms or 0:g} ms, whatever the load (fixed times, no physics)"
+        return f"TTFT {config.ttft_ms or 0:g} ms, ITL {config.itl_ms or 0:g} ms, at any load (fixed times)"
     ttft_ms = (deployment.engine.front_end_ttft_s + deployment.ttft_s(EXAMPLE_PROMPT_TOKENS)) * 1000
     tpot_ms = deployment.tpot_s(EXAMPLE_PROMPT_TOKENS) * 1000
     ttft = f"TTFT {ttft_ms:.1f} ms for {EXAMPLE_PROMPT_TOKENS:,} prompt tokens"
@@ -131,24 +131,27 @@ def _transfer(app: LlmirageApp) -> str:
     assert link is not None
     kv = next(pool.deployment.kv_bytes_per_token for pool in app.pools if pool.config.role == "prefill")
     ms = (EXAMPLE_PROMPT_TOKENS * kv / link.bytes_per_s + link.latency_s) * 1000
-    overlap = ", most of it while the prefill still computes" if link.layers > 1 else ""
+    overlap = ", mostly during the prefill" if link.layers > 1 else ""
     return f"{link.bytes_per_s / 1e9:g} GB/s between instances: {ms:.1f} ms for {EXAMPLE_PROMPT_TOKENS:,} tokens{overlap}"
 
 
 def _events(config: ClusterConfig) -> str:
-    told = [f"{event.action} at {event.at_s:g} s" for event in sorted(config.events, key=lambda event: event.at_s)]
-    lost = {"reroute": "lost requests start again elsewhere", "fail": "lost requests fail"}[config.on_crash]
+    events = [f"{event.action} at {event.at_s:g} s" for event in sorted(config.events, key=lambda event: event.at_s)]
+    lost = {
+        "reroute": "requests of a crashed instance restart on another one",
+        "fail": "requests of a crashed instance fail",
+    }[config.on_crash]
     crashes = any(event.action == "crash" for event in config.events)
-    return ", ".join(told) + f" of cluster time{'; ' + lost if crashes else ''}"
+    return ", ".join(events) + f" of cluster time{'; ' + lost if crashes else ''}"
 
 
 def _speed(speed: float) -> str:
     if speed == math.inf:
-        return "max: the cluster never waits"
+        return "max: without waiting"
     if speed == 1:
-        return "1: as in life"
+        return "1: real time"
     how = f"{speed:g} times faster" if speed > 1 else f"{1 / speed:g} times slower"
-    return f"{speed:g}: {how} than life (`llmirage run --speed {speed:g}` reports in the cluster's time)"
+    return f"{speed:g}: {how} than real time; use `llmirage run --speed {speed:g}`"
 
 
 def farewell(pacing: PacingSummary) -> str:

@@ -16,12 +16,12 @@ class ServeSettings:
     cluster_file: str | None = setting(
         None,
         _SERVER,
-        "YAML file with settings (max_num_seqs: 64) and pools, or bundled:NAME; flags win (docs/cluster-files.md).",
+        "YAML file with settings and pools, or bundled:NAME; flags override it (docs/cluster-files.md).",
         flag="cluster",
         metavar="FILE",
     )
     host: str = setting("127.0.0.1", _SERVER, "Address to listen on.")
-    port: int = setting(8000, _SERVER, "Port to listen on; 0 takes any free one.", short="p", least=0, most=65535)
+    port: int = setting(8000, _SERVER, "Port to listen on; 0: any free port.", short="p", least=0, most=65535)
     access_log: bool = switch(_SERVER, "Log each request.")
 
 
@@ -29,9 +29,9 @@ serve = command(
     "serve",
     "llmirage_server.commands.serving:serve",
     [*options(ServeSettings), *options(ClusterConfig, checked=False, order=GROUPS)],
-    """Start the fake cluster behind an OpenAI-compatible API.
+    """Start a simulated cluster behind an OpenAI-compatible API.
 
-    Without arguments: Qwen3-30B-A3B on two instances of one H100 each, at the speed those would have.
+    Without arguments it serves Qwen3-30B-A3B on two instances of one H100 each, at the speed of that hardware.
     """,
     rest=_SERVER,
 )

@@ -33,49 +33,73 @@ def _pairs(form: str, least: tuple[int, int]) -> Callable[[Iterable[str]], Pairs
 class StepSettings:
     """A deployment, and the batch of one forward pass of it."""
 
-    model: str = setting(MISSING, OPTIONS, "A name of `llmirage catalog models`, or a config.json or YAML file.")
-    gpu: str = setting(MISSING, OPTIONS, "A name of `llmirage catalog gpus`, or a YAML file.")
-    engine: str = setting("vllm", OPTIONS, "vllm, sglang, trtllm, or a YAML file.")
-    tp: int = setting(1, OPTIONS, "GPUs that share each layer.", aliases=("tensor_parallel_size",), least=1)
-    pp: int = setting(1, OPTIONS, "Pipeline stages.", aliases=("pipeline_parallel_size",), least=1)
-    dp: int = setting(1, OPTIONS, "Attention data-parallel ranks.", aliases=("data_parallel_size",), least=1)
-    ep: int = setting(1, OPTIONS, "Ranks of whole experts.", aliases=("expert_parallel_size",), least=1)
+    model: str = setting(
+        MISSING, OPTIONS, "Model: a name from `llmirage catalog models`, a YAML file, or a Hugging Face config.json."
+    )
+    gpu: str = setting(MISSING, OPTIONS, "GPU: a name from `llmirage catalog gpus`, or a YAML file.")
+    engine: str = setting("vllm", OPTIONS, "Serving engine: vllm, sglang, trtllm, or a YAML file.")
+    tp: int = setting(
+        1, OPTIONS, "Tensor parallelism: GPUs that share each layer.", aliases=("tensor_parallel_size",), least=1
+    )
+    pp: int = setting(
+        1,
+        OPTIONS,
+        "Pipeline parallelism: stages that the layers are split into.",
+        aliases=("pipeline_parallel_size",),
+        least=1,
+    )
+    dp: int = setting(
+        1, OPTIONS, "Attention data parallelism: ranks, each with the given batch.", aliases=("data_parallel_size",), least=1
+    )
+    ep: int = setting(
+        1,
+        OPTIONS,
+        "Expert parallelism: ranks over which whole experts are distributed.",
+        aliases=("expert_parallel_size",),
+        least=1,
+    )
     weights: str = setting(
         "auto",
         OPTIONS,
-        "auto (as the model is published), bf16, fp8, fp8_block, int8, int4 (awq, gptq), mxfp4 or nvfp4.",
+        "Weight format: auto (as the model is published), bf16, fp8, fp8_block, int8, int4 (awq, gptq), mxfp4 or nvfp4.",
         metavar="FORMAT",
     )
-    kv_cache_dtype: str = setting("auto", OPTIONS, "auto, bf16 or fp8.", short="kv", metavar="FORMAT")
+    kv_cache_dtype: str = setting(
+        "auto", OPTIONS, "KV cache format: auto (bf16), bf16 or fp8.", short="kv", metavar="FORMAT"
+    )
     decode: Pairs = setting(
         (),
         OPTIONS,
-        "N sequences that decode, each with so many tokens of context; may be repeated.",
+        "N decoding sequences, each with CONTEXT tokens of context; may be repeated.",
         metavar="N@CONTEXT",
         read=_pairs("N@CONTEXT", (1, 1)),
     )
     prefill: Pairs = setting(
         (),
         OPTIONS,
-        "A prompt chunk of new tokens after so many computed ones; may be repeated.",
+        "A prompt chunk of TOKENS new tokens after CONTEXT computed ones; may be repeated.",
         metavar="TOKENS@CONTEXT",
         read=_pairs("TOKENS@CONTEXT", (1, 0)),
     )
-    speculate: int | None = setting(None, OPTIONS, "Tokens drafted for each decoding sequence.", metavar="K", least=1)
+    speculate: int | None = setting(None, OPTIONS, "Draft tokens per decoding sequence.", metavar="K", least=1)
     draft_model: str | None = setting(
-        None, OPTIONS, "The model that drafts.", unset="the model's own multi-token prediction layer"
+        None, OPTIONS, "The draft model.", unset="the model's own multi-token prediction layer"
     )
     max_num_seqs: int | None = setting(
-        None, OPTIONS, "Most sequences at once, for the memory budget.", unset="the engine's", least=1
+        None, OPTIONS, "Most sequences running at once; sizes the memory budget.", unset="the engine's", least=1
     )
     max_num_batched_tokens: int | None = setting(
-        None, OPTIONS, "Most tokens of a step, for the memory budget.", unset="the engine's", least=1
+        None, OPTIONS, "Most tokens of a step; sizes the memory budget.", unset="the engine's", least=1
     )
     gpu_memory_utilization: float | None = setting(
-        None, OPTIONS, "Share of the GPU's memory, as the engine counts it.", metavar="SHARE", unset="the engine's"
+        None,
+        OPTIONS,
+        "Share of GPU memory that may be used, by the engine's own definition.",
+        metavar="SHARE",
+        unset="the engine's",
     )
     perf_model: Literal["roofline", "silicon"] = setting(
-        "roofline", OPTIONS, "The built-in roofline, or the measured tables of the extra `silicon`."
+        "roofline", OPTIONS, "Source of step times: the built-in roofline model, or measured tables (extra `silicon`)."
     )
     json: bool = switch(OPTIONS, "Print JSON.")
 
@@ -84,11 +108,11 @@ step = command(
     "step",
     "llmirage_server.commands.step_report:step",
     options(StepSettings),
-    """Explain one forward pass: the time of every operation, what bounds it, and the speed of light beside it.
+    """Show the time of every operation of one forward pass, what bounds it, and the roofline limit.
 
     \b
     llmirage step --model Qwen/Qwen3-32B --gpu h100_sxm --tp 2 --weights fp8 --kv fp8 --decode 64@4096 --prefill 2048@0
 
-    With --dp every attention rank gets this batch. Times and amounts are those of one GPU.
+    Times and amounts are those of one GPU. With --dp every attention rank has this batch.
     """,
 )

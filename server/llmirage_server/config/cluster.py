@@ -75,18 +75,20 @@ class PoolConfig(InstanceSettings):
         if self.role not in (roles := get_args(Role)):
             yield f"role must be one of {', '.join(roles)}; not {self.role!r}{did_you_mean(self.role, roles)}"
         if self.fixed_times and self.role != "both":
-            yield f"fixed times (ttft_ms, itl_ms) and role {self.role} exclude each other: use role both, or the physics"
+            yield f"fixed times (ttft_ms, itl_ms) and role {self.role} exclude each other: use role both, or no fixed times"
 
 
 @dataclass(frozen=True, kw_only=True)
 class KvTransferConfig:
     """How KV travels from a prefill instance to a decode instance."""
 
-    link: Literal["gpu_link", "network"] = _transfer("network", "NVLink and its like, or the network.", read=_link)
-    bandwidth_gb_per_s: float | None = _transfer(
-        None, "Between two instances, in one direction.", unset="that of the link of an instance's GPUs", above=0
+    link: Literal["gpu_link", "network"] = _transfer(
+        "network", "The link between the GPUs of a node, or the network.", read=_link
     )
-    latency_us: float | None = _transfer(None, "Until the first byte.", unset="the link's", least=0)
+    bandwidth_gb_per_s: float | None = _transfer(
+        None, "Bandwidth between two instances, one direction.", unset="that of the link", above=0
+    )
+    latency_us: float | None = _transfer(None, "Latency of a transfer.", unset="that of the link", least=0)
     overlap: bool = _transfer(True, "Send a layer's KV while later layers are computed.")
 
     def __post_init__(self) -> None:
@@ -104,7 +106,9 @@ class EventConfig:
     action: Action = _events(MISSING, "What happens.")
     pool: str | None = _events(None, "The pool it happens to.")
     instance: int | None = _events(None, "The instance it happens to.")
-    restart_after_s: float | None = _events(None, "How long a crashed instance is away.", unset="for good", least=0)
+    restart_after_s: float | None = _events(
+        None, "Time until a crashed instance restarts.", unset="it does not restart", least=0
+    )
 
     def __post_init__(self) -> None:
         make_plain(self)
@@ -116,48 +120,48 @@ class ClusterConfig(InstanceSettings):
 
     router: str = _cluster(
         "prefix",
-        f"Which instance a request goes to: {', '.join(ROUTERS)}, or module:function of your own.",
+        f"Routing policy: {', '.join(ROUTERS)}, or your own module:function.",
         check=_router_problem,
     )
     on_crash: OnCrash = _cluster(
-        "reroute", "What becomes of a lost instance's requests (a cluster file's `events` lose them)."
+        "reroute", "What happens to the requests of an instance that crashes (`events` in a cluster file)."
     )
     speed: float = _time(  # cluster seconds in a second; inf never waits
         1.0,
-        "Run the cluster N times faster than life; max never waits.",
+        "Run the cluster N times faster than real time; max: without waiting.",
         metavar="N|max",
         read=read_speed,
         check=_speed_problem,
     )
     accept_models: AcceptModels = _replies(
-        "catalogue", "Names that requests may use: those served, all of the catalogue, or any."
+        "catalogue", "Model names that requests may use: the served ones, all in the catalogue, or any."
     )
-    tokenizer: str | None = _replies(None, "Folder or hub name of a Hugging Face tokenizer.", unset="the one in the package")
+    tokenizer: str | None = _replies(None, "Folder or Hugging Face name of a tokenizer.", unset="the built-in one")
     replies: ReplyKind = _replies("prose", "What is said: prose, or the user's own words.")
-    natural_stop: bool = _replies(False, "Let replies end before max_tokens, as models do; off: exactly max_tokens.")
-    reply_tokens: int = _replies(156, "Median length of a reply that ends by itself, in tokens.", least=1)
-    unknown_fields: UnknownFields = _replies("refuse", "Fields of requests that neither the API nor any engine documents.")
+    natural_stop: bool = _replies(
+        False, "Treat max_tokens as an upper limit, as models do; off: replies have exactly max_tokens."
+    )
+    reply_tokens: int = _replies(156, "Median length of a reply without max_tokens, in tokens.", least=1)
+    unknown_fields: UnknownFields = _replies("refuse", "Request fields that neither the OpenAI API nor an engine documents.")
     state: str | None = _replies(
         None,
-        "SQLite file that keeps responses, conversations and stored completions over a restart.",
+        "SQLite file in which responses, conversations and stored completions survive a restart.",
         metavar="FILE",
-        unset="in memory",
+        unset="kept in memory",
     )
-    seed: int = _replies(0, "The same seed gives the same replies and the same routing.")
+    seed: int = _replies(0, "Seed of replies and routing.")
     api_key: tuple[str, ...] = _access(
         (),
-        "Refuse requests without this key (401); may be given several times.",
+        "Refuse requests without this key (401); may be repeated.",
         metavar="KEY",
         hidden=("api_keys",),
-        unset="all requests are served",
+        unset="no key is needed",
         check=_key_problem,
     )
-    rate_limit: int | None = _access(
-        None, "Requests a minute, of each key; more are refused (429).", least=1, unset="no limit"
-    )
+    rate_limit: int | None = _access(None, "Requests per minute and key; more are refused (429).", least=1, unset="no limit")
     token_limit: int | None = _access(
         None,
-        "Tokens a minute, of each key: prompts and what they ask for; more are refused (429).",
+        "Tokens per minute and key, prompt tokens plus max_tokens; more are refused (429).",
         least=1,
         unset="no limit",
     )

@@ -29,164 +29,178 @@ class InstanceSettings:
     """One model on one kind of GPU under one engine. Names are vLLM's where the meaning is the same. Raises ConfigError."""
 
     model: str = _model(
-        "Qwen/Qwen3-30B-A3B", "Model to imitate: a name of `llmirage catalog models`, a YAML file, or a config.json."
+        "Qwen/Qwen3-30B-A3B",
+        "Model to simulate: a name from `llmirage catalog models`, a YAML file, or a Hugging Face config.json.",
     )
-    gpu: str = _model("h100_sxm", "GPU to imitate: a name of `llmirage catalog gpus`, or a YAML file.")
+    gpu: str = _model("h100_sxm", "GPU to simulate: a name from `llmirage catalog gpus`, or a YAML file.")
     instances: int = _model(
-        2, "Replicas of the model, each on its own GPUs.", hidden=("num_instances",), least=1, most=MOST_INSTANCES
+        2, "Number of replicas, each on its own GPUs.", hidden=("num_instances",), least=1, most=MOST_INSTANCES
     )
     weights: str = _model(
         "fp8",
-        "Format of the weights: auto (as the model is published), bf16, fp8, fp8_block, int8, int4, mxfp4 or nvfp4.",
+        "Weight format: auto (as the model is published), bf16, fp8, fp8_block, int8, int4, mxfp4 or nvfp4.",
         metavar="FORMAT",
     )
     perf_model: PerfModel = _model(
-        "roofline", "What gives step times: the built-in roofline, or the measured tables of the extra `silicon`."
+        "roofline", "Source of step times: the built-in roofline model, or measured tables (extra `silicon`)."
     )
 
-    tensor_parallel_size: int = _parallel(1, "GPUs that share each layer.", short="tp", hidden=("tp_size",), least=1)
+    tensor_parallel_size: int = _parallel(
+        1, "Tensor parallelism: GPUs that share each layer.", short="tp", hidden=("tp_size",), least=1
+    )
     pipeline_parallel_size: int = _parallel(
-        1, "Stages that the layers are split into.", short="pp", hidden=("pp_size",), least=1
+        1, "Pipeline parallelism: stages that the layers are split into.", short="pp", hidden=("pp_size",), least=1
     )
     data_parallel_size: int = _parallel(
         1,
-        "Attention ranks of one instance, with a KV cache and a batch each; experts are shared.",
+        "Attention data parallelism: ranks of one instance, each with its own KV cache and batch; they share the experts.",
         short="dp",
         hidden=("dp_size",),
         least=1,
     )
     expert_parallel_size: int = _parallel(
-        1, "Ranks that whole experts are spread over.", short="ep", hidden=("ep_size",), least=1
+        1, "Expert parallelism: ranks over which whole experts are distributed.", short="ep", hidden=("ep_size",), least=1
     )
     data_parallel_balance: str | None = _parallel(
         None,
-        "Which attention rank gets a request: the least load, in turn, or the longest cached prefix.",
+        "How requests are assigned to attention ranks: least loaded, in turn, or longest cached prefix.",
         choices=("load", "round_robin", "prefix"),
         unset="the engine's",
     )
 
     engine: str | None = _engine(
         None,
-        "Serving engine whose scheduler, defaults and measured constants count: vllm, sglang, trtllm, or a YAML file.",
+        "Serving engine: its scheduler, defaults and measured constants. vllm, sglang, trtllm, or a YAML file.",
         unset="vllm, but with KV blocks of 1 token",
     )
     max_num_seqs: int | None = _engine(
         None,
-        "Sequences that an instance runs at once.",
+        "Most sequences running at once on an instance.",
         hidden=("max_running_requests", "max_batch_size"),
         unset="the engine's",
         least=1,
     )
     max_num_batched_tokens: int | None = _engine(
-        None, "Tokens of one engine step.", hidden=("chunked_prefill_size", "max_num_tokens"), unset="the engine's", least=1
+        None,
+        "Most tokens of one engine step.",
+        hidden=("chunked_prefill_size", "max_num_tokens"),
+        unset="the engine's",
+        least=1,
     )
     max_model_len: int | None = _engine(
         None,
-        "Longest request in tokens.",
+        "Longest request: prompt and reply, in tokens.",
         hidden=("context_length", "max_seq_len"),
-        unset="what architecture and memory allow",
+        unset="the model's limit, or what memory allows",
         least=1,
     )
-    enable_chunked_prefill: bool = _engine(True, "Split long prompts over several steps.")
-    long_prefill_token_threshold: int = _engine(
-        0, "Most tokens of one prompt in one step; 0: no such limit (vllm).", least=0
-    )
+    enable_chunked_prefill: bool = _engine(True, "Compute long prompts in chunks over several steps.")
+    long_prefill_token_threshold: int = _engine(0, "Most tokens of one prompt in one step; 0: no limit (vllm).", least=0)
     schedule_policy: str | None = _engine(
         None,
-        "Order of waiting requests: fcfs everywhere, priority (vllm), lpm (sglang: longest cached prefix first).",
+        "Order of waiting requests: fcfs (all engines), priority (vllm), or lpm (sglang: longest cached prefix first).",
         choices=("fcfs", "priority", "lpm"),
         hidden=("scheduling_policy",),
         unset="the engine's",
     )
     schedule_conservativeness: float | None = _engine(
         None,
-        "How much room a new request must find for its reply; higher retracts less (sglang).",
+        "Scales the memory that running requests reserve for their output; higher values admit fewer requests (sglang).",
         metavar="FACTOR",
         unset="1",
         above=0,
     )
     max_prefill_tokens: int | None = _engine(
-        None, "Prompt tokens of one step beyond which no further prompt joins (sglang).", unset="16384", least=1
+        None, "No further prompt is added to a step once it has this many prompt tokens (sglang).", unset="16384", least=1
     )
-    enable_mixed_chunk: bool = _engine(False, "Let prompt chunks share a step with decoding (sglang).")
+    enable_mixed_chunk: bool = _engine(False, "Run prompt chunks and decodes in the same step (sglang).")
     capacity_scheduler_policy: str | None = _engine(
         None,
-        "Admit what can surely finish, or as much as fits now (trtllm).",
+        "Admit only requests that are guaranteed to finish, or as many as fit now (trtllm).",
         choices=("guaranteed_no_evict", "max_utilization"),
         unset="guaranteed_no_evict",
     )
 
-    kv_cache_dtype: str = _kv("auto", "Format of the KV cache: auto, bf16 or fp8.", metavar="FORMAT")
+    kv_cache_dtype: str = _kv("auto", "KV cache format: auto (bf16), bf16 or fp8.", metavar="FORMAT")
     gpu_memory_utilization: float | None = _kv(
         None,
-        "Share of a GPU's memory that may be used, as the engine counts it.",
+        "Share of GPU memory that may be used, by the engine's own definition.",
         hidden=("mem_fraction_static", "free_gpu_memory_fraction"),
         unset="the engine's",
         above=0,
         most=1,
     )
-    num_gpu_blocks_override: int | None = _kv(None, "KV blocks of an instance.", unset="what memory holds", least=1)
+    num_gpu_blocks_override: int | None = _kv(
+        None, "Number of KV blocks of an instance.", unset="as many as fit in memory", least=1
+    )
     block_size: int | None = _kv(
         None,
-        "Tokens of a KV block: the unit in which prefixes are found and memory is taken.",
+        "Tokens per KV block, the unit of prefix matching and of memory allocation.",
         hidden=("page_size", "tokens_per_block"),
         unset="the engine's; 1 when no engine is named, so that cached_tokens is exact",
         least=1,
     )
     enable_prefix_caching: bool = _kv(
-        True, "Keep the KV of finished prefixes for requests that share them.", hidden=("enable_block_reuse",)
+        True, "Keep the KV of finished requests, for later requests with the same prefix.", hidden=("enable_block_reuse",)
     )
     host_kv_gib: float = _kv(
-        0.0, "Host memory of an instance that takes KV evicted from the GPUs.", hidden=("kv_offloading_size",), least=0
+        0.0, "Host memory of an instance for KV evicted from its GPUs.", hidden=("kv_offloading_size",), least=0
     )
     host_kv_gb_per_s: float | None = _kv(
-        None, "How fast KV comes back from host memory, GB/s.", unset="PCIe of the GPUs", above=0
+        None, "Bandwidth of loading KV from host memory.", unset="the GPUs' PCIe bandwidth", above=0
     )
-    disk_kv_gib: float = _kv(0.0, "Disk of an instance that takes KV evicted from host memory.", least=0)
-    disk_kv_gb_per_s: float | None = _kv(None, "How fast KV comes back from disk, GB/s.", unset="5, one NVMe drive", above=0)
+    disk_kv_gib: float = _kv(0.0, "Disk space of an instance for KV evicted from host memory.", least=0)
+    disk_kv_gb_per_s: float | None = _kv(None, "Bandwidth of loading KV from disk.", unset="5, one NVMe drive", above=0)
 
     num_speculative_tokens: int = _speculation(
         0,
-        "Tokens drafted for each step and sequence.",
+        "Draft tokens per step and sequence.",
         hidden=("speculative_num_draft_tokens", "max_draft_len"),
         least=0,
         most=64,
     )
     acceptance_rate: float | None = _speculation(
-        None, "Chance that a drafted token is accepted, given that those before it were.", unset="0.7", least=0, most=1
+        None, "Probability that a draft token is accepted, given that those before it were.", unset="0.7", least=0, most=1
     )
     speculative_method: SpeculativeMethod | None = _speculation(
         None,
-        "Who drafts: the model's own multi-token layers, or a small model.",
+        "Source of draft tokens: the model's own multi-token prediction layers, or a draft model.",
         unset="draft_model if one is named, else mtp",
     )
     draft_model: str | None = _speculation(
-        None, "The small model.", hidden=("speculative_model", "speculative_draft_model_path"), unset="none"
+        None,
+        "The draft model, with the same kinds of names as --model.",
+        hidden=("speculative_model", "speculative_draft_model_path"),
+        unset="none",
     )
 
-    ttft_ms: float | None = _time(None, "Fixed time to the first token.", short="ttft", unset="the physics", least=0)
-    itl_ms: float | None = _time(None, "Fixed time between tokens.", short="itl", unset="the physics", least=0)
+    ttft_ms: float | None = _time(
+        None, "Fixed time to first token, instead of the performance model.", short="ttft", unset="computed", least=0
+    )
+    itl_ms: float | None = _time(
+        None, "Fixed time between tokens, instead of the performance model.", short="itl", unset="computed", least=0
+    )
 
     scale_on_queue: float | None = _scaling(
-        None, "Start and stop instances so that each has N requests waiting.", unset="not", above=0
+        None, "Scale the number of instances to N waiting requests per instance.", unset="off", above=0
     )
     scale_on_concurrency: float | None = _scaling(
-        None, "So that each has N requests, waiting or running.", unset="not", above=0
+        None, "Scale to N requests per instance, waiting or running.", unset="off", above=0
     )
-    scale_on_kv: float | None = _scaling(
-        None, "So that this share of each one's KV memory is in use.", unset="not", above=0, most=1
+    scale_on_kv: float | None = _scaling(None, "Scale to this KV cache usage.", unset="off", above=0, most=1)
+    scale_on_rate: float | None = _scaling(None, "Scale to N requests per second per instance.", unset="off", above=0)
+    min_instances: int = _scaling(1, "Fewest instances under autoscaling; --instances is the most.", least=0)
+    initial_instances: int | None = _scaling(None, "Instances at the start.", unset="--min-instances", least=0)
+    start_up_s: float = _scaling(
+        60.0, "Time from starting an instance until it takes requests.", hidden=("startup_s",), least=0
     )
-    scale_on_rate: float | None = _scaling(None, "So that each gets N requests a second.", unset="not", above=0)
-    min_instances: int = _scaling(1, "The fewest instances that autoscaling leaves; the most are --instances.", least=0)
-    initial_instances: int | None = _scaling(None, "Instances at the beginning.", unset="min_instances", least=0)
-    start_up_s: float = _scaling(60.0, "Until a new instance takes requests.", hidden=("startup_s",), least=0)
-    scale_interval_s: float = _scaling(15.0, "Between two looks at the load.", above=0)
-    scale_up_after_s: float = _scaling(0.0, "Start instances when they were wanted for so long.", least=0)
-    scale_down_after_s: float = _scaling(300.0, "Stop instances when none was wanted more for so long.", least=0)
+    scale_interval_s: float = _scaling(15.0, "Time between scaling decisions.", above=0)
+    scale_up_after_s: float = _scaling(0.0, "Start instances only after they were needed for S seconds.", least=0)
+    scale_down_after_s: float = _scaling(300.0, "Stop instances only after they were not needed for S seconds.", least=0)
 
     served_model_name: tuple[str, ...] = _replies(
         (),
-        "Name shown to clients; may be repeated.",
+        "Model name in the API; may be repeated.",
         hidden=("served_model_names",),
         unset="the model's",
         check=lambda names: None if all(names) else "must not be empty",
@@ -246,7 +260,7 @@ class InstanceSettings:
         elif self.initial_instances is not None and not self.min_instances <= self.initial_instances <= self.instances:
             yield f"initial_instances must be from {self.min_instances} to {self.instances}, not {self.initial_instances}"
         if self.scale_on_kv is not None and self.fixed_times:
-            yield "fixed times (ttft_ms, itl_ms) have no KV memory: scale_on_kv needs the physics"
+            yield "fixed times (ttft_ms, itl_ms) have no KV memory: remove them or scale_on_kv"
 
 
 DEFAULT_ENGINE = "vllm"

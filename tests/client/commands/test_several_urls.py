@@ -226,7 +226,7 @@ def test_urls_may_be_repeated_or_have_commas() -> None:
     on_server = ("--endpoint-type", "responses", "--context-mode", "server_state", "--url", "a,b")
     assert endpoint_of(settings(*on_server)).url_strategy == "sticky"
     [problem] = contradictions(settings(*on_server, "--url-strategy", "round_robin"))
-    assert problem == "--context-mode server_state needs --url-strategy sticky: one server keeps the history"
+    assert problem == "--context-mode server_state needs --url-strategy sticky: the history is on one server"
 
 
 def test_the_key_goes_into_the_header_of_its_api(raw_server: Callable[..., Any]) -> None:

@@ -32,7 +32,7 @@ def test_the_answer_for_people_and_for_programs_is_the_same(tmp_path: Path) -> N
     assert first in page.read_text()
     for objective in answer["objectives"]:
         assert objective["value"] < objective["limit"]
-        assert objective["proof"] in ("safe", "marginal", "not proven")
+        assert objective["verdict"] in ("safe", "marginal", "not proven")
 
 
 def test_prices_of_ones_own_decide(tmp_path: Path) -> None:
@@ -68,8 +68,8 @@ def test_what_a_cluster_carries() -> None:
 def test_nothing_meets_what_nothing_can() -> None:
     outcome = size(*LOAD, "--slo", "ttft_p99<1ms", "--gpus", "h100_sxm", "--request-rate", "5")
     assert outcome.exit_code == 1
-    assert "Nothing meets the objectives." in outcome.stdout
-    assert "The nearest was h100_sxm TP8 bf16: ttft_p99<1ms came to " in " ".join(outcome.stdout.split())
+    assert "No deployment meets the objectives." in outcome.stdout
+    assert "The closest was h100_sxm TP8 bf16: ttft_p99<1ms was " in " ".join(outcome.stdout.split())
 
 
 @pytest.mark.parametrize(

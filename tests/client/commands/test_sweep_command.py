@@ -192,7 +192,7 @@ def test_a_search_says_when_nothing_or_everything_meets_it(endpoint: Endpoint, w
     arguments = ("--number", 4, "--artifact-dir", tmp_path / "out", "--find-max-upper-bound", 4)
     result = invoke(workload, endpoint, "--find-max", "latency_p50<1ms", "--concurrency", 4, *arguments)
     assert result.exit_code == 1
-    assert "Nothing meets latency_p50<1ms: even concurrency 1, the lowest tried, misses it." in result.output
+    assert "No load meets latency_p50<1ms: even concurrency 1, the lowest tried, misses it." in result.output
     result = invoke(workload, endpoint, "--find-max", "error_rate<=0", *arguments)
     assert result.exit_code == 0
     assert "Everything up to the bound meets error_rate<=0: concurrency 4 does" in result.output
@@ -208,7 +208,7 @@ def test_what_was_not_measured_does_not_meet_it(endpoint: Endpoint, workload: Pa
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--concurrency", "1,2", "--request-rate", "1,2"], "one of them can be swept"),
+        (["--concurrency", "1,2", "--request-rate", "1,2"], "a sweep varies only one of them"),
         (["--concurrency", "1,2", "--number", "1,2,3"], "--concurrency has 2 numbers and --num-conversations 3"),
         (["--number", "1,2"], "only beside as many"),
         (["--concurrency", "1,,2"], "two commas"),
@@ -217,16 +217,19 @@ def test_what_was_not_measured_does_not_meet_it(endpoint: Endpoint, workload: Pa
         (["--find-max", "ttft_p9<5,nothing_p99<3"], "there is no metric 'nothing_p99'"),
         (["--find-max", "ttft_p99<5", "--concurrency", "1,2"], "chooses the loads itself"),
         (["--find-max", "ttft_p99<5", "--concurrency", "4000"], "not within its bounds"),
-        (["--find-max", "ttft_p99<5", "--fixed-schedule"], "a fixed schedule has its own pace"),
+        (["--find-max", "ttft_p99<5", "--fixed-schedule"], "a fixed schedule determines the rate"),
         (["--find-max", "ttft_p99<5", "--request-rate-series", "0:1"], "not --request-rate-series"),
-        (["--find-max", "ttft_p99<5", "--find-max-variable", "parallel", "--request-rate", "4"], "is not the load"),
+        (
+            ["--find-max", "ttft_p99<5", "--find-max-variable", "parallel", "--request-rate", "4"],
+            "parallel excludes --request-rate",
+        ),
         (["--sla-params", "[{}, {}]"], "one object of objectives"),
         (["--sla-params", "[{oops"], "not JSON"),
-        (["--user-centric-rate", "2"], "--user-centric-rate and --num-users go together"),
-        (["--request-rate", "2", "--user-centric-rate", "2", "--num-users", "2"], "each say when requests start"),
-        (["--request-rate-series", "0:1,5:2", "--request-rate", "2"], "each say when requests start"),
+        (["--user-centric-rate", "2"], "--user-centric-rate needs --num-users"),
+        (["--request-rate", "2", "--user-centric-rate", "2", "--num-users", "2"], "each determines when requests start"),
+        (["--request-rate-series", "0:1,5:2", "--request-rate", "2"], "each determines when requests start"),
         (["--request-rate-series", "5:2"], "a series begins at 0 s"),
-        (["--arrival-pattern", "constant"], "neither is given"),
+        (["--arrival-pattern", "constant"], "needs --request-rate or --request-rate-series"),
         (["--request-rate", "2", "--arrival-pattern", "poisson", "--arrival-smoothness", "2"], "shape of gamma gaps"),
         (["--concurrency-ramp-duration", "2"], "needs --concurrency"),
         (["--request-rate-ramp-duration", "2"], "needs --request-rate"),
@@ -235,10 +238,10 @@ def test_what_was_not_measured_does_not_meet_it(endpoint: Endpoint, workload: Pa
         (["--conversation-turn-delay-stddev", "2"], "needs --conversation-turn-delay-mean"),
         (["--request-cancellation-delay", "2"], "needs --request-cancellation-rate"),
         (["--request-cancellation-rate", "200"], "must be at least 0 and at most 100, not 200"),
-        (["--benchmark-grace-period", "2"], "comes after --benchmark-duration"),
-        (["--duration", "5", "--benchmark-duration", "5"], "would never come"),
+        (["--benchmark-grace-period", "2"], "needs --benchmark-duration"),
+        (["--duration", "5", "--benchmark-duration", "5"], "is never reached"),
         (["--warmup-concurrency", "5"], "there is no warm-up"),
-        (["--warmup-request-count", "5", "--warmup-grace-period", "5"], "comes after --warmup-duration"),
+        (["--warmup-request-count", "5", "--warmup-grace-period", "5"], "needs --warmup-duration"),
         (["--warmup-request-count", "5", "--warmup-request-rate-ramp-duration", "5"], "needs --warmup-request-rate"),
         (["--num-warmup-sessions", "0.5"], "a share of --num-conversations"),
         (["--num-warmup-sessions", "1.5"], "neither a whole number nor a share"),
@@ -259,11 +262,11 @@ def test_what_makes_no_sense_is_refused_in_one_message(
     [
         (["--fixed-schedule-start-offset", "9000"], "runs from 0 to 3,000 ms"),
         (["--fixed-schedule-start-offset", "20", "--fixed-schedule-end-offset", "10"], "comes before"),
-        (["--fixed-schedule-start-offset", "20", "--fixed-schedule-auto-offset"], "both say where the schedule begins"),
+        (["--fixed-schedule-start-offset", "20", "--fixed-schedule-auto-offset"], "both set the start of the schedule"),
         (["--fixed-schedule-end-offset", "1500", "--number", "3"], "has 2 conversations"),
-        (["--dataset-sampling-strategy", "shuffle"], "a fixed schedule has its own order"),
+        (["--dataset-sampling-strategy", "shuffle"], "a fixed schedule determines the order"),
         (["--fixed-schedule", "--concurrency", "1,2"], "would replay the same conversations"),
-        (["--fixed-schedule", "--request-rate", "2"], "each say when requests start"),
+        (["--fixed-schedule", "--request-rate", "2"], "each determines when requests start"),
     ],
 )
 def test_bad_schedules_are_refused(arguments: list[str], said: str, endpoint: Endpoint, tmp_path: Path) -> None:

@@ -96,15 +96,15 @@ def test_the_latencies_are_in_milliseconds() -> None:
     assert cells(text, "First token (TTFT)") == ["500.0"] * 6 + ["2"]
     assert cells(text, "Per output token (TPOT)") == ["250.0"] * 6 + ["2"]
     assert cells(text, "Between chunks (ITL)") == ["250.0"] * 6 + ["4", "gaps"]
-    assert cells(text, "Whole request") == ["1,000.0"] * 6 + ["2"]
+    assert cells(text, "Request latency") == ["1,000.0"] * 6 + ["2"]
 
 
 def test_throughput_tokens_and_the_cached_share() -> None:
     text = report(run([request(0), request(1)]))
-    assert cells(text, "Requests that succeeded") == ["1.00/s"]  # two in the two seconds from 100 to 102
-    assert cells(text, "Output tokens of one stream, mean") == ["4.00/s"]
-    assert cells(text, "Input tokens a request, counted by the server") == ["1,000"]
-    assert cells(text, "Input tokens found in the server's prefix cache") == ["25.0", "%"]
+    assert cells(text, "Successful requests") == ["1.00/s"]  # two in the two seconds from 100 to 102
+    assert cells(text, "Output tokens per user, mean") == ["4.00/s"]
+    assert cells(text, "Input tokens per request, counted by the server") == ["1,000"]
+    assert cells(text, "Prefix cache hit rate (input tokens)") == ["25.0", "%"]
 
 
 def test_depths_have_their_own_rows_when_the_run_branches() -> None:
@@ -131,7 +131,7 @@ def test_turns_have_their_own_rows_when_there_are_several() -> None:
 
 def test_times_of_a_faster_cluster_are_named_as_such() -> None:
     text = report(run([request(0), request(1)], speed=10.0), width=200)
-    assert "in 20.0 s of cluster time (2.0 s here, at speed 10; all times below are the cluster's)" in text
+    assert "in 20.0 s of cluster time (2.0 s real time at speed 10; all times below are cluster time)" in text
     assert cells(text, "First token (TTFT)")[0] == "5,000.0"
 
 
@@ -139,8 +139,8 @@ def test_replies_in_one_piece_have_a_latency_and_a_word_on_the_rest() -> None:
     text = report(run([request(0, streamed=False)], streaming=False))
     assert "not streamed" in text
     assert "First token (TTFT)" not in text
-    assert cells(text, "Whole request")[0] == "1,000.0"
-    assert "TTFT, TPOT and ITL cannot be measured" in text
+    assert cells(text, "Request latency")[0] == "1,000.0"
+    assert "TTFT, TPOT and ITL need --streaming" in text
 
 
 def test_errors_are_grouped_with_their_words_and_counts() -> None:
@@ -165,7 +165,7 @@ def test_many_kinds_of_errors_are_cut_short_with_their_number() -> None:
 def test_a_run_where_everything_failed_says_so() -> None:
     text = report(run([failure(0), failure(1)]))
     assert "0 requests ok, 2 failed" in text
-    assert "No request succeeded, so there is nothing to measure." in text
+    assert "No request succeeded: there are no metrics." in text
     assert "Latency" not in text
 
 
@@ -184,22 +184,22 @@ def test_a_run_without_any_request_says_so() -> None:
 def test_a_run_that_was_stopped_says_why() -> None:
     text = report(run([request(0), request(1, cancelled=True)], cancelled=True, cancel_reason="Ctrl-C"))
     assert "1 request ok, 0 failed, 1 cancelled" in text
-    assert "The run was stopped before its end: Ctrl-C. The figures are of the requests that finished." in text
+    assert "The run was interrupted: Ctrl-C. The metrics cover the requests that finished." in text
 
 
 def test_requests_that_went_out_again_are_told() -> None:
     records = [request(number) for number in range(3)]
     records[0].exchange.retries, records[2].exchange.retries = 1, 3
-    note = "Note: 2 requests went out again, 4 times in all; times count from the first."
+    note = "Note: 2 requests retried, 4 times in all; times count from the first attempt."
     assert note in report(run(records), width=200)
-    assert "went out again" not in report(run(records[1:2]))
+    assert "retried" not in report(run(records[1:2]))
 
 
 def test_notes_and_files_are_repeated() -> None:
     result = run([request(0), request(1, phase="warmup")], notes=["Two roots share one session."])
     text = report(result, width=200, files=[])
     assert "Note: Two roots share one session.\n" in text
-    assert "Note: These figures leave out 1 warm-up request.\n" in text
+    assert "Note: 1 warm-up request not counted.\n" in text
 
 
 def test_the_files_are_named_with_their_folder(tmp_path: Any) -> None:
@@ -212,7 +212,7 @@ def test_the_files_are_named_with_their_folder(tmp_path: Any) -> None:
 def test_chunks_that_came_together_are_said_to_blur_the_itl() -> None:
     together = request(0)
     together.exchange.token_s = [100.5, 100.5, 100.5, 101.0]
-    said = "arrived in one piece with the chunk before them"
+    said = "arrived together with the previous chunk"
     assert said in report(run([together]), width=400)
     assert said not in report(run([request(0)]), width=400)
 
@@ -224,7 +224,7 @@ class TestTheClientsOwnHealth:
 
     def test_a_late_client_says_by_how_much(self) -> None:
         text = report(run([request(0)], client_lag_s=(0.08,) * 100), width=400)
-        assert "This client was itself late: 5 % of its timers fired 80 ms or more after they were due" in text
+        assert "This client was late: 5 % of its timers fired 80 ms or more after they were due" in text
 
     def test_lateness_counts_in_cluster_time(self) -> None:
         assert "itself late" not in report(run([request(0)], client_lag_s=(0.04,) * 100))
@@ -320,11 +320,11 @@ def rows(text: str, title: str) -> dict[str, list[str]]:
 def test_conversations_have_a_table_when_they_have_turns() -> None:
     text = report(run([request(0), request(2, turn=1)]), width=200)
     table = rows(text, "By conversation")
-    assert table["Whole conversation, s"] == ["3.00", "3.00", "3.00", "3.00", "3.00", "1"]
+    assert table["Conversation latency, s"] == ["3.00", "3.00", "3.00", "3.00", "3.00", "1"]
     assert table["First token of the last answer, s"][0] == "2.50"
-    assert table["Output tokens/s while decoding"][0] == "4.00"
-    assert table["Input found in cache, %"][0] == "25.00"
-    assert table["- of what it could find there, %"][0] == "24.93"  # 250 of 1,003
+    assert table["Decode throughput, tokens/s"][0] == "4.00"
+    assert table["Prefix cache hit rate, %"][0] == "25.00"
+    assert table["- of eligible tokens, %"][0] == "24.93"  # 250 of 1,003
     assert rows(text, "Latency in ms")["- of later turns"][0] == "500.0"
     assert "By conversation" not in report(run([request(0)]))
 
@@ -342,18 +342,18 @@ def test_forks_and_spawns_have_rows_of_their_own() -> None:
 def test_token_rates_over_the_run_are_shown_when_it_was_long_enough() -> None:
     text = report(run([request(n) for n in range(0, 100, 10)]), width=200)
     table = rows(text, "Tokens per second over the run")
-    assert list(table) == ["overall", "Input tokens/s", "- computed", "- found in cache", "Output tokens/s"]
+    assert list(table) == ["overall", "Input tokens/s", "- computed", "- cached", "Output tokens/s"]
     assert table["Input tokens/s"][0] == "109.9"  # 10,000 in 91 s
-    assert table["- found in cache"][0] == "27.47"
+    assert table["- cached"][0] == "27.47"
     assert "Tokens per second over the run" not in report(run([request(0), request(1)]), width=200)
 
 
 def test_goodput_is_shown_where_it_was_asked_for() -> None:
     text = report(run([request(0), request(1)], options={"goodput": "ttft:600"}), width=200)
-    assert rows(text, "Throughput and tokens")["Requests that met every limit of --goodput"] == ["1.00/s"]
+    assert rows(text, "Throughput and tokens")["Goodput (requests that met every limit)"] == ["1.00/s"]
 
 
 def test_latency_from_the_due_time_is_shown_where_it_is_another() -> None:
     late = request(0, issued_s=99.0)
-    assert rows(report(run([late]), width=200), "Latency in ms")["- from when it was due"][0] == "2,000.0"
-    assert "- from when it was due" not in report(run([request(0)]), width=200)
+    assert rows(report(run([late]), width=200), "Latency in ms")["- from its due time"][0] == "2,000.0"
+    assert "- from its due time" not in report(run([request(0)]), width=200)

@@ -86,7 +86,7 @@ def test_what_one_user_alone_misses_is_not_simulated() -> None:
     assert sizing.effort.simulations == 0
     assert len(sizing.given_up) == len(SHAPES)
     search = sizing.given_up[0]
-    assert search.reason.startswith("one user alone: ttft_p99<1ms cannot be met, at best it is ")
+    assert search.reason.startswith("unloaded: ttft_p99<1ms cannot be met, at best it is ")
     assert search.nearest is not None
     assert search.nearest.load > 1
 

@@ -249,7 +249,7 @@ def test_what_autoscaling_did_is_in_the_table_and_in_the_file(tmp_path: Path) ->
     path.write_text(SCALED)
     outcome = CliRunner().invoke(main, ["sweep", str(path), "--artifact-dir", str(out), "--workers", "1"])
     assert outcome.exit_code == 0, outcome.output
-    assert "3 GPUs at most in every point. ready: instances" in " ".join(outcome.stdout.split())
+    assert "3 GPUs at most in every point. ready: mean" in " ".join(outcome.stdout.split())
     with (out / "results.csv").open() as file:
         rows = list(csv.DictReader(file))
     steady, scaled = rows[0], rows[2]

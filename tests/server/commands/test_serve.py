@@ -85,7 +85,7 @@ def test_the_banner_says_what_is_simulated_and_its_curl_line_works() -> None:
 
 def test_fixed_times_are_said_in_the_banner() -> None:
     with served("--ttft", "5", "--itl", "1") as server:
-        assert "TTFT 5 ms, ITL 1 ms, whatever the load" in server.banner
+        assert "TTFT 5 ms, ITL 1 ms, at any load" in server.banner
 
 
 def test_a_port_in_use_is_one_clear_line_and_status_1() -> None:

@@ -21,7 +21,7 @@ LATENCIES = (
     ("time_to_first_token", "Time to first token (TTFT)", "TTFT"),
     ("inter_token_latency", "Time per output token (TPOT)", "TPOT"),
     ("inter_chunk_latency", "Between chunks (ITL)", "ITL"),
-    ("request_latency", "Whole request", "Latency"),
+    ("request_latency", "Request latency", "Latency"),
 )
 _MARKS = ("p50", "p90", "p99")
 _SLOWEST = 12
@@ -44,8 +44,8 @@ def distributions(view: RunView) -> Section:
             figure(histogram([Sample(short, values, marks)], title=title, x=Axis(short, "ms", log=None), counted=counted))
         )
     for tag, title in (
-        ("input_sequence_length", "Input tokens a request"),
-        ("output_sequence_length", "Output tokens a request"),
+        ("input_sequence_length", "Input tokens per request"),
+        ("output_sequence_length", "Output tokens per request"),
     ):
         summary = view.metrics.per_request.get(tag)
         if summary is not None:
@@ -232,7 +232,7 @@ def errors(view: RunView) -> Section:
     if len(found) > _ERRORS:
         rest = found[_ERRORS:]
         rows.append([f"... and {len(rest)} more kinds", "", "", count(sum(g.count for g in rest))])
-    columns = ["What the endpoint or the connection said", "Status", "Type", "Requests"]
+    columns = ["Error", "Status", "Type", "Requests"]
     return Section("Errors", [table(columns, rows, wrap=(0,))] if rows else [])
 
 

@@ -66,7 +66,7 @@ def when(result: RunResult) -> str:
     took_s = (result.end_s - result.start_s) * result.speed
     text = f"{datetime.fromtimestamp(result.start_unix_s, UTC):%Y-%m-%d %H:%M:%S} UTC, for {duration(took_s)}"
     if result.speed != 1:
-        text += f" of cluster time ({duration(took_s / result.speed)} here, at speed {result.speed:g})"
+        text += f" of cluster time ({duration(took_s / result.speed)} real time at speed {result.speed:g})"
     return text
 
 
@@ -131,7 +131,7 @@ def cards(view: RunView) -> list[Card]:
     for tag, label in (
         ("time_to_first_token", "TTFT, median"),
         ("inter_token_latency", "TPOT, median"),
-        ("request_latency", "Whole request, median"),
+        ("request_latency", "Request latency, median"),
     ):
         summary = metrics.per_request.get(tag)
         if summary is not None:

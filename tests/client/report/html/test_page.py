@@ -41,7 +41,7 @@ def test_the_page_has_every_section_of_a_run(usual: str) -> None:
         "Slowest requests",
     ):
         assert re.search(rf"<h2 [^>]*>{heading}</h2>", usual), heading
-    for title in ("Time to first token (TTFT)", "Time per output token (TPOT)", "Between chunks (ITL)", "Whole request"):
+    for title in ("Time to first token (TTFT)", "Time per output token (TPOT)", "Between chunks (ITL)", "Request latency"):
         assert title in said
     for title in ("Cache hits by turn", "Requests in flight", "Output tokens per second", "Swim-lane of conversations"):
         assert title in said
@@ -169,7 +169,7 @@ def test_an_empty_run_has_a_page() -> None:
 def test_a_slow_client_is_a_warning() -> None:
     slow = run(family(), client_lag_s=(0.5,) * 50)
     assert [v.state for v in words.verdicts(view_run(slow))] == ["warn", "good"]
-    assert "This client was itself late" in page_of(slow)
+    assert "This client was late" in page_of(slow)
 
 
 def test_figures_of_the_page_are_those_of_the_metrics(usual: str) -> None:
@@ -185,9 +185,9 @@ def test_replies_in_one_piece_leave_out_what_cannot_be_known() -> None:
     plain = record()
     plain.exchange.streamed = False
     said = Document(page_of(run([plain]))).text
-    assert "Whole request" in said
+    assert "Request latency" in said
     assert "Time to first token (TTFT) over time" not in said
-    assert "Replies came in one piece" in said
+    assert "Replies were not streamed" in said
 
 
 def test_unreported_caches_are_left_out() -> None:
