@@ -116,32 +116,24 @@ def loaded_after(statement: str) -> set[str]:
 IMPORTS_WHEN_CALLED = {
     "llmirage_client.commands.actions.spread": "a run in one process needs neither worker processes nor Ray",
     "llmirage_client.load.event_loop": "uvloop is optional",
-    "llmirage_client.workers.ray_cluster": "Ray is optional",
+    "llmirage_client.report.screen": "rich takes 30 ms to import, and a run sends its first request without waiting for it",
+    "llmirage_client.workers.ray_connection": "Ray is optional",
+    "llmirage_server.api.openapi.endpoint": "pydantic's models of all bodies take 120 ms to import, for the first request",
+    "llmirage_server.app": "the expressions of the replies take 40 ms to compile, in the thread that loads the tokenizer",
     "llmirage_server.cluster.routers": "a router of the user's own brings a module that others do not need",
+    "llmirage_server.replies.structured.values": "jsonschema takes 45 ms to import, for the first request with a schema",
+    "llmirage_shared.compiled": "hashlib loads OpenSSL, and only a build and a fresh checkout hash their sources",
     "llmirage_shared.foreign_tokenizer": "transformers takes seconds to import, and only models' own tokenizers need it",
     "llmirage_shared.tokenizer_loader": "the libraries of tokenizers, for those who name one",
 }
 # Modules that still do and should not, cycles that still are, names that still mean several things: entries only go.
 STILL_IMPORT_WHEN_CALLED = {
-    "llmirage_client.report.html.run_page",
-    "llmirage_client.report.records_file",
-    "llmirage_client.report.screen",
     "llmirage_client.simulate.simulation",
     "llmirage_client.simulator.direct",
     "llmirage_client.simulator.engine",
-    "llmirage_client.sweep.executors",
-    "llmirage_client.workers.processes",
-    "llmirage_client.workload.conversation_lines",
-    "llmirage_client.workload.formats.swe_smith",
-    "llmirage_server.api.openapi.endpoint",
-    "llmirage_server.app",
     "llmirage_server.perf.catalogue.lookup",
     "llmirage_server.perf.deployment",
     "llmirage_server.perf.kernels.routing",
-    "llmirage_server.replies.structured.values",
-    "llmirage_server.replies.tool_traits",
-    "llmirage_shared.compiled",
-    "llmirage_shared.wire.schema",
 }
 STILL_CYCLES = {frozenset({"llmirage_server.perf.deployment", "llmirage_server.perf.steps.silicon"})}
 STILL_SEVERAL_MEANINGS = {"Load", "Sampler"}

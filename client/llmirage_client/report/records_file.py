@@ -14,6 +14,7 @@ from llmirage_client.measure.catalogue import PER_REQUEST
 from llmirage_client.measure.record import Record, RequestError, RunResult
 from llmirage_client.measure.request_metrics import chunk_gaps_of, request_metrics
 from llmirage_client.measure.run_folder import HEAD_FILE, RECORDS_FILE
+from llmirage_client.report.run_head import run_head
 
 __all__ = ["RECORDS_FILE", "RecordWriter", "RunClock", "error_details", "record_line"]
 
@@ -74,8 +75,6 @@ class RecordWriter:
         self._retry_s = 0.0
         remove_earlier_run(directory)
         if about is not None:
-            from llmirage_client.report.run_head import run_head  # files of a whole run are no business of a single record
-
             head = run_head(about, self.benchmark_id, clock.start_unix_ns)
             (directory / HEAD_FILE).write_text(json.dumps(head, indent=2, default=str) + "\n")
 

@@ -9,6 +9,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Literal, Protocol, TypeVar
 
+from llmirage_client.workers.ray_connection import connect
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 ExecutorName = Literal["processes", "ray"]
@@ -31,8 +33,6 @@ def executor_named(name: ExecutorName, workers: int | None, address: str | None 
     """workers: at most so many at a time; None: one for each core. address: of the Ray cluster. Raises CrewError for Ray
     that is not there."""
     if name == "ray":
-        from llmirage_client.workers.ray_cluster import connect
-
         return RayTasks(connect(address), workers)
     count = workers or _cores()
     return Processes(count) if count > 1 else Here()

@@ -15,6 +15,7 @@ from multiprocessing.context import SpawnProcess
 
 from llmirage_client.workers.crew import Clocks, CrewError
 from llmirage_client.workers.job import Begin, Event, Job, Lost
+from llmirage_client.workers.worker import Worker
 
 _END_S = 2.0
 
@@ -91,8 +92,6 @@ class ProcessCrew:
 
 def _work(job: Job, orders: Connection, news: Connection) -> None:
     """The worker's process. Whoever leads heeds Ctrl-C; when that is gone the worker ends at once."""
-    from llmirage_client.workers.worker import Worker
-
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
     told: queue.SimpleQueue[Event | None] = queue.SimpleQueue()

@@ -1,9 +1,8 @@
-"""Workers that are actors of a Ray cluster. The only module that knows Ray, which is loaded when a cluster is asked for."""
+"""Workers that are actors of a Ray cluster."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import platform
 import queue
 import socket
@@ -15,6 +14,7 @@ from typing import Any
 
 from llmirage_client.workers.crew import Clocks, CrewError
 from llmirage_client.workers.job import Begin, Event, Job, Lost
+from llmirage_client.workers.ray_connection import first_line
 from llmirage_client.workers.worker import Worker
 
 _ROUND_TRIPS = 15
@@ -22,36 +22,6 @@ _START_S = 120.0  # a node that has the room may still have to start a Python
 _WAIT_S = 0.2  # how long an actor waits for something to tell before it says that there is nothing
 _MAX_EVENTS = 256
 _THREADS = 4  # of an actor: one waits for news, others take orders and tell the time
-
-
-def connect(address: str | None = None, at_least_cpus: int = 1) -> Any:
-    """The ray module, connected to a cluster. Raises CrewError.
-
-    address: as ray.init has it; "local" starts one on this machine for as long as the process lives, None takes the one of
-    RAY_ADDRESS or that runs on this machine, and else starts one.
-    """
-    try:
-        import ray
-    except ImportError:
-        raise CrewError("--executor ray needs Ray, which is not installed: pip install 'llmirage[ray]'") from None
-    if ray.is_initialized():
-        return ray
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or every start warns of a change in GPU settings
-    settings: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False, "include_dashboard": False}
-    if address == "local":
-        settings["num_cpus"] = max(at_least_cpus, os.cpu_count() or 1)
-    try:
-        ray.init(address=address, **settings)
-    except Exception as error:  # Ray says in many ways that there is no cluster
-        where = f"--ray-address {address}" if address else "--executor ray"
-        raise CrewError(f"{where}: no Ray cluster can be used: {_first_line(error)}") from None
-    return ray
-
-
-def nodes(ray: Any) -> int:
-    """How many machines the cluster has."""
-    return sum(bool(node.get("Alive")) for node in ray.nodes())
 
 
 class RayCrew:
@@ -87,7 +57,7 @@ class RayCrew:
         except ray.exceptions.RayError as error:
             self.close()
             raise CrewError(
-                f"a worker of the Ray cluster did not start; every machine of it needs {_versions()}: {_first_line(error)}"
+                f"a worker of the Ray cluster did not start; every machine of it needs {_versions()}: {first_line(error)}"
             ) from None
         except CrewError:
             self.close()
@@ -130,7 +100,7 @@ class RayCrew:
             except self._ray.exceptions.RayActorError:
                 events.append((worker, Lost("its process or its machine is gone")))
             except self._ray.exceptions.RayError as error:
-                events.append((worker, Lost(_first_line(error))))
+                events.append((worker, Lost(first_line(error))))
             else:
                 self._ask_for_news(worker)
         return events
@@ -184,8 +154,3 @@ def _versions() -> str:
     """What has to be the same everywhere, because objects of one end come out as such at the other."""
     major, minor, _ = platform.python_version_tuple()
     return f"llmirage {version('llmirage')} on Python {major}.{minor}"
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

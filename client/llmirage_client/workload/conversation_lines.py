@@ -13,6 +13,7 @@ from llmirage_client.workload.checking import FIELD_REQUIRED, Checker
 from llmirage_client.workload.files import read_bytes, read_json_lines
 from llmirage_client.workload.format_options import Option
 from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError
+from llmirage_shared.prompt_encoder import PromptEncoder
 from llmirage_shared.tokenizer_loader import load
 from llmirage_shared.tokens import TokenizerError
 
@@ -117,10 +118,7 @@ class LengthFilter:
         return len(self._encoder.encode_chat([{"role": "user", "content": text}]))
 
     @cached_property
-    def _encoder(self) -> Any:
-        # Chat templates take 3 ms to import, and few runs filter by tokens.
-        from llmirage_shared.prompt_encoder import PromptEncoder
-
+    def _encoder(self) -> PromptEncoder:
         try:
             return PromptEncoder(*load(self._tokenizer))
         except TokenizerError as error:

@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from llmirage_server.replies.asked import VERBS, Act
-from llmirage_server.replies.lexicon import meaning, said_as, split_words, stem, word_set
+from llmirage_server.replies.lexicon import EMPTY, meaning, said_as, split_words, stem, word_set
 from llmirage_server.replies.reply import Grammar, Tool
 from llmirage_server.replies.structured.schema import types_of
 from llmirage_server.replies.sums import NAMES as OPERATIONS
@@ -186,8 +186,6 @@ _DESK_STEMS = {stem(word) for word in _DESKS}
 
 
 def meaning_words(words: Sequence[str]) -> list[str]:
-    from llmirage_server.replies.lexicon import EMPTY
-
     return [word for word in words if word not in EMPTY and len(word) > 1]
 
 

@@ -18,6 +18,7 @@ from llmirage_client.workers.conductor import Conductor
 from llmirage_client.workers.crew import Crew
 from llmirage_client.workers.job import Job
 from llmirage_client.workers.merge import merged
+from llmirage_client.workers.ray_connection import connect, nodes
 from llmirage_client.workload.session import Workload
 
 ExecutorName = Literal["process", "ray"]
@@ -29,7 +30,7 @@ class Stoppable(Protocol):
 
 @dataclass(slots=True, frozen=True)
 class Spread:
-    """workers: None: a CPU each for processes, a machine each for Ray. ray_address: see workers.ray_cluster.connect."""
+    """workers: None: a CPU each for processes, a machine each for Ray. ray_address: see workers.ray_connection.connect."""
 
     executor: ExecutorName
     workers: int | None = None
@@ -38,7 +39,7 @@ class Spread:
     def crew(self) -> tuple[Crew, int]:
         """Workers that are still to be hired, and how many of them are wanted. Raises CrewError."""
         if self.executor == "ray":
-            from llmirage_client.workers.ray_cluster import RayCrew, connect, nodes
+            from llmirage_client.workers.ray_cluster import RayCrew
 
             ray = connect(self.ray_address, self.workers or 1)
             return RayCrew(ray), self.workers or nodes(ray)

@@ -10,6 +10,7 @@ from llmirage_client.measure.record import RunResult
 from llmirage_client.report.console import reading_notes
 from llmirage_client.report.html import sections, words
 from llmirage_client.report.html.cluster import cluster_section
+from llmirage_client.report.html.comparison import comparison_page
 from llmirage_client.report.html.page import PageHead, page
 from llmirage_client.report.html.run_view import RunView, view_run
 from llmirage_client.report.html.sweep import LoadSweep
@@ -28,8 +29,6 @@ def run_page(
     """
     views = [view_run(result, name) for name, result in runs]
     if len(views) > 1:
-        from llmirage_client.report.html.comparison import comparison_page
-
         return comparison_page(views, sweep)
     return single_page(views[0], (clusters or {}).get(runs[0][0]))
 
