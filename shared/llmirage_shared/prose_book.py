@@ -106,7 +106,7 @@ class Book:
                     f"tokenizer {self._tokenizer.name}: merges words, so no text of an exact length can be written"
                 )
 
-    def _resolve(self, patterns: Sequence[str], topic: prose_bank.Topic) -> list[Pattern]:
+    def _resolve(self, patterns: Sequence[str], topic: prose_bank.Slots) -> list[Pattern]:
         resolved = []
         for pattern in patterns:
             places = tuple(self._choices(word, topic) for word in pattern.split())
@@ -114,12 +114,12 @@ class Book:
                 resolved.append(places)
         return resolved
 
-    def _choices(self, word: str, topic: prose_bank.Topic) -> tuple[str, ...]:
+    def _choices(self, word: str, topic: prose_bank.Slots) -> tuple[str, ...]:
         slot = _SLOT.fullmatch(word)
         if slot is None:
             known = word in self._marks or " " + word in self._spaced
             return (word,) if known else ()
-        words = topic.slots.get(slot[1]) or prose_bank.COMMON[slot[1]]
+        words = topic.get(slot[1]) or prose_bank.COMMON[slot[1]]
         return tuple(choice for choice in words if " " + choice in self._spaced)
 
     def _write(self, topic: int, pattern: int, variant: int, opens: bool, closes: bool) -> Sentence:

@@ -164,7 +164,7 @@ def test_a_vocabulary_that_joins_words_is_refused() -> None:
         for end in range(2, len(word) + 1):
             merges[word[: end - 1], word[end - 1]] = None
             vocabulary.setdefault(word[:end], len(vocabulary))
-    for part in prose_bank.TOPICS[0].slots["part"]:
+    for part in prose_bank.TOPICS[0]["part"]:
         merges[" the", " " + part] = None
         vocabulary[" the " + part] = len(vocabulary)
     backend = Backend(models.BPE(vocab=vocabulary, merges=list(merges)))
