@@ -11,13 +11,12 @@ from collections.abc import AsyncIterator, Sequence
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
-from llmirage_server.api import warm_up
 from llmirage_server.api.access import ApiKeys, rate_limits
 from llmirage_server.api.models import ServedModel, ServedModels
 from llmirage_server.api.routes import not_found, routes
 from llmirage_server.api.service import Service
 from llmirage_server.api.state import State, open_state
-from llmirage_server.api.text import TextLoader, TextTools
+from llmirage_server.api.text import TextLoader, TextTools, warm_up
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.config import ClusterConfig, ConfigError
 from llmirage_server.config.assembly import build, kv_link
@@ -78,7 +77,7 @@ class LlmirageApp(Starlette):
 
 @contextlib.asynccontextmanager
 async def _lifespan(app: LlmirageApp) -> AsyncIterator[None]:
-    warming = warm_up.start(app.service.text)
+    warming = warm_up(app.service.text)
     yield
     await warming
     app.service.close()

@@ -7,7 +7,7 @@ from typing import Any
 
 from llmirage_client.choices import ToolResults
 from llmirage_client.load.history import Message
-from llmirage_client.targets.endpoints.legacy_calls import tool_calls_of
+from llmirage_client.targets.reply import tool_calls_of
 
 _NO_RESULT = "done"
 

@@ -1,9 +1,10 @@
-"""How figures look on the screen and on pages; files have them in full."""
+"""How figures look on the screen and on pages, alone and as cells of tables of runs; files have them in full."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from llmirage_client.measure.metrics import Metrics
 from llmirage_shared.statistics import Summary
 
 
@@ -44,3 +45,18 @@ def duration(seconds: float) -> str:
     if minutes < 120:
         return f"{minutes} min {rest} s"
     return f"{minutes // 60} h {minutes % 60} min"
+
+
+def rate_cells(metrics: Metrics) -> list[str]:
+    """Requests and output tokens per second."""
+    return [known(metrics.whole_run.get(tag)) for tag in ("request_throughput", "output_token_throughput")]
+
+
+def latency_cells(metrics: Metrics) -> list[str]:
+    """p50 and p99 of TTFT, TPOT and latency, ms."""
+    tags = ("time_to_first_token", "inter_token_latency", "request_latency")
+    return [statistic(metrics.per_request.get(tag), name) for tag in tags for name in ("p50", "p99")]
+
+
+def cached_cell(metrics: Metrics) -> str:
+    return known(metrics.whole_run.get("overall_usage_prompt_cache_read_pct"), percent)

@@ -8,8 +8,7 @@ from pathlib import Path
 import click
 
 from llmirage_client.measure.points import PointResult, SearchAnswer
-from llmirage_client.report.cells import cached_cell, latency_cells, rate_cells
-from llmirage_client.report.numbers import count, known, number
+from llmirage_client.report.numbers import cached_cell, count, known, latency_cells, number, rate_cells
 from llmirage_client.report.secrets import hide_in_text
 
 _HEAD = ("", "ok", "failed", "s", "req/s", "out tok/s", "TTFT p50", "p99", "TPOT p50", "p99", "latency p50", "p99", "cached")

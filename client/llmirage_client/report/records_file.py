@@ -1,4 +1,7 @@
-"""profile_export.jsonl: one line a request, in AIPerf's layout, written while the run goes on."""
+"""profile_export.jsonl: one line a request, in AIPerf's layout, written while the run goes on.
+
+Beside it, in a file of its own, what is known of a run when it starts: the head of its summary.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,9 @@ import json
 import os
 import time
 import uuid
+from datetime import UTC, datetime
 from functools import lru_cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +19,27 @@ from llmirage_client.measure.catalogue import PER_REQUEST
 from llmirage_client.measure.record import Record, RequestError, RunResult
 from llmirage_client.measure.request_metrics import chunk_gaps_of, request_metrics
 from llmirage_client.measure.run_folder import HEAD_FILE, RECORDS_FILE
-from llmirage_client.report.run_head import run_head
+from llmirage_client.report.secrets import hide_in_options, hide_in_text
+
+SCHEMA_VERSION = "1.4"  # of AIPerf's summary, whose structure this one follows
+
+
+def run_head(result: RunResult, benchmark_id: str, start_unix_ns: int) -> dict[str, Any]:
+    """JSON-able, without secrets. Of the result only what describes the run; its records do not matter."""
+    made_by = result.version or version("llmirage")
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "benchmark_id": benchmark_id,
+        "input_config": {
+            "models": {"items": [{"name": result.model}]},
+            "endpoint": {"urls": [hide_in_text(result.url)], "type": result.endpoint, "streaming": result.streaming},
+            "datasets": [{"name": "main", "type": "file", "path": result.workload_path, "format": result.workload_format}],
+            "options": hide_in_options(result.options),
+        },
+        "start_time": datetime.fromtimestamp(start_unix_ns / 1e9, UTC).isoformat(timespec="microseconds"),
+        "llmirage": {"version": made_by, "speed": result.speed, "start_unix_ns": start_unix_ns},
+    }
+
 
 __all__ = ["RECORDS_FILE", "RecordWriter", "RunClock", "error_details", "record_line"]
 

@@ -1,21 +1,22 @@
-"""profile_export_aiperf.json and .csv: the summary of a run, with AIPerf's names and structure."""
+"""profile_export_aiperf.json and .csv: the summary of a run, with AIPerf's names and structure; its _timeslices likewise."""
 
 from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from llmirage_client.measure.catalogue import OVER_TIME, PER_CONVERSATION, PER_REQUEST, WHOLE_RUN
+from llmirage_client.measure.catalogue import OVER_TIME, PER_CONVERSATION, PER_REQUEST, WHOLE_RUN, Spec
 from llmirage_client.measure.columns import BRANCH_MODES
 from llmirage_client.measure.groups import RequestGroup
 from llmirage_client.measure.metrics import Metrics
 from llmirage_client.measure.over_time import Level
 from llmirage_client.measure.record import RunResult
-from llmirage_client.report.records_file import RunClock, error_details
-from llmirage_client.report.run_head import run_head
+from llmirage_client.measure.time_slices import Slice
+from llmirage_client.report.records_file import RunClock, error_details, run_head
 from llmirage_shared.statistics import Summary
 
 CSV_STATISTICS = ("avg", "min", "max", "sum", "p1", "p5", "p10", "p25", "p50", "p75", "p90", "p95", "p99", "std")
@@ -102,3 +103,39 @@ def _group_json(key: str, group: RequestGroup) -> dict[str, Any]:
 
 def _iso_time(unix_s: float) -> str:
     return datetime.fromtimestamp(unix_s, UTC).isoformat(timespec="microseconds")
+
+
+def slices_json(slices: Sequence[Slice], input_config: Mapping[str, Any]) -> dict[str, Any]:
+    """timeslice_start_s and _end_s are ours: seconds since the first request, in cluster time."""
+    return {
+        "timeslices": [
+            {
+                "timeslice_index": one.index,
+                "timeslice_start_s": one.start_s,
+                "timeslice_end_s": one.end_s,
+                **{spec.tag: {"unit": spec.unit, **figures} for spec, figures in _metrics(one)},
+            }
+            for one in slices
+        ],
+        "input_config": input_config,
+    }
+
+
+def slices_csv(slices: Sequence[Slice]) -> str:
+    """One row a figure: slice, metric, unit, statistic, value."""
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(("Timeslice", "Metric", "Unit", "Stat", "Value"))
+    for one in slices:
+        for spec, figures in _metrics(one):
+            rows.writerows((one.index, spec.title, spec.unit, name, value) for name, value in figures.items())
+    return text.getvalue()
+
+
+def _metrics(one: Slice) -> Iterator[tuple[Spec, dict[str, float]]]:
+    for tag, summary in one.metrics.per_request.items():
+        yield PER_REQUEST[tag], summary.as_dict()
+    for tag, level in one.metrics.over_time.items():
+        yield OVER_TIME[tag], level.as_dict()
+    for tag, value in one.metrics.whole_run.items():
+        yield WHOLE_RUN[tag], {"avg": value}

@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 from llmirage_client.choices import EndpointName, UrlStrategy
 from llmirage_client.targets.endpoints import endpoint_named
 from llmirage_client.targets.http import HttpTarget
-from llmirage_client.targets.retrying import RetryingTarget
-from llmirage_client.targets.server_conversations import ServerConversations
-from llmirage_client.targets.spread import SpreadTarget
+from llmirage_client.targets.layers import RetryingTarget, ServerConversations, SpreadTarget
 from llmirage_client.targets.target import Askable
 from llmirage_client.targets.tls import Tls
 

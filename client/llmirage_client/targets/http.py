@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import ssl
+from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from importlib.metadata import version
@@ -18,10 +19,51 @@ from llmirage_client.targets.clock import run_clock
 from llmirage_client.targets.fault import Fault
 from llmirage_client.targets.probe import EndpointInfo, probe
 from llmirage_client.targets.reply import ReplyReader, stated_error
-from llmirage_client.targets.start_gate import StartGate
 from llmirage_client.targets.target import Call
 from llmirage_client.targets.wire import Arrived, HttpxWire, Outgoing, PoolWire, Wire
 from llmirage_client.targets.wire_json import encode_body
+
+
+class StartGate:
+    """Passes at most `per_turn` starts in one turn of the event loop, in order.
+
+    Between its turns a loop polls its sockets. Hundreds of requests that start in one turn keep it from doing so for tens of
+    milliseconds, and every reply that comes meanwhile is stamped that much late.
+    """
+
+    def __init__(self, per_turn: int = 2) -> None:
+        self._per_turn = per_turn
+        self._passed = 0
+        self._queue: deque[asyncio.Future[None]] = deque()
+        self._ticking = False
+
+    async def enter(self) -> None:
+        """Return when this start may go ahead."""
+        if self._passed < self._per_turn and not self._queue:
+            self._passed += 1
+            self._tick_later()
+            return
+        waiter = asyncio.get_running_loop().create_future()
+        self._queue.append(waiter)
+        self._tick_later()
+        await waiter
+
+    def _tick_later(self) -> None:
+        if not self._ticking:
+            self._ticking = True
+            asyncio.get_running_loop().call_soon(self._tick)
+
+    def _tick(self) -> None:
+        self._ticking = False
+        self._passed = 0
+        while self._queue and self._passed < self._per_turn:
+            waiter = self._queue.popleft()
+            if not waiter.done():  # cancelled while it waited
+                waiter.set_result(None)
+                self._passed += 1
+        if self._passed:
+            self._tick_later()
+
 
 __all__ = ["EndpointInfo", "HttpTarget", "normalise_url", "probe"]
 

@@ -1,6 +1,7 @@
 """What a reply says: text, reasoning, tool calls, usage, and when each part of it came.
 
-This is what the APIs have in common; each endpoint's module says how its own events and bodies are read.
+This is what the APIs have in common; each endpoint's module says how its own events and bodies are read. Tool calls of
+chat messages include those of the older form, one unnamed `function_call`.
 """
 
 from __future__ import annotations
@@ -173,3 +174,17 @@ def kind_of(value: Mapping[str, Any]) -> str:
 
 def dicts(value: Any) -> list[dict[str, Any]]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def tool_calls_of(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The calls an assistant message makes; an old one gets its function's name as its id."""
+    calls: list[Mapping[str, Any]] = [*dicts(message.get("tool_calls"))]
+    old = message.get("function_call")
+    if isinstance(old, Mapping):
+        calls.append({"id": f"call_{old.get('name')}", "type": "function", "function": old})
+    return calls
+
+
+def tool_result_id(message: Mapping[str, Any]) -> str:
+    """Which call a message of the role tool, or of the older function, answers."""
+    return str(message.get("tool_call_id") or f"call_{message.get('name')}")

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llmirage_client.workload.checking import MOST_TOKENS, Checker
+from llmirage_client.workload.checking import MOST_TOKENS, Checker, StrayKeys
 from llmirage_client.workload.session import Turn
-from llmirage_client.workload.stray_keys import StrayKeys
 from llmirage_client.workload.user_content import MODALITY_KEYS, Content, ContentReader
 
 TURN_KEYS = (*MODALITY_KEYS, "type", "timestamp", "delay", "role", "session_id", "output_length", "extra")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
@@ -187,3 +188,29 @@ def kind_of(value: object) -> str:
     if isinstance(value, int | float):
         return "a number"
     return {"str": "a string", "list": "an array", "dict": "an object"}.get(type(value).__name__, type(value).__name__)
+
+
+_CLOSE = 0.75
+
+
+class StrayKeys:
+    """Collects the unknown keys of a file. Formats that allow any key would lose a misspelt one without a word."""
+
+    def __init__(self) -> None:
+        self._unused: Counter[str] = Counter()
+
+    def look(self, row: Mapping[str, Any], known: Collection[str], check: Checker, prefix: str = "") -> None:
+        """A key that is nearly a known one, which the row does not have, is a problem."""
+        for key in row:
+            if key in known:
+                continue
+            near = difflib.get_close_matches(key, known, n=1, cutoff=_CLOSE)
+            if near and near[0] not in row:
+                check.fail(prefix + key, f"is not a key of this format (did you mean '{near[0]}'?)")
+            else:
+                self._unused[key] += 1
+
+    def notes(self) -> tuple[str, ...]:
+        return tuple(
+            f"'{key}' is not used (in {count} place{'s' * (count > 1)})" for key, count in sorted(self._unused.items())
+        )

@@ -15,8 +15,7 @@ from llmirage_server.api.conversations import ConversationsHandler
 from llmirage_server.api.embeddings import EmbeddingsHandler
 from llmirage_server.api.engine_info import EngineHandler
 from llmirage_server.api.exchange import EndpointApp, Guard, Handler, HttpExchange, unknown_url
-from llmirage_server.api.messages.endpoint import MessagesHandler
-from llmirage_server.api.messages.exchange import MessagesExchange
+from llmirage_server.api.messages.endpoint import MessagesExchange, MessagesHandler
 from llmirage_server.api.moderations import ModerationsHandler
 from llmirage_server.api.openapi.endpoint import OpenApiHandler
 from llmirage_server.api.rerank import RerankHandler

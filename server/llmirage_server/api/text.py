@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
-from llmirage_server.replies.reply import ReplyRequest, ReplySource
+from llmirage_server.api import generation
+from llmirage_server.api.constraints import schema_problem
+from llmirage_server.replies.reply import ANY_OBJECT, ReplyRequest, ReplySource
 from llmirage_shared.prompt_encoder import PromptEncoder
+from llmirage_shared.wire import schema
 
 T = TypeVar("T")
 
@@ -51,3 +54,11 @@ class TextLoader:
         if self.tools is None:
             self.tools = self._load_tools()
         return self.tools
+
+
+def warm_up(text: TextLoader) -> Awaitable[object]:
+    """Begin to load everything, without waiting for it. Await the result before the loop closes."""
+    text.in_thread(lambda: (schema.chat, schema.completions))  # pydantic, and the bodies that all other bodies are made of
+    text.start()
+    text.in_thread(lambda: schema_problem(ANY_OBJECT))  # the validator of JSON Schemas
+    return asyncio.ensure_future(generation.warm_up())

@@ -7,12 +7,50 @@ flight are read at each scrape. Times are the cluster's, so at any `--speed` tho
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from llmirage_server.cluster.instances.base import InstanceSnapshot
 from llmirage_server.cluster.request import Request
-from llmirage_server.telemetry.histogram import PrometheusHistogram, one_two_five
+
+
+class PrometheusHistogram:
+    """Counts by bucket. bounds: upper bounds of the buckets, ascending; one more bucket follows the last."""
+
+    __slots__ = ("_bounds", "_counts", "count", "sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self.count = 0
+        self.sum = 0.0
+
+    def add(self, value: float, times: int = 1) -> None:
+        self._counts[bisect_left(self._bounds, value)] += times
+        self.count += times
+        self.sum += value * times
+
+    def buckets(self) -> Iterator[tuple[str, int]]:
+        """Each bound as Prometheus writes it, and the number of values up to it."""
+        total = 0
+        for bound, count in zip(self._bounds, self._counts, strict=False):
+            total += count
+            yield str(float(bound)), total
+        yield "+Inf", self.count
+
+
+def one_two_five(most: int) -> list[int]:
+    """1, 2, 5, 10, 20, 50 ... up to `most`."""
+    bounds: list[int] = []
+    power = 1
+    while True:
+        for digit in (1, 2, 5):
+            if digit * power > most:
+                return bounds
+            bounds.append(digit * power)
+        power *= 10
+
 
 # vllm/v1/metrics/loggers.py (v0.11): the buckets of its histograms.
 _TTFT_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,

@@ -18,8 +18,7 @@ from llmirage_client.measure.record import Exchange, RequestError
 from llmirage_client.settings.contradictions import contradictions
 from llmirage_client.targets.endpoint import EndpointSettings
 from llmirage_client.targets.endpoints.responses_reply import ResponsesReply
-from llmirage_client.targets.retrying import RetryingTarget, worth_retrying
-from llmirage_client.targets.spread import SpreadTarget
+from llmirage_client.targets.layers import RetryingTarget, SpreadTarget, worth_retrying
 from llmirage_client.targets.target import Call
 from llmirage_client.targets.tls import Tls
 from llmirage_shared import virtual_time

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from llmirage_client.measure.columns import Columns, columns_of, filled
 from llmirage_client.measure.conversations import conversations
 from llmirage_client.measure.goodput import good_requests, parse_goodput
-from llmirage_client.measure.grouping import summaries
+from llmirage_client.measure.groups import summaries
 from llmirage_client.measure.metrics import compute, compute_columns
 from llmirage_client.measure.over_time import levels, statistics
 from llmirage_client.measure.record import Exchange, Record, RequestError, RunResult

@@ -10,8 +10,7 @@ import httpx
 import pytest
 
 from llmirage_client.measure.record import Exchange
-from llmirage_client.targets.http import EndpointInfo, HttpTarget, normalise_url, probe
-from llmirage_client.targets.start_gate import StartGate
+from llmirage_client.targets.http import EndpointInfo, HttpTarget, StartGate, normalise_url, probe
 from llmirage_client.targets.target import Call
 
 MakeServer = Callable[..., Any]

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from llmirage_server.telemetry.histogram import PrometheusHistogram, one_two_five
+from llmirage_server.telemetry.metrics import PrometheusHistogram, one_two_five
 
 MODEL = "Qwen/Qwen3-30B-A3B"
 SAMPLE = re.compile(r'([a-z_:0-9]+)\{((?:[a-z_]+="[^"]*",?)+)\} (\S+)')

@@ -18,8 +18,7 @@ from llmirage_client.workload.summary import summarise
 from llmirage_client.workload.synthesis.plan import Plan, draw_plan
 from llmirage_client.workload.synthesis.profile import Profile, read_profile, read_values
 from llmirage_client.workload.synthesis.sessions import as_messages, as_tokens
-from llmirage_client.workload.synthesis.show import as_yaml
-from llmirage_client.workload.synthesis.table import compare, gaps
+from llmirage_client.workload.synthesis.table import as_yaml, compare, gaps
 from llmirage_shared.prompt_encoder import PromptEncoder
 from llmirage_shared.settings import ConfigError
 from llmirage_shared.synthetic_text import SyntheticText

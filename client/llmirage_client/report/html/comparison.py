@@ -8,7 +8,6 @@ from importlib.metadata import version
 import numpy as np
 
 from llmirage_client.measure.request_metrics import chunk_gaps_ms
-from llmirage_client.report.cells import cached_cell, latency_cells, rate_cells
 from llmirage_client.report.html import over_time, words
 from llmirage_client.report.html.against_load import VariedLoad, against_load, load_of
 from llmirage_client.report.html.blocks import charts, figure, notes, paragraph, table
@@ -17,7 +16,7 @@ from llmirage_client.report.html.page import Banner, PageHead, Section, State, p
 from llmirage_client.report.html.run_view import RunView
 from llmirage_client.report.html.sections import LATENCIES
 from llmirage_client.report.html.sweep import LoadSweep
-from llmirage_client.report.numbers import count
+from llmirage_client.report.numbers import cached_cell, count, latency_cells, rate_cells
 
 _MOST_OVERLAID = 7  # as many as there are colours; more lines on one chart cannot be told apart anyway
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from llmirage_client.measure.metrics import Metrics
 from llmirage_client.measure.record import RunResult
-from llmirage_client.report.client_health import client_warnings
+from llmirage_client.report.console import client_warnings
 from llmirage_client.report.html.page import Banner, Card
 from llmirage_client.report.html.run_view import RunView
 from llmirage_client.report.numbers import count, duration, number, plural

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llmirage_client.targets.endpoints.ask import Ask
-from llmirage_client.targets.endpoints.legacy_calls import tool_calls_of, tool_result_id
 from llmirage_client.targets.endpoints.messages_reply import MessagesReply
-from llmirage_client.targets.reply import text_of
+from llmirage_client.targets.reply import text_of, tool_calls_of, tool_result_id
 from llmirage_client.targets.wire_json import WireObject
 
 DEFAULT_MAX_TOKENS = 16_384  # the API requires one; this is AIPerf's

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llmirage_client.targets.endpoints.ask import Ask
-from llmirage_client.targets.endpoints.legacy_calls import tool_calls_of, tool_result_id
 from llmirage_client.targets.endpoints.responses_reply import ResponsesReply
+from llmirage_client.targets.reply import tool_calls_of, tool_result_id
 from llmirage_client.targets.wire_json import WireObject
 
 # Parameters with another name here than in chat completions.

@@ -11,14 +11,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llmirage_client.workload.checking import MOST_TOKENS, Checker
+from llmirage_client.workload.checking import MOST_TOKENS, Checker, StrayKeys
 from llmirage_client.workload.files import read_bytes, read_rows
 from llmirage_client.workload.format import Format
 from llmirage_client.workload.format_options import Option
 from llmirage_client.workload.hash_blocks import read_prompt
 from llmirage_client.workload.schedule import scheduled
 from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError
-from llmirage_client.workload.stray_keys import StrayKeys
 
 _KEYS = ("chat_id", "parent_chat_id", "timestamp", "input_length", "output_length", "type", "turn", "hash_ids")
 _NO_PARENT = -1

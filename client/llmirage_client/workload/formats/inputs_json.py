@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from llmirage_client.workload.checking import AT_LEAST_ONE_ITEM, kind_of
-from llmirage_client.workload.files import JsonFault, fault, parse, read_bytes
+from llmirage_client.workload.files import JsonFault, Places, fault, parse, read_bytes
 from llmirage_client.workload.format import Format
-from llmirage_client.workload.json_places import Places
 from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError
 
 Path = tuple[str | int, ...]

@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from llmirage_client.workload.authored_turn import check_type, read_extra, read_output_length, read_timing
-from llmirage_client.workload.checking import MOST_TOKENS, Checker
+from llmirage_client.workload.checking import MOST_TOKENS, Checker, StrayKeys
 from llmirage_client.workload.files import read_bytes, read_rows
 from llmirage_client.workload.format import Format
 from llmirage_client.workload.format_options import Option
 from llmirage_client.workload.hash_blocks import read_prompt
 from llmirage_client.workload.schedule import SessionLines, scheduled
 from llmirage_client.workload.session import ContextMode, Problem, Session, SyntheticUser, Turn, Workload, WorkloadError
-from llmirage_client.workload.stray_keys import StrayKeys
 
 Way = Literal["input_length", "text_input", "messages", "payload"]
 _WAYS: tuple[Way, ...] = ("input_length", "text_input", "messages", "payload")

@@ -14,12 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from llmirage_client.workload.authored_turn import check_type
+from llmirage_client.workload.checking import StrayKeys
 from llmirage_client.workload.files import fault, read_bytes, read_rows
 from llmirage_client.workload.first_keys import first_keys
 from llmirage_client.workload.format import Format
 from llmirage_client.workload.format_options import Option
 from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError
-from llmirage_client.workload.stray_keys import StrayKeys
 from llmirage_client.workload.user_content import MODALITY_KEYS, Content, ContentReader
 
 _KEYS = frozenset((*MODALITY_KEYS, "type")) - {"image_uuids"}

@@ -11,10 +11,9 @@ from typing import Any
 
 from llmirage_client.workload.checking import Checker, kind_of
 from llmirage_client.workload.conversation_lines import MAX_TURNS, SKIP_BAD_LINES, TOKENIZER, bad_lines_note, conversation
-from llmirage_client.workload.files import JsonFault, fault, parse, read_bytes, read_rows
+from llmirage_client.workload.files import JsonFault, Places, fault, parse, read_bytes, read_rows
 from llmirage_client.workload.format import Format
 from llmirage_client.workload.format_options import DATASET_OFFSET, Option, skip
-from llmirage_client.workload.json_places import Places
 from llmirage_client.workload.session import Problem, Session, Turn, Workload, WorkloadError
 from llmirage_client.workload.trajectories import Range, Recipe, Trajectory, cut_all, read_trajectory
 from llmirage_shared.tokenizer_loader import load as load_tokenizer

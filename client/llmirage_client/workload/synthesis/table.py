@@ -1,13 +1,15 @@
-"""What was generated beside what was asked for."""
+"""What was generated beside what was asked for, and the parameters as a YAML file with their explanations."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from llmirage_client.workload.synthesis.parameters import PARAMETERS, Values
 from llmirage_client.workload.synthesis.plan import Plan
 from llmirage_client.workload.synthesis.profile import Profile
 
@@ -59,3 +61,26 @@ def _figures(values: Sequence[float] | Any) -> Moments:
     array = np.asarray(values, dtype=np.float64)
     p50, p95 = np.percentile(array, [50, 95])
     return Moments(float(array.mean()), float(p50), float(p95))
+
+
+def as_yaml(values: Values) -> str:
+    """All parameters; reading the text gives the same values."""
+    lines = []
+    section = ""
+    for name, parameter in PARAMETERS.items():
+        group, dot, key = name.rpartition(".")
+        if group != section:
+            section = group
+            if dot:
+                lines.append(f"{group}:")
+        indent = "  " if dot else ""
+        lines.append(f"{indent}{key}: {_shown(values[name])}  # {parameter.help}")
+    return "\n".join(lines) + "\n"
+
+
+def _shown(value: Any) -> str:
+    if not isinstance(value, dict):
+        return json.dumps(value)
+    if value.get("distribution") == "constant":
+        return json.dumps(value["value"])
+    return "{" + ", ".join(f"{key}: {json.dumps(entry)}" for key, entry in value.items()) + "}"

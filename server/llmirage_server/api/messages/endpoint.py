@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from starlette.responses import Response
 
-from llmirage_server.api.exchange import HttpExchange
+from llmirage_server.api.exchange import Header, HttpExchange
 from llmirage_server.api.generation import Choice, Generation, TokenStream
-from llmirage_server.api.messages.exchange import messages_error
-from llmirage_server.api.messages.thread import continued, remember
-from llmirage_server.api.messages.translate import answer_schema, chat_messages, chat_tools, messages_constraints
+from llmirage_server.api.messages.translate import (
+    answer_schema,
+    chat_messages,
+    chat_tools,
+    continued,
+    messages_constraints,
+    remember,
+)
 from llmirage_server.api.responses.items import sealed
 from llmirage_server.api.service import EncodedPrompt, Service
 from llmirage_server.api.whole import finish
@@ -20,6 +26,28 @@ from llmirage_shared.wire import schema
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.output import escape, named_event, new_id
 from llmirage_shared.wire.sampling import Sampling
+
+_ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
+                429: "rate_limit_error", 500: "api_error", 503: "overloaded_error", 529: "overloaded_error"}  # fmt: skip
+
+
+class MessagesExchange(HttpExchange):
+    """An exchange whose errors have Anthropic's form."""
+
+    __slots__ = ()
+
+    def api_headers(self) -> Sequence[Header]:
+        return ((b"request-id", self.request_id),)
+
+    def error_body(self, error: ApiError) -> dict[str, Any]:
+        return {**messages_error(error), "request_id": self.request_id.decode()}
+
+
+def messages_error(error: ApiError) -> dict[str, Any]:
+    """An error as the Messages API writes it."""
+    kind = _ERROR_TYPES.get(error.status, "invalid_request_error")
+    message = error.message if error.param is None or error.param in error.message else f"{error.param}: {error.message}"
+    return {"type": "error", "error": {"type": kind, "message": message}}
 
 
 class MessagesHandler:

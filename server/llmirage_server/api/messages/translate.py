@@ -1,4 +1,7 @@
-"""Messages and tools of the Messages API in chat's form, and the constraints of the reply."""
+"""Messages and tools of the Messages API in chat's form, and the constraints of the reply.
+
+A request that continues a thread sends only its new messages.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llmirage_server.api.constraints import ReplyConstraints, instructions_of, schema_problem
+from llmirage_server.api.state import State
 from llmirage_server.replies.reply import Tool, ToolChoice
 from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.chat import chat_history
@@ -153,3 +157,26 @@ def _choice(request: schema.messages.CountRequest, names: set[str]) -> ToolChoic
     if choice.name not in names:
         raise errors.invalid_value("tool_choice", f"Tool '{choice.name}' not found in provided tools.")
     return ToolChoice("required", (str(choice.name),))
+
+
+_KEPT = ("system", "tools", "tool_choice", "thinking", "output_config", "output_format")
+
+
+def continued(state: State, body: Mapping[str, Any]) -> dict[str, Any]:
+    """The body with the messages and settings of its thread. Raises ApiError for an unknown message."""
+    thread, messages = body.get("thread"), body.get("messages")
+    if not isinstance(thread, Mapping) or thread.get("type") != "continue" or not isinstance(messages, list):
+        return dict(body)
+    before = thread.get("previous_message_id")
+    record = state.get("thread", before) if isinstance(before, str) else None
+    if record is None:
+        raise ApiError(f"thread.previous_message_id: no message '{before}' was found.", status=404)
+    return {**record["settings"], **body, "messages": [*record["messages"], *messages]}
+
+
+def remember(state: State, body: Mapping[str, Any], message: Mapping[str, Any]) -> None:
+    """Store the messages of a thread, so that a later request can continue it."""
+    if isinstance(body.get("thread"), Mapping):
+        reply = {"role": "assistant", "content": message["content"]}
+        settings = {key: body[key] for key in _KEPT if key in body}
+        state.put("thread", message["id"], {"settings": settings, "messages": [*body["messages"], reply]})

@@ -8,8 +8,8 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from llmirage_shared.wire.schema.base import Effort, Integer, Metadata, Number, WireModel
 from llmirage_shared.wire.schema.extensions import RESPONSES_EXTENSIONS
-from llmirage_shared.wire.schema.item_types import OTHER_ITEMS
 from llmirage_shared.wire.schema.tools import ToolName
+from llmirage_shared.wire.schema.validation import OTHER_ITEMS
 
 
 class InputText(WireModel):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmirage_client.workload.json_places import Places
+from llmirage_client.workload.files import Places
 from llmirage_client.workload.registry import detect, load
 from llmirage_client.workload.session import WorkloadError
 

@@ -1,0 +1,161 @@
+"""Targets over other targets: several servers of one kind, requests sent again, conversations that a server keeps."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from llmirage_client.choices import UrlStrategy
+from llmirage_client.measure.record import Exchange
+from llmirage_client.targets.fault import FaultKind
+from llmirage_client.targets.reply import ReplyReader
+from llmirage_client.targets.target import Askable, Call
+
+
+class SpreadTarget:
+    """round_robin: each call to the next server. sticky: all calls of a conversation, and of its forks, to one; the
+    conversations take turns. exchange.url says which server it was.
+    """
+
+    def __init__(self, targets: Sequence[tuple[str, Askable]], strategy: UrlStrategy) -> None:
+        """targets: with their URLs, at least one."""
+        self._targets = targets
+        self._turns = itertools.cycle(range(len(targets)))
+        self._sticky = strategy == "sticky"
+        self._place_of: dict[str, int] = {}  # by affinity
+
+    def now(self) -> float:
+        return self._targets[0][1].now()
+
+    async def send(self, call: Call) -> Exchange:
+        url, target = self._targets[self._place(call)]
+        exchange = await target.send(call)
+        exchange.url = url
+        return exchange
+
+    async def get(self, path: str) -> tuple[int, bytes]:
+        """Asks the first server: they are of the same kind."""
+        return await self._targets[0][1].get(path)
+
+    async def close(self) -> None:
+        for _, target in self._targets:
+            await target.close()
+
+    def _place(self, call: Call) -> int:
+        if not self._sticky:
+            return next(self._turns)
+        place = self._place_of.get(call.affinity_id)
+        if place is None:
+            place = self._place_of[call.affinity_id] = next(self._turns)
+        return place
+
+
+# The statuses, the first pause and its limit are those of the OpenAI SDK.
+_STATUSES = frozenset({408, 409, 429})
+_SERVER_ERRORS = 500
+_FIRST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 8.0
+_LONGEST_ASKED_S = 60.0  # a server that asks for a longer pause does not want us back in this run
+
+_FAULTS = frozenset({
+    FaultKind.REFUSED, FaultKind.CONNECT, FaultKind.CONNECT_TIMEOUT, FaultKind.RESET, FaultKind.CLOSED,
+})  # fmt: skip
+
+
+class RetryingTarget:
+    """Sends a call up to `retries` more times: after a failed connection and after HTTP 408, 409, 429 or 5xx.
+
+    Nothing is sent again once a token of the reply came. Between two attempts lies what the server asked for (Retry-After),
+    or half a second, doubled each time up to 8 s, less up to a quarter by lot. The exchange is the last attempt's, but
+    starts with the first: time lost by failures is in all its latencies.
+    """
+
+    def __init__(self, target: Askable, retries: int) -> None:
+        self._target = target
+        self._retries = retries
+
+    def now(self) -> float:
+        return self._target.now()
+
+    async def send(self, call: Call) -> Exchange:
+        first = exchange = await self._target.send(call)
+        lots = random.Random(call.headers.get("X-Request-ID"))
+        for attempt in range(1, self._retries + 1):
+            if not worth_retrying(exchange):
+                break
+            await asyncio.sleep(_pause_s(exchange, attempt, lots))
+            exchange = await self._target.send(call)
+            exchange.retries = attempt
+        exchange.start_s = first.start_s
+        return exchange
+
+    async def get(self, path: str) -> tuple[int, bytes]:
+        return await self._target.get(path)
+
+    async def close(self) -> None:
+        await self._target.close()
+
+
+def worth_retrying(exchange: Exchange) -> bool:
+    error = exchange.error
+    if error is None or exchange.token_s or (exchange.retry_after_s or 0.0) > _LONGEST_ASKED_S:
+        return False
+    status = exchange.status
+    if status is None or status == 200:
+        return status is None and error.type in _FAULTS
+    return status in _STATUSES or status >= _SERVER_ERRORS
+
+
+def _pause_s(exchange: Exchange, attempt: int, lots: random.Random) -> float:
+    if exchange.retry_after_s is not None:
+        return exchange.retry_after_s
+    return min(_FIRST_PAUSE_S * 2.0 ** (attempt - 1), _LONGEST_PAUSE_S) * lots.uniform(0.75, 1.0)
+
+
+KEY = "conversation"  # of a body: our name for the conversation until it has the server's
+
+
+class ServerConversations:
+    """Puts the server's id in the place of ours. Making a conversation is no part of the request that is measured; where it
+    fails, its failure is the request's.
+    """
+
+    def __init__(self, target: Askable) -> None:
+        self._target = target
+        self._ids: dict[str, str] = {}
+
+    def now(self) -> float:
+        return self._target.now()
+
+    async def send(self, call: Call) -> Exchange:
+        own_id = call.body.get(KEY)
+        if isinstance(own_id, str) and isinstance(call.body, dict):
+            if own_id not in self._ids:
+                made = await self._target.send(_creation(call))
+                if made.error is not None or made.response_id is None:
+                    return made
+                self._ids[own_id] = made.response_id
+            call.body[KEY] = self._ids[own_id]
+        return await self._target.send(call)
+
+    async def get(self, path: str) -> tuple[int, bytes]:
+        return await self._target.get(path)
+
+    async def close(self) -> None:
+        await self._target.close()
+
+
+class _Created(ReplyReader):
+    may_be_empty = True
+
+    def _read_whole(self, stamp_s: float, value: Mapping[str, Any]) -> None:
+        self.response_id = value.get("id")
+        self._note_arrival(stamp_s, True)
+
+
+def _creation(call: Call) -> Call:
+    headers = {**call.headers, "Accept": "application/json"}
+    return Call("/conversations", {}, headers, stream=False, new_reply=_Created, api=call.api, affinity_id=call.affinity_id)
