@@ -48,8 +48,7 @@ WALLS = [
 # The client knows the server only in simulator/ and, lazily, where the commands show its catalogue and settings.
 MAY_KNOW_THE_SERVER = (
     "simulator/",
-    "commands/actions/catalog_clusters.py",
-    "commands/actions/catalog_hardware.py",
+    "commands/actions/catalog_server.py",
 )
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from llmirage_client.load.options import RunOptions
 from llmirage_client.settings.endpoint import ConnectionSettings
-from llmirage_client.settings.output import ReportSettings, WorkerSettings
-from llmirage_client.settings.points import PointSettings
+from llmirage_client.settings.output import PointSettings, ReportSettings, WorkerSettings
 from llmirage_client.settings.workload import WorkloadSettings
 from llmirage_shared.command_line import argument, command, options
 

@@ -1,4 +1,4 @@
-"""sweep.json and sweep.csv: every point of a run at several loads, in the folder above theirs."""
+"""sweep.json and sweep.csv, written and read: every point of a run at several loads, in the folder above theirs."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import io
 import json
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from llmirage_client.measure.catalogue import PER_REQUEST, WHOLE_RUN
 from llmirage_client.measure.points import PointResult, SearchAnswer
+from llmirage_client.measure.slo import Objective, SloError, parse_slo
 from llmirage_client.report.whole_files import write_json, write_text
 
 SWEEP_JSON = "sweep.json"
@@ -93,3 +95,40 @@ def _flat(result: PointResult) -> dict[str, Any]:
     for tag, summary in result.metrics.per_request.items():
         row |= {f"{tag}_{statistic}": getattr(summary, statistic) for statistic in _STATISTICS}
     return row
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSweep:
+    """answer: of a search, in a sentence; empty for a sweep. found: a load meets the objectives, and the search is over.
+
+    met: by a run's folder, whether it met every objective."""
+
+    answer: str = ""
+    found: bool = False
+    objectives: tuple[Objective, ...] = ()
+    met: Mapping[str, bool] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def read_sweep(folder: Path) -> LoadSweep | None:
+    """From the folder above the runs; None when there is no such file, or nothing in it can be read."""
+    try:
+        content = json.loads((folder / SWEEP_JSON).read_bytes())
+        search = content.get("search") or {}
+        points = content.get("points") or []
+        return LoadSweep(
+            answer=str(search.get("answer") or ""),
+            found=search.get("highest_met") is not None and not search.get("interrupted"),
+            objectives=_objectives(search.get("slo")),
+            met={str(p["folder"]): bool(p["meets_slo"]) for p in points if "meets_slo" in p},
+            notes=tuple(str(note) for note in content.get("notes") or ()),
+        )
+    except (OSError, ValueError, AttributeError, TypeError, KeyError):
+        return None
+
+
+def _objectives(slo: object) -> tuple[Objective, ...]:
+    try:
+        return parse_slo(slo) if isinstance(slo, str) else ()
+    except SloError:
+        return ()

@@ -10,8 +10,7 @@ from typing import Any
 
 from llmirage_client.load.options import RunOptions
 from llmirage_client.settings.endpoint import ConnectionSettings
-from llmirage_client.settings.output import ReportSettings, WorkerSettings
-from llmirage_client.settings.points import PointSettings
+from llmirage_client.settings.output import PointSettings, ReportSettings, WorkerSettings
 from llmirage_client.settings.workload import LengthSettings, WorkloadSettings
 from llmirage_shared.settings import About, settings_of
 

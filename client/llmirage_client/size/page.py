@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llmirage_client.report.html.blocks import charts, figure, notes, table
 from llmirage_client.report.html.charts import Axis, ParetoPoint, pareto
-from llmirage_client.report.html.page import Banner, Card, PageHead, Section, State, page
+from llmirage_client.report.html.page import Banner, Card, PageHead, Section, State, charts, figure, notes, page, table
 from llmirage_client.simulator.deployments import models_of
 from llmirage_client.size.error_margin import Confidence, least_confident, margins_of
 from llmirage_client.size.max_rate_report import MaxRateReport

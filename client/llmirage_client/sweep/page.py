@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmirage_client.report.html.blocks import charts, figure, paragraph, table
 from llmirage_client.report.html.charts import Axis, ParetoPoint, Series, line, pareto
-from llmirage_client.report.html.page import Banner, PageHead, Section, State, page
+from llmirage_client.report.html.page import Banner, PageHead, Section, State, charts, figure, page, paragraph, table
 from llmirage_client.sweep.sweep import Row, Sweep
 from llmirage_client.sweep.table import best, note_of, scaled, value
 

@@ -14,10 +14,9 @@ from importlib.metadata import version
 import httpx
 
 from llmirage_client.measure.record import Exchange, RequestError
-from llmirage_client.targets.address import normalise_url
+from llmirage_client.targets.address import EndpointInfo, normalise_url, probe
 from llmirage_client.targets.clock import run_clock
 from llmirage_client.targets.fault import Fault
-from llmirage_client.targets.probe import EndpointInfo, probe
 from llmirage_client.targets.reply import ReplyReader, stated_error
 from llmirage_client.targets.target import Call
 from llmirage_client.targets.wire import Arrived, HttpxWire, Outgoing, PoolWire, Wire

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from llmirage_client.measure.record import RequestError
-from llmirage_client.targets.chunk import ESCAPED_BYTE
-from llmirage_client.targets.sse import split_events
+from llmirage_client.targets.sse import ESCAPED_BYTE, split_events
 
 
 class TextModel(Protocol):

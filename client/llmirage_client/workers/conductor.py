@@ -9,8 +9,7 @@ from typing import Protocol
 
 from llmirage_client.load.recorder import ProgressSink
 from llmirage_client.load.share import Share
-from llmirage_client.workers.crew import Clocks, Crew
-from llmirage_client.workers.job import Begin, Event, Failed, Finished, Job, Lost, Progressed, Ready
+from llmirage_client.workers.job import Begin, Clocks, Crew, Event, Failed, Finished, Job, Lost, Progressed, Ready
 
 LEAD_S = 0.2  # between the order to begin and the beginning; an order takes milliseconds
 _BEAT_S = 0.1

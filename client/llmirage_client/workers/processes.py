@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 
-from llmirage_client.workers.crew import Clocks, CrewError
-from llmirage_client.workers.job import Begin, Event, Job, Lost
+from llmirage_client.workers.job import Begin, Clocks, CrewError, Event, Job, Lost
 from llmirage_client.workers.worker import Worker
 
 _END_S = 2.0

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
-from llmirage_client.workers.crew import Clocks, CrewError
-from llmirage_client.workers.job import Begin, Event, Job, Lost
+from llmirage_client.workers.job import Begin, Clocks, CrewError, Event, Job, Lost
 from llmirage_client.workers.ray_connection import first_line
 from llmirage_client.workers.worker import Worker
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from llmirage_client.workers.crew import CrewError
+from llmirage_client.workers.job import CrewError
 
 
 def connect(address: str | None = None, at_least_cpus: int = 1) -> Any:

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from llmirage_client.workload.arrival_process import ArrivalProcess
 from llmirage_client.workload.checking import MOST_TOKENS
 from llmirage_client.workload.distributions import Distribution, DistributionError, read_distribution
+from llmirage_client.workload.schedule import ArrivalProcess
 from llmirage_client.workload.session import Problem, Session, TokenSpec, Turn, Workload, WorkloadError
 
 FORMAT_NAME = "synthetic"

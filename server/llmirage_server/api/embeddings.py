@@ -15,8 +15,8 @@ import numpy.typing as npt
 from starlette.responses import Response
 
 from llmirage_server.api.exchange import HttpExchange
-from llmirage_server.api.prefill import prefill
 from llmirage_server.api.service import LONG_CHARACTERS, Service
+from llmirage_server.api.whole import prefill
 from llmirage_server.replies.embedding import embed, shortened
 from llmirage_shared.tokens import TokenIds, Tokenizer
 from llmirage_shared.wire import errors, schema

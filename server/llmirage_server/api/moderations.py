@@ -9,8 +9,8 @@ from starlette.responses import Response
 
 from llmirage_server.api.embeddings import maybe_in_thread
 from llmirage_server.api.exchange import HttpExchange
-from llmirage_server.api.prefill import prefill
 from llmirage_server.api.service import Service
+from llmirage_server.api.whole import prefill
 from llmirage_server.replies.moderation import CATEGORIES, FLAGGED_FROM, IMAGE_CATEGORIES, category_scores
 from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.output import new_id

@@ -13,8 +13,8 @@ from starlette.responses import Response
 
 from llmirage_server.api.embeddings import embedding_model, maybe_in_thread, texts_and_ids, vectors_of
 from llmirage_server.api.exchange import HttpExchange
-from llmirage_server.api.prefill import prefill
 from llmirage_server.api.service import Service
+from llmirage_server.api.whole import prefill
 from llmirage_shared.tokens import TokenIds
 from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.output import new_id

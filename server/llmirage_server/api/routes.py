@@ -9,7 +9,7 @@ from functools import partial
 from starlette.responses import Response
 from starlette.routing import Route
 
-from llmirage_server.api.chat import ChatHandler
+from llmirage_server.api.chat import ChatHandler, StoredChatHandler
 from llmirage_server.api.completions import CompletionsHandler
 from llmirage_server.api.conversations import ConversationsHandler
 from llmirage_server.api.embeddings import EmbeddingsHandler
@@ -22,7 +22,6 @@ from llmirage_server.api.rerank import RerankHandler
 from llmirage_server.api.responses.endpoint import ResponsesHandler
 from llmirage_server.api.service import Service
 from llmirage_server.api.sglang import SglangHandler
-from llmirage_server.api.stored_chat import StoredChatHandler
 from llmirage_server.api.tokenization import TokenizationHandler
 
 Methods = Mapping[str, Handler]

@@ -27,7 +27,7 @@ class ServeSettings:
 
 serve = command(
     "serve",
-    "llmirage_server.commands.serving:serve",
+    "llmirage_server.commands.http_server:serve",
     [*options(ServeSettings), *options(ClusterConfig, checked=False, order=GROUPS)],
     """Start a simulated cluster behind an OpenAI-compatible API.
 

@@ -16,11 +16,10 @@ from llmirage_client.commands.actions.endpoint import endpoint_of
 from llmirage_client.commands.run import run
 from llmirage_client.measure.record import Exchange, RequestError
 from llmirage_client.settings.contradictions import contradictions
-from llmirage_client.targets.endpoint import EndpointSettings
+from llmirage_client.targets.endpoint import EndpointSettings, Tls
 from llmirage_client.targets.endpoints.responses_reply import ResponsesReply
 from llmirage_client.targets.layers import RetryingTarget, SpreadTarget, worth_retrying
 from llmirage_client.targets.target import Call
-from llmirage_client.targets.tls import Tls
 from llmirage_shared import virtual_time
 
 JSON = b'{"choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}]}'

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from llmirage_client.workload.arrival_process import ArrivalProcess
+from llmirage_client.workload.schedule import ArrivalProcess
 from llmirage_client.workload.session import TokenSpec, Workload, WorkloadError
 from llmirage_client.workload.synthetic_load import synthetic_load
 

@@ -17,8 +17,7 @@ from llmirage_client.report.records_file import RunClock, record_line
 from llmirage_client.targets.endpoint import EndpointSettings
 from llmirage_client.workers import conductor as module
 from llmirage_client.workers.conductor import Conductor, WorkerFailure
-from llmirage_client.workers.crew import Clocks
-from llmirage_client.workers.job import Begin, Event, Failed, Finished, Job, Lost, Progressed, Ready
+from llmirage_client.workers.job import Begin, Clocks, Event, Failed, Finished, Job, Lost, Progressed, Ready
 from llmirage_client.workers.merge import merged
 from llmirage_client.workload.session import Session, Turn, Workload
 

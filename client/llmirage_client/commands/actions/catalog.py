@@ -19,8 +19,7 @@ _ONLY_IN_JSON = frozenset(
 )
 _PLACES = {
     **dict.fromkeys(("workloads", "studies", "formats"), "catalog_workloads"),
-    **dict.fromkeys(("clusters", "routers"), "catalog_clusters"),
-    **dict.fromkeys(("gpus", "models", "engines"), "catalog_hardware"),
+    **dict.fromkeys(("gpus", "models", "engines", "clusters", "routers"), "catalog_server"),
 }
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from llmirage_client.commands.actions.read_runs import read_runs
+from llmirage_client.commands.actions.run_description import read_runs
 from llmirage_client.measure.comparison import Comparison, Difference
 from llmirage_client.measure.comparison import compare as compared
 from llmirage_client.measure.run_differences import run_differences

@@ -9,9 +9,8 @@ from urllib.parse import urlsplit
 
 from llmirage_client.load.context_modes import ON_SERVER, in_context_mode
 from llmirage_client.targets.address import normalise_url
-from llmirage_client.targets.endpoint import EndpointSettings
+from llmirage_client.targets.endpoint import EndpointSettings, Tls
 from llmirage_client.targets.endpoints.completions import CompletionsEndpoint
-from llmirage_client.targets.tls import Tls
 from llmirage_client.workload.session import Problem, Workload, WorkloadError
 from llmirage_shared.chat_template import ChatTemplateError
 from llmirage_shared.settings import ConfigError

@@ -30,8 +30,7 @@ from llmirage_client.targets.endpoint import EndpointSettings
 from llmirage_client.targets.http import probe
 from llmirage_client.targets.target import Askable
 from llmirage_client.workers.conductor import WorkerFailure
-from llmirage_client.workers.crew import CrewError
-from llmirage_client.workers.job import Job
+from llmirage_client.workers.job import CrewError, Job
 from llmirage_client.workload.session import Workload, WorkloadError
 
 _CTRL_C = "Ctrl-C"

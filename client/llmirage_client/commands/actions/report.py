@@ -7,13 +7,13 @@ from pathlib import Path
 
 import click
 
-from llmirage_client.commands.actions.read_runs import read_runs
 from llmirage_client.commands.actions.refusal import refuse
+from llmirage_client.commands.actions.run_description import read_runs
 from llmirage_client.measure.cluster_series import ClusterLevels, ClusterSeriesError, read_cluster_series
 from llmirage_client.measure.run_folder import find_runs
 from llmirage_client.report.html.run_page import run_page
 from llmirage_client.report.html.run_view import names_of
-from llmirage_client.report.html.sweep import read_sweep
+from llmirage_client.report.points_files import read_sweep
 
 PAGE_FILE = "report.html"
 _MOST_RUNS = 100

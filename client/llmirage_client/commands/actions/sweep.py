@@ -22,7 +22,7 @@ from llmirage_client.sweep.point import problems_of
 from llmirage_client.sweep.sweep import RESULTS_FILE, Row, Sweep
 from llmirage_client.sweep.sweep import sweep as work_out
 from llmirage_client.sweep.table import blocks, records, write_tables
-from llmirage_client.workers.crew import CrewError
+from llmirage_client.workers.job import CrewError
 
 
 def sweep(study: str, **settings: Any) -> None:

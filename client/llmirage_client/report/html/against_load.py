@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from llmirage_client.measure.slo import Objective
-from llmirage_client.report.html.blocks import charts, figure
 from llmirage_client.report.html.charts import Axis, Mark, ParetoPoint, Series, line, pareto
-from llmirage_client.report.html.page import Section
+from llmirage_client.report.html.page import Section, charts, figure
 from llmirage_client.report.html.run_view import RunView
 from llmirage_client.report.html.sections import LATENCIES
 from llmirage_client.report.numbers import number

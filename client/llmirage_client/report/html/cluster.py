@@ -6,9 +6,8 @@ import numpy as np
 
 from llmirage_client.measure.arrays import Floats
 from llmirage_client.measure.cluster_series import ClusterLevels
-from llmirage_client.report.html.blocks import charts, figure, paragraph
 from llmirage_client.report.html.charts import HALF, Axis, Bars, Series, bars, heat_strip, line
-from llmirage_client.report.html.page import Section
+from llmirage_client.report.html.page import Section, charts, figure, paragraph
 
 _LINES = 4  # instances that lines can show; more become rows of colour
 _STRETCHES = 100

@@ -10,13 +10,12 @@ import numpy as np
 from llmirage_client.measure.request_metrics import chunk_gaps_ms
 from llmirage_client.report.html import over_time, words
 from llmirage_client.report.html.against_load import VariedLoad, against_load, load_of
-from llmirage_client.report.html.blocks import charts, figure, notes, paragraph, table
 from llmirage_client.report.html.charts import Axis, Bars, Sample, Series, bars, histogram, line
-from llmirage_client.report.html.page import Banner, PageHead, Section, State, page
+from llmirage_client.report.html.page import Banner, PageHead, Section, State, charts, figure, notes, page, paragraph, table
 from llmirage_client.report.html.run_view import RunView
 from llmirage_client.report.html.sections import LATENCIES
-from llmirage_client.report.html.sweep import LoadSweep
 from llmirage_client.report.numbers import cached_cell, count, latency_cells, rate_cells
+from llmirage_client.report.points_files import LoadSweep
 
 _MOST_OVERLAID = 7  # as many as there are colours; more lines on one chart cannot be told apart anyway
 

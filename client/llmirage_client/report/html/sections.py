@@ -9,9 +9,8 @@ from llmirage_client.measure.columns import BRANCH_MODES
 from llmirage_client.measure.groups import RequestGroup
 from llmirage_client.measure.request_metrics import chunk_gaps_ms
 from llmirage_client.report.html import over_time
-from llmirage_client.report.html.blocks import charts, figure, notes, paragraph, table
 from llmirage_client.report.html.charts import HALF, SMALL, Axis, Bars, Sample, Series, bars, histogram, line, scatter
-from llmirage_client.report.html.page import Section
+from llmirage_client.report.html.page import Section, charts, figure, notes, paragraph, table
 from llmirage_client.report.html.run_view import RunView
 from llmirage_client.report.html.scale import figure as shown
 from llmirage_client.report.html.xy import MOST_DOTS

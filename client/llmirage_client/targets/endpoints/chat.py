@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmirage_client.targets.chunk import ChunkModel
 from llmirage_client.targets.endpoints.ask import Ask
 from llmirage_client.targets.reply import ReplyReader, TextModel, dicts, stated_error, text_of
+from llmirage_client.targets.sse import ChunkModel
 from llmirage_client.targets.wire_json import WireObject
 
 _REASONING_KEYS = ("reasoning_content", "reasoning")

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from llmirage_client.targets.chunk import ChunkModel
 from llmirage_client.targets.reply import ReplyReader, TextModel, dicts, kind_of, stated_error, text_of
+from llmirage_client.targets.sse import ChunkModel
 
 _FINISH_REASONS = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_calls"}
 # Which key of a delta carries the model's words, and which key of its block they are collected under.

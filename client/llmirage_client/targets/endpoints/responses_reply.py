@@ -8,8 +8,8 @@ from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any
 
 from llmirage_client.measure.record import RequestError
-from llmirage_client.targets.chunk import ESCAPED_BYTE
 from llmirage_client.targets.reply import ReplyReader, TextModel, dicts, kind_of, stated_error, text_of
+from llmirage_client.targets.sse import ESCAPED_BYTE
 
 _OUTPUT_DELTAS = {"response.output_text.delta", "response.refusal.delta"}
 _REASONING_DELTAS = {"response.reasoning_text.delta", "response.reasoning_summary_text.delta"}

@@ -11,9 +11,9 @@ from typing import Any, cast, get_args
 
 import yaml
 
-from llmirage_client.workload.arrival_process import ArrivalProcess, Process
 from llmirage_client.workload.distributions import Distribution, DistributionError
 from llmirage_client.workload.files import fault
+from llmirage_client.workload.schedule import ArrivalProcess, Process
 from llmirage_client.workload.session import Problem, WorkloadError
 from llmirage_client.workload.synthesis.parameters import PARAMETERS, Kind, Reader, Values, defaults, merge, put
 

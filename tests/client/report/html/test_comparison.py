@@ -16,7 +16,7 @@ from llmirage_client.measure.slo import parse_slo
 from llmirage_client.report.html.against_load import load_of
 from llmirage_client.report.html.run_page import run_page
 from llmirage_client.report.html.run_view import RunView, view_run
-from llmirage_client.report.html.sweep import LoadSweep, read_sweep
+from llmirage_client.report.points_files import LoadSweep, read_sweep
 
 
 def view(name: str, seed: int = 0, **options: Any) -> RunView:

@@ -1,10 +1,13 @@
-"""What the performance model knows: GPUs, models, engines."""
+"""What the server knows: GPUs, models and engines of the performance model, bundled clusters, routers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from llmirage_client.commands.actions.table import Row
+from llmirage_server.cluster.routers import ROUTERS
+from llmirage_server.config import PoolConfig
+from llmirage_server.config.file import BUNDLED, BUNDLED_DIRECTORY, make_config
 from llmirage_server.perf.catalogue.engines import list_engines
 from llmirage_server.perf.catalogue.layers import GatedDelta, Gqa, Mla, Moe
 from llmirage_server.perf.catalogue.lookup import common_gpu_sources, list_gpus, list_models
@@ -112,3 +115,30 @@ def engines() -> list[Row]:
 def _by_memory(tiers: Mapping[float, int]) -> str:
     """Such as "256, from 70 GiB 1,024": the default on a GPU of little memory, and those of larger ones."""
     return ", ".join(f"from {gib:g} GiB {value:,}" if gib else f"{value:,}" for gib, value in sorted(tiers.items()))
+
+
+def clusters() -> list[Row]:
+    rows = []
+    for path in sorted(BUNDLED_DIRECTORY.glob("*.yaml")):
+        config = make_config(str(path), {})
+        pools = config.all_pools
+        rows.append(
+            {
+                "name": f"{BUNDLED}{path.stem}",
+                "models": ", ".join(dict.fromkeys(pool.model for pool in pools)),
+                "pools": ", ".join(_pool(pool) for pool in pools),
+                "router": config.router,
+                "file": str(path),
+            }
+        )
+    return rows
+
+
+def _pool(pool: PoolConfig) -> str:
+    gpus = pool.tensor_parallel_size * pool.pipeline_parallel_size * pool.data_parallel_size
+    role = "" if pool.role == "both" else f"{pool.role} "
+    return f"{role}{pool.instances} x {gpus} {pool.gpu}"
+
+
+def routers() -> list[Row]:
+    return [{"name": name, "chooses": (router.__doc__ or "").strip().splitlines()[0]} for name, router in ROUTERS.items()]
