@@ -52,11 +52,13 @@ NAMES = (
     "llmirage_server.perf.steps.steady",
     # The client: who sends what when, and a row for each request.
     "llmirage_client.load.arrivals",
+    "llmirage_client.load.conversation",
+    "llmirage_client.load.phase",
+    "llmirage_client.load.rules",
+    "llmirage_client.simulate.event_queue",
+    "llmirage_client.simulate.token_requests",
     "llmirage_client.simulate.token_rows",
     "llmirage_client.simulate.token_streams",
-    "llmirage_client.simulate.walk",
-    "llmirage_client.simulate.walk_loop",
-    "llmirage_client.simulate.walk_phase",
 )
 
 # Types are taken from our own modules, numpy and the standard library: to check all of the rest takes ten times as long.

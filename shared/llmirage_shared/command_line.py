@@ -170,6 +170,16 @@ def argument(
     return click.Argument([name], metavar=metavar, required=needed, nargs=-1 if many else 1, **details)
 
 
+def renamed(name: str, now: str, **values: str) -> click.Option:
+    """A flag of the past: it is refused, and the message says what to write now. values: each with what it is now."""
+
+    def refuse(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            raise click.UsageError(f"--{name} {value} is now --{now} {values.get(value, value)}", ctx)
+
+    return click.Option([f"--{name}"], hidden=True, expose_value=False, callback=refuse)
+
+
 def lazily(place: str) -> Callable[..., Any]:
     """The function `module:function` of a command: imported when it is called, so that help and refusals need none of it.
 

@@ -1,8 +1,8 @@
 """Carries plans out. With play_engines.py all that the golden files know of the product: a rewrite may change these alone.
 
 - Engine plans: see play_engines.py.
-- Run plans: `RunOptions`, `Session` and its kin, the loaders of workload files; the runner on asyncio over a cluster
-  (`tasks`), and `simulate`, which chooses its own way (`default`, and `protocol` with the server's API in between).
+- Run plans: `RunOptions`, `Session` and its kin, the loaders of workload files; `simulate` via the engine, over a cluster
+  that follows every sequence (`per_sequence`) and over its own (`default`), and via the API (`protocol`).
 - Script plans: `Runner` with a `Target` of our own, on a loop of virtual time.
 """
 
@@ -13,13 +13,14 @@ import hashlib
 import re
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from play_engines import cluster_of, config_of, ids_of, play_engine
 from stored import Row, packed
 
@@ -28,22 +29,19 @@ from llmirage_client.load.rates import RateSeries
 from llmirage_client.load.runner import Runner
 from llmirage_client.load.share import Share
 from llmirage_client.measure.record import Exchange, Record, RequestError, RunResult
-from llmirage_client.simulate.simulated_run import SimulatedRunner, TokenRunner
-from llmirage_client.simulate.simulation import SimulationError, lengths_only, simulate
-from llmirage_client.simulator.direct import DirectTarget
-from llmirage_client.simulator.engine import VirtualDriver, new_app
+from llmirage_client.simulate import engine_run
+from llmirage_client.simulate.simulation import SimulationError, Via, simulate
+from llmirage_client.simulator import in_process
 from llmirage_client.targets.target import Call
 from llmirage_client.targets.wire_json import encode_body
 from llmirage_client.workload.registry import load
 from llmirage_client.workload.session import Branch, Round, Session, SyntheticUser, ThinkTime, TokenSpec, Turn, Workload
-from llmirage_server.config import ClusterConfig
-from llmirage_server.config.planning import plan
 from llmirage_shared import virtual_time
 from llmirage_shared.virtual_time import StandstillError, VirtualDeadlockError
 
 WAYS = {  # by family; the first is the one that is recorded
     "engine": ("per_sequence", "default"),
-    "run": ("tasks", "default", "protocol"),
+    "run": ("per_sequence", "default", "protocol"),
     "script": ("tasks",),
 }
 
@@ -59,44 +57,19 @@ def ways_of(family: str, name: str) -> dict[str, Callable[[Row], Row]]:
 
 
 def play_run(row: Row, way: str) -> Row:
-    """Runs a workload on a cluster in virtual time: by tasks over instances step by step, by default, or through the API."""
+    """Runs a workload on a cluster in virtual time: over instances step by step, by default, or through the API."""
     workload, options = workload_of(row["workload"]), options_of(row["options"])
     config, max_time_s = config_of(row["cluster"]), row.get("max_time_s")
-    try:
-        if way == "tasks":
-            result = _by_tasks(config, row["cluster"], workload, options, max_time_s)
-        else:
-            door: Any = "memory" if way == "protocol" else "direct"
-            result = simulate(config, workload, options, door=door, max_time_s=max_time_s).result
-    except (SimulationError, VirtualDeadlockError, StandstillError):
-        return {"name": row["name"], "requests": [], "stands_still": True}
-    return _run_told(row["name"], result)
-
-
-def _by_tasks(
-    config: ClusterConfig, settings: Mapping[str, Any], workload: Workload, options: RunOptions, max_time_s: float | None
-) -> RunResult:
-    cluster = cluster_of(settings, per_sequence=True)
-    options = replace(options, endpoint_kind="llmirage", model=options.model or plan(config)[0].names[0])
-
-    async def main() -> RunResult:
-        driver = VirtualDriver(cluster)
-        runner: SimulatedRunner
-        if lengths_only(workload) and not options.cancellation_share:
-            runner = TokenRunner(workload, options, DirectTarget(driver), driver)
-        else:
-            runner = SimulatedRunner(workload, options, DirectTarget(driver, new_app(config, driver)), as_text=False)
-        if max_time_s is not None:
-            asyncio.get_running_loop().call_at(max_time_s, runner.cancel, "it is time")
+    via: Via = "api" if way == "protocol" else "engine"
+    with pytest.MonkeyPatch.context() as patch:
+        if way == "per_sequence":
+            for module in (engine_run, in_process):
+                patch.setattr(module, "new_cluster", lambda _: cluster_of(row["cluster"], per_sequence=True))
         try:
-            result = await runner.run()
-        finally:
-            await runner.close()
-        if isinstance(runner, TokenRunner):
-            result.records = runner.recorder.made_records()
-        return result
-
-    return virtual_time.run(main())
+            result = simulate(config, workload, options, via=via, max_time_s=max_time_s).result
+        except SimulationError:
+            return {"name": row["name"], "requests": [], "stands_still": True}
+    return _run_told(row["name"], result)
 
 
 def options_of(given: Mapping[str, Any]) -> RunOptions:

@@ -8,7 +8,7 @@ from llmirage_client.settings.output import ReportSettings
 from llmirage_client.settings.simulation import SimulationSettings
 from llmirage_client.settings.workload import LengthSettings, WorkloadSettings
 from llmirage_client.simulator.cluster_flags import cluster_options
-from llmirage_shared.command_line import argument, command, options
+from llmirage_shared.command_line import argument, command, options, renamed
 
 simulate = command(
     "simulate",
@@ -16,6 +16,7 @@ simulate = command(
     [
         argument("workload", required=False),
         *options(SimulationSettings),
+        renamed("door", "via", direct="engine", memory="api"),
         *options(LengthSettings),
         *cluster_options(),
         *options(WorkloadSettings),

@@ -1,39 +1,36 @@
-"""What all runs have in common, whatever carries their phases out."""
+"""What all runs have in common, whoever plays their conversations: which phases there are, and what came of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from random import Random
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
+from llmirage_client.load.branches import Family
+from llmirage_client.load.identifiers import Identifiers
+from llmirage_client.load.interpreter import Interpreter
 from llmirage_client.load.options import RunOptions
+from llmirage_client.load.phase import Phase
 from llmirage_client.load.sampling import Sampler
 from llmirage_client.load.saturation import rate_note
-from llmirage_client.measure.record import BranchStats, Record, RunResult
+from llmirage_client.measure.record import Record, RunResult
 from llmirage_client.workload.session import Workload
 
 PhaseName = Literal["warmup", "profiling"]
 
 
-class Ended(Protocol):
-    """What a run wants to know of a phase that is over."""
-
-    stats: BranchStats
-    failed_fast: str | None
-    left_unfinished: int
-
-    def cancel(self) -> None: ...
-
-
 class AnyRunner:
-    """What all runs have in common, whatever carries their phases out: which phases there are, and what came of them."""
+    """load.runner.Runner on an event loop, simulate.engine_run in virtual time."""
 
     def __init__(self, workload: Workload, options: RunOptions) -> None:
+        self._branching = workload.branching
         self._workload = workload
         self._options = options
         self._sampler = Sampler(workload, options.sampling, options.seed, options.first_root, options.share)
         self._warmed_roots = 0
-        self._phase: Ended | None = None
+        self._identifiers = Identifiers(options.seed)
+        self._family = Family(workload, self._identifiers, options.share)
+        self._phase: Phase | None = None
         self._cancel_reason: str | None = None
 
     def cancel(self, reason: str) -> None:
@@ -56,15 +53,16 @@ class AnyRunner:
             self._warmed_roots = self._sampler.taken - self._options.first_root
         yield "profiling", self._options, Random(seed)
 
-    def _begin(self, phase: Ended) -> None:
-        """This phase runs now; a run that was cancelled before sends nothing in it."""
-        self._phase = phase
+    def _begin(self, name: PhaseName, options: RunOptions, rng: Random, interpreter: Interpreter) -> Phase:
+        """The phase that runs now; in a run that was cancelled before it sends nothing."""
+        self._phase = Phase(name, self._workload, options, self._sampler, self._family, interpreter, rng)
         if self._cancel_reason is not None:
-            phase.cancel()
+            self._phase.cancel()
+        return self._phase
 
     def _result(
         self,
-        phase: Ended,
+        phase: Phase,
         times: tuple[float, float, float],
         records: list[Record],
         apis: set[str],
@@ -77,7 +75,7 @@ class AnyRunner:
         start_s, start_unix_s, end_s = times
         return RunResult(
             records=records,
-            branch_stats=phase.stats if self._workload.branching or self._workload.format == "dag_jsonl" else None,
+            branch_stats=phase.stats if self._branching or self._workload.format == "dag_jsonl" else None,
             start_s=start_s,
             end_s=end_s,
             start_unix_s=start_unix_s,
@@ -112,7 +110,7 @@ class AnyRunner:
         if alone and self._cancel_reason is None and (note := rate_note(records, self._options)):
             yield note
 
-    def _notes(self, phase: Ended, records: list[Record]) -> Iterator[str]:
+    def _notes(self, phase: Phase, records: list[Record]) -> Iterator[str]:
         if phase.left_unfinished:
             left = "1 conversation was" if phase.left_unfinished == 1 else f"{phase.left_unfinished} conversations were"
             why = "nothing waits for pre_session_spawns, and all that the run does wait for was done"

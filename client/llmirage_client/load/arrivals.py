@@ -1,12 +1,10 @@
 """When root conversations start: as slots come free, at a rate, or when the file says. Users at a pace are in users.py.
 
-Each way to arrive is a generator, `steps`, that says when it wants to go on and knows nothing of who waits for that time:
-the phase of a live run does on asyncio (`drive`), and a simulation in token counts without it (study.walk_phase).
+Each way to arrive is a generator, `steps`, that says when it wants to go on; load.phase plays it.
 """
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
@@ -18,7 +16,7 @@ from llmirage_client.load.stop import Stop
 from llmirage_client.workload.session import Session
 
 AT_ONCE = -math.inf  # what `steps` yields to go on as soon as what is ready now has had its turn
-_STEPS_TO_SEND = 3  # of the event loop: a conversation starts, its pre-session children go out, its first turn goes out
+_ROUNDS_TO_SEND = 3  # a conversation starts, its pre-session children go out, its first turn goes out
 
 Steps = Generator[float, None, None]
 Start = Callable[[Session, float], None]
@@ -58,22 +56,6 @@ class Arrivals:
         while (yield from self.slot()) and (session := next(self.roots, None)) is not None:
             self.begin(session, self.stop.clock())
             yield AT_ONCE  # let it go out before the next is prepared
-
-    async def drive(self) -> None:
-        """Follows the steps on the running loop, until there are no more."""
-        loop, changed = asyncio.get_running_loop(), asyncio.Event()
-        self.changed = changed.set
-        for until_s in self.steps():
-            if until_s == AT_ONCE:
-                await asyncio.sleep(0)
-                continue
-            changed.clear()
-            timer = None if math.isinf(until_s) else loop.call_at(until_s, changed.set)
-            try:
-                await changed.wait()
-            finally:
-                if timer is not None:
-                    timer.cancel()
 
     def due_s(self, ready_s: float, previous_s: float) -> float | None:
         """When a further turn of a root that waits for no children is due; None: at the tick that `queue` gives it.
@@ -205,7 +187,7 @@ class AtRate(Arrivals):
 
     def _never_again(self) -> Steps:
         """The rate has come to nothing for good: what had the last tick goes out, and nothing more."""
-        for _ in range(_STEPS_TO_SEND):
+        for _ in range(_ROUNDS_TO_SEND):
             yield AT_ONCE
         self.stop.end()
 

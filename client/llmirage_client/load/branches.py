@@ -1,4 +1,4 @@
-"""Children of conversations: who starts them, who waits for them, and what is counted."""
+"""Makes conversations: roots, and children as their branch kind says."""
 
 from __future__ import annotations
 
@@ -12,44 +12,37 @@ from llmirage_client.workload.session import BranchKind, Round, Session, ThinkTi
 
 
 class Family:
-    """Makes conversations: roots, and children as their branch kind says. No two shares have a number in common."""
+    """The conversations of a run: no two have a number in common, nor do those of several shares."""
 
     def __init__(self, workload: Workload, identifiers: Identifiers, share: Share | None = None) -> None:
         self._sessions = workload.sessions
         self._identifiers = identifiers
-        self._share = share or Share()
-        self._made = 0
+        share = share or Share()
+        self._next, self._step = share.index, share.of
 
     def root(self, session: Session, *place: object) -> Conversation:
-        own_id = self._identifiers.make("conversation", *place)
-        return self._conversation(session, own_id, own_id, own_id)
+        number = self._next
+        self._next = number + self._step
+        return Conversation(session, number, self._identifiers, place)
 
     def child(self, parent: Conversation, session_id: str, kind: BranchKind, *place: object) -> Conversation:
         """A fork continues its parent: history and tools so far, and its affinity. A spawn starts from nothing."""
-        own_id = self._identifiers.make("conversation", parent.correlation_id, kind, session_id, *place)
-        affinity_id = parent.affinity_id if kind == "fork" else own_id
-        child = self._conversation(self._sessions[session_id], own_id, affinity_id, parent.root_correlation_id, parent)
-        child.branch_mode = kind
-        child.parent_turn_index = parent.last_turn_index
-        if kind == "fork":
-            child.continue_from(parent)
+        session = self._sessions[session_id]
+        name = (kind, session_id, *place)
+        child = Conversation(session, self._number(), self._identifiers, name, parent, kind, parent.depth + 1)
+        if kind == "fork" and parent.thread is not None:
+            child.thread = parent.thread.forked(session.mode)
         return child
 
     def pre_session_child(self, root: Conversation, session_id: str, *place: object) -> Conversation:
         """Started before the first turn of `root`; nobody waits for it and it knows no parent."""
-        own_id = self._identifiers.make("conversation", root.correlation_id, "pre", session_id, *place)
-        child = self._conversation(self._sessions[session_id], own_id, own_id, own_id)
-        child.depth = 1
-        child.branch_mode = "spawn"
-        return child
+        name = (root, "pre", session_id, *place)
+        return Conversation(self._sessions[session_id], self._number(), self._identifiers, name, None, "spawn", depth=1)
 
-    def _conversation(
-        self, session: Session, own_id: str, affinity_id: str, root_id: str, parent: Conversation | None = None
-    ) -> Conversation:
-        number = self._share.index + self._share.of * self._made
-        self._made += 1
-        depth = parent.depth + 1 if parent else 0
-        return Conversation(session, number, own_id, affinity_id, root_id, parent, depth)
+    def _number(self) -> int:
+        number = self._next
+        self._next += self._step
+        return number
 
 
 def think_time_s(round_: Round, think_time: ThinkTime | None, rng: random.Random) -> float:

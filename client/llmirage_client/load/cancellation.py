@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from random import Random
+from typing import TYPE_CHECKING
 
-from llmirage_client.measure.record import Exchange
-from llmirage_client.targets.target import Call, Target
+from llmirage_client.measure.record import CANCELLED, Exchange, RequestError
+
+if TYPE_CHECKING:
+    from llmirage_client.targets.target import Call, Target
+
+ON_PURPOSE = RequestError(499, CANCELLED, "cancelled on purpose (--request-cancellation-rate)")
+BY_RUN = RequestError(499, CANCELLED, "cancelled by the client before the reply was complete")
 
 
 class GaveUp(Exception):
@@ -19,7 +25,7 @@ class Cancellation:
     def __init__(self, share: float, delay_s: float) -> None:
         """share: 0 to 1. delay_s: after the whole request is out, on the run's clock."""
         self._share = share
-        self._delay_s = delay_s
+        self.delay_s = delay_s
 
     def meets(self, request_id: str) -> bool:
         return Random(f"cancel {request_id}").random() < self._share
@@ -39,7 +45,7 @@ class Cancellation:
             nonlocal timer
             if timer is not None:  # it had to be sent again
                 timer.cancel()
-            timer = loop.call_at(target.now() + self._delay_s, give_up)
+            timer = loop.call_at(target.now() + self.delay_s, give_up)
 
         call.on_sent = sent
         try:

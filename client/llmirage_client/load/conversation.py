@@ -1,159 +1,210 @@
-"""One running conversation: its identifiers, its history, and the request that each of its turns becomes."""
+"""A running conversation: who it is, where it stands, and what it waits for."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Final, Protocol
 
-from llmirage_client.load.history import Message, authored, forget, inherited, items_of
-from llmirage_client.load.options import RunOptions
-from llmirage_client.load.tool_results import fit_results
-from llmirage_client.measure.record import BranchMode, Exchange
-from llmirage_client.targets.endpoints import Ask, Endpoint, EndpointName, endpoint_named
-from llmirage_client.targets.target import Call
-from llmirage_client.targets.wire_json import WireObject
-from llmirage_client.workload.session import Session, Turn
+from llmirage_client.load.identifiers import Identifiers
+from llmirage_client.measure.record import BranchMode
+from llmirage_client.workload.session import Session
 
-LIVE_MODES = ("accumulate", "server_state", "server_conversation", "tokens")  # live replies become part of the history
+if TYPE_CHECKING:
+    from llmirage_client.load.history import Thread
+
+# What the rules of a conversation yield: they go on ...
+OVER: Final = 0  # never: this stands for the end of the rules
+NEXT_ROUND: Final = 1  # after everything that is ready now
+UNTIL: Final = 2  # at `until_s`, or when the phase ends
+TICK: Final = 3  # when the arrivals say (`go`), or when the phase ends
+CHILD: Final = 4  # when the own turns of the child `awaited` are over
+REPLY: Final = 5  # when the request of turn `turn_index`, due at `due_s`, is over
+# What a conversation waits for beside these.
+NOTHING: Final = 0
+TREE: Final = 6  # its own turns are over, those of its descendants are not
+
+Waits = Generator[int, None, None]
+Place = tuple[object, ...]
 
 
-@dataclass(slots=True, eq=False)
+class Cancelled(Exception):
+    """Raised in the rules of a conversation where they wait, if it is cancelled."""
+
+
+class Timer(Protocol):
+    def cancel(self) -> object: ...
+
+
+class InFlight(Protocol):
+    """A request under way."""
+
+    def cancel(self) -> object:
+        """Lets it end soon, as cancelled."""
+        ...
+
+
+class Group:
+    """Conversations that are not over, in the order in which they started, and who waits until all of them are.
+
+    leaving: how often the last one left and that was not told yet. gates: of the children of a conversation, those for
+    which its turns will wait, by turn; joined: the places of those for which they have waited.
+    """
+
+    __slots__ = ("gates", "joined", "leaving", "running", "when_over")
+
+    def __init__(self) -> None:
+        self.running: dict[Conversation, None] = {}
+        self.leaving = 0
+        self.when_over: Callable[[], object] | None = None
+        self.gates: dict[int, list[Conversation]] = {}
+        self.joined: dict[int, list[Place]] = {}  # no conversations, which would hold each other in memory
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.running) or self.leaving > 0
+
+    def open_gate(self, turn_index: int) -> list[Conversation] | None:
+        """The children for which that turn has to wait, where there is a gate."""
+        children = self.gates.pop(turn_index, None)
+        if children is not None:
+            self.joined[turn_index] = [child.place for child in children]
+        return children
+
+    def cancel(self) -> None:
+        for conversation in self.running:
+            conversation.cancel()
+
+
 class Conversation:
     """An instance of a session: the same session runs as several when roots repeat or parents share a child.
 
-    correlation_id: its own. affinity_id: what a sticky router goes by: a fork child has its parent's. gates: for each turn
-    that waits for children, the children. own_turns_done: set when its last turn has its reply, whatever its children do.
+    Its place: number counts those of the run; branch_mode says how it began; group is what it runs in; children are those
+    it has started. thread: what was said, where that is text.
+
+    The rules write what they wait for: until_s, awaited, and of a request turn_index (from then on the last turn that was
+    sent) and due_s. Whoever sends the request writes what became of it: failed, but not cancelled; and over_s, when.
     """
 
-    session: Session
-    number: int
-    correlation_id: str
-    affinity_id: str
-    root_correlation_id: str
-    parent: Conversation | None = None
-    depth: int = 0
-    history: list[Mapping[str, Any]] = field(default_factory=list)
-    tools: Any = None
-    gates: dict[int, list[Conversation]] = field(default_factory=dict)
-    own_turns_done: asyncio.Event = field(default_factory=asyncio.Event)
-    counted: bool = False  # among the children that were spawned
-    last_failed: bool = False
-    fresh_texts: int = 0  # synthetic texts written for it that share nothing
-    branch_mode: BranchMode = "root"
-    parent_turn_index: int | None = None  # the parent's turn whose reply started it
-    last_turn_index: int | None = None  # the last turn it sent
-    response_id: str | None = None  # the last reply of a server that keeps the history itself
-    on_server: int = 0  # so many messages of the history are there
+    __slots__ = (
+        "_identifiers",
+        "_own_id",
+        "_started_by_turn",
+        "awaited",
+        "branch_mode",
+        "cancelled",
+        "children",
+        "depth",
+        "due_s",
+        "failed",
+        "group",
+        "in_flight",
+        "number",
+        "over_s",
+        "parent",
+        "place",
+        "play",
+        "rules",
+        "session",
+        "thread",
+        "timer",
+        "turn_index",
+        "until_s",
+        "waits",
+    )
 
-    def continue_from(self, parent: Conversation) -> None:
-        """Begins where another conversation is now, as a fork does."""
-        self.tools = parent.tools
-        if self.session.mode == "server_state":
-            self.history = list(parent.history)
-            self.response_id = parent.response_id
-            self.on_server = parent.on_server
-        else:
-            self.history = inherited(parent.history)
+    play: Callable[[], object]  # lets it go on after everything that is ready now
+    rules: Waits | None  # None: its own turns are over
+    group: Group
+    children: Group | None
+    thread: Thread | None
+    in_flight: InFlight | None
+    turn_index: int | None
+    until_s: float
+    timer: Timer  # while it waits for a time
+    awaited: Conversation | None  # the child that it waits for
+    due_s: float
+    over_s: float
 
-    def append_reply(self, exchange: Exchange) -> None:
-        """Threads the live reply into the history; a failed request leaves none."""
-        if self.last_turn_index == len(self.session.turns) - 1:
-            forget(self.history)  # it goes out no more, but for forks; the bodies of the run are kept and would keep it
-        if exchange.error is not None or self.session.mode not in LIVE_MODES:
+    def __init__(
+        self,
+        session: Session,
+        number: int,
+        identifiers: Identifiers,
+        place: Place,
+        parent: Conversation | None = None,
+        branch_mode: BranchMode = "root",
+        depth: int = 0,
+    ) -> None:
+        """place: what makes its name different from all others of its parent, whatever the run's timing."""
+        self.session = session
+        self.number = number
+        self.parent = parent
+        self.branch_mode: BranchMode = branch_mode
+        self.depth = depth
+        self._identifiers = identifiers
+        self.place = place
+        self._own_id = ""
+        self.waits = NOTHING
+        self.cancelled = self.failed = False
+        self.in_flight = self.children = self.thread = self.turn_index = self.awaited = None
+        if parent is not None:
+            self._started_by_turn = parent.turn_index
+
+    def __str__(self) -> str:
+        return self.correlation_id
+
+    @property
+    def correlation_id(self) -> str:
+        """Its own name; made when it is asked for: in simulations few routers do, and reports do it after the run."""
+        if not self._own_id:
+            place = self.place if self.parent is None else (self.parent, *self.place)
+            self._own_id = self._identifiers.make("conversation", *place)
+        return self._own_id
+
+    @property
+    def affinity_id(self) -> str:
+        """What a sticky router goes by: a fork child has its parent's."""
+        if self.branch_mode == "fork" and self.parent is not None:
+            return self.parent.affinity_id
+        return self.correlation_id
+
+    @property
+    def root_correlation_id(self) -> str:
+        return self.correlation_id if self.parent is None else self.parent.root_correlation_id
+
+    @property
+    def parent_turn_index(self) -> int | None:
+        """The parent's turn whose reply started it."""
+        return None if self.parent is None else self._started_by_turn
+
+    def joined(self, turn_index: int) -> tuple[str, ...]:
+        """The correlation ids of the children that a turn waited for."""
+        places = () if self.children is None else self.children.joined.get(turn_index, ())
+        return tuple([self._identifiers.make("conversation", self, *place) for place in places])
+
+    def wake(self) -> None:
+        """What it waits for has come."""
+        if self.waits != NOTHING:
+            self.waits = NOTHING
+            self.play()
+
+    def wake_early(self) -> None:
+        """Nothing comes any more of what it waits for."""
+        if self.waits == UNTIL:
+            self.timer.cancel()
+        self.wake()
+
+    def go(self, due_s: float) -> None:
+        """Its turn has got a tick, which was due at that time."""
+        self.due_s = due_s
+        self.wake()
+
+    def cancel(self) -> None:
+        """Ends it where it waits, with its request and its descendants."""
+        if self.cancelled:
             return
-        if exchange.message is not None:
-            items = None if exchange.items is None else [WireObject(item) for item in exchange.items]
-            self.history.append(Message(exchange.message, items, live=True))
-        if self.session.mode == "server_state" and exchange.response_id is not None:
-            self.response_id = exchange.response_id
-            self.on_server = len(self.history)
-        elif self.session.mode == "server_conversation":
-            self.on_server = len(self.history)
-
-
-def message_call(conversation: Conversation, turn: Turn, options: RunOptions, endpoint: Endpoint) -> Call:
-    """The request of a turn that has messages; they stay in the conversation's history."""
-    mode = conversation.session.mode
-    new: Sequence[Mapping[str, Any]] = turn.messages
-    items: list[Mapping[str, Any]]
-    if mode in LIVE_MODES:
-        # The typed APIs refuse a history in which a call has no result; for chat a file means what it means to AIPerf.
-        new = fit_results(
-            conversation.history, new, options.tool_results or ("fitted" if endpoint.translates else "authored")
-        )
-    if mode == "isolated":
-        items = [dict(item) for item in endpoint.items(new)]  # sent once: nothing to remember
-    else:
-        conversation.history.extend(authored(new, endpoint))
-        items = items_of(conversation.history[conversation.on_server :], endpoint)
-    if turn.tools is not None:
-        conversation.tools = endpoint.tools(turn.tools)
-    elif mode == "isolated":
-        conversation.tools = None
-    ask = Ask(
-        items,
-        turn.model or options.model,
-        options.streaming,
-        tools=conversation.tools,
-        max_tokens=turn.max_tokens,
-        legacy_max_tokens=options.use_legacy_max_tokens,
-        previous_response_id=conversation.response_id,
-        conversation_id=conversation.correlation_id if mode == "server_conversation" else None,
-        alone=mode == "isolated" or _only_request(conversation),
-    )
-    body = endpoint.body(ask)
-    if turn.min_tokens is not None and options.knows_ignore_eos and endpoint.knows_ignore_eos:
-        body |= {"min_tokens": turn.min_tokens, "ignore_eos": True}
-    return finished_call(endpoint, body, turn, options)
-
-
-def _only_request(conversation: Conversation) -> bool:
-    turns = conversation.session.turns
-    return len(turns) == 1 and not turns[0].branches and conversation.branch_mode != "fork"
-
-
-def verbatim_call(turn: Turn, options: RunOptions) -> Call:
-    """The turn's payload as the file has it. Where it goes is seen from its keys unless the endpoint type is given."""
-    assert turn.payload is not None
-    endpoint = endpoint_named(options.endpoint_type or _endpoint_of(turn.payload))
-    return _call(endpoint, turn.payload, turn.payload.get("stream") is True, options)
-
-
-def finished_call(endpoint: Endpoint, body: dict[str, Any], turn: Turn, options: RunOptions) -> Call:
-    """Adds what the command line and then the turn say on top, and asks a stream for its usage."""
-    body.update(options.extra_inputs)
-    body.update(endpoint.extra(turn.extra))
-    stream = bool(body.get("stream"))
-    wishes = body.get("stream_options")
-    if stream and endpoint.asks_for_usage and (wishes is None or isinstance(wishes, dict)):
-        body["stream_options"] = {"include_usage": True, **(wishes or {})}
-    return _call(endpoint, body, stream, options)
-
-
-def _call(endpoint: Endpoint, body: Mapping[str, Any], stream: bool, options: RunOptions) -> Call:
-    path = options.endpoint_path
-    return Call(
-        path or endpoint.path,
-        body,
-        stream=stream,
-        new_reply=endpoint.new_reply,
-        api=endpoint.name,
-        from_root=path is not None,
-    )
-
-
-def _endpoint_of(payload: Mapping[str, Any]) -> EndpointName:
-    if "messages" in payload:
-        return "chat"
-    return "completions" if "prompt" in payload else "responses" if "input" in payload else "chat"
-
-
-def headers(conversation: Conversation, request_id: str, call: Call, options: RunOptions) -> dict[str, str]:
-    return {
-        "X-Request-ID": request_id,
-        options.session_header or "X-Correlation-ID": conversation.correlation_id,
-        "X-Session-Affinity": conversation.affinity_id,
-        "Accept": "text/event-stream" if call.stream else "application/json",
-    }
+        self.cancelled = True
+        if self.in_flight is not None:
+            self.in_flight.cancel()
+        else:
+            self.wake_early()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from llmirage_client.measure.record import Exchange
 from llmirage_client.targets.endpoints.ask import Endpoint
 from llmirage_client.targets.wire_json import WireObject
+from llmirage_client.workload.session import ContextMode
 
 # Items and blocks of a reply that a forked conversation does not inherit: hosted tools' own, and the model's thoughts.
 _SERVER_BUILT = frozenset({
@@ -14,6 +17,8 @@ _SERVER_BUILT = frozenset({
     "mcp_list_tools", "mcp_approval_request", "local_shell_call", "reasoning", "thinking", "redacted_thinking",
     "server_tool_use", "web_search_tool_result", "code_execution_tool_result",
 })  # fmt: skip
+
+LIVE_MODES = ("accumulate", "server_state", "server_conversation", "tokens")  # live replies become part of the history
 
 Item = Mapping[str, Any]
 
@@ -94,3 +99,37 @@ def _without_server_parts(item: Item) -> Item | None:
 
 def _server_built(part: Any) -> bool:
     return isinstance(part, Mapping) and part.get("type") in _SERVER_BUILT
+
+
+@dataclass(slots=True)
+class Thread:
+    """What a conversation has said and offered so far.
+
+    on_server: so many messages of the history are with a server that keeps it; response_id: its last reply there.
+    fresh_texts: synthetic texts written for it that share nothing.
+    """
+
+    history: list[Mapping[str, Any]] = field(default_factory=list)
+    tools: Any = None
+    response_id: str | None = None
+    on_server: int = 0
+    fresh_texts: int = 0
+
+    def forked(self, mode: ContextMode) -> Thread:
+        """Where a fork begins; mode: of its session."""
+        if mode == "server_state":
+            return Thread(list(self.history), self.tools, self.response_id, self.on_server)
+        return Thread(inherited(self.history), self.tools)
+
+    def add_reply(self, exchange: Exchange, mode: ContextMode) -> None:
+        """Appends the live reply to the history, in modes that do; a failed request leaves none."""
+        if exchange.error is not None or mode not in LIVE_MODES:
+            return
+        if exchange.message is not None:
+            items = None if exchange.items is None else [WireObject(item) for item in exchange.items]
+            self.history.append(Message(exchange.message, items, live=True))
+        if mode == "server_state" and exchange.response_id is not None:
+            self.response_id = exchange.response_id
+            self.on_server = len(self.history)
+        elif mode == "server_conversation":
+            self.on_server = len(self.history)

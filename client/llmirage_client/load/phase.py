@@ -1,47 +1,47 @@
-"""One phase of a run, warm-up or profiling: one coroutine per conversation, each awaiting its children at its end.
+"""One phase of a run, warm-up or profiling: starts conversations, lets them go on when what they wait for has come.
 
-A conversation sends a turn, threads the live reply into its history, starts the children of that turn, pauses, and goes on.
-Where a turn joins children it waits for their own last replies. Because a conversation's task ends after those of its
-children, a root's slot is taken until its whole tree is done, however deep, and cancelling a root cancels its tree.
-Pre-session children belong to no tree: they hold no slot, and once every tree is done none of their turns goes out any more.
+What conversations do is in load.rules, when roots start in load.arrivals. A conversation is over when its own turns are and
+so are its descendants: a root's slot is taken until its whole tree is, however deep, and cancelling a root cancels its tree.
+Pre-session children belong to no tree: they hold no slot, and once every tree is over none of their turns goes out any more.
 """
 
 from __future__ import annotations
 
-import asyncio
-import random
-from collections.abc import Coroutine, Iterable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable
+from functools import partial
+from random import Random
 
-from llmirage_client.load.branches import Family, think_time_s
-from llmirage_client.load.conversation import Conversation
+from llmirage_client.load.arrivals import AT_ONCE
+from llmirage_client.load.branches import Family
+from llmirage_client.load.conversation import (
+    CHILD,
+    NEXT_ROUND,
+    NOTHING,
+    OVER,
+    REPLY,
+    TICK,
+    TREE,
+    UNTIL,
+    Cancelled,
+    Conversation,
+    Group,
+    Timer,
+)
+from llmirage_client.load.interpreter import Interpreter
 from llmirage_client.load.options import RunOptions
-from llmirage_client.load.phase_rules import delay_s, moments, own_requests
-from llmirage_client.load.plan import arrivals, conversations, places
-from llmirage_client.load.planner import Planner
-from llmirage_client.load.recorder import Recorder
+from llmirage_client.load.plan import arrivals, conversations, moments, own_requests, places
+from llmirage_client.load.rules import Rules
 from llmirage_client.load.sampling import Sampler
-from llmirage_client.load.stop import LiveStop, wake
-from llmirage_client.measure.record import CANCELLED, BranchStats
-from llmirage_client.workload.session import Session, Turn, Workload
-
-
-@dataclass(slots=True)
-class _PacedTurn:
-    """A turn that waits for a tick. due_s: the time of that tick, once it came."""
-
-    waiter: asyncio.Future[None]
-    due_s: float
-
-    def go(self, due_s: float) -> None:
-        self.due_s = due_s
-        wake(self.waiter)
+from llmirage_client.load.stop import Stop
+from llmirage_client.measure.record import BranchStats
+from llmirage_client.workload.session import Session, Workload
 
 
 class Phase:
     """A warm-up runs the turns of roots only.
 
-    left_unfinished: conversations that nobody waited for and that had turns left when everything else was done.
+    left_unfinished: conversations that nobody waited for and that had turns left when everything else was over.
     """
 
     def __init__(
@@ -50,233 +50,201 @@ class Phase:
         workload: Workload,
         options: RunOptions,
         sampler: Sampler,
-        planner: Planner,
-        recorder: Recorder,
         family: Family,
-        rng: random.Random,
+        interpreter: Interpreter,
+        rng: Random,
     ) -> None:
         self.name = name
-        self.stats = BranchStats()
-        self.failed_fast: str | None = None
-        self._options = options
-        self._planner = planner
-        self._recorder = recorder
-        self._family = family
-        self._with_children = name == "profiling"
-        self._stop = LiveStop(own_requests(options))
-        self._arrivals = arrivals(
-            workload,
-            options,
-            conversations(sampler, workload, options, self._with_children),
-            self._start_root,
-            self._stop,
-            rng,
-        )
-        self._places = places(sampler, options)
-        self._trees: dict[asyncio.Task[None], None] = {}  # in the order in which they started
         self.left_unfinished = 0
+        self._options = options
+        self._family = family
+        self._interpreter = interpreter
+        self._stop = Stop(own_requests(options), interpreter.now)
+        with_children = name == "profiling"
+        roots = conversations(sampler, workload, options, with_children)
+        self._arrivals = arrivals(workload, options, roots, self._start_root, self._stop, rng)
+        self._arrivals.changed = self._arrive_early
+        self._stop.listen(self._wake_if_ended)
+        self._steps = self._arrivals.steps()
+        self._next_step: Timer | None = None  # when the arrivals go on
+        self._arrivals_wait = False
+        self._places = places(sampler, options)
+        self._send, self._end_request = interpreter.send, interpreter.end
+        self._rules = Rules(options, with_children, self._stop, self._arrivals, family, self._start_child, self.cancel)
+        self._roots, self._unawaited = Group(), Group()
+        self._timers: list[Timer] = []
+        self._when_over: Callable[[], object] = _nothing
 
-    async def run(self) -> None:
-        """Returns when every root is over with its tree, and what pre-session children have in flight then."""
-        timers = self._timers()
-        try:
-            async with asyncio.TaskGroup() as self._unawaited:
-                async with asyncio.TaskGroup() as self._awaited:
-                    await self._arrivals.drive()
-                ended_before, truncated_before = self._ended(), self.stats.children_truncated
-                self._stop.end()
-            if not ended_before:
-                self.left_unfinished = self.stats.children_truncated - truncated_before
-        finally:
-            for timer in timers:
-                timer.cancel()
+    @property
+    def stats(self) -> BranchStats:
+        return self._rules.stats
+
+    @property
+    def failed_fast(self) -> str | None:
+        """The session whose failed request aborted the run."""
+        return self._rules.failed_fast
+
+    def begin(self, when_over: Callable[[], object]) -> None:
+        """when_over: called when every root is over with its tree, and what pre-session children have in flight then."""
+        self._when_over = when_over
+        todo = {"close": self._stop.close, "end": self._stop.end, "cancel": self.cancel}
+        now_s = self._interpreter.now()
+        self._timers = [self._interpreter.call_at(at_s, todo[what]) for at_s, what in moments(self._options, now_s)]
+        self._arrive()
 
     def cancel(self) -> None:
         """Nothing more goes out, and what is in flight is cancelled."""
         self._stop.end()
-        for tree in tuple(self._trees):
-            tree.cancel()
+        for conversation in sorted([*self._roots.running, *self._unawaited.running], key=_number):
+            conversation.cancel()
 
-    def _timers(self) -> list[asyncio.TimerHandle]:
-        todo = {"close": self._stop.close, "end": self._stop.end, "cancel": self.cancel}
-        loop = asyncio.get_running_loop()
-        return [loop.call_at(when_s, todo[what]) for when_s, what in moments(self._options, self._stop.clock())]
+    def _wake_if_ended(self) -> None:
+        if self._stop.ended:
+            for group in (self._roots, self._unawaited):
+                _wake_waiting(group)
+
+    def _roots_over(self) -> None:
+        ended_before, truncated_before = self._stop.ended, self.stats.children_truncated
+        self._stop.end()
+        self._when_all_over(self._unawaited, partial(self._finish, None if ended_before else truncated_before))
+
+    def _finish(self, truncated_before: int | None) -> None:
+        """truncated_before: children cut short when all roots were over; None: the phase had ended already."""
+        if truncated_before is not None:
+            self.left_unfinished = self.stats.children_truncated - truncated_before
+        for timer in self._timers:
+            timer.cancel()
+        self._when_over()
+
+    # --- who comes -------------------------------------------------------------------------------------------------------
+
+    def _arrive(self) -> None:
+        """Follows the arrivals to where they wait next."""
+        until_s = next(self._steps, None)
+        if until_s is None:
+            self._when_all_over(self._roots, self._roots_over)
+        elif until_s == AT_ONCE:
+            self._interpreter.call_soon(self._arrive)
+        else:
+            self._arrivals_wait = True
+            if until_s < math.inf:
+                self._next_step = self._interpreter.call_at(until_s, self._arrive_in_time)
+
+    def _arrive_in_time(self) -> None:
+        self._next_step = None
+        if self._arrivals_wait:
+            self._arrivals_wait = False
+            self._interpreter.call_soon(self._arrive)
+
+    def _arrive_early(self) -> None:
+        """Something has changed for the arrivals."""
+        if self._next_step is not None:
+            self._next_step.cancel()
+        self._arrive_in_time()
 
     def _start_root(self, session: Session, due_s: float) -> None:
-        conversation = self._family.root(session, self.name, next(self._places))
-        self._start_tree(self._awaited, self._tree(conversation, due_s))
+        self._start(self._family.root(session, self.name, next(self._places)), self._roots, due_s)
 
-    def _start_tree(self, group: asyncio.TaskGroup, conversation: Coroutine[None, None, None]) -> None:
-        tree = group.create_task(conversation)
-        self._trees[tree] = None
-        tree.add_done_callback(self._trees.pop)
+    def _start_child(self, child: Conversation) -> None:
+        group = self._unawaited
+        if child.parent is not None:
+            group = child.parent.children = child.parent.children or Group()
+        self._start(child, group, self._interpreter.now())
 
-    def _ended(self) -> bool:
-        return self._stop.ended
+    def _start(self, conversation: Conversation, group: Group, ready_s: float) -> None:
+        conversation.group = group
+        group.running[conversation] = None
+        rules = self._rules
+        conversation.rules = (
+            rules.rounds(conversation) if conversation.session.rounds else rules.turns(conversation, ready_s)
+        )
+        conversation.play = self._interpreter.player(conversation)
+        conversation.play()
 
-    async def _tree(self, root: Conversation, due_s: float) -> None:
-        try:
-            await self._converse(root, due_s)
-        finally:
-            self._arrivals.tree_done()
+    # --- how they go on --------------------------------------------------------------------------------------------------
 
-    async def _converse(self, conversation: Conversation, due_s: float) -> None:
-        """The conversation's own turns, then whatever of its children is still running."""
-        session = conversation.session
-        if not session.rounds and not any([turn.branches for turn in session.turns]):  # noqa: C419 (a third of the time)
-            await self._own_part(conversation, None, due_s)
+    def resume(self, conversation: Conversation, cut: bool | None = None) -> None:
+        """Plays the rules of a conversation until they wait again. cut: it ends where it waits; None: if it is cancelled."""
+        if cut is None:
+            cut = conversation.cancelled
+        if conversation.in_flight is not None and not self._end_request(conversation, cut):
             return
-        async with asyncio.TaskGroup() as children:
-            await self._own_part(conversation, children, due_s)
-
-    async def _own_part(self, conversation: Conversation, children: asyncio.TaskGroup | None, due_s: float) -> None:
-        """children: None for a conversation that has none."""
-        try:
-            if conversation.session.rounds:
-                assert children is not None
-                whole = await self._rounds(conversation, children)
-            else:
-                whole = await self._turns(conversation, children, due_s)
-            self._count_end(conversation, whole)
-        except asyncio.CancelledError:
-            self._count_end(conversation, False)
-            raise
-        finally:
-            conversation.own_turns_done.set()
-
-    async def _turns(self, conversation: Conversation, children: asyncio.TaskGroup | None, ready_s: float) -> bool:
-        """Sends turn after turn; False when the phase ended before the last. ready_s: when the first may go out."""
-        if self._with_children and conversation.session.pre_session_spawns:
-            self._start_pre_session(conversation)
-            await asyncio.sleep(0)  # they go out first
-        due_s = ready_s
-        schedule_s = ready_s - (conversation.session.arrival_s or 0.0) / self._options.speed  # time 0 of the file
-        for index, turn in enumerate(conversation.session.turns):
-            gated = index in conversation.gates
-            suspended = gated and await self._join(conversation.gates[index])
-            if suspended:
-                ready_s = self._stop.clock()
-            if self._options.fixed_schedule and turn.arrival_s is not None:
-                ready_s = max(ready_s, schedule_s + turn.arrival_s / self._options.speed)
-            else:
-                ready_s += self._delay_s(conversation, index)
-            await self._stop.wait_until(ready_s)
-            paced = index and conversation.depth == 0 and not gated
-            due_s = await self._paced(ready_s, due_s) if paced else ready_s
-            if not self._stop.permit():
-                self.stats.joins_suppressed += gated
-                return False
-            self.stats.parents_resumed += suspended
-            self._count_start(conversation)
-            planned = self._planner.plan(conversation, index)
-            exchange = await self._recorder.send(conversation, index, planned, due_s, self.name)
-            conversation.append_reply(exchange)
-            conversation.last_failed = exchange.error is not None and exchange.error.type != CANCELLED
-            if conversation.last_failed:
-                self._fail_fast(conversation)
-            if conversation.last_failed and conversation.session.ends_on_failure:
-                return True
-            ready_s = self._stop.clock() if exchange.end_s is None else exchange.end_s
-            if self._with_children and turn.branches and children is not None:
-                self._start_branches(conversation, turn, children)
-                await asyncio.sleep(0)  # they go out before the next turn
-        return True
-
-    async def _paced(self, ready_s: float, previous_s: float) -> float:
-        """Returns when a further turn of a root may go out: the time at which it was due; see `Arrivals.due_s`."""
-        due_s = self._arrivals.due_s(ready_s, previous_s)
-        if due_s is None:
-            turn = _PacedTurn(self._stop.waiter(), ready_s)
-            self._arrivals.queue(turn)
-            await turn.waiter
-            return turn.due_s
-        await self._stop.wait_until(due_s)
-        return due_s
-
-    async def _rounds(self, conversation: Conversation, children: asyncio.TaskGroup) -> bool:
-        """An orchestrator's rounds, each after the children of the one before; False when the phase ended too early."""
-        rounds = conversation.session.rounds
-        admitted = False
-        rng = random.Random(conversation.correlation_id)
-        for number, round_ in enumerate(rounds):
-            pause_s = think_time_s(round_, conversation.session.think_time, rng) / self._options.speed
-            await self._stop.wait_until(self._stop.clock() + pause_s)
-            if self._ended():
-                return False
-            if not admitted:
-                admitted = True
-                self.stats.graphs_admitted += 1
-            self._count_start(conversation)
-            started = [
-                child
-                for place, name in enumerate(round_.children)
-                if self._start(child := self._family.child(conversation, name, "spawn", number, place), children)
-            ]
-            suspended = await self._join(started, count=round_.awaited)
-            if suspended:
-                over = self._ended()
-                self.stats.joins_suppressed += over
-                self.stats.parents_resumed += not over
-        self.stats.graphs_completed_to_end += rounds[-1].awaited and not self._ended()
-        return True
-
-    def _start_branches(self, conversation: Conversation, turn: Turn, children: asyncio.TaskGroup) -> None:
-        for branch in turn.branches:
-            started = []
-            for place, name in enumerate(branch.children):
-                child = self._family.child(conversation, name, branch.kind, branch.id, place)
-                if self._start(child, children):
-                    started.append(child)
-            if branch.join_at is not None:
-                conversation.gates.setdefault(branch.join_at, []).extend(started)
-
-    def _start_pre_session(self, root: Conversation) -> None:
-        for place, name in enumerate(root.session.pre_session_spawns):
-            child = self._family.pre_session_child(root, name, place)
-            self._start_tree(self._unawaited, self._converse(child, self._stop.clock()))
-
-    def _start(self, child: Conversation, children: asyncio.TaskGroup) -> bool:
-        """Starts a child at once, whatever the arrivals say; False when the phase has ended."""
-        if self._ended():
-            self.stats.children_truncated += 1
-            return False
-        children.create_task(self._converse(child, self._stop.clock()))
-        return True
-
-    async def _join(self, children: Iterable[Conversation], count: bool = True) -> bool:
-        """Waits for the last replies of children; False when they were all there already."""
-        waiting = [child for child in children if not child.own_turns_done.is_set()]
-        if waiting and count:
-            self.stats.parents_suspended += 1
-        for child in waiting:
-            await child.own_turns_done.wait()
-        return bool(waiting) and count
-
-    def _delay_s(self, conversation: Conversation, index: int) -> float:
-        """The pause before a turn on the run's clock."""
-        return delay_s(self._options, conversation.session.turns[index].delay_s, index, lambda: conversation.correlation_id)
-
-    def _count_start(self, conversation: Conversation) -> None:
-        if conversation.depth > 0 and not conversation.counted:
-            conversation.counted = True
-            self.stats.children_spawned += 1
-
-    def _count_end(self, conversation: Conversation, whole: bool) -> None:
-        if conversation.depth == 0 or self.failed_fast is not None:
+        rules = conversation.rules
+        if cut or rules is None:
+            self._cut(conversation)
             return
-        if not whole:
-            self.stats.children_truncated += 1
-        elif conversation.last_failed:
-            self.stats.children_errored += 1
+        waits = next(rules, OVER)
+        while waits == REPLY:
+            if self._send(conversation):
+                return
+            waits = next(rules, OVER)
+        if waits == OVER:
+            self._end(conversation)
+            if not conversation.cancelled or conversation not in conversation.group.running:
+                return
+        if waits == NEXT_ROUND or conversation.cancelled:  # meanwhile: its own failure aborts the run
+            conversation.play()
+        elif waits == UNTIL:
+            conversation.waits = UNTIL
+            conversation.timer = self._interpreter.call_at(conversation.until_s, conversation.wake)
         else:
-            self.stats.children_completed += 1
+            conversation.waits = waits
 
-    def _fail_fast(self, conversation: Conversation) -> None:
-        """Aborts the run, if that is wished: everything under way is cancelled, and siblings are not counted."""
-        child = conversation.depth > 0
-        if not (self._options.fail_fast or (child and self._options.fail_fast_children)) or self.failed_fast is not None:
-            return
-        self.failed_fast = conversation.session.id
-        self.stats.children_errored += child
-        self.stats.parents_failed_due_to_child_error += conversation.parent is not None
-        self.cancel()
+    def _cut(self, conversation: Conversation) -> None:
+        """Ends a cancelled conversation where it waits, and then its children."""
+        if conversation.rules is not None:
+            try:
+                conversation.rules.throw(Cancelled())
+            except (StopIteration, Cancelled):  # the latter where the rules had not begun
+                self._end(conversation)
+        if conversation.children is not None:
+            conversation.children.cancel()
+
+    def _end(self, conversation: Conversation) -> None:
+        """Its own turns are over, and perhaps all its descendants."""
+        if conversation.rules is not None:
+            conversation.rules = None
+            parent = conversation.parent
+            if parent is not None and parent.awaited is conversation and parent.waits == CHILD:
+                parent.wake()
+            if conversation.children is not None and conversation.children.busy:
+                conversation.waits = TREE
+                conversation.children.when_over = partial(self._end, conversation)
+                return
+        conversation.waits = NOTHING
+        group = conversation.group
+        del group.running[conversation]
+        conversation.play = _nothing  # the other knows the run, and what is over is kept for longer
+        if group is self._roots:
+            self._arrivals.tree_done()
+        if not group.running:
+            group.leaving += 1
+            self._interpreter.call_soon(partial(self._left_empty, group))
+
+    def _left_empty(self, group: Group) -> None:
+        group.leaving -= 1
+        if not group.running and not group.leaving and group.when_over is not None:
+            self._interpreter.call_soon(group.when_over)
+            group.when_over = None
+
+    def _when_all_over(self, group: Group, callback: Callable[[], object]) -> None:
+        if group.busy:
+            group.when_over = callback
+        else:
+            callback()
+
+
+def _number(conversation: Conversation) -> int:
+    return conversation.number
+
+
+def _wake_waiting(group: Group) -> None:
+    """Those that wait for a time or a tick, and their descendants."""
+    for conversation in group.running:
+        if conversation.waits in (UNTIL, TICK):
+            conversation.wake_early()
+        if conversation.children is not None:
+            _wake_waiting(conversation.children)
+
+
+def _nothing() -> None: ...

@@ -1,11 +1,13 @@
-"""From options to a load: which roots a phase takes, and the way in which they arrive."""
+"""From options to a load: which roots a phase takes, the way in which they arrive, and when it ends."""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
+from typing import Literal
 
 from llmirage_client.load.arrivals import Arrivals, AtRate, Schedule, Start
 from llmirage_client.load.options import RunOptions
@@ -47,6 +49,25 @@ def places(sampler: Sampler, options: RunOptions) -> Iterator[int]:
         return itertools.count(first_root + share.first(sampler.taken - first_root), share.of)
     warmed_up = options.first_root + (options.warmup_num_conversations or 0)
     return itertools.count((sampler.taken if share.of == 1 else warmed_up) + share.index, share.of)
+
+
+def own_requests(options: RunOptions) -> int | None:
+    """The cap on requests for this worker; 0 when it has no slot in which to send any."""
+    share = options.share
+    if options.concurrency is not None and not share.part(options.concurrency):
+        return 0
+    return None if options.request_count is None else share.part(options.request_count)
+
+
+def moments(options: RunOptions, start_s: float) -> list[tuple[float, Literal["close", "end", "cancel"]]]:
+    """When a phase that begins at start_s closes, ends and is cancelled."""
+    hard_s, soft_s, grace_s = options.benchmark_duration_s, options.soft_duration_s, options.benchmark_grace_period_s
+    after: list[tuple[float, Literal["close", "end", "cancel"]]] = []
+    if soft_s is not None:
+        after.append((soft_s, "close"))
+    if hard_s is not None:
+        after += [(hard_s, "end"), (hard_s + grace_s, "cancel")]
+    return [(start_s + after_s / options.speed, what) for after_s, what in after if after_s < math.inf]
 
 
 def scheduled_roots(workload: Workload, options: RunOptions) -> int:

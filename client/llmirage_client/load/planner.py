@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from llmirage_client.load.conversation import Conversation, message_call, verbatim_call
+from llmirage_client.load.calls import Planned, message_call, verbatim_call
+from llmirage_client.load.conversation import Conversation
+from llmirage_client.load.history import forget
 from llmirage_client.load.options import RunOptions
-from llmirage_client.load.recorder import Planned
 from llmirage_client.load.synthetic_turns import SyntheticTurns
 from llmirage_client.load.token_calls import TokenCalls
+from llmirage_client.measure.record import Exchange
 from llmirage_client.targets.endpoints import endpoint_named
 from llmirage_client.workload.session import Turn
 
 
-class Planner:
-    """Token turns need a tokenizer, which is loaded when the first of them comes."""
+class CallPlanner:
+    """As the endpoint's API has it. Token turns need a tokenizer, which is loaded when the first of them comes."""
 
     def __init__(self, options: RunOptions) -> None:
         self._options = options
@@ -25,6 +27,15 @@ class Planner:
         planned.call.affinity_id = conversation.affinity_id
         planned.call.empty_ok = conversation.session.ends_on_failure  # evalscope's rules, which have both
         return planned
+
+    def replied(self, conversation: Conversation, planned: Planned, exchange: Exchange) -> None:
+        """Threads the live reply into the history."""
+        thread, session = conversation.thread, conversation.session
+        if thread is None:
+            return
+        if conversation.turn_index == len(session.turns) - 1:
+            forget(thread.history)  # it goes out no more, but for forks; the bodies of the run are kept and would keep it
+        thread.add_reply(exchange, session.mode)
 
     def _planned(self, conversation: Conversation, turn: Turn) -> Planned:
         match conversation.session.mode:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
-from llmirage_client.load.cancellation import Cancellation, GaveUp
-from llmirage_client.load.conversation import Conversation, headers
+from llmirage_client.load.calls import Planned, headers
+from llmirage_client.load.cancellation import BY_RUN, ON_PURPOSE, Cancellation, GaveUp
+from llmirage_client.load.conversation import Conversation
 from llmirage_client.load.identifiers import Identifiers
 from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.record import CANCELLED, Exchange, Record, RequestError
-from llmirage_client.targets.target import Call, Target
+from llmirage_client.targets.target import Target
 
 OnRecord = Callable[[Record], None]
 
@@ -22,27 +22,38 @@ class ProgressSink(Protocol):
     def update(self, done: int, errors: int, in_flight: int) -> None: ...
 
 
-@dataclass(slots=True, frozen=True)
-class Planned:
-    """A turn's request and how many tokens it has and asks for, where the workload or our own count says so."""
+class Planner(Protocol):
+    """Says what requests are made of."""
 
-    call: Call
-    input_tokens: int | None = None
-    output_tokens: int | None = None
+    def plan(self, conversation: Conversation, turn_index: int) -> Planned:
+        """The request of a turn. Raises one of load.token_calls.CONTENT_ERRORS where there can be none."""
+        ...
+
+    def replied(self, conversation: Conversation, planned: Planned, exchange: Exchange) -> None:
+        """The request is over: what it brought may be part of the next."""
+        ...
 
 
 class Recorder:
-    """Collects the records of a run in order of completion, and the bodies that went out for inputs.json."""
+    """Collects the records of a run in order of completion, and the bodies that went out for inputs.json.
+
+    phase: which one runs.
+    """
 
     def __init__(
         self,
         target: Target,
+        planner: Planner,
         options: RunOptions,
         identifiers: Identifiers,
-        progress: ProgressSink | None,
-        on_record: Callable[[Record], None] | None,
+        progress: ProgressSink | None = None,
+        on_record: OnRecord | None = None,
+        keep_bodies: bool = True,
     ) -> None:
+        self.phase = ""
         self._target = target
+        self._planner = planner
+        self._keep_bodies = keep_bodies
         self._options = options
         self._identifiers = identifiers
         self._progress = progress
@@ -60,16 +71,18 @@ class Recorder:
         self.records: list[Record] = []
         self.apis: set[str] = set()  # the names of those that were used
 
-    async def send(
-        self, conversation: Conversation, turn_index: int, planned: Planned, issued_s: float, phase: str
-    ) -> Exchange:
-        """Sends one request and records it, also when the task is cancelled meanwhile."""
+    async def send(self, conversation: Conversation) -> None:
+        """Sends the request of the present turn and writes down what became of it, also when the task is cancelled."""
+        turn_index, phase = conversation.turn_index, self.phase
+        assert turn_index is not None
+        planned = self._planner.plan(conversation, turn_index)
         request_id = self._identifiers.make("request", conversation.correlation_id, turn_index)
         call = planned.call
         call.headers.update(headers(conversation, request_id, call, self._options))
         if phase == "profiling":
             self.apis.add(call.api)
-            self._payloads_of(conversation).append(call.body)
+            if self._keep_bodies:
+                self._payloads_of(conversation).append(call.body)
         record = Record(
             session_num=conversation.number,
             conversation_id=conversation.session.id,
@@ -79,7 +92,7 @@ class Recorder:
             root_correlation_id=conversation.root_correlation_id,
             parent_correlation_id=conversation.parent.correlation_id if conversation.parent else None,
             agent_depth=conversation.depth,
-            issued_s=issued_s,
+            issued_s=conversation.due_s,
             exchange=Exchange(start_s=self._target.now()),
             phase=phase,
             input_tokens=planned.input_tokens,
@@ -87,9 +100,8 @@ class Recorder:
             turns=len(conversation.session.turns),
             branch_mode=conversation.branch_mode,
             parent_turn_index=conversation.parent_turn_index,
-            joined=tuple(child.correlation_id for child in conversation.gates.get(turn_index, ())),
+            joined=conversation.joined(turn_index),
         )
-        conversation.last_turn_index = turn_index
         self._in_flight += 1
         try:
             if phase == "profiling" and self._cancellation is not None and self._cancellation.meets(request_id):
@@ -97,19 +109,22 @@ class Recorder:
             else:
                 record.exchange = await self._target.send(call)
         except GaveUp:
-            self._note_cancelled(record, "cancelled on purpose (--request-cancellation-rate)")
+            self._note_cancelled(record, ON_PURPOSE)
         except asyncio.CancelledError:
-            self._note_cancelled(record, "cancelled by the client before the reply was complete")
+            self._note_cancelled(record, BY_RUN)
             raise
         finally:
             self._in_flight -= 1
             self._keep(record)
-        return record.exchange
+        exchange = record.exchange
+        self._planner.replied(conversation, planned, exchange)
+        conversation.failed = exchange.error is not None and exchange.error.type != CANCELLED
+        conversation.over_s = self._target.now() if exchange.end_s is None else exchange.end_s
 
-    def _note_cancelled(self, record: Record, why: str) -> None:
+    def _note_cancelled(self, record: Record, error: RequestError) -> None:
         record.cancelled = True
         record.exchange.end_s = self._target.now()
-        record.exchange.error = RequestError(499, CANCELLED, why)
+        record.exchange.error = error
 
     def inputs(self) -> list[dict[str, Any]]:
         """The content of inputs.json: every conversation's bodies as they were sent."""

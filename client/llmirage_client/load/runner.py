@@ -6,12 +6,10 @@ import time
 from collections.abc import Awaitable, Callable
 
 from llmirage_client.load.any_runner import AnyRunner
-from llmirage_client.load.branches import Family
-from llmirage_client.load.identifiers import Identifiers
+from llmirage_client.load.asyncio_interpreter import AsyncioInterpreter
 from llmirage_client.load.options import RunOptions
-from llmirage_client.load.phase import Phase
-from llmirage_client.load.planner import Planner
-from llmirage_client.load.recorder import OnRecord, ProgressSink, Recorder
+from llmirage_client.load.planner import CallPlanner
+from llmirage_client.load.recorder import OnRecord, Planner, ProgressSink, Recorder
 from llmirage_client.measure.record import RunResult
 from llmirage_client.targets.target import Target
 from llmirage_client.workload.session import Workload
@@ -27,7 +25,10 @@ async def run_workload(
     progress: ProgressSink | None = None,
     on_record: OnRecord | None = None,
 ) -> RunResult:
-    """Runs the workload to its end. Raises nothing for what the endpoint does; on_record is called as each request ends."""
+    """Runs the workload to its end; on_record is called as each request ends.
+
+    Raises nothing for what the endpoint does, but one of load.token_calls.CONTENT_ERRORS for a request that cannot be.
+    """
     return await Runner(workload, options, target, progress, on_record).run()
 
 
@@ -42,27 +43,31 @@ class Runner(AnyRunner):
         progress: ProgressSink | None = None,
         on_record: OnRecord | None = None,
         gate: Gate | None = None,
+        planner: Planner | None = None,
+        keep_bodies: bool = True,
     ) -> None:
+        """planner: None: requests are as the endpoint's API has them. keep_bodies: for `RunResult.inputs`."""
         super().__init__(workload, options)
         self._target = target
-        identifiers = Identifiers(options.seed)
-        self._recorder = Recorder(target, options, identifiers, progress, on_record)
-        self._family = Family(workload, identifiers, options.share)
-        self._planner = Planner(options)
+        planner = planner or CallPlanner(options)
+        self._recorder = Recorder(target, planner, options, self._identifiers, progress, on_record, keep_bodies)
         self._gate = gate
+
+    @property
+    def requests_over(self) -> int:
+        return len(self._recorder.records)
 
     def show_progress(self) -> None:
         """Draws the progress anew, so that its clock goes on while no request ends."""
         self._recorder.show_progress()
 
     async def run(self) -> RunResult:
+        recorder, interpreter = self._recorder, AsyncioInterpreter(self._recorder)
         for name, options, rng in self._phases():
             if self._gate is not None and self._cancel_reason is None:
                 await self._gate(name)
             start_s, start_unix_s = self._target.now(), time.time()
-            phase = Phase(name, self._workload, options, self._sampler, self._planner, self._recorder, self._family, rng)
-            self._begin(phase)
-            await phase.run()
+            phase = self._begin(name, options, rng, interpreter)
+            await interpreter.run(phase)
         times = start_s, start_unix_s, self._target.now()
-        recorder = self._recorder
         return self._result(phase, times, recorder.records, recorder.apis, recorder.inputs())

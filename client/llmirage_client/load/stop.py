@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-
-from llmirage_shared.virtual_time import precise_clock
 
 
 class Stop:
@@ -45,42 +42,3 @@ class Stop:
         """No request goes out from now on; those in flight go on. Idempotent."""
         self.ended = True
         self.close()
-
-
-class LiveStop(Stop):
-    """On an asyncio loop: make it on the running one. Once no request may go out it wakes everybody who waits."""
-
-    def __init__(self, request_count: int | None = None) -> None:
-        super().__init__(request_count, precise_clock())
-        self._loop = asyncio.get_running_loop()
-        self._waiters: set[asyncio.Future[None]] = set()
-
-    def end(self) -> None:
-        super().end()
-        for waiter in tuple(self._waiters):
-            wake(waiter)
-
-    def waiter(self) -> asyncio.Future[None]:
-        """A future that is done, at the latest, when the phase ends; anybody may `wake` it before."""
-        waiter = self._loop.create_future()
-        if self.ended:
-            waiter.set_result(None)
-        else:
-            self._waiters.add(waiter)
-            waiter.add_done_callback(self._waiters.discard)
-        return waiter
-
-    async def wait_until(self, when_s: float) -> None:
-        """Returns at that time of the clock, never before, or when the phase ends."""
-        while self.clock() < when_s and not self.ended:  # uvloop's timers are due up to a millisecond early
-            waiter = self.waiter()
-            timer = self._loop.call_at(when_s, wake, waiter)
-            try:
-                await waiter
-            finally:
-                timer.cancel()
-
-
-def wake(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)

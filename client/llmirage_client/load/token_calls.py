@@ -17,10 +17,10 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from llmirage_client.load.conversation import Conversation, finished_call
+from llmirage_client.load.calls import Planned, finished_call, thread_of
+from llmirage_client.load.conversation import Conversation
 from llmirage_client.load.history import Message, items_of
 from llmirage_client.load.options import RunOptions
-from llmirage_client.load.recorder import Planned
 from llmirage_client.targets.endpoints import Ask, endpoint_named
 from llmirage_client.targets.endpoints.completions import prompt_body
 from llmirage_client.workload.session import Problem, TokenSpec, Turn, Workload
@@ -91,14 +91,15 @@ class TokenCalls:
             if room < 1:
                 raise self._too_short(spec)
             return [_user(self._text.text_for_ids(spec.input_ids[:room]))]
+        history = thread_of(conversation).history
         if self._options.session_prefix == "none":
-            conversation.history.clear()
+            history.clear()
         self._extend(conversation, spec)
-        return list(conversation.history)
+        return list(history)
 
     def _extend(self, conversation: Conversation, spec: TokenSpec) -> None:
         """Makes the history a prompt of exactly spec.input_tokens tokens that shares what it can with what it was."""
-        history = conversation.history
+        history = thread_of(conversation).history
         while True:
             if history and history[-1]["role"] == "user":
                 history.pop()  # it has no reply: written anew, longer or shorter
@@ -119,10 +120,11 @@ class TokenCalls:
 
     def _key(self, conversation: Conversation) -> int:
         """Of the next user message: the same place in the same session has the same text, unless nothing is to be shared."""
-        place: tuple[object, ...] = (conversation.session.id, len(conversation.history))
+        thread = thread_of(conversation)
+        place: tuple[object, ...] = (conversation.session.id, len(thread.history))
         if self._options.session_prefix == "none":
-            conversation.fresh_texts += 1
-            place = (*place, conversation.number, conversation.fresh_texts)
+            thread.fresh_texts += 1
+            place = (*place, conversation.number, thread.fresh_texts)
         elif self._options.endpoint_type == "completions":
             place = (conversation.session.id,)
         return int.from_bytes(hashlib.blake2b(repr(place).encode(), digest_size=8).digest())

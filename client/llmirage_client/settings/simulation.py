@@ -12,8 +12,8 @@ _simulation = under(SIMULATION)
 
 
 class SimulationSettings:
-    door: Literal["direct", "memory"] = _simulation(
-        "direct", "Ask the cluster alone, or go through the server's whole protocol in memory: slower, with the same times."
+    via: Literal["engine", "api"] = _simulation(
+        "engine", "Ask the cluster alone, or through the server's whole API in this process: slower, with the same times."
     )
     max_time: float | None = _simulation(
         None, "Stop after S seconds of cluster time.", metavar="S", above=0, infinite=True, study=True

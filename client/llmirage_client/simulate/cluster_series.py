@@ -79,7 +79,7 @@ class ClusterSeries:
         return float(np.minimum(busy / whole_s, 1.0).mean())
 
 
-class Sampler:
+class SeriesSampler:
     """Looks at the cluster at equal distances, which double whenever there would be more than MOST_SAMPLES.
 
     next_s: when it wants to look next; the cluster must have reached that time. It changes nothing of what happens.
@@ -111,9 +111,13 @@ class Sampler:
         if self.next_s < to < math.inf:
             self.next_s = (to // self._every_s + 1) * self._every_s
 
-    def series(self, end_s: float) -> ClusterSeries:
-        """All that was seen, and the state at the end."""
+    def finish(self, end_s: float) -> None:
+        """The state at the end; it looks no more."""
         self._note(end_s)
+        self.next_s = math.inf
+
+    def series(self) -> ClusterSeries:
+        """All that was seen."""
         seen = np.array(self._samples, dtype=np.float64)  # shape (samples, instances, fields of a reading)
         levels = {name: seen[:, :, i].T for i, name in enumerate(Reading._fields)}
         total = np.maximum(levels["kv_total_tokens"], 1.0)

@@ -6,10 +6,9 @@ import contextlib
 import gc
 from collections.abc import Iterator
 
-_MOST_LEFT = (
-    150_000  # objects that may be left by simulations; some 10,000 requests, and 200 MB where their prompts are long
-)
-_left = 0
+_MOST_LEFT = 150_000  # objects that may be left by simulations: 200 MB where prompts are long
+_left = 0  # at most so many are
+_known: int | None = None  # objects put aside that are none of them
 
 
 @contextlib.contextmanager
@@ -19,11 +18,17 @@ def few_collections() -> Iterator[None]:
     At the end all of it is put aside, since the next collection, or that at the end of the process, would walk it once more.
     So nobody would collect the clusters of earlier runs: the next run does, when they have become many.
     """
-    global _left
+    global _left, _known
+    if _known is None:
+        gc.freeze()
+        _known = gc.get_freeze_count()
+    if _left > _MOST_LEFT:
+        _left = gc.get_freeze_count() - _known  # the others are gone without a collection
     if _left > _MOST_LEFT:
         gc.unfreeze()
         gc.collect()
-        _left = 0
+        gc.freeze()
+        _left, _known = 0, gc.get_freeze_count()
     before = gc.get_threshold()
     gc.set_threshold(1_000_000, 50, 1000)
     try:

@@ -8,12 +8,10 @@ Calling it again in one process costs what the run costs: deployments, catalogue
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-import math
 import time
-from collections.abc import Callable, Mapping
-from functools import cached_property, partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from llmirage_client.load.options import RunOptions
@@ -21,35 +19,23 @@ from llmirage_client.measure.columns import Columns, columns_of
 from llmirage_client.measure.metrics import Metrics, compute
 from llmirage_client.measure.record import RunResult
 from llmirage_client.simulate.bill import bill_of
-from llmirage_client.simulate.cluster_series import ClusterSeries, Sampler
+from llmirage_client.simulate.cluster_series import ClusterSeries, SeriesSampler
+from llmirage_client.simulate.engine_run import EngineRun
 from llmirage_client.simulate.garbage import few_collections
 from llmirage_client.simulate.summary import summary_of
 from llmirage_client.simulate.token_columns import columns_of_rows, token_metrics
 from llmirage_client.simulate.token_rows import TokenRows
 from llmirage_client.simulate.token_times import TokenTimes
-from llmirage_client.simulate.walk_run import WalkRunner, can_walk
 from llmirage_client.simulate.window import WINDOW_OVER, Window
-from llmirage_client.simulator.engine import (
-    Cluster,
-    ClusterConfig,
-    ClusterRun,
-    ServedPool,
-    StepSpan,
-    VirtualDriver,
-    new_app,
-    new_cluster,
-    plan_of,
-)
+from llmirage_client.simulator.engine import ClusterConfig, ServedPool, StepSpan, plan_of
 from llmirage_client.workload.session import Workload
-from llmirage_shared.virtual_time import StandstillError, VirtualDeadlockError, run
+from llmirage_shared.virtual_time import StandstillError, VirtualDeadlockError
 
 if TYPE_CHECKING:
-    from llmirage_client.simulate.simulated_run import SimulatedRunner
-    from llmirage_client.simulator.memory_door import MemoryDoor
-    from llmirage_client.targets.target import Target
+    from llmirage_client.simulate.api_run import ApiRun
 
-Door = Literal["direct", "memory"]
-DOORS: tuple[Door, ...] = ("direct", "memory")
+Via = Literal["engine", "api"]
+VIAS: tuple[Via, ...] = ("engine", "api")
 
 
 class SimulationError(ValueError):
@@ -57,7 +43,7 @@ class SimulationError(ValueError):
 
 
 class Simulation:
-    """What came of it. summary: plain figures by name, see study.summary. stopped: why it ended before the workload did.
+    """What came of it. summary: plain figures by name, see simulate.summary. stopped: why it ended before the workload did.
 
     columns: one row a request. result: with the records of single requests, which are made when they are asked for.
     series: the cluster over time; steps: of each instance, where they were to be traced.
@@ -69,24 +55,26 @@ class Simulation:
         result: RunResult,
         columns: Columns,
         metrics: Metrics,
-        watch: Watch,
-        recorder: TokenRows | None,
+        series: ClusterSeries,
+        waited_s: list[float],
+        steps: list[list[StepSpan]],
+        rows: TokenRows | None,
     ) -> None:
         self.config = config
         self.columns = columns
         self.metrics = metrics
         self.stopped = result.cancel_reason if result.cancel_reason != WINDOW_OVER else None
-        self.series = watch.series
-        self.steps = watch.steps
-        self.bill = bill_of(plan_of(config), metrics, self.series)
-        self.summary = summary_of(metrics, self.series, self.bill, watch.waited_s)
+        self.series = series
+        self.steps = steps
+        self.bill = bill_of(plan_of(config), metrics, series)
+        self.summary = summary_of(metrics, series, self.bill, waited_s)
         self._result = result
-        self._recorder = recorder
+        self._rows = rows
 
     @cached_property
     def result(self) -> RunResult:
-        if self._recorder is not None:
-            self._result.records = self._recorder.made_records()
+        if self._rows is not None:
+            self._result.records = self._rows.made_records()
         return self._result
 
 
@@ -95,7 +83,7 @@ def simulate(
     workload: Workload,
     options: RunOptions,
     *,
-    door: Door = "direct",
+    via: Via = "engine",
     max_time_s: float | None = None,
     shown: Mapping[str, Any] | None = None,
     trace: bool = False,
@@ -105,12 +93,12 @@ def simulate(
 ) -> Simulation:
     """Run the workload to its end, or to `max_time_s` of the cluster's time.
 
-    door: "direct" asks the cluster alone; "memory" goes through the server's whole protocol. shown: the settings as the user
+    via: "engine" asks the cluster alone; "api" goes through the server's whole protocol. shown: the settings as the user
     knows them, for reports. trace: keep every step of every instance. window: which requests count, of workloads in token
-    counts through the direct door. stoppable: is given what stops the run, with a reason, and may be called from a signal
-    handler. on_progress: called now and then with the number of requests that are over and the cluster's time. Raises
-    ConfigError for a cluster that cannot be, and SimulationError for what makes no sense, or comes to nothing: a load that
-    never lets time pass.
+    counts via the engine. stoppable: is given what stops the run, with a reason, and may be called from a signal handler.
+    on_progress: called now and then with the number of requests that are over and the cluster's time. Raises ConfigError
+    for a cluster that cannot be, and SimulationError for what makes no sense, or comes to nothing: a load that never lets
+    time pass.
     """
     config = dataclasses.replace(config, speed=1.0, rate_limit=None, token_limit=None, api_key=())
     pools = plan_of(config)
@@ -121,90 +109,39 @@ def simulate(
         max_time_s = float(max_time_s)  # an int would be the time at which requests end
     check(workload)
     begun_s = time.process_time()
-    memory = _memory_door(config) if door == "memory" else None
-    watch = Watch(new_cluster(config) if memory is None else memory.cluster, pools, trace)
-    reason = f"--max-time: {max_time_s or 0:g} s of the cluster's time are over"
-    recorder: TokenRows | None = None
+    carried: EngineRun | ApiRun
+    if via == "engine" and (by_ids := _by_ids(workload, options, pools)) is not None:
+        carried = EngineRun(config, workload, options, by_ids)
+    else:
+        from llmirage_client.simulate.api_run import ApiRun  # with the server's API and httpx, which lengths do not need
 
-    def tell_of(over: Callable[[], int]) -> None:
-        if on_progress is not None:
-            watch.sampler.on_look = lambda now: on_progress(over(), now)
-
-    def walked() -> RunResult:
-        nonlocal recorder
-        cluster = ClusterRun(watch.cluster, watch.sampler)
-        runner = WalkRunner(workload, options, cluster, named=config.router not in _NAMELESS)
-        recorder = runner.recorder
-        if max_time_s is not None:
-            runner.loop.at(max_time_s, partial(runner.cancel, reason))
-        stoppable(runner.interrupt)
-        if window is not None:
-            window.watch(recorder, runner.cancel)
-        tell_of(runner.over)
-        try:
-            return runner.run()
-        finally:
-            watch.finish(runner.loop.now, cluster.waited_s)
-
-    async def main() -> RunResult:
-        nonlocal recorder
-        loop = asyncio.get_running_loop()
-        waits: VirtualDriver | MemoryDoor
-        if memory is None:
-            waits = driver = VirtualDriver(watch.cluster, watch.sampler)
-            runner = _direct_runner(config, workload, options, driver)
-        else:
-            waits = memory
-            runner = _memory_runner(memory.open(watch.sampler), workload, options)
-        recorder = getattr(runner, "recorder", None)
-        if max_time_s is not None:
-            loop.call_at(max_time_s, runner.cancel, reason)
-        stoppable(runner.cancel)
-        if window is not None:
-            window.watch(recorder, runner.cancel)
-        tell_of(runner.over)
-        try:
-            return await runner.run()
-        finally:
-            end_s = loop.time()
-            watch.sampler.next_s = math.inf  # closing may take time, which is not the run's
-            await runner.close()
-            watch.finish(end_s, waits.waited_s)
-
+        carried = ApiRun(config, workload, options, streamed=via == "api")
+    sampler = SeriesSampler(carried.cluster, pools)
+    steps = carried.cluster.trace_steps() if trace else []
+    if on_progress is not None:
+        sampler.on_look = lambda now: on_progress(carried.requests_over, now)
+    if window is not None:
+        window.watch(carried.rows, carried.cancel)
+    stoppable(carried.interrupt)
     try:
         with few_collections():
-            walks = memory is None and lengths_only(workload) and can_walk(workload, options)
-            result = walked() if walks else run(main())
+            result = carried.run(sampler, max_time_s, f"--max-time: {max_time_s or 0:g} s of the cluster's time are over")
     except (VirtualDeadlockError, StandstillError) as error:
         raise SimulationError(str(error)) from None
     result = dataclasses.replace(
         result,
-        url=f"simulation ({door} door)",
+        url=f"simulation (via {via})",
         model=options.model,
         options=shown or {},
         client_cpu_s=time.process_time() - begun_s,
     )
-    if recorder is None:
-        return Simulation(config, result, columns_of(result.records), compute(result), watch, None)
-    rows = recorder.rows
-    times = TokenTimes(rows)
-    columns = columns_of_rows(rows, times, workload.branching)
-    return Simulation(config, result, columns, token_metrics(rows, columns, times, shown or {}), watch, recorder)
-
-
-class Watch:
-    """A cluster, and those who look on."""
-
-    def __init__(self, cluster: Cluster, pools: tuple[ServedPool, ...], trace: bool) -> None:
-        self.cluster = cluster
-        self.sampler = Sampler(self.cluster, pools)
-        self.waited_s: list[float] = []
-        self.series: ClusterSeries | None = None
-        self.steps: list[list[StepSpan]] = self.cluster.trace_steps() if trace else []
-
-    def finish(self, now: float, waited_s: list[float]) -> None:
-        self.series = self.sampler.series(now)
-        self.waited_s = waited_s
+    series, waited_s, rows = sampler.series(), carried.waited_s, carried.rows
+    if rows is None:
+        return Simulation(config, result, columns_of(result.records), compute(result), series, waited_s, steps, None)
+    times = TokenTimes(rows.rows)
+    columns = columns_of_rows(rows.rows, times, rows.branching)
+    metrics = token_metrics(rows.rows, columns, times, shown or {})
+    return Simulation(config, result, columns, metrics, series, waited_s, steps, rows)
 
 
 def check(workload: Workload) -> None:
@@ -213,37 +150,27 @@ def check(workload: Workload) -> None:
         raise SimulationError(f"{workload.path} has no request: there is nothing to simulate")
 
 
-def lengths_only(workload: Workload) -> bool:
-    """Whether all requests are given in token counts alone."""
+def _by_ids(workload: Workload, options: RunOptions, pools: Sequence[ServedPool]) -> bool | None:
+    """Whether the engine alone is asked and some prompts are given as ids; None: it cannot be asked.
+
+    It can where requests are given in token counts, or in token ids that any instance may serve as they are.
+    """
+    ids_as_they_are = (
+        options.streaming
+        and not options.extra_inputs
+        and options.endpoint_type in (None, "completions")
+        and len({pool.model for pool in pools}) == 1
+    )
+    by_ids = False
     for session in workload.sessions.values():
         if session.mode != "tokens":
-            return False
+            return None
         for turn in session.turns:
-            if turn.tokens is None or turn.tokens.input_ids is not None:
-                return False
-    return True
-
-
-# Routers that do not ask which conversation a request is of.
-_NAMELESS = ("round_robin", "random", "least_loaded", "power_of_two", "prefix", "kv_aware")
-
-
-def _direct_runner(config: ClusterConfig, workload: Workload, options: RunOptions, driver: VirtualDriver) -> SimulatedRunner:
-    from llmirage_client.simulate.simulated_run import SimulatedRunner, TokenRunner
-    from llmirage_client.simulator.direct import DirectTarget
-
-    if lengths_only(workload) and not options.cancellation_share:
-        return TokenRunner(workload, options, DirectTarget(driver), driver)
-    return SimulatedRunner(workload, options, DirectTarget(driver, new_app(config, driver)), as_text=False)
-
-
-def _memory_runner(target: Target, workload: Workload, options: RunOptions) -> SimulatedRunner:
-    from llmirage_client.simulate.simulated_run import SimulatedRunner
-
-    return SimulatedRunner(workload, options, target, as_text=True)
-
-
-def _memory_door(config: ClusterConfig) -> MemoryDoor:
-    from llmirage_client.simulator.memory_door import MemoryDoor  # with httpx, which the direct door seldom needs
-
-    return MemoryDoor(config)
+            spec = turn.tokens
+            if spec is None:
+                return None
+            if spec.input_ids is not None:
+                if turn.extra or turn.model or not ids_as_they_are:
+                    return None
+                by_ids = True
+    return by_ids

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from llmirage_client.load.cancellation import BY_RUN, ON_PURPOSE
 from llmirage_client.measure.catalogue import PER_REQUEST
 from llmirage_client.measure.columns import BRANCH_MODES, Columns, filled
 from llmirage_client.measure.goodput import parse_goodput
 from llmirage_client.measure.metrics import ErrorGroup, Metrics, compute_columns
-from llmirage_client.simulate.token_rows import CANCELLED_BY_RUN, TokenRow
+from llmirage_client.simulate.token_rows import TokenRow
 from llmirage_client.simulate.token_times import TokenTimes
 
 
@@ -25,8 +26,12 @@ def columns_of_rows(rows: Sequence[TokenRow], times: TokenTimes, branching: bool
     branching: whether some may be of other conversations than roots.
     """
     n = len(rows)
-    requests, talks, errors = ([getattr(row, name) for row in rows] for name in ("request", "conversation", "error"))
-    ok = np.fromiter([error is None for error in errors], dtype=bool, count=n)
+    requests, conversations, errors = (list(map(attrgetter(name), rows)) for name in ("request", "conversation", "error"))
+    failed = {place: error for place, error in enumerate(errors) if error is not None}
+    ok = np.ones(n, dtype=bool)
+    ok[list(failed)] = False
+    cancelled = np.zeros(n, dtype=bool)
+    cancelled[[place for place, error in failed.items() if error is BY_RUN or error is ON_PURPOSE]] = True
     counts = {
         "usage_prompt_tokens": _column(requests, "prompt_tokens"),
         "usage_completion_tokens": _column(requests, "produced"),
@@ -36,9 +41,9 @@ def columns_of_rows(rows: Sequence[TokenRow], times: TokenTimes, branching: bool
     usage["usage_total_tokens"] = usage["usage_prompt_tokens"] + usage["usage_completion_tokens"]
     of_branches: dict[str, npt.NDArray[Any]] = {}
     if branching:
-        modes = map(BRANCH_MODES.index, [talk.branch_mode for talk in talks])
+        modes = map(BRANCH_MODES.index, [conversation.branch_mode for conversation in conversations])
         of_branches["branch_mode"] = np.fromiter(modes, dtype=np.int64, count=n)
-        of_branches["agent_depth"] = _column(talks, "depth", np.int64)
+        of_branches["agent_depth"] = _column(conversations, "depth", np.int64)
     return filled(
         _column(rows, "start_s"),
         issued_s=_column(rows, "issued_s"),
@@ -49,10 +54,10 @@ def columns_of_rows(rows: Sequence[TokenRow], times: TokenTimes, branching: bool
         events=times.events,
         input_tokens=counts["usage_prompt_tokens"],
         asked_tokens=_column(requests, "output_tokens"),
-        conversation=_column(talks, "number", np.int64),
+        conversation=_column(conversations, "number", np.int64),
         turn_index=_column(rows, "turn_index", np.int64),
         ok=ok,
-        cancelled=np.fromiter([error is CANCELLED_BY_RUN for error in errors], dtype=bool, count=n),
+        cancelled=cancelled,
         measured=_column(rows, "measured", np.bool_),
         usage=usage,
         **of_branches,
@@ -67,9 +72,7 @@ def token_metrics(rows: Sequence[TokenRow], columns: Columns, times: TokenTimes,
     """`measure.metrics.compute` of these rows. shown: the settings of the run; its objectives for goodput are there."""
     goodput = shown.get("goodput")
     limits = parse_goodput(goodput) if isinstance(goodput, str) and goodput else None
-    failed = Counter(
-        row.error for row in rows if row.error is not None and row.measured and row.error is not CANCELLED_BY_RUN
-    )
+    failed = Counter(row.error for row in rows if row.error is not None and row.measured and not row.is_cancelled)
     errors = tuple(ErrorGroup(error, times) for error, times in failed.most_common())
     metrics = compute_columns(columns, errors=errors, goodput=limits)
     if gaps := times.gaps_ms(columns.ok & columns.measured):

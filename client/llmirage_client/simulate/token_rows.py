@@ -2,44 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
+from llmirage_client.load.cancellation import BY_RUN, ON_PURPOSE
+from llmirage_client.load.conversation import Conversation
 from llmirage_client.load.identifiers import Identifiers
-from llmirage_client.measure.record import CANCELLED, Exchange, Record, RequestError
-from llmirage_client.simulate.token_streams import Talk
+from llmirage_client.measure.record import Exchange, Record, RequestError
 from llmirage_client.simulator.engine import Flight, Request, RouterError
 
 LOST = RequestError(None, "stream_error", "the instance that served the request was lost")
+LOST_UNSTREAMED = RequestError(503, "http_error", "The instance that served this request was lost.")
 NO_INSTANCE = RequestError(503, "http_error", "no instance is there for the request, now or later")
-CANCELLED_BY_RUN = RequestError(499, CANCELLED, "cancelled by the client before the reply was complete")
-
-
-class NamedTalk(Talk, Protocol):
-    """What a row wants to know of its conversation; see load.conversation.Conversation."""
-
-    @property
-    def correlation_id(self) -> str: ...
-    @property
-    def root_correlation_id(self) -> str: ...
-    @property
-    def parent(self) -> NamedTalk | None: ...
-    @property
-    def depth(self) -> int: ...
-    @property
-    def parent_turn_index(self) -> int | None: ...
 
 
 class TokenRow(Flight):
     """One request of a run. issued_s: when it was due; start_s: when it went out; end_s: when it was over; None: it is not.
 
-    joined: conversations that its turn waited for, by their correlation ids.
+    measured: whether it counts. own_task: on an event loop it would be a task of its own, which can be cancelled: it begins
+    and ends one round of what is ready later than others.
     """
 
-    __slots__ = ("conversation", "end_s", "error", "issued_s", "joined", "measured", "start_s", "turn_index")
+    __slots__ = ("conversation", "end_s", "error", "issued_s", "measured", "own_task", "start_s", "turn_index")
 
     def __init__(
-        self, conversation: NamedTalk, turn_index: int, request: Request, issued_s: float, start_s: float, measured: bool
+        self, conversation: Conversation, turn_index: int, request: Request, issued_s: float, start_s: float
     ) -> None:
         self.request = request
         self.token_s = []
@@ -49,19 +36,28 @@ class TokenRow(Flight):
         self.start_s = start_s
         self.end_s: float | None = None
         self.error: RequestError | None = None
-        self.measured = measured
-        self.joined: Sequence[str] = ()
+        self.measured = False
+        self.own_task = False
+
+    def over(self) -> None:
+        self.conversation.wake()
+
+    def cancel(self) -> None:
+        """See load.conversation.InFlight: it ends when its conversation goes on."""
+        self.conversation.wake()
 
     @property
     def is_cancelled(self) -> bool:
-        return self.error is CANCELLED_BY_RUN
+        return self.error is BY_RUN or self.error is ON_PURPOSE
 
 
 class TokenRows:
     """Rows in the order in which they were over."""
 
-    def __init__(self, identifiers: Identifiers) -> None:
+    def __init__(self, identifiers: Identifiers, branching: bool) -> None:
+        """branching: whether some may be of other conversations than roots."""
         self._identifiers = identifiers
+        self.branching = branching
         self.rows: list[TokenRow] = []
         self.counted: range | None = None  # which requests count, by the order in which they were planned; None: all
         self.on_row: Callable[[TokenRow], None] | None = None  # called as each request is over
@@ -69,6 +65,9 @@ class TokenRows:
     def made_records(self) -> list[Record]:
         """A record of every row."""
         return [self.record(row) for row in self.rows]
+
+    def request_id(self, row: TokenRow) -> str:
+        return self._identifiers.make("request", row.conversation.correlation_id, row.turn_index)
 
     def record(self, row: TokenRow) -> Record:
         """What a run through the whole protocol would have written down."""
@@ -90,7 +89,7 @@ class TokenRows:
             session_num=conversation.number,
             conversation_id=conversation.session.id,
             turn_index=row.turn_index,
-            request_id=self._identifiers.make("request", conversation.correlation_id, row.turn_index),
+            request_id=self.request_id(row),
             correlation_id=conversation.correlation_id,
             root_correlation_id=conversation.root_correlation_id,
             parent_correlation_id=parent.correlation_id if parent else None,
@@ -103,7 +102,7 @@ class TokenRows:
             output_tokens_asked=request.output_tokens,
             branch_mode=conversation.branch_mode,
             parent_turn_index=conversation.parent_turn_index,
-            joined=tuple(row.joined),
+            joined=conversation.joined(row.turn_index),
         )
 
 

@@ -9,32 +9,18 @@ There is no chat template: the count is all tokens of the prompt.
 from __future__ import annotations
 
 import sys
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from llmirage_client.measure.record import BranchMode
-from llmirage_client.workload.session import Session, TokenSpec
+from llmirage_client.load.conversation import Conversation
+from llmirage_client.workload.session import TokenSpec
 
 TokenIds = npt.NDArray[np.int32]
 
 TOKEN_BYTES = 4
 _PATTERN_ID = 1 << 20  # above every vocabulary: tokens of texts are others
 _FIRST_ID, _LAST_ID = 1 << 30, (1 << 31) - 1  # above every pattern
-
-
-class Talk(Protocol):
-    """What is to be known of a conversation; see load.conversation.Conversation."""
-
-    @property
-    def session(self) -> Session: ...
-    @property
-    def number(self) -> int: ...
-    @property
-    def parent(self) -> Talk | None: ...
-    @property
-    def branch_mode(self) -> BranchMode: ...
 
 
 class TokenStreams:
@@ -48,8 +34,13 @@ class TokenStreams:
         # By conversation that goes on: its last prompt, with the reply if that has come, and the bytes of the prompt alone.
         self._contexts: dict[int, tuple[bytes, int]] = {}
 
-    def call(self, conversation: Talk, index: int, spec: TokenSpec) -> bytes:
-        """The ids of a prompt of spec.input_tokens, and of a reply that is like no other."""
+    def call(self, conversation: Conversation, index: int, spec: TokenSpec) -> bytes:
+        """The ids of a prompt of spec.input_tokens, and of a reply that is like no other.
+
+        A prompt whose ids are given is what it is: the calls that follow do not extend it.
+        """
+        if spec.input_ids is not None:
+            return spec.input_ids.tobytes() + self._stretch(spec.output_tokens)
         key = self._prompt(conversation, index, spec.input_tokens, spec.output_tokens)
         turns = conversation.session.turns
         if index + 1 < len(turns) or turns[index].branches:
@@ -58,44 +49,44 @@ class TokenStreams:
             self._contexts.pop(conversation.number, None)
         return key
 
-    def prompt(self, conversation: Talk, index: int, spec: TokenSpec) -> bytes:
+    def prompt(self, conversation: Conversation, index: int, spec: TokenSpec) -> bytes:
         """The ids of the prompt alone: the reply is somebody else's, see `replied_with`."""
         prompt = self._prompt(conversation, index, spec.input_tokens, 0)
         self._contexts[conversation.number] = prompt, len(prompt)
         return prompt
 
-    def failed(self, conversation: Talk) -> None:
+    def failed(self, conversation: Conversation) -> None:
         """The last call had no reply."""
         if (known := self._contexts.get(conversation.number)) is not None:
             context, prompt_bytes = known
             self._contexts[conversation.number] = context[:prompt_bytes], prompt_bytes
 
-    def replied_with(self, conversation: Talk, ids: TokenIds) -> None:
+    def replied_with(self, conversation: Conversation, ids: TokenIds) -> None:
         """The conversation's last prompt was answered with these."""
         if (known := self._contexts.get(conversation.number)) is not None:
             context, prompt_bytes = known
             reply = np.asarray(ids, dtype=np.int32).tobytes()
             self._contexts[conversation.number] = context[:prompt_bytes] + reply, prompt_bytes
 
-    def _prompt(self, conversation: Talk, index: int, wanted: int, fresh: int) -> bytes:
+    def _prompt(self, conversation: Conversation, index: int, wanted: int, fresh: int) -> bytes:
         """A prompt of so many tokens, and so many fresh ids behind it."""
         if not self._shares:
-            return self._fresh(wanted + fresh)
+            return self._stretch(wanted + fresh)
         before, more = b"", wanted
         if index or conversation.parent is not None:
             before = self._before(conversation, wanted * TOKEN_BYTES)
             more = wanted - len(before) // TOKEN_BYTES
             if more <= 0:
-                return before[: wanted * TOKEN_BYTES] + self._fresh(fresh)
+                return before[: wanted * TOKEN_BYTES] + self._stretch(fresh)
         place = conversation.session.id, index
         known = self._places.get(place)
         if known is not None and known[1] >= more:
-            return before + self._stretch(known[0], more) + self._fresh(fresh)
-        ids = self._fresh(more + fresh)
+            return before + self._stretch(more, known[0]) + self._stretch(fresh)
+        ids = self._stretch(more + fresh)
         self._places[place] = self._last_id, more
         return before + ids
 
-    def _before(self, conversation: Talk, wanted_bytes: int) -> bytes:
+    def _before(self, conversation: Conversation, wanted_bytes: int) -> bytes:
         """What a prompt of that length may begin with: all so far, the last prompt, or nothing."""
         known = self._contexts.get(conversation.number)
         if known is not None:
@@ -105,17 +96,14 @@ class TokenStreams:
             return self._contexts.get(conversation.parent.number, (b"", 0))[0]
         return b""
 
-    def _fresh(self, tokens: int) -> bytes:
-        """Ids that no one else has."""
-        self._last_id = self._last_id + 1 if self._last_id < _LAST_ID else _FIRST_ID  # by then the first is long forgotten
-        return self._stretch(self._last_id, tokens)
-
-    def _stretch(self, first: int, tokens: int) -> bytes:
-        """So many ids that begin with this one.
+    def _stretch(self, tokens: int, first: int | None = None) -> bytes:
+        """So many ids that begin with this one; None: with one that no one else has.
 
         What caches share is what prompts begin with: stretches that begin with different ids have nothing in common, though
         they go on with the same ones, which are made only once.
         """
+        if first is None:  # by the time they are used up the first is long forgotten
+            self._last_id = first = self._last_id + 1 if self._last_id < _LAST_ID else _FIRST_ID
         end = tokens * TOKEN_BYTES
         if end > len(self._pattern):
             self._pattern = np.arange(_PATTERN_ID, _PATTERN_ID + max(2 * tokens, 1024), dtype=np.int32).tobytes()

@@ -24,7 +24,7 @@ class Window:
     def watch(self, rows: TokenRows | None, cancel: Callable[[str], None]) -> None:
         """Before the run begins; `cancel` ends it. Raises TypeError for a run that keeps no rows."""
         if rows is None:
-            raise TypeError("a window is for workloads in token counts, through the direct door")
+            raise TypeError("a window is for workloads in token counts, via the engine")
         left = self.count
 
         def over(row: TokenRow) -> None:

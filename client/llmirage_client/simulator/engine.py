@@ -1,7 +1,7 @@
 """The server's simulator, as far as studies need it: the one place where they meet the server.
 
 A configuration (`ClusterConfig`), what follows from it (`plan_of`), a cluster built of it (`new_cluster`), and what gives
-it virtual time (`ClusterRun`, on a loop `VirtualDriver`).
+it virtual time (`ClusterRun`).
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from llmirage_server.config import ClusterConfig, ConfigError
 from llmirage_server.config.assembly import build, kv_link
 from llmirage_server.config.planning import ServedPool, plan
 from llmirage_server.config.yaml_lines import Entry, YamlNode, read_mapping
-from llmirage_server.drivers.virtual import ClusterRun, Flight, Onlooker, VirtualDriver
+from llmirage_server.drivers.virtual import ClusterRun, Flight, Observer
 
 if TYPE_CHECKING:
     from llmirage_server.app import LlmirageApp
+    from llmirage_server.drivers.live import Driver
 
 __all__ = [
     "Cluster",
@@ -30,13 +31,12 @@ __all__ = [
     "ConfigError",
     "Entry",
     "Flight",
-    "Onlooker",
+    "Observer",
     "Reading",
     "Request",
     "RouterError",
     "ServedPool",
     "StepSpan",
-    "VirtualDriver",
     "YamlNode",
     "new_app",
     "new_cluster",
@@ -59,11 +59,11 @@ def new_cluster(config: ClusterConfig) -> Cluster:
     return build(config, pools, kv_link(config, pools), compressed=True)
 
 
-def new_app(config: ClusterConfig, driver: VirtualDriver | None = None) -> LlmirageApp:
-    """The server's app. With a driver its requests go there, and none of its replies may be streamed. Raises ConfigError."""
+def new_app(config: ClusterConfig, driver: Driver | None = None) -> LlmirageApp:
+    """The server's app; with a driver its requests go there. Raises ConfigError."""
     from llmirage_server.api.text import TextLoader, TextTools
     from llmirage_server.app import create_app, load_text_tools
-    from llmirage_server.drivers.virtual import DirectDriver, NotedReplies
+    from llmirage_server.drivers.whole_replies import NotedReplies
 
     key = config.tokenizer, config.replies, config.seed, config.natural_stop, config.reply_tokens
     if key not in _TEXT:
@@ -72,5 +72,5 @@ def new_app(config: ClusterConfig, driver: VirtualDriver | None = None) -> Llmir
     app = create_app(config)
     app.service.text = TextLoader(lambda: _TEXT[key])
     if driver is not None:
-        app.driver = app.service.driver = DirectDriver(driver)
+        app.driver = app.service.driver = driver
     return app

@@ -81,7 +81,7 @@ class EndpointSettings:
         api = endpoint_named(self.api)
         targets: list[tuple[str, Askable]] = []
         for url in self.urls:
-            door = HttpTarget(
+            one = HttpTarget(
                 url,
                 self.api_key,
                 (*api.headers.items(), *self.headers),
@@ -90,7 +90,7 @@ class EndpointSettings:
                 connect_timeout_s=self.connect_timeout_s,
                 key_header=api.key_header,
             )
-            targets.append((url, door))
+            targets.append((url, one))
         target: Askable = SpreadTarget(targets, self.url_strategy) if len(targets) > 1 else targets[0][1]
         if self.retries:
             target = RetryingTarget(target, self.retries)

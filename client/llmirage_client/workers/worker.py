@@ -136,9 +136,6 @@ class Worker:
 
 
 def _failure(error: Exception) -> Failed:
-    first: BaseException = error
-    while isinstance(first, BaseExceptionGroup):
-        first = first.exceptions[0]
-    if isinstance(first, (*CONTENT_ERRORS, _NoTarget)):
-        return Failed(str(first), refused=True)
+    if isinstance(error, (*CONTENT_ERRORS, _NoTarget)):
+        return Failed(str(error), refused=True)
     return Failed("".join(traceback.format_exception(error)))

@@ -1,4 +1,4 @@
-"""The live server's driver on a loop of virtual time, with somebody who looks on between two events of the cluster."""
+"""The live server's driver on a loop of virtual time, with an observer that looks between two events of the cluster."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from collections.abc import Iterable
 from llmirage_server.cluster.cluster import Cluster
 from llmirage_server.cluster.request import Request, StepEnd
 from llmirage_server.drivers.live import PacedDriver
-from llmirage_server.drivers.virtual import Onlooker
+from llmirage_server.drivers.virtual import Observer
 from llmirage_shared.virtual_time import VirtualTimeLoop
 
 
-class WatchedDriver(PacedDriver):
-    """What VirtualDriver tells of a simulation, for one that goes through the whole protocol. Make it on the loop.
+class ObservedDriver(PacedDriver):
+    """What ClusterRun tells of a simulation, for one that goes through the whole protocol. Make it on the loop.
 
     waited_s: of requests that are over, in that order: from arrival to the first step.
     """
 
-    def __init__(self, cluster: Cluster, onlooker: Onlooker) -> None:
+    def __init__(self, cluster: Cluster, observer: Observer) -> None:
         super().__init__(cluster)
         self.waited_s: list[float] = []
-        self._onlooker = onlooker
+        self._observer = observer
         loop = asyncio.get_running_loop()
         if not isinstance(loop, VirtualTimeLoop):
-            raise RuntimeError("nobody can look on but in virtual time (llmirage_shared.virtual_time)")
-        loop.source = self._let_look
+            raise RuntimeError("an observer needs a loop of virtual time (llmirage_shared.virtual_time)")
+        loop.source = self._observe
 
     def cancel(self, requests: Iterable[Request]) -> None:
         given = list(requests)
@@ -37,14 +37,14 @@ class WatchedDriver(PacedDriver):
         for request in waits:
             self.waited_s.append((now if math.isnan(request.admitted_s) else request.admitted_s) - request.arrival_s)
 
-    def _let_look(self, to: float) -> float:
+    def _observe(self, to: float) -> float:
         """Nothing happens before `to`, when the next timer is due: those of the cluster's events are among them."""
-        onlooker = self._onlooker
-        while onlooker.next_s < to:
+        observer = self._observer
+        while observer.next_s < to:
             if self.cluster.next_event_time() == math.inf:
-                onlooker.skip(to)
+                observer.skip(to)
                 break
-            onlooker.look(onlooker.next_s)
+            observer.look(observer.next_s)
         return to
 
     def _deliver(self, events: list[StepEnd]) -> None:

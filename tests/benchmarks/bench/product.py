@@ -56,4 +56,4 @@ def simulate_by_engine(config: ClusterConfig, workload: Workload, **options: Any
 
 def simulate_by_api(config: ClusterConfig, workload: Workload, **options: Any) -> Simulation:
     """The whole API in this process, in virtual time."""
-    return simulate(config, workload, RunOptions(seed=1, **options), door="memory")
+    return simulate(config, workload, RunOptions(seed=1, **options), via="api")

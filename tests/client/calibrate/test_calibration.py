@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "true.yaml").write_text(TRUE)
     workload = synthetic_load("200:3000", "10:60", 70, turns="2", wait_s="0.2", shared_prefix_tokens=0, seed=1)
     config = ClusterConfig(engine=str(place / "true.yaml"), **DEPLOYMENT)  # type: ignore[arg-type]
-    simulation = simulate(config, workload, RunOptions(request_rate_per_s=2.0), door="memory")
+    simulation = simulate(config, workload, RunOptions(request_rate_per_s=2.0), via="api")
     write_artifacts(simulation.result, place / "run", metrics=simulation.metrics)
     return place
 

@@ -13,7 +13,7 @@ from llmirage_client.load.conversation import Conversation
 from llmirage_client.load.history import Message
 from llmirage_client.load.identifiers import Identifiers
 from llmirage_client.load.options import RunOptions
-from llmirage_client.load.planner import Planner
+from llmirage_client.load.planner import CallPlanner
 from llmirage_client.measure.record import Exchange, RequestError
 from llmirage_client.targets.wire_json import encode_body
 from llmirage_client.workload.session import Branch, Session, TokenSpec, Turn, Workload
@@ -44,17 +44,18 @@ class Talk:
         workload = in_context_mode(Workload("dag_jsonl", "x", {"s": own, "kid": kid}, ("s",)), mode)
         self.family = Family(workload, Identifiers(1))
         self.conversation = self.family.root(workload.sessions["s"])
-        self.planner = Planner(RunOptions(model="m", **options))
+        self.planner = CallPlanner(RunOptions(model="m", **options))
         self.sent = 0
 
     def send(self, reply: str | None = None, **fields: Any) -> dict[str, Any]:
         """The body of the next turn; None as a reply is a failure."""
-        body = self.body_of(self.conversation, self.sent)
+        planned = self.planner.plan(self.conversation, self.sent)
         error = RequestError(500, "http_error", "no") if reply is None else None
         message = None if reply is None else {"role": "assistant", "content": reply}
-        self.conversation.append_reply(Exchange(start_s=0.0, message=message, error=error, **fields))
+        self.conversation.turn_index = self.sent
+        self.planner.replied(self.conversation, planned, Exchange(start_s=0.0, message=message, error=error, **fields))
         self.sent += 1
-        return body
+        return dict(planned.call.body)
 
     def body_of(self, conversation: Conversation, index: int = 0) -> dict[str, Any]:
         return dict(self.planner.plan(conversation, index).call.body)
@@ -83,9 +84,8 @@ def test_tool_calls_of_the_file_stay_as_they_are_where_replies_are_dropped() -> 
     talk = [user("a")], [{**assistant(""), "tool_calls": [call]}, {"role": "tool", "tool_call_id": "z", "content": "r"}]
     session = Session("s", tuple(Turn(messages=tuple(messages)) for messages in talk), mode="accumulate_authored")
     conversation = Family(Workload("dag_jsonl", "x", {"s": session}, ("s",)), Identifiers(1)).root(session)
-    planner = Planner(RunOptions(model="m", endpoint_type="responses"))
-    planner.plan(conversation, 0)
-    conversation.append_reply(Exchange(start_s=0.0, message=assistant("dropped")))
+    planner = CallPlanner(RunOptions(model="m", endpoint_type="responses"))
+    planner.replied(conversation, planner.plan(conversation, 0), Exchange(start_s=0.0, message=assistant("dropped")))
     assert planner.plan(conversation, 1).call.body["input"] == [
         user("a"),
         {"type": "function_call", "call_id": "z", "name": "f", "arguments": "{}"},
@@ -96,11 +96,11 @@ def test_tool_calls_of_the_file_stay_as_they_are_where_replies_are_dropped() -> 
 def test_encodings_are_remembered_until_the_last_turn() -> None:
     talk = Talk("deltas_without_responses", "a", "b")
     encode_body(talk.send("1"))
-    [first, _] = talk.conversation.history
+    assert talk.conversation.thread is not None
+    [first, _] = talk.conversation.thread.history
     assert isinstance(first, Message)
     assert first.encoded() is first.encoded()
     kept = first.encoded()
-    talk.conversation.last_turn_index = 1
     encode_body(talk.send("2"))
     assert first.encoded() is not kept
 
@@ -111,10 +111,11 @@ def test_message_arrays_carry_nothing_from_turn_to_turn() -> None:
         Workload("dag_jsonl", "x", {"s": Session("s", turns)}, ("s",)), "message_array_with_responses"
     )
     conversation = Family(workload, Identifiers(1)).root(workload.sessions["s"])
-    planner = Planner(RunOptions(model="m"))
+    planner = CallPlanner(RunOptions(model="m"))
     for index, text in enumerate("ab"):
-        assert planner.plan(conversation, index).call.body["messages"] == [user(text)]
-        conversation.append_reply(Exchange(start_s=0.0, message=assistant("1")))
+        planned = planner.plan(conversation, index)
+        assert planned.call.body["messages"] == [user(text)]
+        planner.replied(conversation, planned, Exchange(start_s=0.0, message=assistant("1")))
 
 
 def test_a_server_that_keeps_the_history_gets_what_is_new() -> None:
@@ -196,9 +197,9 @@ def test_a_path_of_ones_own_counts_from_the_root() -> None:
 def test_whole_bodies_go_where_their_keys_say(payload: dict[str, Any], path: str) -> None:
     session = Session("s", (Turn(payload=payload),), mode="verbatim")
     conversation = Family(Workload("inputs_json", "x", {"s": session}, ("s",)), Identifiers(1)).root(session)
-    call = Planner(RunOptions()).plan(conversation, 0).call
+    call = CallPlanner(RunOptions()).plan(conversation, 0).call
     assert (call.path, call.body) == (path, payload)
-    raw = Planner(RunOptions(endpoint_type="raw", endpoint_path="/any")).plan(conversation, 0).call
+    raw = CallPlanner(RunOptions(endpoint_type="raw", endpoint_path="/any")).plan(conversation, 0).call
     assert (raw.path, raw.from_root, raw.body) == ("/any", True, payload)
 
 
@@ -207,9 +208,10 @@ def test_calls_given_in_tokens_go_over_every_api(endpoint_type: Any) -> None:
     turns = (Turn(tokens=TokenSpec(30, 4)), Turn(tokens=TokenSpec(60, 5)))
     session = Session("s", turns, mode="tokens")
     conversation = Family(Workload("agentic_jsonl", "x", {"s": session}, ("s",)), Identifiers(1)).root(session)
-    planner = Planner(RunOptions(endpoint_type=endpoint_type, model="m", seed=1))
-    first = planner.plan(conversation, 0).call
-    conversation.append_reply(Exchange(start_s=0.0, message=assistant("one two three four")))
+    planner = CallPlanner(RunOptions(endpoint_type=endpoint_type, model="m", seed=1))
+    planned = planner.plan(conversation, 0)
+    first = planned.call
+    planner.replied(conversation, planned, Exchange(start_s=0.0, message=assistant("one two three four")))
     second = planner.plan(conversation, 1).call
     limit = {"responses": "max_output_tokens", "chat": "max_completion_tokens"}.get(endpoint_type, "max_tokens")
     assert (first.body[limit], second.body[limit]) == (4, 5)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmirage_client.load.branches import Family
+from llmirage_client.load.calls import thread_of
 from llmirage_client.load.identifiers import Identifiers
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.token_calls import TokenCalls, short_prompts
@@ -92,7 +93,7 @@ def test_any_sequence_of_counts_is_met_exactly(pairs: list[tuple[int, int]]) -> 
         body = calls.plan(conversation, turn).call.body
         assert turn.tokens is not None
         assert len(prompt_ids(body)) == turn.tokens.input_tokens
-        conversation.history.append({"role": "assistant", "content": REPLIES.text(3, turn.tokens.output_tokens)})
+        thread_of(conversation).history.append({"role": "assistant", "content": REPLIES.text(3, turn.tokens.output_tokens)})
 
 
 def test_ids_go_as_they_are_where_the_endpoint_takes_them(bench: Any) -> None:

@@ -1,4 +1,4 @@
-"""Simulated autoscaling: the same through both doors, seen over time, and paid for only while it is there."""
+"""Simulated autoscaling: the same both ways, seen over time, and paid for only while it is there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from llmirage_client.simulator.engine import ClusterConfig
 from llmirage_client.workload.synthetic_load import synthetic_load
 
 
-def simulated(door: str = "direct", **settings: float) -> Simulation:
+def simulated(via: str = "engine", **settings: float) -> Simulation:
     workload = synthetic_load("200:3000", "20:60", 60, turns="1", wait_s="0", shared_prefix_tokens=0, seed=1)
     config = ClusterConfig(
         model="llama-3.1-8b",
@@ -27,16 +27,16 @@ def simulated(door: str = "direct", **settings: float) -> Simulation:
         scale_down_after_s=3.0,
         **settings,  # type: ignore[arg-type]
     )
-    return simulate(config, workload, RunOptions(request_rate_per_s=6.0), door=door)  # type: ignore[arg-type]
+    return simulate(config, workload, RunOptions(request_rate_per_s=6.0), via=via)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("rule", [{"scale_on_concurrency": 1.0}, {"scale_on_kv": 0.004}, {"scale_on_rate": 2.0}])
-def test_doors_agree(rule: dict[str, float]) -> None:
-    direct, memory = simulated("direct", **rule), simulated("memory", **rule)
-    ends = [np.sort(one.columns.last_s) for one in (direct, memory)]
+def test_both_ways_agree(rule: dict[str, float]) -> None:
+    engine, api = simulated("engine", **rule), simulated("api", **rule)
+    ends = [np.sort(one.columns.last_s) for one in (engine, api)]
     np.testing.assert_array_equal(ends[0], ends[1])
-    assert direct.series is not None
-    assert direct.series.ready().max() > direct.series.ready().min()
+    assert engine.series is not None
+    assert engine.series.ready().max() > engine.series.ready().min()
 
 
 def test_only_what_is_there_is_paid_for(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from llmirage_client.cli import main
 from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.cluster_series import read_cluster_series
 from llmirage_client.simulate.chrome_trace import write_trace
-from llmirage_client.simulate.simulation import DOORS, SimulationError, simulate
+from llmirage_client.simulate.simulation import VIAS, SimulationError, simulate
 from llmirage_client.simulate.summary import saturated
 from llmirage_client.simulate.token_rows import TokenRow
 from llmirage_client.simulate.window import Window
@@ -193,6 +193,9 @@ def test_the_command_writes_what_a_run_writes(tmp_path: Path) -> None:
         (["--isl", "5", "--osl", "5", "--concurrency", "1,2"], "sweep"),
         (["no-such-file.jsonl"], "no-such-file.jsonl"),
         (["no-such-file.jsonl", "--isl", "5"], "--isl is for a load without a file"),
+        (["--isl", "5", "--osl", "5", "--door", "memory"], "--door memory is now --via api"),
+        (["--isl", "5", "--osl", "5", "--door", "direct"], "--door direct is now --via engine"),
+        (["--isl", "5", "--osl", "5", "--door"], "--door"),
     ],
 )
 def test_bad_input_is_told_in_one_message(words: list[str], told: str) -> None:
@@ -258,12 +261,12 @@ def test_what_was_worked_out_is_shown_though_files_fail_in_the_end(tmp_path: Pat
     assert json.loads(result.stdout)["requests"] == 5
 
 
-def test_progress_is_told_by_requests_and_cluster_time_at_every_door() -> None:
+def test_progress_is_told_by_requests_and_cluster_time_either_way() -> None:
     workload = synthetic_load(300, 60, 40, seed=1)
-    for door in DOORS:
+    for via in VIAS:
         told: list[tuple[int, float]] = []
         options = RunOptions(request_rate_per_s=8.0, seed=1)
-        simulate(CLUSTER, workload, options, door=door, on_progress=lambda over, now: told.append((over, now)))  # noqa: B023
+        simulate(CLUSTER, workload, options, via=via, on_progress=lambda over, now: told.append((over, now)))  # noqa: B023
         assert len(told) > 10
         assert told == sorted(told)
         assert 30 < told[-1][0] <= 40

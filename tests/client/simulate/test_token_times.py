@@ -11,11 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from llmirage_client.load.conversation import Conversation
+from llmirage_client.load.identifiers import Identifiers
 from llmirage_client.simulate.token_rows import TokenRow
 from llmirage_client.simulate.token_times import TokenTimes
 from llmirage_client.simulator.engine import Request
+from llmirage_client.workload.session import Session
 from llmirage_shared.statistics import summarize
 
+CONVERSATION = Conversation(Session("s", ()), 0, Identifiers(1), ())
 STEPS = [
     array("d", np.cumsum(np.linspace(0.01, 0.3, 40) ** (1 + kind))) for kind in range(3)
 ]  # ends, of three rows of steps
@@ -27,7 +31,7 @@ def rows(draw: Any) -> list[TokenRow]:
     made = []
     for number in range(draw(st.integers(0, 6))):
         request = Request(number, np.zeros(3, dtype=np.int32), np.zeros(90, dtype=np.int32))
-        row = TokenRow(None, 0, request, 0.0, 0.0, True)  # type: ignore[arg-type]
+        row = TokenRow(CONVERSATION, 0, request, 0.0, 0.0)
         now = 0.0
         for _ in range(draw(st.integers(0, 3))):
             ends_s = draw(st.sampled_from(STEPS))

@@ -231,11 +231,8 @@ class _Run:
             async with Heartbeat(runner.show_progress) as heartbeat:
                 result = await runner.run()
                 self.roots_taken = runner.roots_taken
-        except ExceptionGroup as group:
-            expected, others = group.split(CONTENT_ERRORS)
-            if expected is None or others is not None:
-                raise
-            raise RefusedError(f"The run was stopped: {_first_of(expected)}") from None
+        except CONTENT_ERRORS as error:
+            raise RefusedError(f"The run was stopped: {error}") from None
         finally:
             progress.stop()
             restore_signals()
@@ -273,9 +270,3 @@ def _heed_signals(run: Stoppable) -> Callable[[], Any]:
     for number in numbers:
         loop.add_signal_handler(number, stop)
     return lambda: [loop.remove_signal_handler(number) for number in numbers]
-
-
-def _first_of(group: BaseExceptionGroup[Exception]) -> Exception:
-    """The first exception that is no group itself: conversations nest, and so do the groups of their errors."""
-    first = group.exceptions[0]
-    return _first_of(first) if isinstance(first, BaseExceptionGroup) else first

@@ -57,7 +57,7 @@ def simulate(workload: str | None, **settings: Any) -> None:
                 config,
                 loaded,
                 options,
-                door=settings["door"],
+                via=settings["via"],
                 max_time_s=settings["max_time"],
                 shown={name: value for name, value in settings.items() if value not in (None, (), False)},
                 trace=settings["trace"] is not None,

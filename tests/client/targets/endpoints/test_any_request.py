@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmirage_client.load.branches import Family
+from llmirage_client.load.calls import thread_of
 from llmirage_client.load.identifiers import Identifiers
 from llmirage_client.load.options import RunOptions
-from llmirage_client.load.planner import Planner
+from llmirage_client.load.planner import CallPlanner
 from llmirage_client.measure.record import Exchange
 from llmirage_client.targets.wire_json import encode, encode_body
 from llmirage_client.workload.session import Session, Turn, Workload
@@ -83,10 +84,11 @@ def test_every_history_becomes_a_body(
     before = copy.deepcopy(turns)
     session = Session("s", turns)
     conversation = Family(Workload("dag_jsonl", "x", {"s": session}, ("s",)), Identifiers(1)).root(session)
-    planner = Planner(RunOptions(model="m", endpoint_type=api, tool_results=tool_results))
+    planner = CallPlanner(RunOptions(model="m", endpoint_type=api, tool_results=tool_results))
     try:
         bodies = [planner.plan(conversation, 0).call.body]
-        conversation.append_reply(Exchange(0.0, message={"role": "assistant", "content": "re", "tool_calls": calls}))
+        reply = Exchange(0.0, message={"role": "assistant", "content": "re", "tool_calls": calls})
+        thread_of(conversation).add_reply(reply, session.mode)
         bodies.append(planner.plan(conversation, 1).call.body)
     except ChatTemplateError:
         assert api == "completions"

@@ -1,4 +1,4 @@
-"""The same workload and seed through the direct and the memory door: the same token times, bit for bit."""
+"""The same workload and seed through the engine and the via the API: the same token times, bit for bit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llmirage_client.load.options import RunOptions
-from llmirage_client.simulate.simulation import Door, simulate
+from llmirage_client.simulate.simulation import Via, simulate
 from llmirage_client.simulator.engine import ClusterConfig
 from llmirage_client.workload.registry import load
 from llmirage_client.workload.session import Branch, Session, TokenSpec, Turn, Workload
@@ -17,10 +17,10 @@ from llmirage_client.workload.synthetic_load import synthetic_load
 WORKLOADS = Path(__file__).parents[3] / "workloads"
 
 
-def told(door: Door, workload: Workload, options: RunOptions, **settings: Any) -> dict[Any, Any]:
+def told(via: Via, workload: Workload, options: RunOptions, **settings: Any) -> dict[Any, Any]:
     """What a client saw of every request."""
     config = ClusterConfig(model="meta-llama/Llama-3.1-8B", gpu="h100_sxm", **settings)
-    result = simulate(config, workload, options, door=door).result
+    result = simulate(config, workload, options, via=via).result
     seen = {}
     for record in result.records:
         exchange = record.exchange
@@ -32,9 +32,9 @@ def told(door: Door, workload: Workload, options: RunOptions, **settings: Any) -
 
 
 def both(workload: Workload, options: RunOptions, **settings: Any) -> dict[Any, Any]:
-    direct = told("direct", workload, options, **settings)
-    assert direct == told("memory", workload, options, **settings)
-    return direct
+    engine = told("engine", workload, options, **settings)
+    assert engine == told("api", workload, options, **settings)
+    return engine
 
 
 @pytest.mark.parametrize("router", ["prefix", "kv_aware", "least_loaded"])
@@ -104,13 +104,11 @@ def test_speculative_decoding() -> None:
 def test_requests_that_fail_leave_the_others_as_they_are() -> None:
     workload = synthetic_load("100:500", "5:60", 60, turns=4, seed=7)
     config = {"max_model_len": 1200}
-    doors: tuple[Door, Door] = ("direct", "memory")
-    seen = [told(door, workload, RunOptions(concurrency=4, seed=7), **config) for door in doors]
-    direct, memory = (
-        {place: (start_s, stamps, bool(error)) for place, (start_s, stamps, _, error) in s.items()} for s in seen
-    )
-    assert direct == memory
-    assert 0 < sum(failed for _, _, failed in direct.values()) < 60
+    ways: tuple[Via, Via] = ("engine", "api")
+    seen = [told(via, workload, RunOptions(concurrency=4, seed=7), **config) for via in ways]
+    engine, api = ({place: (start_s, stamps, bool(error)) for place, (start_s, stamps, _, error) in s.items()} for s in seen)
+    assert engine == api
+    assert 0 < sum(failed for _, _, failed in engine.values()) < 60
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 0.05])
@@ -147,12 +145,12 @@ def test_forks_of_token_counts_share_what_came_before() -> None:
 
 
 @pytest.mark.parametrize("load", [{"request_rate_per_s": 12.0}, {"concurrency": 8}])
-def test_the_cluster_looks_the_same_through_both_doors(load: dict[str, Any]) -> None:
+def test_the_cluster_looks_the_same_through_both_ways(load: dict[str, Any]) -> None:
     workload = synthetic_load("200:900", "20:120", 60, turns="1:3", wait_s=0.4, seed=1)
     config = ClusterConfig(model="meta-llama/Llama-3.1-8B", gpu="h100_sxm", instances=2, num_gpu_blocks_override=120)
     options = RunOptions(seed=1, **load)
-    direct, memory = (simulate(config, workload, options, door=door, trace=True) for door in ("direct", "memory"))
-    one, two = direct.series, memory.series
+    engine, api = (simulate(config, workload, options, via=via, trace=True) for via in ("engine", "api"))
+    one, two = engine.series, api.series
     assert one is not None
     assert two is not None
     for name in ("time_s", "running", "waiting", "hit_tokens", "query_tokens", "preemptions"):
@@ -162,8 +160,8 @@ def test_the_cluster_looks_the_same_through_both_doors(load: dict[str, Any]) -> 
     for name in ("kv_used", "cached"):  # behind by the steps of one run of decoding, see Cluster.readings
         assert getattr(two, name) == pytest.approx(getattr(one, name), abs=0.2), name
     for name in ("saturated", "preemptions", "energy_kwh_at_tdp", "instances_ready", "gpu_hours", "utilisation"):
-        assert memory.summary[name] == pytest.approx(direct.summary[name]), name
-    for plain, merged in zip(memory.steps, direct.steps, strict=True):
+        assert api.summary[name] == pytest.approx(engine.summary[name]), name
+    for plain, merged in zip(api.steps, engine.steps, strict=True):
         assert sum(span.steps for span in plain) == sum(span.steps for span in merged)
         assert (plain[0].start_s, plain[-1].end_s) == (merged[0].start_s, pytest.approx(merged[-1].end_s))
 
@@ -172,12 +170,12 @@ def test_a_run_that_is_stopped_looks_the_same_too() -> None:
     workload = synthetic_load(2000, 400, 200, seed=1)
     config = ClusterConfig(model="meta-llama/Llama-3.1-8B", gpu="h100_sxm")
     options = RunOptions(seed=1, request_rate_per_s=40.0)
-    direct, memory = (simulate(config, workload, options, door=door, max_time_s=3.9) for door in ("direct", "memory"))
-    assert direct.series is not None
-    assert memory.series is not None
-    assert (direct.series.time_s == memory.series.time_s).all()
-    assert (direct.series.waiting == memory.series.waiting).all()
-    assert memory.summary["saturated"] is direct.summary["saturated"]
+    engine, api = (simulate(config, workload, options, via=via, max_time_s=3.9) for via in ("engine", "api"))
+    assert engine.series is not None
+    assert api.series is not None
+    assert (engine.series.time_s == api.series.time_s).all()
+    assert (engine.series.waiting == api.series.waiting).all()
+    assert api.summary["saturated"] is engine.summary["saturated"]
 
 
 def test_instances_come_and_go_alike() -> None:
@@ -185,8 +183,8 @@ def test_instances_come_and_go_alike() -> None:
     scaled = {"scale_on_queue": 4.0, "min_instances": 1, "start_up_s": 2.0, "instances": 3}
     config = ClusterConfig(model="meta-llama/Llama-3.1-8B", gpu="h100_sxm", **scaled)
     options = RunOptions(seed=1, request_rate_per_s=40.0)
-    direct, memory = (simulate(config, workload, options, door=door) for door in ("direct", "memory"))
-    assert direct.series is not None
-    assert memory.series is not None
-    assert (direct.series.phase == memory.series.phase).all()
-    assert memory.summary["gpu_hours"] == direct.summary["gpu_hours"]
+    engine, api = (simulate(config, workload, options, via=via) for via in ("engine", "api"))
+    assert engine.series is not None
+    assert api.series is not None
+    assert (engine.series.phase == api.series.phase).all()
+    assert api.summary["gpu_hours"] == engine.summary["gpu_hours"]

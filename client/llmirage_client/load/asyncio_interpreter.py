@@ -1,0 +1,96 @@
+"""Plays the conversations of a run on an asyncio event loop: against real endpoints, and through an API in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from llmirage_client.load.conversation import NOTHING, REPLY, Conversation, Timer
+from llmirage_client.load.phase import Phase
+from llmirage_client.load.recorder import Recorder
+from llmirage_shared.virtual_time import precise_clock
+
+
+class AsyncioInterpreter:
+    """A conversation that goes on is a task, which sends its requests; one that waits for something else is none.
+
+    Make it on the running loop.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.now = precise_clock()
+        self._recorder = recorder
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self, phase: Phase) -> None:
+        """Returns when the phase is over. Raises what planning a request raises, after all requests have ended."""
+        self._phase = phase
+        self._recorder.phase = phase.name
+        self._over = over = self._loop.create_future()
+        try:
+            self._guarded(lambda: phase.begin(self._end))
+            await over
+        except BaseException:  # an error, or the task of the run is cancelled
+            phase.cancel()
+            while self._tasks:
+                await asyncio.wait(self._tasks)
+            raise
+
+    def call_soon(self, callback: Callable[[], object]) -> None:
+        self._loop.call_soon(self._guarded, callback)
+
+    def call_at(self, when_s: float, callback: Callable[[], object]) -> Timer:
+        return self._loop.call_at(when_s, self._guarded, callback)
+
+    def player(self, conversation: Conversation) -> Callable[[], object]:
+        return partial(self._start, conversation)
+
+    def send(self, conversation: Conversation) -> bool:
+        """The task of the conversation does it, which has just played its rules."""
+        conversation.waits = REPLY
+        return True
+
+    def end(self, conversation: Conversation, cut: bool) -> bool:
+        """Requests have ended before their conversation goes on."""
+        return True
+
+    def _start(self, conversation: Conversation) -> None:
+        task = self._loop.create_task(self._play(conversation))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _play(self, conversation: Conversation) -> None:
+        task = asyncio.current_task()
+        try:
+            self._phase.resume(conversation)
+            while conversation.waits == REPLY:
+                cut = False
+                conversation.in_flight = task
+                try:
+                    await self._recorder.send(conversation)
+                except asyncio.CancelledError:
+                    cut = conversation.cancelled
+                    if not cut:
+                        raise
+                finally:
+                    conversation.in_flight = None
+                    conversation.waits = NOTHING
+                self._phase.resume(conversation, cut)
+        except Exception as error:
+            self._fail(error)
+
+    def _guarded(self, callback: Callable[[], object]) -> None:
+        try:
+            callback()
+        except Exception as error:
+            self._fail(error)
+
+    def _end(self) -> None:
+        if not self._over.done():
+            self._over.set_result(None)
+
+    def _fail(self, error: Exception) -> None:
+        if not self._over.done():
+            self._over.set_exception(error)

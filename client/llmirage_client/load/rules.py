@@ -1,0 +1,211 @@
+"""What conversations do: their turns, the children that these start and wait for, rounds, and what is counted of it.
+
+The rules of a run, and the only place where they are. A conversation's rules are a generator: it yields what it waits for
+(see load.conversation) and goes on when that has come. It knows neither who plays it nor what time is: load.phase starts
+conversations and says what their waits mean, on the event loop of a live run or on the event queue of a simulation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from random import Random
+
+from llmirage_client.load.arrivals import Arrivals
+from llmirage_client.load.branches import Family, think_time_s
+from llmirage_client.load.conversation import CHILD, NEXT_ROUND, REPLY, TICK, UNTIL, Cancelled, Conversation, Group, Waits
+from llmirage_client.load.options import RunOptions
+from llmirage_client.load.stop import Stop
+from llmirage_client.measure.record import BranchStats
+from llmirage_client.workload.session import Turn
+
+
+class Rules:
+    """Of one phase. start: begins a child of a conversation, or what it starts before its first turn.
+
+    failed_fast: the session whose failed request aborted the run; abort: does that.
+    """
+
+    def __init__(
+        self,
+        options: RunOptions,
+        with_children: bool,
+        stop: Stop,
+        arrivals: Arrivals,
+        family: Family,
+        start: Callable[[Conversation], None],
+        abort: Callable[[], None],
+    ) -> None:
+        self.stats = BranchStats()
+        self.failed_fast: str | None = None
+        self._options = options
+        self._with_children = with_children
+        self._stop = stop
+        self._arrivals = arrivals
+        self._family = family
+        self._start = start
+        self._abort = abort
+        self._speed = options.speed
+        self._scheduled = options.fixed_schedule
+        self._delays_as_given = (
+            options.inter_turn_delay_mean_s is options.inter_turn_delay_cap_s is None
+            and options.inter_turn_delay_factor == 1
+            and options.speed == 1
+        )
+
+    def turns(self, conversation: Conversation, ready_s: float) -> Waits:
+        """Send turn after turn, then start the children of each once its reply is there. ready_s: when the first may go."""
+        session, stop, arrivals, clock = conversation.session, self._stop, self._arrivals, self._stop.clock
+        whole = False
+        try:
+            if session.pre_session_spawns and self._with_children:
+                for place, name in enumerate(session.pre_session_spawns):
+                    self._start(self._family.pre_session_child(conversation, name, place))
+                yield NEXT_ROUND  # they go out first
+            due_s = ready_s
+            schedule_s = ready_s - (session.arrival_s or 0.0) / self._speed  # time 0 of the file
+            for index, turn in enumerate(session.turns):
+                awaited = None if conversation.children is None else conversation.children.open_gate(index)
+                suspended = False
+                if awaited is not None:
+                    suspended = yield from self._join(conversation, awaited)
+                    if suspended:
+                        ready_s = clock()
+                if self._scheduled and turn.arrival_s is not None:
+                    ready_s = max(ready_s, schedule_s + turn.arrival_s / self._speed)
+                else:
+                    ready_s += turn.delay_s if self._delays_as_given else self._delay_s(conversation, index)
+                while clock() < ready_s and not stop.ended:
+                    conversation.until_s = ready_s
+                    yield UNTIL
+                if not index or awaited is not None or conversation.depth:
+                    due_s = ready_s
+                elif (paced_s := arrivals.due_s(ready_s, due_s)) is not None:
+                    due_s = paced_s
+                    while clock() < due_s and not stop.ended:
+                        conversation.until_s = due_s
+                        yield UNTIL
+                else:
+                    conversation.due_s = ready_s
+                    if not stop.ended:
+                        arrivals.queue(conversation)
+                        yield TICK
+                    due_s = conversation.due_s
+                if not stop.permit():
+                    self.stats.joins_suppressed += awaited is not None
+                    break
+                self.stats.parents_resumed += suspended
+                if not index and conversation.depth:
+                    self.stats.children_spawned += 1
+                conversation.turn_index, conversation.due_s = index, due_s
+                yield REPLY
+                if conversation.failed:
+                    self._fail_fast(conversation)
+                    if session.ends_on_failure:
+                        whole = True
+                        break
+                ready_s = conversation.over_s
+                if turn.branches and self._with_children:
+                    self._start_branches(conversation, turn)
+                    yield NEXT_ROUND  # they go out before the next turn
+            else:
+                whole = True
+        except Cancelled:
+            pass
+        if conversation.depth:
+            self._count_end(conversation, whole)
+
+    def rounds(self, conversation: Conversation) -> Waits:
+        """An orchestrator's rounds, each after the children of the one before; it sends nothing itself."""
+        session, stop, clock = conversation.session, self._stop, self._stop.clock
+        whole = False
+        rng = Random(conversation.correlation_id)
+        try:
+            for number, round_ in enumerate(session.rounds):
+                ready_s = clock() + think_time_s(round_, session.think_time, rng) / self._speed
+                while clock() < ready_s and not stop.ended:
+                    conversation.until_s = ready_s
+                    yield UNTIL
+                if stop.ended:
+                    break
+                if not number:
+                    self.stats.graphs_admitted += 1
+                    self.stats.children_spawned += conversation.depth > 0
+                children = [
+                    self._family.child(conversation, name, "spawn", number, place)
+                    for place, name in enumerate(round_.children)
+                ]
+                suspended = yield from self._join(conversation, self._started(children), round_.awaited)
+                if suspended:
+                    self.stats.joins_suppressed += stop.ended
+                    self.stats.parents_resumed += not stop.ended
+            else:
+                whole = True
+                self.stats.graphs_completed_to_end += session.rounds[-1].awaited and not stop.ended
+        except Cancelled:
+            pass
+        if conversation.depth:
+            self._count_end(conversation, whole)
+
+    def _start_branches(self, conversation: Conversation, turn: Turn) -> None:
+        for branch in turn.branches:
+            children = self._started(
+                [
+                    self._family.child(conversation, name, branch.kind, branch.id, place)
+                    for place, name in enumerate(branch.children)
+                ]
+            )
+            if branch.join_at is not None:
+                conversation.children = conversation.children or Group()
+                conversation.children.gates.setdefault(branch.join_at, []).extend(children)
+
+    def _started(self, children: list[Conversation]) -> list[Conversation]:
+        """Starts children at once, whatever the arrivals say; returns those it started: none when the phase has ended."""
+        if self._stop.ended:
+            self.stats.children_truncated += len(children)
+            return []
+        for child in children:
+            self._start(child)
+        return children
+
+    def _join(self, parent: Conversation, children: list[Conversation], count: bool = True) -> Generator[int, None, bool]:
+        """Waits for the last replies of children; False when they were all there already."""
+        waiting = [child for child in children if child.rules is not None]
+        suspended = bool(waiting) and count
+        self.stats.parents_suspended += suspended
+        for child in waiting:
+            if child.rules is not None:
+                parent.awaited = child
+                yield CHILD
+                parent.awaited = None
+        return suspended
+
+    def _delay_s(self, conversation: Conversation, index: int) -> float:
+        """The pause before a turn on the run's clock, by the file or as drawn."""
+        options, delay_s = self._options, conversation.session.turns[index].delay_s
+        if index and options.inter_turn_delay_mean_s is not None:
+            rng = Random(f"delay {conversation.correlation_id} {index}")
+            delay_s = max(rng.gauss(options.inter_turn_delay_mean_s, options.inter_turn_delay_std_s), 0.0)
+        delay_s *= options.inter_turn_delay_factor
+        cap_s = options.inter_turn_delay_cap_s
+        return (delay_s if cap_s is None else min(delay_s, cap_s)) / self._speed
+
+    def _count_end(self, conversation: Conversation, whole: bool) -> None:
+        """whole: it came to its end by its own rules."""
+        if self.failed_fast is not None:
+            return
+        if not whole:
+            self.stats.children_truncated += 1
+        elif conversation.failed:
+            self.stats.children_errored += 1
+        else:
+            self.stats.children_completed += 1
+
+    def _fail_fast(self, conversation: Conversation) -> None:
+        """Aborts the run, if that is wished: everything under way is cancelled, and siblings are not counted."""
+        child = conversation.depth > 0
+        if not (self._options.fail_fast or (child and self._options.fail_fast_children)) or self.failed_fast is not None:
+            return
+        self.failed_fast = conversation.session.id
+        self.stats.children_errored += child
+        self.stats.parents_failed_due_to_child_error += conversation.parent is not None
+        self._abort()

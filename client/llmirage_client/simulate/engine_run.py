@@ -1,0 +1,69 @@
+"""A workload in token counts on a simulated cluster alone: no event loop, no tasks, no protocol."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+from llmirage_client.load.any_runner import AnyRunner
+from llmirage_client.load.cancellation import Cancellation
+from llmirage_client.load.options import RunOptions
+from llmirage_client.measure.record import RunResult
+from llmirage_client.simulate.cluster_series import SeriesSampler
+from llmirage_client.simulate.event_queue import EventQueue
+from llmirage_client.simulate.token_requests import TokenRequests
+from llmirage_client.simulate.token_rows import TokenRows
+from llmirage_client.simulate.token_streams import TokenStreams
+from llmirage_client.simulator.engine import ClusterConfig, ClusterRun, new_cluster
+from llmirage_client.workload.session import Workload
+
+# Routers that do not ask which conversation a request is of.
+NAMELESS = ("round_robin", "random", "least_loaded", "power_of_two", "prefix", "kv_aware")
+
+
+class EngineRun(AnyRunner):
+    """rows: its requests."""
+
+    def __init__(self, config: ClusterConfig, workload: Workload, options: RunOptions, by_ids: bool) -> None:
+        """by_ids: whether some prompts are given as ids. Raises ConfigError."""
+        super().__init__(workload, options)
+        self.cluster = new_cluster(config)
+        self.rows = TokenRows(self._identifiers, self._branching)
+        self._named = config.router not in NAMELESS
+        self._by_ids = by_ids
+        self._queue: EventQueue | None = None
+        self.waited_s: list[float] = []  # of requests that are over, in that order: from arrival to the first step
+
+    @property
+    def requests_over(self) -> int:
+        return len(self.rows.rows)
+
+    def interrupt(self, reason: str) -> None:
+        """As `cancel`, from a signal handler: as soon as what is being done is done."""
+        if self._queue is None:
+            self.cancel(reason)
+        else:
+            self._queue.interrupt(partial(self.cancel, reason))
+
+    def run(self, observer: SeriesSampler, max_time_s: float | None, reason: str) -> RunResult:
+        """Raises VirtualDeadlockError and StandstillError. reason: why it is cancelled at max_time_s."""
+        cluster = ClusterRun(self.cluster, observer)
+        self.waited_s = cluster.waited_s
+        self._queue = queue = EventQueue(cluster)
+        options = self._options
+        streams = TokenStreams(options.session_prefix == "extend")
+        share, delay_s = options.cancellation_share, options.cancellation_delay_s
+        cancellation = Cancellation(share, delay_s / options.speed) if share else None
+        tells_of_cancelled = not (share or self._by_ids)  # else as a client over HTTP does
+        requests = TokenRequests(queue, self.rows, streams, self._named, cancellation, tells_of_cancelled)
+        if max_time_s is not None:
+            queue.call_at(max_time_s, partial(self.cancel, reason))
+        for name, options, rng in self._phases():
+            start_s, start_unix_s = queue.time_s, time.time()
+            phase = self._begin(name, options, rng, queue)
+            requests.begin(phase)
+            phase.begin(queue.stop)
+            queue.run()
+        queue.close()
+        observer.finish(queue.time_s)
+        return self._result(phase, (start_s, start_unix_s, queue.time_s), [], {"completions"}, [])

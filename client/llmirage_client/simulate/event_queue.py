@@ -1,0 +1,141 @@
+"""Virtual time without an event loop: what is ready now, in order, then the next timer or the next request that is over.
+
+Plays the conversations of a simulation. What happens at one instant happens in the order in which it would on
+llmirage_shared.virtual_time's loop by load.asyncio_interpreter: both give the same times to the last bit.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from typing import Any
+
+from llmirage_client.load.conversation import Conversation
+from llmirage_client.simulator.engine import ClusterRun
+from llmirage_shared import virtual_time
+from llmirage_shared.virtual_time import StandstillError, VirtualDeadlockError
+
+Callback = Callable[[], object]
+
+
+class QueueTimer:
+    """callback: None once it has been called or cancelled."""
+
+    __slots__ = ("callback",)
+    callback: Callback | None
+
+    def cancel(self) -> None:
+        self.callback = None
+
+
+class EventQueue:
+    """ready: what happens now, first come, first served. time_s: now, from 0.
+
+    send, end: see load.interpreter. resume: plays a conversation that goes on.
+    """
+
+    send: Callable[[Conversation], bool]
+    end: Callable[[Conversation, bool], bool]
+    resume: Callable[[Conversation], None]
+
+    def __init__(self, cluster: ClusterRun) -> None:
+        self.cluster = cluster
+        self.time_s = 0.0
+        self.ready: deque[Callback] = deque()
+        self.call_soon = self.ready.append
+        self._timers: list[tuple[float, int, QueueTimer]] = []  # a heap
+        self._serial = count()
+        self._interrupted = self._stopped = False
+        self._interrupt: Callback | None = None
+        self._timeless, self._timeless_at_s = 0, math.nan  # requests that took no time, at that time
+
+    def now(self) -> float:
+        return self.time_s
+
+    def player(self, conversation: Conversation) -> Callback:
+        return partial(self.ready.append, partial(self.resume, conversation))
+
+    def call_at(self, when_s: float, callback: Callback) -> QueueTimer:
+        timer = QueueTimer()
+        timer.callback = callback
+        heapq.heappush(self._timers, (when_s, next(self._serial), timer))
+        return timer
+
+    def interrupt(self, callback: Callback) -> None:
+        """Calls it as soon as nothing is ready; for signal handlers, which may come at any point."""
+        self._interrupt = callback
+        self._interrupted = True
+
+    def stop(self) -> None:
+        """`run` returns when nothing is ready any more."""
+        self._stopped = self._interrupted = True
+
+    def close(self) -> None:
+        """Forgets who plays conversations: no cycle keeps a run that is over."""
+        self.send = self.end = self.resume = _closed
+
+    def run(self) -> None:
+        """Goes on until somebody stops it. Raises VirtualDeadlockError when nothing will ever happen."""
+        ready, timers, popleft, heappop = self.ready, self._timers, self.ready.popleft, heapq.heappop
+        run_cluster, forever = self.cluster.run, math.inf
+        while True:
+            while ready:
+                popleft()()
+            if self._interrupted:
+                if self._poll():
+                    return
+                continue
+            to = forever
+            if timers:
+                to, _, timer = timers[0]
+                if timer.callback is None:
+                    heappop(timers)
+                    continue
+            reached = run_cluster(to)
+            if reached > self.time_s:
+                if reached == forever:
+                    if not ready:
+                        raise VirtualDeadlockError(self._why_nothing_happens())
+                    continue
+                self.time_s = reached
+            while reached == to:
+                heappop(timers)
+                callback, timer.callback = timer.callback, None  # which may know what knows the timer
+                if callback is not None:
+                    ready.append(callback)
+                if not timers:
+                    break
+                to, _, timer = timers[0]
+
+    def _poll(self) -> bool:
+        """Does what was asked for meanwhile; True if it is to stop. A signal may come between any two lines."""
+        self._interrupted = False
+        callback, self._interrupt = self._interrupt, None
+        if callback is not None:
+            callback()
+        if self._stopped and not self.ready:
+            self._stopped = False
+            return True
+        if self._stopped:
+            self._interrupted = True
+        return False
+
+    def took_no_time(self) -> None:
+        """A request was over the moment it went out. Raises StandstillError when that goes on for ever."""
+        self._timeless = self._timeless + 1 if self._timeless_at_s == self.time_s else 1
+        self._timeless_at_s = self.time_s
+        if self._timeless > virtual_time.TURNS_AT_ONE_TIME:
+            raise StandstillError(self.time_s)
+
+    def _why_nothing_happens(self) -> str:
+        left = self.cluster.under_way
+        waiting = "1 request is under way that" if left == 1 else f"{left:,} requests are under way that"
+        return f"virtual time stands still at {self.time_s:g} s: no timer is set, and {waiting} the cluster will never end"
+
+
+def _closed(*_: object) -> Any:
+    raise RuntimeError("this run is over")

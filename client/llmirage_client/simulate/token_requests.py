@@ -1,0 +1,142 @@
+"""Requests of turns in token counts, straight to a cluster: sent when a conversation's rules say so, a row for each."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import count
+
+from llmirage_client.load.cancellation import BY_RUN, ON_PURPOSE, Cancellation
+from llmirage_client.load.conversation import NOTHING, REPLY, Conversation
+from llmirage_client.load.phase import Phase
+from llmirage_client.simulate.event_queue import EventQueue
+from llmirage_client.simulate.token_rows import LOST, LOST_UNSTREAMED, NO_INSTANCE, TokenRow, TokenRows, refusal
+from llmirage_client.simulate.token_streams import TokenStreams
+from llmirage_client.simulator.engine import Request, RouterError
+
+
+class TokenRequests:
+    """Sends the requests of a queue's conversations. named: with the name of the conversation, for the router.
+
+    tells_of_cancelled: whether cancelled requests keep the times of the tokens that they got.
+    """
+
+    def __init__(
+        self,
+        queue: EventQueue,
+        rows: TokenRows,
+        streams: TokenStreams,
+        named: bool,
+        cancellation: Cancellation | None,
+        tells_of_cancelled: bool,
+    ) -> None:
+        self._queue = queue
+        self._rows = rows
+        self._streams = streams
+        self._named = named
+        self._cancellation = cancellation
+        self._tells_of_cancelled = tells_of_cancelled
+        self._numbers = count()
+        self._counted: range | None = None  # of the numbers; None: all
+        queue.send, queue.end = self._send, self._end
+
+    def begin(self, phase: Phase) -> None:
+        """Requests are from now on those of this phase."""
+        self._phase, self._queue.resume = phase, phase.resume
+        self._counted = self._rows.counted if phase.name == "profiling" else range(0)
+
+    def _send(self, conversation: Conversation) -> bool:
+        index = conversation.turn_index
+        assert index is not None
+        spec = conversation.session.turns[index].tokens
+        assert spec is not None
+        key = self._streams.call(conversation, index, spec)
+        affinity_id = conversation.affinity_id if self._named else None
+        request = Request(
+            0, None, None, affinity_id, max_tokens=spec.output_tokens, key=key, prompt_tokens=spec.input_tokens
+        )
+        conversation.in_flight = row = TokenRow(conversation, index, request, conversation.due_s, self._queue.time_s)
+        conversation.waits = REPLY
+        if self._cancellation is not None and self._phase.name == "profiling":
+            row.own_task = self._cancellation.meets(self._rows.request_id(row))
+            if row.own_task:
+                row.measured = self._counted is None
+                self._queue.call_soon(partial(self._submit_for_a_time, row))
+                return True
+        if not self._submit(row):
+            return self._end_at_once(row)
+        row.own_task = spec.input_ids is not None  # that of the server's endpoint
+        return True
+
+    def _submit(self, row: TokenRow) -> bool:
+        """False if the cluster does not take it."""
+        request = row.request
+        request.id = number = next(self._numbers)
+        row.measured = self._counted is None or number in self._counted
+        try:
+            self._queue.cluster.submit(row, row.start_s)
+        except (ValueError, RouterError) as error:
+            row.error = refusal(error)
+            return False
+        if request.failed:
+            row.error = NO_INSTANCE
+        return not request.failed
+
+    def _end_at_once(self, row: TokenRow) -> bool:
+        row.conversation.waits = NOTHING
+        self._end(row.conversation, False)
+        return False
+
+    def _submit_for_a_time(self, row: TokenRow) -> None:
+        """The request is cancelled on purpose if it takes too long."""
+        assert self._cancellation is not None
+        if not row.own_task:
+            return
+        if self._submit(row):
+            self._queue.call_at(row.start_s + self._cancellation.delay_s, partial(self._give_up, row))
+        else:
+            row.own_task = False
+            row.conversation.wake()
+
+    def _give_up(self, row: TokenRow) -> None:
+        if row.own_task:
+            row.error = ON_PURPOSE
+            row.conversation.wake()
+
+    def _end(self, conversation: Conversation, cut: bool) -> bool:
+        row, now = conversation.in_flight, self._queue.time_s
+        assert isinstance(row, TokenRow)
+        request = row.request
+        if row.own_task:
+            row.own_task = False
+            if cut or row.error is not None:
+                self._queue.cluster.cancel(request, now)
+            conversation.play()
+            return False
+        if cut and row.error is not ON_PURPOSE:
+            row.error = BY_RUN
+        conversation.in_flight = None
+        row.end_s = conversation.over_s = now
+        if row.error is not None or request.failed:
+            self._note_failure(row)
+        else:
+            conversation.failed = False
+        request.key = b""  # nobody needs the ids any more
+        request.tag = None  # and no cycle keeps the row when the run is forgotten
+        if now == row.start_s:
+            self._queue.took_no_time()
+        self._rows.rows.append(row)
+        if self._rows.on_row is not None and row.error is not BY_RUN:
+            self._rows.on_row(row)
+        return True
+
+    def _note_failure(self, row: TokenRow) -> None:
+        conversation = row.conversation
+        if row.error is None:
+            spec = conversation.session.turns[row.turn_index].tokens
+            row.error = LOST if spec is None or spec.input_ids is None else LOST_UNSTREAMED
+        elif row.is_cancelled:
+            self._queue.cluster.cancel(row.request, self._queue.time_s)
+            if not self._tells_of_cancelled:
+                row.token_s, row.request.spans = [], []
+        conversation.failed = not row.is_cancelled
+        self._streams.failed(conversation)

@@ -1,0 +1,96 @@
+"""A simulated cluster behind the server's API in this process: the whole protocol, or whole replies. On virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from llmirage_client.measure.record import Exchange
+from llmirage_client.simulator.engine import Cluster, ClusterConfig, Observer, new_app, new_cluster
+from llmirage_client.simulator.memory import MemoryTransport
+from llmirage_client.targets.http import HttpTarget
+from llmirage_client.targets.target import Call, Target
+from llmirage_server.drivers.observed import ObservedDriver
+from llmirage_server.drivers.whole_replies import PLANS, Plans, WholeReplyDriver
+
+_URL = "http://llmirage"
+
+
+class WholeProtocol:
+    """Requests and streams of events as over a network. `open` it on the loop."""
+
+    def __init__(self, config: ClusterConfig) -> None:
+        """Raises ConfigError."""
+        self._app = new_app(config)
+        self.cluster: Cluster = self._app.driver.cluster
+        self.waited_s: list[float] = []  # of requests that are over, in that order: from arrival to the first step
+
+    def open(self, observer: Observer) -> Target:
+        driver = ObservedDriver(self.cluster, observer)
+        self._app.driver = self._app.service.driver = driver
+        self.waited_s = driver.waited_s
+        return HttpTarget(_URL, transport=MemoryTransport(self._app))
+
+
+class WholeReplies:
+    """The endpoints write each reply in one piece, and the cluster says when the events of a stream would have come.
+
+    `open` it on the loop. The cluster tells of requests that are over, not of single tokens, where its rules allow it.
+    """
+
+    def __init__(self, config: ClusterConfig) -> None:
+        """Raises ConfigError."""
+        self._config = config
+        self.cluster = new_cluster(config)
+        self.waited_s: list[float] = []  # as WholeProtocol's
+
+    def open(self, observer: Observer) -> Target:
+        driver = WholeReplyDriver(self.cluster, observer)
+        self.waited_s = driver.waited_s
+        return _WholeReplyTarget(HttpTarget(_URL, transport=MemoryTransport(new_app(self._config, driver))))
+
+
+class _WholeReplyTarget:
+    def __init__(self, http: HttpTarget) -> None:
+        self._http = http
+
+    def now(self) -> float:
+        return self._http.now()
+
+    async def send(self, call: Call) -> Exchange:
+        plans = Plans()
+        token = PLANS.set(plans)
+        try:
+            exchange = await self._http.send(replace(call, body=_unstreamed(call.body), stream=False))
+        finally:
+            PLANS.reset(token)
+        if call.stream and exchange.error is None:
+            exchange.streamed = True
+            exchange.token_s = _stamps(plans)
+            exchange.first_output_s = exchange.token_s[0] if exchange.token_s else None
+        return exchange
+
+    async def close(self) -> None:
+        await self._http.close()
+
+
+def _unstreamed(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The same request for a reply in one piece."""
+    return {name: value for name, value in body.items() if name not in ("stream", "stream_options")}
+
+
+def _stamps(plans: Plans) -> list[float]:
+    """When a stream's events that carry something would come: one for a token that shows text, one for a call's name."""
+    stamps: list[float] = []
+    for flight, reply in zip(plans.flights, plans.replies, strict=True):
+        times = flight.times.tolist()
+        if not reply.parts:  # the server writes what one step brought as one event
+            stamps += dict.fromkeys([times[place] for place, piece in enumerate(reply.pieces[: len(times)]) if piece])
+            continue
+        shown: list[tuple[float, float]] = [
+            (place, times[place]) for place, piece in enumerate(reply.pieces[: len(times)]) if piece
+        ]
+        shown += [(part.start - 0.5, times[part.start]) for part in reply.parts if part.kind.endswith("_call")]
+        stamps += [time_s for _, time_s in sorted(shown)]
+    return sorted(stamps)

@@ -1,0 +1,91 @@
+"""Drives a cluster by a loop of virtual time, for endpoints that are asked for whole replies.
+
+Between two turns of the loop, when no task can go on, the cluster runs to the next timer, or to the next end of a request if
+that comes first: no task is switched for a token. When the tokens of a reply came is known afterwards (`PLANS`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterable
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+from llmirage_server.cluster.cluster import Cluster
+from llmirage_server.cluster.request import Request
+from llmirage_server.drivers.live import Driver, Receiver
+from llmirage_server.drivers.virtual import ClusterRun, Flight, Observer
+from llmirage_server.replies.reply import Reply, ReplyRequest, ReplySource
+from llmirage_shared.virtual_time import VirtualTimeLoop
+
+
+@dataclass(slots=True)
+class Plans:
+    """What the endpoints made of one request: how long it takes is in `flights`, what is said in `replies`."""
+
+    flights: list[Flight] = field(default_factory=list)
+    replies: list[Reply] = field(default_factory=list)
+
+
+PLANS: ContextVar[Plans] = ContextVar("plans")  # of the request that the running task carries out
+
+
+class _ToldFlight(Flight):
+    """Tells the receiver of its request when that is over."""
+
+    __slots__ = ("_receiver",)
+
+    def __init__(self, request: Request) -> None:
+        super().__init__(request)
+        self._receiver: Receiver = request.tag
+
+    def over(self) -> None:
+        self._receiver.tokens_due(self.request)
+
+
+class WholeReplyDriver(Driver):
+    """The driver of a service that does not stream: it hears of each request when that is over. Make it on the loop."""
+
+    def __init__(self, cluster: Cluster, observer: Observer) -> None:
+        super().__init__(cluster)
+        loop = asyncio.get_running_loop()
+        if not isinstance(loop, VirtualTimeLoop):
+            raise RuntimeError("whole replies need a loop of virtual time (llmirage_shared.virtual_time)")
+        self._loop = loop
+        self._run = ClusterRun(cluster, observer)
+        loop.source = self._run.run
+
+    @property
+    def waited_s(self) -> list[float]:
+        """Of requests that are over, in that order: from arrival to the first step."""
+        return self._run.waited_s
+
+    def submit(self, requests: Iterable[Request], arrived_s: float = math.inf) -> None:
+        plans, now = PLANS.get(), self._sync()
+        for request in requests:
+            flight = _ToldFlight(request)
+            self._run.submit(flight, now)
+            plans.flights.append(flight)
+
+    def cancel(self, requests: Iterable[Request]) -> None:
+        for request in requests:
+            self._run.cancel(request, self._sync())
+
+    def _sync(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def _schedule_next_event(self) -> None: ...
+
+
+class NotedReplies:
+    """A source of replies that remembers what it said, for whoever put the tokens' times beside it."""
+
+    def __init__(self, source: ReplySource) -> None:
+        self._source = source
+
+    def reply(self, request: ReplyRequest) -> Reply:
+        reply = self._source.reply(request)
+        if (plans := PLANS.get(None)) is not None:
+            plans.replies.append(reply)
+        return reply
