@@ -18,7 +18,7 @@ import numpy as np
 from stored import Row, packed
 
 from llmirage_server.cluster.cluster import Cluster
-from llmirage_server.cluster.instances.compressed import CompressedInstance
+from llmirage_server.cluster.instances.instance import Instance
 from llmirage_server.cluster.request import Request, StepEnd
 from llmirage_server.config import ClusterConfig, EventConfig, KvTransferConfig, PoolConfig
 from llmirage_server.config.assembly import build, kv_link
@@ -47,7 +47,7 @@ def cluster_of(
     config = config_of(settings)
     pools = [_changed(pool, limits or {}, front_end_s) for pool in plan(config)]
     kv = kv_link(config, pools)
-    return build(config, pools, kv and replace(kv, **link or {}), compressed=not per_sequence)
+    return build(config, pools, kv and replace(kv, **link or {}), fast_forward=not per_sequence)
 
 
 def _changed(pool: ServedPool, limits: Mapping[str, Any], front_end_s: float | None) -> ServedPool:
@@ -59,7 +59,7 @@ def _changed(pool: ServedPool, limits: Mapping[str, Any], front_end_s: float | N
 
 def is_fast(row: Row) -> bool:
     """Whether some instance of an engine plan, played by default, runs through steady batches in one go."""
-    return any(isinstance(each, CompressedInstance) for each in _cluster(row, False)._instances)
+    return any(isinstance(each, Instance) and each.fast_forward for each in _cluster(row, False)._instances)
 
 
 # --- engine plans ------------------------------------------------------------------------------------------------------

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from llmirage_server.app import LlmirageApp, create_app
-from llmirage_server.cluster.instances.base import Role
 from llmirage_server.cluster.instances.instance import Instance
-from llmirage_server.cluster.limits import EngineLimits
+from llmirage_server.cluster.limits import EngineLimits, Role
 from llmirage_server.cluster.request import Request
 from llmirage_server.config import ClusterConfig
 from llmirage_server.perf.steps.step_model import StepBatch
@@ -133,7 +132,7 @@ class EngineLab:
         return ends
 
     def _advance(self, to: float) -> None:
-        while self.instance.next_event_time() <= to and self.instance.next_event_time() < float("inf"):
+        while self.instance.next_event_s <= to and self.instance.next_event_s < float("inf"):
             if (end := self.instance.advance()) is not None:
                 self._ends.append((end.time_s, [each.id for each in end.emitted]))
 

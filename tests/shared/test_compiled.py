@@ -109,7 +109,7 @@ def test_every_module_is_there_once(tool: ModuleType) -> None:
 def test_classes_that_others_inherit_from_are_open_and_what_they_inherit_from_too(tool: ModuleType) -> None:
     classes = tool.open_classes()
     assert {"Instance", "InstanceBase", "Cluster", "ClusterReadings", "Flight"} <= classes  # of tests, and what is above
-    assert "SteadyBatch" not in classes
+    assert "SummedBatch" not in classes
 
 
 def test_a_value_that_what_is_compiled_would_not_see_is_refused(

@@ -10,10 +10,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from llmirage_server.cluster.cluster import Cluster
-from llmirage_server.cluster.instances.base import Reading
-from llmirage_server.cluster.instances.instance import StepSpan
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.routers import RouterError
+from llmirage_server.cluster.snapshots import Reading, StepSpan
 from llmirage_server.config import ClusterConfig, ConfigError
 from llmirage_server.config.assembly import build, kv_link
 from llmirage_server.config.planning import ServedPool, plan
@@ -56,7 +55,7 @@ def plan_of(config: ClusterConfig) -> tuple[ServedPool, ...]:
 def new_cluster(config: ClusterConfig) -> Cluster:
     """A cluster that tells of finished requests, not of single tokens, where its rules allow it. Raises ConfigError."""
     pools = plan_of(config)
-    return build(config, pools, kv_link(config, pools), compressed=True)
+    return build(config, pools, kv_link(config, pools), fast_forward=True)
 
 
 def new_app(config: ClusterConfig, driver: Driver | None = None) -> LlmirageApp:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.service import Service
-from llmirage_server.cluster.instances.base import InstanceSnapshot
+from llmirage_server.cluster.snapshots import InstanceSnapshot
 from llmirage_shared.wire import errors
 
 _TEXT = b"text/plain; charset=utf-8"

@@ -9,17 +9,18 @@ from heapq import heappop, heapreplace
 from typing import Literal
 
 from llmirage_server.cluster.agenda import Agenda
-from llmirage_server.cluster.instances.base import InstanceBase, InstanceSnapshot
+from llmirage_server.cluster.instances.base import InstanceBase
 from llmirage_server.cluster.kv.admission import KVAdmission, travelling_tokens
 from llmirage_server.cluster.kv.radix_tree import TOKEN_BYTES
 from llmirage_server.cluster.kv.transfer import KVLink, KVTransfers
 from llmirage_server.cluster.lifecycle.lifecycle import Lifecycle, LifecycleEvent
-from llmirage_server.cluster.lifecycle.pools import Front, ModelPools, Pool, Pools, accepting_front
+from llmirage_server.cluster.lifecycle.pools import Front, InstancePool, ModelPools, Pools, accepting_front
 from llmirage_server.cluster.lifecycle.scaling import Scaling
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.cluster.readings import ClusterReadings
 from llmirage_server.cluster.request import Request, StepEnd
 from llmirage_server.cluster.routers import Router, RouterError
+from llmirage_server.cluster.snapshots import InstanceSnapshot
 
 __all__ = ["Cluster", "EngineLimits", "InstanceBase", "InstanceSnapshot"]
 
@@ -46,7 +47,7 @@ class Cluster(ClusterReadings):
         instances: Sequence[InstanceBase] = (),
         router: Router | None = None,
         *,
-        pools: Sequence[Pool] = (),
+        pools: Sequence[InstancePool] = (),
         kv_link: KVLink | None = None,
         events: Sequence[LifecycleEvent] = (),
         on_crash: OnCrash = "reroute",
@@ -59,7 +60,7 @@ class Cluster(ClusterReadings):
         Raises ValueError naming what does not fit together.
         """
         if router is not None and not pools:
-            pools = [Pool("default", instances, router)]
+            pools = [InstancePool("default", instances, router)]
         self._pools = Pools(pools)
         self._instances = self._pools.instances
         if kv_link is None and any(pool.role == "prefill" for pool in pools):
@@ -75,13 +76,12 @@ class Cluster(ClusterReadings):
         self._waiting: dict[Request, None] = {}  # for any instance that accepts them
         self._undelivered: dict[Request, None] = {}  # handed over, for any decode instance that accepts them
         self._now = -math.inf
-        # Of the instances; then, after all of them, the next arrival of KV and the next event of an instance's life.
-        self._agenda = Agenda(len(self._instances) + 2)
+        self._agenda = Agenda(len(self._instances) + 2)  # behind the instances: the next arrival of KV, of a lifecycle event
         for index in range(len(self._instances)):
             self._look_again(index)
         self._note_life()
-        agenda, instances, draining = self._agenda, self._instances, self._lifecycle.draining
-        self._at_hand = agenda.heap, agenda.times, instances, len(instances), draining  # these stay the same objects
+        agenda, instances = self._agenda, self._instances
+        self._at_hand = agenda.heap, agenda.times, instances, len(instances), self._lifecycle.draining  # never other objects
         self.router_errors: list[str] = []  # of users' own routers, for requests that failed when they were routed again
         self._held: list[StepEnd] = []  # happened before a submit or cancel, not yet returned by advance
 
@@ -132,9 +132,9 @@ class Cluster(ClusterReadings):
     def clear_cache(self, now: float) -> None:
         """Let all instances forget the KV that no request uses. Nobody tells the routers, as in life."""
         self._go_to(now)
-        self._reach()
         for instance in self._instances:
-            instance.clear_cache()
+            instance.clear_cache(self._now)
+            self._look_again(instance.index)
 
     def catch_up(self, now: float) -> None:
         """Let instances come and go until `now` in a cluster without requests, which nobody drives meanwhile."""
@@ -194,7 +194,7 @@ class Cluster(ClusterReadings):
                 reached = now
                 instance = instances[index]
                 end = instance.advance()
-                next_s = times[index] = instance.next_event_time()
+                next_s = times[index] = instance.next_event_s
                 if next_s < _NEVER:
                     heapreplace(heap, (next_s, index))
                 else:
@@ -204,7 +204,8 @@ class Cluster(ClusterReadings):
                 if now > self._now:
                     self._now = now
                 if end is not None:
-                    ends.append(end)
+                    if end.emitted:
+                        ends.append(end)
                     if end.handed_over or self._decodes[index]:
                         ends += self._pass_on(end)
             else:
@@ -252,12 +253,12 @@ class Cluster(ClusterReadings):
             return self._wait(request, serving.entry, self._waiting)
         router, accepting, now = front.router, front.accepting, self._now
         if router.reads_kv:
-            self._reach()
+            self._sync()
         instance = accepting[router.choose(request, accepting)]
         index = request.instance = instance.index
         request.placed_s = now
         instance.submit(request, now)
-        self._agenda.note(index, instance.next_event_time())
+        self._agenda.note(index, instance.next_event_s)
         return True
 
     def _deliver(self, request: Request) -> bool:
@@ -267,6 +268,8 @@ class Cluster(ClusterReadings):
         front = accepting_front(fronts)
         if front is None:
             return self._wait(request, fronts, self._undelivered) or self._abandon(source, request)
+        if front.router.reads_kv:
+            self._sync()
         try:
             target = front.choose(request)
         except RouterError as error:
@@ -278,7 +281,7 @@ class Cluster(ClusterReadings):
 
     def _send(self, target: int) -> None:
         """Let the KV travel for which an instance has room now."""
-        while request := self._admission.admit(target):
+        while request := self._admission.admit(target, self._now):
             tokens = travelling_tokens(request)
             if self._transfers.link.skip_cached:
                 key = request.key[: TOKEN_BYTES * travelling_tokens(request)]
@@ -356,7 +359,7 @@ class Cluster(ClusterReadings):
         return []
 
     def _scale(self) -> None:
-        self._reach()
+        self._sync()
         self._scaling.look(self._now, self._waiting, self._undelivered)
         self._pools.refresh(self._lifecycle.accepts)
         self._note_life()
@@ -389,7 +392,7 @@ class Cluster(ClusterReadings):
         return [StepEnd(self._now, index, failed)] if failed else []
 
     def _lose(self, index: int) -> list[Request]:
-        self._instances[index].reach(self._now)
+        self._instances[index].sync_to(self._now)
         lost = self._instances[index].evacuate()
         self._pools.pool_of[index].router.forget(index)
         self._transfers.lose(index)

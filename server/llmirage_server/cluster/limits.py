@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import MISSING, dataclass, fields
-from typing import Any
+from typing import Any, Literal
+
+Role = Literal["both", "prefill", "decode"]
+"""Which part of the work an instance does."""
 
 SCHEDULERS: dict[str, tuple[str, ...]] = {  # each with its `schedule_policy`s, the default first
     "vllm": ("fcfs", "priority"),

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from llmirage_server.cluster.agenda import Agenda
-from llmirage_server.cluster.instances.base import InstanceBase, InstanceSnapshot, Reading
-from llmirage_server.cluster.instances.instance import Instance, StepSpan
+from llmirage_server.cluster.instances.base import InstanceBase
+from llmirage_server.cluster.instances.instance import Instance
 from llmirage_server.cluster.kv.admission import KVAdmission
 from llmirage_server.cluster.kv.transfer import KVTransfers, TransferSnapshot
 from llmirage_server.cluster.lifecycle.lifecycle import Lifecycle, State
 from llmirage_server.cluster.lifecycle.pools import Pools
 from llmirage_server.cluster.request import Request
+from llmirage_server.cluster.snapshots import InstanceSnapshot, Reading, StepSpan
 from llmirage_server.perf.steps.step_model import StepBatch
 
 
@@ -55,7 +56,7 @@ class ClusterReadings:
 
     def snapshot(self) -> list[InstanceSnapshot]:
         """The state of every instance, as of the time reached."""
-        self._reach()
+        self._sync()
         return [
             replace(
                 instance.snapshot(),
@@ -94,19 +95,14 @@ class ClusterReadings:
         instance = self._instances[index]
         return instance.batches() if isinstance(instance, Instance) else []
 
-    def _reach(self) -> None:
+    def _sync(self) -> None:
         """Have all instances ready to be read."""
-        now, agenda = self._now, self._agenda
-        times = agenda.times
-        for index, instance in enumerate(self._instances):
-            instance.reach(now)
-            next_s = instance.next_event_time()
-            if next_s != times[index]:
-                agenda.note(index, next_s)
+        for instance in self._instances:
+            instance.sync_to(self._now)
 
     def _look_again(self, index: int) -> None:
         """Something may have changed on an instance: when is its next event?"""
-        self._agenda.note(index, self._instances[index].next_event_time())
+        self._agenda.note(index, self._instances[index].next_event_s)
 
     def _busy(self, index: int) -> bool:
         """Has an instance any request, or KV to send or to receive?"""

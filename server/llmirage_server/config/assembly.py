@@ -6,23 +6,21 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from llmirage_server.cluster.cluster import Cluster
 from llmirage_server.cluster.instances.base import InstanceBase
-from llmirage_server.cluster.instances.compressed import CompressedInstance
-from llmirage_server.cluster.instances.compressible import can_compress
 from llmirage_server.cluster.instances.fixed import FixedInstance
 from llmirage_server.cluster.instances.instance import Instance
 from llmirage_server.cluster.kv.transfer import KVLink
 from llmirage_server.cluster.lifecycle.autoscaler import ScalingRule
 from llmirage_server.cluster.lifecycle.lifecycle import LifecycleEvent
-from llmirage_server.cluster.lifecycle.pools import Pool
+from llmirage_server.cluster.lifecycle.pools import InstancePool
 from llmirage_server.cluster.routers import Router, make_router
 from llmirage_server.config import ClusterConfig, ConfigError, EventConfig, KvTransferConfig, PoolConfig
 from llmirage_server.config.planning import ServedPool
 
 
-def build(config: ClusterConfig, pools: Iterable[ServedPool], link: KVLink | None, *, compressed: bool = False) -> Cluster:
+def build(config: ClusterConfig, pools: Iterable[ServedPool], link: KVLink | None, *, fast_forward: bool = False) -> Cluster:
     """The cluster of the planned pools. Raises ConfigError.
 
-    compressed: for simulations, that need not be told of single tokens (cluster/compressed.py), where the rules allow it.
+    fast_forward: for simulations, which need not be told of single tokens (see cluster/instances/instance.py).
     """
     built = []
     number = 0
@@ -31,10 +29,10 @@ def build(config: ClusterConfig, pools: Iterable[ServedPool], link: KVLink | Non
     try:
         for pool in pools:
             router = routers.setdefault((pool.model, pool.config.role), make_router(config.router, config.seed))
-            instances = [_instance(pool, number + i, compressed) for i in range(pool.config.instances)]
+            instances = [_instance(pool, number + i, fast_forward) for i in range(pool.config.instances)]
             number += len(instances)
             built.append(
-                Pool(
+                InstancePool(
                     pool.config.name,
                     instances,
                     router,
@@ -68,13 +66,11 @@ def _scaling(config: PoolConfig) -> ScalingRule | None:
     )
 
 
-def _instance(pool: ServedPool, index: int, compressed: bool) -> InstanceBase:
+def _instance(pool: ServedPool, index: int, fast_forward: bool) -> InstanceBase:
     config = pool.config
     front_end_s = pool.deployment.engine.front_end_ttft_s
     if config.fixed_times:
         return FixedInstance(index, (config.ttft_ms or 0.0) / 1000, (config.itl_ms or 0.0) / 1000, pool.limits)
-    if compressed and can_compress(pool.step_model, pool.limits, config.role, len(pool.tiers)):
-        return CompressedInstance(index, pool.step_model, pool.limits, front_end_s=front_end_s)
     return Instance(
         index,
         pool.step_model,
@@ -83,6 +79,7 @@ def _instance(pool: ServedPool, index: int, compressed: bool) -> InstanceBase:
         tiers=pool.tiers,
         kv_bytes_per_token=pool.deployment.kv_bytes_per_token,
         front_end_s=front_end_s,
+        fast_forward=fast_forward,
     )
 
 

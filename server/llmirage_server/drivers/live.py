@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from llmirage_server.cluster.cluster import Cluster
-from llmirage_server.cluster.instances.base import InstanceSnapshot
 from llmirage_server.cluster.request import Request, StepEnd
+from llmirage_server.cluster.snapshots import InstanceSnapshot
 from llmirage_server.drivers.alarm import Alarm, make_alarm
 from llmirage_server.drivers.pacing import Pacing
 from llmirage_server.drivers.saturation import Queue, Saturation

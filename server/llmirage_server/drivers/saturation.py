@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from llmirage_server.cluster.instances.base import InstanceSnapshot
 from llmirage_server.cluster.request import Request
+from llmirage_server.cluster.snapshots import InstanceSnapshot
 
 logger = logging.getLogger("llmirage")
 

@@ -23,6 +23,7 @@ from llmirage_server.perf.memory import (
 )
 from llmirage_server.perf.parallelism import Parallelism, parallelism_problems, split_layers
 from llmirage_server.perf.speculation import Speculative
+from llmirage_server.perf.steps import silicon
 from llmirage_server.perf.steps.step import RooflineStep
 from llmirage_server.perf.steps.step_model import GroupStepModel
 
@@ -251,9 +252,16 @@ class Deployment:
     def step_model(self) -> GroupStepModel:
         """How long a step of this instance takes, by the performance model that was asked for."""
         if self.perf_model == "silicon":
-            from llmirage_server.perf.steps.silicon import silicon_step_model
-
-            return silicon_step_model(self)
+            return silicon.silicon_step_model(
+                self.describe(),
+                self.model,
+                self.gpu,
+                self.engine,
+                self.parallel,
+                weights=self.weight_dtype,
+                kv_dtype=self.kv_dtype,
+                speculative=self.speculative is not None,
+            )
         return self.roofline
 
     @cached_property

@@ -11,8 +11,8 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from llmirage_server.cluster.instances.base import InstanceSnapshot
 from llmirage_server.cluster.request import Request
+from llmirage_server.cluster.snapshots import InstanceSnapshot
 
 
 class PrometheusHistogram:

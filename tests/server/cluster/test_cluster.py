@@ -261,7 +261,7 @@ def check(cluster: Cluster, requests: list[Request], tokens: Tokens) -> None:
             assert not any(scheduler.prefilling for scheduler in instance.schedulers)
         assert (instance.running, instance.waiting) == (0, 0)
         for kv in caches(instance):
-            assert (kv.own_tokens, kv.tree.locked_tokens) == (0, 0)
+            assert (kv.private_tokens, kv.tree.locked_tokens) == (0, 0)
             assert kv.free_tokens == kv.capacity_tokens - kv.tree.total_tokens
             total = kv.tree.total_tokens
             assert kv.tree.evict(total) == total

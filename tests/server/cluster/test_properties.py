@@ -22,14 +22,15 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from llmirage_server.cluster.cluster import Cluster, EngineLimits
-from llmirage_server.cluster.instances.base import InstanceBase, Role
+from llmirage_server.cluster.instances.base import InstanceBase
 from llmirage_server.cluster.instances.fixed import FixedInstance
 from llmirage_server.cluster.instances.instance import Instance
 from llmirage_server.cluster.kv.offload import TierSpec
 from llmirage_server.cluster.kv.tiered_cache import TieredKVCache
 from llmirage_server.cluster.kv.transfer import KVLink, KVTransfers
 from llmirage_server.cluster.lifecycle.lifecycle import LifecycleEvent
-from llmirage_server.cluster.lifecycle.pools import Pool
+from llmirage_server.cluster.lifecycle.pools import InstancePool
+from llmirage_server.cluster.limits import Role
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.routers import ROUTERS, make_router
 from llmirage_server.perf.deployment import Deployment
@@ -80,9 +81,11 @@ class Plan:
 
     def build(self) -> Cluster:
         front: Role = "prefill" if self.prefill else "both"
-        pools = [Pool("front", self._made(0, self.prefill or self.instances, front), self._router(), front, None, BYTES)]
+        pools = [
+            InstancePool("front", self._made(0, self.prefill or self.instances, front), self._router(), front, None, BYTES)
+        ]
         if self.prefill:
-            pools.append(Pool("back", self._made(self.prefill, self.instances, "decode"), self._router(), "decode"))
+            pools.append(InstancePool("back", self._made(self.prefill, self.instances, "decode"), self._router(), "decode"))
         return Cluster(pools=pools, kv_link=self.link, events=self.events, on_crash="fail" if self.fail else "reroute")
 
     def _router(self) -> Any:
@@ -288,7 +291,7 @@ def check(plan: Plan, arrivals: Arrivals) -> None:
     for instance in cluster._instances:
         assert isinstance(instance, Instance)
         for kv in [scheduler.kv for scheduler in instance.schedulers]:
-            assert (kv.own_tokens, kv.tree.locked_tokens, kv.loading) == (0, 0, {})
+            assert (kv.private_tokens, kv.tree.locked_tokens, kv.loading) == (0, 0, {})
             assert isinstance(kv, TieredKVCache) == bool(plan.tiers)
             if isinstance(kv, TieredKVCache):
                 assert [tier.tree.locked_tokens for tier in kv._tiers] == [0] * len(plan.tiers)
@@ -366,8 +369,8 @@ def test_more_link_bandwidth_is_never_later_without_batching(
         back = [FixedInstance(prefill, 0.05, 0.01, limits, "decode")]
         cluster = Cluster(
             pools=[
-                Pool("front", front, make_router("round_robin"), "prefill", None, BYTES),
-                Pool("back", back, make_router("round_robin"), "decode"),
+                InstancePool("front", front, make_router("round_robin"), "prefill", None, BYTES),
+                InstancePool("back", back, make_router("round_robin"), "decode"),
             ],
             kv_link=replace(link, bytes_per_s=bytes_per_s, skip_cached=False),
         )

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from llmirage_server.cluster.cluster import Cluster, EngineLimits
-from llmirage_server.cluster.instances.compressed import CompressedInstance
 from llmirage_server.cluster.instances.fixed import FixedInstance
 from llmirage_server.cluster.instances.instance import Instance
 from llmirage_server.cluster.lifecycle.lifecycle import LifecycleEvent
@@ -141,13 +140,14 @@ def test_an_onlooker_looks_at_its_times_while_something_is_to_happen() -> None:
     assert (run.run(20.0), looks.skipped) == (20.0, [20.0])
 
 
-@pytest.mark.parametrize("compressed_first", [True, False])
-def test_no_token_is_lost_when_a_crash_moves_a_request_to_another_kind_of_instance(compressed_first: bool) -> None:
+@pytest.mark.parametrize("summed_first", [True, False])
+def test_no_token_is_lost_when_a_crash_moves_a_request_to_another_kind_of_instance(summed_first: bool) -> None:
     step_model = Deployment.create("Qwen/Qwen3-8B", "h100_sxm").step_model()
     limits = EngineLimits(kv_tokens=4000)
 
-    def times(kinds: tuple[type[Instance], type[Instance]]) -> list[list[float]]:
-        made = [kind(i, step_model, limits) for i, kind in enumerate(kinds)]
+    def times(summed: tuple[bool, bool]) -> list[list[float]]:
+        made = [Instance(i, step_model, limits, fast_forward=each) for i, each in enumerate(summed)]
+        assert tuple(each.fast_forward for each in made) == summed
         # The second instance is not there before the first has crashed.
         events = (LifecycleEvent(0.2, 0, "crash"), LifecycleEvent(0.2, 1, "start"))
         run = ClusterRun(Cluster(made, make_router("round_robin"), events=events))
@@ -158,7 +158,6 @@ def test_no_token_is_lost_when_a_crash_moves_a_request_to_another_kind_of_instan
             run.run(math.inf)
         return [flight.times.tolist() for flight in flights]
 
-    kinds = (CompressedInstance, Instance) if compressed_first else (Instance, CompressedInstance)
-    found = times(kinds)
+    found = times((summed_first, not summed_first))
     assert [len(each) for each in found] == [60, 60]
-    assert found == times((Instance, Instance))
+    assert found == times((False, False))

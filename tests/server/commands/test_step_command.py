@@ -110,7 +110,7 @@ def test_measured_tables_give_one_sum_beside_the_host(monkeypatch: pytest.Monkey
         def stages_s(self, batches: Any) -> list[float]:
             return [0.020]
 
-    monkeypatch.setattr("llmirage_server.perf.steps.silicon.silicon_step_model", lambda deployment: Measured())
+    monkeypatch.setattr("llmirage_server.perf.steps.silicon.silicon_step_model", lambda *_, **__: Measured())
     found = explained("--model Qwen3-8B --gpu h100 --decode 10@1000 --perf-model silicon")
     host_ms = 1e3 * find_engine("vllm").host_s(math.inf, 10)
     assert found["step_ms"] == pytest.approx(20)

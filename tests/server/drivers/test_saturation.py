@@ -12,8 +12,8 @@ import pytest
 from starlette.types import Message
 
 from llmirage_server.app import LlmirageApp, create_app
-from llmirage_server.cluster.instances.base import InstanceSnapshot
 from llmirage_server.cluster.request import Request
+from llmirage_server.cluster.snapshots import InstanceSnapshot
 from llmirage_server.config import ClusterConfig
 from llmirage_server.drivers.saturation import Queue, Saturation
 from llmirage_shared import virtual_time

@@ -7,10 +7,12 @@ import sys
 from heapq import heappop, heappush
 from itertools import count
 
-from llmirage_server.cluster.instances.base import InstanceBase, InstanceSnapshot, Role
-from llmirage_server.cluster.kv.cache import KVCache, Sequence
-from llmirage_server.cluster.limits import EngineLimits
+from llmirage_server.cluster.instances.base import InstanceBase
+from llmirage_server.cluster.kv.cache import KVCache
+from llmirage_server.cluster.limits import EngineLimits, Role
 from llmirage_server.cluster.request import Request, StepEnd
+from llmirage_server.cluster.sequence import Sequence
+from llmirage_server.cluster.snapshots import Reading
 
 
 class FixedInstance(InstanceBase):
@@ -38,14 +40,6 @@ class FixedInstance(InstanceBase):
         self._order = count()
         self._prefix_hit_tokens = 0
         self._prefix_query_tokens = 0
-
-    @property
-    def running(self) -> int:
-        return len(self._plans)
-
-    @property
-    def waiting(self) -> int:
-        return 0
 
     def match(self, key: bytes) -> int:
         return self.kv.match(key)
@@ -82,7 +76,7 @@ class FixedInstance(InstanceBase):
     def cancel(self, request: Request, now: float) -> None:
         self.kv.release(self._sequences.pop(request))
         self._plans.pop(request, None)
-        self._drop_cancelled()
+        self._count()
 
     def evacuate(self) -> list[Request]:
         lost = list(self._sequences)
@@ -90,13 +84,11 @@ class FixedInstance(InstanceBase):
         self._sequences = {}
         self._plans = {}
         self._due = []
+        self._count()
         return lost
 
-    def clear_cache(self) -> None:
+    def clear_cache(self, now: float) -> None:
         self.kv.forget_idle()
-
-    def next_event_time(self) -> float:
-        return self._due[0][0] if self._due else math.inf
 
     def advance(self) -> StepEnd | None:
         """Emit one token of every request that has one due at the next instant, in the order of their submission."""
@@ -124,30 +116,31 @@ class FixedInstance(InstanceBase):
                 handed_over.append(request)
             else:
                 heappush(due, (first_s + (request.produced - before) * self._itl_s, order, request))
-        self._drop_cancelled()
+        self._count()
         return StepEnd(now, self.index, emitted, handed_over) if emitted else None
 
-    def snapshot(self) -> InstanceSnapshot:
-        return InstanceSnapshot(
-            index=self.index,
-            running=self.running,
-            waiting=0,
-            kv_used_tokens=self.kv.used_tokens,
-            kv_total_tokens=self.kv.capacity_tokens,
-            cached_tokens=self.kv.tree.total_tokens,
-            prefix_hit_tokens=self._prefix_hit_tokens,
-            prefix_query_tokens=self._prefix_query_tokens,
-            preemptions=0,
+    def reading(self) -> Reading:
+        return Reading(
+            self.running,
+            0,
+            self.kv.used_tokens,
+            self.kv.capacity_tokens,
+            self.kv.tree.total_tokens,
+            self._prefix_hit_tokens,
+            self._prefix_query_tokens,
+            0,
+            0.0,
         )
 
     def _plan(self, request: Request, first_s: float) -> None:
         self._plans[request] = (first_s, request.produced)
         heappush(self._due, (first_s, next(self._order), request))
+        self._count()
 
     def _remember(self, sequence: Sequence, tokens: int) -> None:
         """Put the first `tokens` tokens of the sequence into the prefix cache, if they fit."""
         if self.kv.allocate(sequence, tokens - sequence.computed):
-            self.kv.commit(sequence)
+            self.kv.insert(sequence)
 
     def _finish(self, request: Request, now: float) -> None:
         request.finished_s = now
@@ -156,7 +149,10 @@ class FixedInstance(InstanceBase):
         self._remember(sequence, sequence.max_tokens - 1)
         self.kv.finish(sequence)
 
-    def _drop_cancelled(self) -> None:
-        """Keep cancelled requests from the head, so that an idle instance has no event left."""
-        while self._due and self._due[0][2] not in self._plans:
-            heappop(self._due)
+    def _count(self) -> None:
+        """After any change. Cancelled requests do not stay at the head, so that an idle instance has no event left."""
+        due = self._due
+        while due and due[0][2] not in self._plans:
+            heappop(due)
+        self.next_event_s = due[0][0] if due else math.inf
+        self.running = self.unfinished = self.load = len(self._plans)

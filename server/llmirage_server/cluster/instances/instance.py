@@ -6,45 +6,43 @@ import math
 from bisect import insort
 from collections import deque
 from collections.abc import Sequence as Seq
-from typing import NamedTuple, cast
+from typing import cast
 
-from llmirage_server.cluster.instances.base import InstanceBase, InstanceSnapshot, Reading, Role, TierSnapshot
-from llmirage_server.cluster.kv.cache import Sequence
+from llmirage_server.cluster.instances.base import InstanceBase
+from llmirage_server.cluster.instances.fast_forward import FastForward
+from llmirage_server.cluster.instances.ranks import Ranks
 from llmirage_server.cluster.kv.offload import TierSpec
 from llmirage_server.cluster.kv.tiered_cache import make_kv_cache
-from llmirage_server.cluster.limits import EngineLimits
+from llmirage_server.cluster.limits import EngineLimits, Role
 from llmirage_server.cluster.request import Request, StepEnd
-from llmirage_server.cluster.schedulers import Scheduler, Step, make_scheduler
+from llmirage_server.cluster.schedulers import Scheduler, Step
+from llmirage_server.cluster.sequence import Sequence
+from llmirage_server.cluster.snapshots import Reading, StepSpan, TierSnapshot
+from llmirage_server.perf.steps.steady import SummedSteps
 from llmirage_server.perf.steps.step_model import GroupStepModel, StepBatch, StepModel
-
-
-class StepSpan(NamedTuple):
-    """One step, or several of the same batch that followed each other: prompt tokens and decoding sequences of each."""
-
-    start_s: float
-    end_s: float
-    steps: int
-    prompt_tokens: int
-    decodes: int
 
 
 class Instance(InstanceBase):
     """Steps follow each other without a gap while there is work; the first one starts when work arrives.
 
     A step that starts at t is formed when time has moved past t, so that everything that arrives or is cancelled at t
-    counts, in whatever order and however often the caller advances. `next_event_time` is then the first instant after t.
+    counts, in whatever order and however often the caller advances. `next_event_s` is then the first instant after t.
 
     Attention data parallelism: a step model with `ranks` makes as many schedulers, each with `limits` and a KV cache of its
     own. A request is placed on a rank when it arrives. Their steps run in lockstep: the slowest paces all, and who has
     nothing to do runs along.
 
     Pipeline: with `stages` of the step model, as many steps are in flight. A step is formed when the first stage is free and
-    a slot is, from the sequences that are in no other (only chunks of one prompt follow each other closely), and each stage
-    works on it when the stage before has finished with it and this one has finished the step before: fill, drain and bubbles
-    follow from that. Nothing balances the steps: sequences that were scheduled together stay together, as in vLLM.
+    a slot is, from the sequences that are in no other (only chunks of one prompt follow each other closely). A stage works
+    on it when the stage before has finished with it and this one has finished the step before. Nothing balances the steps:
+    sequences that were scheduled together stay together, as in vLLM.
 
-    tiers, kv_bytes_per_token: KV offload of the whole instance, see `cluster/offload.py`.
+    tiers, kv_bytes_per_token: KV offload of the whole instance, see `cluster/kv/offload.py`.
     front_end_s: a submitted request is seen by the scheduler that much later (HTTP, tokenizer, transfer between processes).
+    fast_forward: for simulations: `advance` tells of requests that have finished, not of single tokens, whose times are in
+        `Request.spans`. Steady decoding is followed in one go, and what can be read may be behind until `sync_to`. All times
+        are those of step-by-step execution. Draft tokens and pipelines are followed step by step all the same: sequences
+        gain different numbers of tokens, or are in different steps at a time, which no common sum tells.
     """
 
     def __init__(
@@ -57,6 +55,7 @@ class Instance(InstanceBase):
         tiers: Seq[TierSpec] = (),
         kv_bytes_per_token: float = 0.0,
         front_end_s: float = 0.0,
+        fast_forward: bool = False,
     ) -> None:
         super().__init__(index, limits, role)
         if not 0 <= front_end_s < math.inf:
@@ -65,45 +64,50 @@ class Instance(InstanceBase):
         self._stages: int = getattr(step_model, "stages", 1)
         self._step_model = step_model
         self._group = cast(GroupStepModel, step_model) if ranks > 1 or self._stages > 1 else None
-        shares = [tier.share(ranks) for tier in tiers]
-        self.schedulers = [
-            make_scheduler(limits, make_kv_cache(limits, shares, kv_bytes_per_token), role, pipelined=self._stages > 1)
-            for _ in range(ranks)
-        ]
-        self._turn = 0  # which rank is next when they take turns
-        self._sequences: dict[Request, tuple[Scheduler, Sequence]] = {}  # in order of arrival
+        # By sums, or sequence by sequence: it is decided here and nowhere else.
+        may_sum = fast_forward and not limits.num_speculative_tokens
+        sums: SummedSteps | None = getattr(step_model, "sums", None) if may_sum else None
+        caches = [make_kv_cache(limits, [tier.share(ranks) for tier in tiers], kv_bytes_per_token) for _ in range(ranks)]
+        self._ranks = Ranks(limits, caches, role, pipelined=self._stages > 1, summed=sums is not None)
+        self.schedulers = self._ranks.schedulers
+        self._tiered = bool(tiers)
+        self._run = FastForward(self.schedulers, sums) if sums is not None else None
         self._front_end_s = front_end_s
+        self._forms_at_once = front_end_s > 0 and role == "both"  # see `_go_on`
+        self._busy_s = 0.0
+        self.trace: list[StepSpan] | None = None  # steps are written down here, if somebody wants them
+        self._forget()
+
+    def _forget(self) -> None:
+        self._sequences: dict[Request, tuple[Scheduler, Sequence]] = {}  # in order of arrival
         self._arriving: list[tuple[float, Scheduler, Sequence]] = []  # in the front end until then, the first one first
-        self._flights: deque[tuple[float, list[Step]]] = deque()  # steps in the pipeline and their ends; the oldest first
+        self._in_flight: deque[tuple[float, list[Step]]] = deque()  # steps in the pipeline and their ends; the oldest first
         self._free_s = [-math.inf] * self._stages  # when each stage has finished with the last step
         self._start_s = -math.inf  # when the next step may start
         self._stalled = False  # nobody can be scheduled until something happens
-        self._busy_s = 0.0
-        self.trace: list[StepSpan] | None = None  # steps are written down here, if somebody wants them
 
     @property
-    def running(self) -> int:
-        return sum(len(scheduler.running) for scheduler in self.schedulers)
+    def fast_forward(self) -> bool:
+        """Whether it runs through steady decoding in one go."""
+        return self._run is not None
 
-    @property
-    def waiting(self) -> int:
-        return sum(scheduler.queue_length for scheduler in self.schedulers) + len(self._arriving)
+    # --- what the cluster asks ---
 
     def match(self, key: bytes) -> int:
-        return max(scheduler.kv.match(key) for scheduler in self.schedulers)
+        return self._ranks.match(key)
 
     @property
     def kv_used_tokens(self) -> int:
-        return sum(scheduler.kv.used_tokens for scheduler in self.schedulers)
+        return self._ranks.used_tokens
 
     @property
     def kv_total_tokens(self) -> int:
-        return sum(scheduler.kv.capacity_tokens for scheduler in self.schedulers)
+        return self._ranks.capacity_tokens
 
     def submit(self, request: Request, now: float) -> None:
-        scheduler, sequence = self._place(request)
-        arrival_s = now if math.isnan(request.arrival_s) else request.arrival_s
-        seen_s = arrival_s + self._front_end_s
+        scheduler, sequence = self._place(request, now)
+        arrival_s = request.arrival_s
+        seen_s = (arrival_s if arrival_s == arrival_s else now) + self._front_end_s  # NaN: it was submitted here alone
         if seen_s > now:
             arriving = self._arriving
             if arriving and arriving[-1][0] > seen_s:
@@ -113,11 +117,17 @@ class Instance(InstanceBase):
         else:
             self._wake(now)
             scheduler.add(sequence)
+        self.unfinished += 1
+        self.load += 4
+        self._schedule_next_event()
 
     def receive(self, request: Request, now: float) -> None:
         self._wake(now)
-        scheduler, sequence = self._place(request)
+        scheduler, sequence = self._place(request, now)
         scheduler.receive(sequence)
+        self.unfinished += 1
+        self.load += 4
+        self._schedule_next_event()
 
     def release_transferred(self, request: Request, now: float) -> None:
         self.cancel(request, now)
@@ -128,182 +138,262 @@ class Instance(InstanceBase):
         for at, entry in enumerate(self._arriving):
             if entry[2] is sequence:
                 del self._arriving[at]
-                return
-        scheduler.remove(sequence)
+                break
+        else:
+            scheduler.remove(sequence)
+        self._count()
+        self._schedule_next_event()
 
     def evacuate(self) -> list[Request]:
         lost = list(self._sequences)
         for scheduler in self.schedulers:
             scheduler.clear()
-        self._sequences.clear()
-        self._arriving.clear()
-        self._flights.clear()
-        self._free_s = [-math.inf] * self._stages
-        self._start_s = -math.inf
-        self._stalled = False
+        if self._run is not None:
+            self._run.steps = 0
+        self._forget()
+        self._count()
+        self._schedule_next_event()
         return lost
 
-    def clear_cache(self) -> None:
+    def clear_cache(self, now: float) -> None:
+        self._cut_run(now)  # who found no room may find some now
         for scheduler in self.schedulers:
             scheduler.kv.forget_idle()
+        self._schedule_next_event()
 
-    def next_event_time(self) -> float:
-        flights = self._flights
-        if len(flights) == self._stages and not self._arriving:
-            return flights[0][0]
-        end_s = flights[0][0] if flights else math.inf
-        arrival_s = self._arriving[0][0] if self._arriving else math.inf
-        return min(end_s, arrival_s, math.nextafter(self._next_start_s(), math.inf))
+    def sync_to(self, now: float) -> None:
+        run = self._run
+        if run is not None and run.steps:
+            self._busy_s += run.account(*run.progress(now), self.trace)
 
     def advance(self) -> StepEnd | None:
-        flights = self._flights
-        if len(flights) == self._stages and not self._arriving:
-            return self._end(*flights.popleft())
-        end_s = flights[0][0] if flights else math.inf
-        start_s = self._next_start_s()
-        formed_s = math.nextafter(start_s, math.inf)
-        if self._arriving and self._arriving[0][0] <= min(end_s, formed_s):
-            now, scheduler, sequence = self._arriving.pop(0)
-            self._wake(now)
-            scheduler.add(sequence)
-            return None
-        if end_s <= formed_s:
-            return self._end(*flights.popleft())
-        self._begin(start_s)
-        return None
+        run, in_flight = self._run, self._in_flight
+        if run is not None and run.steps:
+            return self._end_run(run)
+        if len(in_flight) < self._stages:
+            arriving = self._arriving
+            end_s = in_flight[0][0] if in_flight else math.inf
+            start_s = self._next_start_s()
+            formed_s = math.nextafter(start_s, math.inf)
+            if arriving and arriving[0][0] <= min(end_s, formed_s):
+                self._wake(arriving[0][0])
+                self._schedule_next_event()
+                return None
+            if end_s > formed_s:
+                if run is not None and run.begin(start_s):
+                    self._schedule_next_event()
+                else:
+                    self._form(start_s)
+                return None
+        end_s, steps = in_flight.popleft()
+        return self._end_step(end_s, steps)
 
     def batches(self) -> list[StepBatch]:
-        """What the step under way computes, by rank; empty if there is none."""
-        if not self._flights:
+        """What the step under way computes, by rank; empty if there is none. Sums are shown as equal contexts."""
+        if self._run is not None and self._run.steps:
+            return [StepBatch((), scheduler.batch.contexts(None)) for scheduler in self.schedulers]
+        if not self._in_flight:
             return []
-        return [StepBatch(step.prefill, step.decode_contexts) for step in self._flights[-1][1]]
+        ranks = zip(self.schedulers, self._in_flight[-1][1], strict=True)
+        return [StepBatch(step.prefill, scheduler.batch.contexts(step)) for scheduler, step in ranks]
 
-    def snapshot(self) -> InstanceSnapshot:
-        schedulers = self.schedulers
-        return InstanceSnapshot(
-            index=self.index,
-            running=self.running,
-            waiting=self.waiting,
-            kv_used_tokens=self.kv_used_tokens,
-            kv_total_tokens=self.kv_total_tokens,
-            cached_tokens=sum(scheduler.kv.tree.total_tokens for scheduler in schedulers),
-            prefix_hit_tokens=sum(scheduler.prefix_hit_tokens for scheduler in schedulers),
-            prefix_query_tokens=sum(scheduler.prefix_query_tokens for scheduler in schedulers),
-            preemptions=sum(scheduler.preemptions for scheduler in schedulers),
-            tiers=tuple(map(_together, zip(*(scheduler.kv.tier_snapshots() for scheduler in schedulers), strict=True))),
-            busy_s=self._busy_s,
-        )
+    def tier_snapshots(self) -> tuple[TierSnapshot, ...]:
+        return self._ranks.tier_snapshots()
 
     def reading(self) -> Reading:
-        if len(self.schedulers) > 1:
-            return super().reading()
-        scheduler = self.schedulers[0]
-        kv = scheduler.kv
-        tree = kv.tree
-        return Reading(
-            len(scheduler.running),
-            scheduler.queue_length + len(self._arriving),
-            tree.locked_tokens + kv.own_tokens,
-            kv.capacity_tokens,
-            tree.total_tokens,
-            scheduler.prefix_hit_tokens,
-            scheduler.prefix_query_tokens,
-            scheduler.preemptions,
-            self._busy_s,
-        )
+        return self._ranks.reading(self.running, self.waiting, self._busy_s)
 
     # --- time ---
 
-    def _wake(self, now: float) -> None:
-        """Something has changed at `now`: who could not be scheduled may be so now."""
-        self._start_s = max(self._start_s, now)
-        self._stalled = False
+    def _schedule_next_event(self) -> None:
+        """Find `next_event_s`. Who arrives during a step is seen at its end."""
+        run, in_flight, arriving = self._run, self._in_flight, self._arriving
+        if run is not None and run.steps:
+            if arriving or self._tiered:
+                run.find_event(self._noticed_s())
+            self.next_event_s = run.event_s
+        elif len(in_flight) == self._stages:
+            self.next_event_s = in_flight[0][0]
+        else:
+            event_s = math.nextafter(self._next_start_s(), math.inf)
+            if in_flight and in_flight[0][0] < event_s:
+                event_s = in_flight[0][0]
+            self.next_event_s = arriving[0][0] if arriving and arriving[0][0] < event_s else event_s
+
+    def _noticed_s(self) -> float:
+        """When something is seen next that may change a run: somebody arrives, or KV has been loaded; inf if nothing is."""
+        noticed_s = math.inf
+        for seen_s, scheduler, _ in self._arriving:
+            if scheduler.notices_arrivals:
+                noticed_s = seen_s
+                break
+        if self._tiered:
+            noticed_s = min(noticed_s, *[scheduler.kv.next_load_s for scheduler in self.schedulers])
+        return noticed_s
 
     def _next_start_s(self) -> float:
-        """When the next step starts; inf if that takes the end of one in flight, or work."""
-        if len(self._flights) == self._stages:
-            return math.inf
+        """When the next step starts, if there is a slot for it; inf if that takes the end of one in flight, or work."""
         if self._stalled:
-            return max(self._start_s, min(scheduler.kv.next_load_s for scheduler in self.schedulers))
+            return max(self._start_s, min([scheduler.kv.next_load_s for scheduler in self.schedulers]))
         for scheduler in self.schedulers:
             if scheduler.has_work:
                 return self._start_s
         return math.inf
 
-    def _begin(self, start_s: float) -> None:
-        """Form a step and put it on its way, or stall."""
-        self._start_s = start_s
-        self._stalled = True
-        free_s = self._free_s
-        if self._group is None:
-            step = self.schedulers[0].schedule(start_s)
-            steps = [step]
-            if not step.decode_contexts and not step.prefill:
-                return
-            free_s[0] = end_s = start_s + self._step_model.step_s(step.prefill, step.decode_contexts)
-        else:
-            steps = [scheduler.schedule(start_s) for scheduler in self.schedulers]
-            batches = [StepBatch(step.prefill, step.decode_contexts) for step in steps]
-            if not any(batch.decode_contexts or batch.prefill for batch in batches):
-                return
-            end_s = start_s
-            for stage, seconds in enumerate(self._group.stages_s(batches)):
-                free_s[stage] = end_s = max(end_s, free_s[stage]) + seconds
-        begun_s = max(start_s, self._flights[-1][0]) if self._flights else start_s  # steps of a pipeline overlap
-        self._busy_s += end_s - begun_s
-        self._start_s = free_s[0]
+    def _wake(self, now: float) -> None:
+        """Something changes at `now`: who could not be scheduled may be so now."""
+        self._take_arrivals(now)
+        self._cut_run(now)
+        self._start_s = max(self._start_s, now)
         self._stalled = False
-        self._flights.append((end_s, steps))
+
+    def _take_arrivals(self, now: float) -> None:
+        """Those whom the front end has passed on by now are seen."""
+        arriving = self._arriving
+        while arriving and arriving[0][0] <= now:
+            _, scheduler, sequence = arriving.pop(0)
+            scheduler.add(sequence)
+
+    def _form(self, start_s: float) -> None:
+        """Form a step and put it on its way, or stall; find `next_event_s`."""
+        steps, running, empty = [], 0, True
+        for scheduler in self.schedulers:
+            step = scheduler.schedule(start_s)
+            steps.append(step)
+            running += scheduler.size
+            if step.decodes or step.prefill:
+                empty = False
+        self.running = running
+        self.load = 4 * self.unfinished - 3 * running
+        self._start_s, self._stalled = start_s, empty
+        if empty:
+            self._schedule_next_event()
+            return
+        in_flight, begun_s = self._in_flight, start_s
+        if self._run is not None:
+            self._start_s = end_s = start_s + self._run.step_s(steps)
+        elif self._group is None:
+            self._start_s = end_s = start_s + self._step_model.step_s(steps[0].prefill, steps[0].decode_contexts)
+        else:
+            end_s, free_s = start_s, self._free_s
+            seconds = self._group.stages_s([StepBatch(step.prefill, step.decode_contexts) for step in steps])
+            for stage in range(self._stages):
+                free_s[stage] = end_s = max(end_s, free_s[stage]) + seconds[stage]
+            self._start_s = free_s[0]
+            if in_flight:
+                begun_s = max(start_s, in_flight[-1][0])  # steps of a pipeline overlap
+        self._busy_s += end_s - begun_s
+        in_flight.append((end_s, steps))
+        if self._stages == 1:
+            self.next_event_s = end_s
+        else:
+            self._schedule_next_event()
         if self.trace is not None:
             chunks = [chunk[0] for step in steps for chunk in step.prefill]
-            self.trace.append(StepSpan(start_s, end_s, 1, sum(chunks), sum(len(step.decode_contexts) for step in steps)))
+            self.trace.append(StepSpan(start_s, end_s, 1, sum(chunks), sum([step.decodes for step in steps])))
 
-    def _end(self, end_s: float, steps: list[Step]) -> StepEnd | None:
-        end = StepEnd(end_s, self.index, [], [])
+    def _end_step(self, now: float, steps: list[Step]) -> StepEnd | None:
+        if self._arriving:
+            self._take_arrivals(now)
+        emitted: list[Request] = []
+        handed_over: list[Request] = []
+        gone = gained = tokens = 0
         for scheduler, step in zip(self.schedulers, steps, strict=True):
-            for request in scheduler.complete(step, end):
+            for request in scheduler.complete(step, now, emitted, handed_over):
                 del self._sequences[request]
-        self._start_s = max(end_s, self._free_s[0])
+                gone += 1
+            gained += scheduler.batch.gained
+        gone += len(handed_over)
+        if self._run is not None:
+            self._go_on(self._run, now, gone)
+        else:
+            self._count_gone(gone)
+            self._start_s, self._stalled = max(now, self._free_s[0]), False
+            self._schedule_next_event()
+            if gained > len(emitted):
+                tokens = gained
+        if emitted or handed_over or (gained and self.role == "decode"):
+            return StepEnd(now, self.index, emitted, handed_over, tokens)
+        return None
+
+    # --- with sums ---
+
+    def _end_run(self, run: FastForward) -> StepEnd | None:
+        now, over = run.event_s, run.event_steps
+        if not over:
+            run.time_more()
+            run.find_event(math.inf)
+            self._schedule_next_event()
+            return None
+        if self._arriving:
+            self._take_arrivals(now)
+        self._busy_s += run.account(over, over, self.trace)
+        emitted: list[Request] = []
+        steps, run.steps = run.steps, 0
+        if over == steps:
+            for scheduler in self.schedulers:
+                emitted += scheduler.complete_run(now)
+            for request in emitted:
+                del self._sequences[request]
+        elif self._forms_at_once:  # nobody is done, and somebody has come
+            self._form(now)
+            return None
+        self._go_on(run, now, len(emitted))
+        return StepEnd(now, self.index, emitted, []) if emitted or self.role == "decode" else None
+
+    def _go_on(self, run: FastForward, now: float, gone: int) -> None:
+        """After a step or a run, with which so many have left: begin the next one, if it is in order already.
+
+        A step begins at once where nothing can come of this very moment that would be part of it: a run, of which nothing is
+        accounted for before time goes on; a step with prompts, if nobody has left to whom a client could answer now, and the
+        front end holds back whoever does.
+        """
+        if gone:
+            self._count_gone(gone)
+        self._start_s = now
         self._stalled = False
-        if end.tokens:  # so far those of accepted drafts
-            end.tokens += len(end.emitted)
-        return end if end.emitted else None
+        if run.begin(now):
+            if self._arriving or self._tiered:
+                run.find_event(self._noticed_s())
+            self.next_event_s = run.event_s
+            return
+        if self._forms_at_once and not gone and self._next_start_s() < math.inf:
+            self._form(now)
+        else:
+            self._schedule_next_event()
 
-    # --- ranks ---
+    def _cut_run(self, now: float) -> None:
+        """Something changes at `now`: the step that is under way then is the last one of the run."""
+        run = self._run
+        if run is None or not run.steps:
+            return
+        self._busy_s += run.account(*run.progress(now), self.trace)
+        run.cut()
+        if run.steps:
+            run.find_event(math.inf)
+        else:
+            self._start_s = now  # when its last step has ended
 
-    def _place(self, request: Request) -> tuple[Scheduler, Sequence]:
+    # --- requests ---
+
+    def _place(self, request: Request, now: float) -> tuple[Scheduler, Sequence]:
         """Put a request on a rank."""
-        sequence = Sequence(request)
-        scheduler = self.schedulers[0] if len(self.schedulers) == 1 else self._choose(sequence)
-        self._sequences[request] = scheduler, sequence
-        return scheduler, sequence
+        sequence, scheduler = Sequence(request), self.schedulers[0]
+        if len(self.schedulers) > 1:
+            if self._ranks.reads_kv:
+                self.sync_to(now)
+            scheduler = self._ranks.choose(sequence, [entry[1] for entry in self._arriving])
+        placed = self._sequences[request] = scheduler, sequence
+        return placed
 
-    def _choose(self, sequence: Sequence) -> Scheduler:
-        """The rank by `data_parallel_balance`; equals take turns."""
-        schedulers = self.schedulers
-        order = schedulers[self._turn :] + schedulers[: self._turn]
-        self._turn = (self._turn + 1) % len(schedulers)
-        balance = self.limits.data_parallel_balance or ("load" if self.limits.scheduler == "vllm" else "round_robin")
-        if balance == "round_robin":
-            return order[0]
-        if balance == "prefix":
-            return min(order, key=lambda rank: (-rank.kv.tree.match(sequence.key, sequence.tokens - 1), self._load(rank)))
-        return min(order, key=self._load)
+    def _count_gone(self, gone: int) -> None:
+        """So many of the running ones have left."""
+        self.running -= gone
+        self.unfinished -= gone
+        self.load -= gone
 
-    def _load(self, scheduler: Scheduler) -> int:
-        """The score of vLLM's data-parallel load balancer."""
-        waiting = scheduler.queue_length + sum(1 for entry in self._arriving if entry[1] is scheduler)
-        return 4 * waiting + len(scheduler.running)
-
-
-def _together(shares: tuple[TierSnapshot, ...]) -> TierSnapshot:
-    """The ranks' shares of one offload tier, added up."""
-    return TierSnapshot(
-        shares[0].name,
-        sum(share.used_tokens for share in shares),
-        sum(share.capacity_tokens for share in shares),
-        sum(share.hit_tokens for share in shares),
-        sum(share.loaded_tokens for share in shares),
-        sum(share.stored_tokens for share in shares),
-        sum(share.dropped_tokens for share in shares),
-    )
+    def _count(self) -> None:
+        """Anew how many requests there are."""
+        self.running = sum([scheduler.size for scheduler in self.schedulers])
+        self.unfinished = self.running + sum([scheduler.queue_length for scheduler in self.schedulers]) + len(self._arriving)
+        self.load = 4 * self.unfinished - 3 * self.running

@@ -27,7 +27,7 @@ class KVAdmission:
     def wait(self, request: Request, target: int) -> None:
         self._rooms[target].waiting[request] = None
 
-    def admit(self, target: int) -> Request | None:
+    def admit(self, target: int, now: float) -> Request | None:
         """The next request whose KV may travel to an instance; None if nobody waits or there is no room for the first."""
         room, instance = self._rooms[target], self._instances[target]
         if not room.waiting:
@@ -35,6 +35,7 @@ class KVAdmission:
         request = next(iter(room.waiting))
         page = instance.limits.page_size
         tokens = -(-travelling_tokens(request) // page) * page
+        instance.sync_to(now)
         if instance.memory_limits and instance.kv_used_tokens + room.reserved() + tokens > instance.kv_total_tokens:
             return None
         del room.waiting[request]

@@ -1,7 +1,7 @@
 """The KV memory of one instance: what running sequences hold and what the radix tree remembers share one capacity.
 
 Of a sequence's computed tokens, the first `in_tree` live in the radix tree, locked and shared with whoever has the same
-prefix; the rest are its own pages. So the memory in use is exactly `tree.total_tokens + own_tokens`.
+prefix; the rest are private blocks of its own. So the memory in use is exactly `tree.total_tokens + private_tokens`.
 
 A prompt becomes visible to others chunk by chunk, at the end of the step that computes the chunk. Generated tokens
 follow when the sequence finishes or is preempted. The last token of a reply is remembered with the others, if there is
@@ -13,48 +13,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from llmirage_server.cluster.instances.base import TierSnapshot
 from llmirage_server.cluster.kv.offload import Part
-from llmirage_server.cluster.kv.radix_tree import Node, RadixTree
+from llmirage_server.cluster.kv.radix_tree import RadixTree
 from llmirage_server.cluster.limits import EngineLimits
-from llmirage_server.cluster.request import Request
-
-
-class Sequence:
-    """A request on an instance: `computed` of its `tokens` known tokens (prompt and produced ones) have their KV.
-
-    While a step is in flight, `computed` already counts what the step computes.
-    """
-
-    __slots__ = (
-        "computed",
-        "expected",
-        "in_tree",
-        "key",
-        "max_tokens",
-        "node",
-        "prompt_tokens",
-        "request",
-        "stored",
-        "tokens",
-    )
-
-    def __init__(self, request: Request) -> None:
-        prompt_tokens = request.prompt_tokens
-        self.request = request
-        self.key = request.key  # of the prompt and the whole output
-        self.prompt_tokens = prompt_tokens
-        self.max_tokens = prompt_tokens + request.output_tokens  # prompt and output
-        self.tokens = prompt_tokens + request.produced
-        self.node: Node | None = None  # where its part of the tree ends, locked
-        self.in_tree = 0
-        self.computed = 0
-        self.expected = 0  # tokens that its scheduler counts on at most, for a reservation of memory
-        self.stored: list[int] | None = None  # how far each offload tier has it, or will have it
+from llmirage_server.cluster.sequence import Sequence
+from llmirage_server.cluster.snapshots import TierSnapshot
 
 
 @dataclass(slots=True, eq=False)
-class Load:
+class KVLoad:
     """KV on its way from the offload tiers. One that only waits for that of another sequence has no parts and no pages."""
 
     ready_s: float
@@ -76,24 +43,24 @@ class KVCache:
         self.capacity_tokens = limits.kv_capacity_tokens
         self.prefix_caching = limits.enable_prefix_caching
         self.tree = RadixTree(limits.page_size)
-        self.own_tokens = 0  # pages of sequences that are not in the tree
+        self.private_tokens = 0  # in whole blocks of sequences that are not in the tree
         self.changes = 0  # grows whenever what did not fit before might fit now
         self.now_s = 0.0
-        self.loading: dict[Sequence, Load] = {}  # in the order in which they left the queue
+        self.loading: dict[Sequence, KVLoad] = {}  # in the order in which they left the queue
 
     @property
     def free_tokens(self) -> int:
-        return self.capacity_tokens - self.tree.total_tokens - self.own_tokens
+        return self.capacity_tokens - self.tree.total_tokens - self.private_tokens
 
     @property
     def room_tokens(self) -> int:
         """What is free, or could be by forgetting."""
-        return self.capacity_tokens - self.own_tokens - self.tree.locked_tokens
+        return self.capacity_tokens - self.private_tokens - self.tree.locked_tokens
 
     @property
     def used_tokens(self) -> int:
         """Held by sequences, shared prefixes counted once; what is merely remembered is not in use."""
-        return self.tree.locked_tokens + self.own_tokens
+        return self.tree.locked_tokens + self.private_tokens
 
     def match(self, key: bytes) -> int:
         """Leading tokens of `key` whose KV is here. Changes nothing."""
@@ -109,7 +76,7 @@ class KVCache:
         """Could the sequence hold `tokens` tokens now, if everything unlocked were evicted?"""
         page = self.page_size
         needed = (-(-tokens // page) - -(-sequence.computed // page)) * page
-        return needed <= self.capacity_tokens - self.own_tokens - self.tree.locked_tokens
+        return needed <= self.capacity_tokens - self.private_tokens - self.tree.locked_tokens
 
     def allocate(self, sequence: Sequence, new_tokens: int) -> bool:
         """Make room for the KV of the next `new_tokens` and count them as computed; if it is full, return False."""
@@ -153,41 +120,42 @@ class KVCache:
         given_back = self._pages(sequence.computed) - self._pages(computed)
         sequence.computed = computed
         if given_back:
-            self.own_tokens -= given_back
+            self.private_tokens -= given_back
             self.changes += 1
 
-    def commit(self, sequence: Sequence) -> None:
+    def insert(self, sequence: Sequence) -> None:
         """Put the computed tokens, in whole pages, into the tree. What another has put there already is held once."""
         computed = sequence.computed - sequence.computed % self.page_size
         if sequence.node is None or computed == sequence.in_tree:
             return
         sequence.node = self.tree.extend_to(sequence.node, sequence.key, sequence.in_tree, computed)
-        self.own_tokens -= computed - sequence.in_tree
+        self.private_tokens -= computed - sequence.in_tree
         sequence.in_tree = computed
         self.changes += 1
 
     def finish(self, sequence: Sequence) -> None:
         """Remember all of a sequence that has produced its last token, and release it. Nothing is evicted for that token."""
-        computed, page = sequence.computed, self.page_size
-        if self.prefix_caching and computed == sequence.max_tokens - 1 and self.free_tokens >= page:
+        computed, page, tree = sequence.computed, self.page_size, self.tree
+        free_tokens = self.capacity_tokens - tree.total_tokens - self.private_tokens
+        if self.prefix_caching and computed == sequence.max_tokens - 1 and free_tokens >= page:
             if computed % page == 0:
-                self.own_tokens += page
+                self.private_tokens += page
             sequence.computed = computed = computed + 1
         node = sequence.node
         if self.tiered or node is None:
-            self.commit(sequence)
+            self.insert(sequence)
             self.release(sequence)
             return
         in_tree = sequence.in_tree
-        self.tree.finish(node, sequence.key, in_tree, computed)
-        self.own_tokens -= -(-computed // page) * page - in_tree
+        tree.finish(node, sequence.key, in_tree, computed)
+        self.private_tokens -= -(-computed // page) * page - in_tree
         sequence.node, sequence.in_tree, sequence.computed = None, 0, 0
         self.changes += 1
 
     def release(self, sequence: Sequence) -> None:
-        """Give back the sequence's own pages and its lock; its part of the tree may be evicted from now on."""
+        """Give back the sequence's private blocks and its lock; its part of the tree may be evicted from now on."""
         page = self.page_size
-        self.own_tokens -= -(-sequence.computed // page) * page - sequence.in_tree
+        self.private_tokens -= -(-sequence.computed // page) * page - sequence.in_tree
         if sequence.node is not None:
             self.tree.unlock(sequence.node)
         sequence.node, sequence.in_tree, sequence.computed = None, 0, 0
@@ -197,7 +165,7 @@ class KVCache:
     def clear(self) -> None:
         """Everything is lost."""
         self.tree = RadixTree(self.page_size)
-        self.own_tokens = 0
+        self.private_tokens = 0
         self.loading.clear()
         self.changes += 1
 
@@ -241,10 +209,10 @@ class KVCache:
     def take(self, tokens: int) -> bool:
         """Make room for so many tokens of whole pages of sequences; if it is full, return False."""
         tree = self.tree
-        missing = tokens - (self.capacity_tokens - tree.total_tokens - self.own_tokens)
+        missing = tokens - (self.capacity_tokens - tree.total_tokens - self.private_tokens)
         if missing > 0:
             if missing > tree.total_tokens - tree.locked_tokens:
                 return False
             tree.evict(missing)
-        self.own_tokens += tokens
+        self.private_tokens += tokens
         return True

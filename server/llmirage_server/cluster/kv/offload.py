@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from llmirage_server.cluster.instances.base import TierSnapshot
-from llmirage_server.cluster.kv.radix_tree import Node, RadixTree
+from llmirage_server.cluster.kv.radix_tree import RadixTree, TreeNode
+from llmirage_server.cluster.snapshots import TierSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +83,12 @@ class Tier:
         self._writing: deque[tuple[float, bytes, int, int]] = deque()  # when it has arrived, and the tokens of the key
         self._writing_tokens = 0
 
-    def lock(self, key: bytes, tokens: int, now: float) -> tuple[Node, int]:
+    def lock(self, key: bytes, tokens: int, now: float) -> tuple[TreeNode, int]:
         """Lock the longest prefix of the first `tokens` of `key` that is here; return its end and its tokens."""
         self._settle(now)
         return self.tree.lock(key, tokens)
 
-    def unlock(self, node: Node) -> None:
+    def unlock(self, node: TreeNode) -> None:
         self.tree.unlock(node)
 
     def read_s(self, tokens: int, now: float) -> float:
@@ -163,7 +163,7 @@ class Tier:
             self.insert(key, start, end)
 
 
-Part = tuple[Tier, Node, int, int]  # what one tier gives of a prefix: its locked end there, and the tokens from and to
+Part = tuple[Tier, TreeNode, int, int]  # what one tier gives of a prefix: its locked end there, and the tokens from and to
 
 
 def make_tiers(specs: Sequence[TierSpec], kv_bytes_per_token: float, page_size: int, kv_tokens: int) -> list[Tier]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 
 
-class Node:
+class TreeNode:
     """A place in the tree where a path ended or others branch off. Its fields belong to the tree."""
 
     __slots__ = ("children", "end", "last_used", "locks", "run")
@@ -15,7 +15,7 @@ class Node:
         self.end = end  # bytes of the run up to here; -1 when the node is gone
         self.children: dict[bytes, Run] = NONE  # the runs that branch off here, by their first page
         self.locks = 0  # sequences whose path ends here, plus children that are locked
-        self.last_used = 0  # when a path that ends here was let go for the last time
+        self.last_used = 0  # when a path that ends here was unlocked for the last time
 
 
 class Run:
@@ -23,23 +23,23 @@ class Run:
 
     __slots__ = ("ends", "locked", "nodes", "parent", "plain", "size", "tail", "tokens")
 
-    def __init__(self, tokens: bytes, size: int, parent: Node | None, plain: bool) -> None:
+    def __init__(self, tokens: bytes, size: int, parent: TreeNode | None, plain: bool) -> None:
         self.tokens = tokens
         self.size = size  # bytes of `tokens` that are stored: fewer than there are when the tail was evicted or is to come
         self.parent = parent  # None for the root's
         self.plain = plain  # only if it begins at the root, has no node but its tail, and nothing branches off there
-        self.tail = Node(self, size)  # the node at its end
+        self.tail = TreeNode(self, size)  # the node at its end
         self.ends: list[int] = _NOWHERE  # of the other nodes, ascending
-        self.nodes: list[Node] = _NOBODY
+        self.nodes: list[TreeNode] = _NOBODY
         self.locked: list[int] = _NOWHERE  # ends of those of them that are locked, ascending
 
-    def node_at(self, end: int) -> Node | None:
+    def node_at(self, end: int) -> TreeNode | None:
         if end == self.size:
             return self.tail
         i = bisect_left(self.ends, end)
         return self.nodes[i] if i < len(self.ends) and self.ends[i] == end else None
 
-    def place(self, i: int, node: Node) -> None:
+    def place(self, i: int, node: TreeNode) -> None:
         """Have one more node before the tail, the `i`-th."""
         self.plain = False
         if not self.ends:
@@ -72,7 +72,7 @@ class Run:
 # What most nodes and runs have, in one piece of memory; never written to.
 NONE: dict[bytes, Run] = {}
 _NOWHERE: list[int] = []
-_NOBODY: list[Node] = []
+_NOBODY: list[TreeNode] = []
 
 
 def common_bytes(tokens: bytes, start: int, stop: int, key: bytes, at: int, end: int, page_bytes: int) -> int:

@@ -8,7 +8,7 @@ cost of an operation is that of the runs on its path, however many branches they
 the key itself that was stored last, where there is one (`extend_to`): then it grows without a byte being copied.
 
 A path is locked for as long as a sequence uses it. `unlock` is also what dates a path: ends that nobody uses are evicted
-from the tail, in the order in which they were last let go (the order of vLLM's free queue), never a locked one. Locks and
+from the tail, in the order in which they were last unlocked (the order of vLLM's free queue), never a locked one. Locks and
 dates are kept where they were given. A token is in use if a node at or beyond it is. What it was last used for is the latest
 of the dates of all nodes that are or were at or beyond it; a node's own is enough to order evictions, for an end is evicted
 only when it is the oldest: what it uncovers is younger by its own date, or the next to go.
@@ -22,10 +22,10 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import deque
 
-from llmirage_server.cluster.kv.radix_run import NONE, Node, Run, common_bytes
+from llmirage_server.cluster.kv.radix_run import NONE, Run, TreeNode, common_bytes
 from llmirage_server.cluster.request import token_bytes
 
-__all__ = ["MERGED_BYTES", "TOKEN_BYTES", "Node", "RadixTree", "common_bytes", "token_bytes"]
+__all__ = ["MERGED_BYTES", "TOKEN_BYTES", "RadixTree", "TreeNode", "common_bytes", "token_bytes"]
 
 TOKEN_BYTES = 4
 _QUEUE_SLACK = 1024
@@ -43,7 +43,7 @@ class RadixTree:
         self._clock = 0
         # Nodes in the order of their dates. Entries are never updated: those that a node has outlived are skipped. A node
         # that cannot be evicted loses its entry when its turn comes; should it become an end later, it is the next to go.
-        self._queue: deque[tuple[int, Node]] = deque()
+        self._queue: deque[tuple[int, TreeNode]] = deque()
         self._queue_size = 0  # when it was last cleared of the skipped ones
         self._clear_at = _QUEUE_SLACK  # on this clock the size is looked at again
         self.root = Run(b"", 0, None, plain=False).tail
@@ -60,7 +60,7 @@ class RadixTree:
         _, _, at = self._walk(self.root, key, 0, _end(key, tokens))
         return at // TOKEN_BYTES
 
-    def lock(self, key: bytes, tokens: int | None = None) -> tuple[Node, int]:
+    def lock(self, key: bytes, tokens: int | None = None) -> tuple[TreeNode, int]:
         """Lock the longest stored prefix of `key` (of its first `tokens`); return where it ends and its length in tokens."""
         root = self.root
         if key[: self._page_bytes] not in root.children:
@@ -71,14 +71,10 @@ class RadixTree:
             node.locks = 1
             self.locked_tokens += end // TOKEN_BYTES
         else:
-            self._hold(node)
+            self._lock_path(node)
         return node, at // TOKEN_BYTES
 
-    def extend(self, node: Node, key: bytes) -> Node:
-        """Store `key` (cut to whole pages) beyond `node`, on which the caller holds a lock, and move the lock to its end."""
-        return self._extend(node, key, 0, len(key) - len(key) % self._page_bytes, False)
-
-    def extend_to(self, node: Node, key: bytes, start: int, stop: int) -> Node:
+    def extend_to(self, node: TreeNode, key: bytes, start: int, stop: int) -> TreeNode:
         """Store `key[start:stop]` (in tokens, cut to whole pages) beyond `node`, and move the caller's lock to its end.
 
         key: the tokens from the root on, of which the first `start` lead to `node`. The tree may keep the key itself.
@@ -99,9 +95,9 @@ class RadixTree:
             self.total_tokens += stop
             self.locked_tokens += stop
             return node
-        return self._extend(node, key, start * TOKEN_BYTES, stop * TOKEN_BYTES, True)
+        return self._extend(node, key, start * TOKEN_BYTES, stop * TOKEN_BYTES)
 
-    def finish(self, node: Node, key: bytes, start: int, stop: int) -> None:
+    def finish(self, node: TreeNode, key: bytes, start: int, stop: int) -> None:
         """`unlock(extend_to(node, key, start, stop))`, for a sequence that ends with `key`, or is as good as ended."""
         run = node.run
         if not run.plain or node.locks > 1:
@@ -118,14 +114,14 @@ class RadixTree:
         if clock > self._clear_at:
             self._clear_queue()
 
-    def unlock(self, node: Node) -> None:
+    def unlock(self, node: TreeNode) -> None:
         """Give back one lock and date the path: it was last used now."""
         run = node.run
         if run.plain and node.locks == 1:
             node.locks = 0
             self.locked_tokens -= run.size // TOKEN_BYTES
         elif run.parent is not None:
-            self._let_go(node)
+            self._unlock_path(node)
         else:
             return  # nothing was locked
         run.trim()
@@ -137,7 +133,7 @@ class RadixTree:
     def evict(self, tokens: int) -> int:
         """Forget at least `tokens` unlocked tokens, in whole pages, if there are so many; return how many were forgotten.
 
-        The path that was let go longest ago goes first, and only as much of its tail as is needed.
+        The path that was unlocked longest ago goes first, and only as much of its tail as is needed.
         """
         wanted = -(-tokens // self.page_size) * self._page_bytes
         left = wanted
@@ -167,7 +163,7 @@ class RadixTree:
         self.total_tokens -= evicted
         return evicted
 
-    def _walk(self, node: Node, key: bytes, at: int, end: int) -> tuple[Run, int, int]:
+    def _walk(self, node: TreeNode, key: bytes, at: int, end: int) -> tuple[Run, int, int]:
         """Follow `key[at:end]` from `node` on as far as it is stored; return the run, and the bytes of it and of the key."""
         run, here, page = node.run, node.end, self._page_bytes
         if here < run.size:
@@ -184,10 +180,10 @@ class RadixTree:
             at += here
         return run, here, at
 
-    def _extend(self, node: Node, key: bytes, at: int, end: int, whole: bool) -> Node:
-        """Store `key[at:end]` (in bytes) beyond `node`. whole: `key` begins at the root."""
+    def _extend(self, node: TreeNode, key: bytes, at: int, end: int) -> TreeNode:
+        """Store `key[at:end]` (in bytes) beyond `node`; `key` begins at the root."""
         run, size = node.run, node.end + end - at
-        keep = whole and run.parent is self.root  # the key itself
+        keep = run.parent is self.root  # the key itself
         if node.locks == 1 and node.end == run.size < size and not node.children and (keep or size <= MERGED_BYTES):
             # Nobody else is at the end of the run, nor beyond: the node goes on with it.
             run.tokens = key if keep else run.tokens[: node.end] + key[at:end]
@@ -196,42 +192,42 @@ class RadixTree:
             self.locked_tokens += (end - at) // TOKEN_BYTES
             return node
         run, here, at = self._walk(node, key, at, end)
-        last = self._append(run, here, key, at, end, whole) if at < end else self._node(run, here)
+        last = self._append(run, here, key, at, end) if at < end else self._node(run, here)
         if last is not node:
-            self._hold(last)
-            self._let_go(node)
+            self._lock_path(last)
+            self._unlock_path(node)
             if not node.locks:
                 self._drop(node)
             if last.run is not node.run:
                 node.run.trim()
         return last
 
-    def _node(self, run: Run, end: int) -> Node:
+    def _node(self, run: Run, end: int) -> TreeNode:
         """The node there, a new one if there is none."""
         if end == run.size:
             return run.tail
         i = bisect_left(run.ends, end)
         if i < len(run.ends) and run.ends[i] == end:
             return run.nodes[i]
-        node = Node(run, end)
+        node = TreeNode(run, end)
         run.place(i, node)
         return node
 
-    def _append(self, run: Run, here: int, key: bytes, at: int, end: int, whole: bool) -> Node:
+    def _append(self, run: Run, here: int, key: bytes, at: int, end: int) -> TreeNode:
         """Store new tokens beyond this place: in the same run at its end if that is cheap, else in a new one."""
         self.total_tokens += (end - at) // TOKEN_BYTES
         place = self._node(run, here)
-        keep = whole and run.parent is self.root  # the key itself
+        keep = run.parent is self.root  # the key itself
         size = here + end - at
         if here == run.size and run.parent is not None and (keep or size <= MERGED_BYTES):
             run.tokens = key if keep else run.tokens[:here] + key[at:end]
             run.size = size
-            last = run.tail = Node(run, size)
+            last = run.tail = TreeNode(run, size)
             if place.locks:
                 run.locked = [*run.locked, here]  # few are
             if place.locks or place.children:
                 run.place(len(run.ends), place)
-            else:  # what is beyond it will be let go later than it was
+            else:  # what is beyond it will be unlocked later than it was
                 place.end = -1
             return last
         if place.children is NONE:
@@ -241,7 +237,7 @@ class RadixTree:
         run.plain = False
         return child.tail
 
-    def _hold(self, node: Node) -> None:
+    def _lock_path(self, node: TreeNode) -> None:
         """Lock `node`, and with it what is before it and not locked yet."""
         while (parent := (run := node.run).parent) is not None:
             node.locks += 1
@@ -262,8 +258,8 @@ class RadixTree:
                 return
             node = parent
 
-    def _let_go(self, node: Node) -> None:
-        """Undo `_hold`."""
+    def _unlock_path(self, node: TreeNode) -> None:
+        """Undo `_lock_path`."""
         while (parent := (run := node.run).parent) is not None:
             node.locks -= 1
             if node.locks:
@@ -313,13 +309,13 @@ class RadixTree:
         if not place.locks and place.last_used <= node.last_used:
             self._drop(place)  # what is beyond it is at least as young
 
-    def _uncover(self, node: Node) -> None:
+    def _uncover(self, node: TreeNode) -> None:
         """Have a node in the queue beyond which nothing is left, if its turn has been passed over."""
         queue = self._queue
         if not queue or node.last_used <= queue[0][0]:
             queue.appendleft((node.last_used, node))
 
-    def _drop(self, node: Node) -> None:
+    def _drop(self, node: TreeNode) -> None:
         """Remove a node that says nothing any more: nothing branches off, and what is beyond it is used later."""
         run = node.run
         if node.children or node.end == run.size:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 
-from llmirage_server.cluster.instances.base import TierSnapshot
-from llmirage_server.cluster.kv.cache import KVCache, Load, Sequence
+from llmirage_server.cluster.kv.cache import KVCache, KVLoad
 from llmirage_server.cluster.kv.offload import Part, TierSpec, make_tiers
 from llmirage_server.cluster.kv.radix_tree import TOKEN_BYTES
 from llmirage_server.cluster.limits import EngineLimits
+from llmirage_server.cluster.sequence import Sequence
+from llmirage_server.cluster.snapshots import TierSnapshot
 
 _LEAST_LOAD_TOKENS = 10  # a shorter gain is not loaded: SGLang's load_back_threshold
 
@@ -33,10 +34,10 @@ class TieredKVCache(KVCache):
         super().__init__(limits)
         self._tiers = make_tiers(tiers, kv_bytes_per_token, limits.page_size, self.capacity_tokens)
 
-    def commit(self, sequence: Sequence) -> None:
+    def insert(self, sequence: Sequence) -> None:
         """Put the computed tokens, in whole pages, into the tree, and send the tiers what they do not have of them."""
         before = sequence.in_tree
-        super().commit(sequence)
+        super().insert(sequence)
         if sequence.in_tree == before:
             return
         starts = sequence.stored or [0] * len(self._tiers)
@@ -64,7 +65,7 @@ class TieredKVCache(KVCache):
         next_page = (here + self.page_size) * TOKEN_BYTES
         for other, load in self.loading.items():
             if load.end > here and other.key[:next_page] == key[:next_page]:
-                self.loading[sequence] = Load(load.ready_s, 0, [])
+                self.loading[sequence] = KVLoad(load.ready_s, 0, [])
                 return True
         self.acquire(sequence)
         parts = self._find(key, most, sequence.in_tree)
@@ -76,7 +77,7 @@ class TieredKVCache(KVCache):
             return False
         self.allocate(sequence, end - here)
         ready_s = max(tier.read_s(to - start, self.now_s) for tier, _, start, to in parts)
-        self.loading[sequence] = Load(ready_s, end, parts)
+        self.loading[sequence] = KVLoad(ready_s, end, parts)
         return True
 
     def take_loaded(self) -> list[Sequence]:
@@ -89,7 +90,7 @@ class TieredKVCache(KVCache):
                 for above in self._tiers[: self._tiers.index(tier)]:  # it has passed through there
                     above.insert(sequence.key, start, end)
             if load.parts:
-                self.commit(sequence)
+                self.insert(sequence)
                 self.release(sequence)
         return loaded
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from llmirage_server.cluster.instances.base import InstanceBase, Role
+from llmirage_server.cluster.instances.base import InstanceBase
 from llmirage_server.cluster.lifecycle.autoscaler import ScalingRule
+from llmirage_server.cluster.limits import Role
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.routers import Router
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pool:
+class InstancePool:
     """Instances of one kind.
 
     router: chooses among the instances of all pools of the same model and half of the work that have this very router.
@@ -60,7 +61,7 @@ class Front:
 class ModelPools:
     """The pools that serve one model."""
 
-    def __init__(self, pools: Sequence[Pool]) -> None:
+    def __init__(self, pools: Sequence[InstancePool]) -> None:
         self.entry = _fronts([pool for pool in pools if pool.role != "decode"])  # where its requests begin
         self.only_entry = self.entry[0] if len(self.entry) == 1 else None
         self.decode = _fronts([pool for pool in pools if pool.role == "decode"])
@@ -76,7 +77,7 @@ def accepting_front(fronts: Sequence[Front]) -> Front | None:
 class Pools:
     """All pools of a cluster, by model and by instance."""
 
-    def __init__(self, pools: Sequence[Pool]) -> None:
+    def __init__(self, pools: Sequence[InstancePool]) -> None:
         """Raises ValueError naming everything that does not fit together."""
         if problems := _problems(pools):
             raise ValueError("; ".join(problems))
@@ -101,7 +102,7 @@ class Pools:
             front.accepting = [instance for instance in front.instances if accepts(instance.index)]
 
 
-def _fronts(pools: Sequence[Pool]) -> list[Front]:
+def _fronts(pools: Sequence[InstancePool]) -> list[Front]:
     """One for each router, over all the pools that have it."""
     routers = {id(pool.router): pool.router for pool in pools}.values()
     return [
@@ -109,7 +110,7 @@ def _fronts(pools: Sequence[Pool]) -> list[Front]:
     ]
 
 
-def _problems(pools: Sequence[Pool]) -> list[str]:
+def _problems(pools: Sequence[InstancePool]) -> list[str]:
     if not any(pool.instances for pool in pools):
         return ["a cluster needs at least one instance"]
     problems = []

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from llmirage_server.cluster.instances.base import InstanceBase
 from llmirage_server.cluster.lifecycle.autoscaler import Autoscaler, PoolLoad
 from llmirage_server.cluster.lifecycle.lifecycle import Lifecycle
-from llmirage_server.cluster.lifecycle.pools import Pool
+from llmirage_server.cluster.lifecycle.pools import InstancePool
 from llmirage_server.cluster.request import Request
 
 
@@ -17,7 +17,7 @@ from llmirage_server.cluster.request import Request
 class _Scaled:
     """One pool that is scaled. next_s: when to look next. share: of its model's arrivals, with other pools of its kind."""
 
-    pool: Pool
+    pool: InstancePool
     scaler: Autoscaler
     share: float
     next_s: float = 0.0
@@ -31,7 +31,7 @@ class Scaling:
     """next_s: when the next look is due; inf without any rule."""
 
     lifecycle: Lifecycle
-    pools: Sequence[Pool]
+    pools: Sequence[InstancePool]
     next_s: float = math.inf
     scaled: list[_Scaled] = field(default_factory=list)
 
@@ -95,5 +95,5 @@ class Scaling:
                     current -= 1
 
 
-def _is_for(request: Request, pool: Pool) -> bool:
+def _is_for(request: Request, pool: InstancePool) -> bool:
     return pool.model is None or request.model in (pool.model, None)

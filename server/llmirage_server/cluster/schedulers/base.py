@@ -3,70 +3,64 @@
 A scheduler forms one step after the other. `schedule` says which tokens the next forward pass computes and takes their KV
 memory; `complete` ends it: whoever has all its known tokens computed produces one more (or several, with speculation).
 A sequence is waiting, loading (its KV comes from an offload tier), running, or handed over (an instance of a prefill pool
-has finished it, and its KV has not left yet). Preempting a running sequence puts it back into the queue, to recompute its
-prompt and what it had produced, except for what the prefix cache still remembers.
+has finished it, and its KV has not left yet). A running one is computing its prompt, or decodes in the batch. Preempting a
+running sequence puts it back into the queue, to recompute its prompt and what it had produced, except for what the prefix
+cache still remembers.
 """
 
 from __future__ import annotations
 
-import sys
 from abc import ABC, abstractmethod
 from collections import deque
+from operator import attrgetter
 
-from llmirage_server.cluster.instances.base import Role
-from llmirage_server.cluster.instances.speculation import Acceptance
-from llmirage_server.cluster.instances.steady_batch import SteadyBatch
-from llmirage_server.cluster.kv.cache import KVCache, Sequence
-from llmirage_server.cluster.limits import EngineLimits
-from llmirage_server.cluster.request import Request, StepEnd
+from llmirage_server.cluster.kv.cache import KVCache
+from llmirage_server.cluster.limits import EngineLimits, Role
+from llmirage_server.cluster.request import Request
+from llmirage_server.cluster.schedulers.batch import DecodeBatch, Step
+from llmirage_server.cluster.schedulers.sequence_batch import SequenceBatch
+from llmirage_server.cluster.schedulers.summed_batch import SummedBatch
+from llmirage_server.cluster.sequence import Sequence
 
-
-class Step:
-    """What one forward pass computes, in the terms of `StepModel.step_s`."""
-
-    __slots__ = ("decode_contexts", "prefill", "prefill_sequences", "sequences")
-
-    def __init__(self) -> None:
-        self.prefill: list[tuple[int, int]] = []  # (new tokens, context tokens) of each prompt chunk
-        self.decode_contexts: list[int] = []  # tokens computed before, of each decoding sequence
-        self.prefill_sequences: list[Sequence] = []  # the sequence of each chunk
-        self.sequences: list[Sequence] = []  # those who will have a new token, in the order of running
+_ADMISSION = attrgetter("admission")
 
 
 class Scheduler(ABC):
     """The waiting and the running sequences of one instance, or of one of its attention data-parallel ranks.
 
-    reserves: whether it goes by the tokens that sequences are expected to have in the end.
-    prompts_first: whether `Step.sequences` has those of prompt chunks before the decoding ones.
-
-    Of those for an instance that keeps its decoding sequences by itself: see `form_beside`.
-    counts_steps: whether it must be told of steps that it has not formed (`pass_steps`), and of who leaves (`let_go`).
-    overtaking: whether somebody who arrives may be admitted before those who wait.
-    full_from: with so many running, nothing changes when somebody arrives, until one of them leaves.
+    reserves: whether it goes by the tokens that sequences are expected to have in the end. counts_steps: whether it must be
+    told of steps that it has not formed (`pass_steps`). size: running sequences.
     """
 
     reserves = True
-    prompts_first = False
     counts_steps = False
 
-    def __init__(self, limits: EngineLimits, kv: KVCache, role: Role = "both", *, pipelined: bool = False) -> None:
+    def __init__(
+        self, limits: EngineLimits, kv: KVCache, role: Role = "both", *, pipelined: bool = False, summed: bool = False
+    ) -> None:
+        """pipelined: `schedule` may be called before the step that it returned last is completed.
+
+        summed: the decoding sequences are known by sums (summed_batch.py), and nobody is told of single tokens.
+        """
         self.kv = kv
         self.limits = limits
+        self.batch: DecodeBatch = (
+            SummedBatch(kv, reserves=self.reserves) if summed else SequenceBatch(limits, kv, pipelined=pipelined)
+        )
         self.preemptions = 0
         self.prefix_query_tokens = 0
         self.prefix_hit_tokens = 0
         self._hands_over = role == "prefill"
+        self._overtakes = False  # whether somebody who arrives may be admitted before those who wait
         self._pipelined = pipelined
-        self._drafts = limits.num_speculative_tokens
-        self._acceptance = Acceptance(self._drafts, limits.acceptance_rate, limits.speculation_seed)
-        self.overtaking = limits.schedule_policy == "priority"
-        self.full_from = limits.max_num_seqs
+        self._summed = summed
+        self._admissions = 0
         self._forget()
 
     def _forget(self) -> None:
+        self.size = 0
         self.waiting: deque[Sequence] = deque()
-        self.running: list[Sequence] = []  # in the order of admission
-        self.prefilling: set[Sequence] = set()  # the running ones that do not decode yet
+        self.prefilling: dict[Sequence, None] = {}  # running, but not decoding yet; in the order of admission
         self._received: set[Sequence] = set()  # the waiting ones whose KV was computed elsewhere
         self._handed_over: set[Sequence] = set()
         self._in_flight: set[Sequence] = set()  # the running ones in a step that is not completed, if there can be several
@@ -74,8 +68,14 @@ class Scheduler(ABC):
         self._blocked_at = 0  # `kv.changes` then
 
     @property
+    def running(self) -> list[Sequence]:
+        """In the order of their admission, their own fields up to date."""
+        decoding = self.batch.in_order()
+        return sorted([*decoding, *self.prefilling], key=_ADMISSION) if self.prefilling else decoding
+
+    @property
     def has_work(self) -> bool:
-        return bool(self.running or self.waiting or self.kv.loading)
+        return bool(self.size or self.waiting or self.kv.loading)
 
     @property
     def queue_length(self) -> int:
@@ -84,6 +84,7 @@ class Scheduler(ABC):
 
     def clear(self) -> None:
         """A crash: all sequences and all KV are gone. Counters stay."""
+        self.batch.clear()
         self.kv.clear()
         self._forget()
 
@@ -102,11 +103,12 @@ class Scheduler(ABC):
 
     def remove(self, sequence: Sequence) -> None:
         """Forget a cancelled or transferred sequence at once. What the prefix cache has of it stays there."""
-        if sequence in self._handed_over:
-            self._handed_over.remove(sequence)
+        if sequence.admission:
+            if sequence not in self.prefilling:
+                self.batch.refresh(sequence)
             self._drop(sequence)
-        elif sequence in self.running:
-            self.running.remove(sequence)
+        elif sequence in self._handed_over:
+            self._handed_over.remove(sequence)
             self._drop(sequence)
         elif not self.kv.stop_load(sequence):
             self._received.discard(sequence)
@@ -123,71 +125,68 @@ class Scheduler(ABC):
             for sequence in reversed(self.kv.take_loaded()):
                 self._requeue(sequence)
         step = self._form(now)
+        if step.running is not None:
+            self.batch.begin(step)
         if self._pipelined:
             self._in_flight.update(step.sequences)
         return step
 
-    def complete(self, step: Step, end: StepEnd) -> list[Request]:
-        """End a step at `end.time_s` and add to `end` what it brought; return who has finished.
+    def complete(self, step: Step, now: float, emitted: list[Request], handed_over: list[Request]) -> list[Request]:
+        """End a step, and add to the lists what it brought (see StepEnd); return who has finished.
 
         An instance of role "prefill" hands over those who have more to produce.
         """
-        now = self.kv.now_s = end.time_s
+        self.kv.now_s = now
         if self._pipelined:
             self._in_flight.difference_update(step.sequences)
         for sequence in step.prefill_sequences:  # a cancelled one has nothing computed any more
-            self.kv.commit(sequence)
-            if sequence.computed == sequence.tokens and sequence in step.sequences:
-                self.prefilling.discard(sequence)
+            self.kv.insert(sequence)
+        for sequence in step.prompts_done:
+            if sequence.admission:
+                del self.prefilling[sequence]
                 if not sequence.request.produced:
                     sequence.request.first_token_s = now
-        accepted = self._accept(step) if self._drafts else 0
-        emitted, hands_over = end.emitted, self._hands_over
-        leaving = []
-        for sequence in step.sequences:  # hot: once a token
-            if sequence.computed != sequence.tokens:
-                continue  # cancelled
-            sequence.tokens += 1
-            request = sequence.request
-            request.produced += 1
-            emitted.append(request)
-            if hands_over or sequence.tokens == sequence.max_tokens:
-                leaving.append(sequence)
-        if accepted:
-            end.tokens += accepted
-        return self._leave(leaving, end) if leaving else []
+        leaving = self.batch.advance(step, now, emitted, self._hands_over)
+        if not leaving:
+            return []
+        if not self._summed:
+            return self._leave(leaving, now, handed_over)
+        if step.prompts_done and len(leaving) > 1:
+            leaving = self._in_order(step, leaving)
+        finished = self._leave(leaving, now, handed_over)
+        emitted += finished
+        return finished
 
-    def _accept(self, step: Step) -> int:
-        """Settle which of the draft tokens are accepted, give the others' KV back; return how many are."""
-        total = 0
-        for sequence in step.sequences:
-            drafts = sequence.computed - sequence.tokens
-            if drafts > 0:
-                request = sequence.request
-                accepted = self._acceptance.accepted(request.id, request.produced, drafts)
-                self.kv.retreat(sequence, drafts - accepted)
-                sequence.tokens += accepted
-                request.produced += accepted
-                total += accepted
-        return total
+    def complete_run(self, now: float) -> list[Request]:
+        """End a run of steps that only let the batch decode, all accounted for; return who has finished."""
+        leaving = self.batch.take_done()
+        if not leaving:
+            return []
+        self.kv.now_s = now
+        return self._leave(leaving, now, [])
 
     @abstractmethod
     def _form(self, now: float) -> Step: ...
 
-    def _leave(self, leaving: list[Sequence], end: StepEnd) -> list[Request]:
-        """Take those out of the batch who have finished, or whose prefill has; return those who have finished."""
+    def _leave(self, leaving: list[Sequence], now: float, handed_over: list[Request]) -> list[Request]:
+        """Take leave of those who have finished, or whose prefill has; return those who have finished."""
         finished = []
-        gone = set(leaving)
-        self.running = [sequence for sequence in self.running if sequence not in gone]
+        self.size -= len(leaving)
         for sequence in leaving:
+            sequence.admission = 0
+            request = sequence.request
             if sequence.tokens < sequence.max_tokens:
                 self._handed_over.add(sequence)
-                end.handed_over.append(sequence.request)
+                handed_over.append(request)
             else:
-                finished.append(sequence.request)
-                sequence.request.finished_s = end.time_s
+                finished.append(request)
+                request.finished_s = now
                 self.kv.finish(sequence)
         return finished
+
+    def _in_order(self, step: Step, sequences: list[Sequence]) -> list[Sequence]:
+        """Some of a step in the order in which the engine runs them, which `Step.sequences` has."""
+        return sorted(sequences, key=_ADMISSION)
 
     def _enqueue(self, sequence: Sequence) -> None:
         """Put a new sequence where its turn is."""
@@ -199,12 +198,18 @@ class Scheduler(ABC):
 
     def _drop(self, sequence: Sequence) -> None:
         """Give back what a sequence holds that runs no longer."""
-        self.prefilling.discard(sequence)
+        if sequence.admission:
+            if sequence in self.prefilling:
+                del self.prefilling[sequence]
+            else:
+                self.batch.remove(sequence)
+            sequence.admission = 0
+            self.size -= 1
         self._in_flight.discard(sequence)
         self.kv.release(sequence)
 
     def _preempt(self, sequence: Sequence) -> None:
-        """Back into the queue with a sequence that the caller has taken out of `running`."""
+        """Back into the queue with a running sequence, whose own fields are up to date."""
         self._drop(sequence)
         self._requeue(sequence)
         self._count_preemption(sequence)
@@ -213,100 +218,48 @@ class Scheduler(ABC):
         sequence.request.preemptions += 1
         self.preemptions += 1
 
-    # --- for an instance that keeps its decoding sequences by itself (compressed.py) ---
+    # --- steps that need not be formed one by one ---
 
-    @staticmethod
-    def can_form_beside(limits: EngineLimits) -> bool:
-        """Whether `form_beside` knows all rules of a scheduler with these limits."""
-        return not limits.num_speculative_tokens
+    def steady_steps(self, now: float) -> int:
+        """How many steps from now on only let the batch decode: nobody is admitted, preempted, or done before the last ends.
 
-    def prompts_last(self, decoding: int) -> bool:
-        """Whether all running sequences behind the first `decoding` ones still compute their prompt."""
-        return self.prefilling.issuperset(self.running[decoding:])
-
-    def may_admit(self, decodes: int) -> bool:
-        """Whether a step with so many decoding sequences could admit someone.
-
-        If not, and nobody computes a prompt, they all decode, and so in every step until someone leaves or arrives.
+        0: the next step has to be formed. Without a batch it is a very large number. That nobody arrives meanwhile who might
+        be admitted (`notices_arrivals`), and that no load ends (`kv.next_load_s`), is for the caller to see to.
         """
-        return bool(
-            self.waiting
-            and len(self.running) < self.limits.max_num_seqs
-            and decodes < self.limits.max_num_batched_tokens
+        if self.prefilling or (self.waiting and self._may_admit()) or (self.kv.loading and self.kv.next_load_s <= now):
+            return 0
+        return self.batch.steady_steps()
+
+    def pass_steps(self, steps: int) -> None:  # noqa: B027 (for those that count them)
+        """So many steps were not formed in which all decoded."""
+
+    @property
+    def notices_arrivals(self) -> bool:
+        """Whether somebody who arrives might be admitted, or change anything, before somebody leaves."""
+        return (not self.waiting or self._overtakes) and self.size < self.limits.max_num_seqs
+
+    def _may_admit(self) -> bool:
+        """Whether a step in which all running ones decode could admit one of those who wait."""
+        return (
+            self.size < self.limits.max_num_seqs
+            and self.size < self.limits.max_num_batched_tokens
             and not (self._blocked is self.waiting[0] and self._blocked_at == self.kv.changes)
         )
 
-    @abstractmethod
-    def form_beside(self, step: Step, batch: SteadyBatch, now: float) -> int | None:
-        """`schedule` of an instance whose decoding sequences are in `batch`, and not up to date themselves.
-
-        Puts the prompts into the step, and takes the memory of all. Returns how many of the batch decode in it: all of them,
-        or 0 where they stand still. None: somebody must give way (`give_way`, or `schedule` when the batch is dissolved),
-        and nothing has changed yet that these would not do in the same way.
-        """
-
-    def give_way(self, batch: SteadyBatch) -> list[tuple[Sequence, int]]:
-        """Make room for a step of decodes alone: preempt some of the batch, and take the memory of the others.
-
-        Returns them, each with the step that brought its first token. Nobody: nothing has changed, it takes `schedule`.
-        """
-        return []
-
-    def pass_steps(self, steps: int) -> None:  # noqa: B027 (for those that count them)
-        """So many steps were formed in which all decoded, and nobody was admitted."""
-
-    def let_go(self) -> None:  # noqa: B027 (for those that must know)
-        """Some have finished and are not running any more."""
-
-    def _last_give_way(self, batch: SteadyBatch) -> list[tuple[Sequence, int]]:
-        """`give_way` where all take their memory in order, and the last one gives way whenever there is none."""
-        gone: list[tuple[Sequence, int]] = []
-        if self.prefilling:
-            return gone
-        kv, members, needed = self.kv, batch.members(), batch.pages()
-        while (room := kv.room_tokens // kv.page_size) < needed:
-            kv.take(room * kv.page_size)
-            last = batch.drop(members.pop())
-            gone.append(last)
-            self.running.pop()
-            needed -= room + (last[0].computed % kv.page_size == 0)  # its own page, for which nothing is left
-            kv.commit(last[0])  # what it had stays findable until it is needed
-            self._preempt(last[0])
-        kv.take(needed * kv.page_size)
-        return gone
-
     # --- parts of a step, for `_form` ---
 
-    def _decode_together(self, step: Step, decoding: list[Sequence], budget: int = sys.maxsize) -> int:
-        """Let them all decode, if memory and `budget` allow; return how many tokens that takes, 0 if nobody decodes."""
-        kv = self.kv
-        if drafts := self._drafts:
-            new_tokens = [1 + min(drafts, sequence.max_tokens - 1 - sequence.tokens) for sequence in decoding]
-            total = sum(new_tokens)
-            if total > budget or not kv.allocate_each(decoding, new_tokens):
-                return 0
-        else:
-            total = len(decoding)
-            if not kv.allocate_one_each(decoding):
-                return 0
-        step.decode_contexts += [sequence.tokens - 1 for sequence in decoding]
-        step.sequences += decoding
-        return total
-
-    def _draft_tokens(self, sequence: Sequence) -> int:
-        """Draft tokens in the next step of a decoding sequence: never more than its output has room for."""
-        return min(self._drafts, sequence.max_tokens - 1 - sequence.tokens)
-
-    def _add_decode(self, step: Step, sequence: Sequence) -> None:
-        """The step computes the next token of a decoding sequence, whose KV has been allocated."""
-        step.decode_contexts.append(sequence.tokens - 1)
-        step.sequences.append(sequence)
+    def _running(self, step: Step) -> list[Sequence]:
+        """`running` as it was when somebody first asked for it in this step: who gave way since then is still in it."""
+        if step.running is None:
+            step.running = self.running
+        return step.running
 
     def _add_chunk(self, step: Step, sequence: Sequence, new_tokens: int) -> None:
         """The step computes `new_tokens` of a prompt, whose KV has been allocated."""
         step.prefill.append((new_tokens, sequence.computed - new_tokens))
         step.prefill_sequences.append(sequence)
         if sequence.computed == sequence.tokens:
+            step.prompts_done.append(sequence)
             step.sequences.append(sequence)
 
     def _loads(self, sequence: Sequence) -> bool:
@@ -321,10 +274,11 @@ class Scheduler(ABC):
         if sequence in self._received:
             self._join(sequence)
             self.kv.allocate(sequence, 1)
-            self._add_decode(step, sequence)
+            self.batch.decode(step, sequence)
             return
         self.waiting.remove(sequence)
-        self.running.append(sequence)
+        self.size += 1
+        self._admissions = sequence.admission = self._admissions + 1
         request, computed = sequence.request, sequence.computed
         if request.admitted_s != request.admitted_s:  # NaN
             request.admitted_s = now
@@ -332,19 +286,22 @@ class Scheduler(ABC):
             self.prefix_query_tokens += sequence.prompt_tokens
             self.prefix_hit_tokens += computed
         self.kv.allocate(sequence, new_tokens)
-        self.prefilling.add(sequence)
+        self.prefilling[sequence] = None
         step.prefill.append((new_tokens, computed))
         step.prefill_sequences.append(sequence)
         if computed + new_tokens == sequence.tokens:
+            step.prompts_done.append(sequence)
             step.sequences.append(sequence)
 
     def _join(self, sequence: Sequence) -> None:
         """Admit an acquired sequence whose KV was computed elsewhere: it can decode."""
-        self.waiting.remove(sequence)
-        self.running.append(sequence)
         self._received.remove(sequence)
+        self.waiting.remove(sequence)
+        self.size += 1
+        self._admissions = sequence.admission = self._admissions + 1
         self.kv.allocate(sequence, sequence.tokens - 1 - sequence.computed)
-        self.kv.commit(sequence)
+        self.kv.insert(sequence)
+        self.batch.join(sequence)
 
     # --- memory, in tokens of whole pages ---
 

@@ -23,13 +23,13 @@ from __future__ import annotations
 import sys
 from collections import deque
 
-from llmirage_server.cluster.instances.base import Role
-from llmirage_server.cluster.instances.steady_batch import SteadyBatch
-from llmirage_server.cluster.kv.cache import KVCache, Sequence
+from llmirage_server.cluster.kv.cache import KVCache
 from llmirage_server.cluster.kv.radix_tree import TOKEN_BYTES
-from llmirage_server.cluster.limits import EngineLimits
-from llmirage_server.cluster.request import Request, StepEnd
-from llmirage_server.cluster.schedulers.base import Scheduler, Step
+from llmirage_server.cluster.limits import EngineLimits, Role
+from llmirage_server.cluster.request import Request
+from llmirage_server.cluster.schedulers.base import Scheduler
+from llmirage_server.cluster.schedulers.batch import Step
+from llmirage_server.cluster.sequence import Sequence
 
 _INIT_NEW_TOKEN_RATIO = 0.7  # SGLANG_INIT_NEW_TOKEN_RATIO
 _MIN_NEW_TOKEN_RATIO_FACTOR = 0.14  # SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR
@@ -43,71 +43,50 @@ _IN_BATCH_PREFIX_TOKENS = 32  # IN_BATCH_PREFIX_CACHING_CHECK_THRESHOLD and _DEP
 class SglangScheduler(Scheduler):
     counts_steps = True
 
-    def __init__(self, limits: EngineLimits, kv: KVCache, role: Role = "both", *, pipelined: bool = False) -> None:
-        super().__init__(limits, kv, role, pipelined=pipelined)
+    def __init__(
+        self, limits: EngineLimits, kv: KVCache, role: Role = "both", *, pipelined: bool = False, summed: bool = False
+    ) -> None:
+        super().__init__(limits, kv, role, pipelined=pipelined, summed=summed)
         self._init_ratio = min(_INIT_NEW_TOKEN_RATIO * limits.schedule_conservativeness, 1.0)
         self._min_ratio = self._init_ratio * _MIN_NEW_TOKEN_RATIO_FACTOR
         self._decay = (self._init_ratio - self._min_ratio) / _NEW_TOKEN_RATIO_DECAY_STEPS
         self.new_token_ratio = self._init_ratio
-        self.prompts_first = limits.enable_mixed_chunk
-        if limits.schedule_policy == "lpm":
-            self.full_from = sys.maxsize  # a queue is sorted even when nobody can leave it
 
     def _forget(self) -> None:
         super()._forget()
         self._chunked: Sequence | None = None  # the one prompt that is computed in part
         self._batch_is_full = False
 
-    def _enqueue(self, sequence: Sequence) -> None:
-        if not self.running and not self.waiting:
-            self.new_token_ratio = self._init_ratio
-        self.waiting.append(sequence)
-
-    def _leave(self, leaving: list[Sequence], end: StepEnd) -> list[Request]:
-        self._batch_is_full = False
-        return super()._leave(leaving, end)
-
-    def _drop(self, sequence: Sequence) -> None:
-        super()._drop(sequence)
-        self._batch_is_full = False
-        if sequence is self._chunked:
-            self._chunked = None
-
     def _form(self, now: float) -> Step:
         step = Step()
-        if not self.running:
+        if not self.size:
             self._batch_is_full = False
-        mixed = self._decoding() if self.limits.enable_mixed_chunk else []
-        self._prefill(step, len(mixed), now)
+        mixed = self.limits.enable_mixed_chunk
+        joined = self._prefill(step, self.batch.ready() if mixed else 0, now)
         if not step.prefill:
             self._decode(step)
-        else:
-            self._decode_together(step, mixed)
+        elif mixed:
+            self.batch.decode_all(step, without=joined)
         return step
-
-    def _decoding(self) -> list[Sequence]:
-        """Those who can decode in this step."""
-        busy = self.prefilling | self._in_flight
-        return [sequence for sequence in self.running if sequence not in busy] if busy else self.running.copy()
 
     # --- prefill ---
 
-    def _prefill(self, step: Step, decoding: int, now: float, beside: SteadyBatch | None = None) -> None:
+    def _prefill(self, step: Step, decoding: int, now: float) -> list[Sequence]:
         """Fill the step with prompts: what is left of the chunked one, then waiting ones. `decoding` tokens go to others.
 
-        beside: where the decoding sequences are, if not with their own fields.
+        Returns the sequences that joined the batch with KV that was computed elsewhere.
         """
-        limits, kv = self.limits, self.kv
+        limits, kv, joined = self.limits, self.kv, list[Sequence]()
         chunk_left = limits.max_num_batched_tokens - decoding if limits.enable_chunked_prefill else sys.maxsize
         input_left = limits.max_prefill_tokens - decoding
         if self._chunked is None and (self._batch_is_full or not self.waiting):
-            return
-        reserved = decoding + self._reserved(beside)
+            return joined
+        reserved: float = decoding + self.new_token_ratio * self.batch.tokens_to_come(_CLIP_MAX_NEW_TOKENS)
         if self._chunked is not None:
             sequence = self._chunked
             new_tokens = self._cut(sequence.tokens - sequence.computed, chunk_left)
             if not new_tokens or not kv.allocate(sequence, new_tokens):
-                return
+                return joined
             self._add_chunk(step, sequence, new_tokens)
             if sequence.computed == sequence.tokens:
                 self._chunked = None
@@ -115,12 +94,12 @@ class SglangScheduler(Scheduler):
             chunk_left -= new_tokens
             input_left -= new_tokens
         if self._batch_is_full or not self.waiting:
-            return
+            return joined
         self._sort_by_longest_prefix()
         while self.waiting and not self._batch_is_full:
             sequence = self.waiting[0]
             received = sequence in self._received
-            if len(self.running) >= limits.max_num_seqs:
+            if self.size >= limits.max_num_seqs:
                 self._batch_is_full = True
             elif not received and (chunk_left <= 0 or input_left <= 0):
                 break
@@ -129,11 +108,12 @@ class SglangScheduler(Scheduler):
                 missing = sequence.tokens - sequence.computed
                 wanted = missing + self._may_produce(sequence) + kv.page_size
                 new_tokens = self._cut(missing, chunk_left)
-                if wanted >= self._available - reserved and (self.running or not kv.fits(sequence, sequence.tokens)):
+                if wanted >= self._available - reserved and (self.size or not kv.fits(sequence, sequence.tokens)):
                     kv.release(sequence)
                     self._batch_is_full = True
                 elif received:
                     self._join(sequence)
+                    joined.append(sequence)
                     reserved += self._may_produce(sequence) + kv.page_size
                 elif not new_tokens or (missing >= input_left and step.prefill):
                     kv.release(sequence)
@@ -146,6 +126,7 @@ class SglangScheduler(Scheduler):
                     reserved += self._may_produce(sequence) + kv.page_size
                     chunk_left -= new_tokens
                     input_left -= new_tokens
+        return joined
 
     def _cut(self, missing: int, left: int) -> int:
         """A prompt's tokens in one step: all that are missing, or whole pages."""
@@ -154,12 +135,6 @@ class SglangScheduler(Scheduler):
     def _may_produce(self, sequence: Sequence) -> int:
         """Output tokens that the engine must expect of a request."""
         return min(sequence.expected - sequence.tokens, _CLIP_MAX_NEW_TOKENS)
-
-    def _reserved(self, beside: SteadyBatch | None) -> float:
-        """The memory that those who decode are expected to need."""
-        if beside is not None:
-            return self.new_token_ratio * beside.to_come(_CLIP_MAX_NEW_TOKENS)
-        return self.new_token_ratio * sum([self._may_produce(each) for each in self.running if each not in self.prefilling])
 
     def _sort_by_longest_prefix(self) -> None:
         if self.limits.schedule_policy != "lpm" or not self.kv.prefix_caching or not 1 < len(self.waiting) <= _LPM_QUEUE:
@@ -182,83 +157,62 @@ class SglangScheduler(Scheduler):
 
     def _decode(self, step: Step) -> None:
         """Everybody decodes, after as many were retracted as memory demands."""
-        decoding = self._decoding()
-        if self._decode_together(step, decoding):
-            self._fall()
+        batch = self.batch
+        if batch.decode_all(step):
+            self.pass_steps(1)
             return
-        by_progress = sorted(decoding, key=lambda each: (each.request.produced, -each.prompt_tokens), reverse=True)
-        retracted = set()
-        while by_progress and not self._all_fit(by_progress):
+        decoding = [each for each in batch.in_order() if each not in self._in_flight]
+        decoding.sort(key=lambda each: (each.request.produced, -each.prompt_tokens), reverse=True)
+        retracted = False
+        while decoding and not self._all_fit(decoding):
             chunked = self._chunked
-            victim = chunked if len(by_progress) == 1 and chunked is not None else by_progress.pop()
-            self.running.remove(victim)
-            self._preempt(victim)
-            retracted.add(victim)
-        if retracted:
-            self._estimate_anew(
-                sum(each.request.produced for each in by_progress),
-                sum(each.expected - each.prompt_tokens for each in by_progress),
-                len(by_progress),
-            )
-        self._decode_together(step, [sequence for sequence in decoding if sequence not in retracted])
-
-    def _estimate_anew(self, produced: int, allowed: int, sequences: int) -> None:
-        """After a retraction: what has been produced of all that was allowed."""
-        self.new_token_ratio = min(1.0, (produced + sequences * _RETRACT_DECODE_STEPS) / (allowed + 1))
-
-    def _fall(self) -> None:
-        self.new_token_ratio = max(self.new_token_ratio - self._decay, self._min_ratio)
+            self._preempt(chunked if len(decoding) == 1 and chunked is not None else decoding.pop())
+            retracted = True
+        if retracted:  # what has been produced of all that was allowed
+            produced = sum([each.request.produced for each in decoding])
+            allowed = sum([each.expected - each.prompt_tokens for each in decoding])
+            self.new_token_ratio = min(1.0, (produced + len(decoding) * _RETRACT_DECODE_STEPS) / (allowed + 1))
+        batch.decode_all(step)
 
     def _all_fit(self, decoding: list[Sequence]) -> bool:
-        needed = (self._needs(each, each.tokens + self._draft_tokens(each)) for each in decoding)
-        return sum(needed) <= self._available
+        drafts = self.batch.draft_tokens
+        return sum([self._needs(each, each.tokens + drafts(each)) for each in decoding]) <= self._available
+
+    def pass_steps(self, steps: int) -> None:
+        while steps and self.new_token_ratio != self._min_ratio:
+            self.new_token_ratio = max(self.new_token_ratio - self._decay, self._min_ratio)
+            steps -= 1
 
     def _preempt(self, sequence: Sequence) -> None:
         self._drop(sequence)
         self.waiting.append(sequence)
         self._count_preemption(sequence)
 
-    # --- for an instance that keeps its decoding sequences by itself (compressed.py) ---
+    # --- who comes and goes ---
 
-    def may_admit(self, decodes: int) -> bool:
-        return bool(self.waiting) and not self._batch_is_full
+    def _enqueue(self, sequence: Sequence) -> None:
+        if not self.size and not self.waiting:
+            self.new_token_ratio = self._init_ratio
+        self.waiting.append(sequence)
 
-    def form_beside(self, step: Step, batch: SteadyBatch, now: float) -> int | None:
-        if not self.running:
-            self._batch_is_full = False
-        mixed = self.limits.enable_mixed_chunk
-        self._prefill(step, batch.size if mixed else 0, now, batch)
-        if not batch.size or (step.prefill and not mixed):
-            return 0
-        if not self.kv.take(batch.pages() * self.kv.page_size):
-            return 0 if step.prefill else None  # without prompts nothing has changed that `schedule` would not do once
-        if not step.prefill:
-            self._fall()
-        return batch.size
-
-    def give_way(self, batch: SteadyBatch) -> list[tuple[Sequence, int]]:
-        gone: list[tuple[Sequence, int]] = []
-        if self.prefilling:
-            return gone
-        kv = self.kv
-        by_progress = sorted(
-            batch.members(), key=lambda each: (-each[2] - each[4].prompt_tokens, -each[4].prompt_tokens), reverse=True
-        )
-        while batch.pages() * kv.page_size > kv.room_tokens:
-            victim = batch.drop(by_progress.pop())
-            gone.append(victim)
-            self.running.remove(victim[0])
-            self._preempt(victim[0])
-        kv.take(batch.pages() * kv.page_size)
-        prompts = sum([each[4].prompt_tokens for each in by_progress])
-        produced = batch.context_sum + batch.size - prompts
-        self._estimate_anew(produced, produced + batch.to_come(), batch.size)
-        return gone
-
-    def pass_steps(self, steps: int) -> None:
-        while steps and self.new_token_ratio != self._min_ratio:
-            self._fall()
-            steps -= 1
-
-    def let_go(self) -> None:
+    def _leave(self, leaving: list[Sequence], now: float, handed_over: list[Request]) -> list[Request]:
         self._batch_is_full = False
+        return super()._leave(leaving, now, handed_over)
+
+    def _drop(self, sequence: Sequence) -> None:
+        super()._drop(sequence)
+        self._batch_is_full = False
+        if sequence is self._chunked:
+            self._chunked = None
+
+    def _in_order(self, step: Step, sequences: list[Sequence]) -> list[Sequence]:
+        """Prompts come first."""
+        return sorted(sequences, key=lambda each: (each not in step.prompts_done, each.admission))
+
+    @property
+    def notices_arrivals(self) -> bool:
+        """Even behind a full batch the queue may be sorted."""
+        return not self.waiting and (self.limits.schedule_policy == "lpm" or self.size < self.limits.max_num_seqs)
+
+    def _may_admit(self) -> bool:
+        return not self._batch_is_full or not self.size

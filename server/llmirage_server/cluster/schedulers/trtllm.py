@@ -18,52 +18,41 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from llmirage_server.cluster.instances.steady_batch import SteadyBatch
-from llmirage_server.cluster.kv.cache import Sequence
 from llmirage_server.cluster.kv.radix_tree import TOKEN_BYTES
-from llmirage_server.cluster.schedulers.base import Scheduler, Step
+from llmirage_server.cluster.schedulers.base import Scheduler
+from llmirage_server.cluster.schedulers.batch import Step
+from llmirage_server.cluster.sequence import Sequence
 
 
 class TrtllmScheduler(Scheduler):
-    def add(self, sequence: Sequence) -> None:
-        super().add(sequence)
-        page = self.kv.page_size
-        sequence.expected = -(-sequence.expected // page) * page  # so that those of many can be added up
-
     def _form(self, now: float) -> Step:
         step = Step()
+        step.admissions = self._admissions
         preemptions = self.preemptions
         budget = self.limits.max_num_batched_tokens
-        busy = self.prefilling | self._in_flight
-        decoding = [sequence for sequence in self.running if sequence not in busy] if busy else self.running
-        budget -= self._decode_together(step, decoding, budget)
-        if not step.sequences:
-            budget = self._generate(step, budget)
+        budget -= self.batch.decode_all(step, budget) or self._decode_one_by_one(step, budget)
         if self.prefilling:
             budget = self._continue_prompts(step, budget)
         if self.preemptions == preemptions:
             self._start_prompts(step, budget, now)
         return step
 
-    def _generate(self, step: Step, budget: int) -> int:
-        """Let decode who can; return what is left of the token budget."""
-        busy = self.prefilling | self._in_flight
-        i = 0
-        while i < len(self.running):  # who is paused meanwhile is behind
-            sequence = self.running[i]
-            i += 1
-            if sequence in busy:
+    def _decode_one_by_one(self, step: Step, budget: int) -> int:
+        """Let decode who can, in the order in which they were started; return the tokens that this takes."""
+        tokens = 0
+        for sequence in self._running(step):
+            if not sequence.admission or sequence in self.prefilling or sequence in self._in_flight:
                 continue
-            new_tokens = 1 + self._draft_tokens(sequence)
-            if new_tokens > budget or not self._make_room(step, sequence, new_tokens):
+            new_tokens = 1 + self.batch.draft_tokens(sequence)
+            if tokens + new_tokens > budget or not self._make_room(step, sequence, new_tokens):
                 break
-            self._add_decode(step, sequence)
-            budget -= new_tokens
-        return budget
+            self.batch.decode(step, sequence)
+            tokens += new_tokens
+        return tokens
 
     def _continue_prompts(self, step: Step, budget: int) -> int:
         """Go on with the prompts that were cut; return what is left of the token budget."""
-        for sequence in [each for each in self.running if each in self.prefilling and each not in self._in_flight]:
+        for sequence in list(self.prefilling):
             new_tokens = self._cut(sequence.tokens - sequence.computed, budget)
             if new_tokens and sequence in self.prefilling:
                 if not self._make_room(step, sequence, new_tokens):
@@ -75,59 +64,27 @@ class TrtllmScheduler(Scheduler):
     def _make_room(self, step: Step, sequence: Sequence, new_tokens: int) -> bool:
         """Allocate, pausing from the tail who is not in a step; False if in the end the sequence itself had to go."""
         while not self.kv.allocate(sequence, new_tokens):
-            busy = self._in_flight.union(step.sequences)
-            victim = next(each for each in reversed(self.running) if each not in busy)
-            self.running.remove(victim)
-            self.kv.commit(victim)
+            running = reversed(self._running(step))
+            victim = next(each for each in running if each.admission and each.computed < each.tokens)
+            self.kv.insert(victim)
             self._preempt(victim)
             if victim is sequence:
                 return False
         return True
 
-    def form_beside(self, step: Step, batch: SteadyBatch, now: float) -> int | None:
-        kv, decodes = self.kv, batch.size
-        budget = self.limits.max_num_batched_tokens - decodes
-        decode_tokens = needed = batch.pages() * kv.page_size
-        chunks = []
-        if self.prefilling:
-            if not self.prompts_last(decodes):
-                return None  # a short prompt has gone past a longer one: from now on it is behind it
-            for sequence in self.running[decodes:]:
-                if new_tokens := self._cut(sequence.tokens - sequence.computed, budget):
-                    chunks.append((sequence, new_tokens))
-                    needed += self._needs(sequence, sequence.computed + new_tokens)
-                    budget -= new_tokens
-        if needed > kv.room_tokens:
-            return None
-        kv.take(decode_tokens)
-        for sequence, new_tokens in chunks:
-            kv.allocate(sequence, new_tokens)
-            self._add_chunk(step, sequence, new_tokens)
-        if self.waiting:
-            self._start_prompts(step, budget, now, batch)
-        return decodes
-
-    def give_way(self, batch: SteadyBatch) -> list[tuple[Sequence, int]]:
-        return self._last_give_way(batch)
-
-    def _start_prompts(self, step: Step, budget: int, now: float, beside: SteadyBatch | None = None) -> None:
-        """Start waiting ones in order, until one does not fit in beside what was promised to others.
-
-        beside: where the decoding sequences are, if not with their own fields.
-        """
-        kv = self.kv
-        if (
-            not self.waiting
-            or len(self.running) >= self.limits.max_num_seqs
-            or (self._blocked is self.waiting[0] and self._blocked_at == kv.changes)
-        ):
+    def _start_prompts(self, step: Step, budget: int, now: float) -> None:
+        """Start waiting ones in order, until one does not fit in beside what was promised to others."""
+        kv, waiting, most = self.kv, self.waiting, self.limits.max_num_seqs
+        started = self.size
+        if not waiting or started >= most or (self._blocked is waiting[0] and self._blocked_at == kv.changes):
             return
         coming = {self._next_block(sequence) for sequence in self.prefilling}
-        promised = self._promised(self.running) if beside is None else self._promised_beside(beside)
-        started = len(self.running)
+        promised = self._promised(self.prefilling)
+        if self._reserves_output:
+            promised += self.batch.promised_tokens()
         at = 0
-        while budget and at < len(self.waiting) and started < self.limits.max_num_seqs:
-            sequence = self.waiting[at]
+        while budget and at < len(waiting) and started < most:
+            sequence = waiting[at]
             if self._loads(sequence):
                 continue
             kv.acquire(sequence)
@@ -138,10 +95,10 @@ class TrtllmScheduler(Scheduler):
                 kv.release(sequence)
                 at += 1
                 continue
-            needed = self._needs(sequence, self._reach(sequence))
+            needed = self._needs(sequence, sequence.expected if self._reserves_output else sequence.tokens)
             if promised + needed > self._available or (missing > budget and not self.limits.enable_chunked_prefill):
                 kv.release(sequence)
-                self._blocked, self._blocked_at = self.waiting[0], kv.changes
+                self._blocked, self._blocked_at = waiting[0], kv.changes
                 break
             coming.add(block)
             started += 1
@@ -164,26 +121,23 @@ class TrtllmScheduler(Scheduler):
         end = sequence.in_tree + self.kv.page_size
         return sequence.key[: end * TOKEN_BYTES] if self.kv.prefix_caching and end < sequence.tokens else b""
 
-    def _reach(self, sequence: Sequence) -> int:
-        """How many tokens must find room when a sequence starts."""
-        return sequence.expected if self._reserves_output else sequence.tokens
-
     def _promised(self, started: Iterable[Sequence]) -> int:
         """What these may still take of the memory."""
-        page = self.kv.page_size
         if not self._reserves_output:
-            return sum(self._needs(sequence, sequence.tokens) for sequence in self.prefilling.intersection(started))
-        return page * sum([-(-sequence.expected // page) - -(-sequence.computed // page) for sequence in started])
-
-    def _promised_beside(self, batch: SteadyBatch) -> int:
-        """`_promised` to all who run, when the memory of this step is taken."""
-        promised = self._promised(self.prefilling)
-        if self._reserves_output and batch.size:
-            page = self.kv.page_size
-            expected = batch.to_come() + batch.context_sum + batch.size  # whole pages of each
-            promised += expected - (batch.pages_held() + batch.pages()) * page
-        return promised
+            return sum(self._needs(sequence, sequence.tokens) for sequence in started if sequence in self.prefilling)
+        return sum([self._needs(sequence, sequence.expected) for sequence in started])
 
     @property
     def _reserves_output(self) -> bool:
         return not self._hands_over and self.limits.capacity_scheduler_policy == "guaranteed_no_evict"
+
+    def _in_order(self, step: Step, sequences: list[Sequence]) -> list[Sequence]:
+        """Those who decode, then the others: who goes on with its prompt, and who was started in this step."""
+        return sorted(
+            sequences, key=lambda each: (each in step.prompts_done or each.admission > step.admissions, each.admission)
+        )
+
+    def add(self, sequence: Sequence) -> None:
+        super().add(sequence)
+        page = self.kv.page_size
+        sequence.expected = -(-sequence.expected // page) * page  # so that those of many can be added up

@@ -17,153 +17,64 @@ either; async_scheduling, which decides on a step while the one before runs; the
 
 from __future__ import annotations
 
-from llmirage_server.cluster.instances.steady_batch import SteadyBatch
-from llmirage_server.cluster.kv.cache import Sequence
-from llmirage_server.cluster.limits import EngineLimits
-from llmirage_server.cluster.schedulers.base import Scheduler, Step
+from llmirage_server.cluster.kv.cache import KVCache
+from llmirage_server.cluster.limits import EngineLimits, Role
+from llmirage_server.cluster.schedulers.base import Scheduler
+from llmirage_server.cluster.schedulers.batch import Step
+from llmirage_server.cluster.sequence import Sequence
 
 
 class VllmScheduler(Scheduler):
     reserves = False
+
+    def __init__(
+        self, limits: EngineLimits, kv: KVCache, role: Role = "both", *, pipelined: bool = False, summed: bool = False
+    ) -> None:
+        super().__init__(limits, kv, role, pipelined=pipelined, summed=summed)
+        self._overtakes = self._by_priority = limits.schedule_policy == "priority"
 
     def _form(self, now: float) -> Step:
         step = Step()
         preemptions = self.preemptions
         budget = self._schedule_running(step)
         if self.preemptions == preemptions:
-            self._admit(step, budget, now)
-        elif not step.sequences and not step.prefill:
+            self._schedule_waiting(step, budget, now)
+        elif not step.decodes and not step.prefill:
             return self._form(now)  # who came first gave way to those behind: they have not been asked yet
         return step
 
     def _schedule_running(self, step: Step) -> int:
         """Continue the running sequences; return what is left of the token budget."""
-        budget = self.limits.max_num_batched_tokens
-        i = len(self.running) - len(self.prefilling)
-        decoding = self.running[:i]
-        if self._in_flight:
-            decoding = [sequence for sequence in decoding if sequence not in self._in_flight]
-        ahead = self.prefilling.issuperset(self.running[i:])  # those who decode come first: the usual case, made quickly
-        tokens = self._decode_together(step, decoding, budget) if ahead else 0
-        budget -= tokens
-        if not tokens:
-            i = 0
-        while budget and i < len(self.running):
-            sequence = self.running[i]
-            i += 1
-            if sequence in self._in_flight:
-                continue
-            chunk = sequence in self.prefilling
-            wanted = sequence.tokens - sequence.computed
-            new_tokens = min(self._chunk(wanted) if chunk else wanted + self._draft_tokens(sequence), budget)
-            while not self.kv.allocate(sequence, new_tokens):
-                victim = self._victim()
-                at = self.running.index(victim)
-                del self.running[at]
-                if at < i:
-                    i -= 1
-                    budget += self._withdraw(step, victim)
+        kv, batch, prefilling, budget = self.kv, self.batch, self.prefilling, self.limits.max_num_batched_tokens
+        # If those who decode come before those who compute their prompt, all of them do so, if there is room for all.
+        prompts_last = not prefilling or next(iter(prefilling)).admission > batch.last_admission
+        decode_tokens = batch.decode_all(step, budget) if prompts_last else 0
+        budget -= decode_tokens
+        for sequence in list(prefilling) if decode_tokens else self._running(step):
+            if not budget:
+                break
+            if not sequence.admission or sequence in self._in_flight:
+                continue  # it gave way, or its step has not ended
+            prompt = sequence in prefilling
+            missing = sequence.tokens - sequence.computed
+            new_tokens = min(self._chunk(missing) if prompt else missing + batch.draft_tokens(sequence), budget)
+            while not kv.allocate(sequence, new_tokens):
+                victim = self._victim(step)
+                budget += self._withdraw(step, victim)
                 self._preempt(victim)
                 if victim is sequence:
                     return budget
-            if chunk:
+            if prompt:
                 self._add_chunk(step, sequence, new_tokens)
             else:
-                self._add_decode(step, sequence)
+                batch.decode(step, sequence)
             budget -= new_tokens
         return budget
 
-    # --- for an instance that keeps its decoding sequences by itself (compressed.py) ---
-
-    @staticmethod
-    def can_form_beside(limits: EngineLimits) -> bool:
-        return (
-            not limits.num_speculative_tokens
-            and not limits.long_prefill_token_threshold
-            and limits.max_num_batched_tokens >= limits.max_num_seqs
-        )
-
-    def form_beside(self, step: Step, batch: SteadyBatch, now: float) -> int | None:
-        kv, prefilling, decodes = self.kv, self.prefilling, batch.size
-        budget = self.limits.max_num_batched_tokens - decodes
-        chunks = []
-        decode_tokens = needed = batch.pages() * kv.page_size
-        if prefilling:
-            for sequence in self.running[len(self.running) - len(prefilling) :]:
-                if new_tokens := min(sequence.tokens - sequence.computed, budget):
-                    chunks.append((sequence, new_tokens))
-                    needed += self._needs(sequence, sequence.computed + new_tokens)
-                    budget -= new_tokens
-        if needed > kv.room_tokens:
-            return None
-        if decode_tokens:
-            kv.take(decode_tokens)
-        for sequence, new_tokens in chunks:
-            kv.allocate(sequence, new_tokens)
-            self._add_chunk(step, sequence, new_tokens)
-        if self.waiting:
-            self._admit(step, budget, now)
-        return decodes
-
-    def give_way(self, batch: SteadyBatch) -> list[tuple[Sequence, int]]:
-        return [] if self.limits.schedule_policy == "priority" else self._last_give_way(batch)
-
-    def _chunk(self, missing: int) -> int:
-        """How much of a prompt one step may compute."""
-        threshold = self.limits.long_prefill_token_threshold
-        return min(missing, threshold) if threshold else missing
-
-    def _victim(self) -> Sequence:
-        """Who gives way: there is one, if only the sequence that asks."""
-        candidates = [sequence for sequence in reversed(self.running) if sequence not in self._in_flight]
-        if self.limits.schedule_policy == "priority":
-            return max(candidates, key=lambda sequence: sequence.request.priority)  # the first of equals
-        return candidates[0]
-
-    def _withdraw(self, step: Step, sequence: Sequence) -> int:
-        """Take a sequence out of the step, if it is in there; return how many tokens that leaves to others."""
-        chunks = step.prefill_sequences
-        if sequence in chunks:
-            at = chunks.index(sequence)
-            del chunks[at]
-            new_tokens = step.prefill.pop(at)[0]
-        elif sequence in step.sequences:
-            decoding = [each for each in step.sequences if each not in chunks]
-            del step.decode_contexts[decoding.index(sequence)]
-            new_tokens = sequence.computed - sequence.tokens + 1
-        else:
-            return 0
-        if sequence in step.sequences:
-            step.sequences.remove(sequence)
-        self.kv.retreat(sequence, new_tokens)
-        return new_tokens
-
-    def _preempt(self, sequence: Sequence) -> None:
-        self.kv.commit(sequence)  # the blocks stay findable until they are needed
-        super()._preempt(sequence)
-
-    def _enqueue(self, sequence: Sequence) -> None:
-        at = len(self.waiting) if self.limits.schedule_policy == "priority" else 0
-        if not at:
-            self.waiting.append(sequence)
-            return
-        while at and self._priority(self.waiting[at - 1]) > self._priority(sequence):
-            at -= 1
-        self.waiting.insert(at, sequence)
-
-    def _requeue(self, sequence: Sequence) -> None:
-        at = 0
-        while at < len(self.waiting) and self._priority(self.waiting[at]) < self._priority(sequence):
-            at += 1
-        self.waiting.insert(at, sequence)
-
-    def _priority(self, sequence: Sequence) -> int:
-        return sequence.request.priority if self.limits.schedule_policy == "priority" else 0
-
-    def _admit(self, step: Step, budget: int, now: float) -> None:
+    def _schedule_waiting(self, step: Step, budget: int, now: float) -> None:
         """Admit from the head of the queue while there is room for the whole prompt."""
-        kv, limits, waiting, running, received = self.kv, self.limits, self.waiting, self.running, self._received
-        while waiting and budget and len(running) < limits.max_num_seqs:
+        kv, limits, waiting, received = self.kv, self.limits, self.waiting, self._received
+        while waiting and budget and self.size < limits.max_num_seqs:
             sequence = waiting[0]
             if self._blocked is sequence and self._blocked_at == kv.changes:
                 break  # it did not fit, and nothing has changed since
@@ -179,3 +90,58 @@ class VllmScheduler(Scheduler):
             new_tokens = min(missing, budget)
             self._start(step, sequence, new_tokens, now)
             budget -= new_tokens
+
+    def _chunk(self, missing: int) -> int:
+        """How much of a prompt one step may compute."""
+        threshold = self.limits.long_prefill_token_threshold
+        return min(missing, threshold) if threshold else missing
+
+    def _victim(self, step: Step) -> Sequence:
+        """Who gives way: there is one, if only the sequence that asks."""
+        running, in_flight = self._running(step), self._in_flight
+        candidates = [sequence for sequence in reversed(running) if sequence.admission and sequence not in in_flight]
+        if self._by_priority:
+            return max(candidates, key=lambda sequence: sequence.request.priority)  # the first of equals
+        return candidates[0]
+
+    def _withdraw(self, step: Step, sequence: Sequence) -> int:
+        """Take a sequence out of the step, if it is in there; return how many tokens that leaves to others."""
+        chunks = step.prefill_sequences
+        if sequence in chunks:
+            at = chunks.index(sequence)
+            del chunks[at]
+            new_tokens = step.prefill.pop(at)[0]
+            if sequence in step.prompts_done:
+                step.prompts_done.remove(sequence)
+                step.sequences.remove(sequence)
+        elif sequence.computed >= sequence.tokens:
+            new_tokens = sequence.computed - sequence.tokens + 1
+            self.batch.withdraw(step, sequence)
+        else:
+            return 0
+        self.kv.retreat(sequence, new_tokens)
+        return new_tokens
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self.kv.insert(sequence)  # the blocks stay findable until they are needed
+        super()._preempt(sequence)
+
+    # --- the queue ---
+
+    def _enqueue(self, sequence: Sequence) -> None:
+        at = len(self.waiting) if self._by_priority else 0
+        if not at:
+            self.waiting.append(sequence)
+            return
+        while at and self._priority(self.waiting[at - 1]) > self._priority(sequence):
+            at -= 1
+        self.waiting.insert(at, sequence)
+
+    def _requeue(self, sequence: Sequence) -> None:
+        at = 0
+        while at < len(self.waiting) and self._priority(self.waiting[at]) < self._priority(sequence):
+            at += 1
+        self.waiting.insert(at, sequence)
+
+    def _priority(self, sequence: Sequence) -> int:
+        return sequence.request.priority if self._by_priority else 0

@@ -1,4 +1,4 @@
-"""What one rank's batch asks of the kernels: counts and sums, each worked out once a step."""
+"""What one rank's batch asks of the kernels, in counts and sums."""
 
 from __future__ import annotations
 
@@ -10,16 +10,56 @@ _QUERY_BLOCK = 128  # a block of queries sees the window of its first query and 
 MEAN_TOKENS = 16  # resolution of decode attention: a page of the mean context
 LONGEST_TOKENS = 64  # and four pages of the longest one, which matters less
 
+Chunks = tuple[tuple[int, int], ...]
+"""(new tokens, context tokens) of each prompt chunk."""
 
-def in_pages(decodes: int, mean_page: int, longest_page: int) -> tuple[int, float, float]:
-    """(sequences, context sum, longest context) of DecodeKernel, from the pages of the mean and of the longest context.
+DecodeLoad = tuple[int, ...]
+"""Decoding sequences as attention sees them: how many, the page of their mean context, the page of the longest one.
+
+Where a context is shorter than a window, every window adds two numbers, the narrowest first: the sum of all contexts clipped
+to it, and the longest. Without decoding sequences it is ().
+"""
+
+DecodeArguments = tuple[int, float, float]
+"""(sequences, context sum, longest context) of DecodeKernel."""
+
+
+def decode_load(sequences: int, context_sum: int, longest: int, clipped: tuple[int, ...] = ()) -> DecodeLoad:
+    """Of at least one sequence, from sums over the contexts. clipped: what the windows add."""
+    pages = sequences, context_sum // sequences // MEAN_TOKENS, longest // LONGEST_TOKENS
+    return pages + clipped if clipped else pages
+
+
+def decode_load_of(contexts: Sequence[int], windows: Sequence[int]) -> DecodeLoad:
+    """The same from the contexts themselves. windows: of the model's decode attention, the narrowest first."""
+    if not contexts:
+        return ()
+    clipped: list[int] = []
+    longest = max(contexts)
+    if windows and min(contexts) < windows[-1]:
+        for window in windows:
+            clipped += sum([min(window, context) for context in contexts]), min(longest, window)
+    return decode_load(len(contexts), sum(contexts), longest, tuple(clipped))
+
+
+def decode_arguments(load: DecodeLoad, windows: Sequence[int]) -> dict[int, DecodeArguments]:
+    """For each window, and for 0, which is none.
 
     Decode attention without a window is timed page by page, as kernels read a KV cache: every step whose mean and longest
     context are in the same pages takes the same time, so that it can be remembered. Both count as the middle of the tokens
     of their page (0 to 15 and 0 to 63): a sequence that grows through it is charged neither too much nor too little.
+    A window clips each context by itself.
     """
-    mean = MEAN_TOKENS * mean_page + (MEAN_TOKENS - 1) / 2
-    return decodes, decodes * mean, LONGEST_TOKENS * longest_page + (LONGEST_TOKENS - 1) / 2
+    sequences = load[0]
+    mean = MEAN_TOKENS * load[1] + (MEAN_TOKENS - 1) / 2
+    longest = LONGEST_TOKENS * load[2] + (LONGEST_TOKENS - 1) / 2
+    arguments: dict[int, DecodeArguments] = {0: (sequences, sequences * mean, longest)}
+    if windows:
+        clipped = load[3:]
+        for i, window in enumerate(windows):
+            sums = (clipped[2 * i], clipped[2 * i + 1]) if clipped else (window * sequences, window)
+            arguments[window] = sequences, *sums
+    return arguments
 
 
 def prompt_sums(chunks: Sequence[tuple[int, int]], window: int) -> tuple[int, int, int, int]:
@@ -36,48 +76,17 @@ def prompt_sums(chunks: Sequence[tuple[int, int]], window: int) -> tuple[int, in
     return pairs, new, context, longest
 
 
-class Load:
-    """Counts of one batch. `queries` are the tokens that every decoding sequence adds."""
+class RankCounts:
+    """Counts of one rank's batch. `queries` are the tokens that every decoding sequence adds."""
 
-    __slots__ = ("_decode", "_prefill", "chunks", "context", "contexts", "decode_tokens", "decodes", "new", "rows", "tokens")
+    __slots__ = ("chunks", "context", "decode_tokens", "decodes", "new", "rows", "sequences", "tokens")
 
-    def __init__(self, chunks: Sequence[tuple[int, int]], contexts: Sequence[int], queries: int = 1) -> None:
+    def __init__(self, chunks: Chunks, decodes: int, queries: int = 1) -> None:
         self.chunks = chunks
-        self.contexts = contexts
-        self.decodes = len(contexts)
-        self.decode_tokens = self.decodes * queries
-        self.new = sum([chunk[0] for chunk in chunks]) if chunks else 0
-        self.context = sum([chunk[1] for chunk in chunks]) if chunks else 0
+        self.decodes = decodes
+        self.decode_tokens = decodes * queries
+        self.new = sum([chunk[0] for chunk in chunks])
+        self.context = sum([chunk[1] for chunk in chunks])
         self.tokens = self.new + self.decode_tokens
         self.rows = self.decode_tokens + len(chunks)  # every chunk's last token goes through lm_head too, as in vLLM
-        self._prefill: dict[int, tuple[int, int, int, int]] = {}
-        self._decode: dict[int, tuple[int, float, float]] = {}
-
-    @property
-    def sequences(self) -> int:
-        """Sequences of the batch, decoding or prefilling."""
-        return self.decodes + len(self.chunks)
-
-    def prefill(self, window: int) -> tuple[int, int, int, int]:
-        """`prompt_sums` of the chunks."""
-        if (found := self._prefill.get(window)) is None:
-            found = self._prefill[window] = prompt_sums(self.chunks, window)
-        return found
-
-    def decode(self, window: int) -> tuple[int, float, float]:
-        """(sequences, context sum, longest context) of DecodeKernel, contexts clipped to `window` (0: `in_pages`)."""
-        if (found := self._decode.get(window)) is not None:
-            return found
-        contexts = self.contexts
-        longest = max(contexts)
-        result: tuple[int, float, float]
-        if not window:
-            result = in_pages(self.decodes, sum(contexts) // self.decodes // MEAN_TOKENS, longest // LONGEST_TOKENS)
-        elif longest <= window:
-            result = self.decodes, sum(contexts), longest
-        elif min(contexts) >= window:
-            result = self.decodes, window * self.decodes, window
-        else:
-            result = self.decodes, sum([min(window, c) for c in contexts]), window
-        self._decode[window] = result
-        return result
+        self.sequences = decodes + len(chunks)

@@ -12,14 +12,14 @@ import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from llmirage_server.perf.catalogue.engines import EngineProfile
+from llmirage_server.perf.catalogue.gpus import GpuSpec
+from llmirage_server.perf.catalogue.models import ModelSpec
 from llmirage_server.perf.errors import DeploymentError
+from llmirage_server.perf.parallelism import Parallelism
 from llmirage_server.perf.steps.step_model import GroupStepModel, StepBatch
-
-if TYPE_CHECKING:
-    from llmirage_server.perf.deployment import Deployment
 
 PACKAGE = "aiconfigurator_core"
 
@@ -92,13 +92,24 @@ class SiliconStep:
         return self._breakdown(new, 0, length, 0, length - new)[2] * -(-length // new)
 
 
-def silicon_step_model(deployment: Deployment) -> GroupStepModel:
+def silicon_step_model(
+    what: str,
+    model: ModelSpec,
+    gpu: GpuSpec,
+    engine: EngineProfile,
+    parallel: Parallelism,
+    *,
+    weights: str,
+    kv_dtype: str,
+    speculative: bool,
+) -> GroupStepModel:
     """Return the step model of a deployment from measured tables.
+
+    what: the deployment, for messages. weights: a name of WEIGHT_DTYPES.
 
     Raises DeploymentError where the package is not installed, or has no measurements for this model, GPU, engine or format.
     """
-    what = deployment.describe()
-    if deployment.parallel.pp > 1 or deployment.speculative is not None:
+    if parallel.pp > 1 or speculative:
         raise DeploymentError(
             [f"{what}: the silicon performance model has neither pipeline stages nor speculation; use perf_model roofline"]
         )
@@ -109,28 +120,27 @@ def silicon_step_model(deployment: Deployment) -> GroupStepModel:
             [f"perf_model silicon needs the package aiconfigurator-core: pip install 'llmirage[silicon]' ({error})"]
         ) from error
     logging.getLogger(PACKAGE).setLevel(logging.CRITICAL)  # it warns of tables it completes; errors are raised as well
-    parallel = deployment.parallel
     try:
         handle = sdk.EngineHandle.compile(
-            _bundled_model(deployment.model.name, deployment.model.aliases, Path(sdk.__file__).parent.parent),
-            deployment.gpu.key,
-            deployment.engine.base,
+            _bundled_model(model.name, model.aliases, Path(sdk.__file__).parent.parent),
+            gpu.key,
+            engine.base,
             tp_size=parallel.tp,
             attention_dp_size=parallel.dp,
-            moe_tp_size=parallel.tp * parallel.dp // parallel.ep if deployment.model.experts else 1,
+            moe_tp_size=parallel.tp * parallel.dp // parallel.ep if model.experts else 1,
             moe_ep_size=parallel.ep,
-            gemm_quant_mode=_GEMM[deployment.weight_dtype],
-            moe_quant_mode=_MOE[deployment.weight_dtype] if deployment.model.experts else None,
-            kvcache_quant_mode="fp8" if deployment.kv_dtype == "fp8" else "bfloat16",
+            gemm_quant_mode=_GEMM[weights],
+            moe_quant_mode=_MOE[weights] if model.experts else None,
+            kvcache_quant_mode="fp8" if kv_dtype == "fp8" else "bfloat16",
             fmha_quant_mode="bfloat16",
         )
-        model = SiliconStep(handle, deployment.engine, ranks=parallel.dp)
-        model.step_s([(512, 0)], [1024])
+        steps = SiliconStep(handle, engine, ranks=parallel.dp)
+        steps.step_s([(512, 0)], [1024])
     except DeploymentError as error:
         raise DeploymentError([f"{what}: {problem}" for problem in error.problems]) from error
     except Exception as error:  # a beta interface that raises its own, ValueError, RuntimeError and more
         raise DeploymentError([f"{what}: {_no_measurements(error)}"]) from error
-    return model
+    return steps
 
 
 def _answer(query: Callable[..., tuple[float, float, float, float]], *args: int) -> tuple[float, float, float, float]:

@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from llmirage_server.perf.kernels.kernel import Bound, TokenKernel, Work
-from llmirage_server.perf.steps.load import Load
-from llmirage_server.perf.steps.operations import COUNTS, DecodeOp, Op, PrefillOp, TokenOp
+from llmirage_server.perf.kernels.kernel import Bound, Work
+from llmirage_server.perf.steps.load import Chunks, DecodeArguments, DecodeLoad, RankCounts, decode_arguments, prompt_sums
+from llmirage_server.perf.steps.operations import COUNTS, Count, DecodeOp, Op, PrefillOp, TokenOp
 
-_REMEMBERED = 8192  # counts whose time is kept
+DECODE_LOADS = 65_536  # that are remembered: what comes back most
+BATCHES = 8192
+
+_Key = TypeVar("_Key", bound=Hashable)
+_Value = TypeVar("_Value")
+
+
+class Memo(dict[_Key, _Value]):
+    """Values of a function, so many at most, each worked out once. Thread-safe: what is remembered never differs."""
+
+    def __init__(self, find: Callable[[_Key], _Value], most: int) -> None:
+        super().__init__()
+        self._find = find
+        self._most = most
+
+    def __missing__(self, key: _Key) -> _Value:
+        value = self._find(key)
+        if len(self) >= self._most:
+            self.clear()
+        self[key] = value
+        return value
+
+
+def rank_counts(queries: int) -> Memo[tuple[Chunks, int], RankCounts]:
+    """The counts of batches by their prompt chunks and their number of decoding sequences."""
+    return Memo(lambda batch: RankCounts(batch[0], batch[1], queries), BATCHES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,78 +51,93 @@ class OperationTime:
     bound: Bound = "launch"
 
 
-class _Sum:
-    """Seconds of several kernels that depend on the same count."""
-
-    __slots__ = ("_calls", "_known")
-
-    def __init__(self, ops: Iterable[TokenOp]) -> None:
-        self._calls: list[tuple[int, TokenKernel]] = [(op.calls, op.kernel) for op in ops]
-        self._known: dict[int, float] = {}
-
-    def __call__(self, count: int) -> float:
-        if not self._calls or not count:
-            return 0.0
-        known = self._known.get(count)
-        if known is None:
-            known = sum([calls * kernel.seconds(count) for calls, kernel in self._calls])
-            if len(self._known) >= _REMEMBERED:
-                self._known.clear()
-            self._known[count] = known
-        return known
-
-
 class Stage:
-    """Operations on one rank. Calls from several threads are safe: what is remembered never differs."""
+    """Operations on one rank. Thread-safe.
 
-    def __init__(self, ops: Iterable[Op]) -> None:
+    windows: of decode attention in the whole model, the narrowest first. queries: tokens that every decoding sequence adds.
+    shared_s: seconds of what all ranks do together, by the tokens of all.
+    """
+
+    def __init__(self, ops: Iterable[Op], windows: Sequence[int] = (), queries: int = 1) -> None:
         self.ops = tuple(ops)
-        by_count = {count: [op for op in self.ops if isinstance(op, TokenOp) and op.count == count] for count in COUNTS}
-        self.all_tokens_s, self._new, self._expanded = (_Sum(by_count[c]) for c in ("tokens", "new", "expanded"))
-        self.decode_tokens_s, self._sequences, self._rows = (
-            _Sum(by_count[c]) for c in ("decode_tokens", "sequences", "rows")
-        )
-        self.shared_s = _Sum(by_count["group"])  # seconds of what all ranks do together, from the tokens of all
+        self._windows = windows
+        self._queries = queries
+        (
+            self._tokens_s,
+            self.shared_s,
+            self._new_s,
+            self._expanded_s,
+            self._decode_tokens_s,
+            self._sequences_s,
+            self._rows_s,
+        ) = (Memo(self._token_kernels(count), BATCHES) for count in COUNTS)
         self._prefills = [(op.calls, op.kernel.seconds, op.window) for op in self.ops if isinstance(op, PrefillOp)]
-        self._decoding = [
-            (op.calls, op.calls * op.mixed, op.kernel.seconds, op.window) for op in self.ops if isinstance(op, DecodeOp)
-        ]
+        decodes = [op for op in self.ops if isinstance(op, DecodeOp)]
+        self._loads = rank_counts(queries)
+        self._before_s = Memo(self._find_before, BATCHES)
+        # Decodes alone, and in a step that has prompt chunks too.
+        self._find_decodes = self._decode_kernels([op.calls for op in decodes], decodes)
+        self._decodes_s = Memo(self._find_decodes, DECODE_LOADS)
+        self._mixed_s = Memo(self._decode_kernels([op.calls * op.mixed for op in decodes], decodes), DECODE_LOADS)
 
-    def local_s(self, load: Load) -> float:
-        """Seconds of what the rank does by itself."""
-        total = self.all_tokens_s(load.tokens) + self.all_sequences_s(load.rows, load.sequences)
+    def lockstep_s(self, ranks: Sequence[tuple[RankCounts, DecodeLoad]], tokens: int) -> float:
+        """Seconds of all ranks with so many tokens together: the slowest sets the pace, then comes what they share."""
+        slowest_s = 0.0
+        for load, decoding in ranks:
+            seconds = self.rank_s(load, decoding)
+            if seconds > slowest_s:
+                slowest_s = seconds
+        return slowest_s + self.shared_s[tokens]
+
+    def rank_s(self, load: RankCounts, decoding: DecodeLoad) -> float:
+        """Seconds of what a rank does by itself."""
+        if not load.decodes:
+            return self._before_s[load]
+        return self._before_s[load] + (self._mixed_s if load.new else self._decodes_s)[decoding]
+
+    def decoding_s(self, load: DecodeLoad) -> float:
+        """`rank_s` of decoding sequences alone, for somebody who remembers it."""
+        return self._before_s[self._loads[(), load[0]]] + self._find_decodes(load)
+
+    def _find_before(self, load: RankCounts) -> float:
+        """What is done for all tokens and sequences, then for the prompt chunks alone."""
+        seconds = self._tokens_s[load.tokens] + (self._rows_s[load.rows] + self._sequences_s[load.sequences])
         if load.new:
-            total += self.prompts_s(load.new, load.context, load.prefill)
-        if load.decodes:
-            decodes_s = self.decode_tokens_s(load.decode_tokens)
-            for calls, mixed, decode, window in self._decoding:
-                decodes_s += (mixed if load.new else calls) * decode(*load.decode(window))
-            total += decodes_s
-        return total
+            prompts_s = self._new_s[load.new] + self._expanded_s[load.new + load.context]
+            for calls, kernel_s, window in self._prefills:
+                prompts_s += calls * kernel_s(*prompt_sums(load.chunks, window))
+            seconds += prompts_s
+        return seconds
 
-    def all_sequences_s(self, rows: int, sequences: int) -> float:
-        """Seconds of what is done once for each sequence, decoding or not, or for each row of logits."""
-        return self._rows(rows) + self._sequences(sequences)
+    def _decode_kernels(self, calls: Sequence[float], ops: Sequence[DecodeOp]) -> Callable[[DecodeLoad], float]:
+        """Seconds of what is done for the decoding sequences alone, with so many calls of each kernel."""
+        kernels = [(times, op.kernel.seconds, op.window) for times, op in zip(calls, ops, strict=True)]
+        windows, queries, tokens_s = self._windows, self._queries, self._decode_tokens_s
 
-    def prompts_s(self, new: int, context: int, sums: Callable[[int], tuple[int, int, int, int]]) -> float:
-        """Seconds of what is done for the prompt chunks alone, with so many new tokens behind those of their contexts.
+        def seconds(load: DecodeLoad) -> float:
+            arguments = decode_arguments(load, windows)
+            total = tokens_s[load[0] * queries]
+            for times, kernel_s, window in kernels:
+                total += times * kernel_s(*arguments[window])
+            return total
 
-        sums: the arguments of PrefillKernel for each window, as Load.prefill gives them.
-        """
-        total = self._new(new) + self._expanded(new + context)
-        for calls, prefill, window in self._prefills:
-            total += calls * prefill(*sums(window))
-        return total
+        return seconds
 
-    @property
-    def decode_ops(self) -> list[DecodeOp]:
-        return [op for op in self.ops if isinstance(op, DecodeOp)]
+    def _token_kernels(self, counted: Count) -> Callable[[int], float]:
+        """Seconds of the kernels that depend on the same count."""
+        kernels = [(op.calls, op.kernel) for op in self.ops if isinstance(op, TokenOp) and op.count == counted]
 
-    def explain(self, load: Load, group_tokens: int, scale: float) -> list[OperationTime]:
-        """Every operation that takes time; with `scale` 1 the seconds add up to local_s + shared_s."""
+        def seconds(count: int) -> float:
+            return sum([calls * kernel.seconds(count) for calls, kernel in kernels]) if kernels and count else 0.0
+
+        return seconds
+
+    def explain(self, load: RankCounts, decoding: DecodeLoad, group_tokens: int, scale: float) -> list[OperationTime]:
+        """Every operation that takes time; with `scale` 1 the seconds add up to rank_s + shared_s."""
         times = []
+        arguments = decode_arguments(decoding, self._windows) if load.decodes else {}
         for op in self.ops:
-            work, calls = _work(op, load, group_tokens), op.calls
+            work, calls = _work(op, load, group_tokens, arguments), op.calls
             if work is None:
                 continue
             mixed = op.mixed if isinstance(op, DecodeOp) and load.new else 1.0
@@ -106,11 +147,16 @@ class Stage:
         return times
 
 
-def _work(op: Op, load: Load, group_tokens: int) -> Work | None:
+def decode_windows(ops: Iterable[Op]) -> tuple[int, ...]:
+    """The windows of decode attention, the narrowest first."""
+    return tuple(sorted({op.window for op in ops if isinstance(op, DecodeOp) and op.window}))
+
+
+def _work(op: Op, load: RankCounts, group_tokens: int, arguments: dict[int, DecodeArguments]) -> Work | None:
     if isinstance(op, PrefillOp):
-        return op.kernel.work(*load.prefill(op.window)) if load.new else None
+        return op.kernel.work(*prompt_sums(load.chunks, op.window)) if load.new else None
     if isinstance(op, DecodeOp):
-        return op.kernel.work(*load.decode(op.window)) if load.decodes else None
+        return op.kernel.work(*arguments[op.window]) if arguments else None
     if op.count == "group":
         count = group_tokens
     elif op.count == "expanded":

@@ -22,15 +22,18 @@ from llmirage_server.perf.catalogue.gpus import GpuSpec
 from llmirage_server.perf.catalogue.models import ModelSpec
 from llmirage_server.perf.kernels.routing import DEFAULT_SKEW
 from llmirage_server.perf.parallelism import ONE_GPU, Parallelism, split_layers
-from llmirage_server.perf.steps.load import Load
+from llmirage_server.perf.steps.load import DecodeLoad, RankCounts, decode_load_of
 from llmirage_server.perf.steps.model_ops import embedding_ops, hand_over_ops, layer_ops, mtp_ops, output_ops
 from llmirage_server.perf.steps.operations import Op, Setting
-from llmirage_server.perf.steps.stage import OperationTime, Stage, merged
-from llmirage_server.perf.steps.steady import steady_steps
+from llmirage_server.perf.steps.overhead import EngineOverhead
+from llmirage_server.perf.steps.stage import OperationTime, Stage, decode_windows, merged, rank_counts
+from llmirage_server.perf.steps.steady import SummedSteps
 from llmirage_server.perf.steps.step_model import StepBatch
 
 # Routing of models that are trained for balance (DeepSeek and its kin); aiconfigurator-core 0.12.0 assumes the same.
 _BALANCED_SKEW = 1.01
+
+_Ranks = list[tuple[RankCounts, DecodeLoad]]  # one entry a rank
 
 
 class _UsedConstants(Constants):
@@ -76,18 +79,21 @@ class RooflineStep:
             formats = formats_of(of, weights)
             return Setting(gpu, used, engine, parallel, formats, formats.mlp, kv_dtype, of.hidden, skew, queries)
 
-        main = setting(model, self._queries)
-        self._stages = _stages(main, model)
-        self._drafts: list[Stage] = []  # the first of them sees the whole step, the others one token a sequence
+        ops = _stage_ops(setting(model, self._queries), model)
+        draft_ops: list[list[Op]] = []  # the first pass sees the whole step, the others one token a sequence
         if draft_tokens:
             of = draft or model
             split = Parallelism(parallel.tp) if draft else parallel  # every rank has a draft model of its own
             first, later = setting(of, self._queries, split), setting(of, 1, split)
-            ops = (_draft_ops(s, model, draft) for s in (first, *[later] * (draft_tokens - 1)))
-            self._drafts = [Stage(_renamed(o)) for o in ops]
-        self._scaled = engine.decode_scale != 1.0 or engine.prefill_scale != 1.0
+            draft_ops = [_draft_ops(s, model, draft) for s in (first, *[later] * (draft_tokens - 1))]
+        self._windows = decode_windows(op for of_stage in (*ops, *draft_ops) for op in of_stage)
+        self._stages = [Stage(each, self._windows, self._queries) for each in ops]
+        self._drafts = [Stage(each, self._windows, 1 if i else self._queries) for i, each in enumerate(draft_ops)]
+        self._overhead = EngineOverhead(engine, parallel.dp)
+        self._known_loads, self._known_drafts = rank_counts(self._queries), rank_counts(1)
         # Step times from sums, where these are enough: remembered, and for simulations that do not look at single sequences.
-        self.steady = steady_steps(self._stages, parallel.dp, draft_tokens, engine)
+        summed = len(self._stages) == 1 and not draft_tokens
+        self.sums = SummedSteps(self._stages[0], self._windows, self._overhead) if summed else None
 
     @property
     def ranks(self) -> int:
@@ -101,19 +107,18 @@ class RooflineStep:
 
     def step_s(self, prefill: Sequence[tuple[int, int]], decode_contexts: Sequence[int]) -> float:
         """Seconds of one forward pass; see StepModel. Other attention data-parallel ranks have nothing to do."""
-        if self.steady is None:
+        if self.sums is None:
             return sum(self.stages_s([StepBatch(prefill, decode_contexts)]))
-        decodes = len(decode_contexts)
-        if not decodes:
-            return self.steady.step_s(prefill, 0, 0, 0)
-        shown = self.steady.shown(decode_contexts) if self.steady.windows else ()
-        return self.steady.step_s(prefill, decodes, sum(decode_contexts), max(decode_contexts), shown)
+        return self.sums.step_s(prefill, decode_load_of(decode_contexts, self._windows))
 
     def stages_s(self, batches: Sequence[StepBatch]) -> Sequence[float]:
         """Seconds of each stage; see GroupStepModel. Ranks run in lockstep: the slowest sets the pace of each stage."""
-        loads = [Load(batch.prefill, batch.decode_contexts, self._queries) for batch in batches]
-        tokens = sum([load.tokens for load in loads])
-        return self._seconds(loads, tokens) if tokens else [0.0] * len(self._stages)
+        if not any(batch.prefill or batch.decode_contexts for batch in batches):
+            return [0.0] * len(self._stages)
+        if self.sums is not None:
+            ranks = [(tuple(batch.prefill), decode_load_of(batch.decode_contexts, self._windows)) for batch in batches]
+            return [self.sums.ranks_s(ranks)]
+        return self._seconds(self._loads(batches))
 
     def breakdown(self, prefill: Sequence[tuple[int, int]], decode_contexts: Sequence[int]) -> list[OperationTime]:
         """The step of `step_s`, operation by operation, longest first; the seconds add up to it."""
@@ -124,80 +129,80 @@ class RooflineStep:
 
         Amounts are those of one GPU, in each stage one of the slowest rank.
         """
-        loads = [Load(batch.prefill, batch.decode_contexts, self._queries) for batch in batches]
-        tokens = sum(load.tokens for load in loads)
+        ranks = self._loads(batches)
+        tokens = sum([load.tokens for load, _ in ranks])
         if not tokens:
             return []
-        scale, times, first_s = self._scale(loads), list[OperationTime](), 0.0
-        for i, (stage, on, group) in enumerate(self._passes(loads, tokens)):
-            slowest = max(on, key=stage.local_s)
-            lines = stage.explain(slowest, group, scale)
+        scale, times, first_s = self._scale(ranks), list[OperationTime](), 0.0
+        for i, (stage, on, group) in enumerate(self._passes(ranks, tokens)):
+            load, decoding = max(on, key=lambda rank: stage.rank_s(*rank))
+            lines = stage.explain(load, decoding, group, scale)
             if i == 0 or (i >= len(self._stages) and len(self._stages) == 1):
                 first_s += sum(line.seconds for line in lines)
             times += lines
-        return merged([*times, OperationTime("host", 1, self._host_s(loads, first_s))])
+        return merged([*times, OperationTime("host", 1, self._overhead.host_s(first_s, _most_sequences(ranks)))])
 
     def provenance(self) -> list[str]:
         """Where the constants of each kind of kernel come from, a line each: "fitted: ..." or "transferred: ..."."""
         return [self._constants.provenance(op, dtype) for op, dtype in sorted(self._constants.used)]
 
-    def _seconds(self, loads: list[Load], tokens: int) -> list[float]:
-        """Seconds of each stage for loads that have some tokens."""
-        times = []
-        for stage in self._stages:
-            local = stage.local_s(loads[0]) if len(loads) == 1 else max([stage.local_s(load) for load in loads])
-            times.append(local + stage.shared_s(tokens))
-        if self._drafts:
-            for stage, on, group in self._draft_passes(loads, tokens):
-                times[-1] += max([stage.local_s(load) for load in on]) + stage.shared_s(group)
-        if self._scaled:
-            scale = self._scale(loads)
-            times = [scale * time for time in times]
-        times[0] += self._host_s(loads, times[0])
+    def _loads(self, batches: Sequence[StepBatch]) -> _Ranks:
+        return [
+            (
+                self._known_loads[tuple(batch.prefill), len(batch.decode_contexts)],
+                decode_load_of(batch.decode_contexts, self._windows),
+            )
+            for batch in batches
+        ]
+
+    def _seconds(self, ranks: _Ranks) -> list[float]:
+        """Seconds of each stage for ranks that have some tokens."""
+        tokens = sum([load.tokens for load, _ in ranks])
+        times = [stage.lockstep_s(ranks, tokens) for stage in self._stages]
+        for stage, on, group in self._draft_passes(ranks, tokens):
+            times[-1] += stage.lockstep_s(on, group)
+        scale = self._scale(ranks)
+        times = [scale * time for time in times]
+        times[0] = self._overhead.with_host(times[0], _most_sequences(ranks))
         return times
 
-    def _passes(self, loads: list[Load], tokens: int) -> Iterable[tuple[Stage, list[Load], int]]:
-        yield from ((stage, loads, tokens) for stage in self._stages)
-        yield from self._draft_passes(loads, tokens)
+    def _passes(self, ranks: _Ranks, tokens: int) -> Iterable[tuple[Stage, _Ranks, int]]:
+        yield from ((stage, ranks, tokens) for stage in self._stages)
+        yield from self._draft_passes(ranks, tokens)
 
-    def _draft_passes(self, loads: list[Load], tokens: int) -> Iterable[tuple[Stage, list[Load], int]]:
+    def _draft_passes(self, ranks: _Ranks, tokens: int) -> Iterable[tuple[Stage, _Ranks, int]]:
         """Each pass of the draft with the loads it sees and the tokens of all ranks."""
-        again = [Load((), load.contexts) for load in loads]
-        decodes = sum([load.decodes for load in loads])
+        decodes = sum([load.decodes for load, _ in ranks])
         for i, stage in enumerate(self._drafts):
             if i == 0:
-                yield stage, loads, tokens
+                yield stage, ranks, tokens
             elif decodes:
-                yield stage, again, decodes
+                yield stage, [(self._known_drafts[(), load.decodes], decoding) for load, decoding in ranks], decodes
 
-    def _host_s(self, loads: list[Load], gpu_s: float) -> float:
-        """What the host adds to the first stage, on the rank with the most sequences."""
-        host_s = self._engine.host_s(gpu_s, max([load.sequences for load in loads]))
-        return host_s + self._engine.dp_sync_ms * 1e-3 if self._parallel.dp > 1 else host_s
-
-    def _scale(self, loads: list[Load]) -> float:
-        """Correction of GPU times that the engine's profile asks for, by the tokens of either kind."""
-        if not self._scaled:
-            return 1.0
-        new, decodes = sum([load.new for load in loads]), sum([load.decode_tokens for load in loads])
-        return (self._engine.prefill_scale * new + self._engine.decode_scale * decodes) / (new + decodes)
+    def _scale(self, ranks: _Ranks) -> float:
+        new, decode_tokens = sum([load.new for load, _ in ranks]), sum([load.decode_tokens for load, _ in ranks])
+        return self._overhead.gpu_scale(new, decode_tokens)
 
 
-def _stages(s: Setting, model: ModelSpec) -> list[Stage]:
+def _most_sequences(ranks: _Ranks) -> int:
+    """On one rank."""
+    return max([load.sequences for load, _ in ranks])
+
+
+def _stage_ops(s: Setting, model: ModelSpec) -> list[list[Op]]:
+    """The operations of each pipeline stage."""
     stages = []
     pp = s.parallel.pp
     for i, groups in enumerate(split_layers(model, pp)):
         ops = [*(embedding_ops(s) if i == 0 else ()), *layer_ops(s, groups)]
         ops += hand_over_ops(s, i) if i < pp - 1 else output_ops(s, model)
-        stages.append(Stage(ops))
+        stages.append(ops)
     return stages
 
 
 def _draft_ops(s: Setting, model: ModelSpec, draft: ModelSpec | None) -> list[Op]:
     if draft is None:
-        return mtp_ops(s, model)
-    return [*embedding_ops(s), *layer_ops(s, draft.groups), *output_ops(s, draft, "sequences")]
-
-
-def _renamed(ops: list[Op]) -> list[Op]:
+        ops = mtp_ops(s, model)
+    else:
+        ops = [*embedding_ops(s), *layer_ops(s, draft.groups), *output_ops(s, draft, "sequences")]
     return [replace(op, name=op.name if op.name.startswith("draft") else f"draft {op.name}") for op in ops]

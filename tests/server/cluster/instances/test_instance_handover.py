@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from llmirage_server.cluster.instances.base import InstanceBase, Role
+from llmirage_server.cluster.instances.base import InstanceBase
 from llmirage_server.cluster.instances.fixed import FixedInstance
 from llmirage_server.cluster.instances.instance import Instance
-from llmirage_server.cluster.limits import EngineLimits
+from llmirage_server.cluster.limits import EngineLimits, Role
 from llmirage_server.cluster.request import Request, StepEnd
 
 
@@ -46,7 +46,7 @@ def request(number: int, prompt: int, output: int, produced: int = 0) -> Request
 
 def run(instance: InstanceBase, to: float = math.inf) -> list[StepEnd]:
     ends = []
-    while instance.next_event_time() <= to and instance.next_event_time() < math.inf:
+    while instance.next_event_s <= to and instance.next_event_s < math.inf:
         end = instance.advance()
         if end is not None:
             ends.append(end)
@@ -68,10 +68,10 @@ def test_a_prefill_instance_hands_over_after_the_first_token_and_keeps_the_kv_un
     assert (end.emitted, end.handed_over) == ([first, single], [first])
     assert (first.produced, single.produced, single.finished_s) == (1, 1, end.time_s)
     assert math.isnan(first.finished_s)
-    assert (instance.running, instance.waiting, instance.next_event_time()) == (0, 0, math.inf)
+    assert (instance.running, instance.waiting, instance.next_event_s) == (0, 0, math.inf)
     assert instance.kv_used_tokens == 100
     instance.release_transferred(first, end.time_s + 1)
-    assert (instance.kv_used_tokens, instance.next_event_time()) == (0, math.inf)
+    assert (instance.kv_used_tokens, instance.next_event_s) == (0, math.inf)
     assert instance.match(first.prompt.tobytes()) == 100
 
 
@@ -92,7 +92,7 @@ def test_a_prefill_instance_full_of_transfers_stands_still_and_starts_when_the_f
     assert times(run(instance)) == [(step_s(60, 0), [1])]
     instance.submit(second, 2.0)
     assert run(instance) == []
-    assert (instance.next_event_time(), instance.waiting, instance.running) == (math.inf, 1, 0)
+    assert (instance.next_event_s, instance.waiting, instance.running) == (math.inf, 1, 0)
     instance.submit(third, 3.0)  # does not overtake
     assert run(instance) == []
     instance.release_transferred(first, 7.0)
@@ -177,7 +177,7 @@ def test_a_crash_loses_the_kv_and_the_step_in_flight_and_gives_back_the_unfinish
     instance.submit(late, 1.3)
     assert instance.evacuate() == [first, late]
     assert (instance.running, instance.waiting, instance.kv_used_tokens) == (0, 0, 0)
-    assert (instance.next_event_time(), instance.match(first.prompt.tobytes())) == (math.inf, 0)
+    assert (instance.next_event_s, instance.match(first.prompt.tobytes())) == (math.inf, 0)
     assert instance.snapshot().prefix_query_tokens == (150 if make is batching else 160)  # counters only grow
     instance.submit(first, 100.0)
     [again, *_] = run(instance)

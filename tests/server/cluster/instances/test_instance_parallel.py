@@ -65,7 +65,7 @@ def test_kv_memory_is_counted_over_all_ranks_and_a_request_must_fit_one(lab: Any
     engine.run(0.5)
     assert (engine.instance.kv_used_tokens, engine.instance.running) == (120, 2)
     assert len(engine.instance.evacuate()) == 2
-    assert (engine.instance.kv_used_tokens, engine.instance.next_event_time()) == (0, math.inf)
+    assert (engine.instance.kv_used_tokens, engine.instance.next_event_s) == (0, math.inf)
 
 
 def test_one_sequence_alone_leaves_bubbles(lab: Any) -> None:
@@ -151,7 +151,7 @@ def test_a_crash_empties_the_pipeline(lab: Any) -> None:
     first, second = engine.submit(64, 3), engine.submit(64, 3, now=0.5)
     engine.run(2.5)
     assert engine.instance.evacuate() == [first, second]
-    assert engine.instance.next_event_time() == math.inf
+    assert engine.instance.next_event_s == math.inf
     engine.instance.submit(second, 2.75)  # at once, the stages are free
     assert engine.run() == [(4.75, [2]), (6.75, [2]), (8.75, [2])]
 
@@ -168,10 +168,10 @@ def test_the_front_end_shows_a_request_to_the_scheduler_later(lab: Any) -> None:
     engine = lab(front_end_s=0.25)
     first = engine.submit(64, 1, now=1.0)
     second = engine.submit(64, 1, now=1.125)
-    assert (engine.instance.waiting, engine.instance.next_event_time()) == (2, 1.25)
+    assert (engine.instance.waiting, engine.instance.next_event_s) == (2, 1.25)
     engine.instance.cancel(second, 1.2)
     assert engine.run() == [(1.25 + engine.seconds(64, 0), [1])]
-    assert (first.admitted_s, engine.instance.next_event_time()) == (1.25, math.inf)
+    assert (first.admitted_s, engine.instance.next_event_s) == (1.25, math.inf)
     moved = engine.request(64, 2, now=1.0, produced=1)  # came to the cluster long ago
     engine.instance.submit(moved, 8.0)
     assert engine.run() == [(8.0 + engine.seconds(65, 0), [3])]

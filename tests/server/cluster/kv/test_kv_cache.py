@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmirage_server.cluster.kv.cache import KVCache, Sequence
+from llmirage_server.cluster.kv.cache import KVCache
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.cluster.request import Request
+from llmirage_server.cluster.sequence import Sequence
 
 
 def cache(kv_tokens: int, page_size: int = 1, *, prefix_caching: bool = True) -> KVCache:
@@ -38,10 +39,10 @@ def test_a_committed_prompt_moves_into_the_tree_but_for_its_last_incomplete_page
     one = sequence(0, 40)
     kv.acquire(one)
     kv.allocate(one, 40)
-    kv.commit(one)
-    assert (kv.tree.total_tokens, kv.tree.locked_tokens, kv.own_tokens) == (32, 32, 16)
+    kv.insert(one)
+    assert (kv.tree.total_tokens, kv.tree.locked_tokens, kv.private_tokens) == (32, 32, 16)
     kv.release(one)
-    assert (kv.tree.total_tokens, kv.tree.locked_tokens, kv.own_tokens) == (32, 0, 0)
+    assert (kv.tree.total_tokens, kv.tree.locked_tokens, kv.private_tokens) == (32, 0, 0)
 
 
 def test_an_allocation_evicts_what_nobody_uses_and_nothing_more() -> None:
@@ -49,12 +50,12 @@ def test_an_allocation_evicts_what_nobody_uses_and_nothing_more() -> None:
     old, new = sequence(0, 20), sequence(1000, 25)
     kv.acquire(old)
     kv.allocate(old, 20)
-    kv.commit(old)
+    kv.insert(old)
     kv.release(old)
     kv.acquire(new)
     assert kv.fits(new, 30)
     assert kv.allocate(new, 25)
-    assert (kv.tree.total_tokens, kv.own_tokens, kv.free_tokens) == (5, 25, 0)
+    assert (kv.tree.total_tokens, kv.private_tokens, kv.free_tokens) == (5, 25, 0)
     assert kv.match(old.key) == 5
 
 
@@ -63,11 +64,11 @@ def test_an_allocation_that_cannot_be_met_says_so_and_changes_nothing() -> None:
     old, new = sequence(0, 20), sequence(1000, 25)
     kv.acquire(old)
     kv.allocate(old, 20)
-    kv.commit(old)
+    kv.insert(old)
     kv.acquire(new)
     assert not kv.fits(new, 11)
     assert not kv.allocate(new, 11)
-    assert (new.computed, kv.tree.total_tokens, kv.own_tokens) == (0, 20, 0)
+    assert (new.computed, kv.tree.total_tokens, kv.private_tokens) == (0, 20, 0)
     assert kv.allocate(new, 10)
 
 
@@ -90,7 +91,7 @@ def test_one_token_each_takes_a_page_only_from_those_at_the_end_of_theirs() -> N
         kv.acquire(each)
         kv.allocate(each, tokens)
     assert kv.allocate_one_each([full, half])
-    assert kv.own_tokens == 48
+    assert kv.private_tokens == 48
 
 
 def test_a_shared_prefix_is_locked_until_the_last_sequence_lets_go() -> None:
@@ -98,12 +99,12 @@ def test_a_shared_prefix_is_locked_until_the_last_sequence_lets_go() -> None:
     one, two = sequence(0, 20), sequence(0, 20)
     kv.acquire(one)
     kv.allocate(one, 20)
-    kv.commit(one)
+    kv.insert(one)
     kv.acquire(two)
     assert two.computed == 19
     assert kv.allocate(two, 1)
     assert kv.used_tokens == 21
-    kv.commit(two)
+    kv.insert(two)
     assert kv.used_tokens == 20  # the last token as well was there already
     kv.release(one)
     assert kv.used_tokens == 20
@@ -116,7 +117,7 @@ def test_without_prefix_caching_nothing_is_remembered() -> None:
     one = sequence(0, 20)
     kv.acquire(one)
     kv.allocate(one, 20)
-    kv.commit(one)
+    kv.insert(one)
     assert kv.used_tokens == 20
     kv.release(one)
     assert (kv.used_tokens, kv.tree.total_tokens, kv.match(one.key)) == (0, 0, 0)
@@ -127,13 +128,13 @@ def test_rejected_draft_tokens_give_their_pages_back() -> None:
     one = sequence(0, 30, output=20)
     kv.acquire(one)
     kv.allocate(one, 33)
-    assert kv.own_tokens == 48
+    assert kv.private_tokens == 48
     changes = kv.changes
     kv.retreat(one, 1)
-    assert (one.computed, kv.own_tokens) == (32, 32)
+    assert (one.computed, kv.private_tokens) == (32, 32)
     assert kv.changes > changes
     kv.retreat(one, 2)
-    assert (one.computed, kv.own_tokens) == (30, 32)
+    assert (one.computed, kv.private_tokens) == (30, 32)
 
 
 def test_clearing_forgets_everything() -> None:
@@ -142,7 +143,7 @@ def test_clearing_forgets_everything() -> None:
     for each in (one, two):
         kv.acquire(each)
         kv.allocate(each, len(each.key) // 4 - 1)
-    kv.commit(one)
+    kv.insert(one)
     kv.clear()
     assert (kv.used_tokens, kv.free_tokens, kv.match(one.key)) == (0, 96, 0)
 
@@ -153,7 +154,7 @@ def test_forgetting_what_is_idle_keeps_what_is_in_use() -> None:
     for one in (first, second):
         kv.acquire(one)
         assert kv.allocate(one, 40)
-        kv.commit(one)
+        kv.insert(one)
     kv.release(first)
     assert (kv.match(first.key), kv.match(second.key)) == (40, 40)
     kv.forget_idle()

@@ -14,7 +14,7 @@ from llmirage_server.cluster.instances.fixed import FixedInstance
 from llmirage_server.cluster.instances.instance import Instance
 from llmirage_server.cluster.kv.transfer import KVLink, KVTransfers, TransferSnapshot
 from llmirage_server.cluster.lifecycle.lifecycle import LifecycleEvent
-from llmirage_server.cluster.lifecycle.pools import Pool
+from llmirage_server.cluster.lifecycle.pools import InstancePool
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.routers import make_router
 
@@ -32,8 +32,8 @@ def build(link: KVLink, prefill: int = 1, decode: int = 1, kv_tokens: int = 1000
     front: list[InstanceBase] = [FixedInstance(i, TTFT_S, ITL_S, limits, "prefill") for i in range(prefill)]
     back: list[InstanceBase] = [FixedInstance(prefill + i, TTFT_S, ITL_S, limits, "decode") for i in range(decode)]
     pools = [
-        Pool("front", front, make_router("round_robin"), "prefill", None, BYTES, state_bytes),
-        Pool("back", back, make_router("round_robin"), "decode"),
+        InstancePool("front", front, make_router("round_robin"), "prefill", None, BYTES, state_bytes),
+        InstancePool("back", back, make_router("round_robin"), "decode"),
     ]
     return Cluster(pools=pools, kv_link=link)
 
@@ -173,8 +173,8 @@ def crowded(*events: LifecycleEvent) -> tuple[Cluster, Request, Request]:
     front = [FixedInstance(0, TTFT_S, ITL_S, EngineLimits(kv_tokens=1000), "prefill")]
     back = [Instance(1, OneSecondStep(), EngineLimits(kv_tokens=100), "decode")]
     pools = [
-        Pool("front", front, make_router("round_robin"), "prefill", None, BYTES),
-        Pool("back", back, make_router("round_robin"), "decode"),
+        InstancePool("front", front, make_router("round_robin"), "prefill", None, BYTES),
+        InstancePool("back", back, make_router("round_robin"), "decode"),
     ]
     cluster = Cluster(pools=pools, kv_link=KVLink(240.0), events=events)  # a prompt a second
     one, two = request(1, 60), request(2, 60)

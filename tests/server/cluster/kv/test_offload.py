@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from llmirage_server.cluster.cluster import Cluster
 from llmirage_server.cluster.instances.base import InstanceBase
 from llmirage_server.cluster.instances.instance import Instance
-from llmirage_server.cluster.kv.cache import Sequence
 from llmirage_server.cluster.kv.offload import Tier, TierSpec
 from llmirage_server.cluster.kv.radix_tree import token_bytes
 from llmirage_server.cluster.kv.tiered_cache import TieredKVCache
@@ -21,6 +20,7 @@ from llmirage_server.cluster.lifecycle.lifecycle import LifecycleEvent
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.routers import make_router
+from llmirage_server.cluster.sequence import Sequence
 
 BYTES = 2.0  # a token
 HOST = TierSpec("host", capacity_bytes=400.0, read_bytes_per_s=20.0, write_bytes_per_s=40.0)  # 200 tokens
@@ -40,7 +40,7 @@ def serve(kv: TieredKVCache, one: Sequence) -> None:
     """Compute a whole prompt and let it go, at `kv.now_s`."""
     kv.acquire(one)
     assert kv.allocate(one, one.tokens - one.computed)
-    kv.commit(one)
+    kv.insert(one)
     kv.release(one)
 
 
@@ -60,11 +60,11 @@ def test_what_the_gpu_has_evicted_comes_back_from_the_host() -> None:
     assert kv.start_load(again)
     # 50 tokens of 2 bytes at 20 bytes/s
     assert kv.next_load_s == 15.0
-    assert (again.computed, kv.own_tokens, kv.used_tokens) == (60, 50, 60)
+    assert (again.computed, kv.private_tokens, kv.used_tokens) == (60, 50, 60)
     assert kv.take_loaded() == []
     kv.now_s = 15.0
     assert kv.take_loaded() == [again]
-    assert (kv.match(again.key), kv.used_tokens, kv.own_tokens, kv.next_load_s) == (60, 0, 0, math.inf)
+    assert (kv.match(again.key), kv.used_tokens, kv.private_tokens, kv.next_load_s) == (60, 0, 0, math.inf)
     assert tier(kv) == (150, 50, 50, 150, 0)
     kv.acquire(again)
     assert again.computed == 60
@@ -206,7 +206,7 @@ def test_a_load_can_be_stopped() -> None:
     assert kv.stop_load(one)
     assert kv.stop_load(two)
     assert not kv.stop_load(one)
-    assert (kv.used_tokens, kv.own_tokens, kv.loading, kv.next_load_s) == (0, 0, {}, math.inf)
+    assert (kv.used_tokens, kv.private_tokens, kv.loading, kv.next_load_s) == (0, 0, {}, math.inf)
     assert tier(kv)[1:3] == (60, 0)
     assert kv._tiers[0].tree.locked_tokens == 0
     assert kv.start_load(one)
@@ -234,7 +234,7 @@ def test_a_reply_is_stored_with_its_prompt_when_it_ends() -> None:
     one = sequence(0, 30, output=5)
     kv.acquire(one)
     kv.allocate(one, 30)
-    kv.commit(one)
+    kv.insert(one)
     one.tokens = 35
     kv.allocate(one, 4)
     kv.finish(one)

@@ -16,7 +16,7 @@ def key(*tokens: int) -> bytes:
 
 
 def store(tree: RadixTree, *tokens: int) -> None:
-    tree.unlock(tree.extend(tree.root, key(*tokens)))
+    tree.unlock(tree.extend_to(tree.root, key(*tokens), 0, len(tokens)))
 
 
 def test_what_two_sequences_share_is_stored_once() -> None:
@@ -41,7 +41,7 @@ def test_matching_changes_nothing() -> None:
 
 def test_a_branch_of_a_locked_path_leaves_all_of_it_locked() -> None:
     tree = RadixTree()
-    held = tree.extend(tree.root, key(1, 2, 3, 4))
+    held = tree.extend_to(tree.root, key(1, 2, 3, 4), 0, 4)
     store(tree, 1, 2, 9)
     assert (tree.total_tokens, tree.locked_tokens, tree.evictable_tokens) == (5, 4, 1)
     assert tree.evict(100) == 1
@@ -209,9 +209,10 @@ def test_a_place_outlives_its_branch_while_it_is_younger_than_what_is_beyond_it_
 def test_a_conversation_grows_in_one_run_until_that_is_too_long_to_be_copied() -> None:
     tree = RadixTree()
     most = MERGED_BYTES // TOKEN_BYTES
+    store(tree, -1, -2)
     for end in (most // 2, most, most + 1, most + 3):
-        store(tree, *range(end))
-    assert runs(tree) == [(most, [most]), (3, [3])]
+        store(tree, -1, *range(end))  # branches off: what it has is copied together
+    assert runs(tree) == [(2, [1, 2]), (most, [most]), (3, [3])]
 
 
 def test_a_sequence_that_grows_leaves_no_places_behind() -> None:
@@ -219,7 +220,7 @@ def test_a_sequence_that_grows_leaves_no_places_behind() -> None:
     store(tree, *range(5))
     node, _ = tree.lock(key(*range(5)))
     for i in range(5, 50):
-        node = tree.extend(node, key(i))
+        node = tree.extend_to(node, key(*range(i + 1)), i, i + 1)
     assert runs(tree) == [(50, [50])]
     assert tree.locked_tokens == 50
     tree.unlock(node)
@@ -239,11 +240,11 @@ def runs(tree: RadixTree) -> list[tuple[int, list[int]]]:
 def test_the_first_difference_in_a_long_run_is_found(at: int) -> None:
     tree = RadixTree()
     tokens = np.arange(10_000, dtype=np.int32)
-    tree.unlock(tree.extend(tree.root, token_bytes(tokens)))
+    tree.unlock(tree.extend_to(tree.root, token_bytes(tokens), 0, 10_000))
     other = tokens.copy()
     other[at] = -1
     assert tree.match(token_bytes(other)) == at
-    tree.unlock(tree.extend(tree.root, token_bytes(other)))
+    tree.unlock(tree.extend_to(tree.root, token_bytes(other), 0, 10_000))
     assert tree.total_tokens == 20_000 - at
     assert tree.match(token_bytes(other)) == 10_000
 
@@ -333,7 +334,7 @@ def test_what_is_uncovered_after_its_turn_goes_next() -> None:
     store(tree, 5, 6)
     store(tree, 1, 2, 4)
     store(tree, 7, 8)
-    tree.unlock(tree.extend(held, key(9)))  # 1 2 is as young as 9, its own date is as old as ever
+    tree.unlock(tree.extend_to(held, key(1, 2, 9), 2, 3))  # 1 2 is as young as 9, its own date is as old as ever
     assert tree.evict(3) == 3  # 3, 6 and 5
     assert (tree.match(key(1, 2, 3)), tree.match(key(5)), tree.match(key(1, 2, 4))) == (2, 0, 3)
     assert tree.evict(3) == 3  # 4, 8 and 7
@@ -348,12 +349,12 @@ def test_a_key_that_goes_on_is_let_go_where_its_sequence_leaves_it_for_a_branch(
     whole = key(*range(100))
     mine = tree.extend_to(tree.root, whole, 0, 10)
     other, _ = tree.lock(whole, 10)
-    tree.unlock(tree.extend(other, key(*range(10, 13))))
+    tree.unlock(tree.extend_to(other, key(*range(13)), 10, 13))
     (run,) = tree.root.children.values()
     mine = tree.extend_to(mine, whole, 10, 20)  # passes what the other stored
     assert run.tokens is whole
-    third, _ = tree.lock(whole)
-    tree.unlock(tree.extend(third, key(1000)))
+    third, matched = tree.lock(whole)
+    tree.unlock(tree.extend_to(third, key(*range(matched), 1000), matched, matched + 1))
     tree.unlock(mine)
     assert len(run.tokens) == run.size == 21 * TOKEN_BYTES
 

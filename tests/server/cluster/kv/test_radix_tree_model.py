@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
 from llmirage_server.cluster.kv import radix_tree
-from llmirage_server.cluster.kv.radix_tree import TOKEN_BYTES, Node, RadixTree, token_bytes
+from llmirage_server.cluster.kv.radix_tree import TOKEN_BYTES, RadixTree, TreeNode, token_bytes
 
 Tokens = tuple[int, ...]
 
@@ -69,7 +69,7 @@ class Workload(RuleBasedStateMachine):
     def start(self, page_size: int) -> None:
         self.tree = RadixTree(page_size)
         self.pages = Pages(page_size)
-        self.held: list[tuple[Node, Tokens]] = []
+        self.held: list[tuple[TreeNode, Tokens]] = []
 
     def tokens(self, symbols: list[int], rest: int) -> Tokens:
         """One page a symbol, so that pages may differ in their last token alone, and an incomplete page."""
@@ -109,9 +109,9 @@ class Workload(RuleBasedStateMachine):
     @rule(which=ANY, symbols=SYMBOLS, rest=ANY)
     def grow(self, which: int, symbols: list[int], rest: int) -> None:
         node, tokens = self.held.pop(which % len(self.held))
-        more = self.tokens(symbols, rest)
-        longer = tokens + more[: len(more) - len(more) % self.tree.page_size]
-        self.held.append((self.tree.extend(node, key(more)), longer))
+        whole = tokens + self.tokens(symbols, rest)
+        longer = whole[: len(whole) - len(whole) % self.tree.page_size]
+        self.held.append((self.tree.extend_to(node, key(whole), len(tokens), len(whole)), longer))
         self.pages.hold(longer, 1)
         self.pages.hold(tokens, -1)
 

@@ -14,7 +14,7 @@ from llmirage_server.cluster.instances.base import InstanceBase
 from llmirage_server.cluster.instances.fixed import FixedInstance
 from llmirage_server.cluster.lifecycle.autoscaler import Autoscaler, PoolLoad, ScalingRule
 from llmirage_server.cluster.lifecycle.lifecycle import LifecycleEvent
-from llmirage_server.cluster.lifecycle.pools import Pool
+from llmirage_server.cluster.lifecycle.pools import InstancePool
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.routers import make_router
 from llmirage_server.config import ClusterConfig, ConfigError
@@ -105,7 +105,7 @@ def request(number: int, output: int = 5) -> Request:
 def cluster(rule: ScalingRule, *events: LifecycleEvent) -> Cluster:
     """Instances that answer in 1 s and 4 x 0.25 s, whatever the load."""
     made: list[InstanceBase] = [FixedInstance(i, 1.0, 0.25, LIMITS) for i in range(rule.most)]
-    return Cluster(pools=[Pool("default", made, make_router("round_robin"), scaling=rule)], events=events)
+    return Cluster(pools=[InstancePool("default", made, make_router("round_robin"), scaling=rule)], events=events)
 
 
 def test_an_instance_starts_up_and_drains() -> None:

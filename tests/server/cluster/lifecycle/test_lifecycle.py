@@ -14,7 +14,7 @@ from llmirage_server.cluster.instances.base import InstanceBase
 from llmirage_server.cluster.instances.fixed import FixedInstance
 from llmirage_server.cluster.kv.transfer import KVLink
 from llmirage_server.cluster.lifecycle.lifecycle import Lifecycle, LifecycleEvent
-from llmirage_server.cluster.lifecycle.pools import Pool
+from llmirage_server.cluster.lifecycle.pools import InstancePool
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.routers import Router, RouterError, make_router
 
@@ -37,8 +37,10 @@ def build(instances: int, *events: Event, on_crash: OnCrash = "reroute") -> Clus
 def apart(*events: Event, decode: int = 2, on_crash: OnCrash = "reroute", link: KVLink | None = None) -> Cluster:
     """Instance 0 prefills, the others decode."""
     pools = [
-        Pool("front", [FixedInstance(0, TTFT_S, ITL_S, LIMITS, "prefill")], make_router("random"), "prefill", None, 4.0),
-        Pool(
+        InstancePool(
+            "front", [FixedInstance(0, TTFT_S, ITL_S, LIMITS, "prefill")], make_router("random"), "prefill", None, 4.0
+        ),
+        InstancePool(
             "back",
             [FixedInstance(1 + i, TTFT_S, ITL_S, LIMITS, "decode") for i in range(decode)],
             make_router("round_robin"),
@@ -332,8 +334,8 @@ def test_a_router_that_breaks_makes_fail_what_is_routed_again() -> None:
 
 def test_a_router_that_breaks_at_the_hand_over_makes_the_request_fail_and_frees_its_kv() -> None:
     pools = [
-        Pool("front", [FixedInstance(0, TTFT_S, ITL_S, LIMITS, "prefill")], Broken(9), "prefill", None, 4.0),
-        Pool("back", [FixedInstance(1, TTFT_S, ITL_S, LIMITS, "decode")], Broken(0), "decode"),
+        InstancePool("front", [FixedInstance(0, TTFT_S, ITL_S, LIMITS, "prefill")], Broken(9), "prefill", None, 4.0),
+        InstancePool("back", [FixedInstance(1, TTFT_S, ITL_S, LIMITS, "decode")], Broken(0), "decode"),
     ]
     cluster = Cluster(pools=pools, kv_link=KVLink(20.0))
     one = request(1)

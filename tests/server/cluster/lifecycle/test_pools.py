@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from llmirage_server.cluster.cluster import Cluster, EngineLimits
-from llmirage_server.cluster.instances.base import Role
 from llmirage_server.cluster.instances.fixed import FixedInstance
 from llmirage_server.cluster.kv.transfer import KVLink
-from llmirage_server.cluster.lifecycle.pools import Pool
+from llmirage_server.cluster.lifecycle.pools import InstancePool
+from llmirage_server.cluster.limits import Role
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.routers import make_router
 
@@ -27,8 +27,8 @@ def request(number: int, model: str | None = None, output: int = 3) -> Request:
     return Request(number, np.array([number, 1], np.int32), np.arange(output, dtype=np.int32), model=model)
 
 
-def pool(name: str, first: int, n: int, model: str | None = None, role: Role = "both") -> Pool:
-    return Pool(name, instances(first, n, role), make_router("round_robin"), role, model, kv_bytes_per_token=2.0)
+def pool(name: str, first: int, n: int, model: str | None = None, role: Role = "both") -> InstancePool:
+    return InstancePool(name, instances(first, n, role), make_router("round_robin"), role, model, kv_bytes_per_token=2.0)
 
 
 def submitted(cluster: Cluster, *models: str | None) -> list[int]:
@@ -64,8 +64,8 @@ def test_a_model_that_no_pool_serves_is_refused() -> None:
 
 
 def test_the_longest_request_is_that_of_the_smallest_instance_of_its_model() -> None:
-    small = Pool("small", instances(0, 1, kv_tokens=50), make_router("random"), model="8b")
-    mixed = Pool(
+    small = InstancePool("small", instances(0, 1, kv_tokens=50), make_router("random"), model="8b")
+    mixed = InstancePool(
         "mixed", [*instances(1, 1, kv_tokens=80), *instances(2, 1, kv_tokens=70)], make_router("random"), model="70b"
     )
     cluster = Cluster(pools=[small, mixed])
@@ -79,7 +79,7 @@ def test_the_longest_request_is_that_of_the_smallest_instance_of_its_model() -> 
 
 def test_pools_with_the_same_router_are_one_list_to_it() -> None:
     router = make_router("round_robin")
-    cluster = Cluster(pools=[Pool("h100", instances(0, 2), router), Pool("h200", instances(2, 1), router)])
+    cluster = Cluster(pools=[InstancePool("h100", instances(0, 2), router), InstancePool("h200", instances(2, 1), router)])
     assert submitted(cluster, *[None] * 5) == [0, 1, 2, 0, 1]
     assert [state.pool for state in cluster.snapshot()] == ["h100", "h100", "h200"]
 
@@ -111,9 +111,9 @@ def test_a_pool_without_its_partner_is_refused() -> None:
 
 def test_everything_that_does_not_fit_together_is_named_at_once() -> None:
     pools = [
-        Pool("a", instances(0, 1), make_router("random"), "prefill"),
-        Pool("a", instances(5, 1), make_router("random")),
-        Pool("c", [], make_router("random")),
+        InstancePool("a", instances(0, 1), make_router("random"), "prefill"),
+        InstancePool("a", instances(5, 1), make_router("random")),
+        InstancePool("c", [], make_router("random")),
     ]
     with pytest.raises(ValueError, match="two pools are called 'a'") as caught:
         Cluster(pools=pools, kv_link=KVLink(1.0))
@@ -129,6 +129,6 @@ def test_everything_that_does_not_fit_together_is_named_at_once() -> None:
 
 def test_a_cluster_without_any_instance_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one instance"):
-        Cluster(pools=[Pool("a", [], make_router("random"))])
+        Cluster(pools=[InstancePool("a", [], make_router("random"))])
     with pytest.raises(ValueError, match="at least one instance"):
         Cluster()

@@ -270,14 +270,13 @@ class Holding(Instance):
 
     def __init__(self, index: int, waiting: int, running: int, used: int, cached: int) -> None:
         super().__init__(index, OneSecondSteps(), EngineLimits(kv_tokens=1000))
-        self.facts = (waiting, running, used, cached)
+        self.running, self.unfinished, self.load = running, waiting + running, 4 * waiting + running
+        self.facts = (used, cached)
 
-    waiting = property(lambda self: self.facts[0])
-    running = property(lambda self: self.facts[1])
-    kv_used_tokens = property(lambda self: self.facts[2])
+    kv_used_tokens = property(lambda self: self.facts[0])
 
     def match(self, key: bytes) -> int:
-        return self.facts[3]
+        return self.facts[1]
 
 
 FEW = st.integers(0, 3)

@@ -115,7 +115,7 @@ class World:
     def run(self, to: float) -> None:
         instance = self.instance
         events = 0
-        while (now := instance.next_event_time()) <= to and now < math.inf:
+        while (now := instance.next_event_s) <= to and now < math.inf:
             before = {each.id: each.produced for each in self.requests}
             end = instance.advance()
             self.audit()
@@ -135,13 +135,13 @@ class World:
 
     def audit(self) -> None:
         """All KV memory that is taken is held by someone, and every sequence is in one place."""
-        flights = [step for _, steps in self.instance._flights for step in steps]
+        flights = [step for _, steps in self.instance._in_flight for step in steps]
         flying = [sequence for step in flights for sequence in step.sequences if sequence.computed]
         assert len(set(flying)) == len(flying)
         for scheduler in self.instance.schedulers:
             kv, page = scheduler.kv, scheduler.kv.page_size
             holders = [*scheduler.running, *scheduler._handed_over, *kv.loading]
-            assert kv.own_tokens == sum(-(-each.computed // page) * page - each.in_tree for each in holders)
+            assert kv.private_tokens == sum(-(-each.computed // page) * page - each.in_tree for each in holders)
             assert kv.free_tokens >= 0
             assert 0 <= kv.tree.locked_tokens <= kv.tree.total_tokens
             assert len(scheduler.running) <= scheduler.limits.max_num_seqs
@@ -230,12 +230,12 @@ def test_every_request_finishes_with_all_its_tokens_or_was_cancelled(
             assert request.produced == len(request.output)
             assert request.finished_s == mine[-1][0]
         assert 0 <= request.cached_tokens < len(request.prompt)
-    assert (instance.running, instance.waiting, instance.kv_used_tokens, instance.next_event_time()) == (0, 0, 0, math.inf)
+    assert (instance.running, instance.waiting, instance.kv_used_tokens, instance.next_event_s) == (0, 0, 0, math.inf)
     assert not instance._sequences
     if bounds.scheduler == "trtllm" and bounds.capacity_scheduler_policy == "guaranteed_no_evict" and not shape[2]:
         assert instance.snapshot().preemptions == 0
     for scheduler in instance.schedulers:
-        left = scheduler.prefilling | scheduler._in_flight | scheduler._received | scheduler._handed_over
+        left = set(scheduler.prefilling) | scheduler._in_flight | scheduler._received | scheduler._handed_over
         assert not left
         total = scheduler.kv.tree.total_tokens
         assert scheduler.kv.tree.evict(total) == total
@@ -271,7 +271,7 @@ def test_a_prefill_instance_hands_everything_over_and_goes_on_as_memory_is_freed
             instance.submit(requests[-1], 0.0)
     leaving: list[tuple[float, Request]] = []
     while True:
-        now = instance.next_event_time()
+        now = instance.next_event_s
         if leaving and leaving[0][0] <= now:
             at, request = leaving.pop(0)
             instance.release_transferred(request, at)

@@ -88,7 +88,7 @@ def test_step_ends_say_how_many_tokens_they_brought_if_not_one_each(lab: Any) ->
     engine = lab(num_speculative_tokens=3, acceptance_rate=1.0)
     engine.instance.submit(engine.request(8, 6), 0.0)
     found = []
-    while engine.instance.next_event_time() < float("inf"):
+    while engine.instance.next_event_s < float("inf"):
         if (end := engine.instance.advance()) is not None:
             found.append((end.tokens, end.emitted[0].produced))
     assert found == [(0, 1), (4, 5), (0, 6)]

@@ -16,8 +16,8 @@ from llmirage_server.perf.catalogue.dtypes import WEIGHT_DTYPES
 from llmirage_server.perf.catalogue.engines import find_engine
 from llmirage_server.perf.catalogue.lookup import find_gpu, find_model
 from llmirage_server.perf.deployment import Deployment
-from llmirage_server.perf.steps import steady
-from llmirage_server.perf.steps.load import Load
+from llmirage_server.perf.steps import stage
+from llmirage_server.perf.steps.load import decode_arguments, decode_load_of
 from llmirage_server.perf.steps.step import RooflineStep
 from llmirage_server.perf.steps.step_model import StepBatch
 
@@ -48,8 +48,20 @@ def models() -> Iterator[Any]:
         yield pytest.param(model, gpu, tuple(options.items()), id=f"{model.split('/')[1]}-{gpu}")
 
 
+class Contexts:
+    """DecodeSums of contexts one by one."""
+
+    def __init__(self, contexts: list[int]) -> None:
+        self._contexts = contexts
+        self.decodes, self.context_sum = len(contexts), sum(contexts)
+        self.longest, self.shortest = max(contexts), min(contexts)
+
+    def clipped(self, window: int, ahead: int, steps: int) -> list[int]:
+        return [sum(min(each + ahead + step, window) for each in self._contexts) for step in range(steps)]
+
+
 def plainly(model: Any, chunks: list[tuple[int, int]], contexts: list[int]) -> float:
-    """Seconds of a step, worked out anew."""
+    """Seconds of a step, from its contexts one by one."""
     (seconds,) = model.stages_s([StepBatch(chunks, contexts)])
     return float(seconds)
 
@@ -67,6 +79,7 @@ def one_by_one(model: Any, contexts: list[int], start_s: float, steps: int) -> l
 @given(
     contexts=st.lists(st.integers(1, 60_000) | st.integers(1, 3000), min_size=1, max_size=30),
     start_s=st.floats(0, 1e4),
+    ahead=st.integers(0, 70),
     steps=st.integers(1, 130),
     chunks=st.lists(st.tuples(st.integers(1, 3000), st.integers(0, 5000)), max_size=3),
 )
@@ -76,66 +89,91 @@ def test_sums_are_enough(
     options: tuple[tuple[str, Any], ...],
     contexts: list[int],
     start_s: float,
+    ahead: int,
     steps: int,
     chunks: list[tuple[int, int]],
 ) -> None:
     step_model = roofline(model, gpu, options)
-    sums, size, total, longest = step_model.steady, len(contexts), sum(contexts), max(contexts)
-    wanted = one_by_one(step_model, contexts, start_s, steps)
-    found: list[float] = []
-    if not (shown := sums.shown(contexts)):
-        sums.run(found, size, total, longest, start_s, steps)
-        assert found == wanted
-    shown_later = [sums.shown([context + step for context in contexts]) for step in range(steps)]
-    sums.run_shown(again := list[float](), size, total, longest, start_s, shown_later)
-    assert again == wanted
-    if chunks:
-        for _ in range(2):  # found, and remembered
-            assert sums.step_s(chunks, size, total, longest, shown) == plainly(step_model, chunks, contexts)
-            assert sums.step_s(chunks, 0, 0, 0) == plainly(step_model, chunks, [])
+    sums, batch = step_model.sums, Contexts(contexts)
+    assert sums.run([batch], ahead, start_s, steps) == one_by_one(
+        step_model, [context + ahead for context in contexts], start_s, steps
+    )
+    for _ in range(2):  # found, and remembered
+        assert sums.step_s(chunks, sums.load(batch)) == plainly(step_model, chunks, contexts)
+        assert sums.step_s(chunks, ()) == plainly(step_model, chunks, [])
     assert step_model.step_s(chunks, contexts) == plainly(step_model, chunks, contexts)
-    assert step_model.step_s([], contexts) == plainly(step_model, [], contexts)
+    lines = step_model.breakdown(chunks, contexts)
+    assert sum(line.seconds for line in lines) == pytest.approx(plainly(step_model, chunks, contexts), rel=1e-9)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    ranks=st.lists(st.lists(st.integers(1, 5000), max_size=5), min_size=2, max_size=2).filter(any),
+    chunks=st.lists(st.tuples(st.integers(1, 3000), st.integers(0, 5000)), max_size=2),
+    steps=st.integers(1, 130),
+)
+def test_the_slowest_of_several_ranks_sets_the_pace(
+    ranks: list[list[int]], chunks: list[tuple[int, int]], steps: int
+) -> None:
+    step_model = roofline("openai/gpt-oss-20b", "h100_sxm", (("dp", 2),))
+    sums, wanted, now = step_model.sums, list[float](), 1.0
+    found = sums.run([Contexts(contexts) for contexts in ranks if contexts], 0, now, steps)
+    for step in range(steps):
+        (seconds,) = step_model.stages_s([StepBatch((), [context + step for context in contexts]) for contexts in ranks])
+        now += seconds
+        wanted.append(now)
+    assert found == wanted
+    loads = [sums.load(Contexts(contexts)) if contexts else () for contexts in ranks]
+    (seconds,) = step_model.stages_s([StepBatch(chunks, ranks[0]), StepBatch((), ranks[1])])
+    assert sums.ranks_s([(tuple(chunks), loads[0]), ((), loads[1])]) == seconds
+    lines = step_model.explain([StepBatch(chunks, ranks[0]), StepBatch((), ranks[1])])
+    assert sum(line.seconds for line in lines) <= seconds * (1 + 1e-9)
 
 
 def test_attention_counts_whole_pages_at_their_middle() -> None:
     # the mean of 95 tokens on 2 sequences is 47, in the page of 32 to 47; the longest, 63, in the first four of 0 to 63
-    assert Load((), [32, 63]).decode(0) == (2, 2 * (32 + 7.5), 31.5)
+    assert arguments([32, 63])[0] == (2, 2 * (32 + 7.5), 31.5)
     # a token more for each, and both are in the next one
-    assert Load((), [33, 64]).decode(0) == (2, 2 * (48 + 7.5), 64 + 31.5)
+    assert arguments([33, 64])[0] == (2, 2 * (48 + 7.5), 64 + 31.5)
     # windows clip each context by itself
-    assert Load((), [33, 64]).decode(50) == (2, 33 + 50, 50)
-    assert Load((), [33, 64]).decode(64) == (2, 33 + 64, 64)
+    assert arguments([33, 64], 50)[50] == (2, 33 + 50, 50)
+    assert arguments([33, 64], 64)[64] == (2, 33 + 64, 64)
+    assert arguments([33, 64], 20)[20] == (2, 20 + 20, 20)
 
 
 def test_pages_count_as_much_as_their_tokens_one_by_one() -> None:
     for sequences in (1, 7):
-        counted = [Load((), [context] * sequences).decode(0) for context in range(128, 192)]
+        counted = [arguments([context] * sequences)[0] for context in range(128, 192)]
         assert sum(total for _, total, _ in counted) == sum(context * sequences for context in range(128, 192))
         assert sum(longest for _, _, longest in counted) == sum(range(128, 192))
 
 
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steady, "_REMEMBERED", 10)
-    model: Any = Deployment.create("meta-llama/Llama-3.1-8B", "h100_sxm").step_model()
-    for decodes in range(1, 40):
-        contexts = [100] * decodes
-        assert model.step_s([(decodes, 16)], contexts) == plainly(model, [(decodes, 16)], contexts)
-        assert model.step_s([], contexts) == plainly(model, [], contexts)
-    sums = model.steady
-    kept = [sums._steps, sums._decodes, sums._chunks, sums._tokens, sums._sequences]
-    assert all(0 < len(known) <= 10 for known in kept)
+def arguments(contexts: list[int], *windows: int) -> dict[int, tuple[int, float, float]]:
+    return decode_arguments(decode_load_of(contexts, windows), windows)
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    asked: list[int] = []
+
+    def square(number: int) -> int:
+        asked.append(number)
+        return number * number
+
+    known = stage.Memo(square, 10)
+    assert [known[number] for number in [*range(25), *range(20, 25)]] == [n * n for n in [*range(25), *range(20, 25)]]
+    assert asked == list(range(25))
+    assert 0 < len(known) <= 10
 
 
 def test_what_sums_do_not_tell_has_none() -> None:
-    assert roofline("meta-llama/Llama-3.1-8B", "h100_sxm", (("pp", 2),)).steady is None
+    assert roofline("meta-llama/Llama-3.1-8B", "h100_sxm", (("pp", 2),)).sums is None
 
 
 @pytest.mark.parametrize(("model", "gpu", "options"), list(models()))
 def test_steps_only_get_longer(model: str, gpu: str, options: tuple[tuple[str, Any], ...]) -> None:
     """What lets a simulation say how early a run of steps can end."""
-    sums = roofline(model, gpu, options).steady
+    sums = roofline(model, gpu, options).sums
     for decodes in (1, 7, 64, 256):
-        ends = [0.0]
-        sums.run(ends, decodes, 300 * decodes, 500, 0.0, 3000)
+        ends = [0.0, *sums.run([Contexts([500, *[300] * (decodes - 1)])], 0, 0.0, 3000)]
         gaps = [after - before for before, after in pairwise(ends)]
         assert all(after >= before * (1 - 1e-9) for before, after in pairwise(gaps))

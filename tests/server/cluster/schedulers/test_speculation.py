@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from llmirage_server.cluster.instances.speculation import Acceptance
+from llmirage_server.cluster.schedulers.speculation import Acceptance
 
 
 @pytest.mark.parametrize(("drafts", "rate"), [(1, 0.8), (3, 0.5), (5, 0.9), (4, 0.0), (4, 1.0)])

@@ -1,4 +1,4 @@
-"""The compressed instance against the plain one, step by step: the same times to the last bit, whatever happens."""
+"""Steady decoding in one go against every sequence step by step: the same times to the last bit, whatever happens."""
 
 from __future__ import annotations
 
@@ -13,18 +13,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmirage_server.cluster.cluster import Cluster, EngineLimits
-from llmirage_server.cluster.instances.compressed import CompressedInstance
-from llmirage_server.cluster.instances.compressible import can_compress
 from llmirage_server.cluster.instances.instance import Instance
+from llmirage_server.cluster.kv.offload import TierSpec
+from llmirage_server.cluster.kv.transfer import KVLink
 from llmirage_server.cluster.lifecycle.lifecycle import LifecycleEvent
+from llmirage_server.cluster.lifecycle.pools import InstancePool
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.routers import make_router
 from llmirage_server.perf.deployment import Deployment
 
+KV_BYTES = 1000.0  # of one token
+TIERS = (TierSpec("host", 300 * KV_BYTES, 1e7, 1e6, 0.001), TierSpec("disk", 900 * KV_BYTES, 1e6, 1e6, 0.003))
+
 
 @cache
-def step_model(model: str) -> Any:
-    return Deployment.create(model, "h100_sxm").step_model()
+def step_model(model: str, ranks: int) -> Any:
+    return Deployment.create(model, "h100_sxm", dp=ranks).step_model()
 
 
 @dataclass(frozen=True)
@@ -47,17 +51,38 @@ class Plan:
     asks: tuple[Ask, ...]
     model: str = "Qwen/Qwen3-8B"
     instances: int = 2
+    ranks: int = 1
+    prefill: int = 0  # instances that only prefill, before `instances` that only decode
+    tiers: tuple[TierSpec, ...] = ()
     router: str = "round_robin"
     front_end_s: float = 0.0
     events: tuple[LifecycleEvent, ...] = ()
     looks_s: tuple[float, ...] = ()  # when somebody reads the state of the cluster
 
 
-def outcome(plan: Plan, compressed: bool) -> list[Any]:
+def outcome(plan: Plan, fast_forward: bool) -> list[Any]:
     """For every request: its token times, and what else is known of it; then what was read in between."""
-    kind: Any = CompressedInstance if compressed else Instance
-    made = [kind(i, step_model(plan.model), plan.limits, front_end_s=plan.front_end_s) for i in range(plan.instances)]
-    cluster = Cluster(made, make_router(plan.router, 3), events=plan.events)
+    made = [
+        Instance(
+            number,
+            step_model(plan.model, plan.ranks),
+            plan.limits,
+            ("prefill" if number < plan.prefill else "decode") if plan.prefill else "both",
+            tiers=plan.tiers,
+            kv_bytes_per_token=KV_BYTES,
+            front_end_s=plan.front_end_s,
+            fast_forward=fast_forward,
+        )
+        for number in range(plan.prefill + plan.instances)
+    ]
+    assert all(instance.fast_forward == fast_forward for instance in made)
+    halves = [("front", made[: plan.prefill]), ("back", made[plan.prefill :])]
+    pools = [
+        InstancePool(name, instances, make_router(plan.router, 3), instances[0].role, None, KV_BYTES)
+        for name, instances in halves
+        if instances
+    ]
+    cluster = Cluster(pools=pools, kv_link=KVLink(1e6, 0.001), events=plan.events)
     rng = np.random.default_rng(7)
     beginnings = [rng.integers(0, 9, 4000, dtype=np.int32) for _ in range(3)]
     requests: list[Request] = []
@@ -81,7 +106,7 @@ def outcome(plan: Plan, compressed: bool) -> list[Any]:
     def note(ends: list[Any]) -> None:
         for end in ends:
             for request in end.emitted:
-                if not compressed and not request.failed:
+                if not fast_forward and not request.failed:
                     times[request].append(end.time_s)
                 if request.finished_s == end.time_s:
                     over.append(request.id)
@@ -96,7 +121,7 @@ def outcome(plan: Plan, compressed: bool) -> list[Any]:
             looks.append([(s.running, s.waiting, s.kv_used_tokens, s.cached_tokens) for s in cluster.snapshot()])
             looks.append([(instance.unfinished, instance.load) for instance in made])
     note(cluster.advance(math.inf))
-    if compressed:
+    if fast_forward:
         for request in requests:
             for ends_s, first, last in request.spans:
                 times[request] += ends_s[first : last + 1]
@@ -144,6 +169,7 @@ CROWD = st.lists(  # short prompts with long answers: memory runs out while they
     min_size=10,
     max_size=24,
 ).map(tuple)
+MOE = "Qwen/Qwen3-30B-A3B"
 RULES: dict[str, dict[str, Any]] = {
     "vllm": {},
     "vllm by priority": {"schedule_policy": "priority"},
@@ -155,10 +181,25 @@ RULES: dict[str, dict[str, Any]] = {
     "trtllm max_utilization": {"scheduler": "trtllm", "capacity_scheduler_policy": "max_utilization"},
     "windows": {"model": "openai/gpt-oss-20b"},  # of 128 tokens, in every other layer
     "windows, sglang": {"model": "openai/gpt-oss-20b", "scheduler": "sglang"},
+    "ranks": {"ranks": 2, "model": MOE},
+    "ranks, sglang mixed": {"ranks": 2, "scheduler": "sglang", "enable_mixed_chunk": True, "model": "openai/gpt-oss-20b"},
+    "ranks, trtllm, by prefix": {
+        "ranks": 4,
+        "scheduler": "trtllm",
+        "data_parallel_balance": "prefix",
+        "model": MOE,
+    },
+    "separate pools": {"prefill": 2},
+    "separate pools, sglang": {"prefill": 1, "scheduler": "sglang"},
+    "separate pools, trtllm, ranks": {"prefill": 1, "scheduler": "trtllm", "ranks": 2, "model": MOE},
+    "tiers": {"tiers": TIERS},
+    "tiers, sglang lpm": {"tiers": TIERS[:1], "scheduler": "sglang", "schedule_policy": "lpm"},
+    "tiers, trtllm, ranks": {"tiers": TIERS, "scheduler": "trtllm", "ranks": 2, "model": MOE},
+    "tiers in separate pools": {"tiers": TIERS, "prefill": 1},
 }
 
 
-def limits(rules: dict[str, Any]) -> st.SearchStrategy[EngineLimits]:
+def limits(rules: dict[str, Any], caching: st.SearchStrategy[bool]) -> st.SearchStrategy[EngineLimits]:
     return st.builds(
         lambda pages, page, seqs, extra, caching, chunked: EngineLimits(
             kv_tokens=max(pages * page, 512),
@@ -173,7 +214,7 @@ def limits(rules: dict[str, Any]) -> st.SearchStrategy[EngineLimits]:
         st.sampled_from([1, 3, 16]),
         st.sampled_from([1, 2, 4, 16]),
         st.sampled_from([1, 100, 512, 2048]),
-        st.booleans(),
+        caching,
         st.just(True) | st.booleans(),
     )
 
@@ -189,11 +230,14 @@ EVENTS = st.lists(
 ).map(tuple)
 
 
-def plans(model: str = "Qwen/Qwen3-8B", **rules: Any) -> st.SearchStrategy[Plan]:
+def plans(rules: dict[str, Any]) -> st.SearchStrategy[Plan]:
+    of_plan = {name: value for name, value in rules.items() if name in ("model", "ranks", "prefill", "tiers")}
     return st.builds(
-        Plan,
-        model=st.just(model),
-        limits=limits(rules),
+        lambda **drawn: Plan(**drawn, **of_plan),
+        limits=limits(
+            {name: value for name, value in rules.items() if name not in of_plan},
+            st.just(True) if "tiers" in rules else st.booleans(),  # tiers need prefix caching
+        ),
         asks=ASKS | CROWD,
         router=st.sampled_from(["round_robin", "least_loaded", "kv_aware", "prefix", "power_of_two"]),
         front_end_s=st.sampled_from([0.0, 0.0, 0.003]),
@@ -206,8 +250,15 @@ def plans(model: str = "Qwen/Qwen3-8B", **rules: Any) -> st.SearchStrategy[Plan]
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_every_token_time_is_that_of_step_by_step_execution(rules: str, data: st.DataObject) -> None:
-    plan = data.draw(plans(**RULES[rules]))
+    plan = data.draw(plans(RULES[rules]))
     fits = tuple(ask for ask in plan.asks if ask.shared + ask.own + ask.output <= plan.limits.max_request_tokens)
     plan = replace(plan, asks=fits)
-    assert can_compress(step_model(plan.model), plan.limits, "both", 0)
-    assert outcome(plan, True) == outcome(plan, False)
+    assert outcome(plan, fast_forward=True) == outcome(plan, fast_forward=False)
+
+
+@pytest.mark.parametrize(
+    ("of_deployment", "of_limits"), [({"pp": 2}, {}), ({}, {"num_speculative_tokens": 2, "acceptance_rate": 0.5})]
+)
+def test_pipelines_and_draft_tokens_are_followed_step_by_step(of_deployment: Any, of_limits: Any) -> None:
+    model = Deployment.create("Qwen/Qwen3-8B", "h100_sxm", **of_deployment).step_model()
+    assert not Instance(0, model, EngineLimits(kv_tokens=4000, **of_limits), fast_forward=True).fast_forward

@@ -1,0 +1,124 @@
+"""Steady decoding in one go: many steps in which the same sequences decode, worked out together."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+
+from llmirage_server.cluster.schedulers import Scheduler, Step
+from llmirage_server.cluster.schedulers.summed_batch import ENDLESS, SummedBatch
+from llmirage_server.cluster.snapshots import StepSpan
+from llmirage_server.perf.steps.steady import SummedSteps
+
+_TIMED = 48  # steps of a run that are timed at once; then as many more as have been timed: most runs are cut short
+
+
+class FastForward:
+    """The run of such steps that an instance is in, or none: `steps` is 0 then.
+
+    In none of its steps is anybody admitted or preempted, and nobody is done before the last one ends. What they take and
+    bring is accounted for when somebody needs to know; until then schedulers and batches are as they were.
+
+    start_s: of the first step. ends_s: of the first steps, as far as they have been timed. begun, over: how many steps are
+    accounted for as begun and as ended. event_s: when the run needs to be looked at; event_steps: how many are over then, or
+    0: more are to be timed. decoding: the batches of ranks that have somebody.
+    """
+
+    def __init__(self, schedulers: Sequence[Scheduler], sums: SummedSteps) -> None:
+        self._first, self._others = schedulers[0], schedulers[1:]
+        self._sums = sums
+        self._batches = [scheduler.batch for scheduler in schedulers if isinstance(scheduler.batch, SummedBatch)]
+        self._counting = [scheduler for scheduler in schedulers if scheduler.counts_steps]
+        self.decoding = self._batches
+        self.steps = 0
+        self.start_s = self.event_s = math.nan
+        self.ends_s: list[float] = []
+        self.begun = self.over = self.event_steps = 0
+
+    def step_s(self, steps: Sequence[Step]) -> float:
+        """Seconds of a step that was formed, of every rank."""
+        sums, batches = self._sums, self._batches
+        if not self._others:
+            [step] = steps
+            return sums.step_s(step.prefill, sums.load(batches[0]) if step.decodes else ())
+        return sums.ranks_s(
+            [
+                (tuple(step.prefill), sums.load(batch) if step.decodes else ())
+                for step, batch in zip(steps, batches, strict=True)
+            ]
+        )
+
+    def begin(self, now: float) -> bool:
+        """Begin now, if nothing but decoding happens in the next step at least."""
+        steps = self._first.steady_steps(now)
+        if self._others:
+            steps = min(steps, *[scheduler.steady_steps(now) for scheduler in self._others])
+            self.decoding = [batch for batch in self._batches if batch.decodes]
+        if not steps or steps == ENDLESS:
+            return False
+        self.steps = timed = self.event_steps = steps
+        if timed > _TIMED:
+            timed, self.event_steps = _TIMED, 0
+        self.ends_s = ends_s = self._sums.run(self.decoding, 0, now, timed)
+        self.start_s = now
+        self.begun = self.over = 0
+        self.event_s = ends_s[-1]
+        return True
+
+    def time_more(self) -> None:
+        """Find when some more of the steps end."""
+        ends_s = self.ends_s
+        timed = len(ends_s)
+        ends_s += self._sums.run(self.decoding, timed - self.over, ends_s[-1], min(self.steps - timed, timed))
+
+    def find_event(self, seen_s: float) -> None:
+        """Set `event_s`. seen_s: when something is seen after which the next step has to be formed."""
+        ends_s = self.ends_s
+        if seen_s < math.inf:
+            while ends_s[-1] < seen_s and len(ends_s) < self.steps:
+                self.time_more()
+            if ends_s[-1] >= seen_s:
+                over = bisect_left(ends_s, seen_s)
+                self.event_s, self.event_steps = ends_s[over], over + 1
+                return
+        self.event_s, self.event_steps = ends_s[-1], len(ends_s) if len(ends_s) == self.steps else 0
+
+    def progress(self, now: float) -> tuple[int, int]:
+        """How many steps have begun by now, and how many are over. The last one ends at an event of its own."""
+        ends_s = self.ends_s
+        while ends_s[-1] < now and len(ends_s) < self.steps:
+            self.time_more()
+        over = min(bisect_right(ends_s, now), self.steps - 1)
+        last_s = ends_s[over - 1] if over else self.start_s
+        return over + (last_s < now), over
+
+    def account(self, begun: int, over: int, trace: list[StepSpan] | None) -> float:
+        """So many steps have begun, and so many are over, the earlier ones included; returns seconds of the new ones.
+
+        trace: where to write them down.
+        """
+        before, ends_s = self.begun, self.ends_s
+        steps = begun - before
+        ended_s = ends_s[self.over : over]
+        for batch in self.decoding:
+            batch.pass_steps(steps, ended_s)
+        for scheduler in self._counting:
+            if scheduler.size:
+                scheduler.pass_steps(steps)
+        self.begun, self.over = begun, over
+        if not steps:
+            return 0.0
+        start_s = ends_s[before - 1] if before else self.start_s
+        if trace is not None:
+            decodes = sum([batch.decodes for batch in self.decoding])
+            trace.append(StepSpan(start_s, ends_s[begun - 1], steps, 0, decodes))
+        return ends_s[begun - 1] - start_s
+
+    def cut(self) -> None:
+        """The step under way is the last one; without one the run is over."""
+        if self.begun > self.over:
+            self.steps = self.begun
+            del self.ends_s[self.begun :]
+        else:
+            self.steps = 0

@@ -1,0 +1,90 @@
+"""The schedulers of an instance: one, or one for each attention data-parallel rank."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from llmirage_server.cluster.kv.cache import KVCache
+from llmirage_server.cluster.limits import EngineLimits, Role
+from llmirage_server.cluster.schedulers import Scheduler, make_scheduler
+from llmirage_server.cluster.sequence import Sequence
+from llmirage_server.cluster.snapshots import Reading, TierSnapshot
+
+
+class Ranks:
+    """All of them together, and which one gets a sequence."""
+
+    def __init__(
+        self, limits: EngineLimits, caches: Iterable[KVCache], role: Role, *, pipelined: bool, summed: bool
+    ) -> None:
+        """caches: the KV memory of each. The others are arguments of `make_scheduler`."""
+        self.schedulers = [make_scheduler(limits, kv, role, pipelined=pipelined, summed=summed) for kv in caches]
+        self._balance = limits.data_parallel_balance or ("load" if limits.scheduler == "vllm" else "round_robin")
+        self._turn = 0  # which rank is next when they take turns
+
+    @property
+    def reads_kv(self) -> bool:
+        """Whether `choose` looks at what is cached."""
+        return self._balance == "prefix"
+
+    def choose(self, sequence: Sequence, arriving: Iterable[Scheduler]) -> Scheduler:
+        """The rank by `data_parallel_balance`; equals take turns. arriving: the ranks of sequences in the front end."""
+        schedulers = self.schedulers
+        order = schedulers[self._turn :] + schedulers[: self._turn]
+        self._turn = (self._turn + 1) % len(schedulers)
+        if self._balance == "round_robin":
+            return order[0]
+        coming = Counter(map(id, arriving))
+
+        def load(rank: Scheduler) -> int:
+            """The score of vLLM's data-parallel load balancer."""
+            return 4 * (rank.queue_length + coming[id(rank)]) + rank.size
+
+        if self._balance == "prefix":
+            return min(order, key=lambda rank: (-rank.kv.tree.match(sequence.key, sequence.tokens - 1), load(rank)))
+        return min(order, key=load)
+
+    def match(self, key: bytes) -> int:
+        """Leading tokens of `key` whose KV is here, on the best rank."""
+        return max([scheduler.kv.match(key) for scheduler in self.schedulers])
+
+    @property
+    def used_tokens(self) -> int:
+        return sum([scheduler.kv.used_tokens for scheduler in self.schedulers])
+
+    @property
+    def capacity_tokens(self) -> int:
+        return sum([scheduler.kv.capacity_tokens for scheduler in self.schedulers])
+
+    def reading(self, running: int, waiting: int, busy_s: float) -> Reading:
+        """The part of `snapshot` that changes all the time."""
+        schedulers = self.schedulers
+        return Reading(
+            running,
+            waiting,
+            self.used_tokens,
+            self.capacity_tokens,
+            sum([scheduler.kv.tree.total_tokens for scheduler in schedulers]),
+            sum([scheduler.prefix_hit_tokens for scheduler in schedulers]),
+            sum([scheduler.prefix_query_tokens for scheduler in schedulers]),
+            sum([scheduler.preemptions for scheduler in schedulers]),
+            busy_s,
+        )
+
+    def tier_snapshots(self) -> tuple[TierSnapshot, ...]:
+        """The offload tiers, the nearest first, those of all ranks together."""
+        return tuple(map(_together, zip(*[scheduler.kv.tier_snapshots() for scheduler in self.schedulers], strict=True)))
+
+
+def _together(shares: tuple[TierSnapshot, ...]) -> TierSnapshot:
+    """The ranks' shares of one offload tier, added up."""
+    return TierSnapshot(
+        shares[0].name,
+        sum([share.used_tokens for share in shares]),
+        sum([share.capacity_tokens for share in shares]),
+        sum([share.hit_tokens for share in shares]),
+        sum([share.loaded_tokens for share in shares]),
+        sum([share.stored_tokens for share in shares]),
+        sum([share.dropped_tokens for share in shares]),
+    )

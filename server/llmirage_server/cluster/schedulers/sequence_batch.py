@@ -1,0 +1,139 @@
+"""A decode batch that follows every sequence by itself."""
+
+from __future__ import annotations
+
+import sys
+from bisect import insort
+from collections.abc import Collection
+from operator import attrgetter
+
+from llmirage_server.cluster.kv.cache import KVCache
+from llmirage_server.cluster.limits import EngineLimits
+from llmirage_server.cluster.request import Request
+from llmirage_server.cluster.schedulers.batch import DecodeBatch, Step
+from llmirage_server.cluster.schedulers.speculation import Acceptance
+from llmirage_server.cluster.sequence import Sequence
+
+_ADMISSION = attrgetter("admission")
+
+
+class SequenceBatch(DecodeBatch):
+    """Tells of every token of every sequence, with draft tokens and pipelines.
+
+    Who is in a step that has not ended has its tokens computed (`computed` of at least `tokens`); with a pipeline there can
+    be several such steps.
+    """
+
+    def __init__(self, limits: EngineLimits, kv: KVCache, *, pipelined: bool) -> None:
+        self.last_admission = 0
+        self.gained = 0
+        self._members: list[Sequence] = []
+        self._kv = kv
+        self._pipelined = pipelined
+        self._drafts = limits.num_speculative_tokens
+        self._acceptance = Acceptance(self._drafts, limits.acceptance_rate, limits.speculation_seed)
+
+    def join(self, sequence: Sequence) -> None:
+        if sequence.admission > self.last_admission:
+            self.last_admission = sequence.admission
+            self._members.append(sequence)
+        else:
+            insort(self._members, sequence, key=_ADMISSION)
+
+    def remove(self, sequence: Sequence) -> None:
+        self._members.remove(sequence)
+
+    def clear(self) -> None:
+        self._members = []
+
+    def refresh(self, sequence: Sequence) -> None: ...
+
+    def in_order(self) -> list[Sequence]:
+        return self._members.copy()
+
+    def contexts(self, step: Step | None) -> list[int]:
+        return step.decode_contexts if step is not None else []
+
+    def ready(self) -> int:
+        return len(self._ready())
+
+    def draft_tokens(self, sequence: Sequence) -> int:
+        return min(self._drafts, sequence.max_tokens - 1 - sequence.tokens)
+
+    def tokens_to_come(self, most: int) -> int:
+        return sum([min(sequence.expected - sequence.tokens, most) for sequence in self._members])
+
+    def promised_tokens(self) -> int:
+        page = self._kv.page_size
+        return sum([sequence.expected - -(-sequence.computed // page) * page for sequence in self._members])
+
+    def decode_all(self, step: Step, budget: int = sys.maxsize, without: Collection[Sequence] = ()) -> int:
+        kv, decoding = self._kv, self._ready()
+        if without:
+            decoding = [sequence for sequence in decoding if sequence not in without]
+        if drafts := self._drafts:
+            new_tokens = [1 + min(drafts, sequence.max_tokens - 1 - sequence.tokens) for sequence in decoding]
+            total = sum(new_tokens)
+            if total > budget or not kv.allocate_each(decoding, new_tokens):
+                return 0
+        else:
+            total = len(decoding)
+            if not kv.allocate_one_each(decoding):
+                return 0
+        step.decodes = len(decoding)
+        step.decode_contexts += [sequence.tokens - 1 for sequence in decoding]
+        step.sequences += decoding
+        return total
+
+    def decode(self, step: Step, sequence: Sequence) -> None:
+        step.decodes += 1
+        step.decode_contexts.append(sequence.tokens - 1)
+        step.sequences.append(sequence)
+
+    def withdraw(self, step: Step, sequence: Sequence) -> None:
+        prompts = step.prompts_done
+        decoding = [each for each in step.sequences if each not in prompts]
+        del step.decode_contexts[decoding.index(sequence)]
+        step.sequences.remove(sequence)
+        step.decodes -= 1
+
+    def advance(self, step: Step, now: float, emitted: list[Request], hands_over: bool) -> list[Sequence]:
+        before = len(emitted)
+        accepted = self._accept(step) if self._drafts else 0
+        leaving = []
+        for sequence in step.sequences:  # hot: once a token
+            if sequence.computed != sequence.tokens:
+                continue  # cancelled
+            sequence.tokens += 1
+            request = sequence.request
+            request.produced += 1
+            emitted.append(request)
+            if hands_over or sequence.tokens == sequence.max_tokens:
+                leaving.append(sequence)
+        if leaving:
+            gone = set(leaving)
+            self._members = [sequence for sequence in self._members if sequence not in gone]
+        for sequence in step.prompts_done:
+            if sequence.admission and not hands_over and sequence.tokens < sequence.max_tokens:
+                self.join(sequence)
+        self.gained = accepted + len(emitted) - before
+        return leaving
+
+    def _ready(self) -> list[Sequence]:
+        if not self._pipelined:
+            return self._members
+        return [sequence for sequence in self._members if sequence.computed < sequence.tokens]
+
+    def _accept(self, step: Step) -> int:
+        """Find which of the draft tokens are accepted, give the others' KV back; return how many are."""
+        total = 0
+        for sequence in step.sequences:
+            drafts = sequence.computed - sequence.tokens
+            if drafts > 0:
+                request = sequence.request
+                accepted = self._acceptance.accepted(request.id, request.produced, drafts)
+                self._kv.retreat(sequence, drafts - accepted)
+                sequence.tokens += accepted
+                request.produced += accepted
+                total += accepted
+        return total

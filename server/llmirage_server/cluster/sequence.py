@@ -1,0 +1,45 @@
+"""A request as an instance sees it: how many of its tokens have their KV, and where that is."""
+
+from __future__ import annotations
+
+from llmirage_server.cluster.kv.radix_run import TreeNode
+from llmirage_server.cluster.request import Request
+
+
+class Sequence:
+    """A request on an instance: `computed` of its `tokens` known tokens (prompt and produced ones) have their KV.
+
+    While a step is in flight, `computed` already counts what the step computes. While the sequence decodes in a batch that
+    is known by sums (schedulers/summed_batch.py), `computed` and `tokens` stand still until the batch refreshes them.
+    """
+
+    __slots__ = (
+        "admission",
+        "base",
+        "computed",
+        "expected",
+        "first_step",
+        "in_tree",
+        "key",
+        "max_tokens",
+        "node",
+        "prompt_tokens",
+        "request",
+        "stored",
+        "tokens",
+    )
+
+    def __init__(self, request: Request) -> None:
+        prompt_tokens = request.prompt_tokens
+        self.request = request
+        self.key = request.key  # of the prompt and the whole output
+        self.prompt_tokens = prompt_tokens
+        self.max_tokens = prompt_tokens + request.output_tokens  # prompt and output
+        self.tokens = prompt_tokens + request.produced
+        self.admission = 0  # running sequences are numbered in the order of their admission; 0: it does not run
+        self.computed = 0
+        self.expected = 0  # tokens that its scheduler counts on at most, for a reservation of memory
+        self.node: TreeNode | None = None  # where its part of the radix tree ends, locked
+        self.in_tree = 0
+        self.stored: list[int] | None = None  # how far each offload tier has it, or will have it
+        self.base = self.first_step = 0  # a summed batch's own

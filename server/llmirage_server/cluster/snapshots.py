@@ -1,0 +1,69 @@
+"""The state of an instance, for whoever shows or records it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from llmirage_server.cluster.limits import Role
+
+
+@dataclass(frozen=True, slots=True)
+class TierSnapshot:
+    """The state of one KV offload tier of one instance. Counters only grow."""
+
+    name: str
+    used_tokens: int
+    capacity_tokens: int
+    hit_tokens: int  # counter: looked up here and found, beyond what the GPU and the tiers above had
+    loaded_tokens: int  # counter: read back
+    stored_tokens: int  # counter: written
+    dropped_tokens: int  # counter: not written, because the tier was too slow or too small for them
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceSnapshot:
+    """The state of one instance, for telemetry. Counters only grow."""
+
+    index: int
+    running: int
+    waiting: int
+    kv_used_tokens: int  # held by running sequences, a shared prefix counted once
+    kv_total_tokens: int
+    cached_tokens: int  # in the prefix cache, the locked part of it being in use as well
+    prefix_hit_tokens: int  # counter: prompt tokens found in the prefix cache when first admitted
+    prefix_query_tokens: int  # counter: prompt tokens looked up
+    preemptions: int  # counter
+    tiers: tuple[TierSnapshot, ...] = ()  # of KV offload, the nearest first
+    busy_s: float = 0.0  # counter: while a step was under way
+    # What the cluster knows of it:
+    pool: str = ""
+    role: Role = "both"
+    model: str | None = None
+    state: str = "up"  # starting, up, draining or down
+    sending: int = 0  # KV transfers under way from here
+    receiving: int = 0  # and to here
+
+
+class Reading(NamedTuple):
+    """What is looked at again and again in the course of a simulation, of one instance; as in InstanceSnapshot."""
+
+    running: int
+    waiting: int
+    kv_used_tokens: int
+    kv_total_tokens: int
+    cached_tokens: int
+    prefix_hit_tokens: int
+    prefix_query_tokens: int
+    preemptions: int
+    busy_s: float
+
+
+class StepSpan(NamedTuple):
+    """One step, or several of the same batch that followed each other: prompt tokens and decoding sequences of each."""
+
+    start_s: float
+    end_s: float
+    steps: int
+    prompt_tokens: int
+    decodes: int
