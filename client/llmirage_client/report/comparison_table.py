@@ -27,7 +27,6 @@ def print_comparison(baseline: str, run: str, comparison: Comparison, warnings: 
     """One table, then what else differs. Without control codes unless standard output is a terminal."""
     screen = Screen()
     table = plain_table("", "baseline", "run", "change", f"{confidence:g} % bounds", "verdict")
-    table.columns[0].no_wrap = True
     for one in comparison.differences:
         percent = "" if one.percent is None else f"{one.percent:+.1f} %"
         bounds = "-" if one.low is None or one.high is None else f"{_signed(one.low)} to {_signed(one.high)}"

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from llmirage_client.measure.columns import BRANCH_MODES
 from llmirage_client.measure.metrics import Metrics, compute
 from llmirage_client.measure.record import ClientCost, RunResult
 from llmirage_client.measure.workload_throughput import LAST_WINDOW_S
 from llmirage_client.report.numbers import count, duration, plural
-from llmirage_client.report.screen import Block, Screen, bold, warning
+from llmirage_client.report.screen import Block, Screen, ScreenTable, bold, warning
 from llmirage_client.report.secrets import hide_in_text
 from llmirage_client.report.tables import (
     branch_mode_table,
@@ -24,10 +24,6 @@ from llmirage_client.report.tables import (
     throughput_table,
     token_rate_table,
 )
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
 
 _TURNS_SHOWN = 20
 _GROUP_WORDS = "; times in ms, mean tokens"
@@ -48,7 +44,7 @@ def render(
 
 
 def _blocks(result: RunResult, metrics: Metrics, files: Sequence[Path], width: int) -> list[Block]:
-    tables: list[tuple[str, Table]] = []
+    tables: list[tuple[str, ScreenTable]] = []
     if metrics.per_request:
         tables.append(("Latency in ms", latency_table(metrics, width)))
         tables.append(("Throughput and tokens", throughput_table(metrics)))
@@ -76,7 +72,7 @@ def _blocks(result: RunResult, metrics: Metrics, files: Sequence[Path], width: i
 
     blocks: list[Block] = ["", _heading(result, metrics)]
     for title, table in tables:
-        if table.row_count:  # empty if no conversation succeeded
+        if table.rows:  # empty if no conversation succeeded
             blocks += ["", bold(title), table]
     notes = [*result.notes, *reading_notes(result, metrics), *client_warnings(result, metrics)]
     if notes:

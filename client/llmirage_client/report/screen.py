@@ -10,18 +10,69 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO, TypeAlias
 
 if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-Block: TypeAlias = "str | Text | Table"  # what a screen can draw
+Block: TypeAlias = "str | Text | ScreenTable"  # what a screen can draw
 
 _PLAIN_WIDTH = 100  # where there is no terminal to ask
 # A rule under the head and nothing else.
 _LINES = "    \n    \n -- \n    \n    \n    \n    \n    \n"
+_GAP = 3  # characters between columns
+_WORDS = 24  # characters that a column of words needs, if it has so many
+
+
+@dataclass(slots=True)
+class ScreenTable:
+    """A table in ASCII, so that a saved report reads the same everywhere; figures are right-aligned and never cut.
+
+    A screen too narrow for all columns shows them in several tables below each other: each has the first `keys` columns,
+    which say what a row is, and as many others as fit. words: other columns of text; these and the keys may break lines.
+    """
+
+    columns: tuple[str, ...]
+    keys: int = 1
+    words: frozenset[int] = frozenset()
+    rows: list[tuple[str, ...]] = field(default_factory=list)
+
+    def add_row(self, *cells: str) -> None:
+        assert len(cells) == len(self.columns)
+        self.rows.append(cells)
+
+    def fitting(self, width: int) -> Iterator[list[int]]:
+        """The columns of each table, for a screen of so many characters."""
+        widths = [max(map(len, column)) for column in zip(self.columns, *self.rows, strict=True)]
+        rest = range(self.keys, len(widths))
+        if sum(widths) + _GAP * (len(widths) - 1) <= width or not rest:
+            yield [*range(len(widths))]
+            return
+        least = [min(wide, _WORDS) if at in self.words or at < self.keys else wide for at, wide in enumerate(widths)]
+        room = width - sum(least[: self.keys]) - _GAP * (self.keys - 1)
+        shown: list[int] = []
+        for at in rest:
+            if shown and sum(least[i] + _GAP for i in (*shown, at)) > room:
+                yield [*range(self.keys), *shown]
+                shown = []
+            shown.append(at)
+        yield [*range(self.keys), *shown]
+
+    def drawn(self, columns: Sequence[int]) -> Table:
+        from rich import box
+        from rich.table import Table
+
+        heads = [self.columns[at] for at in columns]
+        table = Table(show_header=any(heads), show_edge=False, pad_edge=False, box=box.Box(_LINES, ascii=True))
+        for at, head in zip(columns, heads, strict=True):
+            left = at < self.keys or at in self.words
+            table.add_column(head, justify="left" if left else "right", overflow="fold", no_wrap=not left)
+        for row in self.rows:
+            table.add_row(*(row[at] for at in columns))
+        return table
 
 
 class Screen:
@@ -48,7 +99,11 @@ class Screen:
 
     def print(self, *blocks: Block, wrap: bool = True) -> None:
         for block in blocks:
-            self._console.print(block, soft_wrap=not wrap)
+            if not isinstance(block, ScreenTable):
+                self._console.print(block, soft_wrap=not wrap)
+                continue
+            for index, columns in enumerate(block.fitting(self.width)):
+                self._console.print(*[""] * bool(index), block.drawn(columns), sep="\n")
 
     def close(self) -> None:
         """Write what was drawn, without blanks at line ends. Characters that the stream cannot carry become "?"."""
@@ -81,17 +136,8 @@ def warning(text: str) -> Text:
     return styled(text, "yellow")
 
 
-def plain_table(*columns: str) -> Table:
-    """A table in ASCII, so that a saved report reads the same everywhere. The first column is left-aligned."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(show_header=any(columns), show_edge=False, pad_edge=False, box=box.Box(_LINES, ascii=True))
-    for index, column in enumerate(columns):
-        table.add_column(
-            column, justify="left" if index == 0 else "right", overflow="fold", no_wrap=index > 0 or bool(column)
-        )
-    return table
+def plain_table(*columns: str, keys: int = 1, words: Iterable[int] = ()) -> ScreenTable:
+    return ScreenTable(columns, keys, frozenset(words))
 
 
 def _width(stream: TextIO) -> int:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from llmirage_client.measure.columns import BRANCH_MODES
 from llmirage_client.measure.groups import RequestGroup
 from llmirage_client.measure.metrics import ErrorGroup, Metrics
 from llmirage_client.measure.record import BranchStats
 from llmirage_client.report.numbers import count, known, number, percent, statistic
-from llmirage_client.report.screen import plain_table
+from llmirage_client.report.screen import ScreenTable, plain_table
 from llmirage_shared.statistics import Summary
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 _WIDE = 96  # columns that the latency table with min and max needs
 _ERRORS_SHOWN = 10
@@ -51,7 +47,7 @@ _BRANCH_WORDS = {
 }
 
 
-def latency_table(metrics: Metrics, width: int) -> Table:
+def latency_table(metrics: Metrics, width: int) -> ScreenTable:
     statistics = {"mean": "avg", "p50": "p50", "p90": "p90", "p99": "p99", "min": "min", "max": "max"}
     if width < _WIDE:
         del statistics["min"], statistics["max"]
@@ -70,7 +66,7 @@ def _seen_late(metrics: Metrics) -> bool:
     return due is not None and sent is not None and due.avg > _SEEN_LATE * sent.avg
 
 
-def conversation_table(metrics: Metrics) -> Table:
+def conversation_table(metrics: Metrics) -> ScreenTable:
     table = plain_table("", "mean", "p50", "p90", "p99", "max", "conversations")
     for tag, words, factor in _CONVERSATIONS:
         summary = metrics.per_conversation.get(tag)
@@ -80,7 +76,7 @@ def conversation_table(metrics: Metrics) -> Table:
     return table
 
 
-def token_rate_table(metrics: Metrics) -> Table:
+def token_rate_table(metrics: Metrics) -> ScreenTable:
     table = plain_table("", "overall", "last 30 s", "after the first fifth")
     for name, words in (
         ("total_prompt", "Input tokens/s"),
@@ -94,7 +90,7 @@ def token_rate_table(metrics: Metrics) -> Table:
     return table
 
 
-def throughput_table(metrics: Metrics) -> Table:
+def throughput_table(metrics: Metrics) -> ScreenTable:
     table = plain_table("", "")
     values, summaries = metrics.whole_run, metrics.per_request
     for tag, words, unit in (
@@ -131,7 +127,7 @@ def _spread(summary: Summary) -> str:
     return f"mean {number(summary.avg)}, {count(summary.min)} to {count(summary.max)}"
 
 
-def group_table(key: str, groups: Sequence[RequestGroup], names: Mapping[int, str] | None = None) -> Table:
+def group_table(key: str, groups: Sequence[RequestGroup], names: Mapping[int, str] | None = None) -> ScreenTable:
     table = plain_table(key, "ok", "failed", "TTFT p50", "latency p50", "tokens in", "tokens out", "cached")
     for group in groups:
         table.add_row(
@@ -147,21 +143,18 @@ def group_table(key: str, groups: Sequence[RequestGroup], names: Mapping[int, st
     return table
 
 
-def branch_mode_table(metrics: Metrics) -> Table:
+def branch_mode_table(metrics: Metrics) -> ScreenTable:
     return group_table("branch", metrics.by_branch_mode, dict(enumerate(BRANCH_MODES)))
 
 
-def branch_table(stats: BranchStats) -> Table:
-    table = plain_table("", "", "")
-    name_column, _, words_column = table.columns
-    name_column.no_wrap = True
-    words_column.justify, words_column.no_wrap = "left", False
+def branch_table(stats: BranchStats) -> ScreenTable:
+    table = plain_table("", "", "", words=(2,))
     for name, value in asdict(stats).items():
         table.add_row(name, count(value), _BRANCH_WORDS[name])
     return table
 
 
-def error_table(errors: Sequence[ErrorGroup]) -> Table:
+def error_table(errors: Sequence[ErrorGroup]) -> ScreenTable:
     table = plain_table("error", "status", "type", "requests")
     for group in errors[:_ERRORS_SHOWN]:
         error = group.error

@@ -152,7 +152,9 @@ def _table(sweep: Sweep, rows: Sequence[Row]) -> Block:
     judged = any("slo_met" in row.figures for row in rows)
     odd = any(row.status != "ok" or row.figures.get("saturated") for row in rows)
     heads = [heading for _, heading, _ in columns]
-    table = plain_table("", *(varied or ["point"]), *heads, *(["SLO"] if judged else []), *(["note"] if odd else []))
+    named = varied or ["point"]
+    ends = ["SLO"] * judged + ["note"] * odd
+    table = plain_table("", *named, *heads, *ends, keys=1 + len(named))
     front = best(sweep.rows)
     for row in rows:
         cells = ["*" if row.point.number in front else " "]
