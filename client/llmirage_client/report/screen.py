@@ -77,16 +77,16 @@ class ScreenTable:
 
 class Screen:
     """Draws blocks for a stream: as wide as its terminal, with colours there; without control codes elsewhere (a pipe, a
-    file), COLUMNS or 100 characters wide. Nothing is written before `close`."""
+    file), COLUMNS or 100 characters wide (unless said otherwise). Nothing is written before `close`."""
 
-    def __init__(self, stream: TextIO | None = None) -> None:
-        """stream: standard output by default."""
+    def __init__(self, stream: TextIO | None = None, plain_width: int = _PLAIN_WIDTH) -> None:
+        """stream: standard output by default. plain_width: characters where there is no terminal to ask."""
         from rich.console import Console
 
         self._stream = sys.stdout if stream is None else stream
         self._drawn = io.StringIO()
         terminal = self._stream.isatty()
-        self.width = _width(self._stream)
+        self.width = _width(self._stream, plain_width)
         self._console = Console(
             file=self._drawn,
             width=self.width,
@@ -140,10 +140,10 @@ def plain_table(*columns: str, keys: int = 1, words: Iterable[int] = ()) -> Scre
     return ScreenTable(columns, keys, frozenset(words))
 
 
-def _width(stream: TextIO) -> int:
+def _width(stream: TextIO, plain_width: int) -> int:
     columns = os.environ.get("COLUMNS", "")
     if columns.isdecimal() and int(columns) > 0:
         return int(columns)
     with contextlib.suppress(OSError, ValueError):
-        return os.get_terminal_size(stream.fileno()).columns or _PLAIN_WIDTH
-    return _PLAIN_WIDTH
+        return os.get_terminal_size(stream.fileno()).columns or plain_width
+    return plain_width

@@ -187,7 +187,8 @@ def test_what_show_prints_gives_the_same_workload(preset: str, tmp_path: Path) -
     assert rows(str(path)) == rows(preset, "--conversations", "3")
 
 
-def test_the_table_holds_what_was_asked_and_what_was_generated() -> None:
+def test_the_table_holds_what_was_asked_and_what_was_generated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     told = run("chat", "--conversations", "400", "--set", "output=lognormal(mean=100,sigma=0.5)").stderr
     line = next(line for line in told.splitlines() if line.startswith("output")).split()
     asked, drawn = float(line[-7]), float(line[-6])

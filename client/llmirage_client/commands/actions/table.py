@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
+from llmirage_client.report.screen import Screen, plain_table
 
 Row = dict[str, Any]
+_PIPE_WIDTH = 200
+_DIGITS = str.maketrans("", "", "0123456789.,-+e")
 
 
 def print_table(rows: list[Row], hidden: frozenset[str] = frozenset(), stderr: bool = False) -> None:
     """Print rows of the same keys without the `hidden` ones: as wide as the terminal, or 200 columns in a pipe."""
     keys = [key for key in rows[0] if key not in hidden]
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for key in keys:
-        numeric = all(isinstance(row[key], int | float | None) for row in rows)
-        table.add_column(
-            key.replace("_", " "), justify="right" if numeric else "left", overflow="fold", no_wrap=key == "name"
-        )
+    words = [at for at, key in enumerate(keys) if not all(_is_figure(_text(row[key])) for row in rows)]
+    table = plain_table(*(key.replace("_", " ") for key in keys), words=words)
     for row in rows:
         table.add_row(*(_text(row[key]) for key in keys))
-    width = shutil.get_terminal_size((100, 24)).columns if (sys.stderr if stderr else sys.stdout).isatty() else 200
-    Console(width=width, highlight=False, stderr=stderr).print(table)
+    screen = Screen(sys.stderr if stderr else sys.stdout, _PIPE_WIDTH)
+    screen.print(table)
+    screen.close()
+
+
+def _is_figure(cell: str) -> bool:
+    return cell == "-" or cell.translate(_DIGITS) == ""
 
 
 def _text(value: Any) -> str:
