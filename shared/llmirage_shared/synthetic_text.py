@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
 from llmirage_shared.prose_book import VARIANTS, Book, book_for, mix
 from llmirage_shared.tokens import TokenIds, Tokenizer
@@ -74,14 +75,31 @@ class SyntheticText:
 
         One word for each id, the same one wherever it occurs except at the beginning.
         """
-        values = np.asarray(ids, dtype=np.int64)
-        if values.size == 0:
+        if len(ids) == 0:
             return ""
-        spread = (values.astype(np.uint64) * np.uint64(_GOLDEN)) >> np.uint64(33)
         begin, follow = self._book.one_token_texts
-        index: list[int] = (spread % np.uint64(len(follow))).tolist()
-        return begin[int(spread[0]) % len(begin)] + "".join([follow[i] for i in index[1:]])
+        first, others = _places(ids, len(begin), len(follow))
+        return begin[first] + "".join([follow[i] for i in others.tolist()])
+
+    def word_ids(self, ids: TokenIds) -> TokenIds:
+        """encode(text_for_ids(ids)) without the text: int32, shape (len(ids),)."""
+        if len(ids) == 0:
+            return np.empty(0, dtype=np.int32)
+        begin, follow = self._word_ids
+        first, others = _places(ids, len(begin), len(follow))
+        return np.concatenate([begin[first : first + 1], follow[others]])
+
+    @cached_property
+    def _word_ids(self) -> tuple[TokenIds, TokenIds]:
+        begin, follow = ([word.ids[0] for word in words] for words in self._book.one_token_words)
+        return np.array(begin, dtype=np.int32), np.array(follow, dtype=np.int32)
 
     @cached_property
     def _book(self) -> Book:
         return book_for(self.tokenizer)
+
+
+def _places(ids: TokenIds | Sequence[int], begin: int, follow: int) -> tuple[int, npt.NDArray[np.int64]]:
+    """Which of `begin` words stands for the first id, and which of `follow` words for each of the others."""
+    spread = (np.asarray(ids, dtype=np.int64).astype(np.uint64) * np.uint64(_GOLDEN)) >> np.uint64(33)
+    return int(spread[0]) % begin, (spread[1:] % np.uint64(follow)).astype(np.int64)

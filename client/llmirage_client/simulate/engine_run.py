@@ -11,7 +11,7 @@ from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.record import RunResult
 from llmirage_client.simulate.cluster_series import SeriesSampler
 from llmirage_client.simulate.event_queue import EventQueue
-from llmirage_client.simulate.token_requests import TokenRequests
+from llmirage_client.simulate.token_requests import TokenPrompts, TokenRequests
 from llmirage_client.simulate.token_rows import TokenRows
 from llmirage_client.simulate.token_streams import TokenStreams
 from llmirage_client.simulator.engine import ClusterConfig, ClusterRun, new_cluster
@@ -24,13 +24,22 @@ NAMELESS = ("round_robin", "random", "least_loaded", "power_of_two", "prefix", "
 class EngineRun(AnyRunner):
     """rows: its requests."""
 
-    def __init__(self, config: ClusterConfig, workload: Workload, options: RunOptions, by_ids: bool) -> None:
-        """by_ids: whether some prompts are given as ids. Raises ConfigError."""
+    def __init__(
+        self,
+        config: ClusterConfig,
+        workload: Workload,
+        options: RunOptions,
+        prompts: TokenPrompts | None = None,
+        by_endpoint: bool = False,
+    ) -> None:
+        """prompts: None: of token counts. by_endpoint: see TokenRequests. Raises ConfigError."""
         super().__init__(workload, options)
         self.cluster = new_cluster(config)
-        self.rows = TokenRows(self._identifiers, self._branching)
+        self.rows = TokenRows(self._identifiers, self._branching, lengths_known=prompts is None)
         self._named = config.router not in NAMELESS
-        self._by_ids = by_ids
+        self._prompts = prompts or TokenStreams(options.session_prefix == "extend")
+        self._by_endpoint = by_endpoint
+        self._api = "completions" if prompts is None else "chat"
         self._queue: EventQueue | None = None
         self.waited_s: list[float] = []  # of requests that are over, in that order: from arrival to the first step
 
@@ -51,11 +60,9 @@ class EngineRun(AnyRunner):
         self.waited_s = cluster.waited_s
         self._queue = queue = EventQueue(cluster)
         options = self._options
-        streams = TokenStreams(options.session_prefix == "extend")
         share, delay_s = options.cancellation_share, options.cancellation_delay_s
         cancellation = Cancellation(share, delay_s / options.speed) if share else None
-        tells_of_cancelled = not (share or self._by_ids)  # else as a client over HTTP does
-        requests = TokenRequests(queue, self.rows, streams, self._named, cancellation, tells_of_cancelled)
+        requests = TokenRequests(queue, self.rows, self._prompts, self._named, cancellation, self._by_endpoint)
         if max_time_s is not None:
             queue.call_at(max_time_s, partial(self.cancel, reason))
         for name, options, rng in self._phases():
@@ -66,4 +73,4 @@ class EngineRun(AnyRunner):
             queue.run()
         queue.close()
         observer.finish(queue.time_s)
-        return self._result(phase, (start_s, start_unix_s, queue.time_s), [], {"completions"}, [])
+        return self._result(phase, (start_s, start_unix_s, queue.time_s), [], {self._api}, [])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -27,7 +27,8 @@ from llmirage_client.simulate.token_columns import columns_of_rows, token_metric
 from llmirage_client.simulate.token_rows import TokenRows
 from llmirage_client.simulate.token_times import TokenTimes
 from llmirage_client.simulate.window import WINDOW_OVER, Window
-from llmirage_client.simulator.engine import ClusterConfig, ServedPool, StepSpan, plan_of
+from llmirage_client.simulate.without_text import engine_run
+from llmirage_client.simulator.engine import ClusterConfig, StepSpan, plan_of
 from llmirage_client.workload.session import Workload
 from llmirage_shared.virtual_time import StandstillError, VirtualDeadlockError
 
@@ -109,10 +110,8 @@ def simulate(
         max_time_s = float(max_time_s)  # an int would be the time at which requests end
     check(workload)
     begun_s = time.process_time()
-    carried: EngineRun | ApiRun
-    if via == "engine" and (by_ids := _by_ids(workload, options, pools)) is not None:
-        carried = EngineRun(config, workload, options, by_ids)
-    else:
+    carried: EngineRun | ApiRun | None = engine_run(config, workload, options, pools) if via == "engine" else None
+    if carried is None:
         from llmirage_client.simulate.api_run import ApiRun  # with the server's API and httpx, which lengths do not need
 
         carried = ApiRun(config, workload, options, streamed=via == "api")
@@ -139,7 +138,7 @@ def simulate(
     if rows is None:
         return Simulation(config, result, columns_of(result.records), compute(result), series, waited_s, steps, None)
     times = TokenTimes(rows.rows)
-    columns = columns_of_rows(rows.rows, times, rows.branching)
+    columns = columns_of_rows(rows, times)
     metrics = token_metrics(rows.rows, columns, times, shown or {})
     return Simulation(config, result, columns, metrics, series, waited_s, steps, rows)
 
@@ -148,29 +147,3 @@ def check(workload: Workload) -> None:
     """Raises SimulationError for a workload without requests."""
     if not any(session.turns for session in workload.sessions.values()):
         raise SimulationError(f"{workload.path} has no request: there is nothing to simulate")
-
-
-def _by_ids(workload: Workload, options: RunOptions, pools: Sequence[ServedPool]) -> bool | None:
-    """Whether the engine alone is asked and some prompts are given as ids; None: it cannot be asked.
-
-    It can where requests are given in token counts, or in token ids that any instance may serve as they are.
-    """
-    ids_as_they_are = (
-        options.streaming
-        and not options.extra_inputs
-        and options.endpoint_type in (None, "completions")
-        and len({pool.model for pool in pools}) == 1
-    )
-    by_ids = False
-    for session in workload.sessions.values():
-        if session.mode != "tokens":
-            return None
-        for turn in session.turns:
-            spec = turn.tokens
-            if spec is None:
-                return None
-            if spec.input_ids is not None:
-                if turn.extra or turn.model or not ids_as_they_are:
-                    return None
-                by_ids = True
-    return by_ids

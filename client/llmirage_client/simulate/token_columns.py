@@ -16,15 +16,13 @@ from llmirage_client.measure.catalogue import PER_REQUEST
 from llmirage_client.measure.columns import BRANCH_MODES, Columns, filled
 from llmirage_client.measure.goodput import parse_goodput
 from llmirage_client.measure.metrics import ErrorGroup, Metrics, compute_columns
-from llmirage_client.simulate.token_rows import TokenRow
+from llmirage_client.simulate.token_rows import TokenRow, TokenRows
 from llmirage_client.simulate.token_times import TokenTimes
 
 
-def columns_of_rows(rows: Sequence[TokenRow], times: TokenTimes, branching: bool = True) -> Columns:
-    """The columns of requests, in their order, without the stamps of single tokens.
-
-    branching: whether some may be of other conversations than roots.
-    """
+def columns_of_rows(kept: TokenRows, times: TokenTimes) -> Columns:
+    """The columns of requests, in their order, without the stamps of single tokens."""
+    rows = kept.rows
     n = len(rows)
     requests, conversations, errors = (list(map(attrgetter(name), rows)) for name in ("request", "conversation", "error"))
     failed = {place: error for place, error in enumerate(errors) if error is not None}
@@ -40,7 +38,7 @@ def columns_of_rows(rows: Sequence[TokenRow], times: TokenTimes, branching: bool
     usage = {tag: np.where(ok, values, np.nan) for tag, values in counts.items()}
     usage["usage_total_tokens"] = usage["usage_prompt_tokens"] + usage["usage_completion_tokens"]
     of_branches: dict[str, npt.NDArray[Any]] = {}
-    if branching:
+    if kept.branching:
         modes = map(BRANCH_MODES.index, [conversation.branch_mode for conversation in conversations])
         of_branches["branch_mode"] = np.fromiter(modes, dtype=np.int64, count=n)
         of_branches["agent_depth"] = _column(conversations, "depth", np.int64)
@@ -52,7 +50,7 @@ def columns_of_rows(rows: Sequence[TokenRow], times: TokenTimes, branching: bool
         last_s=times.last_s,
         end_s=_column(rows, "end_s"),
         events=times.events,
-        input_tokens=counts["usage_prompt_tokens"],
+        input_tokens=counts["usage_prompt_tokens"] if kept.lengths_known else np.full(n, np.nan),
         asked_tokens=_column(requests, "output_tokens"),
         conversation=_column(conversations, "number", np.int64),
         turn_index=_column(rows, "turn_index", np.int64),

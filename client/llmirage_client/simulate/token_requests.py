@@ -4,37 +4,51 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import count
+from typing import Protocol
 
 from llmirage_client.load.cancellation import BY_RUN, ON_PURPOSE, Cancellation
 from llmirage_client.load.conversation import NOTHING, REPLY, Conversation
 from llmirage_client.load.phase import Phase
 from llmirage_client.simulate.event_queue import EventQueue
 from llmirage_client.simulate.token_rows import LOST, LOST_UNSTREAMED, NO_INSTANCE, TokenRow, TokenRows, refusal
-from llmirage_client.simulate.token_streams import TokenStreams
+from llmirage_client.simulate.token_streams import TokenPrompt
 from llmirage_client.simulator.engine import Request, RouterError
+
+
+class TokenPrompts(Protocol):
+    """What requests are made of."""
+
+    def call(self, conversation: Conversation, index: int) -> TokenPrompt:
+        """The prompt of a turn, and the reply that it will have."""
+        ...
+
+    def failed(self, conversation: Conversation) -> None:
+        """The conversation's last call had no reply."""
+        ...
 
 
 class TokenRequests:
     """Sends the requests of a queue's conversations. named: with the name of the conversation, for the router.
 
-    tells_of_cancelled: whether cancelled requests keep the times of the tokens that they got.
+    by_endpoint: whether some end as the server's endpoint ends them, see _by_endpoint: it answers in one piece, from a task
+    of its own. There, and where users give up, nobody knows what tokens a cancelled request got.
     """
 
     def __init__(
         self,
         queue: EventQueue,
         rows: TokenRows,
-        streams: TokenStreams,
+        prompts: TokenPrompts,
         named: bool,
         cancellation: Cancellation | None,
-        tells_of_cancelled: bool,
+        by_endpoint: bool,
     ) -> None:
         self._queue = queue
         self._rows = rows
-        self._streams = streams
+        self._prompts = prompts
         self._named = named
         self._cancellation = cancellation
-        self._tells_of_cancelled = tells_of_cancelled
+        self._by_endpoint = by_endpoint
         self._numbers = count()
         self._counted: range | None = None  # of the numbers; None: all
         queue.send, queue.end = self._send, self._end
@@ -47,13 +61,9 @@ class TokenRequests:
     def _send(self, conversation: Conversation) -> bool:
         index = conversation.turn_index
         assert index is not None
-        spec = conversation.session.turns[index].tokens
-        assert spec is not None
-        key = self._streams.call(conversation, index, spec)
+        key, prompt_tokens, output_tokens = self._prompts.call(conversation, index)
         affinity_id = conversation.affinity_id if self._named else None
-        request = Request(
-            0, None, None, affinity_id, max_tokens=spec.output_tokens, key=key, prompt_tokens=spec.input_tokens
-        )
+        request = Request(0, None, None, affinity_id, max_tokens=output_tokens, key=key, prompt_tokens=prompt_tokens)
         conversation.in_flight = row = TokenRow(conversation, index, request, conversation.due_s, self._queue.time_s)
         conversation.waits = REPLY
         if self._cancellation is not None and self._phase.name == "profiling":
@@ -64,7 +74,7 @@ class TokenRequests:
                 return True
         if not self._submit(row):
             return self._end_at_once(row)
-        row.own_task = spec.input_ids is not None  # that of the server's endpoint
+        row.own_task = self._by_endpoint and _by_endpoint(row)
         return True
 
     def _submit(self, row: TokenRow) -> bool:
@@ -132,11 +142,16 @@ class TokenRequests:
     def _note_failure(self, row: TokenRow) -> None:
         conversation = row.conversation
         if row.error is None:
-            spec = conversation.session.turns[row.turn_index].tokens
-            row.error = LOST if spec is None or spec.input_ids is None else LOST_UNSTREAMED
+            row.error = LOST_UNSTREAMED if _by_endpoint(row) else LOST
         elif row.is_cancelled:
             self._queue.cluster.cancel(row.request, self._queue.time_s)
-            if not self._tells_of_cancelled:
+            if self._by_endpoint or self._cancellation is not None:
                 row.token_s, row.request.spans = [], []
         conversation.failed = not row.is_cancelled
-        self._streams.failed(conversation)
+        self._prompts.failed(conversation)
+
+
+def _by_endpoint(row: TokenRow) -> bool:
+    """Whether the prompt is given as ids or as blocks, not as a count of tokens."""
+    spec = row.conversation.session.turns[row.turn_index].tokens
+    return spec is None or spec.input_ids is not None

@@ -54,10 +54,13 @@ class TokenRow(Flight):
 class TokenRows:
     """Rows in the order in which they were over."""
 
-    def __init__(self, identifiers: Identifiers, branching: bool) -> None:
-        """branching: whether some may be of other conversations than roots."""
+    def __init__(self, identifiers: Identifiers, branching: bool = True, lengths_known: bool = True) -> None:
+        """branching: whether some may be of other conversations than roots. lengths_known: whether the workload says how
+        long prompts are; else the server's usage alone does.
+        """
         self._identifiers = identifiers
         self.branching = branching
+        self.lengths_known = lengths_known
         self.rows: list[TokenRow] = []
         self.counted: range | None = None  # which requests count, by the order in which they were planned; None: all
         self.on_row: Callable[[TokenRow], None] | None = None  # called as each request is over
@@ -98,7 +101,7 @@ class TokenRows:
             exchange=exchange,
             phase="profiling" if row.measured else "warmup",
             cancelled=row.is_cancelled,
-            input_tokens=request.prompt_tokens,
+            input_tokens=request.prompt_tokens if self.lengths_known else None,
             output_tokens_asked=request.output_tokens,
             branch_mode=conversation.branch_mode,
             parent_turn_index=conversation.parent_turn_index,

@@ -108,7 +108,7 @@ def by_tasks(workload: Workload, options: RunOptions) -> RunResult:
 def by_queue(workload: Workload, options: RunOptions) -> RunResult:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine_run, "ClusterRun", Replies)
-        run = EngineRun(ClusterConfig(ttft_ms=1.0, itl_ms=1.0), workload, options, by_ids=False)
+        run = EngineRun(ClusterConfig(ttft_ms=1.0, itl_ms=1.0), workload, options)
         observer: Any = Nobody()
         result = run.run(observer, None, "")
     result.records = run.rows.made_records()

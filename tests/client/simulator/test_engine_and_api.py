@@ -1,15 +1,19 @@
-"""The same workload and seed through the engine and the via the API: the same token times, bit for bit."""
+"""The same workload and seed via the engine and via the API: the same token times, bit for bit."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from llmirage_client.load.options import RunOptions
+from llmirage_client.simulate.engine_run import EngineRun
 from llmirage_client.simulate.simulation import Via, simulate
-from llmirage_client.simulator.engine import ClusterConfig
+from llmirage_client.simulate.without_text import engine_run
+from llmirage_client.simulator.engine import ClusterConfig, plan_of
 from llmirage_client.workload.registry import load
 from llmirage_client.workload.session import Branch, Session, TokenSpec, Turn, Workload
 from llmirage_client.workload.synthetic_load import synthetic_load
@@ -55,6 +59,55 @@ def test_token_ids() -> None:
     workload = synthetic_load(300, "3:30", 16, turns=4, shared_prefix_tokens=120, seed=1)
     seen = both(workload, RunOptions(concurrency=3, seed=1), instances=2)
     assert any(counts[0] > 300 for _, _, counts, _ in seen.values())
+
+
+def trace(tmp_path: Path, lines: list[dict[str, Any]]) -> Workload:
+    path = tmp_path / "trace.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    return load(str(path), "mooncake_trace", {"block_size": 32}, {})
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@pytest.mark.parametrize("failing", [False, True])
+def test_hash_blocks(tmp_path: Path, engine: str, failing: bool) -> None:
+    """Blocks that prompts share, conversations that grow, prompts beyond the last block; some that do not fit."""
+    rng, lines = Random(1), []
+    for number in range(40):
+        known = [rng.randrange(3), 10 + rng.randrange(3), 100 + number][: rng.randint(1, 3)]
+        line = {"hash_ids": known, "input_length": 32 * len(known) + rng.choice([-5, 0, 40]), "output_length": 12}
+        lines.append(line | ({"session_id": f"s{number % 7}"} if number % 2 else {}))
+    workload, options = trace(tmp_path, lines), RunOptions(concurrency=5, seed=1)
+    config = ClusterConfig(model="meta-llama/Llama-3.1-8B", gpu="h100_sxm", engine=engine)
+    assert isinstance(engine_run(config, workload, options, plan_of(config)), EngineRun)  # without the server's endpoints
+    settings: dict[str, Any] = {"engine": engine} | ({"max_model_len": 160} if failing else {})
+    seen = [told(via, workload, options, **settings) for via in ("engine", "api")]
+    assert len(seen[0]) == 40
+    told_alike = [
+        {
+            place: (start_s, stamps, () if error else counts, bool(error))
+            for place, (start_s, stamps, counts, error) in s.items()
+        }
+        for s in seen
+    ]
+    assert told_alike[0] == told_alike[1]
+    assert any(error for *_, error in told_alike[0].values()) is failing
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"extra": {"temperature": 1}},
+        {"output_length": None},
+        {"text_input": "Hello", "input_length": None, "hash_ids": None},
+    ],
+)
+def test_hash_blocks_with_what_only_the_endpoints_read_go_through_these(tmp_path: Path, more: dict[str, Any]) -> None:
+    line = {"hash_ids": [1], "input_length": 30, "output_length": 12} | more
+    workload = trace(tmp_path, [{key: value for key, value in line.items() if value is not None}])
+    config = ClusterConfig(model="meta-llama/Llama-3.1-8B", gpu="h100_sxm")
+    options = RunOptions(concurrency=1, seed=1)
+    assert engine_run(config, workload, options, plan_of(config)) is None
+    assert len(both(workload, options)) == 1
 
 
 @pytest.mark.parametrize("engine", ["sglang", "trtllm"])

@@ -1,0 +1,120 @@
+"""Prompts of hash blocks as the ids that the server's chat endpoint makes of them, without their text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from llmirage_client.load.conversation import Conversation
+from llmirage_client.simulate.token_streams import TokenPrompt, TokenStreams
+from llmirage_client.workload.hash_blocks import block_content
+from llmirage_client.workload.session import SyntheticUser, Workload
+from llmirage_shared.prompt_encoder import PromptEncoder
+from llmirage_shared.synthetic_text import SyntheticText
+from llmirage_shared.tokenizer_loader import load
+
+_MARKS = ("<<0>>", "<<1>>", "<<2>>")  # stand for contents in a rendered prompt
+_TRIED_TOKENS = 64
+
+
+@dataclass(slots=True, frozen=True)
+class Frame:
+    """What the chat template puts around contents, as bytes of ids.
+
+    head: before the first message of the user; tail: after the last one, up to where the reply begins. after_reply: between
+    a reply and the next message; after_message: between two messages, the first of which has no reply.
+    """
+
+    head: bytes
+    tail: bytes
+    after_reply: bytes
+    after_message: bytes
+
+
+class BlockPrompts:
+    """Of turns that are hash blocks alone, in chat messages. Replies are ids that stand for nothing."""
+
+    def __init__(self, text: SyntheticText, frame: Frame) -> None:
+        self._text = text
+        self._frame = frame
+        self._replies = TokenStreams(shares=False)
+        # By conversation that goes on: all before the next message's content, with the last reply and without it.
+        self._histories: dict[int, tuple[bytes, bytes]] = {}
+
+    def call(self, conversation: Conversation, index: int) -> TokenPrompt:
+        session, frame = conversation.session, self._frame
+        turn = session.turns[index]
+        message, output_tokens = turn.synthetic, turn.max_tokens
+        assert message is not None
+        assert output_tokens is not None
+        before, _ = self._histories.pop(conversation.number, (frame.head, b""))
+        said = before + self._content(message)
+        prompt = said + frame.tail
+        key = prompt + self._replies.fresh(output_tokens)
+        if index + 1 < len(session.turns) and session.mode == "accumulate":
+            self._histories[conversation.number] = key + frame.after_reply, said + frame.after_message
+        return key, len(prompt) // np.dtype(np.int32).itemsize, output_tokens
+
+    def failed(self, conversation: Conversation) -> None:
+        """The last call had no reply."""
+        if (known := self._histories.get(conversation.number)) is not None:
+            _, without = known
+            self._histories[conversation.number] = without, without
+
+    def _content(self, message: SyntheticUser) -> bytes:
+        assert message.block_ids is not None
+        ids = block_content(message.block_ids, message.block_tokens, message.tokens, message.key)
+        return self._text.word_ids(ids).tobytes()
+
+
+def block_prompts(workload: Workload, tokenizer: str | None) -> BlockPrompts | None:
+    """For a workload of hash blocks alone; None where it has something else, or the template does more than frame messages.
+
+    Raises TokenizerError when the tokenizer cannot be loaded or nothing can be written in its vocabulary.
+    """
+    for session in workload.sessions.values():
+        if session.mode not in ("accumulate", "isolated") or session.pre_session_spawns:
+            return None
+        for turn in session.turns:
+            if turn.synthetic is None or turn.synthetic.block_ids is None or turn.messages or turn.branches or turn.tools:
+                return None
+            if turn.max_tokens is None or turn.max_tokens != turn.min_tokens or turn.extra or turn.model:
+                return None
+    of_tokenizer, template = load(tokenizer)
+    text = SyntheticText(of_tokenizer)
+    frame = _frame(PromptEncoder(of_tokenizer, template), text)
+    return None if frame is None else BlockPrompts(text, frame)
+
+
+def _frame(encoder: PromptEncoder, text: SyntheticText) -> Frame | None:
+    """What the template puts around contents; None where a prompt is more than its frame and its contents."""
+
+    def said(*contents: tuple[str, str]) -> list[dict[str, str]]:
+        return [{"role": role, "content": content} for role, content in contents]
+
+    def framed(*roles: str) -> list[np.ndarray[tuple[int], np.dtype[np.int32]]]:
+        rest, parts = encoder.render(said(*zip(roles, _MARKS, strict=False))), []
+        for mark in _MARKS[: len(roles)]:
+            part, _, rest = rest.partition(mark)
+            parts.append(encoder.encode(part))
+        return [*parts, encoder.encode(rest)]
+
+    numbers = np.arange(_TRIED_TOKENS, dtype=np.int32)
+    one, two = text.word_ids(numbers), text.word_ids(numbers + 7)
+    reply, replied = text.ids(1, _TRIED_TOKENS), text.text(1, _TRIED_TOKENS)
+    words = text.text_for_ids(numbers), text.text_for_ids(numbers + 7)
+    try:
+        head, tail = framed("user")
+        _, _, after_reply, _ = framed("user", "assistant", "user")
+        _, after_message, _ = framed("user", "user")
+        whole = encoder.encode_chat(said(("user", words[0]), ("assistant", replied), ("user", words[1])))
+        failed = encoder.encode_chat(said(("user", words[0]), ("user", words[1])))
+    except ValueError:  # a template that refuses such a history
+        return None
+    as_composed = np.concatenate([head, one, tail, reply, after_reply, two, tail])
+    if not np.array_equal(whole, as_composed):
+        return None
+    if not np.array_equal(failed, np.concatenate([head, one, after_message, two, tail])):
+        return None
+    return Frame(head.tobytes(), tail.tobytes(), after_reply.tobytes(), after_message.tobytes())
