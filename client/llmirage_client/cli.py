@@ -18,32 +18,32 @@ INTERRUPTED = 130  # what shells report for Ctrl-C
 
 
 @contextlib.contextmanager
-def told_in_words() -> Iterator[None]:
-    """Ctrl-C where a command does not heed it itself, and input or output that fails where it does not expect that."""
-    _be_somewhere()
+def errors_as_messages() -> Iterator[None]:
+    """Turn Ctrl-C and I/O errors that a command does not handle itself into a message and an exit status."""
+    _open_missing_streams()
     try:
         yield
-        sys.stdout.flush()  # here, where a full disk can still be told
+        sys.stdout.flush()  # here, where a full disk can still be reported
     except KeyboardInterrupt:
         click.echo("\nInterrupted.", err=True)
         raise click.exceptions.Exit(INTERRUPTED) from None
     except OSError as error:
-        if error.errno == errno.EPIPE:  # the reader has seen enough, as `| head` has: click ends quietly
+        if error.errno == errno.EPIPE:  # the reader closed the pipe, as `| head` does: click exits without a message
             raise
         click.echo(f"llmirage: {error.filename or 'output'}: {error.strerror or error}", err=True)
-        _forget_output()
+        _discard_output()
         raise click.exceptions.Exit(1) from None
 
 
-def _be_somewhere() -> None:
-    """A process whose standard streams were closed (`>&-`) has none: what it says goes nowhere then."""
+def _open_missing_streams() -> None:
+    """Discard the output of standard streams that were closed before the start (`>&-`)."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  # until the process ends
 
 
-def _forget_output() -> None:
-    """What could not be written would fail once more when Python flushes it at its end."""
+def _discard_output() -> None:
+    """Discard buffered output that cannot be written; Python would fail again when it flushes at exit."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -102,7 +102,7 @@ class LazyGroup(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        with told_in_words():
+        with errors_as_messages():
             return super().invoke(ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

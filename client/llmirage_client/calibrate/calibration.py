@@ -70,10 +70,10 @@ def calibrate(
     Raises ValueError when there are fewer than FEWEST requests.
     """
     if (count := count_of(runs)) < FEWEST:
-        raise ValueError(f"{count} requests are too few: at least {FEWEST} are needed")
+        raise ValueError(f"{count} requests are not enough: at least {FEWEST} are needed")
     start = {factor.name: float(profile[factor.name]) for factor in FACTORS}
     fit = FactorFit(runs, simulate, start, [factor for factor in FACTORS if not wanted or factor.name in wanted])
-    why = {factor.name: "was not to be fitted" for factor in FACTORS if factor not in fit.free}
+    why = {factor.name: "is not in --fit" for factor in FACTORS if factor not in fit.free}
     groups, folds = _groups(runs)
     before = fit.simulated(start)
     x = np.array([factor.x(start[factor.name]) for factor in fit.free])
@@ -140,13 +140,13 @@ def _doubtful(fit: FactorFit, system: System, errors: Floats) -> tuple[int, str]
     covariance, lengths = system.covariance()
     for i, factor in enumerate(fit.free):
         if not lengths[i]:
-            return i, f"it changes nothing in these runs: {factor.needs}"
+            return i, f"it has no effect in these runs: {factor.needs}"
     deviations = np.sqrt(np.maximum(np.diag(covariance), 1e-300))
     alike = np.abs(covariance / np.outer(deviations, deviations)) - np.eye(len(deviations))
     pairs = [pair for pair in np.argwhere(alike >= _ALIKE) if fit.free[pair[0]].yields >= _MAY_YIELD]
     if pairs:  # host time gives way first, then the front end: a profile knows them best
         index, other = max(((int(a), int(b)) for a, b in pairs), key=lambda pair: fit.free[pair[0]].yields)
-        return index, f"these runs cannot tell it from {fit.free[other].label}: {fit.free[index].needs}"
+        return index, f"these runs cannot separate it from {fit.free[other].label}: {fit.free[index].needs}"
     doubtful = [i for i, factor in enumerate(fit.free) if errors[i] > factor.most_error]
     if not doubtful:
         return None

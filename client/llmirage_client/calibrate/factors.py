@@ -47,8 +47,8 @@ class Factor:
         return f"known to {error:.2g} ms only"
 
 
-_LONG_REPLIES = "replies of some length are needed"
-_UNCACHED = "long prompts are needed that are not in the cache"
+_LONG_REPLIES = "longer replies are needed"
+_UNCACHED = "long uncached prompts are needed"
 _BATCHES = "runs with small and large batches are needed"
 _UNQUEUED = "requests with short prompts on a cluster without a queue are needed"
 FACTORS = (

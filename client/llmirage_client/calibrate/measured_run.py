@@ -179,7 +179,7 @@ def _measured(
     good = columns.ok & has_tokens & ~np.isnan(columns.start_s) & ~np.isnan(columns.last_s)
     notes = []
     if left := n - int(good.sum()):
-        notes.append(f"{path}: {left} of {n} requests failed or have no token counts and are left out, also as load")
+        notes.append(f"{path}: {left} of {n} requests failed or have no token counts; they are excluded, also as load")
     order = np.argsort(columns.start_s, kind="stable") if number is None else np.lexsort((number, columns.start_s))
     order = order[good[order]]
     place_of = np.full(n + 1, -1)

@@ -42,7 +42,7 @@ def print_calibration(result: Calibration, deployment: str, runs: int) -> None:
     screen.print(styled("Median / 90th percentile of the absolute error, and the median with its sign.", "dim"))
     screen.print(styled(f"Held out: {result.folds}, predicted with factors fitted to the rest.", "dim"))
     if result.not_served:
-        screen.print(warning(f"{result.not_served:,} requests do not fit into this cluster: is it the one?"))
+        screen.print(warning(f"{result.not_served:,} requests do not fit into this cluster: is it the measured deployment?"))
     worst = max((e["tpot"].median for e in (result.errors["after"],) if "tpot" in e), default=0.0)
     if worst > _NOT_THE_ONE_PCT:
         screen.print(warning(f"Even fitted, TPOT is {worst:.0f} % off: is this the deployment that was measured?"))

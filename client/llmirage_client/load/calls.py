@@ -10,7 +10,7 @@ from llmirage_client.load.conversation import Conversation
 from llmirage_client.load.history import LIVE_MODES, Thread, authored, items_of
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.tool_results import fit_results
-from llmirage_client.targets.endpoints import Ask, Endpoint, EndpointName, endpoint_named
+from llmirage_client.targets.endpoints import Endpoint, EndpointName, TurnRequest, endpoint_named
 from llmirage_client.targets.target import Call
 from llmirage_client.workload.session import Turn
 
@@ -48,7 +48,7 @@ def message_call(conversation: Conversation, turn: Turn, options: RunOptions, en
         thread.tools = endpoint.tools(turn.tools)
     elif mode == "isolated":
         thread.tools = None
-    ask = Ask(
+    request = TurnRequest(
         items,
         turn.model or options.model,
         options.streaming,
@@ -59,7 +59,7 @@ def message_call(conversation: Conversation, turn: Turn, options: RunOptions, en
         conversation_id=conversation.correlation_id if mode == "server_conversation" else None,
         alone=mode == "isolated" or _only_request(conversation),
     )
-    body = endpoint.body(ask)
+    body = endpoint.body(request)
     if turn.min_tokens is not None and options.knows_ignore_eos and endpoint.knows_ignore_eos:
         body |= {"min_tokens": turn.min_tokens, "ignore_eos": True}
     return finished_call(endpoint, body, turn, options)

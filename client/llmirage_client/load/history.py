@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmirage_client.measure.record import Exchange
-from llmirage_client.targets.endpoints.ask import Endpoint
+from llmirage_client.targets.endpoints.protocol import Endpoint
 from llmirage_client.targets.wire_json import WireObject
 from llmirage_client.workload.session import ContextMode
 

@@ -21,7 +21,7 @@ from llmirage_client.load.calls import Planned, finished_call, thread_of
 from llmirage_client.load.conversation import Conversation
 from llmirage_client.load.history import Message, items_of
 from llmirage_client.load.options import RunOptions
-from llmirage_client.targets.endpoints import Ask, endpoint_named
+from llmirage_client.targets.endpoints import TurnRequest, endpoint_named
 from llmirage_client.targets.endpoints.completions import prompt_body
 from llmirage_client.workload.session import Problem, TokenSpec, Turn, Workload
 from llmirage_shared.chat_template import ChatTemplateError
@@ -62,14 +62,14 @@ class TokenCalls:
         as_prompt = options.endpoint_type == "completions" or prompt_as_ids(spec, options)
         endpoint = self._completions if as_prompt else self._endpoint
         items = [] if as_prompt else items_of(self._messages(conversation, spec), endpoint)
-        ask = Ask(
+        request = TurnRequest(
             items,
             turn.model or options.model,
             options.streaming,
             max_tokens=spec.output_tokens,
             legacy_max_tokens=options.use_legacy_max_tokens,
         )
-        body = prompt_body(self._prompt(conversation, spec), ask) if as_prompt else endpoint.body(ask)
+        body = prompt_body(self._prompt(conversation, spec), request) if as_prompt else endpoint.body(request)
         if options.knows_ignore_eos and endpoint.knows_ignore_eos:
             body |= {"min_tokens": spec.output_tokens, "ignore_eos": True}
         counted = options.counts_prompts or prompt_as_ids(spec, options)

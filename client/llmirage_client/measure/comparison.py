@@ -161,7 +161,7 @@ class _Bounds:
 
     def few(self) -> str | None:
         fewest = min(len(self.one.trees), len(self.two.trees))
-        return f"only {fewest} conversations" if fewest < FEWEST_CLUSTERS else None
+        return f"only {fewest} conversation{'s' * (fewest != 1)}" if fewest < FEWEST_CLUSTERS else None
 
 
 def _of_requests(one: _Side, two: _Side, bounds: _Bounds) -> Iterator[Difference]:

@@ -39,7 +39,7 @@ def parse_goodput(text: str) -> dict[str, float]:
             problems.append(f"{part!r}: {tag} has a limit already")
         limits[tag] = limit
     if not limits:
-        problems.append("no objective given; one looks like ttft:200")
+        problems.append("no objective given; an example is ttft:200")
     if problems:
         raise ValueError("\n".join(problems))
     return limits

@@ -21,7 +21,7 @@ def point_name(variable: str, load: float) -> str:
 class PointResult:
     """variable: "concurrency" or "request_rate". number: the place in the sweep or search, from 1.
 
-    status: the exit status of this point alone. behind: requests waited longer and longer (see load.saturation).
+    status: the exit status of this point alone. behind: latency kept growing (see load.saturation).
 
     verdicts: of the objectives of a search. interrupted: it was stopped before its end.
     """
@@ -95,12 +95,12 @@ class SearchAnswer:
         unit = " turns/s" if self.variable == "request_rate" else ""
         if self.interrupted:
             known = "no load is" if self.best is None else f"{what} {self.best:g}{unit} is the highest"
-            return f"The search was stopped. So far {known} known to meet {self.slo}."
+            return f"The search was interrupted. So far {known} known to meet {self.slo}."
         if self.best is None:
             return f"No load meets {self.slo}: even {what} {self.worst:g}{unit}, the lowest tried, misses it."
         if self.worst is None:
             return (
-                f"Everything up to the bound meets {self.slo}: {what} {self.best:g}{unit} does, and no higher one was tried "
+                f"Every load up to the bound meets {self.slo}: {what} {self.best:g}{unit} does, and no higher one was tried "
                 "(--find-max-upper-bound)."
             )
         return f"The highest {what} that meets {self.slo} is {self.best:g}{unit}; {self.worst:g} misses it."

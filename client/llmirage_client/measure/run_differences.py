@@ -35,7 +35,7 @@ def run_differences(baseline: RunResult, other: RunResult) -> list[str]:
         found.append(f"Options differ: {', '.join(options)}.")
     if _conversations(baseline) != _conversations(other):
         counts = " and ".join(str(len(_conversations(run))) for run in (baseline, other))
-        found.append(f"They did not run the same conversations ({counts} different ones).")
+        found.append(f"The runs have different conversations ({counts} different ones).")
     for name, run in (("first", baseline), ("other", other)):
         if run.cancelled:
             found.append(f"The {name} run is not whole: {run.cancel_reason or 'it was stopped'}.")

@@ -16,7 +16,7 @@ from llmirage_client.measure.record_line import RecordLineError, record_of
 
 RECORDS_FILE = "profile_export.jsonl"
 HEAD_FILE = "llmirage_run.json"
-CUT = "the run has no summary: it was killed, it crashed or it is still going on"
+CUT = "the run has no summary: it was killed, crashed, or is still in progress"
 
 
 class RunFolderError(ValueError):
@@ -32,7 +32,7 @@ def read_run(place: Path | str) -> RunResult:
     path = Path(place)
     records_path = path / RECORDS_FILE if path.is_dir() else path
     if path.is_dir() and not records_path.exists():
-        raise RunFolderError(f"{path}: no run is here: a run has a file {RECORDS_FILE}")
+        raise RunFolderError(f"{path}: there is no run here: a run has a file {RECORDS_FILE}")
     lines, problems = _lines(records_path)
     about = _about(records_path)
     times = [t for line in lines for key in ("credit_issued_ns", "request_start_ns") if (t := _time_ns(line, key))]
@@ -85,7 +85,7 @@ def _lines(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
             lines.append(value)
         else:
             torn = not content.endswith(b"\n") and number == content.count(b"\n") + 1
-            problems.append(f"line {number} " + ("was not written to its end" if torn else "is not a JSON object"))
+            problems.append(f"line {number} " + ("is incomplete" if torn else "is not a JSON object"))
     return lines, problems
 
 

@@ -118,7 +118,7 @@ def parse_slo(text: str) -> tuple[Objective, ...]:
     if problems:
         raise SloError(problems)
     if not objectives:
-        raise SloError(["there is no objective in it; one looks like ttft_p99<500ms"])
+        raise SloError(["there is no objective; an example is ttft_p99<500ms"])
     return tuple(objectives)
 
 
@@ -141,7 +141,7 @@ def limit_in(unit: str, text: str) -> float:
     number, written = float(match[1]), (match[2] or "").strip().lower()
     units = _UNITS.get(unit, {})
     if written and written not in units:
-        raise SloError([f"{text!r}: {written!r} is no unit for it; known are {', '.join(units)}"])
+        raise SloError([f"{text!r}: {written!r} is not a unit of it; known units: {', '.join(units)}"])
     value = number * (units[written] if written else 1.0)
     if not math.isfinite(value) or value < 0:
         raise SloError([f"{text!r} is not a number from 0 up"])
@@ -168,10 +168,10 @@ def _metric_and_statistic(name: str, text: str) -> tuple[Spec, str | None]:
         raise SloError([f"{text!r}: there is no metric {name!r}; known are {known} and the tags of docs/metrics.md"])
     if metric.tag in WHOLE_RUN:
         if word:
-            raise SloError([f"{text!r}: {base} is one value for the whole run and has no {word}"])
+            raise SloError([f"{text!r}: {base} has one value for the whole run and no {word}"])
         return metric, None
     if word not in STATISTICS:
-        wrong = f"there is no statistic {word!r}" if word else f"{base} has many values in a run: say which statistic of it"
+        wrong = f"there is no statistic {word!r}" if word else f"{base} has many values in a run: choose a statistic"
         raise SloError([f"{text!r}: {wrong}; {base}_p99 is one, of {', '.join(STATISTICS)}"])
     return metric, STATISTICS[word]
 

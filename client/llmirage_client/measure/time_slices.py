@@ -26,7 +26,7 @@ def time_slices(columns: Columns, slice_s: float, speed: float = 1.0, most: int 
     Raises ValueError when slice_s is not above zero or there would be more than `most` slices.
     """
     if not slice_s > 0:
-        raise ValueError("a slice must last longer than no time")
+        raise ValueError("the duration of a slice must be above 0")
     columns = columns.rows(columns.measured)
     if not len(columns):
         return []

@@ -36,14 +36,14 @@ def print_comparison(baseline: str, run: str, comparison: Comparison, warnings: 
             name, number(one.baseline), number(one.value), percent or _signed(one.difference), bounds, _verdict(one)
         )
     trees = " and ".join(f"{n:,}" for n in comparison.conversations)
-    how = "each drawn together with its twin" if comparison.paired else "drawn apart, for they are not the same"
+    how = "drawn in pairs" if comparison.paired else "drawn separately, because they differ"
     screen.print(f"\nbaseline: {baseline}\nrun:      {run}\n", wrap=False)
     screen.print(table)
     screen.print(f"\nBounds: from {trees} conversations with their children, {how}; rates from 30 parts of each run.")
     told = sum(one.beyond_noise is not None for one in comparison.differences)
     by_chance = told * (100 - confidence) / 100
     if by_chance >= 0.5:
-        screen.print(f"Of {told} figures, {by_chance:.0f} or so may be beyond such bounds by chance alone.")
+        screen.print(f"Of {told} figures, {by_chance:.0f} or so may be beyond these bounds by chance.")
     for why in dict.fromkeys(d.why_not for d in comparison.differences if d.why_not):
         screen.print(f"Too few: {why}.")
     for text in warnings:

@@ -76,7 +76,7 @@ def _slices(result: RunResult, columns: Columns) -> list[Slice]:
     try:
         return time_slices(columns, slice_s, result.speed)
     except ValueError as error:  # nothing to lose a run for
-        result.notes.append(f"--slice-duration: {error}; they are left out.")
+        result.notes.append(f"--slice-duration: {error}; they are not written.")
         return []
 
 

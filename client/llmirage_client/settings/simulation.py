@@ -13,7 +13,7 @@ _simulation = under(SIMULATION)
 
 class SimulationSettings:
     via: Literal["engine", "api"] = _simulation(
-        "engine", "Ask the cluster alone, or through the server's whole API in this process: slower, with the same times."
+        "engine", "Simulate the engine alone, or the server's whole API in this process: slower, with the same times."
     )
     max_time: float | None = _simulation(
         None, "Stop after S seconds of cluster time.", metavar="S", above=0, infinite=True, study=True

@@ -71,7 +71,7 @@ class SimulationProgress(StatusLine):
     def _line(self, elapsed_s: float) -> str:
         total = self._known_total()
         requests = f"{self._done:,} of {total:,} requests" if total else f"{self._done:,} requests"
-        parts = [requests, f"{duration(self._reached_s)} of cluster time", f"{minutes(elapsed_s)} here"]
+        parts = [requests, f"{duration(self._reached_s)} of cluster time", f"{minutes(elapsed_s)} elapsed"]
         text = (f"{self._of}: " if self._of else "") + ", ".join(parts)
         shares = [self._done / total] if total else []
         shares += [self._reached_s / self._until_s] if self._until_s else []

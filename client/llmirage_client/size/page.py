@@ -88,14 +88,14 @@ def max_rate_page(report: MaxRateReport) -> str:
     columns = ["Deployment", "GPUs", unit, f"{unit} per GPU", "USD per M output tokens", "What is missed next"]
     drawn = pareto(
         points,
-        title="At the most that each carries",
-        x=Axis("Speed of a user (1/TPOT)", "tokens/s"),
+        title="At the highest load of each",
+        x=Axis("Speed per user (1/TPOT)", "tokens/s"),
         y=Axis("Output tokens/s per GPU", "tokens/s"),
     )
     sections = [Section("What each carries", [charts(figure(drawn), size="half"), table(columns, rows, wrap=(5,))])]
     question = report.question
     facts = {"Model": models_of(question.base), "Requests": question.traffic.source.text, "Objectives": question.slo}
-    head = PageHead("How much traffic a deployment carries", facts)
+    head = PageHead("Highest sustained traffic of deployments", facts)
     return _page(head, sections, report.left_out(), question, report.rates.effort)
 
 

@@ -226,7 +226,7 @@ def _growth(columns: Columns) -> str | None:
     before, after = float(running[:half].mean()), float(running[half:].mean())
     if after <= _GROWTH * before + _GROWTH_NOISE * math.sqrt(before):
         return None
-    return f"it does not keep up: {before:,.0f} requests are under way in the first half, {after:,.0f} in the second"
+    return f"the load is not sustained: {before:,.0f} requests are in progress in the first half, {after:,.0f} in the second"
 
 
 def _users(columns: Columns) -> float:

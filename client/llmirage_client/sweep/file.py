@@ -125,7 +125,7 @@ class _StudyReader:
         for axis in axes:
             total *= len(axis)
         if total > MOST_POINTS:
-            self._problem(own["grid"], f"makes {total:,} points; at most {MOST_POINTS:,} are worked out in one study")
+            self._problem(own["grid"], f"makes {total:,} points; at most {MOST_POINTS:,} are allowed in one study")
         if self._problems:
             raise StudyError(self._problems)
         made = [self._point(number, base, fixed, choices) for number, choices in _combinations(points, axes)]
@@ -150,7 +150,7 @@ class _StudyReader:
     def _points(self, entry: Entry) -> list[_Variant]:
         items = entry.node.items or ()
         if not items or any(item.entries is None for item in items):
-            self._problem(entry, "must be a list of points, each a block of `key: value` lines after a dash")
+            self._problem(entry, "must be a list of points, each a mapping of `key: value` lines after a dash")
             return []
         choices = []
         for number, item in enumerate(items, 1):
@@ -166,7 +166,7 @@ class _StudyReader:
 
     def _axes(self, entry: Entry) -> list[list[_Variant]]:
         if not entry.node.entries:
-            self._problem(entry, "must be a block of `key: [value, value]` lines")
+            self._problem(entry, "must be a mapping of `key: [value, value]` lines")
             return []
         axes = []
         for line in entry.node.entries:
@@ -176,7 +176,7 @@ class _StudyReader:
             elif line.node.entries:
                 values = [(named.key, named.node) for named in line.node.entries]
             else:
-                self._problem(line, "must be a list of values, or a block that names each of them")
+                self._problem(line, "must be a list of values, or a mapping from names to values")
                 continue
             texts = [text for text, _ in values]
             if len(set(texts)) < len(texts):
@@ -190,7 +190,7 @@ class _StudyReader:
             if key in LOAD_SETTINGS or is_setting(key):
                 continue
             known = [*LOAD_SETTINGS, *setting_names(), *_SPECIAL]
-            near = did_you_mean(key, known) or "; it is neither a setting of cluster files nor one of a load"
+            near = did_you_mean(key, known) or "; it is neither a setting of cluster files nor of a load"
             self._problem(entry, f"unknown key{near}")
 
     def _point(self, number: int, base: dict[str, Any], fixed: list[Entry], choices: list[_Variant]) -> StudyPoint:

@@ -33,7 +33,9 @@ LOAD_SETTINGS: Mapping[str, About] = {
 def read_load_setting(key: str, value: Any) -> Any:
     """The value, checked by itself. Raises ValueError with the end of a sentence."""
     if value is None or value == math.inf:
-        raise ValueError("must have a value" if value is None else "must be a number, not inf; a load is never infinite")
+        raise ValueError(
+            "must have a value" if value is None else "must be a number, not inf; infinite loads are not allowed"
+        )
     value = LOAD_SETTINGS[key].convert(value)
     try:
         if key in _LEAST:

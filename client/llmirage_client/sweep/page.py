@@ -38,7 +38,7 @@ def page_of(sweep: Sweep) -> str:
         Section(
             "Throughput and user speed",
             [charts(figure(_speed(done, study.varied)), figure(_cost(done, study.varied)), size="half")],
-            "The line joins the points that no other beats in both.",
+            "The line joins the Pareto-optimal points.",
             "Trade-offs",
         ),
         Section("All points", [_table(sweep, done)], "* on the line of the first chart."),
@@ -77,8 +77,8 @@ def _verdicts(rows: tuple[Row, ...]) -> list[Banner]:
 def _speed(rows: list[Row], varied: list[str]) -> str:
     return pareto(
         _points(rows, varied, "user_tok_per_s", "output_tok_per_s_per_gpu"),
-        title="Throughput of a GPU against speed of a user",
-        x=Axis("Speed of a user (1/TPOT)", "tokens/s"),
+        title="Throughput per GPU against speed per user",
+        x=Axis("Speed per user (1/TPOT)", "tokens/s"),
         y=Axis("Output tokens/s a GPU", "tokens/s"),
     )
 
@@ -111,7 +111,7 @@ def _points(rows: list[Row], varied: list[str], x: str, y: str) -> list[ParetoPo
 
 def _table(sweep: Sweep, rows: list[Row]) -> str:
     if not rows:
-        return paragraph("No point was worked out.")
+        return paragraph("No point was computed.")
     columns = [entry for entry in _COLUMNS if any(not np.isnan(value(row, entry[0])) for row in rows)]
     if not scaled(rows):
         columns = [entry for entry in columns if entry[0] != "instances_ready"]

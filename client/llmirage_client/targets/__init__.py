@@ -1,1 +1,1 @@
-"""Where a turn goes: any HTTP endpoint."""
+"""Targets: where a turn is sent over HTTP, and the API that each endpoint speaks."""

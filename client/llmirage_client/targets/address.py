@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from llmirage_client.targets.fault import Fault
 
 if TYPE_CHECKING:
-    from llmirage_client.targets.target import Askable
+    from llmirage_client.targets.target import EndpointTarget
 import re
 from urllib.parse import urlsplit
 
@@ -35,15 +35,15 @@ def normalise_url(url: str) -> str:
     except ValueError as error:
         raise ValueError(f"{url!r} is not a URL: {error}") from None
     if parts.scheme.lower() not in ("http", "https"):
-        raise ValueError(f"{url!r} has the scheme {parts.scheme!r}: only http and https are spoken here")
+        raise ValueError(f"{url!r} has the scheme {parts.scheme!r}: only http and https are supported")
     if not host or re.search(r"[\s\x00-\x1f<>\"{}|\\^`]", text):
         raise ValueError(f"{url!r} is not a URL: give host:port or http://host:port")
     if port == 0:
-        raise ValueError(f"{url!r} has port 0, on which nothing can listen")
+        raise ValueError(f"{url!r} has port 0, which is not a valid port")
     if parts.username is not None or parts.password is not None:
         raise ValueError(f"{parts.hostname!r}: credentials in the URL are not supported, use --api-key or -H")
     if parts.query or parts.fragment:
-        raise ValueError(f"{url!r} has a query or fragment, which an API root cannot have")
+        raise ValueError(f"{url!r} has a query or fragment, which is not allowed in an API root")
     path = _ENDPOINTS.sub("", parts.path.rstrip("/")).rstrip("/")
     if not re.search(r"/v\d+\w*$", path):
         path += "/v1"
@@ -66,8 +66,8 @@ class EndpointInfo:
     error: str | None = None
 
 
-async def probe(target: Askable, timeout_s: float = PROBE_TIMEOUT_S) -> EndpointInfo:
-    """Ask GET /models once. Never raises: an endpoint that does not answer properly is of kind "other", with no models."""
+async def probe(target: EndpointTarget, timeout_s: float = PROBE_TIMEOUT_S) -> EndpointInfo:
+    """GET /models once. Never raises: an endpoint that does not answer properly is of kind "other", with no models."""
     try:
         async with asyncio.timeout(timeout_s):
             status, body = await target.get("/models")

@@ -75,7 +75,7 @@ class Incoming:
             self._wake()
             return
         if error is None or isinstance(error, ConnectionError):
-            where = "before a reply came" if not self.status else "in the middle of the reply"
+            where = "before a reply came" if not self.status else "during the reply"
             how = "reset" if error else "closed"
             kind = FaultKind.RESET if error else FaultKind.CLOSED
             self.fail(Fault(kind, f"the server {how} the connection {where}"))

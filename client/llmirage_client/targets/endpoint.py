@@ -9,7 +9,7 @@ from llmirage_client.choices import EndpointName, UrlStrategy
 from llmirage_client.targets.endpoints import endpoint_named
 from llmirage_client.targets.http import HttpTarget
 from llmirage_client.targets.layers import RetryingTarget, ServerConversations, SpreadTarget
-from llmirage_client.targets.target import Askable
+from llmirage_client.targets.target import EndpointTarget
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def _reason(error: OSError) -> str:
     if not isinstance(error, ssl.SSLError):
         return error.strerror or str(error)
     if error.reason in (None, "PEM_LIB"):
-        return "no certificate and key that fit are in it"
+        return "it has no certificate with a matching key"
     return error.reason.lower().replace("_", " ")
 
 
@@ -75,13 +75,13 @@ class EndpointSettings:
         """For people to read."""
         return ", ".join(self.urls)
 
-    def target(self) -> Askable:
+    def target(self) -> EndpointTarget:
         """Raises ValueError for what cannot be an endpoint. Make it on the running loop."""
         context = self.tls.context()
         api = endpoint_named(self.api)
-        targets: list[tuple[str, Askable]] = []
+        targets: list[tuple[str, EndpointTarget]] = []
         for url in self.urls:
-            one = HttpTarget(
+            target_of_url = HttpTarget(
                 url,
                 self.api_key,
                 (*api.headers.items(), *self.headers),
@@ -90,8 +90,8 @@ class EndpointSettings:
                 connect_timeout_s=self.connect_timeout_s,
                 key_header=api.key_header,
             )
-            targets.append((url, one))
-        target: Askable = SpreadTarget(targets, self.url_strategy) if len(targets) > 1 else targets[0][1]
+            targets.append((url, target_of_url))
+        target: EndpointTarget = SpreadTarget(targets, self.url_strategy) if len(targets) > 1 else targets[0][1]
         if self.retries:
             target = RetryingTarget(target, self.retries)
         return ServerConversations(target) if self.keeps_conversations else target

@@ -211,7 +211,9 @@ def _read(exchange: Exchange, reply: ReplyReader, arrived: Arrived) -> None:
         exchange.retry_after_s = _seconds(arrived.header(b"retry-after"))
         exchange.error = exchange.error or _status_error(status, arrived)
     elif encoding not in ("", "identity"):
-        exchange.error = RequestError(status, "wrong_content_encoding", f"the reply is compressed ({encoding}) unasked")
+        exchange.error = RequestError(
+            status, "wrong_content_encoding", f"the reply is compressed ({encoding}) although no compression was requested"
+        )
     elif content_type == "text/event-stream":
         exchange.streamed = True
         reply.read_stream(arrived.segments)

@@ -12,7 +12,7 @@ from llmirage_client.choices import UrlStrategy
 from llmirage_client.measure.record import Exchange
 from llmirage_client.targets.fault import FaultKind
 from llmirage_client.targets.reply import ReplyReader
-from llmirage_client.targets.target import Askable, Call
+from llmirage_client.targets.target import Call, EndpointTarget
 
 
 class SpreadTarget:
@@ -20,7 +20,7 @@ class SpreadTarget:
     conversations take turns. exchange.url says which server it was.
     """
 
-    def __init__(self, targets: Sequence[tuple[str, Askable]], strategy: UrlStrategy) -> None:
+    def __init__(self, targets: Sequence[tuple[str, EndpointTarget]], strategy: UrlStrategy) -> None:
         """targets: with their URLs, at least one."""
         self._targets = targets
         self._turns = itertools.cycle(range(len(targets)))
@@ -73,7 +73,7 @@ class RetryingTarget:
     starts with the first: time lost by failures is in all its latencies.
     """
 
-    def __init__(self, target: Askable, retries: int) -> None:
+    def __init__(self, target: EndpointTarget, retries: int) -> None:
         self._target = target
         self._retries = retries
 
@@ -123,7 +123,7 @@ class ServerConversations:
     fails, its failure is the request's.
     """
 
-    def __init__(self, target: Askable) -> None:
+    def __init__(self, target: EndpointTarget) -> None:
         self._target = target
         self._ids: dict[str, str] = {}
 

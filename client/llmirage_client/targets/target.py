@@ -47,8 +47,8 @@ class Target(Protocol):
     async def close(self) -> None: ...
 
 
-class Askable(Target, Protocol):
-    """A target that also answers questions about itself."""
+class EndpointTarget(Target, Protocol):
+    """A target that is an HTTP endpoint: it can be queried for its models and its health, too."""
 
     async def get(self, path: str) -> tuple[int, bytes]:
         """GET a path below the API root: status and body. Raises targets.fault.Fault."""

@@ -76,7 +76,7 @@ class Conductor:
         self._zero_unix_s = zero_unix_s
         self._progress = progress
         self._on_begin = on_begin
-        self._told_to_stop_s: float | None = None
+        self._stop_sent_s: float | None = None
 
     def cancel(self, reason: str) -> None:
         """Workers cancel what is in flight and come to their end. Idempotent."""
@@ -89,11 +89,11 @@ class Conductor:
             for number, part in enumerate(self.parts):
                 part.clocks = self._crew.clocks(number)
                 if part.clocks is None:
-                    self._lose(number, "it did not answer when it was asked for the time")
+                    self._lose(number, "it did not answer the clock request")
             while not all(part.over for part in self.parts):
                 for number, event in self._crew.events(_BEAT_S):
                     self._hear(number, event)
-                self._stop_if_told()
+                self._stop_if_cancelled()
                 self._begin_if_ready()
                 self.show_progress()
             for number, part in enumerate(self.parts):
@@ -134,16 +134,16 @@ class Conductor:
         part.counts = (part.counts[0], part.counts[1], 0)
         self.cancel(f"worker {number + 1} of {len(self.parts)} on {part.host} was lost: {why}")
 
-    def _stop_if_told(self) -> None:
+    def _stop_if_cancelled(self) -> None:
         if self.cancel_reason is None:
             return
         now_s = time.monotonic()
-        if self._told_to_stop_s is None:
-            self._told_to_stop_s = now_s
+        if self._stop_sent_s is None:
+            self._stop_sent_s = now_s
             for number, part in enumerate(self.parts):
                 if not part.over:
                     self._crew.cancel(number, self.cancel_reason)
-        elif now_s > self._told_to_stop_s + _END_S:
+        elif now_s > self._stop_sent_s + _END_S:
             for number, part in enumerate(self.parts):
                 if not part.over:
                     self._lose(number, f"it did not stop within {_END_S:g} s")

@@ -143,7 +143,7 @@ def _spread_note(workers: Sequence[WorkerResult]) -> str:
     clocks = ""
     if error_s:
         clocks = (
-            f" Their clocks were matched within {error_s * 1e3:.1f} ms and moved by at most {drift_s * 1e3:.1f} ms: so far "
+            f" Their clocks agree within {error_s * 1e3:.1f} ms and moved by at most {drift_s * 1e3:.1f} ms: so far "
             "may times of different workers be off against each other. Latencies are of one clock each."
         )
     late_s = max(worker.late_start_s for worker in workers)

@@ -90,11 +90,11 @@ class ProcessCrew:
 
 
 def _work(job: Job, orders: Connection, news: Connection) -> None:
-    """The worker's process. Whoever leads heeds Ctrl-C; when that is gone the worker ends at once."""
+    """The worker's process. The leading process handles Ctrl-C; the worker exits if that process is gone."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
-    told: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
-    worker = Worker(job, told.put)
+    events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+    worker = Worker(job, events.put)
 
     def obey() -> None:
         while True:
@@ -108,7 +108,7 @@ def _work(job: Job, orders: Connection, news: Connection) -> None:
                 worker.cancel(order)
 
     def report() -> None:
-        while (event := told.get()) is not None:
+        while (event := events.get()) is not None:
             try:
                 news.send(event)
             except OSError:
@@ -118,5 +118,5 @@ def _work(job: Job, orders: Connection, news: Connection) -> None:
     reporting = threading.Thread(target=report)
     reporting.start()
     worker.run()
-    told.put(None)
+    events.put(None)
     reporting.join()

@@ -43,7 +43,7 @@ class RayCrew:
             for host, theirs in hosts:
                 if theirs != _versions():
                     raise CrewError(
-                        f"{host} of the Ray cluster has {theirs}, and here is {_versions()}: they must be the same"
+                        f"{host} of the Ray cluster has {theirs}, and this machine has {_versions()}: they must be equal"
                     )
             workload = ray.put(jobs[0].workload)  # one copy a machine, however many workers
             ray.get(
@@ -56,7 +56,7 @@ class RayCrew:
         except ray.exceptions.RayError as error:
             self.close()
             raise CrewError(
-                f"a worker of the Ray cluster did not start; every machine of it needs {_versions()}: {first_line(error)}"
+                f"a worker of the Ray cluster did not start; every machine needs {_versions()}: {first_line(error)}"
             ) from None
         except CrewError:
             self.close()
@@ -97,7 +97,7 @@ class RayCrew:
             try:
                 events += [(worker, event) for event in self._ray.get(call)]
             except self._ray.exceptions.RayActorError:
-                events.append((worker, Lost("its process or its machine is gone")))
+                events.append((worker, Lost("its process or its machine has died")))
             except self._ray.exceptions.RayError as error:
                 events.append((worker, Lost(first_line(error))))
             else:

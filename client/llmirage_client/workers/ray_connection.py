@@ -29,7 +29,7 @@ def connect(address: str | None = None, at_least_cpus: int = 1) -> Any:
         ray.init(address=address, **settings)
     except Exception as error:  # Ray says in many ways that there is no cluster
         where = f"--ray-address {address}" if address else "--executor ray"
-        raise CrewError(f"{where}: no Ray cluster can be used: {first_line(error)}") from None
+        raise CrewError(f"{where}: cannot use a Ray cluster: {first_line(error)}") from None
     return ray
 
 

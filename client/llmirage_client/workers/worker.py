@@ -39,7 +39,7 @@ class Worker:
         self._zero_s = 0.0
         self._late_start_s = 0.0
         self._lines: list[bytes] = []
-        self._counts = self._told_counts = (0, 0, 0)
+        self._counts = self._reported_counts = (0, 0, 0)
 
     def run(self) -> None:
         """Returns when everything is told: Finished or Failed comes last."""
@@ -114,10 +114,10 @@ class Worker:
         self._lines.append(record_line(record, self._clock, self._name))
 
     def _flush(self) -> None:
-        if not self._lines and self._counts == self._told_counts:
+        if not self._lines and self._counts == self._reported_counts:
             return
         lines, self._lines = b"".join(self._lines), []
-        self._told_counts = self._counts
+        self._reported_counts = self._counts
         self._tell(Progressed(lines, *self._counts))
 
     def _finished(self, runner: Runner, result: RunResult, heartbeat: Heartbeat) -> Finished:

@@ -17,12 +17,12 @@ from llmirage_shared.prompt_encoder import PromptEncoder
 from llmirage_shared.tokenizer_loader import load
 from llmirage_shared.tokens import TokenizerError
 
-MAX_TURNS = Option("max_turns", "integer", "leave out the turns of a conversation after so many", minimum=1)
-SKIP_BAD_LINES = Option("skip_bad_lines", "boolean", "leave bad lines out instead of refusing the file", False)
-TOKENIZER = Option("tokenizer", "text", "folder or hub name of the tokenizer that counts", None)
+MAX_TURNS = Option("max_turns", "integer", "use only this many turns of a conversation", minimum=1)
+SKIP_BAD_LINES = Option("skip_bad_lines", "boolean", "skip invalid lines instead of refusing the file", False)
+TOKENIZER = Option("tokenizer", "text", "folder or Hugging Face name of the tokenizer that counts", None)
 LENGTHS = (
-    Option("min_prompt_length", "integer", "leave out conversations whose first user message is shorter", 0),
-    Option("max_prompt_length", "integer", "leave out conversations whose first user message is longer", 131_072),
+    Option("min_prompt_length", "integer", "skip conversations whose first user message is shorter", 0),
+    Option("max_prompt_length", "integer", "skip conversations whose first user message is longer", 131_072),
     TOKENIZER,
 )
 """The length is in characters, or with a tokenizer in tokens, chat template included."""
@@ -60,7 +60,7 @@ def load_lines(path: str, format_name: str, read: ReadLine, left_out: LeftOut, s
             sessions.append(conversation(f"conversation_{line}", turns, line))
     note = bad_lines_note(path, problems, skip_bad_lines and bool(sessions))
     if not sessions:
-        raise WorkloadError(path, [Problem(f"holds no conversation that can run; {'; '.join(left_out.notes())}")])
+        raise WorkloadError(path, [Problem(f"has no conversation that can run; {'; '.join(left_out.notes())}")])
     return Workload.of_roots(format_name, path, sessions, (*left_out.notes(), *note))
 
 

@@ -34,11 +34,11 @@ WRITERS: Mapping[str, Writer] = {
     )
 }
 _KINDS = {
-    "accumulate": "conversations whose replies are threaded in",
+    "accumulate": "conversations with live replies in the history",
     "accumulate_authored": "conversations with the file's own replies",
     "server_state": "conversations whose history the server keeps",
     "server_conversation": "conversations whose history the server keeps",
-    "isolated": "requests that are complete in themselves",
+    "isolated": "independent requests",
     "verbatim": "whole request bodies",
     "tokens": "calls in tokens",
 }
@@ -49,7 +49,7 @@ class ConversionError(Exception):
 
     def __init__(self, format_name: str, lost: Sequence[str]) -> None:
         self.lost = tuple(lost)
-        super().__init__(f"{format_name} cannot hold all of it; this would be lost or changed: {'; '.join(lost)}")
+        super().__init__(f"{format_name} cannot represent it; this would be lost or changed: {'; '.join(lost)}")
 
 
 @dataclass(slots=True, frozen=True)
@@ -118,5 +118,7 @@ def _notes(before: Workload, after: Workload) -> list[str]:
     if any(t.min_tokens is not None for s in before.sessions.values() for t in s.turns) and not any(
         t.min_tokens is not None for s in after.sessions.values() for t in s.turns
     ):
-        notes.append("min_tokens and ignore_eos, which only endpoints that know them were sent, go to every endpoint now")
+        notes.append(
+            "min_tokens and ignore_eos, which were sent only to endpoints that support them, are now sent to every endpoint"
+        )
     return notes

@@ -27,7 +27,7 @@ def number_of(value: Any, key: str) -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not abs(number) <= _LARGEST:
-        raise DistributionError(f"{key}: {value!r} is no number up to {_LARGEST:g}")
+        raise DistributionError(f"{key}: {value!r} is not a number up to {_LARGEST:g}")
     return number
 
 
@@ -83,7 +83,7 @@ def _mu_and_sigma(parameters: Parameters) -> tuple[float, float]:
                 )
             sigma = _Z95 - math.sqrt(root) if of_mean else math.log(ratio) / _Z95
     if sigma > 10:
-        raise DistributionError(f"sigma {sigma:g} is above 10: no lengths or times spread so far")
+        raise DistributionError(f"sigma {sigma:g} is above 10")
     return math.log(place) - (sigma**2 / 2 if of_mean else 0.0), sigma
 
 
@@ -113,7 +113,7 @@ def _empirical(parameters: Parameters) -> Made:
         raise DistributionError("empirical needs values (and weights, if they differ), or edges and counts")
     edges = _numbers(parameters["edges"], "edges")
     if len(edges) < 2 or (np.diff(edges) <= 0).any():
-        raise DistributionError("edges: give at least two, each above the one before")
+        raise DistributionError("edges: give at least two, in increasing order")
     shares = _shares(parameters.get("counts"), "counts", len(edges) - 1)
 
     def draw(source: np.random.Generator, size: int) -> Floats:

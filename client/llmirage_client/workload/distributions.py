@@ -95,10 +95,10 @@ def read_distribution(value: Any, *, least: float = 0.0, most: float = math.inf)
     parameters = {key: entry if key in LISTS else number_of(entry, key) for key, entry in given.items()}
     low, high = max(parameters.get("min", least), least), min(parameters.get("max", most), most)
     if parameters.get("min", least) > parameters.get("max", math.inf):
-        raise DistributionError(f"the least value {low:g} is above the largest, {parameters['max']:g}")
+        raise DistributionError(f"the lowest value {low:g} is above the largest, {parameters['max']:g}")
     draw, (first, last) = make(parameters)
     if first < least and kind in BOUNDED:
-        raise DistributionError(f"gives {first:g}; values below {least:g} make no sense here")
+        raise DistributionError(f"gives {first:g}; values below {least:g} are not allowed here")
     if last > most and kind in BOUNDED:
         raise DistributionError(f"gives {last:g}; values above {most:,.12g} make no sense here")
     if last < low or first > high:
@@ -109,14 +109,14 @@ def read_distribution(value: Any, *, least: float = 0.0, most: float = math.inf)
 def parameters_of(value: Any) -> dict[str, Any]:
     """The mapping that a value stands for, with its `distribution`. Raises DistributionError."""
     if isinstance(value, bool) or value is None:
-        raise DistributionError(f"{value!r} is no distribution; write a number, LOW:HIGH, or {_EXAMPLE}")
+        raise DistributionError(f"{value!r} is not a distribution; write a number, LOW:HIGH, or {_EXAMPLE}")
     if isinstance(value, int | float):
         return {"distribution": "constant", "value": value}
     if isinstance(value, Mapping):
         given = {str(key): entry for key, entry in value.items()}
         kind = given.pop("distribution", None)
         if kind is None:
-            raise DistributionError("'distribution' is missing; it says which kind it is, such as lognormal")
+            raise DistributionError("'distribution' is missing: the kind of distribution, such as lognormal")
         return {"distribution": str(kind), **given}
     if isinstance(value, Sequence) and not isinstance(value, str):
         return {"distribution": "empirical", "values": list(value)}
@@ -152,7 +152,7 @@ def _from_text(text: str) -> dict[str, Any]:
             return {"distribution": "uniform", "min": float(low), "max": float(high)}
         return {"distribution": "constant", "value": float(text)}
     except ValueError:
-        raise DistributionError(f"{text!r} is no number, no LOW:HIGH and nothing like {_EXAMPLE}") from None
+        raise DistributionError(f"{text!r} is neither a number nor LOW:HIGH nor of the form {_EXAMPLE}") from None
 
 
 def _shown(value: Any) -> str:

@@ -136,7 +136,7 @@ def parse(data: bytes) -> Any:
     except json.JSONDecodeError as error:
         raise JsonFault(f"{error.msg} at column {error.colno}", error.lineno) from None
     except UnicodeEncodeError:
-        message = "a \\u escape gives half of a surrogate pair, which is no character"
+        message = "a \\u escape gives half of a surrogate pair, which is not a character"
         raise JsonFault(message, _line_of(_SURROGATE, text)) from None
     except RecursionError:
         raise JsonFault("nested too deeply", _line_of_depth(text)) from None

@@ -29,7 +29,7 @@ class Option:
     required: bool = False
 
 
-DATASET_OFFSET = Option("dataset_offset", "integer", "leave out the first so many conversations", 0)
+DATASET_OFFSET = Option("dataset_offset", "integer", "skip this many conversations of the file", 0)
 """Every format has it; one that declares it itself is given the value, for the others `skip` applies it."""
 
 
@@ -86,7 +86,7 @@ def _range(option: Option, value: Any, field: str, check: Checker) -> tuple[int,
     if low is None or high is None:
         return None
     if low > high:
-        check.fail(field, f"ends before it begins ({low} > {high})")
+        check.fail(field, f"has its end before its start ({low} > {high})")
         return None
     return low, high
 
@@ -127,7 +127,7 @@ def skip(workload: Workload, count: int) -> Workload:
         return workload
     size = len(workload.roots)
     if count >= size:
-        message = f"{count} leaves nothing of the {size} conversation{'s' * (size != 1)} of the file"
+        message = f"{count} skips all of the {size} conversation{'s' * (size != 1)} of the file"
         raise WorkloadError(workload.path, [Problem(message, field="option dataset_offset")])
     rest, skipped = workload.roots[count:], workload.roots[:count]
     if workload.timed:

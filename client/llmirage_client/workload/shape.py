@@ -57,7 +57,7 @@ def _bars(values: list[float], bars: int = _BARS) -> tuple[int, ...]:
 @dataclass(slots=True, frozen=True)
 class WorkloadShape:
     """distributions: by what is counted; those without a value are left out. counted_requests: fewer than there are when
-    the walk was cut. assumed_replies: requests of which nothing says how long the reply is.
+    the traversal was cut. assumed_replies: requests of which nothing says how long the reply is.
     """
 
     distributions: Mapping[str, Histogram]

@@ -123,9 +123,9 @@ def as_table(deployment: Deployment, explained: dict[str, Any]) -> str:
     if len(explained["stages_ms"]) > 1:
         lines.append("pipeline stages: " + " + ".join(f"{ms:.3f}" for ms in explained["stages_ms"]) + " ms")
     if deployment.speculative is None:
-        lines.append(f"{explained['tokens'] / step_ms * 1e3:,.0f} tokens/s if every step were like it")
+        lines.append(f"{explained['tokens'] / step_ms * 1e3:,.0f} tokens/s with steps like this one")
     lines += [
-        "ideal: the larger of FLOPs and bytes at the rates of the datasheet, operation by operation (the speed of light)",
+        "ideal: the larger of FLOPs and bytes at datasheet rates, for each operation (the roofline limit)",
         "",
         "Memory of one GPU",
         deployment.memory.describe(),

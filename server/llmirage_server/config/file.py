@@ -150,7 +150,7 @@ class _Reader:
     def pools(self, entry: Entry, place: str, values: dict[str, Any]) -> None:
         known = ["name", "role", *(name for name in SETTINGS if name in INSTANCE_SETTINGS), "kv_offload"]
         pools = []
-        for i, item in enumerate(self._items(entry, "pools, each a block of `key: value` lines after a dash")):
+        for i, item in enumerate(self._items(entry, "pools, each a mapping of `key: value` lines after a dash")):
             pool = self.settings(item.entries or (), f"pools[{i}].", known)
             if "name" not in pool and not any(line.key == "name" for line in item.entries or ()):
                 self.problems.append(f"{self._path}:{item.line}: pools[{i}]: name is missing")
@@ -158,7 +158,7 @@ class _Reader:
         values["pools"] = pools
 
     def events(self, entry: Entry, place: str, values: dict[str, Any]) -> None:
-        items = self._items(entry, "events, each a block of `key: value` lines after a dash")
+        items = self._items(entry, "events, each a mapping of `key: value` lines after a dash")
         events = [self._block(EventConfig, item, f"events[{i}].") for i, item in enumerate(items)]
         values["events"] = tuple(event for event in events if event is not None)
 

@@ -73,14 +73,14 @@ class _Timespec(ctypes.Structure):
 
 
 class TimerfdAlarm:
-    """A timerfd that the loop watches. It is never read: setting it again makes it unreadable, and `clear` unwatches it."""
+    """A timerfd that the loop polls. It is never read: setting it again makes it unreadable, and `clear` unregisters it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> None:
         """Raises OSError or AttributeError where the C library has no timerfd."""
         self._fd = -1
         self._loop = loop
         self._ring = ring
-        self._watched = False
+        self._registered = False
         self._earliest_s = 0.0
         library = ctypes.CDLL(None, use_errno=True)
         self._settime = library.timerfd_settime
@@ -94,13 +94,13 @@ class TimerfdAlarm:
         due_ns = max(int(max(due_s, self._earliest_s) * 1e9), 1)  # 0 would disarm it
         self._time.value_s, self._time.value_ns = divmod(due_ns, 1_000_000_000)
         self._settime(self._fd, _TFD_TIMER_ABSTIME, self._time_pointer, None)
-        if not self._watched:
-            self._watched = True
+        if not self._registered:
+            self._registered = True
             self._loop.add_reader(self._fd, self._fire)
 
     def clear(self) -> None:
-        if self._watched:
-            self._watched = False
+        if self._registered:
+            self._registered = False
             if not self._loop.is_closed():
                 self._loop.remove_reader(self._fd)
 

@@ -72,9 +72,9 @@ class MemoryBudget:
         pool = "KV cache" if self.tokens_override is None else "KV cache as given"
         lines = [
             (self.gpu_bytes, "memory of the GPU"),
-            (-self.unused_bytes, "left alone by the engine"),
+            (-self.unused_bytes, "not used by the engine"),
             (-self.weights_bytes, "weights"),
-            (-self.activation_bytes, "activations at their peak"),
+            (-self.activation_bytes, "peak activations"),
             (-self.reserve_bytes, "CUDA context, graphs, communicators"),
             (-self.fixed_bytes, f"sliding windows and recurrent states of {self.sequences:,} sequences"),
             (self.kv_bytes, f"{pool}: {self.kv_tokens:,} tokens of {self.kv_bytes_per_token / 1024:g} KiB"),

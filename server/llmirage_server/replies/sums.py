@@ -197,19 +197,19 @@ def _formula(written: str, found: list[Operation]) -> None:
         return
     before = len(found) - 1
 
-    def walk(node: ast.expr) -> Operand:
+    def operand_of(node: ast.expr) -> Operand:
         if isinstance(node, ast.BinOp):
-            left, right = walk(node.left), walk(node.right)
+            left, right = operand_of(node.left), operand_of(node.right)
             found.append(Operation(_KINDS[type(node.op)], (left, right)))
             return Earlier(len(found) - 1)
         if isinstance(node, ast.UnaryOp):
-            inner = walk(node.operand)
+            inner = operand_of(node.operand)
             return inner if isinstance(inner, Earlier) else -inner
         if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
             return node.value
         return Earlier(before)
 
-    walk(tree)
+    operand_of(tree)
 
 
 def written(operations: Sequence[Operation], index: int, before: str = "0") -> str:

@@ -223,7 +223,7 @@ def test_an_engine_file_says_only_what_differs() -> None:
     [
         (["nowhere"], "nowhere: "),
         (["RUN", "--ttft-ms", "5"], "fixed times (ttft_ms, itl_ms) have nothing to calibrate"),
-        (["few.json", "--engine", "vllm"], "3 requests are too few: at least 20 are needed"),
+        (["few.json", "--engine", "vllm"], "3 requests are not enough: at least 20 are needed"),
         (["bad.json"], "bad.json: not valid JSON"),
     ],
 )

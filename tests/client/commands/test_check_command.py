@@ -34,7 +34,7 @@ def test_tokens_and_arrivals_are_summed(tmp_path: Path) -> None:
         "  prompt tokens   80, mean 40 and longest 40 a call",
         "  reply tokens    4, mean 2 a call",
         "  token ids       in 2 of 2 calls",
-        "  prefix reuse    40% of prompt tokens, with a cache that never forgets",  # 32 of 80: whole blocks of 16
+        "  prefix reuse    40% of prompt tokens, with an unlimited cache",  # 32 of 80: whole blocks of 16
         "  arrivals        from 2.500 s to 2.500 s",
         "  note: 'colour' is not used (in 1 place)",
     ]

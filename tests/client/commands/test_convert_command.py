@@ -42,7 +42,7 @@ def test_what_would_be_lost_is_told_and_nothing_is_written(tmp_path: Path) -> No
     path = write(tmp_path, TALK)
     result = run(path, "--to", "share_gpt", "-o", str(output))
     assert result.exit_code == 2
-    assert result.stderr == f"{path}: share_gpt cannot hold all of it; this would be lost or changed: delays ('a', turn 1)\n"
+    assert result.stderr == f"{path}: share_gpt cannot represent it; this would be lost or changed: delays ('a', turn 1)\n"
     assert not output.exists()
 
 
@@ -55,8 +55,8 @@ def test_what_would_be_lost_is_told_and_nothing_is_written(tmp_path: Path) -> No
         ({"tools": [{"type": "function"}]}, "multi_turn", "tools ('a', turn 0 and 1 more)"),
         ({"messages": [{"role": "user", "content": "hi", "name": "Ann"}]}, "multi_turn", "messages ('a', turn 0)"),
         ({}, "single_turn", "how history is carried (accumulate) ('a')"),
-        ({}, "agentic_jsonl", "conversations whose replies are threaded in ('a')"),
-        ({}, "inputs_json", "conversations whose replies are threaded in ('a')"),
+        ({}, "agentic_jsonl", "conversations with live replies in the history ('a')"),
+        ({}, "inputs_json", "conversations with live replies in the history ('a')"),
     ],
 )
 def test_each_thing_that_a_format_cannot_say_is_named(

@@ -194,7 +194,7 @@ def test_the_table_holds_what_was_asked_and_what_was_generated(monkeypatch: pyte
     asked, drawn = float(line[-7]), float(line[-6])
     assert asked == pytest.approx(100, rel=0.01)
     assert drawn == pytest.approx(100, rel=0.05)
-    assert "(asked 0.5)" in told
+    assert "(requested 0.5)" in told
 
 
 def test_bursts_are_what_was_asked_for() -> None:
@@ -230,9 +230,9 @@ def test_a_packed_file_and_standard_output_hold_the_same(tmp_path: Path) -> None
     ("arguments", "message"),
     [
         (("cat",), "cat: there is no such preset or file; presets are agent-chain, batch, chat, coding-agent"),
-        (("chat", "--set", "turns=15:8"), "chat: turns: the least value 15 is above the largest, 8"),
-        (("chat", "--set", "turns=0:8"), "chat: turns: gives 0; values below 1 make no sense here"),
-        (("chat", "--set", "turns=many"), "chat: turns: 'many' is no number, no LOW:HIGH and nothing like"),
+        (("chat", "--set", "turns=15:8"), "chat: turns: the lowest value 15 is above the largest, 8"),
+        (("chat", "--set", "turns=0:8"), "chat: turns: gives 0; values below 1 are not allowed here"),
+        (("chat", "--set", "turns=many"), "chat: turns: 'many' is neither a number nor LOW:HIGH nor of the form"),
         (("chat", "--set", "turns.std=2"), "chat: turns: gamma has no 'std'; it has mean, shape, cv, min, max"),
         (("chat", "--set", "inptu=2"), "chat: inptu: there is no such parameter (did you mean 'input'?)"),
         (("chat", "--set", "turns"), "'turns' is not NAME=VALUE, such as turns.mean=12"),
@@ -241,7 +241,7 @@ def test_a_packed_file_and_standard_output_hold_the_same(tmp_path: Path) -> None
         (("chat", "--rate", "0"), "must be above 0, not 0"),
         (("chat", "--sessions", "0"), "must be at least 1, not 0"),
         (("chat", "--tokenizer", "/nowhere"), "/nowhere"),
-        (("coding-agent", "--to", "agentic_jsonl"), "coding-agent: format: agentic_jsonl holds chains of calls: give"),
+        (("coding-agent", "--to", "agentic_jsonl"), "coding-agent: format: agentic_jsonl has only chains of requests: set"),
         (("coding-agent", "--to", "multi_turn"), "this would be lost or changed: forks, spawns and rounds"),
         (("batch", "-o", "/nowhere/at/all.jsonl"), "/nowhere/at/all.jsonl: there is no folder /nowhere/at"),
     ],

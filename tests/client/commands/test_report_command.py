@@ -80,7 +80,7 @@ def test_a_run_that_was_killed_has_a_page_that_says_so(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     said = Document((folder / "report.html").read_text()).text
     assert "The run was cut short" in said
-    assert "was not written to its end" in said
+    assert "is incomplete" in said
     assert "All 6 requests succeeded" in said
 
 
@@ -89,7 +89,7 @@ def test_every_place_without_a_run_is_named(tmp_path: Path) -> None:
     done = report(tmp_path / "nowhere", tmp_path / "empty")
     assert done.exit_code == 2
     assert f"{tmp_path / 'nowhere'}: there is no such file or folder" in done.output
-    assert f"{tmp_path / 'empty'}: no run is here" in done.output
+    assert f"{tmp_path / 'empty'}: there is no run here" in done.output
 
 
 def test_a_file_without_records_is_refused_in_a_sentence(tmp_path: Path) -> None:

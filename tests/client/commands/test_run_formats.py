@@ -140,7 +140,7 @@ def invoke(*arguments: object) -> Result:
             ["--format-option", "max_turn=2"],
             "option max_turn: custom_multi_turn has no such option (did you mean 'max_turns'?)",
         ),
-        (["--dataset-offset", "3"], "option dataset_offset: 3 leaves nothing of the 3 conversations of the file"),
+        (["--dataset-offset", "3"], "option dataset_offset: 3 skips all of the 3 conversations of the file"),
         (["--max-turns", "0"], "Invalid value for '--max-turns': must be at least 1, not 0"),
         (["--format", "trie"], "line 1: Input should be a valid dictionary (a JSON object), got an array"),
     ],

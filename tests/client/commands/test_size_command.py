@@ -76,11 +76,11 @@ def test_nothing_meets_what_nothing_can() -> None:
     ("words", "told"),
     [
         (["--request-rate", "inf"], "must be above 0, not inf"),
-        (["--request-rate", "3", "--concurrency", "3"], "by --request-rate or by --concurrency"),
-        ([], "say how much traffic there is"),
+        (["--request-rate", "3", "--concurrency", "3"], "with --request-rate or --concurrency"),
+        ([], "set the traffic with"),
         (["--request-rate", "3", "--gpus", "h1000"], "unknown GPU 'h1000'"),
         (["--request-rate", "3", "--tps", "3"], "no deployment is possible"),
-        (["--request-rate", "3", "--max-rate"], "leave --request-rate out"),
+        (["--request-rate", "3", "--max-rate"], "omit --request-rate"),
         (["--request-rate", "3", "--isl", "0"], "isl"),
         (["--request-rate", "3", "--goal", "cost", "--gpus", "mi350x"], "the price of mi350x is not known"),
     ],
@@ -166,7 +166,7 @@ def test_a_workload_with_times_is_sent_as_asked_and_that_is_said() -> None:
 def test_objectives_that_say_nothing_are_told_together_with_unknown_gpus() -> None:
     outcome = size(*LOAD, "--slo", "tfft<1, ttft<1", "--gpus", "h1000", "--request-rate", "3")
     assert outcome.exit_code == 2
-    assert all(word in outcome.output for word in ("tfft", "say which statistic", "h1000"))
+    assert all(word in outcome.output for word in ("tfft", "choose a statistic", "h1000"))
 
 
 @pytest.mark.parametrize("question", [["--request-rate", "5"], ["--max-rate"]])

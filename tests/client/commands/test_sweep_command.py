@@ -98,7 +98,7 @@ def test_a_sweep_runs_every_point_with_conversations_of_its_own(endpoint: Endpoi
     assert [folder.name for folder in folders] == ["01_concurrency1", "02_concurrency2", "03_concurrency4"]
     ids = [line["metadata"]["x_correlation_id"] for f in folders for line in records(f)]
     assert len(set(ids)) == 16
-    assert "came again" not in result.output
+    assert "some repeat" not in result.output
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
@@ -109,7 +109,7 @@ def test_the_file_is_shared_out_and_a_wrap_is_told(endpoint: Endpoint, workload:
     result = invoke(workload, endpoint, "--concurrency", "1,2", "--artifact-dir", tmp_path / "a")
     assert (result.exit_code, len(endpoint.prompts), len(set(endpoint.prompts))) == (0, 20, 20)
     result = invoke(workload, endpoint, "--request-rate", "100,200", "--number", 15, "--artifact-dir", tmp_path / "b")
-    assert "has 20 conversations and the points ran 30, so some came again" in " ".join(result.output.split())
+    assert "has 20 conversations and the points ran 30, so some repeat" in " ".join(result.output.split())
 
 
 def test_evalscopes_words_make_the_same_sweep(endpoint: Endpoint, workload: Path, tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_ctrl_c_between_points_leaves_the_table(
     assert "The points after concurrency 1 were not run." in result.output
     result = invoke(workload, endpoint, "--find-max", "error_rate<1%", *arguments)
     assert result.exit_code == 130
-    assert "The search was stopped. So far concurrency 1 is the highest known to meet error_rate<1%." in result.output
+    assert "The search was interrupted. So far concurrency 1 is the highest known to meet error_rate<1%." in result.output
 
 
 def test_a_failed_request_anywhere_ends_a_sweep_with_1(endpoint: Endpoint, workload: Path, tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_a_search_says_when_nothing_or_everything_meets_it(endpoint: Endpoint, w
     assert "No load meets latency_p50<1ms: even concurrency 1, the lowest tried, misses it." in result.output
     result = invoke(workload, endpoint, "--find-max", "error_rate<=0", *arguments)
     assert result.exit_code == 0
-    assert "Everything up to the bound meets error_rate<=0: concurrency 4 does" in result.output
+    assert "Every load up to the bound meets error_rate<=0: concurrency 4 does" in result.output
 
 
 def test_what_was_not_measured_does_not_meet_it(endpoint: Endpoint, workload: Path, tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_what_was_not_measured_does_not_meet_it(endpoint: Endpoint, workload: Pa
         (["--number", "1,2"], "only beside as many"),
         (["--concurrency", "1,,2"], "two commas"),
         (["--request-rate", "1,x"], "must be a number, not 'x'"),
-        (["--find-max", "ttft<5"], "say which statistic"),
+        (["--find-max", "ttft<5"], "choose a statistic"),
         (["--find-max", "ttft_p9<5,nothing_p99<3"], "there is no metric 'nothing_p99'"),
         (["--find-max", "ttft_p99<5", "--concurrency", "1,2"], "chooses the loads itself"),
         (["--find-max", "ttft_p99<5", "--concurrency", "4000"], "not within its bounds"),

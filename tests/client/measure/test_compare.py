@@ -156,7 +156,7 @@ def test_what_the_runs_were_told_differently_is_said() -> None:
     assert run_differences(one, two) == [
         "The workload differs: w.jsonl and v.jsonl.",
         "Options differ: --concurrency (8, 16), --seed (not given, 1).",
-        "They did not run the same conversations (40 and 39 different ones).",
+        "The runs have different conversations (40 and 39 different ones).",
         "The other run is not whole: Ctrl-C.",
         "The client of the other run was busy: its figures may be worse than the endpoint is.",
     ]
@@ -176,7 +176,7 @@ def test_the_command_prints_a_table(folders: tuple[str, str]) -> None:
     line = next(line for line in result.output.splitlines() if line.startswith("TTFT p50, ms"))
     assert line.endswith("worse")
     assert f"baseline: {folders[0]}\n" in result.output
-    assert "each drawn together with its twin" in " ".join(result.output.split())
+    assert "drawn in pairs" in " ".join(result.output.split())
 
 
 def test_the_command_writes_json_and_fails_when_asked_to(folders: tuple[str, str]) -> None:

@@ -176,9 +176,7 @@ def test_a_line_that_was_torn_is_left_out_and_told(tmp_path: Path) -> None:
         file.write(b'{"metadata":{"session_num":1,"x_req')
     back = read_run(tmp_path)
     assert len(back.records) == 1
-    assert back.notes == [
-        "1 line of profile_export.jsonl could not be read and is left out: line 2 was not written to its end."
-    ]
+    assert back.notes == ["1 line of profile_export.jsonl could not be read and is left out: line 2 is incomplete."]
 
 
 def test_the_summary_of_an_earlier_run_in_the_folder_is_not_taken_for_this_ones(tmp_path: Path) -> None:
@@ -255,7 +253,7 @@ def test_a_run_of_aiperf(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (None, "no run is here: a run has a file profile_export.jsonl"),
+        (None, "there is no run here: a run has a file profile_export.jsonl"),
         (b"not json\n", "line 1 is not a JSON object"),
         (b"[1]\n", "line 1 is not a JSON object"),
         (b'{"data": 1}\n', "no metadata of a request"),

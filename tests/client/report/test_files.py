@@ -236,7 +236,7 @@ def test_slices_that_are_too_many_are_left_out_and_said_to_be(tmp_path: Path) ->
         patch.setattr(time_slices, "__defaults__", (1.0, 3))
         names = [p.name for p in write_artifacts(result, tmp_path / "many")]
     assert "profile_export_aiperf_timeslices.json" not in names
-    assert result.notes == ["--slice-duration: slices of 1 s would be 4; 3 is the most; they are left out."]
+    assert result.notes == ["--slice-duration: slices of 1 s would be 4; 3 is the most; they are not written."]
 
 
 class TestRecordWriter:

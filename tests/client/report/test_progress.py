@@ -193,8 +193,8 @@ def test_a_simulation_says_nothing_for_two_seconds_and_then_how_far_it_is() -> N
         assert asked == (second >= 2)
     progress.stop()
     assert stream.getvalue().splitlines() == [
-        "600 of 4,000 requests, 2 min 0 s of cluster time, 0:02 here",
-        "2,100 of 4,000 requests, 7 min 0 s of cluster time, 0:07 here",
+        "600 of 4,000 requests, 2 min 0 s of cluster time, 0:02 elapsed",
+        "2,100 of 4,000 requests, 7 min 0 s of cluster time, 0:07 elapsed",
     ]
 
 
@@ -206,7 +206,7 @@ def test_on_a_terminal_the_bar_of_a_simulation_goes_by_requests_or_by_its_last_m
         clock.now += 3.0
         progress.update(10, 300.0)
         shown = drawn(leader)
-        assert "[############------------] 4 x h100_sxm TP2: 10 requests, 5 min 0 s of cluster time, 0:03 here" in shown
+        assert "[############------------] 4 x h100_sxm TP2: 10 requests, 5 min 0 s of cluster time, 0:03 elapsed" in shown
         progress.stop()
         assert drawn(leader) == "\r\x1b[K"
 

@@ -192,7 +192,7 @@ def test_the_command_writes_what_a_run_writes(tmp_path: Path) -> None:
         (["--isl", "5", "--osl", "5", "--gpu", "h1000"], "h1000"),
         (["--isl", "5", "--osl", "5", "--concurrency", "1,2"], "sweep"),
         (["no-such-file.jsonl"], "no-such-file.jsonl"),
-        (["no-such-file.jsonl", "--isl", "5"], "--isl is for a load without a file"),
+        (["no-such-file.jsonl", "--isl", "5"], "--isl describes a load without a file"),
         (["--isl", "5", "--osl", "5", "--door", "memory"], "--door memory is now --via api"),
         (["--isl", "5", "--osl", "5", "--door", "direct"], "--door direct is now --via engine"),
         (["--isl", "5", "--osl", "5", "--door"], "--door"),
@@ -279,7 +279,7 @@ def test_a_long_simulation_says_how_far_it_is_and_a_short_one_nothing(monkeypatc
     monkeypatch.setattr("llmirage_client.report.progress.PLAIN_LINE_S", 0.0)
     long = CliRunner().invoke(main, command)
     assert " of 60 requests, " in long.stderr
-    assert " s of cluster time, 0:00 here" in long.stderr
+    assert " s of cluster time, 0:00 elapsed" in long.stderr
     assert json.loads(long.stdout)["requests"] == 60
 
 

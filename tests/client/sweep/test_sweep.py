@@ -123,7 +123,7 @@ def test_all_that_is_wrong_is_told_at_once_with_its_line(tmp_path: Path) -> None
     told = [problem.removeprefix(str(tmp_path / "study.yaml")) for problem in first.value.problems]
     assert told == [
         ":1: modell: unknown key (did you mean 'model'?)",
-        ":6: tp: must be a list of values, or a block that names each of them",
+        ":6: tp: must be a list of values, or a mapping from names to values",
         ":7: gpu: has h100_sxm twice",
         ":8: rooter: unknown key (did you mean 'router'?)",
     ]
@@ -137,7 +137,7 @@ def test_all_that_is_wrong_is_told_at_once_with_its_line(tmp_path: Path) -> None
         ":3: slo",
         ":5: gpu",
     ]
-    assert "a load is never infinite" in told[1]
+    assert "infinite loads are not allowed" in told[1]
 
 
 def test_an_impossible_deployment_is_refused_and_the_study_goes_on(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_the_command_writes_tables_and_a_page(tmp_path: Path) -> None:
     assert rows[0]["gpu"] == "h100_sxm"
     assert float(rows[0]["user_tok_per_s"]) == pytest.approx(1e3 / float(rows[0]["tpot_mean_ms"]))
     page = (out / "study.html").read_text()
-    assert "Throughput of a GPU against speed of a user" in page
+    assert "Throughput per GPU against speed per user" in page
     assert "tp 3 does not divide" in page
     again = CliRunner().invoke(main, ["sweep", str(path), "--artifact-dir", str(out), "--json"])
     assert [json.loads(line)["status"] for line in again.stdout.splitlines()] == [row["status"] for row in rows]
@@ -304,4 +304,4 @@ def test_the_usual_folder_that_cannot_be_is_told_with_the_option(tmp_path: Path,
     for words in (["sweep", "study.yaml"], ["simulate", "--isl", "5", "--osl", "5"]):
         outcome = CliRunner().invoke(main, words)
         assert outcome.exit_code == 2
-        assert "artifacts is not a folder; --artifact-dir says where else" in outcome.output
+        assert "artifacts is not a folder; choose another folder with --artifact-dir" in outcome.output

@@ -146,7 +146,7 @@ def test_records_are_written_as_they_come_and_those_of_a_lost_worker_stay() -> N
 def test_a_worker_that_does_not_tell_the_time_is_lost() -> None:
     crew = Crew([[], [(0, finished(cancel_reason="as told"))]], ahead_s=(0.0, None))
     conductor, _ = conduct(crew)
-    assert [part.lost for part in conductor.run()] == [None, "it did not answer when it was asked for the time"]
+    assert [part.lost for part in conductor.run()] == [None, "it did not answer the clock request"]
     assert crew.cancelled[0][0] == 0
 
 
@@ -194,9 +194,7 @@ def test_one_result_of_several_parts() -> None:
     assert result.endpoint == "chat and responses"
     assert [session["session_id"] for session in result.inputs] == ["a", "b", "a#2", "b#2"]
     assert result.notes[:2] == ["same", "own"]
-    assert result.notes[2].startswith(
-        "2 workers sent this load (1 on host0, 1 on host1). Their clocks were matched within 0.4 ms"
-    )
+    assert result.notes[2].startswith("2 workers sent this load (1 on host0, 1 on host1). Their clocks agree within 0.4 ms")
     first, second = result.workers
     assert (first.host, first.clock_offset_s, second.clock_offset_s) == ("host0", 1.0, 101.0)
     assert first.cost is not None

@@ -39,7 +39,7 @@ def _about(name: str) -> str:
         "dag-rounds": "a request-less orchestrator: three rounds with think times",
         "dag-three-roots": "three roots that fork twice each",
         "mixed-flat-agentic": "single requests and agent sessions in one file, counts only",
-        "replay-example": "whole request bodies, sent as they are",
+        "replay-example": "whole request bodies, sent unchanged",
     }.get(name, "")
 
 

@@ -47,7 +47,7 @@ def _rows(workload: Workload, summary: WorkloadSummary) -> list[tuple[str, str]]
         rows.append(("token ids", f"in {tokens.calls_with_ids:,} of {tokens.calls:,} calls"))
         if tokens.repeated_tokens is not None:
             share = tokens.repeated_tokens / tokens.input_tokens
-            rows.append(("prefix reuse", f"{share:.0%} of prompt tokens, with a cache that never forgets"))
+            rows.append(("prefix reuse", f"{share:.0%} of prompt tokens, with an unlimited cache"))
     if summary.arrivals_s:
         first, last = summary.arrivals_s
         rows.append(("arrivals", f"from {first:,.3f} s to {last:,.3f} s"))

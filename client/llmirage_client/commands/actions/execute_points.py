@@ -92,7 +92,7 @@ class Loads:
         if self.roots_taken <= roots or self.options.sampling == "random":
             return None
         return (
-            f"{self.workload.path} has {roots:,} conversations and the points ran {self.roots_taken:,}, so some came again: "
+            f"{self.workload.path} has {roots:,} conversations and the points ran {self.roots_taken:,}, so some repeat: "
             "the endpoint may have had their prompts in its cache"
         )
 
@@ -172,14 +172,14 @@ def _saturation(results: Sequence[PointResult]) -> str | None:
     """Why the last point is one at which the endpoint no longer follows the load; None when it does."""
     now = results[-1]
     if now.variable == "request_rate" and now.behind:
-        return "requests waited longer and longer"
+        return "latency kept growing"
     if len(results) < 2:
         return None
     before, ratio = results[-2], now.load / results[-2].load
     if now.variable == "concurrency" and gains_nothing(before.metrics, now.metrics, ratio):
-        return f"{ratio:g} times the concurrency brought next to no more output"
+        return f"{ratio:g} times the concurrency gave hardly more output"
     if latency_exploded(results[0].metrics, now.metrics):
-        return "the median request took over ten times as long as at the first point"
+        return "the median latency is over ten times that of the first point"
     return None
 
 

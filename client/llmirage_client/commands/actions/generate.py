@@ -29,7 +29,7 @@ _MOST_REQUESTS_FOR_REUSE = 5_000
 
 def generate(preset: str, output: str | None, **settings: Any) -> None:
     if output is None and sys.stdout.isatty() and not settings["show"]:
-        raise ConfigError(["this writes megabytes: name a file with -o FILE, or send standard output into one"])
+        raise ConfigError(["the output has megabytes: use -o FILE, or redirect standard output"])
     changes: Changes = settings["set"]
     given = list(changes)
     if settings["conversations"] is not None:
@@ -53,7 +53,8 @@ def _generate(preset: str, given: list[tuple[str, Any]], output: str | None, set
     if profile.format == "agentic_jsonl":
         if profile.branching:
             raise _cannot(
-                preset, "agentic_jsonl holds chains of calls: give sub_agents.share=0, forks.share=0 and forks.background=0"
+                preset,
+                "agentic_jsonl has only chains of requests: set sub_agents.share=0, forks.share=0 and forks.background=0",
             )
         workload = as_tokens(plan, text if settings["token_ids"] else None)
     else:
@@ -74,13 +75,13 @@ def _cannot(preset: str, message: str) -> Exception:
 def _report(profile: Profile, plan: Plan, workload: Workload, output: str | None, seed: int) -> None:
     rows: list[dict[str, Any]] = []
     for line in compare(profile, plan):
-        row: dict[str, Any] = {"": line.name, "asked": line.asked_as}
+        row: dict[str, Any] = {"": line.name, "requested": line.asked_as}
         for title, asked, drawn in (
             ("mean", line.asked.mean, line.drawn.mean),
             ("p50", line.asked.p50, line.drawn.p50),
             ("p95", line.asked.p95, line.drawn.p95),
         ):
-            row[f"{title} asked"] = f"{asked:,.4g}"
+            row[f"{title} requested"] = f"{asked:,.4g}"
             row[title] = f"{drawn:,.4g}"
         rows.append(row | {"drawn": line.count})
     print_table(rows, stderr=True)
@@ -93,8 +94,8 @@ def _report(profile: Profile, plan: Plan, workload: Workload, output: str | None
     found = gaps(plan)
     if found is not None:
         wanted = profile.arrivals
-        per_s = f"{found[0]:.4g}/s (asked {wanted.rate_per_s:.4g})"
-        click.echo(f"arrivals: {per_s}, gaps vary by {found[1]:.2f} (asked {wanted.variation:.2f})", err=True)
+        per_s = f"{found[0]:.4g}/s (requested {wanted.rate_per_s:.4g})"
+        click.echo(f"arrivals: {per_s}, CV of gaps {found[1]:.2f} (requested {wanted.variation:.2f})", err=True)
 
 
 def _reuse(workload: Workload, encoder: Any) -> None:

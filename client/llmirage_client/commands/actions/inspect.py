@@ -53,7 +53,7 @@ def _notes(seen: WorkloadShape, requests: int, reply_tokens: int) -> list[str]:
             "as the file does not say"
         )
     if seen.counted_requests < requests:
-        notes.append(f"lengths and reuse are those of the first {seen.counted_requests:,} requests")
+        notes.append(f"lengths and reuse are of the first {seen.counted_requests:,} requests")
     return notes
 
 
@@ -84,12 +84,12 @@ def _print(file: str, facts: dict[str, Any], seen: WorkloadShape, notes: list[st
         if value or name in ("sessions", "roots", "turns"):
             click.echo(f"  {name:<36}{value if isinstance(value, str) else f'{value:,}'}")
     if seen.arrivals_per_s is not None:
-        click.echo(f"  {'arrivals':<36}{seen.arrivals_per_s:,.4g}/s, gaps vary by {seen.gap_variation:.2f} (1: Poisson)")
-        click.echo(f"  {'from the first to the last of them':<36}{_plot(seen.arrival_bars)}")
+        click.echo(f"  {'arrivals':<36}{seen.arrivals_per_s:,.4g}/s, CV of gaps {seen.gap_variation:.2f} (Poisson: 1)")
+        click.echo(f"  {'arrivals over time':<36}{_plot(seen.arrival_bars)}")
     reuse = seen.reuse
     if reuse.prompt_tokens:
         own, other = reuse.own_tokens / reuse.prompt_tokens, reuse.other_tokens / reuse.prompt_tokens
-        parts = f"{own:.1%} from the own conversation, {other:.1%} from others"
+        parts = f"{own:.1%} from the same conversation, {other:.1%} from others"
         click.echo(f"  {'highest prefix reuse':<36}{reuse.share:.1%} of prompt tokens: {parts}")
     click.echo()
     rows = [

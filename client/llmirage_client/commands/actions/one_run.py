@@ -28,7 +28,7 @@ from llmirage_client.report.progress import Progress
 from llmirage_client.report.records_file import RecordWriter, RunClock
 from llmirage_client.targets.endpoint import EndpointSettings
 from llmirage_client.targets.http import probe
-from llmirage_client.targets.target import Askable
+from llmirage_client.targets.target import EndpointTarget
 from llmirage_client.workers.conductor import WorkerFailure
 from llmirage_client.workers.job import CrewError, Job
 from llmirage_client.workload.session import Workload, WorkloadError
@@ -100,7 +100,7 @@ def _written(result: RunResult, metrics: Metrics, records: RecordWriter) -> list
     try:
         return write_artifacts(result, tempfile.mkdtemp(prefix="llmirage-"), metrics=metrics, records=records)
     except OSError as error:
-        result.notes.append(f"Nor could they be written to a temporary folder: {error}")
+        result.notes.append(f"They could not be written to a temporary folder either: {error}")
         return []
 
 
@@ -130,7 +130,7 @@ class _Run:
             options.extra_inputs or options.model
         ):
             self._notes.append(
-                "The file's request bodies are sent as they are: --model and --extra-inputs do not change them."
+                "The file's request bodies are sent unchanged: --model and --extra-inputs do not change them."
             )
 
     async def __call__(self) -> RunResult:
@@ -153,7 +153,7 @@ class _Run:
         finally:
             await target.close()
 
-    async def _know_endpoint(self, target: Askable) -> RunOptions:
+    async def _know_endpoint(self, target: EndpointTarget) -> RunOptions:
         """Fill in what only the endpoint can say. It is asked only if that matters."""
         options = self.options
         sessions = self._workload.sessions.values()
@@ -172,7 +172,7 @@ class _Run:
                 "Messages given by their length have it in the tokenizer of this package; --tokenizer names the endpoint's."
             )
         if needs_model and len(info.models) > 1 and info.kind != "llmirage":
-            raise RefusedError(f"{self._endpoint.url} serves several models, give one by --model: {', '.join(info.models)}")
+            raise RefusedError(f"{self._endpoint.url} serves several models; set --model: {', '.join(info.models)}")
         model = options.model
         if needs_model:
             model = info.models[0] if info.models else "default"
@@ -192,7 +192,7 @@ class _Run:
         if problems:
             raise RefusedError(str(WorkloadError(self._workload.path, problems)))
 
-    def _open_records(self, target: Askable) -> None:
+    def _open_records(self, target: EndpointTarget) -> None:
         self._zero = Zero(target.now(), time.time())
         clock = RunClock(self._zero.s, self._zero.unix_s, self.options.speed)
         folder = self._folder(self.options)
@@ -220,11 +220,11 @@ class _Run:
             notes=[*self._notes, *self._workload.notes],
         )
 
-    async def _send(self, target: Askable) -> RunResult:
+    async def _send(self, target: EndpointTarget) -> RunResult:
         assert self.records is not None
         progress = Progress(expected_requests(self._workload, self.options))
         runner = Runner(self._workload, self.options, target, progress, self.records.write)
-        restore_signals = _heed_signals(runner)
+        restore_signals = _cancel_on_signals(runner)
         progress.start()
         spare_the_collector()
         try:
@@ -243,7 +243,7 @@ class _Run:
         progress = Progress(expected_requests(self._workload, self.options))
         job = Job(self._workload, self.options, self._endpoint)
         try:
-            result, self.roots_taken = await send_spread(spread, job, self._zero, self.records, progress, _heed_signals)
+            result, self.roots_taken = await send_spread(spread, job, self._zero, self.records, progress, _cancel_on_signals)
         except CrewError as error:
             raise RefusedError(str(error)) from None
         except WorkerFailure as error:
@@ -253,7 +253,7 @@ class _Run:
         return result
 
 
-def _heed_signals(run: Stoppable) -> Callable[[], Any]:
+def _cancel_on_signals(run: Stoppable) -> Callable[[], Any]:
     """The first Ctrl-C (or SIGTERM) ends the run and lets it be reported; the second ends the process."""
     loop = asyncio.get_running_loop()
     seen = 0

@@ -69,7 +69,7 @@ def search_of(settings: Mapping[str, Any]) -> Search | None:
         start, lower, upper = int(start), int(max(lower, 1)), int(upper)
     if not lower <= start <= upper:
         swept = f"--{variable.replace('_', '-')} {start:g}"
-        raise ConfigError([f"--find-max begins at {swept}, which is not within its bounds, {lower:g} to {upper:g}"])
+        raise ConfigError([f"--find-max starts at {swept}, which is not within its bounds, {lower:g} to {upper:g}"])
     return Search(slo, objectives, variable, start, lower, upper, settings["find_max_precision"])
 
 
@@ -83,7 +83,7 @@ def _slo_text(text: str) -> str:
         raise ConfigError([f"--sla-params: not JSON: {error}"]) from None
     groups = value if isinstance(value, list) else [value]
     if len(groups) != 1 or not isinstance(groups[0], dict):
-        raise ConfigError(["--sla-params: one object of objectives is searched at a time"])
+        raise ConfigError(["--sla-params: only one object of objectives is supported"])
     return ",".join(f"{name}{limit}" for name, limit in groups[0].items())
 
 

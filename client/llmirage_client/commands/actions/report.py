@@ -38,7 +38,7 @@ def report(runs: tuple[str, ...], output: str | None, open: bool) -> None:
         refuse([f"{path}: {error.strerror or error}"])
     click.echo(f"Written to {path} ({len(page) / 1e3:,.0f} kB).")
     if open and click.launch(path.resolve().as_uri()) != 0:
-        click.echo(f"No browser could be started; open {path} by hand.", err=True)
+        click.echo(f"No browser could be started: open {path} by hand.", err=True)
 
 
 def _places(runs: tuple[str, ...]) -> list[Path]:
@@ -49,7 +49,7 @@ def _places(runs: tuple[str, ...]) -> list[Path]:
         found = find_runs(name)
         if not found:
             problems.append(
-                f"{name}: no run is here: a run has a file profile_export.jsonl"
+                f"{name}: there is no run here: a run has a file profile_export.jsonl"
                 if Path(name).exists()
                 else f"{name}: there is no such file or folder"
             )

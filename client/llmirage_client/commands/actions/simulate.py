@@ -40,7 +40,7 @@ _FOLDER = "artifacts/simulation"
 def simulate(workload: str | None, **settings: Any) -> None:
     if several := [name for name in SEVERAL if len(settings[name] or ()) > 1]:
         flags = (f"--{name.replace('_', '-')}" for name in several)
-        raise ConfigError(f"{flag} has several values: `llmirage sweep` compares them" for flag in flags)
+        raise ConfigError(f"{flag} has several values; use `llmirage sweep` to compare them" for flag in flags)
     settings = one_point(settings)
     if settings["random_seed"] is None:
         settings["random_seed"] = 0
@@ -50,7 +50,7 @@ def simulate(workload: str | None, **settings: Any) -> None:
     options = run_options(loaded, settings, model="")  # --model is the cluster's
     loaded = for_endpoint(loaded, settings)
     if not settings["artifact_dir"] and not settings["json"] and (problem := cannot_be_folder(_FOLDER)):
-        refuse([f"{problem}; --artifact-dir says where else"], "simulate")
+        refuse([f"{problem}; choose another folder with --artifact-dir"], "simulate")
     try:
         with SimulationProgress(lambda: _expected(loaded, options), settings["max_time"]) as progress:
             simulation = simulations.simulate(
@@ -83,12 +83,12 @@ def _expected(workload: Workload, options: RunOptions) -> int | None:
 def _stop_on_ctrl_c(stop: Callable[[str], None]) -> None:
     """The first Ctrl-C ends the simulation and lets it be reported; the second ends the process."""
 
-    def heed(number: int, frame: object) -> None:
+    def on_interrupt(number: int, frame: object) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         stop(_CTRL_C)
 
     with contextlib.suppress(ValueError):  # not in the main thread, as in tests
-        signal.signal(signal.SIGINT, heed)
+        signal.signal(signal.SIGINT, on_interrupt)
 
 
 def _workload(file: str | None, settings: Mapping[str, Any]) -> Workload:

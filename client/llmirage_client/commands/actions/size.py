@@ -74,7 +74,9 @@ def _size(file: str | None, settings: dict[str, Any]) -> bool:
 def _max_rate(file: str | None, settings: dict[str, Any]) -> bool:
     objectives, base, shapes, refused, notes = _asked(settings)
     if settings["request_rate"] is not None:
-        _refuse("--max-rate finds the request rate: leave --request-rate out (or give --concurrency 1 to look for users)")
+        _refuse(
+            "--max-rate finds the request rate: omit --request-rate (or use --concurrency 1 to find the number of users)"
+        )
     source = _source(file, settings)
     notes += _of_times(source)
     settings["request_rate"] = None if settings["concurrency"] else 1.0
@@ -198,7 +200,7 @@ def _traffic(source: RequestSource, settings: dict[str, Any]) -> Traffic:
     if (rate is None) == (users is None):
         timed = rate is None and source.workload(1).timed
         _refuse(
-            "say how much traffic there is, by --request-rate or by --concurrency"
+            "set the traffic with --request-rate or --concurrency"
             + ("; the file's own times are for `llmirage sweep`, with `slo:` and a grid over instances" if timed else "")
         )
     options = run_options(source.workload(1), settings, model="")  # --model is the cluster's

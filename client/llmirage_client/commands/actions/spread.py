@@ -65,17 +65,17 @@ async def send_spread(
     zero: Zero,
     records: RecordWriter,
     progress: Progress,
-    heed_signals: Callable[[Stoppable], Callable[[], Any]],
+    cancel_on_signals: Callable[[Stoppable], Callable[[], Any]],
 ) -> tuple[RunResult, int]:
     """The result, and how far the order of roots has been followed. Raises CrewError, WorkerFailure.
 
-    heed_signals: lets Ctrl-C cancel the run; what it returns undoes that.
+    cancel_on_signals: lets Ctrl-C cancel the run; what it returns undoes that.
     """
     crew, wanted = await asyncio.to_thread(spread.crew)
     most, why = most_workers(job.workload, job.options)
     count = min(wanted, most)
     conductor = Conductor(crew, job, count, records, zero.s, zero.unix_s, progress, progress.start)
-    restore_signals = heed_signals(conductor)
+    restore_signals = cancel_on_signals(conductor)
     try:
         parts = await asyncio.to_thread(conductor.run)
     finally:

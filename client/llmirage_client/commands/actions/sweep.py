@@ -35,7 +35,7 @@ def sweep(study: str, **settings: Any) -> None:
         _refuse("\n".join(problems))
     folder = Path(settings["artifact_dir"] or f"artifacts/sweep-{Path(study).stem}")
     if problem := cannot_be_folder(str(folder)):
-        _refuse(f"{problem}; --artifact-dir says where else")
+        _refuse(f"{problem}; choose another folder with --artifact-dir")
     try:
         result = _carry_out(read, folder, settings)
         files = _write(result, Path(study), folder)
@@ -65,7 +65,7 @@ def _carry_out(study: Study, folder: Path, settings: dict[str, Any]) -> Sweep:
         )
     except KeyboardInterrupt:
         done()
-        click.echo(f"Interrupted. What is done is in {folder}; the same command carries on from there.", err=True)
+        click.echo(f"Interrupted. Finished points are in {folder}; the same command continues from there.", err=True)
         sys.exit(130)
     finally:
         done()

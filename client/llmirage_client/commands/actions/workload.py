@@ -42,5 +42,5 @@ def without_file_problem(file: str | None, settings: Mapping[str, Any]) -> str |
     """What is wrong with a load that is neither a file nor lengths, or both."""
     given = [f"--{name}" for name in ("isl", "osl") if settings[name] is not None]
     if file is not None and given:
-        return f"{given[0]} is for a load without a file: give either it or WORKLOAD"
-    return "give a WORKLOAD, or a load without a file by --isl and --osl" if file is None and len(given) < 2 else None
+        return f"{given[0]} describes a load without a file: give it or WORKLOAD, not both"
+    return "give a WORKLOAD, or --isl and --osl" if file is None and len(given) < 2 else None

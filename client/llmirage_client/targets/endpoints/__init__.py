@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from llmirage_client.choices import EndpointName
-from llmirage_client.targets.endpoints.ask import Ask, Endpoint
 from llmirage_client.targets.endpoints.chat import ChatEndpoint
 from llmirage_client.targets.endpoints.completions import CompletionsEndpoint
 from llmirage_client.targets.endpoints.messages import MessagesEndpoint
+from llmirage_client.targets.endpoints.protocol import Endpoint, TurnRequest
 from llmirage_client.targets.endpoints.raw import RawEndpoint
 from llmirage_client.targets.endpoints.responses import ResponsesEndpoint
 
-__all__ = ["CHAT", "Ask", "Endpoint", "EndpointName", "endpoint_named"]
+__all__ = ["CHAT", "Endpoint", "EndpointName", "TurnRequest", "endpoint_named"]
 
 CHAT = ChatEndpoint()
 

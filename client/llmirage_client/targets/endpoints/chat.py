@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmirage_client.targets.endpoints.ask import Ask
+from llmirage_client.targets.endpoints.protocol import TurnRequest
 from llmirage_client.targets.reply import ReplyReader, TextModel, dicts, stated_error, text_of
 from llmirage_client.targets.sse import ChunkModel
 from llmirage_client.targets.wire_json import WireObject
@@ -102,12 +102,12 @@ class ChatEndpoint:
     def extra(self, extra: Mapping[str, Any]) -> Mapping[str, Any]:
         return extra
 
-    def body(self, ask: Ask) -> dict[str, Any]:
-        body: dict[str, Any] = {"messages": ask.items, "model": ask.model, "stream": ask.stream}
-        if ask.tools is not None:
-            body["tools"] = ask.tools
-        if ask.max_tokens is not None:
-            body["max_tokens" if ask.legacy_max_tokens else "max_completion_tokens"] = ask.max_tokens
+    def body(self, request: TurnRequest) -> dict[str, Any]:
+        body: dict[str, Any] = {"messages": request.items, "model": request.model, "stream": request.stream}
+        if request.tools is not None:
+            body["tools"] = request.tools
+        if request.max_tokens is not None:
+            body["max_tokens" if request.legacy_max_tokens else "max_completion_tokens"] = request.max_tokens
         return body
 
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from llmirage_client.targets.endpoints.ask import Ask
 from llmirage_client.targets.endpoints.chat import ChatEndpoint
+from llmirage_client.targets.endpoints.protocol import TurnRequest
 from llmirage_client.targets.reply import dicts
 from llmirage_shared.chat_template import ChatTemplate, ChatTemplateError
 from llmirage_shared.tokenizer_loader import load
@@ -45,12 +45,12 @@ class CompletionsEndpoint(ChatEndpoint):
         kept = {key: value for key, value in extra.items() if key not in _OF_TOOLS}
         return {"max_tokens" if key == "max_completion_tokens" else key: value for key, value in kept.items()}
 
-    def body(self, ask: Ask) -> dict[str, Any]:
+    def body(self, request: TurnRequest) -> dict[str, Any]:
         """Raises TokenizerError and ChatTemplateError."""
-        texts = _texts(ask.items) if ask.alone and not ask.tools else []
+        texts = _texts(request.items) if request.alone and not request.tools else []
         if texts:
-            return prompt_body(texts[0] if len(texts) == 1 else texts, ask)
-        return prompt_body(self._template.render(ask.items, ask.tools), ask)
+            return prompt_body(texts[0] if len(texts) == 1 else texts, request)
+        return prompt_body(self._template.render(request.items, request.tools), request)
 
 
 def _texts(messages: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -63,9 +63,9 @@ def _texts(messages: Sequence[Mapping[str, Any]]) -> list[str]:
     return [part["text"] for part in dicts(content) if isinstance(part.get("text"), str)]
 
 
-def prompt_body(prompt: str | list[str] | list[int], ask: Ask) -> dict[str, Any]:
+def prompt_body(prompt: str | list[str] | list[int], request: TurnRequest) -> dict[str, Any]:
     """The body for a prompt that is written already, or given as token ids."""
-    body: dict[str, Any] = {"prompt": prompt, "model": ask.model, "stream": ask.stream}
-    if ask.max_tokens is not None:
-        body["max_tokens"] = ask.max_tokens
+    body: dict[str, Any] = {"prompt": prompt, "model": request.model, "stream": request.stream}
+    if request.max_tokens is not None:
+        body["max_tokens"] = request.max_tokens
     return body

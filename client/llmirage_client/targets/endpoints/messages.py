@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmirage_client.targets.endpoints.ask import Ask
 from llmirage_client.targets.endpoints.messages_reply import MessagesReply
+from llmirage_client.targets.endpoints.protocol import TurnRequest
 from llmirage_client.targets.reply import text_of, tool_calls_of, tool_result_id
 from llmirage_client.targets.wire_json import WireObject
 
@@ -72,16 +72,16 @@ class MessagesEndpoint:
         own = {"tool_choice": choice, "output_config": output}
         return translated | {key: value for key, value in own.items() if value}
 
-    def body(self, ask: Ask) -> dict[str, Any]:
+    def body(self, request: TurnRequest) -> dict[str, Any]:
         body: dict[str, Any] = {}
-        system = [item["content"] for item in ask.items if item.get("role") == "system"]
+        system = [item["content"] for item in request.items if item.get("role") == "system"]
         if system:
             body["system"] = system[0] if len(system) == 1 else [block for content in system for block in _blocks(content)]
-        body["messages"] = [item for item in ask.items if item.get("role") != "system"]
-        body |= {"model": ask.model, "stream": ask.stream}
-        if ask.tools is not None:
-            body["tools"] = ask.tools
-        body["max_tokens"] = ask.max_tokens or DEFAULT_MAX_TOKENS
+        body["messages"] = [item for item in request.items if item.get("role") != "system"]
+        body |= {"model": request.model, "stream": request.stream}
+        if request.tools is not None:
+            body["tools"] = request.tools
+        body["max_tokens"] = request.max_tokens or DEFAULT_MAX_TOKENS
         return body
 
 

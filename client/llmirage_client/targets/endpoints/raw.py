@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from llmirage_client.targets.endpoints.ask import Ask
 from llmirage_client.targets.endpoints.chat import ChatEndpoint, ChatReply
 from llmirage_client.targets.endpoints.messages_reply import MessagesReply
+from llmirage_client.targets.endpoints.protocol import TurnRequest
 from llmirage_client.targets.endpoints.responses_reply import ResponsesReply
 from llmirage_client.targets.reply import ReplyReader, stated_error
 from llmirage_client.targets.sse import split_events
@@ -68,7 +68,7 @@ class RawEndpoint(ChatEndpoint):
     knows_ignore_eos = False
     asks_for_usage = False
 
-    def body(self, ask: Ask) -> dict[str, Any]:
+    def body(self, request: TurnRequest) -> dict[str, Any]:
         raise NotImplementedError("the raw endpoint sends the bodies of the file")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmirage_client.targets.endpoints.ask import Ask
+from llmirage_client.targets.endpoints.protocol import TurnRequest
 from llmirage_client.targets.endpoints.responses_reply import ResponsesReply
 from llmirage_client.targets.reply import tool_calls_of, tool_result_id
 from llmirage_client.targets.wire_json import WireObject
@@ -50,16 +50,16 @@ class ResponsesEndpoint:
                 translated[_RENAMED.get(key, key)] = value
         return translated | ({"text": text} if text else {})
 
-    def body(self, ask: Ask) -> dict[str, Any]:
-        body: dict[str, Any] = {"input": ask.items, "model": ask.model, "stream": ask.stream}
-        if ask.previous_response_id is not None:
-            body["previous_response_id"] = ask.previous_response_id
-        if ask.conversation_id is not None:
-            body["conversation"] = ask.conversation_id
-        if ask.tools is not None:
-            body["tools"] = ask.tools
-        if ask.max_tokens is not None:
-            body["max_output_tokens"] = ask.max_tokens
+    def body(self, request: TurnRequest) -> dict[str, Any]:
+        body: dict[str, Any] = {"input": request.items, "model": request.model, "stream": request.stream}
+        if request.previous_response_id is not None:
+            body["previous_response_id"] = request.previous_response_id
+        if request.conversation_id is not None:
+            body["conversation"] = request.conversation_id
+        if request.tools is not None:
+            body["tools"] = request.tools
+        if request.max_tokens is not None:
+            body["max_output_tokens"] = request.max_tokens
         return body
 
 

@@ -44,7 +44,7 @@ def load(path: str, *, block_size: int = BLOCK_TOKENS) -> Workload:
     for fields, check in read_rows(read_bytes(path), problems):
         row = _read(fields, check, stray, block_size)
         if row is not None and rows.setdefault(row.chat_id, row) is not row:
-            check.fail("chat_id", f"{row.chat_id} stands on line {rows[row.chat_id].line} already; each is unique")
+            check.fail("chat_id", f"{row.chat_id} is also on line {rows[row.chat_id].line}; ids must be unique")
     groups = _conversations(rows, problems)
     if problems:
         raise WorkloadError(path, problems)
@@ -109,6 +109,6 @@ FORMAT = Format(
     load=load,
     order=30,
     aliases=("bailian",),
-    options=(Option("block_size", "integer", "tokens that a hash id stands for", BLOCK_TOKENS, minimum=1),),
+    options=(Option("block_size", "integer", "tokens per hash id", BLOCK_TOKENS, minimum=1),),
     fetch="a trace of github.com/alibaba-edu/qwen-bailian-usagetraces-anon (qwen_traceA_blksz_16.jsonl)",
 )

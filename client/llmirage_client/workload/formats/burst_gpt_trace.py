@@ -45,10 +45,10 @@ def load(path: str) -> Workload:
         if session is not None:
             sessions.append(session)
     if not sessions and not problems:
-        problems.append(Problem("has no requests that succeeded" if failed else "has no requests below its header"))
+        problems.append(Problem("has no successful requests" if failed else "has no requests below its header"))
     if problems:
         raise WorkloadError(path, problems)
-    notes = [f"{failed:,} of the requests failed when the trace was taken (0 response tokens): left out"] if failed else []
+    notes = [f"{failed:,} of the requests failed when the trace was recorded (0 response tokens): skipped"] if failed else []
     return scheduled(FORMAT.name, path, sessions, notes)
 
 

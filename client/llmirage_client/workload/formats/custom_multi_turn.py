@@ -25,7 +25,7 @@ from llmirage_client.workload.format_options import Option
 from llmirage_client.workload.session import Turn, Workload
 
 _ROLES = ("user", "assistant")
-_ANY_ROLE_HINT = "any_role=true sends every role as it is"
+_ANY_ROLE_HINT = "any_role=true sends every role unchanged"
 
 
 def load(

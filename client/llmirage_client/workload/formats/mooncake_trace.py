@@ -182,6 +182,6 @@ FORMAT = Format(
     load=load,
     order=40,
     aliases=("mooncake",),
-    options=(Option("block_size", "integer", "tokens that a hash id stands for", BLOCK_TOKENS, minimum=1),),
+    options=(Option("block_size", "integer", "tokens per hash id", BLOCK_TOKENS, minimum=1),),
     fetch="a trace of github.com/kvcache-ai/Mooncake (FAST25-release/arxiv-trace/mooncake_trace.jsonl)",
 )

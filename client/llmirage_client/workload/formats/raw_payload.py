@@ -1,4 +1,4 @@
-"""raw_payload: whole request bodies, sent as they are. Documented by AIPerf.
+"""raw_payload: whole request bodies, sent unchanged. Documented by AIPerf.
 
 A file has one body a line, each a conversation of its own. A directory has one conversation a .jsonl file, named like the
 file: its lines are the turns, in order.

@@ -2,7 +2,7 @@
 
 A trace of num_turns tool calls is num_turns + 1 requests. The first sends a user message of input_prompt_length tokens, each
 further one the tool's output, as a user message too, after the reply and the tool's latency. max_tokens is the recorded
-length of the reply; a reply is as long as that where the endpoint heeds ignore_eos (--extra-inputs ignore_eos:true).
+length of the reply; a reply is as long as that where the endpoint honours ignore_eos (--extra-inputs ignore_eos:true).
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def recognises(keys: Collection[str]) -> bool:
 
 FORMAT = Format(
     name="trie",
-    summary="agents' traces as lengths: prompt, replies, tool outputs and tool latencies, one a line",
+    summary="agent traces as lengths: prompt, replies, tool outputs and tool latencies, one a line",
     needs="'input_prompt_length', 'num_turns' and the lists of lengths on every line",
     recognises=recognises,
     load=load,

@@ -15,7 +15,7 @@ class Work:
     seconds: float
     flops: float
     bytes: float  # through GPU memory; through the link where the bound is the network
-    ideal_s: float  # speed of light: the larger of flops and bytes at the datasheet's rates
+    ideal_s: float  # roofline limit: the larger of flops and bytes at the datasheet's rates
     bound: Bound  # the largest of the compute, memory, launch (fixed) and network parts of `seconds`
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from llmirage_client.targets.endpoints.ask import Ask
 from llmirage_client.targets.endpoints.messages import DEFAULT_MAX_TOKENS, MessagesEndpoint
 from llmirage_client.targets.endpoints.messages_reply import MessagesReply
+from llmirage_client.targets.endpoints.protocol import TurnRequest
 
 THOUGHT = {"type": "thinking", "thinking": "hm hm", "signature": "s1g"}
 TEXT = {"type": "text", "text": "Hello there"}
@@ -132,7 +132,7 @@ def test_messages_become_turns_with_the_results_of_one_turn_together() -> None:
     ]  # fmt: skip
     endpoint = MessagesEndpoint()
     items = endpoint.items(messages)
-    assert endpoint.body(Ask(items, "m", True, max_tokens=7)) == {
+    assert endpoint.body(TurnRequest(items, "m", True, max_tokens=7)) == {
         "system": [{"type": "text", "text": "Be brief."}, {"type": "text", "text": "Really."}],
         "messages": [
             {"role": "user", "content": [
@@ -159,7 +159,7 @@ def test_messages_become_turns_with_the_results_of_one_turn_together() -> None:
 def test_one_system_message_is_a_text_and_a_limit_is_always_there() -> None:
     endpoint = MessagesEndpoint()
     items = endpoint.items([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "a"}])
-    body = endpoint.body(Ask(items, "m", False, tools=[{"name": "look"}]))
+    body = endpoint.body(TurnRequest(items, "m", False, tools=[{"name": "look"}]))
     assert (body["system"], body["max_tokens"], body["tools"]) == ("Be brief.", DEFAULT_MAX_TOKENS, [{"name": "look"}])
 
 

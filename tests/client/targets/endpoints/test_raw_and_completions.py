@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from llmirage_client.targets.endpoints.ask import Ask
 from llmirage_client.targets.endpoints.completions import CompletionsEndpoint
+from llmirage_client.targets.endpoints.protocol import TurnRequest
 from llmirage_client.targets.endpoints.raw import RawReply
 from llmirage_client.targets.wire_json import WireObject, encode, encode_body
 from llmirage_shared.chat_template import ChatTemplateError, EmbeddedTemplate
@@ -68,7 +68,7 @@ def test_messages_are_written_by_the_chat_template() -> None:
     endpoint = CompletionsEndpoint()
     messages: list[dict[str, Any]] = [{"role": "user", "content": "Hi"}]
     tools: list[Any] = [{"type": "function", "function": {"name": "look"}}]
-    body = endpoint.body(Ask(endpoint.items(messages), "m", True, tools=tools, max_tokens=5))
+    body = endpoint.body(TurnRequest(endpoint.items(messages), "m", True, tools=tools, max_tokens=5))
     assert body == {"prompt": EmbeddedTemplate().render(messages, tools), "model": "m", "stream": True, "max_tokens": 5}
     assert endpoint.extra({"max_completion_tokens": 3, "tool_choice": "auto", "top_p": 1}) == {"max_tokens": 3, "top_p": 1}
 

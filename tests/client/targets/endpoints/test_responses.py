@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmirage_client.targets.endpoints.ask import Ask
+from llmirage_client.targets.endpoints.protocol import TurnRequest
 from llmirage_client.targets.endpoints.responses import ResponsesEndpoint
 from llmirage_client.targets.endpoints.responses_reply import ResponsesReply
 
@@ -223,12 +223,14 @@ def test_tools_lie_flat() -> None:
 
 def test_the_body_says_only_what_is_asked() -> None:
     endpoint = ResponsesEndpoint()
-    assert endpoint.body(Ask([{"role": "user", "content": "a"}], "m", True)) == {
+    assert endpoint.body(TurnRequest([{"role": "user", "content": "a"}], "m", True)) == {
         "input": [{"role": "user", "content": "a"}],
         "model": "m",
         "stream": True,
     }
-    assert endpoint.body(Ask([], "m", False, tools=[], max_tokens=5, previous_response_id="r", conversation_id="c")) == {
+    assert endpoint.body(
+        TurnRequest([], "m", False, tools=[], max_tokens=5, previous_response_id="r", conversation_id="c")
+    ) == {
         "input": [],
         "model": "m",
         "stream": False,

@@ -114,7 +114,7 @@ def test_an_id_stands_once_and_no_chat_is_its_own_ancestor(tmp_path: Path) -> No
     rows = [row(1), row(2, 3), row(3, 4), row(4, 2), row(1), row(5, 5)]
     assert problems_of(write(tmp_path, *rows)) == [
         "line 2: parent_chat_id: the chats are each other's parents: 2 -> 3 -> 4 -> 2",
-        "line 5: chat_id: 1 stands on line 1 already; each is unique",
+        "line 5: chat_id: 1 is also on line 1; ids must be unique",
         "line 6: parent_chat_id: the chats are each other's parents: 5 -> 5",
     ]
 

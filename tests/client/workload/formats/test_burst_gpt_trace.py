@@ -41,7 +41,7 @@ def test_the_example_is_a_schedule_of_the_requests_that_succeeded() -> None:
         ("request_5", pytest.approx(0.3), 1087, 23, 23),
     ]
     assert workload.notes == (
-        "1 of the requests failed when the trace was taken (0 response tokens): left out",
+        "1 of the requests failed when the trace was recorded (0 response tokens): skipped",
         "the file's first timestamp, 5.000 s, is the start of the run",
     )
 
@@ -75,7 +75,7 @@ BAD = [
     ("a column less", "Timestamp,Request tokens\n1,2", "line 1: the header has no column 'Response tokens' (it has"),
     ("another case", "timestamp,Request tokens,Response tokens", "line 1: the header has no column 'Timestamp' (it has"),
     ("a header alone", HEADER, "has no requests below its header"),
-    ("failures alone", rows("1,a,5,0,5,x"), "has no requests that succeeded"),
+    ("failures alone", rows("1,a,5,0,5,x"), "has no successful requests"),
     ("no time", rows(",a,5,5,10,x"), "line 2: Timestamp: Field required"),
     ("a short row", rows("1,a,5"), "line 2: Response tokens: Field required"),
     ("time of day", rows("12:30,a,5,5,10,x"), "line 2: Timestamp: Input should be a valid number, unable to parse"),

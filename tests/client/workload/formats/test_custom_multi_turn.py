@@ -102,9 +102,7 @@ def test_an_offset_starts_later_and_wraps_only_when_more_are_wanted(tmp_path: Pa
     workload = load(path, None, {"dataset_offset": 2})
     assert contents(workload) == [[["3"]], [["1"]], [["2"]]]
     assert workload.skipped == 2
-    assert problems_of(path, dataset_offset=3) == [
-        "option dataset_offset: 3 leaves nothing of the 3 conversations of the file"
-    ]
+    assert problems_of(path, dataset_offset=3) == ["option dataset_offset: 3 skips all of the 3 conversations of the file"]
 
 
 @pytest.mark.parametrize(
@@ -129,11 +127,11 @@ def test_an_offset_starts_later_and_wraps_only_when_more_are_wanted(tmp_path: Pa
         ),
         (
             [{"role": "system", "content": "x"}, u("1")],
-            ["0.role: Input should be 'user' or 'assistant', got 'system' (any_role=true sends every role as it is)"],
+            ["0.role: Input should be 'user' or 'assistant', got 'system' (any_role=true sends every role unchanged)"],
         ),
         (
             [{"role": 3, "content": "x"}],
-            ["0.role: Input should be 'user' or 'assistant', got a number (any_role=true sends every role as it is)"],
+            ["0.role: Input should be 'user' or 'assistant', got a number (any_role=true sends every role unchanged)"],
         ),
         ([u(None)], ["0.content: Input should be a text or a list of parts, got null"]),
         ([u({"text": "x"})], ["0.content: Input should be a text or a list of parts, got an object"]),
@@ -148,7 +146,7 @@ def test_a_bad_line_is_refused_with_line_and_field(row: Any, problems: list[str]
 
 def test_a_file_without_conversations_is_refused(tmp_path: Path) -> None:
     assert problems_of(write(tmp_path, [a()]), any_role=True) == [
-        "holds no conversation that can run; left out 1: conversations of assistant messages only"
+        "has no conversation that can run; left out 1: conversations of assistant messages only"
     ]
     assert problems_of(write(tmp_path, "")) == ["is empty; a workload needs at least one session"]
 

@@ -50,7 +50,7 @@ def test_all_problems_of_options_come_at_once() -> None:
         "option share: Input should be a valid number, unable to parse string as a number",
         "option fast: Input should be a valid boolean, unable to interpret input",
         "option name: Input should be a valid string",
-        "option span: ends before it begins (3 > 1)",
+        "option span: has its end before its start (3 > 1)",
     ]
 
 
@@ -75,7 +75,7 @@ def test_an_offset_puts_the_first_conversations_last_or_drops_them_from_a_schedu
     rest = skip(workload(0.0, 1.0, 2.5), 1)
     assert (rest.skipped, [rest.sessions[root].arrival_s for root in rest.roots]) == (0, [0.0, 1.5])
     assert skip(workload(None, None), 0) == workload(None, None)
-    with pytest.raises(WorkloadError, match="2 leaves nothing of the 2 conversations"):
+    with pytest.raises(WorkloadError, match="2 skips all of the 2 conversations"):
         skip(workload(None, None), 2)
 
 

@@ -88,7 +88,7 @@ def test_all_problems_come_at_once_and_nothing_left_is_a_problem(tmp_path: Path)
     found = problems_of(write(tmp_path, talk(1), "{", talk("x"), talk(2)), "share_gpt")
     assert [problem.split(":")[0] for problem in found] == ["line 1", "line 2", "line 4"]
     (problem,) = problems_of(write(tmp_path, talk(" "), talk()))
-    assert problem.startswith("holds no conversation that can run; left out 1: blank questions; left out 2: ")
+    assert problem.startswith("has no conversation that can run; left out 1: blank questions; left out 2: ")
 
 
 def test_the_name_of_the_data_set_says_what_to_fetch() -> None:

@@ -225,7 +225,7 @@ class TestBuilding:
         path = str(DATA / "trajectories.jsonl")
         assert problems_of(path, None, min_turns=3, max_turns=2) == ["option min_turns: 3 is more than max_turns 2"]
         assert problems_of(path, None, first_turn_length="9:3", subsequent_turn_length="1:2:3", num_workers=0) == [
-            "option first_turn_length: ends before it begins (9 > 3)",
+            "option first_turn_length: has its end before its start (9 > 3)",
             "option subsequent_turn_length: Input should be one whole number, or LOW:HIGH",
             "option num_workers: Input should be greater than or equal to 1",
         ]

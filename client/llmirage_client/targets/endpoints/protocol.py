@@ -1,4 +1,4 @@
-"""What every API is asked, and what its module can do."""
+"""The request of a turn before it has the form of an API, and what the module of an API provides."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from llmirage_client.targets.reply import ReplyReader
 
 
 @dataclass(slots=True, frozen=True)
-class Ask:
-    """One request, in no API's words but for items and tools, which have the API's own form already.
+class TurnRequest:
+    """One request, independent of the API except for items and tools, which already have the API's own form.
 
-    previous_response_id: what the server itself remembers; the items are then only what is new. conversation_id: likewise;
-    it is our name for what targets.server_conversations makes. alone: it continues no other request, and none
-    continues it.
+    previous_response_id: of the response that this request continues; items are then only the new ones. conversation_id:
+    likewise; the client's name of a conversation that targets/layers.py creates. alone: it neither continues a request nor
+    is continued.
     """
 
     items: Sequence[Mapping[str, Any]]
@@ -61,4 +61,4 @@ class Endpoint(Protocol):
         """Further parameters that a file gives in chat's words."""
         ...
 
-    def body(self, ask: Ask) -> dict[str, Any]: ...
+    def body(self, request: TurnRequest) -> dict[str, Any]: ...
