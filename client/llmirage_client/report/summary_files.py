@@ -38,7 +38,7 @@ def summary_json(result: RunResult, metrics: Metrics, cli_command: str, benchmar
         "is_complete": not result.cancelled,
         "error_summary": [{"error_details": error_details(g.error), "count": g.count} for g in metrics.errors],
         "start_time": head["start_time"],
-        "end_time": _iso_time(result.start_unix_s + duration_s),
+        "end_time": datetime.fromtimestamp(result.start_unix_s + duration_s, UTC).isoformat(timespec="microseconds"),
     }
     if result.branch_stats is not None:
         content["branch_stats"] = asdict(result.branch_stats)
@@ -99,10 +99,6 @@ def _group_json(key: str, group: RequestGroup) -> dict[str, Any]:
     if group.cached_pct is not None:
         content["usage_prompt_cache_read_pct"] = {"unit": "%", "avg": group.cached_pct}
     return content
-
-
-def _iso_time(unix_s: float) -> str:
-    return datetime.fromtimestamp(unix_s, UTC).isoformat(timespec="microseconds")
 
 
 def slices_json(slices: Sequence[Slice], input_config: Mapping[str, Any]) -> dict[str, Any]:

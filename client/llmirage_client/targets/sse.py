@@ -94,15 +94,11 @@ def _stamps(segments: Sequence[tuple[float, bytes]], ends: list[int]) -> list[fl
 def _data_of(block: bytes) -> str | None:
     """The data lines of one event, joined; None where there is none: comments, pings, an `event:` line alone."""
     lines = []
-    for line in _LINE_END.split(_text(block)):
+    for line in _LINE_END.split(block.decode("utf-8", "surrogateescape")):
         name, _, value = line.partition(":")
         if name == "data":
             lines.append(value.removeprefix(" "))
     return "\n".join(lines) if lines else None
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "surrogateescape")
 
 
 # An unescaped "key": in JSON text. Inside a string value both quotes would be escaped, so only a real key matches.

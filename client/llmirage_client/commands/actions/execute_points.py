@@ -74,7 +74,7 @@ class Loads:
             interrupted=outcome.interrupted,
         )
         click.echo(one_line(result))
-        for note in _new_notes(outcome, self.workload):
+        for note in [note for note in outcome.result.notes if note not in self.workload.notes]:
             click.echo(f"Note: {note}", err=True)
         return result
 
@@ -188,11 +188,6 @@ def _rate_missed(outcome: Outcome) -> float | None:
     if options.request_rate_per_s is None or options.request_rate_ramp_s:
         return None
     return rate_not_reached(outcome.result.records, options.request_rate_per_s, options.speed)
-
-
-def _new_notes(outcome: Outcome, workload: Workload) -> list[str]:
-    """What this run has to say beyond what is true of the workload at every point."""
-    return [note for note in outcome.result.notes if note not in workload.notes]
 
 
 def _refused(error: RefusedError, loads: Loads, results: Sequence[PointResult]) -> int:

@@ -75,7 +75,7 @@ def histogram(
     high = bottom - plot_top - _GAP_PX
     upper = Plot(left, plot_top, right, plot_top + 0.62 * high)
     lower = Plot(left, upper.bottom + _GAP_PX, right, bottom)
-    edges = _edges(sx)
+    edges = np.geomspace(sx.low, sx.high, _BINS + 1) if sx.log else np.linspace(sx.low, sx.high, _BINS + 1)
     heights = [np.histogram(v, edges)[0] * (100.0 / v.size if several else 1.0) for v in values]
     y_title = f"share of {counted} (%)" if several else counted
     most = max(2, int((upper.bottom - upper.top) / 34.0))
@@ -105,10 +105,6 @@ def histogram(
 def _finite(values: npt.ArrayLike) -> Floats:
     sample = np.asarray(values, dtype=np.float64)
     return sample[np.isfinite(sample)]
-
-
-def _edges(sx: Scale) -> Floats:
-    return np.geomspace(sx.low, sx.high, _BINS + 1) if sx.log else np.linspace(sx.low, sx.high, _BINS + 1)
 
 
 def _bars(sx: Scale, sy: Scale, edges: Floats, tall: Floats, number: int) -> str:

@@ -14,7 +14,6 @@ from llmirage_client.report.html.page import Banner, Card
 from llmirage_client.report.html.run_view import RunView
 from llmirage_client.report.numbers import count, duration, number, plural
 from llmirage_client.report.secrets import hide_in_text
-from llmirage_shared.statistics import Summary
 
 # The settings that make the load, in the order they are said.
 _LOAD = (
@@ -135,7 +134,7 @@ def cards(view: RunView) -> list[Card]:
     ):
         summary = metrics.per_request.get(tag)
         if summary is not None:
-            found.append(_timed(label, summary))
+            found.append(Card(label, number(summary.p50), "ms", f"p90 {number(summary.p90)}, p99 {number(summary.p99)}"))
     for tag, label, unit in (
         ("output_token_throughput", "Output tokens", "/s"),
         ("total_token_throughput", "Input and output tokens", "/s"),
@@ -151,7 +150,3 @@ def cards(view: RunView) -> list[Card]:
     if cached is not None:
         found.append(Card("Prompt tokens cached", f"{cached:.1f}", "%", "found in the prefix cache"))
     return found
-
-
-def _timed(label: str, summary: Summary) -> Card:
-    return Card(label, number(summary.p50), "ms", f"p90 {number(summary.p90)}, p99 {number(summary.p99)}")

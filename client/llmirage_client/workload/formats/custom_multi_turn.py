@@ -111,16 +111,12 @@ def _turns(messages: list[dict[str, Any]]) -> tuple[Turn, ...]:
     return tuple(Turn(messages=tuple(run)) for run in runs if run)
 
 
-def _recognises_array(values: list[object]) -> bool:
-    return not values or any(isinstance(value, dict) for value in values)
-
-
 FORMAT = Format(
     name="custom_multi_turn",
     summary="conversations as arrays of chat messages, one a line; live replies take the assistant's places",
     needs="an array of messages with 'role' and 'content' on every line",
     recognises=lambda _: False,
-    recognises_array=_recognises_array,
+    recognises_array=lambda values: not values or any(isinstance(value, dict) for value in values),
     load=load,
     order=40,
     options=(

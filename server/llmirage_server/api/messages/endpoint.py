@@ -87,7 +87,7 @@ class MessagesHandler:
             return message.closing()
 
         if request.stream:
-            return TokenStream(generation, exchange, [message], closing, _failed).start()
+            return TokenStream(generation, exchange, [message], closing, lambda error: _event(messages_error(error))).start()
         await finish(generation, exchange)
         return exchange.json(remembered())
 
@@ -204,7 +204,3 @@ class _Message:
 
 def _event(value: dict[str, Any]) -> bytes:
     return named_event(value["type"], value)
-
-
-def _failed(error: ApiError) -> bytes:
-    return _event(messages_error(error))

@@ -163,14 +163,6 @@ def _merge_properties(schema: dict[str, Any], key: str, value: Any) -> Any:
     return {**schema[key], **{name: merged(schema[key].get(name, True), sub) for name, sub in value.items()}}
 
 
-def _merge_required(schema: dict[str, Any], key: str, value: Any) -> Any:
-    return list(dict.fromkeys([*schema[key], *value]))
-
-
-def _merge_enum(schema: dict[str, Any], key: str, value: Any) -> Any:
-    return [item for item in schema[key] if item in value]
-
-
 def _merge_schemas(schema: dict[str, Any], key: str, value: Any) -> Any:
     return {"allOf": [schema[key], value]}
 
@@ -183,8 +175,8 @@ _MERGE: dict[str, Any] = {
     "type": _merge_types,
     "properties": _merge_properties,
     "patternProperties": _merge_properties,
-    "required": _merge_required,
-    "enum": _merge_enum,
+    "required": lambda schema, key, value: list(dict.fromkeys([*schema[key], *value])),
+    "enum": lambda schema, key, value: [item for item in schema[key] if item in value],
     "items": _merge_schemas,
     "additionalProperties": _merge_schemas,
     "propertyNames": _merge_schemas,

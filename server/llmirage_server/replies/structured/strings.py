@@ -58,10 +58,6 @@ def _words(rng: random.Random, n: int, joint: str = " ") -> str:
     return joint.join(rng.sample(_WORDS, n))
 
 
-def _sentence(rng: random.Random) -> str:
-    return rng.choice(_SENTENCES)
-
-
 Maker = Callable[[random.Random], str]
 
 FORMATS: dict[str, Maker] = {
@@ -128,7 +124,7 @@ _BY_NAME: tuple[tuple[frozenset[str], Maker], ...] = tuple(
         (
             "description summary text content body message explanation reason reasoning answer output thought comment note "
             "response analysis details rationale instruction input",
-            _sentence,
+            lambda rng: rng.choice(_SENTENCES),
         ),
     )
 )
