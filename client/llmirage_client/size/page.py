@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llmirage_client.report.html.charts import Axis, ParetoPoint, pareto
 from llmirage_client.report.html.page import Banner, Card, PageHead, Section, State, charts, figure, notes, page, table
+from llmirage_client.report.html.pareto import ParetoPoint, pareto
+from llmirage_client.report.html.scale import Axis
 from llmirage_client.simulator.deployments import models_of
 from llmirage_client.size.error_margin import Confidence, least_confident, margins_of
 from llmirage_client.size.max_rate_report import MaxRateReport

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmirage_client.report.html.charts import Axis, ParetoPoint, Series, line, pareto
 from llmirage_client.report.html.page import Banner, PageHead, Section, State, charts, figure, page, paragraph, table
+from llmirage_client.report.html.pareto import ParetoPoint, pareto
+from llmirage_client.report.html.scale import Axis
+from llmirage_client.report.html.xy import Series, line
 from llmirage_client.sweep.sweep import Row, Sweep
 from llmirage_client.sweep.table import best, note_of, scaled, value
 
@@ -51,7 +53,7 @@ def page_of(sweep: Sweep) -> str:
         sections.append(Section("Over time", [charts(figure(running), figure(waiting), size="half")]))
     odd = [[row.point.name, row.status, row.reason] for row in rows if row.status != "ok"]
     if odd:
-        sections.append(Section("Not done", [table(["ParetoPoint", "", "Why"], odd, left=3, wrap=(0, 2))]))
+        sections.append(Section("Not done", [table(["Point", "", "Why"], odd, left=3, wrap=(0, 2))]))
     foot = f"{sweep.cpu_s:.1f} CPU s of simulation, on the llmirage performance model (docs/accuracy.md)."
     return page(PageHead(study.name, facts, list(_verdicts(rows))), sections, foot)
 

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from llmirage_client.measure.slo import Objective
-from llmirage_client.report.html.charts import Axis, Mark, ParetoPoint, Series, line, pareto
 from llmirage_client.report.html.page import Section, charts, figure
+from llmirage_client.report.html.pareto import ParetoPoint, pareto
 from llmirage_client.report.html.run_view import RunView
+from llmirage_client.report.html.scale import Axis
 from llmirage_client.report.html.sections import LATENCIES
+from llmirage_client.report.html.xy import Mark, Series, line
 from llmirage_client.report.numbers import number
 
 _DOUBLINGS = 8  # loads that differ by more were doubled, not stepped: a log axis spreads them evenly

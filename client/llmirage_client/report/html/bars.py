@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from llmirage_client.measure.arrays import Floats
 from llmirage_client.report.html.frame import SMALL, LegendEntry, Plot, Size, axis_title, color, empty, heading, svg, y_grid
 from llmirage_client.report.html.scale import TEXT_PX, Axis, figure, scale, with_unit
 from llmirage_client.report.html.svg import join, line, rect, shorten, text, text_width
@@ -30,11 +29,9 @@ def bars(
     title: str,
     x: str = "",
     y: Axis,
-    stacked: bool = False,
     size: Size = SMALL,
-    description: str = "",
 ) -> str:
-    """Upright bars, series beside each other or stacked. x: what the categories are. Labels never touch."""
+    """Upright bars, series beside each other. x: what the categories are. Labels never touch."""
     tall = [np.asarray(s.values, dtype=np.float64) for s in series]
     if not len(categories) or not any(np.isfinite(v).any() for v in tall):
         return empty(title, size, "no data")
@@ -43,33 +40,30 @@ def bars(
     head, top = heading(title, size.width, keys)
     top += 22.0
     bottom = size.height - (40.0 if x else 24.0)
-    reach: list[Floats] = [np.nansum(np.stack(tall), axis=0)] if stacked else tall
-    sy = scale(y, reach, bottom, top, max(2, int((bottom - top) / 38.0)))
+    sy = scale(y, tall, bottom, top, max(2, int((bottom - top) / 38.0)))
     left = 14.0 + max((text_width(label, TEXT_PX) for _, label in sy.ticks), default=0.0)
     plot = Plot(left, top, size.width - 12.0, bottom)
     each = (plot.right - plot.left) / len(categories)
 
     parts = [head, text(axis_title(y, sy), 6.0, top - 9.0), y_grid(sy, plot)]
     inner = each * (0.8 if each > 6 else 0.95)
-    wide = inner if stacked else inner / len(series)
+    wide = inner / len(series)
     for place, category in enumerate(categories):
         ground = sy.at(0.0) if sy.low <= 0 else plot.bottom
-        base = 0.0
         for index, (one, values, number) in enumerate(zip(series, tall, numbers, strict=True)):
             value = float(values[place])
             if not np.isfinite(value):
                 continue
-            x_px = plot.left + each * place + (each - inner) / 2 + (0.0 if stacked else wide * index)
-            y_px, low_px = (sy.at(base + value), sy.at(base)) if stacked else (sy.at(value), ground)
+            x_px = plot.left + each * place + (each - inner) / 2 + wide * index
+            y_px = sy.at(value)
             said = with_unit(figure(value), y.unit)
             tip = f"{category}, {one.name}: {said}" if len(series) > 1 else f"{category}: {said}"
-            parts.append(rect(x_px, min(y_px, low_px), wide, abs(low_px - y_px), f"f{number}", tip))
-            base += value if stacked else 0.0
+            parts.append(rect(x_px, min(y_px, ground), wide, abs(ground - y_px), f"f{number}", tip))
     parts.append(line(plot.left, plot.bottom, plot.right, plot.bottom, "g0"))
     parts.append(_labels(categories, plot, each))
     if x:
         parts.append(text(x, (plot.left + plot.right) / 2, size.height - 6.0, anchor="middle"))
-    return svg(size, title, description, parts)
+    return svg(size, title, parts)
 
 
 def _labels(categories: Sequence[str], plot: Plot, each: float) -> str:

@@ -6,8 +6,12 @@ import numpy as np
 
 from llmirage_client.measure.arrays import Floats
 from llmirage_client.measure.cluster_series import ClusterLevels
-from llmirage_client.report.html.charts import HALF, Axis, Bars, Series, bars, heat_strip, line
+from llmirage_client.report.html.bars import Bars, bars
+from llmirage_client.report.html.frame import HALF
+from llmirage_client.report.html.heat import heat_strip
 from llmirage_client.report.html.page import Section, charts, figure, paragraph
+from llmirage_client.report.html.scale import Axis
+from llmirage_client.report.html.xy import Series, line
 
 _LINES = 4  # instances that lines can show; more become rows of colour
 _STRETCHES = 100

@@ -10,10 +10,13 @@ import numpy as np
 from llmirage_client.measure.request_metrics import chunk_gaps_ms
 from llmirage_client.report.html import over_time, words
 from llmirage_client.report.html.against_load import VariedLoad, against_load, load_of
-from llmirage_client.report.html.charts import Axis, Bars, Sample, Series, bars, histogram, line
+from llmirage_client.report.html.bars import Bars, bars
+from llmirage_client.report.html.distribution import Sample, histogram
 from llmirage_client.report.html.page import Banner, PageHead, Section, State, charts, figure, notes, page, paragraph, table
 from llmirage_client.report.html.run_view import RunView
+from llmirage_client.report.html.scale import Axis
 from llmirage_client.report.html.sections import LATENCIES
+from llmirage_client.report.html.xy import Series, line
 from llmirage_client.report.numbers import cached_cell, count, latency_cells, rate_cells
 from llmirage_client.report.points_files import LoadSweep
 

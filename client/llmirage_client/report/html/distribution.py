@@ -14,7 +14,6 @@ from llmirage_client.report.html.frame import (
     SMALL,
     LegendEntry,
     Plot,
-    Size,
     axis_title,
     color,
     empty,
@@ -48,8 +47,6 @@ def histogram(
     title: str,
     x: Axis,
     counted: str = "requests",
-    size: Size = SMALL,
-    description: str = "",
 ) -> str:
     """One sample as bars, several as outlines in percent, above the share of values at or below each x.
 
@@ -58,20 +55,20 @@ def histogram(
     kept = [(s, _finite(s.values), color(i)) for i, s in enumerate(samples)]
     kept = [(s, v, n) for s, v, n in kept if v.size]
     if not kept:
-        return empty(title, size, "no data")
+        return empty(title, SMALL, "no data")
     several = len(kept) > 1
-    head, top = heading(title, size.width, [LegendEntry(s.name, f"l l{n}") for s, _, n in kept] if several else ())
+    head, top = heading(title, SMALL.width, [LegendEntry(s.name, f"l l{n}") for s, _, n in kept] if several else ())
     values = [v for _, v, _ in kept]
-    share = scale(Axis("", "%", low=0, high=100), [], size.height - 40.0, 0.0, 2)
+    share = scale(Axis("", "%", low=0, high=100), [], SMALL.height - 40.0, 0.0, 2)
     left = 14.0 + max(text_width("100", TEXT_PX), text_width("10.0k", TEXT_PX))
-    right = size.width - RIGHT_PX
+    right = SMALL.width - RIGHT_PX
     sx = scale(x, values, left, right, max(2, int((right - left) / 62.0)))
     marks = {} if several else dict(kept[0][0].marks)
     labels = _labels(marks, sx, left, right)
     band_px = _LABEL_ROW_PX * (1 + max((row for *_, row in labels), default=-1))
 
     top += 22.0
-    plot_top, bottom = top + band_px, size.height - 40.0
+    plot_top, bottom = top + band_px, SMALL.height - 40.0
     high = bottom - plot_top - _GAP_PX
     upper = Plot(left, plot_top, right, plot_top + 0.62 * high)
     lower = Plot(left, upper.bottom + _GAP_PX, right, bottom)
@@ -85,7 +82,7 @@ def histogram(
     parts = [head, text(y_title, 6.0, top - 9.0)]
     parts += [y_grid(sy, upper), x_axis(sx, upper, labels=False)]
     parts += [text("at or below (%)", 6.0, lower.top - 9.0), y_grid(share, lower), x_axis(sx, lower)]
-    parts.append(text(axis_title(x, sx), (left + right) / 2, size.height - 6.0, anchor="middle"))
+    parts.append(text(axis_title(x, sx), (left + right) / 2, SMALL.height - 6.0, anchor="middle"))
     parts.append(_hover([(s.name if several else "", v) for s, v, _ in kept], sx, edges, heights, counted, upper, lower))
     for (_, v, number), tall in zip(kept, heights, strict=True):
         parts.append(_outline(sx, sy, edges, tall, number) if several else _bars(sx, sy, edges, tall, number))
@@ -99,7 +96,7 @@ def histogram(
     for label, at_px, box, row in labels:
         parts += [line(at_px, panel.top, at_px, panel.bottom, "m") for panel in (upper, lower)]
         parts.append(text(label, box.left, plot_top - 4.0 - _LABEL_ROW_PX * row))
-    return svg(size, title, description or _words(kept[0][0]), parts)
+    return svg(SMALL, title, parts, _words(kept[0][0]))
 
 
 def _finite(values: npt.ArrayLike) -> Floats:

@@ -69,12 +69,10 @@ def chart(
     y_values: Sequence[Floats],
     body: Callable[[Scale, Scale, Plot], str],
     keys: Sequence[LegendEntry] = (),
-    description: str = "",
-    band_px: float = 0.0,
 ) -> str:
-    """An SVG with two axes; `body` draws what is between them. band_px: room between legend and plot for labels of marks."""
+    """An SVG with two axes; `body` draws what is between them."""
     head, top = heading(title, size.width, keys)
-    top += 22.0 + band_px
+    top += 22.0
     bottom = size.height - 40.0
     y_scale = scale(y, y_values, bottom, top, max(2, int((bottom - top) / _Y_TICK_EVERY_PX)))
     left = 14.0 + max((text_width(label, TEXT_PX) for _, label in y_scale.ticks), default=0.0)
@@ -83,16 +81,16 @@ def chart(
     plot = Plot(left, top, right, bottom)
     parts = [
         head,
-        text(axis_title(y, y_scale), 6.0, top - band_px - 9.0),
+        text(axis_title(y, y_scale), 6.0, top - 9.0),
         y_grid(y_scale, plot),
         x_axis(x_scale, plot),
         text(axis_title(x, x_scale), (left + right) / 2, size.height - 6.0, anchor="middle"),
         body(x_scale, y_scale, plot),
     ]
-    return svg(size, title, description, parts)
+    return svg(size, title, parts)
 
 
-def svg(size: Size, title: str, description: str, parts: Sequence[str]) -> str:
+def svg(size: Size, title: str, parts: Sequence[str], description: str = "") -> str:
     said = f"{title}. {description}" if description else title
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="chart {size.name}" '
@@ -103,7 +101,7 @@ def svg(size: Size, title: str, description: str, parts: Sequence[str]) -> str:
 def empty(title: str, size: Size, why: str) -> str:
     """A chart without data says so."""
     parts = [heading(title, size.width, ())[0], text(why, size.width / 2, size.height / 2, anchor="middle")]
-    return svg(size, title, why, parts)
+    return svg(size, title, parts, why)
 
 
 def heading(title: str, width: float, keys: Sequence[LegendEntry]) -> tuple[str, float]:

@@ -12,7 +12,6 @@ from llmirage_client.report.html.frame import (
     WIDE,
     LegendEntry,
     Plot,
-    Size,
     axis_title,
     empty,
     heading,
@@ -77,21 +76,19 @@ def gantt(
     title: str,
     x: Axis,
     keys: Sequence[LegendEntry] = (),
-    size: Size = WIDE,
-    description: str = "",
 ) -> str:
     """As high as its lanes need. Links run from lane to lane as curves that leave and arrive horizontally."""
     lanes = [lane for group in groups for lane in group.lanes]
     times = [t for lane in lanes for bar in lane.bars for a, b, _ in bar.pieces for t in (a, b)]
     if not times:
-        return empty(title, size, "no data")
-    head, top = heading(title, size.width, keys)
+        return empty(title, WIDE, "no data")
+    head, top = heading(title, WIDE.width, keys)
     labels = [shorten(lane.label, _LABEL_PX - _INDENT_PX * lane.depth, TEXT_PX) for lane in lanes]
     left = 24.0 + max(text_width(s, TEXT_PX) + _INDENT_PX * lane.depth for s, lane in zip(labels, lanes, strict=True))
     top += 20.0  # labels of the axis above the lanes too: a tall chart does not fit a screen
     headed = any(group.title for group in groups)
     bottom = top + _LANE_PX * len(lanes) + (_GROUP_PX * len(groups) if headed else 0.0)
-    plot = Plot(left, top, size.width - RIGHT_PX, bottom)
+    plot = Plot(left, top, WIDE.width - RIGHT_PX, bottom)
     sx = scale(x, [np.array(times)], plot.left, plot.right, 14)
 
     parts = [head, *(line(sx.at(v), plot.top, sx.at(v), plot.bottom, "g") for v, _ in sx.ticks)]
@@ -112,9 +109,9 @@ def gantt(
     parts += drawn
     parts += [text(label, sx.at(v), plot.top - 6.0, anchor="middle") for v, label in sx.ticks]
     parts.append(x_axis(sx, plot))
-    whole = size.tall(bottom + 40.0)
+    whole = WIDE.tall(bottom + 40.0)
     parts.append(text(axis_title(x, sx), (plot.left + plot.right) / 2, whole.height - 6.0, anchor="middle"))
-    return svg(whole, title, description, parts)
+    return svg(whole, title, parts)
 
 
 def _lane(lane: Lane, label: str, sx: Scale, middle: float) -> str:

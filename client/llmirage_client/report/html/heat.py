@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llmirage_client.measure.arrays import Floats
-from llmirage_client.report.html.frame import RIGHT_PX, WIDE, Plot, Size, axis_title, empty, heading, hover, svg, x_axis
+from llmirage_client.report.html.frame import RIGHT_PX, WIDE, Plot, axis_title, empty, heading, hover, svg, x_axis
 from llmirage_client.report.html.scale import TEXT_PX, Axis, figure, scale, with_unit
 from llmirage_client.report.html.svg import join, path, px, rect, shorten, text, text_width
 
@@ -26,8 +26,6 @@ def heat_strip(
     title: str,
     x: Axis,
     value: Axis,
-    size: Size = WIDE,
-    description: str = "",
 ) -> str:
     """rows: their names. edges: shape (columns + 1,), on x. values: shape (rows, columns); NaN stays blank.
 
@@ -37,7 +35,7 @@ def heat_strip(
     cells = np.atleast_2d(np.asarray(values, dtype=np.float64))[:MOST_ROWS]
     at = np.asarray(edges, dtype=np.float64)
     if not cells.size or not np.isfinite(cells).any():
-        return empty(title, size, "no data")
+        return empty(title, WIDE, "no data")
     if len(rows) > MOST_ROWS:
         title += f" (first {MOST_ROWS} of {len(rows)})"
     cells, at = _fewer_columns(cells, at)
@@ -45,11 +43,11 @@ def heat_strip(
     high = value.high if value.high is not None else float(np.nanmax(cells))
     high = high if high > low else low + 1.0
     names = [shorten(name, _LABEL_PX, TEXT_PX) for name in rows[:MOST_ROWS]]
-    head, top = heading(title, size.width, ())
+    head, top = heading(title, WIDE.width, ())
     top += 24.0
     row_px = 22.0 if len(names) <= 16 else 15.0
-    plot = Plot(14.0 + max(text_width(n, TEXT_PX) for n in names), top, size.width - RIGHT_PX, top + row_px * len(names))
-    whole = size.tall(plot.bottom + 40.0)
+    plot = Plot(14.0 + max(text_width(n, TEXT_PX) for n in names), top, WIDE.width - RIGHT_PX, top + row_px * len(names))
+    whole = WIDE.tall(plot.bottom + 40.0)
     sx = scale(Axis(x.title, x.unit, False, float(at[0]), float(at[-1])), [], plot.left, plot.right, 14)
     levels = np.clip(np.ceil((np.nan_to_num(cells, nan=low) - low) / (high - low) * LEVELS), 1, LEVELS).astype(int)
     levels[~np.isfinite(cells)] = 0
@@ -69,7 +67,7 @@ def heat_strip(
     parts.append(x_axis(sx, plot))
     parts.append(text(axis_title(x, sx), (plot.left + plot.right) / 2, whole.height - 6.0, anchor="middle"))
     parts.append(_hover(rows, cells, sx.say, px_at, at, value, plot))
-    return svg(whole, title, description, parts)
+    return svg(whole, title, parts)
 
 
 def _fewer_columns(cells: Floats, edges: Floats) -> tuple[Floats, Floats]:

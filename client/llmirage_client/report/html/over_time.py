@@ -68,12 +68,6 @@ def output_rate(view: RunView, edges: Floats) -> Floats:
     return counted / np.diff(edges)
 
 
-def finished_rate(view: RunView, edges: Floats) -> Floats:
-    """Requests that succeeded per second, by their end."""
-    counted, _ = np.histogram(view.end_s[view.columns.ok], edges)
-    return counted / np.diff(edges)
-
-
 def mean_active(starts_s: Floats, ends_s: Floats, edges: Floats) -> Floats:
     """How many of the intervals from start to end are open, on average over each bin. Intervals with a NaN do not count."""
     known = np.isfinite(starts_s) & np.isfinite(ends_s)

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from llmirage_client.measure.arrays import Floats
-from llmirage_client.report.html.frame import HALF, LegendEntry, Plot, Size, chart, color, empty
+from llmirage_client.report.html.frame import HALF, LegendEntry, Plot, chart, color, empty
 from llmirage_client.report.html.scale import TEXT_PX, Axis, Scale
 from llmirage_client.report.html.svg import Box, escape, join, path, px, shorten, text, text_box
 
@@ -52,13 +52,11 @@ def pareto(
     y: Axis,
     better_x: Better = "more",
     better_y: Better = "more",
-    size: Size = HALF,
-    description: str = "",
 ) -> str:
     """All points, the frontier as a line through the best, their names where there is room for them."""
     known = [p for p in points if np.isfinite(p.x) and np.isfinite(p.y)]
     if not known:
-        return empty(title, size, "no data")
+        return empty(title, HALF, "no data")
     xs, ys = np.array([p.x for p in known]), np.array([p.y for p in known])
     best = frontier(xs, ys, better_x, better_y)
     groups = list(dict.fromkeys(p.group for p in known))
@@ -85,7 +83,7 @@ def pareto(
         return join(parts)
 
     room = xs.max() * _ROOM if xs.max() > 0 else xs.max()
-    return chart(title, size, x, y, [np.append(xs, room)], [ys], body, keys, description)
+    return chart(title, HALF, x, y, [np.append(xs, room)], [ys], body, keys)
 
 
 def _labels(best: Sequence[ParetoPoint], sx: Scale, sy: Scale, plot: Plot) -> str:

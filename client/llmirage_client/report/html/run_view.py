@@ -57,14 +57,14 @@ class RunView:
         return ratio(np.minimum(cached, prompt), prompt)
 
 
-def view_run(result: RunResult, name: str = "", metrics: Metrics | None = None) -> RunView:
-    """name: what the run is called among several. metrics: those of this result, if computed already."""
+def view_run(result: RunResult, name: str = "") -> RunView:
+    """name: what the run is called among several."""
     records = sorted((r for r in result.records if r.phase == "profiling"), key=lambda r: r.exchange.start_s)
     columns = columns_of(records)
     return RunView(
         name=name or result.model or "run",
         result=result,
-        metrics=compute(result) if metrics is None else metrics,
+        metrics=compute(result),
         columns=columns,
         values=request_columns(columns, result.speed),
         origin_s=float(columns.start_s[0]) if records else result.start_s,

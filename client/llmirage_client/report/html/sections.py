@@ -9,11 +9,14 @@ from llmirage_client.measure.columns import BRANCH_MODES
 from llmirage_client.measure.groups import RequestGroup
 from llmirage_client.measure.request_metrics import chunk_gaps_ms
 from llmirage_client.report.html import over_time
-from llmirage_client.report.html.charts import HALF, SMALL, Axis, Bars, Sample, Series, bars, histogram, line, scatter
+from llmirage_client.report.html.bars import Bars, bars
+from llmirage_client.report.html.distribution import Sample, histogram
+from llmirage_client.report.html.frame import HALF, SMALL
 from llmirage_client.report.html.page import Section, charts, figure, notes, paragraph, table
 from llmirage_client.report.html.run_view import RunView
+from llmirage_client.report.html.scale import Axis
 from llmirage_client.report.html.scale import figure as shown
-from llmirage_client.report.html.xy import MOST_DOTS
+from llmirage_client.report.html.xy import MOST_DOTS, Series, line
 from llmirage_client.report.numbers import count, known, number, percent, plural, statistic
 
 LATENCIES = (
@@ -133,11 +136,11 @@ def what_drives_it(view: RunView) -> Section:
             new = isl * (1 - np.nan_to_num(share))
             series = [Series("requests", new, ttft, "dots", 0)]
             title = "TTFT against input tokens that were not cached"
-        figures.append(figure(scatter(series, title=title, x=Axis("Tokens", log=None), y=y), _drawn(ttft)))
+        figures.append(figure(line(series, title=title, x=Axis("Tokens", log=None), y=y), _drawn(ttft)))
     if view.has("request_latency") and np.isfinite(osl).any():
         series = [Series("requests", osl, view.value("request_latency"), "dots", 0)]
         y = Axis("Latency", "ms", log=None)
-        chart = scatter(series, title="Latency against output tokens", x=Axis("Tokens", log=None), y=y)
+        chart = line(series, title="Latency against output tokens", x=Axis("Tokens", log=None), y=y)
         figures.append(figure(chart, _drawn(view.value("request_latency"))))
     return Section("What it depends on", [charts(*figures, size="half")], short="Dependence")
 

@@ -7,10 +7,12 @@ import math
 import numpy as np
 
 from llmirage_client.measure.catalogue import PER_CONVERSATION
-from llmirage_client.report.html.charts import Axis, Bar, Lane, LaneGroup, LegendEntry, Link, gantt
+from llmirage_client.report.html.frame import LegendEntry
+from llmirage_client.report.html.gantt import Bar, Lane, LaneGroup, Link, gantt
 from llmirage_client.report.html.heat import LEVELS
 from llmirage_client.report.html.page import Section, charts, figure, paragraph, table, toggle
 from llmirage_client.report.html.run_view import RunView
+from llmirage_client.report.html.scale import Axis
 from llmirage_client.report.html.trees import ConversationNode, Selection, Tree, select, trees_of
 from llmirage_client.report.numbers import count, number, plural
 

@@ -14,7 +14,7 @@ from llmirage_client.report.html.frame import HALF, LegendEntry, Plot, Size, cha
 from llmirage_client.report.html.scale import TEXT_PX, Axis, Scale
 from llmirage_client.report.html.svg import dots, escape, join, path, polyline, px, shorten, text
 
-Style = Literal["line", "step", "area", "dots", "dotted", "points"]
+Style = Literal["line", "step", "area", "dots", "points"]
 MOST_DOTS = 4000
 MOST_POINTS = 400  # of a line: two a pixel would not be seen
 _HOVER_ROWS = 160
@@ -26,7 +26,7 @@ class Series:
     """x and y of equal length; NaN in y is a gap.
 
     style: "line"; "step" holds each value until the next x; "area" is a step filled to 0; "dots" a cloud without a line;
-    "dotted" a dashed line; "points" a line through marked points, each with its tip.
+    "points" a line through marked points, each with its tip.
     color: which of the palette, from 0; None: the place of the series.
     """
 
@@ -40,11 +40,10 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A reference line with a label, across the plot: at a value of y, or of x."""
+    """A reference line with a label, across the plot at a value of y."""
 
     value: float
     label: str
-    on: Literal["x", "y"] = "y"
 
 
 def line(
@@ -55,7 +54,6 @@ def line(
     y: Axis,
     size: Size = HALF,
     marks: Sequence[Mark] = (),
-    description: str = "",
 ) -> str:
     """Series over shared axes, with a legend when there is more than one, and values under the pointer.
 
@@ -71,35 +69,20 @@ def line(
         if len(prepared) > 1
         else []
     )
-    x_values = [xs for _, _, xs, _ in prepared] + [np.array([m.value]) for m in marks if m.on == "x"]
-    y_values = [ys for _, _, _, ys in prepared] + [np.array([m.value]) for m in marks if m.on == "y"]
+    x_values = [xs for _, _, xs, _ in prepared]
+    y_values = [ys for _, _, _, ys in prepared] + [np.array([m.value]) for m in marks]
 
     def body(sx: Scale, sy: Scale, plot: Plot) -> str:
         parts = []
         for s, number, xs, ys in prepared:
             parts.append(_drawn(s, number, sx, sy, xs, ys, plot))
-        parts += [_mark(m, sx, sy, plot) for m in marks]
+        parts += [_mark(m, sy, plot) for m in marks]
         lines = [(s.name, xs, ys) for s, _, xs, ys in prepared if s.style not in ("dots", "points")]
         if lines:
             parts.insert(0, _hover(lines, sx, sy, plot))
         return join(parts)
 
-    return chart(title, size, x, y, x_values, y_values, body, keys, description)
-
-
-def scatter(
-    series: Sequence[Series],
-    *,
-    title: str,
-    x: Axis,
-    y: Axis,
-    size: Size = HALF,
-    marks: Sequence[Mark] = (),
-    description: str = "",
-) -> str:
-    """`line`, with every series that is a plain line drawn as dots."""
-    clouds = [Series(s.name, s.x, s.y, "dots", s.color) if s.style == "line" else s for s in series]
-    return line(clouds, title=title, x=x, y=y, size=size, marks=marks, description=description)
+    return chart(title, size, x, y, x_values, y_values, body, keys)
 
 
 def _thinned(series: Series) -> tuple[Floats, Floats]:
@@ -124,9 +107,7 @@ def _fewer_dots(xs: Floats, ys: Floats) -> tuple[Floats, Floats]:
 
 
 def _css(series: Series, number: int) -> str:
-    if series.style == "dots":
-        return f"d d{number}"
-    return f"l l{number}" + (" dash" if series.style == "dotted" else "")
+    return f"d d{number}" if series.style == "dots" else f"l l{number}"
 
 
 def _shape(series: Series) -> Literal["line", "dot"]:
@@ -161,18 +142,12 @@ def _to_ground(xs: Floats, ys: Floats, plot: Plot) -> str:
     )
 
 
-def _mark(mark: Mark, sx: Scale, sy: Scale, plot: Plot) -> str:
+def _mark(mark: Mark, sy: Scale, plot: Plot) -> str:
     label = shorten(mark.label, plot.right - plot.left - 8.0, TEXT_PX)
-    if mark.on == "y":
-        at = sy.at(mark.value)
-        below = at - plot.top < 16.0
-        return path(f"M{px(plot.left)} {px(at)}H{px(plot.right)}", "m") + text(
-            label, plot.right - 2.0, at + (14.0 if below else -5.0), "a", "end"
-        )
-    at = sx.at(mark.value)
-    left = at > (plot.left + plot.right) / 2
-    return path(f"M{px(at)} {px(plot.top)}V{px(plot.bottom)}", "m") + text(
-        label, at + (-5.0 if left else 5.0), plot.top + 12.0, "a", "end" if left else "start"
+    at = sy.at(mark.value)
+    below = at - plot.top < 16.0
+    return path(f"M{px(plot.left)} {px(at)}H{px(plot.right)}", "m") + text(
+        label, plot.right - 2.0, at + (14.0 if below else -5.0), "a", "end"
     )
 
 
