@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from pathlib import Path
 
-import yaml
+from llmirage_server.replies.data_file import read_data
 
 _WORD = re.compile(r"[^\W\d_]+")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
@@ -19,9 +18,7 @@ def word_set(words: str) -> frozenset[str]:
     return frozenset(words.split())
 
 
-_DATA = yaml.load(
-    (Path(__file__).parent / "data" / "words.yaml").read_text("utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-)
+_DATA = read_data("words.yaml")
 EMPTY = word_set(_DATA["empty"])
 
 
