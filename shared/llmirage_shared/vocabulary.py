@@ -22,25 +22,9 @@ FILE = "<|file|>"
 PAD = "<|pad|>"
 
 SPECIAL_TOKENS = (
-    END_OF_TEXT,
-    END_OF_TURN,
-    SYSTEM,
-    DEVELOPER,
-    USER,
-    ASSISTANT,
-    TOOL,
-    TOOLS,
-    NAME,
-    TOOL_CALL,
-    TOOL_ARGUMENTS,
-    END_OF_TOOL_CALL,
-    THINK,
-    END_OF_THINK,
-    IMAGE,
-    AUDIO,
-    FILE,
-    PAD,
-)
+    END_OF_TEXT, END_OF_TURN, SYSTEM, DEVELOPER, USER, ASSISTANT, TOOL, TOOLS, NAME, TOOL_CALL, TOOL_ARGUMENTS,
+    END_OF_TOOL_CALL, THINK, END_OF_THINK, IMAGE, AUDIO, FILE, PAD,
+)  # fmt: skip
 
 
 def byte_alphabet() -> list[str]:

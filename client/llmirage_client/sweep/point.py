@@ -31,6 +31,11 @@ from llmirage_client.workload.synthetic_load import synthetic_load
 Status = Literal["ok", "refused", "stopped", "failed"]
 SERIES_SAMPLES = 120
 _REQUESTS = 1000
+_FIRST_FIGURES = (
+    "gpus", "instances_ready", "instances_most", "requests", "failed_requests", "duration_s", "request_per_s",
+    "output_tok_per_s", "total_tok_per_s", "output_tok_per_s_per_gpu",
+)  # fmt: skip
+_LAST_FIGURES = ("cached_token_share", "preemptions", "utilisation", "gpu_hours", "energy_kwh_at_tdp", "saturated")
 _FILES = ("model", "draft_model", "gpu", "engine", "tokenizer", "workload")  # settings that may name files
 
 
@@ -77,12 +82,7 @@ def _row(task: Task) -> dict[str, Any]:
 def figures_of(simulation: Simulation, slo: str | None = None) -> dict[str, Any]:
     """Plain numbers by name; None where there is none."""
     summary = simulation.summary
-    figures: dict[str, Any] = {}
-    for name in ("gpus", "instances_ready", "instances_most", "requests", "failed_requests", "duration_s"):
-        figures[name] = summary[name]
-    for name in ("request_per_s", "output_tok_per_s", "total_tok_per_s"):
-        figures[name] = summary[name]
-    figures["output_tok_per_s_per_gpu"] = summary["output_tok_per_s_per_gpu"]
+    figures: dict[str, Any] = {name: summary[name] for name in _FIRST_FIGURES}
     tpot = summary["tpot_ms"]
     figures["user_tok_per_s"] = 1e3 / tpot["mean"] if tpot and tpot["mean"] else None
     for name in ("ttft_ms", "tpot_ms", "itl_ms", "latency_ms"):
@@ -90,8 +90,7 @@ def figures_of(simulation: Simulation, slo: str | None = None) -> dict[str, Any]
             figures[f"{name.removesuffix('_ms')}_{statistic}_ms"] = summary[name][statistic] if summary[name] else None
     usd = summary["usd_per_m_output_tokens"]
     figures["usd_per_m_output_tokens"] = sum(usd) / 2 if usd else None
-    for name in ("cached_token_share", "preemptions", "utilisation", "gpu_hours", "energy_kwh_at_tdp", "saturated"):
-        figures[name] = summary[name]
+    figures |= {name: summary[name] for name in _LAST_FIGURES}
     if slo:
         verdicts = judge(parse_slo(slo), simulation.metrics)
         figures["slo_met"] = all(verdict.met for verdict in verdicts)

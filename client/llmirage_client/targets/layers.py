@@ -65,7 +65,23 @@ _FAULTS = frozenset({
 })  # fmt: skip
 
 
-class RetryingTarget:
+class TargetOverOne:
+    """Sends nothing of its own accord: what a subclass does not change goes to one other target."""
+
+    def __init__(self, target: EndpointTarget) -> None:
+        self._target = target
+
+    def now(self) -> float:
+        return self._target.now()
+
+    async def get(self, path: str) -> tuple[int, bytes]:
+        return await self._target.get(path)
+
+    async def close(self) -> None:
+        await self._target.close()
+
+
+class RetryingTarget(TargetOverOne):
     """Sends a call up to `retries` more times: after a failed connection and after HTTP 408, 409, 429 or 5xx.
 
     Nothing is sent again once a token of the reply came. Between two attempts lies what the server asked for (Retry-After),
@@ -74,11 +90,8 @@ class RetryingTarget:
     """
 
     def __init__(self, target: EndpointTarget, retries: int) -> None:
-        self._target = target
+        super().__init__(target)
         self._retries = retries
-
-    def now(self) -> float:
-        return self._target.now()
 
     async def send(self, call: Call) -> Exchange:
         first = exchange = await self._target.send(call)
@@ -91,12 +104,6 @@ class RetryingTarget:
             exchange.retries = attempt
         exchange.start_s = first.start_s
         return exchange
-
-    async def get(self, path: str) -> tuple[int, bytes]:
-        return await self._target.get(path)
-
-    async def close(self) -> None:
-        await self._target.close()
 
 
 def worth_retrying(exchange: Exchange) -> bool:
@@ -118,17 +125,14 @@ def _pause_s(exchange: Exchange, attempt: int, lots: random.Random) -> float:
 KEY = "conversation"  # of a body: our name for the conversation until it has the server's
 
 
-class ServerConversations:
+class ServerConversations(TargetOverOne):
     """Puts the server's id in the place of ours. Making a conversation is no part of the request that is measured; where it
     fails, its failure is the request's.
     """
 
     def __init__(self, target: EndpointTarget) -> None:
-        self._target = target
+        super().__init__(target)
         self._ids: dict[str, str] = {}
-
-    def now(self) -> float:
-        return self._target.now()
 
     async def send(self, call: Call) -> Exchange:
         own_id = call.body.get(KEY)
@@ -140,12 +144,6 @@ class ServerConversations:
                 self._ids[own_id] = made.response_id
             call.body[KEY] = self._ids[own_id]
         return await self._target.send(call)
-
-    async def get(self, path: str) -> tuple[int, bytes]:
-        return await self._target.get(path)
-
-    async def close(self) -> None:
-        await self._target.close()
 
 
 class _Created(ReplyReader):

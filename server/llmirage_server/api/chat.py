@@ -13,7 +13,7 @@ from llmirage_server.api.constraints import ReplyConstraints, chat_constraints
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.generation import Choice, ChoiceWriter, Generation, TokenStream
 from llmirage_server.api.logprobs import prompt_fields, reply_logprobs
-from llmirage_server.api.service import EncodedPrompt, Service
+from llmirage_server.api.service import EncodedPrompt, ServiceHandler
 from llmirage_server.api.state import State, stored
 from llmirage_server.api.whole import finish
 from llmirage_server.api.writers import ChatWriter
@@ -33,11 +33,8 @@ from llmirage_shared.wire.output import (
 from llmirage_shared.wire.paging import page
 
 
-class ChatHandler:
+class ChatHandler(ServiceHandler):
     """Answers as the OpenAI API does, streamed or in one piece."""
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
 
     async def create(self, exchange: HttpExchange) -> Response:
         service = self._service

@@ -14,7 +14,7 @@ from llmirage_server.api.constraints import completion_constraints
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.generation import Choice, ChoiceWriter, Generation, TokenStream
 from llmirage_server.api.logprobs import prompt_fields, reply_logprobs
-from llmirage_server.api.service import EncodedPrompt, Service
+from llmirage_server.api.service import EncodedPrompt, ServiceHandler
 from llmirage_server.api.whole import finish
 from llmirage_server.api.writers import TextWriter
 from llmirage_shared.tokens import Tokenizer
@@ -30,11 +30,8 @@ from llmirage_shared.wire.output import (
 )
 
 
-class CompletionsHandler:
+class CompletionsHandler(ServiceHandler):
     """Answers as the OpenAI API and vLLM do, streamed or in one piece."""
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
 
     async def create(self, exchange: HttpExchange) -> Response:
         service = self._service

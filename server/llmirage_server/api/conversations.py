@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.responses.items import Item, listed_items
-from llmirage_server.api.service import Service
+from llmirage_server.api.service import Service, ServiceHandler
 from llmirage_server.api.state import stored
 from llmirage_shared.wire import schema
 from llmirage_shared.wire.errors import ApiError
@@ -18,11 +18,11 @@ from llmirage_shared.wire.output import new_id
 from llmirage_shared.wire.paging import page
 
 
-class ConversationsHandler:
+class ConversationsHandler(ServiceHandler):
     """Creates, changes and deletes conversations, and their items one by one."""
 
     def __init__(self, service: Service) -> None:
-        self._service = service
+        super().__init__(service)
         self._state = service.state
 
     async def create(self, exchange: HttpExchange) -> Response:

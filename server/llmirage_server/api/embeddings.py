@@ -15,7 +15,7 @@ import numpy.typing as npt
 from starlette.responses import Response
 
 from llmirage_server.api.exchange import HttpExchange
-from llmirage_server.api.service import LONG_CHARACTERS, Service
+from llmirage_server.api.service import LONG_CHARACTERS, Service, ServiceHandler
 from llmirage_server.api.whole import prefill
 from llmirage_server.replies.embedding import embed, shortened
 from llmirage_shared.tokens import TokenIds, Tokenizer
@@ -57,11 +57,8 @@ _BY_NAME = {name.lower(): model for name, model in EMBEDDING_MODELS.items()}
 _GENERATIVE_DIMENSIONS = 1536  # of the vectors of a model that generates text
 
 
-class EmbeddingsHandler:
+class EmbeddingsHandler(ServiceHandler):
     """Answers as the OpenAI API does."""
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
 
     async def create(self, exchange: HttpExchange) -> Response:
         service = self._service

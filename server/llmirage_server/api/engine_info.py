@@ -10,7 +10,7 @@ from typing import Any
 from starlette.responses import Response
 
 from llmirage_server.api.exchange import HttpExchange
-from llmirage_server.api.service import Service
+from llmirage_server.api.service import Service, ServiceHandler
 from llmirage_server.cluster.snapshots import InstanceSnapshot
 from llmirage_shared.wire import errors
 
@@ -18,11 +18,11 @@ _TEXT = b"text/plain; charset=utf-8"
 _NOT_FLUSHED = "There are running or waiting requests: nothing was flushed.\n"
 
 
-class EngineHandler:
+class EngineHandler(ServiceHandler):
     """Asleep (vLLM's /sleep), the server has ended all responses, emptied all caches, and refuses new requests."""
 
     def __init__(self, service: Service) -> None:
-        self._service = service
+        super().__init__(service)
         self._asleep = False
 
     # --- vLLM ---

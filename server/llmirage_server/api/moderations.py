@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from llmirage_server.api.embeddings import maybe_in_thread
 from llmirage_server.api.exchange import HttpExchange
-from llmirage_server.api.service import Service
+from llmirage_server.api.service import ServiceHandler
 from llmirage_server.api.whole import prefill
 from llmirage_server.replies.moderation import CATEGORIES, FLAGGED_FROM, IMAGE_CATEGORIES, category_scores
 from llmirage_shared.wire import errors, schema
@@ -24,11 +24,8 @@ MODELS = (
 )
 
 
-class ModerationsHandler:
+class ModerationsHandler(ServiceHandler):
     """The cluster is charged the prefill of the inputs; the scores are made here."""
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
 
     async def create(self, exchange: HttpExchange) -> Response:
         """Answers as the OpenAI API does: one result for each text of a list, one for all parts of a message."""

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from llmirage_server.api.embeddings import embedding_model, maybe_in_thread, texts_and_ids, vectors_of
 from llmirage_server.api.exchange import HttpExchange
-from llmirage_server.api.service import Service
+from llmirage_server.api.service import ServiceHandler
 from llmirage_server.api.whole import prefill
 from llmirage_shared.tokens import TokenIds
 from llmirage_shared.wire import errors, schema
@@ -22,11 +22,8 @@ from llmirage_shared.wire.output import new_id
 _HALF_AT, _STEEPNESS = 0.3, 12.0  # of the logistic curve from the cosine of two embeddings to their score
 
 
-class RerankHandler:
+class RerankHandler(ServiceHandler):
     """Scores are between 0 and 1, from the embeddings of this server."""
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
 
     async def rerank(self, exchange: HttpExchange) -> Response:
         request = schema.embeddings.RerankRequest.check(await exchange.json_object())

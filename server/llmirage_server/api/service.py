@@ -238,3 +238,10 @@ def _planned(replies: ReplySource, request: ReplyRequest) -> Reply:
         raise errors.ApiError(f"Invalid pattern: {error}", param="structured_outputs") from None
     except GrammarError as error:
         raise errors.ApiError(f"Invalid grammar: {error}", param="structured_outputs") from None
+
+
+class ServiceHandler:
+    """The endpoints of one API or of one kind: each method answers an exchange."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from llmirage_server.api.constraints import TEXT, ReplyConstraints, schema_problem
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.generation import Choice, Generation, TokenStream
-from llmirage_server.api.service import EncodedPrompt, Service
+from llmirage_server.api.service import EncodedPrompt, Service, ServiceHandler
 from llmirage_server.api.whole import finish
 from llmirage_server.replies.logprobs import token_logprob
 from llmirage_server.replies.reply import Grammar
@@ -30,11 +30,11 @@ DEFAULT_NEW_TOKENS = 128  # sglang: SamplingParams.max_new_tokens
 _MOST_FRAMES = 64  # for tokens that are due together: each frame repeats all text before it
 
 
-class SglangHandler:
+class SglangHandler(ServiceHandler):
     """Answers as SGLang does: each frame of a stream has the whole text so far."""
 
     def __init__(self, service: Service) -> None:
-        self._service = service
+        super().__init__(service)
         self._aborts: dict[str, Callable[[], object]] = {}  # of the requests in progress, by rid
 
     async def generate(self, exchange: HttpExchange) -> Response:

@@ -5,17 +5,14 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from llmirage_server.api.exchange import HttpExchange
-from llmirage_server.api.service import Service
+from llmirage_server.api.service import ServiceHandler
 from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.chat import joined
 from llmirage_shared.wire.completions import read_ids
 
 
-class TokenizationHandler:
+class TokenizationHandler(ServiceHandler):
     """Answers as vLLM does. No special token is added to a text: /v1/completions adds none to a prompt."""
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
 
     async def tokenize(self, exchange: HttpExchange) -> Response:
         body = await exchange.json_object()

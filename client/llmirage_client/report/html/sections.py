@@ -165,17 +165,9 @@ def groups(view: RunView) -> Section:
         ]
     if rows:
         columns = [
-            "Requests of",
-            "ok",
-            "failed",
-            "TTFT p50",
-            "TTFT p99",
-            "TPOT p50",
-            "latency p50",
-            "tokens in",
-            "tokens out",
+            "Requests of", "ok", "failed", "TTFT p50", "TTFT p99", "TPOT p50", "latency p50", "tokens in", "tokens out",
             "cached",
-        ]
+        ]  # fmt: skip
         blocks.append(table(columns, rows))
         blocks.append(
             paragraph("Times in ms; tokens are means. A fork goes on from its parent's conversation, a spawn begins anew.")
@@ -263,17 +255,8 @@ def slowest(view: RunView) -> Section:
             [record.conversation_id, record.turn_index, f"{start[i]:.2f}", *cells, *tokens, cached, record.request_id]
         )
     columns = [
-        "Conversation",
-        "Turn",
-        "Sent at, s",
-        "Latency, ms",
-        "TTFT, ms",
-        "TPOT, ms",
-        "In",
-        "Out",
-        "Cached",
-        "X-Request-ID",
-    ]
+        "Conversation", "Turn", "Sent at, s", "Latency, ms", "TTFT, ms", "TPOT, ms", "In", "Out", "Cached", "X-Request-ID",
+    ]  # fmt: skip
     return Section("Slowest requests", [table(columns, rows)], short="Slowest")
 
 

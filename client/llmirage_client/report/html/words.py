@@ -17,29 +17,11 @@ from llmirage_client.report.secrets import hide_in_text
 
 # The settings that make the load, in the order they are said.
 _LOAD = (
-    "concurrency",
-    "concurrency_ramp_duration",
-    "request_rate",
-    "request_rate_series",
-    "arrival_pattern",
-    "arrival_smoothness",
-    "request_rate_ramp_duration",
-    "user_centric_rate",
-    "num_users",
-    "fixed_schedule",
-    "fixed_schedule_speedup",
-    "isl",
-    "osl",
-    "requests",
-    "num_conversations",
-    "request_count",
-    "duration",
-    "benchmark_duration",
-    "inter_turn_delay_cap_seconds",
-    "request_cancellation_rate",
-    "warmup_request_count",
-    "goodput",
-)
+    "concurrency", "concurrency_ramp_duration", "request_rate", "request_rate_series", "arrival_pattern",
+    "arrival_smoothness", "request_rate_ramp_duration", "user_centric_rate", "num_users", "fixed_schedule",
+    "fixed_schedule_speedup", "isl", "osl", "requests", "num_conversations", "request_count", "duration",
+    "benchmark_duration", "inter_turn_delay_cap_seconds", "request_cancellation_rate", "warmup_request_count", "goodput",
+)  # fmt: skip
 _ONLY_WITH = {"arrival_pattern": "request_rate"}
 
 

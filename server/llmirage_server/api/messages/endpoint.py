@@ -19,7 +19,7 @@ from llmirage_server.api.messages.translate import (
     remember,
 )
 from llmirage_server.api.responses.items import sealed
-from llmirage_server.api.service import EncodedPrompt, Service
+from llmirage_server.api.service import EncodedPrompt, ServiceHandler
 from llmirage_server.api.whole import finish
 from llmirage_server.replies.reply import Part, Reply
 from llmirage_shared.wire import schema
@@ -50,11 +50,8 @@ def messages_error(error: ApiError) -> dict[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": message}}
 
 
-class MessagesHandler:
+class MessagesHandler(ServiceHandler):
     """Answers as the Anthropic API does, streamed or in one piece."""
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
 
     async def create(self, exchange: HttpExchange) -> Response:
         service = self._service

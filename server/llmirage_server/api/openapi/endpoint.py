@@ -8,14 +8,14 @@ import json
 from starlette.responses import Response
 
 from llmirage_server.api.exchange import HttpExchange
-from llmirage_server.api.service import Service
+from llmirage_server.api.service import Service, ServiceHandler
 
 
-class OpenApiHandler:
+class OpenApiHandler(ServiceHandler):
     """Serves the document."""
 
     def __init__(self, service: Service) -> None:
-        self._service = service
+        super().__init__(service)
         self._document: bytes | None = None
 
     async def document(self, exchange: HttpExchange) -> Response:

@@ -28,7 +28,7 @@ from llmirage_server.api.responses.hosted import listed
 from llmirage_server.api.responses.items import Item, new_item_id, sealed
 from llmirage_server.api.responses.resource import new_response, response_usage
 from llmirage_server.api.responses.writer import ResponseWriter
-from llmirage_server.api.service import EncodedPrompt, Service
+from llmirage_server.api.service import EncodedPrompt, Service, ServiceHandler
 from llmirage_server.api.state import stored
 from llmirage_server.api.whole import finish
 from llmirage_shared.wire import errors, schema
@@ -41,11 +41,11 @@ from llmirage_shared.wire.sampling import Sampling
 _LOGPROBS = "message.output_text.logprobs"
 
 
-class ResponsesHandler:
+class ResponsesHandler(ServiceHandler):
     """Creates, stores, lists and deletes responses."""
 
     def __init__(self, service: Service) -> None:
-        self._service = service
+        super().__init__(service)
         self._running: dict[str, BackgroundRun] = {}
 
     async def create(self, exchange: HttpExchange) -> Response:

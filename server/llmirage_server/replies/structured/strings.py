@@ -14,19 +14,8 @@ _COUNTRIES = ("France", "Germany", "Japan", "Kenya", "Portugal", "Canada", "Norw
 _STREETS = ("Main Street", "Station Road", "Park Avenue", "Mill Lane", "High Street", "River Walk")
 _COLOURS = ("blue", "green", "red", "orange", "violet", "grey")
 _WORDS = (
-    "amber",
-    "harbor",
-    "meadow",
-    "signal",
-    "garden",
-    "lantern",
-    "bridge",
-    "summit",
-    "canvas",
-    "orchard",
-    "pilot",
-    "river",
-)
+    "amber", "harbor", "meadow", "signal", "garden", "lantern", "bridge", "summit", "canvas", "orchard", "pilot", "river",
+)  # fmt: skip
 _SENTENCES = (
     "The results look consistent with what was expected.",
     "This step follows from the one before it.",

@@ -81,10 +81,6 @@ class ServerLoad(Answer):
     server_load: Count
 
 
-class Sleeping(Answer):
-    is_sleeping: bool
-
-
 class RerankResult(Answer):
     index: Count
     relevance_score: float
