@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
+import yaml
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from llmirage_server.api.openapi.operations import EXAMPLES, OPERATIONS, ApiOperation
 from llmirage_shared.wire.schema import chat, completions, embeddings, messages, moderations, responses
-from llmirage_shared.wire.schema.answers.base import ErrorAnswer, MessagesErrorAnswer
 from llmirage_shared.wire.schema.base import WireModel
 
 # Bodies in which undocumented fields are refused.
@@ -28,6 +28,7 @@ _CLOSED: tuple[type[WireModel], ...] = (
     messages.MessagesRequest,
     messages.CountRequest,
 )
+_PLACE = "#/components/schemas/"
 _WORDS = {
     400: "The request is invalid; the error names the field",
     404: "Not found",
@@ -38,12 +39,11 @@ _WORDS = {
 
 def openapi_document(model: str, documented_only: bool = True) -> dict[str, Any]:
     """The document as a JSON object. model: the name in its examples. documented_only: other fields are refused."""
-    models = list(dict.fromkeys(_models()))
-    names, definitions = models_json_schema(
-        [(model, "validation") for model in models], ref_template="#/components/schemas/{model}"
-    )
-    refs = {model: names[model, "validation"] for model in models}
-    schemas = _corrected(definitions["$defs"])
+    bodies = list(dict.fromkeys(operation.body for operation in OPERATIONS if operation.body is not None))
+    names, definitions = models_json_schema([(body, "validation") for body in bodies], ref_template=_PLACE + "{model}")
+    refs = {body: names[body, "validation"] for body in bodies}
+    answers = yaml.safe_load(Path(__file__).with_name("answers.yaml").read_text("utf-8"))["schemas"]
+    schemas = _corrected(definitions["$defs"]) | {name: _answer(name, schema) for name, schema in answers.items()}
     if documented_only:
         for body in _CLOSED:
             described = schemas[body.__name__]
@@ -71,14 +71,19 @@ def openapi_document(model: str, documented_only: bool = True) -> dict[str, Any]
     }
 
 
-def _models() -> Iterator[type[BaseModel]]:
-    yield ErrorAnswer
-    yield MessagesErrorAnswer
-    for operation in OPERATIONS:
-        if operation.body is not None:
-            yield operation.body
-        if operation.answer is not None:
-            yield operation.answer
+def _answer(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema of answers.yaml in full, with titles where pydantic writes them: not for a reference, nullable or not."""
+    properties = {
+        key: value if "$ref" in value.get("anyOf", [value])[0] else {**value, "title": key.replace("_", " ").title()}
+        for key, value in schema["properties"].items()
+    }
+    required = [key for key, value in properties.items() if "default" not in value]
+    whole = {"title": name, "type": "object", "additionalProperties": True, **schema, "properties": properties}
+    return whole | ({"required": required} if required else {})
+
+
+def _reference(name: str) -> dict[str, Any]:
+    return {"$ref": _PLACE + name}
 
 
 def _described(operation: ApiOperation, refs: dict[type[BaseModel], Any], model: str) -> dict[str, Any]:
@@ -88,14 +93,14 @@ def _described(operation: ApiOperation, refs: dict[type[BaseModel], Any], model:
         "summary": operation.summary,
         "parameters": [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in in_path]
         + [{"name": name, "in": "query", "schema": schema} for name, schema in operation.query.items()],
-        "responses": {"200": _success(operation, refs)},
+        "responses": {"200": _success(operation)},
     }
     if operation.body is not None:
         content: dict[str, Any] = {"schema": refs[operation.body]}
         if operation.path in EXAMPLES:
             content["example"] = {"model": model, **EXAMPLES[operation.path]}
         described["requestBody"] = {"required": operation.body_required, "content": {"application/json": content}}
-    shape = refs[MessagesErrorAnswer if operation.messages_api else ErrorAnswer]
+    shape = _reference("MessagesErrorAnswer" if operation.messages_api else "ErrorAnswer")
     statuses = sorted({*operation.errors, *((413,) if operation.body is not None else ())})
     for status in statuses:
         described["responses"][str(status)] = {
@@ -111,10 +116,10 @@ def _described(operation: ApiOperation, refs: dict[type[BaseModel], Any], model:
     return described
 
 
-def _success(operation: ApiOperation, refs: dict[type[BaseModel], Any]) -> dict[str, Any]:
+def _success(operation: ApiOperation) -> dict[str, Any]:
     if operation.answer is None:
         return {"description": "Done", "content": {"text/plain": {"schema": {"type": "string"}}}}
-    schema = refs[operation.answer]
+    schema = _reference(operation.answer)
     several = {"type": "array", "items": schema}
     schema = {"json": schema, "list": several, "one_or_list": {"anyOf": [schema, several]}}[operation.style]
     content: dict[str, Any] = {"application/json": {"schema": schema}}
