@@ -1,4 +1,4 @@
-"""`llmirage serve`: its options. The work is done by serving.py."""
+"""`llmirage serve`: its options. The work is done by http_server.py."""
 
 from __future__ import annotations
 

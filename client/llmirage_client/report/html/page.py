@@ -88,7 +88,7 @@ class PageHead:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """blocks: HTML from blocks.py. lead: one or two sentences under the heading. short: its name in the navigation."""
+    """blocks: HTML of those above. lead: one or two sentences under the heading. short: its name in the navigation."""
 
     title: str
     blocks: Sequence[str]
