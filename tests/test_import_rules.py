@@ -117,6 +117,7 @@ IMPORTS_WHEN_CALLED = {
     "llmirage_client.load.event_loop": "uvloop is optional",
     "llmirage_client.report.screen": "rich takes 30 ms to import, and a run sends its first request without waiting for it",
     "llmirage_client.workers.ray_connection": "Ray is optional",
+    "llmirage_server.api.engine_info": "importlib.metadata takes 6 ms to import, and few ask a server for its version",
     "llmirage_server.api.openapi.endpoint": "pydantic's models of all bodies take 120 ms to import, for the first request",
     "llmirage_server.app": "the expressions of the replies take 40 ms to compile, in the thread that loads the tokenizer",
     "llmirage_server.cluster.routers": "a router of the user's own brings a module that others do not need",

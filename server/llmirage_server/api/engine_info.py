@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from importlib.metadata import version
 from typing import Any
 
 from starlette.responses import Response
@@ -37,16 +36,14 @@ class EngineHandler(ServiceHandler):
         return exchange.content(b"", _TEXT)
 
     async def version(self, exchange: HttpExchange) -> Response:
-        return exchange.json({"version": version("llmirage")})
+        return exchange.json({"version": _version()})
 
     async def load(self, exchange: HttpExchange) -> Response:
         """The number of requests in the cluster."""
         return exchange.json({"server_load": sum(_in_flight(instance) for instance in self._service.driver.snapshot())})
 
     async def server_info(self, exchange: HttpExchange) -> Response:
-        return exchange.json(
-            {"vllm_config": _config(exchange), "version": version("llmirage"), "instances": self._instances()}
-        )
+        return exchange.json({"vllm_config": _config(exchange), "version": _version(), "instances": self._instances()})
 
     async def reset_prefix_cache(self, exchange: HttpExchange) -> Response:
         """All instances forget the KV that no request uses."""
@@ -100,7 +97,7 @@ class EngineHandler(ServiceHandler):
                 "dp_size": config["data_parallel_size"],
                 "pp_size": config["pipeline_parallel_size"],
                 "internal_states": self._instances(),
-                "version": version("llmirage"),
+                "version": _version(),
             }
         )
 
@@ -139,3 +136,9 @@ def _config(exchange: HttpExchange) -> dict[str, Any]:
     settings = dataclasses.asdict(exchange.scope["app"].config)
     settings.pop("api_key", None)
     return {name: "max" if value == math.inf else value for name, value in settings.items()}
+
+
+def _version() -> str:
+    from importlib.metadata import version  # not at the start of the server: it loads much
+
+    return version("llmirage")
