@@ -30,11 +30,7 @@ _GROUP_WORDS = "; times in ms, mean tokens"
 
 
 def render(
-    result: RunResult,
-    *,
-    metrics: Metrics | None = None,
-    files: Sequence[Path] = (),
-    stream: TextIO | None = None,
+    result: RunResult, *, metrics: Metrics | None = None, files: Sequence[Path] = (), stream: TextIO | None = None
 ) -> None:
     """Print the report. metrics: those of this result, if already computed. files: what was written; named at the end."""
     measured = compute(result) if metrics is None else metrics

@@ -14,10 +14,7 @@ _points = under(POINTS)
 class PointSettings:
     """What a sweep and a search need besides the load of each point."""
 
-    stop_at_saturation: bool = switch(
-        POINTS,
-        "End a sweep at the first saturated point (docs/load.md defines saturation).",
-    )
+    stop_at_saturation: bool = switch(POINTS, "End a sweep at the first saturated point (docs/load.md defines saturation).")
     find_max: str | None = _points(
         None,
         'Search for the highest load that meets these objectives, such as "ttft_p99<500ms,tpot_p95<30ms", by '
@@ -26,10 +23,7 @@ class PointSettings:
         metavar="SLO",
     )
     find_max_variable: Literal["concurrency", "rate", "parallel", "request_rate"] | None = _points(
-        None,
-        "What --find-max varies.",
-        aliases=("sla_variable",),
-        unset="rate with --request-rate, else concurrency",
+        None, "What --find-max varies.", aliases=("sla_variable",), unset="rate with --request-rate, else concurrency"
     )
     find_max_lower_bound: float | None = _points(
         None, "Lowest load to try.", aliases=("sla_lower_bound",), above=0, unset="1; a hundredth of the first rate"

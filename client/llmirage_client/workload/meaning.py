@@ -9,16 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from llmirage_client.workload.session import (
-    Round,
-    Session,
-    SyntheticUser,
-    ThinkTime,
-    TokenSpec,
-    Turn,
-    Workload,
-    with_tools,
-)
+from llmirage_client.workload.session import Round, Session, SyntheticUser, ThinkTime, TokenSpec, Turn, Workload, with_tools
 
 _TIME_S = 1e-6  # times that differ less are the same: formats write milliseconds or nanoseconds
 

@@ -40,10 +40,7 @@ ALIASES: Mapping[str, str] = {alias: name for name, declared in FORMATS.items() 
 
 
 def load(
-    path: str,
-    format: str | None = None,
-    options: Mapping[str, Any] | None = None,
-    offered: Mapping[str, Any] | None = None,
+    path: str, format: str | None = None, options: Mapping[str, Any] | None = None, offered: Mapping[str, Any] | None = None
 ) -> Workload:
     """Reads and validates a workload file, or a bundled one by `bundled:NAME`; format: detected when not given.
 

@@ -19,15 +19,7 @@ from llmirage_server.api.whole import finish
 from llmirage_server.api.writers import TextWriter
 from llmirage_shared.tokens import Tokenizer
 from llmirage_shared.wire.completions import TextRequest, parse_completion, text_completion
-from llmirage_shared.wire.output import (
-    TEXT_FORM,
-    FinishedChoice,
-    PlainWriter,
-    ResponseHead,
-    new_id,
-    stream_end,
-    text_frame,
-)
+from llmirage_shared.wire.output import TEXT_FORM, FinishedChoice, PlainWriter, ResponseHead, new_id, stream_end, text_frame
 
 
 class CompletionsHandler(ServiceHandler):

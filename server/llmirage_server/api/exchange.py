@@ -193,10 +193,7 @@ class EndpointApp:
     """The ASGI application of one path. Whatever happens, the client gets a response in the API's own form."""
 
     def __init__(
-        self,
-        handlers: Mapping[str, Handler],
-        guard: Guard | None = None,
-        exchange: type[HttpExchange] = HttpExchange,
+        self, handlers: Mapping[str, Handler], guard: Guard | None = None, exchange: type[HttpExchange] = HttpExchange
     ) -> None:
         """handlers: by method. guard: raises ApiError for a request that may not be served."""
         self.handlers = handlers

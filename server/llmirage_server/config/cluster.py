@@ -1,19 +1,19 @@
 """A whole cluster: pools of instances, what joins them, what happens to them, and the face it shows."""
 
-# ruff: noqa: RUF009  what declares a setting is dataclasses.field with a fixed form of metadata
-
 from __future__ import annotations
 
 import dataclasses
+
+# ruff: noqa: RUF009  what declares a setting is dataclasses.field with a fixed form of metadata
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass
 from typing import Any, Literal, get_args
 
 from llmirage_server.cluster.routers import ROUTERS
 from llmirage_server.config.instance import GROUPS, MOST_INSTANCES, InstanceSettings
 from llmirage_shared.plain_numbers import make_plain
-from llmirage_shared.settings import did_you_mean, under
+from llmirage_shared.settings import About, did_you_mean, settings_of, under
 
 AcceptModels = Literal["served", "catalogue", "any"]
 UnknownFields = Literal["refuse", "ignore"]
@@ -119,9 +119,7 @@ class ClusterConfig(InstanceSettings):
     """Everything that can be configured. Without `pools` there is one, of the settings here. Raises ConfigError."""
 
     router: str = _cluster(
-        "prefix",
-        f"Routing policy: {', '.join(ROUTERS)}, or your own module:function.",
-        check=_router_problem,
+        "prefix", f"Routing policy: {', '.join(ROUTERS)}, or your own module:function.", check=_router_problem
     )
     on_crash: OnCrash = _cluster(
         "reroute", "What happens to the requests of an instance that crashes (`events` in a cluster file)."
@@ -160,10 +158,7 @@ class ClusterConfig(InstanceSettings):
     )
     rate_limit: int | None = _access(None, "Requests per minute and key; more are refused (429).", least=1, unset="no limit")
     token_limit: int | None = _access(
-        None,
-        "Tokens per minute and key, prompt tokens plus max_tokens; more are refused (429).",
-        least=1,
-        unset="no limit",
+        None, "Tokens per minute and key, prompt tokens plus max_tokens; more are refused (429).", least=1, unset="no limit"
     )
 
     pools: tuple[PoolConfig, ...] = ()
@@ -219,3 +214,16 @@ DEFAULT_POOL = "default"
 def instance_settings(settings: InstanceSettings) -> dict[str, Any]:
     """The settings of instances alone, by name."""
     return {field.name: getattr(settings, field.name) for field in dataclasses.fields(InstanceSettings)}
+
+
+# All settings that a flag or a line of a cluster file can give, by name.
+SETTINGS: Mapping[str, About] = settings_of(ClusterConfig)
+ALIASES: Mapping[str, str] = {alias: name for name, about in SETTINGS.items() for alias in about.other_names}
+INSTANCE_SETTINGS = frozenset(field.name for field in dataclasses.fields(InstanceSettings))
+
+
+def canonical_name(key: str) -> str | None:
+    """The setting that a key means; dashes and underscores are the same. None for an unknown key."""
+    name = key.replace("-", "_").lower()
+    name = ALIASES.get(name, name)
+    return name if name in SETTINGS else None

@@ -153,11 +153,7 @@ class InstanceSettings:
     disk_kv_gb_per_s: float | None = _kv(None, "Bandwidth of loading KV from disk.", unset="5, one NVMe drive", above=0)
 
     num_speculative_tokens: int = _speculation(
-        0,
-        "Draft tokens per step and sequence.",
-        hidden=("speculative_num_draft_tokens", "max_draft_len"),
-        least=0,
-        most=64,
+        0, "Draft tokens per step and sequence.", hidden=("speculative_num_draft_tokens", "max_draft_len"), least=0, most=64
     )
     acceptance_rate: float | None = _speculation(
         None, "Probability that a draft token is accepted, given that those before it were.", unset="0.7", least=0, most=1

@@ -7,28 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from llmirage_server.replies.lexicon import VERBS_OF_ACTS
+
 Act = Literal["get", "create", "update", "delete", "send", "run"]
 
-# What people, and the names of tools, say for each kind of act.
-_VERBS: Mapping[Act, str] = {
-    "get": "get ask fetch read show list find search look lookup check retrieve view display print query tell give see open "
-    "load "
-    "describe count compare analyze analyse inspect research browse google track monitor download cat grep glob explore "
-    "recommend suggest calculate compute evaluate solve convert translate summarize summarise extract estimate",
-    "create": "apply create add make schedule book write save insert register reserve order buy set put plan generate draw "
-    "arrange "
-    "store append record log open new remind remember submit upload start post",
-    "update": "update edit change modify rename replace move fix patch reschedule refactor correct adjust insert append "
-    "turn "
-    "switch set apply complete mark str",
-    "delete": "apply delete remove cancel drop clear erase unsubscribe rm",
-    "send": "send email mail message text notify reply forward post tell share dm sms",
-    "run": "run play pause click press navigate execute exec launch start install invoke call test build deploy "
-    "restart stop use",
-}
+# The acts that each verb stands for.
 VERBS: Mapping[str, frozenset[Act]] = {
-    verb: frozenset(act for act, verbs in _VERBS.items() if verb in verbs.split())
-    for verb in {verb for verbs in _VERBS.values() for verb in verbs.split()}
+    verb: frozenset(act for act, verbs in VERBS_OF_ACTS.items() if verb in verbs)
+    for verb in frozenset().union(*VERBS_OF_ACTS.values())
 }
 MOST_CHARACTERS = 2000  # of a text that are looked at: its beginning and its end
 _MOST_CLAUSES = 24

@@ -6,7 +6,8 @@ The lists are in data/words.yaml.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from llmirage_server.replies.data_file import read_data
 
@@ -20,6 +21,7 @@ def word_set(words: str) -> frozenset[str]:
 
 _DATA = read_data("words.yaml")
 EMPTY = word_set(_DATA["empty"])
+VERBS_OF_ACTS: Mapping[Any, frozenset[str]] = {act: word_set(verbs) for act, verbs in _DATA["verbs"].items()}
 
 
 def stem(word: str) -> str:

@@ -46,34 +46,11 @@ _SIGNS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/", "power": 
 _KINDS: dict[type[ast.operator], str] = {
     ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply", ast.Div: "divide", ast.Pow: "power", ast.Mod: "modulo",
 }  # fmt: skip
-_COUNTED = {
-    word: str(number)
-    for number, word in enumerate(
-        [
-            "zero",
-            "one",
-            "two",
-            "three",
-            "four",
-            "five",
-            "six",
-            "seven",
-            "eight",
-            "nine",
-            "ten",
-            "eleven",
-            "twelve",
-            "thirteen",
-            "fourteen",
-            "fifteen",
-            "sixteen",
-            "seventeen",
-            "eighteen",
-            "nineteen",
-            "twenty",
-        ]
-    )
-}
+_NUMBER_WORDS = (
+    "zero one two three four five six seven eight nine ten eleven twelve "
+    "thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty"
+)
+_COUNTED = {word: str(number) for number, word in enumerate(_NUMBER_WORDS.split())}
 _LONGEST_FORMULA = 200  # characters
 _COUNTED_WORD = re.compile(rf"\b(?:{'|'.join(_COUNTED)})\b", re.IGNORECASE)
 # Not arithmetic, although there are digits and signs in it.

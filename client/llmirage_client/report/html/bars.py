@@ -22,15 +22,7 @@ class Bars:
     color: int | None = None
 
 
-def bars(
-    categories: Sequence[str],
-    series: Sequence[Bars],
-    *,
-    title: str,
-    x: str = "",
-    y: Axis,
-    size: Size = SMALL,
-) -> str:
+def bars(categories: Sequence[str], series: Sequence[Bars], *, title: str, x: str = "", y: Axis, size: Size = SMALL) -> str:
     """Upright bars, series beside each other. x: what the categories are. Labels never touch."""
     tall = [np.asarray(s.values, dtype=np.float64) for s in series]
     if not len(categories) or not any(np.isfinite(v).any() for v in tall):

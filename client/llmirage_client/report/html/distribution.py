@@ -41,13 +41,7 @@ class Sample:
     marks: Mapping[str, float] = field(default_factory=dict)
 
 
-def histogram(
-    samples: Sequence[Sample],
-    *,
-    title: str,
-    x: Axis,
-    counted: str = "requests",
-) -> str:
+def histogram(samples: Sequence[Sample], *, title: str, x: Axis, counted: str = "requests") -> str:
     """One sample as bars, several as outlines in percent, above the share of values at or below each x.
 
     The marks of a single sample are drawn through both; those of several are in the tooltips of the legend's table.

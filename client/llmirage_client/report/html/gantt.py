@@ -7,17 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llmirage_client.report.html.frame import (
-    RIGHT_PX,
-    WIDE,
-    LegendEntry,
-    Plot,
-    axis_title,
-    empty,
-    heading,
-    svg,
-    x_axis,
-)
+from llmirage_client.report.html.frame import RIGHT_PX, WIDE, LegendEntry, Plot, axis_title, empty, heading, svg, x_axis
 from llmirage_client.report.html.scale import TEXT_PX, Axis, Scale, scale
 from llmirage_client.report.html.svg import escape, join, line, path, px, shorten, text, text_width
 
@@ -70,12 +60,7 @@ class Link:
 
 
 def gantt(
-    groups: Sequence[LaneGroup],
-    links: Sequence[Link] = (),
-    *,
-    title: str,
-    x: Axis,
-    keys: Sequence[LegendEntry] = (),
+    groups: Sequence[LaneGroup], links: Sequence[Link] = (), *, title: str, x: Axis, keys: Sequence[LegendEntry] = ()
 ) -> str:
     """As high as its lanes need. Links run from lane to lane as curves that leave and arrive horizontally."""
     lanes = [lane for group in groups for lane in group.lanes]

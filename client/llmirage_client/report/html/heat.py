@@ -18,15 +18,7 @@ _MOST_COLUMNS = 300
 _LABEL_PX = 170.0
 
 
-def heat_strip(
-    rows: Sequence[str],
-    edges: npt.ArrayLike,
-    values: npt.ArrayLike,
-    *,
-    title: str,
-    x: Axis,
-    value: Axis,
-) -> str:
+def heat_strip(rows: Sequence[str], edges: npt.ArrayLike, values: npt.ArrayLike, *, title: str, x: Axis, value: Axis) -> str:
     """rows: their names. edges: shape (columns + 1,), on x. values: shape (rows, columns); NaN stays blank.
 
     Colour goes from value.low (default 0) to value.high (default the largest). The chart is as high as its rows need; only

@@ -45,13 +45,7 @@ def frontier(x: Floats, y: Floats, better_x: Better, better_y: Better) -> list[i
 
 
 def pareto(
-    points: Sequence[ParetoPoint],
-    *,
-    title: str,
-    x: Axis,
-    y: Axis,
-    better_x: Better = "more",
-    better_y: Better = "more",
+    points: Sequence[ParetoPoint], *, title: str, x: Axis, y: Axis, better_x: Better = "more", better_y: Better = "more"
 ) -> str:
     """All points, the frontier as a line through the best, their names where there is room for them."""
     known = [p for p in points if np.isfinite(p.x) and np.isfinite(p.y)]

@@ -145,11 +145,7 @@ class _Drawing:
         began = f"\nbegan at {number(tree.start_s)} s" if self._aligned else ""
         tip = f"{node.name}\n{kind}{plural(len(node.rows), 'request')}\n{node.id}{began}"
         return Lane(
-            node.name,
-            [self._bar(row, tree) for row in node.rows],
-            self._spans(node, tree),
-            min(depth, _DEEPEST),
-            tip,
+            node.name, [self._bar(row, tree) for row in node.rows], self._spans(node, tree), min(depth, _DEEPEST), tip
         )
 
     def _bar(self, row: int, tree: Tree) -> Bar:
@@ -215,14 +211,7 @@ class _Drawing:
             css = node.branch_mode if node.branch_mode in ("fork", "spawn") else "child"
             begin = self._x(ends[0] if ends else start, tree)
             links.append(
-                Link(
-                    self._lane_of[above.id],
-                    begin,
-                    lane,
-                    self._x(start, tree),
-                    css,
-                    f"{css}: {above.name} to {node.name}",
-                )
+                Link(self._lane_of[above.id], begin, lane, self._x(start, tree), css, f"{css}: {above.name} to {node.name}")
             )
         for row in node.rows:
             for child in records[row].joined:

@@ -46,15 +46,7 @@ class Mark:
     label: str
 
 
-def line(
-    series: Sequence[Series],
-    *,
-    title: str,
-    x: Axis,
-    y: Axis,
-    size: Size = HALF,
-    marks: Sequence[Mark] = (),
-) -> str:
+def line(series: Sequence[Series], *, title: str, x: Axis, y: Axis, size: Size = HALF, marks: Sequence[Mark] = ()) -> str:
     """Series over shared axes, with a legend when there is more than one, and values under the pointer.
 
     Long lines are thinned to MOST_POINTS (lowest and highest of each stretch stay) and clouds to MOST_DOTS.

@@ -57,13 +57,7 @@ def load(path: str, *, block_size: int = BLOCK_TOKENS) -> Workload:
     if problems:
         raise WorkloadError(path, problems)
     sessions = [
-        Session(
-            name,
-            tuple(row.turn for row in group),
-            mode=group[0].mode,
-            arrival_s=group[0].turn.arrival_s,
-            line=line,
-        )
+        Session(name, tuple(row.turn for row in group), mode=group[0].mode, arrival_s=group[0].turn.arrival_s, line=line)
         for name, line, group in lines.sessions()
     ]
     return scheduled(FORMAT.name, path, sessions, stray.notes())

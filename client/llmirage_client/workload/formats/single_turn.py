@@ -26,13 +26,7 @@ def load(path: str) -> Workload:
     if problems:
         raise WorkloadError(path, problems)
     sessions = [
-        Session(
-            name,
-            tuple(row.turn for row in group),
-            mode="isolated",
-            arrival_s=group[0].turn.arrival_s,
-            line=line,
-        )
+        Session(name, tuple(row.turn for row in group), mode="isolated", arrival_s=group[0].turn.arrival_s, line=line)
         for name, line, group in lines.sessions()
     ]
     return scheduled(FORMAT.name, path, sessions, reader.stray.notes())

@@ -17,17 +17,10 @@ from llmirage_shared.wire.schema.base import WireModel
 
 # Bodies in which undocumented fields are refused.
 _CLOSED: tuple[type[WireModel], ...] = (
-    chat.ChatCompletionRequest,
-    completions.CompletionRequest,
-    responses.ResponseRequest,
-    responses.InputFields,
-    responses.ConversationCreate,
-    responses.ItemsCreate,
-    embeddings.EmbeddingRequest,
-    moderations.ModerationRequest,
-    messages.MessagesRequest,
-    messages.CountRequest,
-)
+    chat.ChatCompletionRequest, completions.CompletionRequest, responses.ResponseRequest, responses.InputFields,
+    responses.ConversationCreate, responses.ItemsCreate, embeddings.EmbeddingRequest, moderations.ModerationRequest,
+    messages.MessagesRequest, messages.CountRequest,
+)  # fmt: skip
 _PLACE = "#/components/schemas/"
 _WORDS = {
     400: "The request is invalid; the error names the field",
@@ -63,10 +56,7 @@ def openapi_document(model: str, documented_only: bool = True) -> dict[str, Any]
             "description": "A simulated LLM cluster behind the OpenAI API.",
         },
         "paths": paths,
-        "components": {
-            "schemas": schemas,
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
-        },
+        "components": {"schemas": schemas, "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
         "security": [{}, {"key": []}],
     }
 

@@ -149,11 +149,7 @@ class ResponsesHandler(ServiceHandler):
         generation, context = await self._generation(request, context, TEXT, served, exchange)
         await finish(generation, exchange)
         [choice] = generation.choices
-        summary = {
-            "id": new_item_id("compaction"),
-            "type": "compaction",
-            "encrypted_content": sealed(choice.reply.text),
-        }
+        summary = {"id": new_item_id("compaction"), "type": "compaction", "encrypted_content": sealed(choice.reply.text)}
         kept = [item for item in context.items if item.get("type") == "message" and item.get("role") == "user"]
         usage = response_usage(generation.usage())
         body = {"id": new_id("resp_"), "object": "response.compaction", "created_at": int(time.time())}

@@ -43,10 +43,7 @@ def new_response(
         "service_tier": "default" if request.service_tier in (None, "auto") else request.service_tier,
         "store": request.store is not False,
         "temperature": 1.0 if request.temperature is None else request.temperature,
-        "text": {
-            "format": _format(text),
-            "verbosity": (text.verbosity if text else None) or "medium",
-        },
+        "text": {"format": _format(text), "verbosity": (text.verbosity if text else None) or "medium"},
         "tool_choice": request.tool_choice or "auto",
         "tools": [_tool(tool.model_dump(by_alias=True, exclude_unset=True)) for tool in request.tools or ()],
         "top_logprobs": request.top_logprobs or 0,
@@ -85,10 +82,7 @@ def response_usage(usage: Item) -> Item:
     """Chat's usage object in the form of the Responses API."""
     return {
         "input_tokens": usage["prompt_tokens"],
-        "input_tokens_details": {
-            "cached_tokens": usage["prompt_tokens_details"]["cached_tokens"],
-            "cache_write_tokens": 0,
-        },
+        "input_tokens_details": {"cached_tokens": usage["prompt_tokens_details"]["cached_tokens"], "cache_write_tokens": 0},
         "output_tokens": usage["completion_tokens"],
         "output_tokens_details": {"reasoning_tokens": usage["completion_tokens_details"]["reasoning_tokens"]},
         "total_tokens": usage["total_tokens"],

@@ -139,11 +139,7 @@ InputItem = Annotated[
     | Annotated[ReasoningItem, Tag("reasoning")]
     | Annotated[ItemReference, Tag("item_reference")]
     | Annotated[OtherItem, Tag("other")],
-    Discriminator(
-        _item_tag,
-        custom_error_type="unknown_item",
-        custom_error_message="unknown item type",
-    ),
+    Discriminator(_item_tag, custom_error_type="unknown_item", custom_error_message="unknown item type"),
 ]
 
 

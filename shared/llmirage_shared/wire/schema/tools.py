@@ -79,10 +79,7 @@ def _choice_tag(value: Any) -> str | None:
 
 ToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("word")]
-    | Annotated[
-        Annotated[FunctionChoice | CustomChoice | AllowedToolsChoice, Field(discriminator="type")],
-        Tag("named"),
-    ],
+    | Annotated[Annotated[FunctionChoice | CustomChoice | AllowedToolsChoice, Field(discriminator="type")], Tag("named")],
     Discriminator(_choice_tag),
 ]
 
