@@ -171,7 +171,7 @@ def folders(tmp_path: Path) -> tuple[str, str]:
 
 
 def test_the_command_prints_a_table(folders: tuple[str, str]) -> None:
-    result = CliRunner().invoke(main, ["compare", *folders])
+    result = CliRunner().invoke(main, ["compare", *folders], env={"COLUMNS": "120"})
     assert result.exit_code == 0, result.output
     line = next(line for line in result.output.splitlines() if line.startswith("TTFT p50, ms"))
     assert line.endswith("worse")
