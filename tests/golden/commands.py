@@ -16,7 +16,7 @@ from stored import Row
 
 from llmirage_client.cli import main
 
-LLAMA = ["--model", "llama-3.1-8b", "--gpu", "h100_sxm"]
+LLAMA = ["--model", "llama-3.1-8b", "--gpu", "h100_sxm", "--weights", "fp8"]
 COMMANDS: dict[str, list[str]] = {
     "lengths": [
         *["--isl", "50:400", "--osl", "5:40", "--requests", "50", "--turns", "1:4", "--think-time", "0.2", *LLAMA],
@@ -24,11 +24,11 @@ COMMANDS: dict[str, list[str]] = {
     ],
     "rounds": [
         *["bundled:dag-rounds", "--concurrency", "2", "--num-conversations", "3", "--warmup-request-count", "3"],
-        *[*LLAMA, "--engine", "sglang", "--schedule-policy", "lpm", "--random-seed", "5"],
+        *[*LLAMA, "--instances", "2", "--engine", "sglang", "--schedule-policy", "lpm", "--random-seed", "5"],
     ],
     "team": [
         *["bundled:dag-agent-team", "--request-rate", "3", "--num-conversations", "3", "--request-count", "30"],
-        *[*LLAMA, "--engine", "trtllm", "--random-seed", "1", "--goodput", "time_to_first_token:14"],
+        *[*LLAMA, "--instances", "2", "--engine", "trtllm", "--random-seed", "1", "--goodput", "time_to_first_token:14"],
     ],
     "schedule": [
         *["bundled:mixed-flat-agentic", "--fixed-schedule", *LLAMA, "--instances", "2", "--engine", "vllm"],

@@ -27,10 +27,13 @@ from llmirage_server.config.planning import ServedPool, plan
 # --- clusters ----------------------------------------------------------------------------------------------------------
 
 
+_UNSAID = {"instances": 2, "weights": "fp8"}  # what the plans mean where they do not say
+
+
 def config_of(settings: Mapping[str, Any]) -> ClusterConfig:
     """From settings by the names of a cluster file."""
-    given = dict(settings)
-    pools = tuple(PoolConfig(**pool) for pool in given.pop("pools", ()))
+    given = _UNSAID | settings
+    pools = tuple(PoolConfig(**(_UNSAID | pool)) for pool in given.pop("pools", ()))
     events = tuple(EventConfig(**event) for event in given.pop("events", ()))
     transfer = given.pop("kv_transfer", None)
     return ClusterConfig(**given, pools=pools, events=events, kv_transfer=transfer and KvTransferConfig(**transfer))

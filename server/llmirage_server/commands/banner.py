@@ -52,6 +52,8 @@ def _pool_rows(pool: ServedPool) -> list[tuple[str, str]]:
         ),
         ("unloaded", _unloaded(pool)),
     ]
+    if pool.assumed:
+        rows.append(("assumed", pool.assumed))
     if pool.config.scales:
         rows.append(("scaling", _scaling(pool)))
     if not pool.config.fixed_times:
@@ -89,12 +91,11 @@ def _scaling(pool: ServedPool) -> str:
 
 
 def _engine(pool: ServedPool) -> str:
-    blocks = "KV blocks of 1 token" if pool.limits.page_size == 1 else f"KV blocks of {pool.limits.page_size} tokens"
     if pool.deployment.perf_model != "roofline":
-        return f"{pool.deployment.engine.title}, {blocks}; step times of the {pool.deployment.perf_model} model"
+        return f"{pool.deployment.engine.title}, {pool.kv_blocks}; step times of the {pool.deployment.perf_model} model"
     model = pool.deployment.model.confidence
     shapes = f"; shapes {model}" if model.startswith("transferred") else ""
-    return f"{pool.deployment.engine.title}, {blocks}; constants {pool.deployment.gpu.confidence}{shapes}"
+    return f"{pool.deployment.engine.title}, {pool.kv_blocks}; constants {pool.deployment.gpu.confidence}{shapes}"
 
 
 def _drafts(speculative: Speculative) -> str:

@@ -36,10 +36,15 @@ class StepSettings:
     model: str = setting(
         MISSING, OPTIONS, "Model: a name from `llmirage catalog models`, a YAML file, or a Hugging Face config.json."
     )
-    gpu: str = setting(MISSING, OPTIONS, "GPU: a name from `llmirage catalog gpus`, or a YAML file.")
-    engine: str = setting("vllm", OPTIONS, "Serving engine: vllm, sglang, trtllm, or a YAML file.")
-    tp: int = setting(
-        1, OPTIONS, "Tensor parallelism: GPUs that share each layer.", aliases=("tensor_parallel_size",), least=1
+    gpu: str | None = setting(None, OPTIONS, "GPU: a name from `llmirage catalog gpus`, or a YAML file.", unset="h100_sxm")
+    engine: str | None = setting(None, OPTIONS, "Serving engine: vllm, sglang, trtllm, or a YAML file.", unset="vllm")
+    tp: int | None = setting(
+        None,
+        OPTIONS,
+        "Tensor parallelism: GPUs that share each layer.",
+        aliases=("tensor_parallel_size",),
+        unset="1",
+        least=1,
     )
     pp: int = setting(
         1,
@@ -58,11 +63,12 @@ class StepSettings:
         aliases=("expert_parallel_size",),
         least=1,
     )
-    weights: str = setting(
-        "auto",
+    weights: str | None = setting(
+        None,
         OPTIONS,
         "Weight format: auto (as the model is published), bf16, fp8, fp8_block, int8, int4 (awq, gptq), mxfp4 or nvfp4.",
         metavar="FORMAT",
+        unset="auto",
     )
     kv_cache_dtype: str = setting(
         "auto", OPTIONS, "KV cache format: auto (bf16), bf16 or fp8.", short="kv", metavar="FORMAT"
@@ -80,6 +86,12 @@ class StepSettings:
         "A prompt chunk of TOKENS new tokens after CONTEXT computed ones; may be repeated.",
         metavar="TOKENS@CONTEXT",
         read=_pairs("TOKENS@CONTEXT", (1, 0)),
+    )
+    peer_to_peer: bool | None = setting(
+        None,
+        OPTIONS,
+        "Whether GPUs copy to each other directly, or through the host's memory.",
+        unset="as the catalogue has the GPU",
     )
     speculate: int | None = setting(None, OPTIONS, "Draft tokens per decoding sequence.", metavar="K", least=1)
     draft_model: str | None = setting(

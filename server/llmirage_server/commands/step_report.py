@@ -6,11 +6,13 @@ import json
 import math
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from llmirage_server.commands.step import Pairs
+from llmirage_server.config.planning import link_note
 from llmirage_server.perf.deployment import Deployment
 from llmirage_server.perf.errors import DeploymentError
 from llmirage_server.perf.speculation import Speculative
@@ -24,18 +26,27 @@ def step(decode: Pairs, prefill: Pairs, speculate: int | None, draft_model: str 
     if draft_model is not None and speculate is None:
         raise click.UsageError("--draft-model needs --speculate K")
     as_json = settings.pop("json")
+    given = {name: value for name, value in settings.items() if value is not None}
     speculative = None
     if speculate is not None:
         speculative = Speculative(speculate, "draft_model" if draft_model else "mtp", draft_model)
     batch = StepBatch(prefill, [context for sequences, context in decode for _ in range(sequences)])
     try:
-        deployment = Deployment.create(**settings, speculative=speculative)
-        explained = explain(deployment, batch)
+        deployment = Deployment.create(**({"gpu": "h100_sxm"} | given), speculative=speculative)
+        explained = explain(deployment, batch) | {"assumed": _assumed(deployment, given)}
     except DeploymentError as error:
         for problem in error.problems:
             click.echo(f"llmirage step: {problem}", err=True)
         sys.exit(2)
     click.echo(json.dumps(explained, indent=2) if as_json else as_table(deployment, explained))
+
+
+def _assumed(deployment: Deployment, given: Mapping[str, Any]) -> list[str]:
+    """What was taken for the main settings that were not given."""
+    formats = f"{deployment.weight_dtype} weights, as published"
+    taken = {"gpu": deployment.gpu.name, "tp": "TP1", "engine": deployment.engine.title, "weights": formats}
+    copies = link_note(deployment) if "peer_to_peer" not in given else ""
+    return [text for name, text in taken.items() if name not in given] + [copies] * bool(copies)
 
 
 def explain(deployment: Deployment, batch: StepBatch) -> dict[str, Any]:
@@ -108,7 +119,9 @@ def as_table(deployment: Deployment, explained: dict[str, Any]) -> str:
     ops, step_ms, ideal_ms = explained["ops"], explained["step_ms"], explained["ideal_ms"]
     width = max(len(op["name"]) for op in ops)
     head = f"{'operation':{width}}  calls        ms   share  bound      TFLOP       GB  ideal ms  reached"
-    lines = [f"{explained['deployment']}, {deployment.engine.title}", _work(explained), "", head, "-" * len(head)]
+    lines = [f"{explained['deployment']}, {deployment.engine.title}", _work(explained)]
+    lines += [f"Assumed: {'; '.join(explained['assumed'])}"] if explained["assumed"] else []
+    lines += ["", head, "-" * len(head)]
     lines += [
         f"{op['name']:{width}}  {op['calls']:5d}  {op['ms']:8.3f}  {op['share']:6.1%}  {op['bound']:8s}"
         f"{_amount(op['flops'] / 1e12, 8)} {_amount(op['bytes'] / 1e9, 8)}  {_amount(op['ideal_ms'], 8)}"

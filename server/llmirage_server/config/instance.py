@@ -4,9 +4,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from llmirage_shared.plain_numbers import make_plain
 from llmirage_shared.settings import ConfigError, settings_of, under
@@ -20,33 +21,47 @@ _model, _parallel, _engine, _kv, _speculation, _time, _, _scaling, _replies, _ =
 
 MOST_INSTANCES = 10_000
 
+# What counts where nothing is given: with a model's name one instance of it as published, else the demonstration cluster.
+_PLAIN: dict[str, Any] = {"gpu": "h100_sxm", "instances": 1, "weights": "auto", "tensor_parallel_size": 1}
+_DEMO: dict[str, Any] = _PLAIN | {"model": "Qwen/Qwen3-30B-A3B", "instances": 2, "weights": "fp8"}
+
 PerfModel = Literal["roofline", "silicon"]
 SpeculativeMethod = Literal["mtp", "draft_model"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class InstanceSettings:
-    """One model on one kind of GPU under one engine. Names are vLLM's where the meaning is the same. Raises ConfigError."""
+    """One model on one kind of GPU under one engine. Names are vLLM's where the meaning is the same. Raises ConfigError.
+
+    The first four and tensor_parallel_size get their values when it is made; assumed: the names of those not given.
+    """
 
     model: str = _model(
-        "Qwen/Qwen3-30B-A3B",
+        None,
         "Model to simulate: a name from `llmirage catalog models`, a YAML file, or a Hugging Face config.json.",
+        unset="Qwen/Qwen3-30B-A3B, a demonstration: two instances, fp8 weights",
     )
-    gpu: str = _model("h100_sxm", "GPU to simulate: a name from `llmirage catalog gpus`, or a YAML file.")
+    gpu: str = _model(None, "GPU to simulate: a name from `llmirage catalog gpus`, or a YAML file.", unset="h100_sxm")
     instances: int = _model(
-        2, "Number of replicas, each on its own GPUs.", hidden=("num_instances",), least=1, most=MOST_INSTANCES
+        None,
+        "Number of replicas, each on its own GPUs.",
+        hidden=("num_instances",),
+        unset="1; 2 without --model",
+        least=1,
+        most=MOST_INSTANCES,
     )
     weights: str = _model(
-        "fp8",
+        None,
         "Weight format: auto (as the model is published), bf16, fp8, fp8_block, int8, int4, mxfp4 or nvfp4.",
         metavar="FORMAT",
+        unset="auto; fp8 without --model",
     )
     perf_model: PerfModel = _model(
         "roofline", "Source of step times: the built-in roofline model, or measured tables (extra `silicon`)."
     )
 
     tensor_parallel_size: int = _parallel(
-        1, "Tensor parallelism: GPUs that share each layer.", short="tp", hidden=("tp_size",), least=1
+        None, "Tensor parallelism: GPUs that share each layer.", short="tp", hidden=("tp_size",), unset="1", least=1
     )
     pipeline_parallel_size: int = _parallel(
         1, "Pipeline parallelism: stages that the layers are split into.", short="pp", hidden=("pp_size",), least=1
@@ -60,6 +75,11 @@ class InstanceSettings:
     )
     expert_parallel_size: int = _parallel(
         1, "Expert parallelism: ranks over which whole experts are distributed.", short="ep", hidden=("ep_size",), least=1
+    )
+    peer_to_peer: bool | None = _parallel(
+        None,
+        "Whether the GPUs of an instance copy to each other directly, or through the host's memory.",
+        unset="as the catalogue has the GPU",
     )
     data_parallel_balance: str | None = _parallel(
         None,
@@ -202,7 +222,14 @@ class InstanceSettings:
         check=lambda names: None if all(names) else "must not be empty",
     )
 
+    assumed: tuple[str, ...] = dataclasses.field(default=(), compare=False, repr=False)
+
     def __post_init__(self) -> None:
+        meant = _DEMO if self.model is None else _PLAIN
+        unsaid = [name for name in meant if getattr(self, name) is None]
+        for name in unsaid:
+            object.__setattr__(self, name, meant[name])
+        object.__setattr__(self, "assumed", (*self.assumed, *unsaid))
         make_plain(self)
         problems = list(self._problems())
         if problems:

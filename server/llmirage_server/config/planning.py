@@ -45,6 +45,29 @@ class ServedPool:
         return self.config.served_model_name or (self.model,)
 
     @property
+    def kv_blocks(self) -> str:
+        return f"KV blocks of {self.limits.page_size} token{'' if self.limits.page_size == 1 else 's'}"
+
+    @property
+    def assumed(self) -> str:
+        """What was taken for the main settings that nobody gave, for people to read; empty: all of them were given."""
+        config, deployment = self.config, self.deployment
+        published = ", as published" if config.weights == "auto" else ""
+        taken = {
+            "model": self.model,
+            "gpu": deployment.gpu.name,
+            "tensor_parallel_size": "TP1",
+            "instances": "1 instance" if config.instances == 1 else f"{config.instances} instances",
+            "weights": f"{deployment.weight_dtype} weights{published}",
+        }
+        parts = [text for name, text in taken.items() if name in config.assumed]
+        if config.peer_to_peer is None and (copies := link_note(deployment)):
+            parts.append(copies)
+        if config.engine is None:
+            parts.append(f"{deployment.engine.title} with {self.kv_blocks}")
+        return "; ".join(parts)
+
+    @property
     def tiers(self) -> list[TierSpec]:
         """Where KV goes that leaves the GPUs of an instance, the nearest first."""
         config, tiers = self.config, []
@@ -55,6 +78,15 @@ class ServedPool:
             rate = (config.disk_kv_gb_per_s or DISK_GB_PER_S) * 1e9
             tiers.append(TierSpec("disk", config.disk_kv_gib * GIB, rate, rate, DISK_LATENCY_S))
         return tiers
+
+
+def link_note(deployment: Deployment) -> str:
+    """How PCIe cards of one instance exchange data, which depends on board and driver; empty for other GPUs."""
+    if deployment.gpu.link_kind != "pcie" or deployment.gpus == 1:
+        return ""
+    directly = deployment.gpu.peer_to_peer
+    how = "copy to each other directly" if directly else "exchange data through the host's memory"
+    return f"GPUs {how} (else --{'no-' if directly else ''}peer-to-peer)"
 
 
 def plan(config: ClusterConfig) -> list[ServedPool]:
@@ -110,6 +142,7 @@ def _deployment_settings(config: PoolConfig) -> dict[str, Any]:
         "num_gpu_blocks_override": config.num_gpu_blocks_override,
         "block_size": config.kv_block_size,
         "speculative": _speculative(config),
+        "peer_to_peer": config.peer_to_peer,
         "perf_model": config.perf_model,
     }
 

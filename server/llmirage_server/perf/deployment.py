@@ -74,16 +74,20 @@ class Deployment:
         block_size: int | None = None,
         max_model_len: int | None = None,
         speculative: Speculative | None = None,
+        peer_to_peer: bool | None = None,
         perf_model: PerfModel = "roofline",
     ) -> Deployment:
         """Look up and check everything. Raises DeploymentError, with all problems or with the arithmetic that fails.
 
         None: the engine's own default on that GPU. gpu_memory_utilization is what the engine means by its own setting
         (mem_fraction_static, free_gpu_memory_fraction). max_model_len: tokens that one sequence must find room for.
+        peer_to_peer: whether GPUs copy to each other directly; None: as the GPU's entry says.
         """
         problems: list[str] = []
         found_model = look_up(find_model, model, problems)
         found_gpu = look_up(find_gpu, gpu, problems)
+        if found_gpu is not None and peer_to_peer is not None:
+            found_gpu = replace(found_gpu, peer_to_peer=peer_to_peer)
         profile = look_up(find_engine, engine, problems)
         draft = find_draft(speculative, found_model, problems)
         problems += number_problems(

@@ -29,7 +29,7 @@ from bench.product import (
     synthetic_load,
 )
 
-LLAMA: Mapping[str, Any] = {"model": "meta-llama/Llama-3.1-8B", "gpu": "h100_sxm"}
+LLAMA: Mapping[str, Any] = {"model": "meta-llama/Llama-3.1-8B", "gpu": "h100_sxm", "weights": "fp8"}
 
 
 def llama(instances: int, **settings: Any) -> ClusterConfig:
@@ -223,8 +223,8 @@ def prefill_decode() -> Iterator[Work]:
 @measures("request")
 def pipeline() -> Iterator[Work]:
     """The standard requests on Qwen3-32B in 4 pipeline stages; 4 a second."""
-    config = make_config(None, {"model": "Qwen/Qwen3-32B", "gpu": "h100_sxm", "engine": "vllm", "pipeline_parallel_size": 4})
-    yield independent(config, 250, 4.0)
+    stages: dict[str, Any] = {"instances": 2, "engine": "vllm", "pipeline_parallel_size": 4}
+    yield independent(llama(**stages, model="Qwen/Qwen3-32B"), 250, 4.0)
 
 
 @measures("request")

@@ -47,7 +47,7 @@ def find_gpu(name: str) -> GpuSpec:
     if is_yaml_path(name):
         from llmirage_server.perf.catalogue.own_gpu import gpu_from_file  # few need it, and start-up time counts
 
-        return gpu_from_file(name, find_gpu)
+        return gpu_from_file(name, find_gpu, _gpus().entry)
     keys = _gpu_names()
     plain = _plain(name)
     shorter = (plain.removeprefix(vendor) for vendor in _VENDORS)

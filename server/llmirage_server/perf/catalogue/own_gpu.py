@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ def _price(value: Any) -> str:
 
 
 GPU_KEYS: dict[str, Key] = {
+    "base": Key(text),  # a GPU of the catalogue: keys that the file has not are as there
     "name": Key(text),
     "memory_mib": Key(positive, required=True),  # as the driver reports it
     "bandwidth_tb_per_s": Key(positive, required=True),
@@ -39,19 +41,34 @@ GPU_KEYS: dict[str, Key] = {
 }
 
 
-def gpu_from_file(path: str, find: Callable[[str], GpuSpec]) -> GpuSpec:
-    """Read a GPU file, whose keys are those of GPU_KEYS; `find` looks up `constants_of`.
+# With a base nothing is required.
+_CHANGED_KEYS = {name: replace(key, required=False) for name, key in GPU_KEYS.items()}
+_CHANGED_KEYS["tflops"] = Key(keys={rate: Key(positive) for rate in GPU_KEYS["tflops"].keys or ()})
+
+
+def gpu_from_file(path: str, find: Callable[[str], GpuSpec], entry_of: Callable[[str], Mapping[str, Any]]) -> GpuSpec:
+    """Read a GPU file, whose keys are those of GPU_KEYS; `find` looks up GPUs that it names, `entry_of` a key's entry.
 
     Raises DeploymentError with every problem, each with file, line and key.
     """
-    entry, lines = read_own(path, GPU_KEYS, "a GPU file is a list of `key: value` lines, such as `memory_mib: 81559`")
-    twin: GpuSpec | None = None
-    if "constants_of" in entry:
-        try:
-            twin = find(entry["constants_of"])
-        except DeploymentError as error:
-            problems = [f"{lines[('constants_of',)]}: constants_of: {problem}" for problem in error.problems]
-            raise DeploymentError(problems) from None
+    about = "a GPU file is a list of `key: value` lines, such as `memory_mib: 81559`"
+    entry, lines = read_own(path, GPU_KEYS, about, ("base", _CHANGED_KEYS))
+    named: dict[str, GpuSpec] = {}
+    problems: list[str] = []
+    for key in ("base", "constants_of"):
+        if key in entry:
+            try:
+                named[key] = find(entry[key])
+            except DeploymentError as error:
+                problems += [f"{lines[(key,)]}: {key}: {problem}" for problem in error.problems]
+    if problems:
+        raise DeploymentError(problems)
+    if (base := named.get("base")) is not None:
+        whole = dict(entry_of(base.key))
+        entry = whole | entry | {"tflops": whole["tflops"] | entry.get("tflops", {})}
+        entry["name"] = entry["name"] if ("name",) in lines else f"{base.name} ({Path(path).stem})"
+        entry["source"] = entry["source"] if ("source",) in lines else f"{path}, else {base.source}"
+    twin = named.get("constants_of", base)
     measured = twin.constants_of if twin else None
     if twin and measured:
         whose = f"those measured on {find(measured).name}, as {Path(path).name} asks"
@@ -64,6 +81,7 @@ def gpu_from_file(path: str, find: Callable[[str], GpuSpec]) -> GpuSpec:
             "name": Path(path).stem,
             "source": path,
             **entry,
+            "aliases": (),
             "price_usd_per_h": price if isinstance(price, list) or price is None else [price, price],
             "constants_of": measured,
         },

@@ -31,11 +31,13 @@ def is_yaml_path(name: str) -> bool:
     return name.endswith((".yaml", ".yml"))
 
 
-def read_own(path: str, keys: Mapping[str, Key], about: str) -> tuple[dict[str, Any], dict[Line, str]]:
+def read_own(
+    path: str, keys: Mapping[str, Key], about: str, given: tuple[str, Mapping[str, Key]] | None = None
+) -> tuple[dict[str, Any], dict[Line, str]]:
     """Return the content of a file, and `file:line` of every value in it.
 
-    `about` ends the message for a file that is no mapping. Raises DeploymentError with every problem, each as
-    `file:line: key: problem`.
+    given: a key, and the keys of files that have it. `about` ends the message for a file that is no mapping. Raises
+    DeploymentError with every problem, each as `file:line: key: problem`.
     """
     file = Path(path).expanduser()
     try:
@@ -54,6 +56,8 @@ def read_own(path: str, keys: Mapping[str, Key], about: str) -> tuple[dict[str, 
         raise DeploymentError([f"{file}: not valid YAML: {error}"]) from None
     if not isinstance(root, yaml.MappingNode):
         raise DeploymentError([f"{file}:1: {about}"])
+    if given is not None and given[0] in values:
+        keys = given[1]
     problems: list[str] = []
     lines: dict[Line, str] = {}
     _check_mapping(str(file), root, values, keys, (), problems, lines)

@@ -99,10 +99,29 @@ colour: green
         ":5: link: must be one of nvlink, pcie, infinity-fabric, ici",
         ":7: link_gb_per_s: already set in line 6",
         ":8: price_usd_per_h: must be a positive number, or a list of the lowest and the highest",
-        ":9: colour: unknown key; known: name, memory_mib, bandwidth_tb_per_s, tflops, sm, link, link_gb_per_s, "
+        ":9: colour: unknown key; known: base, name, memory_mib, bandwidth_tb_per_s, tflops, sm, link, link_gb_per_s, "
         "link_gpus, peer_to_peer, node_link_gb_per_s, node_link_latency_us, tdp_w, price_usd_per_h, constants_of, source",
         ":1: link_gpus: missing",
     ]
+
+
+def test_a_gpu_file_may_say_only_what_differs_from_another(tmp_path: Path) -> None:
+    gpu = find_gpu(write(tmp_path, "base: h100\nmemory_mib: 95830\ntflops: {bf16: 800}\n"))
+    h100 = find_gpu("h100_sxm")
+    assert (gpu.key, gpu.name, gpu.aliases) == ("custom:mine", "H100 SXM (mine)", ())
+    assert gpu.memory_bytes == 95830 * 2**20
+    assert gpu.flops == {"bf16": 800e12, "fp8": 1979e12, "int8": 1979e12}
+    assert (gpu.bandwidth_bytes_per_s, gpu.link_gpus) == (h100.bandwidth_bytes_per_s, h100.link_gpus)
+    assert gpu.constants_of == "h100_sxm"
+    assert gpu.source == f"{tmp_path / 'mine.yaml'}, else {h100.source}"
+    renamed = find_gpu(write(tmp_path, "base: rtx_4090\nname: with a bridge\npeer_to_peer: true\nsource: lspci\n"))
+    assert (renamed.name, renamed.peer_to_peer, renamed.source) == ("with a bridge", True, "lspci")
+
+
+def test_the_base_of_a_gpu_file_is_in_the_catalogue_and_the_rest_is_checked(tmp_path: Path) -> None:
+    (problem,) = refusal(write(tmp_path, "name: x\nbase: h1000\n"), "gpu")
+    assert problem.startswith(":2: base: unknown GPU 'h1000'; did you mean ")
+    assert refusal(write(tmp_path, "base: h100\nsm: many\n"), "gpu") == [":2: sm: must be a positive integer"]
 
 
 def test_constants_of_is_a_gpu_of_the_catalogue(tmp_path: Path) -> None:
@@ -177,9 +196,11 @@ def test_what_is_no_mapping_is_refused(tmp_path: Path, what: str) -> None:
 
 def test_the_files_of_the_documentation_are_good(tmp_path: Path) -> None:
     page = (Path(__file__).parents[4] / "docs" / "own-gpu-or-model.md").read_text()
-    gpu_text, model_text = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    gpu_text, changed_text, model_text = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     gpu, model = find_gpu(write(tmp_path, gpu_text)), find_model(write(tmp_path, model_text))
-    assert {key.split(":")[0] for key in gpu_text.splitlines()[1:]} == set(GPU_KEYS)
+    assert {key.split(":")[0] for key in gpu_text.splitlines()[1:]} == set(GPU_KEYS) - {"base"}
+    changed = find_gpu(write(tmp_path, changed_text))
+    assert (changed.memory_bytes, changed.flops) == (95830 * 2**20, find_gpu("h100").flops)
     assert gpu.constants_of == "h100_sxm"
     assert (model.name, model.layers, model.mtp_layers) == ("acme/mixture-100b", 48, 1)
     for kind, key in GROUP_KEYS.items():
