@@ -47,11 +47,11 @@ class ScreenTable:
     def fitting(self, width: int) -> Iterator[list[int]]:
         """The columns of each table, for a screen of so many characters."""
         widths = [max(map(len, column)) for column in zip(self.columns, *self.rows, strict=True)]
+        least = [min(wide, _WORDS) if at in self.words or at < self.keys else wide for at, wide in enumerate(widths)]
         rest = range(self.keys, len(widths))
-        if sum(widths) + _GAP * (len(widths) - 1) <= width or not rest:
+        if sum(least) + _GAP * (len(widths) - 1) <= width or not rest:
             yield [*range(len(widths))]
             return
-        least = [min(wide, _WORDS) if at in self.words or at < self.keys else wide for at, wide in enumerate(widths)]
         room = width - sum(least[: self.keys]) - _GAP * (self.keys - 1)
         shown: list[int] = []
         for at in rest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from functools import partial
 
 from llmirage_client.load.options import RunOptions
@@ -65,5 +66,7 @@ class ApiRun:
         try:
             return await self._runner.run()
         finally:
-            observer.finish(loop.time())  # closing may take time, which is not the run's
+            end_s = loop.time()
+            observer.next_s = math.inf  # closing may take time, which is not the run's
             await target.close()
+            observer.finish(end_s)

@@ -28,6 +28,7 @@ from llmirage_client.simulate.token_rows import TokenRows
 from llmirage_client.simulate.token_times import TokenTimes
 from llmirage_client.simulate.window import WINDOW_OVER, Window
 from llmirage_client.simulate.without_text import engine_run
+from llmirage_client.simulator.deployments import assumed
 from llmirage_client.simulator.engine import ClusterConfig, StepSpan, plan_of
 from llmirage_client.workload.session import Workload
 from llmirage_shared.virtual_time import StandstillError, VirtualDeadlockError
@@ -129,6 +130,7 @@ def simulate(
         raise SimulationError(str(error)) from None
     result = dataclasses.replace(
         result,
+        notes=[*(f"Assumed, as not given: {text}." for text in assumed(config)), *result.notes],
         url=f"simulation (via {via})",
         model=options.model,
         options=shown or {},

@@ -117,9 +117,11 @@ def shapes(
     possible: list[InstanceShape] = []
     refused: list[Refused] = []
     asked = bool(tps or pps or dps or eps)
+    published = find_model(base.model).native_weights
+    formats = dict.fromkeys(published if name == "auto" else name for name in weights)
     for gpu in dict.fromkeys(find_gpu(name).key if not name.endswith((".yaml", ".yml")) else name for name in gpus):
         for engine in dict.fromkeys(engines):
-            for dtype in dict.fromkeys(weights):
+            for dtype in formats:
                 splits = list(_asked(tps, pps, dps, eps) if asked else _usual(base.model, gpu))
                 tried = [InstanceShape(gpu, engine, dtype, *split) for split in splits]
                 fit = [shape for shape in tried if not _refusal(base, shape, refused)]
@@ -206,3 +208,13 @@ def gpu_key(name: str) -> str:
 def summary_line(config: ClusterConfig) -> str:
     """One line about each pool's instances. Raises ConfigError."""
     return "; ".join(f"{pool.config.instances} x {pool.deployment.describe()}" for pool in plan_of(config))
+
+
+def assumed(config: ClusterConfig, *left_out: str) -> list[str]:
+    """What counts for the main settings that were not given, in words; left_out: names of settings. Raises ConfigError."""
+    found = []
+    for pool in plan_of(config):
+        parts = [text for name, text in pool.assumptions.items() if name not in left_out]
+        if parts:
+            found.append((f"pool {pool.config.name}: " if config.pools else "") + "; ".join(parts))
+    return found

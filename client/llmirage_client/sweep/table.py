@@ -16,6 +16,7 @@ from llmirage_client.measure.slo import parse_slo
 from llmirage_client.report.html.pareto import frontier
 from llmirage_client.report.numbers import duration, plural
 from llmirage_client.report.screen import Block, plain_table
+from llmirage_client.simulator.deployments import assumed
 from llmirage_client.sweep.sweep import Row, Sweep
 
 _ROWS_SHOWN = 60
@@ -127,6 +128,10 @@ def blocks(sweep: Sweep, folder: Path, files: Sequence[str]) -> Iterator[Block]:
             "1/TPOT; GPU: output tokens/s per GPU; USD/M: per million output tokens. *: Pareto-optimal in "
             "user and GPU."
         )
+        known = [row.point.config for row in rows if row.point.config is not None]
+        texts = [assumed(config) for config in known]
+        if everywhere := [text for text in texts[0] if all(text in others for others in texts)]:
+            yield f"Assumed, as not given: {'; '.join(everywhere)}."
     yield ""
     yield from _reasons(sweep)
     reused = f", {plural(sweep.reused, 'point')} from earlier results" if sweep.reused else ""

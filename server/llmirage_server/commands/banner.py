@@ -52,8 +52,8 @@ def _pool_rows(pool: ServedPool) -> list[tuple[str, str]]:
         ),
         ("unloaded", _unloaded(pool)),
     ]
-    if pool.assumed:
-        rows.append(("assumed", pool.assumed))
+    if pool.assumptions:
+        rows.append(("assumed", "; ".join(pool.assumptions.values())))
     if pool.config.scales:
         rows.append(("scaling", _scaling(pool)))
     if not pool.config.fixed_times:

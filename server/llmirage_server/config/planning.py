@@ -49,23 +49,23 @@ class ServedPool:
         return f"KV blocks of {self.limits.page_size} token{'' if self.limits.page_size == 1 else 's'}"
 
     @property
-    def assumed(self) -> str:
-        """What was taken for the main settings that nobody gave, for people to read; empty: all of them were given."""
+    def assumptions(self) -> dict[str, str]:
+        """The main settings that were not given, by name, and in words what counts instead."""
         config, deployment = self.config, self.deployment
-        published = ", as published" if config.weights == "auto" else ""
-        taken = {
+        published = deployment.weight_dtype == deployment.model.native_weights
+        texts = {
             "model": self.model,
             "gpu": deployment.gpu.name,
             "tensor_parallel_size": "TP1",
             "instances": "1 instance" if config.instances == 1 else f"{config.instances} instances",
-            "weights": f"{deployment.weight_dtype} weights{published}",
+            "weights": f"{deployment.weight_dtype} weights" + (", as published" if published else ""),
         }
-        parts = [text for name, text in taken.items() if name in config.assumed]
-        if config.peer_to_peer is None and (copies := link_note(deployment)):
-            parts.append(copies)
+        found = {name: text for name, text in texts.items() if name in config.assumed}
+        if config.peer_to_peer is None and (link := link_note(deployment)):
+            found["peer_to_peer"] = link
         if config.engine is None:
-            parts.append(f"{deployment.engine.title} with {self.kv_blocks}")
-        return "; ".join(parts)
+            found["engine"] = f"{deployment.engine.title} with {self.kv_blocks}"
+        return found
 
     @property
     def tiers(self) -> list[TierSpec]:

@@ -29,6 +29,7 @@ from llmirage_client.simulate.progress import SimulationProgress
 from llmirage_client.simulate.report import cluster_blocks, write_series
 from llmirage_client.simulate.simulation import Simulation, SimulationError
 from llmirage_client.simulator.cluster_settings import cluster_config
+from llmirage_client.simulator.deployments import assumed
 from llmirage_client.workload.session import Workload
 from llmirage_client.workload.synthetic_load import synthetic_load
 from llmirage_shared.settings import ConfigError
@@ -123,7 +124,7 @@ def _show(simulation: Simulation, settings: dict[str, Any]) -> bool:
         if errors := simulation.metrics.errors:  # the report would show them
             count, whole = errors[0].count, simulation.summary["requests"] + simulation.summary["failed_requests"]
             click.echo(f"{count:,} of {whole:,} requests failed: {errors[0].error.message}", err=True)
-        click.echo(json.dumps(simulation.summary))
+        click.echo(json.dumps(simulation.summary | {"assumed": assumed(simulation.config)}))
         return problem is None
     render(simulation.result, metrics=simulation.metrics)
     written = "\nWritten to " + str(files[0].parent) + ": " + ", ".join(file.name for file in files) if files else None

@@ -20,7 +20,7 @@ from llmirage_client.simulate.progress import SimulationProgress
 from llmirage_client.simulate.simulation import SimulationError
 from llmirage_client.simulator.cluster_flags import SHAPE_SETTINGS
 from llmirage_client.simulator.cluster_settings import cluster_config
-from llmirage_client.simulator.deployments import InstanceShape, Refused, gpus_of, shapes, steady
+from llmirage_client.simulator.deployments import InstanceShape, Refused, assumed, gpus_of, shapes, steady
 from llmirage_client.simulator.engine import ClusterConfig
 from llmirage_client.size.max_rate import max_rates
 from llmirage_client.size.max_rate_report import MaxRateReport
@@ -127,6 +127,10 @@ def _asked(
         ]
     if problems:
         _refuse("\n".join(problems))
+    plans = [shape.config(base, base.instances) for shape in possible] or [base]
+    varied = () if base.pools else ("tensor_parallel_size", *([] if settings["max_rate"] else ["instances"]))
+    given = [name for name, flag in (("gpu", "gpus"), ("weights", "weights"), ("engine", "engines")) if settings[flag]]
+    notes += [f"Assumed, as not given: {text}." for text in assumed(plans[0], *varied, *given)]
     return objectives, base, possible, refused, notes
 
 
