@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 
 from llmirage_client.load.conversation import NOTHING, REPLY, Conversation, Timer
 from llmirage_client.load.phase import Phase
@@ -44,8 +43,10 @@ class AsyncioInterpreter:
     def call_at(self, when_s: float, callback: Callable[[], object]) -> Timer:
         return self._loop.call_at(when_s, self._guarded, callback)
 
-    def player(self, conversation: Conversation) -> Callable[[], object]:
-        return partial(self._start, conversation)
+    def play(self, conversation: Conversation) -> None:
+        task = self._loop.create_task(self._play(conversation))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def send(self, conversation: Conversation) -> bool:
         """The task of the conversation does it, which has just played its rules."""
@@ -55,11 +56,6 @@ class AsyncioInterpreter:
     def end(self, conversation: Conversation, cut: bool) -> bool:
         """Requests have ended before their conversation goes on."""
         return True
-
-    def _start(self, conversation: Conversation) -> None:
-        task = self._loop.create_task(self._play(conversation))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _play(self, conversation: Conversation) -> None:
         task = asyncio.current_task()

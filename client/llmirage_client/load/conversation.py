@@ -112,7 +112,7 @@ class Conversation:
         "waits",
     )
 
-    play: Callable[[], object]  # lets it go on after everything that is ready now
+    play: Callable[[Conversation], object]  # lets it go on after everything that is ready now
     rules: Waits | None  # None: its own turns are over
     group: Group
     children: Group | None
@@ -186,7 +186,7 @@ class Conversation:
         """What it waits for has come."""
         if self.waits != NOTHING:
             self.waits = NOTHING
-            self.play()
+            self.play(self)
 
     def wake_early(self) -> None:
         """Nothing comes any more of what it waits for."""

@@ -26,8 +26,8 @@ class Interpreter(Protocol):
         """Calls it at that time, after what is ready then."""
         ...
 
-    def player(self, conversation: Conversation) -> Callable[[], object]:
-        """What lets the conversation go on (`Phase.resume`) after everything that is ready now."""
+    def play(self, conversation: Conversation) -> object:
+        """Lets the conversation go on (`Phase.resume`) after everything that is ready now."""
         ...
 
     def send(self, conversation: Conversation) -> bool:

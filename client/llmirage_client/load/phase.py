@@ -158,8 +158,8 @@ class Phase:
         conversation.rules = (
             rules.rounds(conversation) if conversation.session.rounds else rules.turns(conversation, ready_s)
         )
-        conversation.play = self._interpreter.player(conversation)
-        conversation.play()
+        conversation.play = self._interpreter.play
+        conversation.play(conversation)
 
     # --- how they go on --------------------------------------------------------------------------------------------------
 
@@ -183,7 +183,7 @@ class Phase:
             if not conversation.cancelled or conversation not in conversation.group.running:
                 return
         if waits == NEXT_ROUND or conversation.cancelled:  # meanwhile: its own failure aborts the run
-            conversation.play()
+            conversation.play(conversation)
         elif waits == UNTIL:
             conversation.waits = UNTIL
             conversation.timer = self._interpreter.call_at(conversation.until_s, conversation.wake)
@@ -247,4 +247,4 @@ def _wake_waiting(group: Group) -> None:
             _wake_waiting(conversation.children)
 
 
-def _nothing() -> None: ...
+def _nothing(*_: object) -> None: ...

@@ -93,7 +93,8 @@ class Rules:
                 if not stop.permit():
                     self.stats.joins_suppressed += awaited is not None
                     break
-                self.stats.parents_resumed += suspended
+                if suspended:
+                    self.stats.parents_resumed += 1
                 if not index and conversation.depth:
                     self.stats.children_spawned += 1
                 conversation.turn_index, conversation.due_s = index, due_s

@@ -54,7 +54,7 @@ class BlockPrompts:
         key = prompt + self._replies.fresh(output_tokens)
         if index + 1 < len(session.turns) and session.mode == "accumulate":
             self._histories[conversation.number] = key + frame.after_reply, said + frame.after_message
-        return key, len(prompt) // np.dtype(np.int32).itemsize, output_tokens
+        return key, len(prompt) // np.dtype(np.int32).itemsize
 
     def failed(self, conversation: Conversation) -> None:
         """The last call had no reply."""

@@ -10,7 +10,6 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from itertools import count
 from typing import Any
 
@@ -33,7 +32,7 @@ class QueueTimer:
 
 
 class EventQueue:
-    """ready: what happens now, first come, first served. time_s: now, from 0.
+    """ready: what happens now, first come, first served; a conversation goes on. time_s: now, from 0.
 
     send, end: see load.interpreter. resume: plays a conversation that goes on.
     """
@@ -45,19 +44,18 @@ class EventQueue:
     def __init__(self, cluster: ClusterRun) -> None:
         self.cluster = cluster
         self.time_s = 0.0
-        self.ready: deque[Callback] = deque()
-        self.call_soon = self.ready.append
+        self.ready: deque[Callback | Conversation] = deque()
+        self.call_soon: Callable[[Callback], None] = self.ready.append
+        self.play: Callable[[Conversation], None] = self.ready.append
         self._timers: list[tuple[float, int, QueueTimer]] = []  # a heap
         self._serial = count()
         self._interrupted = self._stopped = False
         self._interrupt: Callback | None = None
+        self.close()
         self._timeless, self._timeless_at_s = 0, math.nan  # requests that took no time, at that time
 
     def now(self) -> float:
         return self.time_s
-
-    def player(self, conversation: Conversation) -> Callback:
-        return partial(self.ready.append, partial(self.resume, conversation))
 
     def call_at(self, when_s: float, callback: Callback) -> QueueTimer:
         timer = QueueTimer()
@@ -81,10 +79,14 @@ class EventQueue:
     def run(self) -> None:
         """Goes on until somebody stops it. Raises VirtualDeadlockError when nothing will ever happen."""
         ready, timers, popleft, heappop = self.ready, self._timers, self.ready.popleft, heapq.heappop
-        run_cluster, forever = self.cluster.run, math.inf
+        run_cluster, resume, forever = self.cluster.run, self.resume, math.inf
         while True:
             while ready:
-                popleft()()
+                each = popleft()
+                if isinstance(each, Conversation):
+                    resume(each)
+                else:
+                    each()
             if self._interrupted:
                 if self._poll():
                     return
@@ -138,4 +140,4 @@ class EventQueue:
 
 
 def _closed(*_: object) -> Any:
-    raise RuntimeError("this run is over")
+    raise RuntimeError("nobody sends requests: the run has not begun, or is over")

@@ -61,9 +61,9 @@ class TokenRequests:
     def _send(self, conversation: Conversation) -> bool:
         index = conversation.turn_index
         assert index is not None
-        key, prompt_tokens, output_tokens = self._prompts.call(conversation, index)
+        key, prompt_tokens = self._prompts.call(conversation, index)
         affinity_id = conversation.affinity_id if self._named else None
-        request = Request(0, None, None, affinity_id, max_tokens=output_tokens, key=key, prompt_tokens=prompt_tokens)
+        request = Request.of_key(0, key, prompt_tokens, affinity_id)
         conversation.in_flight = row = TokenRow(conversation, index, request, conversation.due_s, self._queue.time_s)
         conversation.waits = REPLY
         if self._cancellation is not None and self._phase.name == "profiling":
@@ -120,7 +120,7 @@ class TokenRequests:
             row.own_task = False
             if cut or row.error is not None:
                 self._queue.cluster.cancel(request, now)
-            conversation.play()
+            conversation.play(conversation)
             return False
         if cut and row.error is not ON_PURPOSE:
             row.error = BY_RUN

@@ -18,8 +18,8 @@ from llmirage_client.workload.session import TokenSpec
 
 TokenIds = npt.NDArray[np.int32]
 
-TokenPrompt = tuple[bytes, int, int]
-"""The ids of a prompt and its reply, int32, as bytes; how many are the prompt's and how many the reply's."""
+TokenPrompt = tuple[bytes, int]
+"""The ids of a prompt and its reply, int32, as bytes; how many are the prompt's."""
 TOKEN_BYTES = 4
 _PATTERN_ID = 1 << 20  # above every vocabulary: tokens of texts are others
 _FIRST_ID, _LAST_ID = 1 << 30, (1 << 31) - 1  # above every pattern
@@ -44,14 +44,14 @@ class TokenStreams:
         spec = conversation.session.turns[index].tokens
         assert spec is not None
         if spec.input_ids is not None:
-            return spec.input_ids.tobytes() + self._stretch(spec.output_tokens), spec.input_tokens, spec.output_tokens
+            return spec.input_ids.tobytes() + self._stretch(spec.output_tokens), spec.input_tokens
         key = self._prompt(conversation, index, spec.input_tokens, spec.output_tokens)
         turns = conversation.session.turns
         if index + 1 < len(turns) or turns[index].branches:
             self._contexts[conversation.number] = key, spec.input_tokens * TOKEN_BYTES
         elif index:  # nothing goes on from here
             self._contexts.pop(conversation.number, None)
-        return key, spec.input_tokens, spec.output_tokens
+        return key, spec.input_tokens
 
     def fresh(self, tokens: int) -> bytes:
         """So many ids that are like no others."""

@@ -61,16 +61,19 @@ def synthetic_load(
         raise WorkloadError(FORMAT_NAME, [Problem(f"{shared_prefix_tokens:,} {longest}", field="shared_prefix")])
     ids = _Ids(shared_prefix_tokens, abs(seed)) if shared_prefix_tokens else None
     sessions: list[Session] = []
+    known: dict[tuple[int, int, float], Turn] = {}
     done = 0
     draw_turns = _drawn(turn_counts, lambda: turn_counts.count(source, least=1))
     while done < requests:
         count = min(draw_turns(), requests - done)
         delays_s = [0.0, *waits_s.sample(source, count - 1).tolist()] if count > 1 else [0.0]
         lengths = list(zip(inputs[done : done + count], outputs[done : done + count], strict=True))
-        specs = _lengths_only(lengths) if ids is None else ids.chain(lengths)
         name = f"request_{len(sessions) + 1}" if count == 1 else f"session_{len(sessions) + 1}"
-        chain = tuple(Turn(tokens=spec, delay_s=delay_s) for spec, delay_s in zip(specs, delays_s, strict=True))
-        sessions.append(Session(name, chain, mode="tokens"))
+        if ids is None:
+            chain = _lengths_only(lengths, delays_s, known)
+        else:
+            chain = [Turn(tokens=spec, delay_s=delay_s) for spec, delay_s in zip(ids.chain(lengths), delays_s, strict=True)]
+        sessions.append(Session(name, tuple(chain), mode="tokens"))
         done += count
     times_s = (arrivals or ArrivalProcess()).times_s(len(sessions), source)
     if times_s is not None:
@@ -93,13 +96,20 @@ def _drawn(distribution: Distribution, draw: Callable[[], int]) -> Callable[[], 
     return repeat(draw()).__next__ if distribution.kind == "constant" else draw
 
 
-def _lengths_only(lengths: Sequence[tuple[int, int]]) -> list[TokenSpec]:
-    specs = []
+def _lengths_only(
+    lengths: Sequence[tuple[int, int]], delays_s: Sequence[float], known: dict[tuple[int, int, float], Turn]
+) -> list[Turn]:
+    """known: turns that were made before: equal ones are one object, since to make one costs as much as to send it."""
+    turns = []
     context = 0
-    for new, out in lengths:
-        specs.append(TokenSpec(context + new, out))
+    for (new, out), delay_s in zip(lengths, delays_s, strict=True):
+        alike = context + new, out, delay_s
+        turn = known.get(alike)
+        if turn is None:
+            turn = known[alike] = Turn(tokens=TokenSpec(context + new, out), delay_s=delay_s)
+        turns.append(turn)
         context += new + out
-    return specs
+    return turns
 
 
 class _Ids:

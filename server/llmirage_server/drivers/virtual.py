@@ -106,7 +106,7 @@ class ClusterRun:
         cluster, observer = self.cluster, self._observer
         while True:
             look_s = observer.next_s
-            stop = min(look_s, to)
+            stop = to if to < look_s else look_s  # noqa: FURB136 (a third of the cost, several times a request)
             ends = cluster.advance_to_next(stop)
             if ends:
                 if self._note(ends):
