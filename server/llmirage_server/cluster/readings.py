@@ -36,10 +36,6 @@ class ClusterReadings:
         """What the pools serve, in their order."""
         return tuple(self._pools.by_model)
 
-    def max_request_tokens_of(self, model: str | None) -> int:
-        """Prompt and output tokens of the longest request for a model. Raises ValueError if no pool serves it."""
-        return self._pools.serving(model).max_request_tokens
-
     @property
     def reached_s(self) -> float:
         """How far its time has gone; -inf before anything was asked of it."""

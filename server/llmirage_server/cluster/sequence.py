@@ -29,6 +29,9 @@ class Sequence:
         "tokens",
     )
 
+    base: int  # these two are a summed batch's own
+    first_step: int
+
     def __init__(self, request: Request) -> None:
         prompt_tokens = request.prompt_tokens
         self.request = request
@@ -42,4 +45,3 @@ class Sequence:
         self.node: TreeNode | None = None  # where its part of the radix tree ends, locked
         self.in_tree = 0
         self.stored: list[int] | None = None  # how far each offload tier has it, or will have it
-        self.base = self.first_step = 0  # a summed batch's own

@@ -80,7 +80,7 @@ def gpu_s(
     parallel: Parallelism = ONE_GPU,
 ) -> float:
     """A step without the host."""
-    found = step(spec, engine, parallel).breakdown(prefill, decode)
+    found = step(spec, engine, parallel).explain([StepBatch(prefill, decode)])
     return sum(o.seconds for o in found if o.name != "host")
 
 
@@ -118,7 +118,7 @@ def test_tensor_parallelism_halves_widths_and_adds_two_sums_a_layer() -> None:
     spec = model(LayerGroup(3, Gqa(8, 2, 64), Dense(2048)))
     assert gpu_s(spec, [], CONTEXTS, "sglang", Parallelism(tp=2)) == pytest.approx(s.total, rel=1e-12)
     # vLLM and TensorRT-LLM do all norms but the last in the all-reduce before them
-    fused = step(spec, "trtllm", Parallelism(tp=2)).breakdown([], CONTEXTS)
+    fused = step(spec, "trtllm", Parallelism(tp=2)).explain([StepBatch([], CONTEXTS)])
     assert [o.calls for o in fused if o.name == "norms"] == [1]
 
 
@@ -128,7 +128,7 @@ def test_a_window_clips_what_attention_sees() -> None:
     prefill = attention.prefill(H100, s.constants, 8, 2, 64, 64, "bf16", window=128)
     decode = attention.decode(H100, s.constants, 8, 2, 64, 64, "bf16", window=128)
     pairs = sum(min(128, i + 1) for i in range(100, 400)) + sum(min(128, i + 1) for i in range(20))
-    operations = {o.name: o.seconds for o in step(model(LayerGroup(2, block, None))).breakdown(CHUNKS, CONTEXTS)}
+    operations = {o.name: o.seconds for o in step(model(LayerGroup(2, block, None))).explain([StepBatch(CHUNKS, CONTEXTS)])}
     mixed = 1 + s.constants.of("mixed_attention", "bf16")["per_group_head"] * 3
     assert operations["prefill attention, sliding window"] == pytest.approx(2 * prefill.seconds(pairs, NEW, 100, 256))
     assert operations["decode attention, sliding window"] == pytest.approx(
@@ -138,7 +138,7 @@ def test_a_window_clips_what_attention_sees() -> None:
 
 def test_norms_over_all_heads_are_summed_over_the_ranks() -> None:
     plain, narrow, wide = (model(LayerGroup(2, Gqa(8, 2, 64, qk_norm=width), None)) for width in (0, 2 * 64, 10 * 64))
-    s, found = Sum(), {o.name: o.seconds for o in step(wide, parallel=Parallelism(tp=2)).breakdown([], CONTEXTS)}
+    s, found = Sum(), {o.name: o.seconds for o in step(wide, parallel=Parallelism(tp=2)).explain([StepBatch([], CONTEXTS)])}
     norms = elementwise.elementwise(H100, 6 * 5 * 64, launches=4).seconds(3)
     sums = collectives.all_reduce(H100, s.constants, 2, 8).seconds(3)
     assert (found["query and key norms"], found["all-reduce of query and key norms"]) == (2 * norms, 2 * sums)
@@ -165,7 +165,7 @@ def test_latent_attention_expands_prompts_and_absorbs_decodes() -> None:
 
 def test_a_sparse_index_scores_every_key_and_attention_reads_the_best() -> None:
     s, block = Sum(), Mla(16, 384, 128, 32, 16, 48, SparseIndex(4, 32, 128))
-    operations = {o.name: o.seconds for o in step(model(LayerGroup(2, block, None))).breakdown(CHUNKS, CONTEXTS)}
+    operations = {o.name: o.seconds for o in step(model(LayerGroup(2, block, None))).explain([StepBatch(CHUNKS, CONTEXTS)])}
     everything = 300 * 100 + 300 * 301 // 2 + 20 * 21 // 2
     best = sum(min(128, i + 1) for i in range(100, 400)) + sum(min(128, i + 1) for i in range(20))
     scores = sparse.indexer_prefill(H100, s.constants, 4, 32)
@@ -182,7 +182,7 @@ def test_a_sparse_index_scores_every_key_and_attention_reads_the_best() -> None:
 
 def test_a_layer_that_borrows_an_index_scores_nothing() -> None:
     borrowed = Mla(16, 384, 128, 32, 16, 48, SparseIndex(0, 32, 128))
-    names = {o.name for o in step(model(LayerGroup(2, borrowed, None))).breakdown(CHUNKS, CONTEXTS)}
+    names = {o.name for o in step(model(LayerGroup(2, borrowed, None))).explain([StepBatch(CHUNKS, CONTEXTS)])}
     assert "decode attention, sparse" in names
     assert not {n for n in names if "index" in n}
 
@@ -223,7 +223,7 @@ def test_fp8_experts_run_the_faster_of_two_kernels() -> None:
     for gpu, faster in ((H100, "fp8_block"), (find_gpu("b200"), "fp8")):
         constants = constants_for(gpu, "vllm")
         spec = model(LayerGroup(2, None, Moe(16, 4, 256)))
-        found = RooflineStep(spec, gpu, engine=find_engine("vllm"), weights=FP8).breakdown([], [100] * 64)
+        found = RooflineStep(spec, gpu, engine=find_engine("vllm"), weights=FP8).explain([StepBatch([], [100] * 64)])
         seconds = {
             dtype.name: 2 * moe.experts(gpu, constants, dtype, HIDDEN, 256, 16, 4, 1).seconds(64)
             for dtype in (FP8, FP8_BLOCK)
@@ -265,7 +265,7 @@ def test_attention_ranks_run_in_lockstep_and_share_experts(engine: str) -> None:
 
 def test_a_mixture_sliced_over_tensor_parallel_ranks_is_summed_like_an_mlp() -> None:
     spec = model(LayerGroup(2, None, Moe(16, 4, 256)))
-    found = {o.name: o for o in step(spec, "sglang", Parallelism(tp=4, ep=2)).breakdown([], CONTEXTS)}
+    found = {o.name: o for o in step(spec, "sglang", Parallelism(tp=4, ep=2)).explain([StepBatch([], CONTEXTS)])}
     s = Sum("sglang")
     assert found["experts"].seconds == pytest.approx(2 * s.experts(HIDDEN, 128, 16, 4, 2, tokens=3))
     assert found["all-reduce"].calls == 2 + 1  # and the embedding's
@@ -287,7 +287,7 @@ def test_a_pipeline_adds_hand_overs_and_nothing_else() -> None:
 def test_a_prediction_layer_drafts_once_for_each_token() -> None:
     spec = model(LayerGroup(2, Gqa(8, 2, 64), Dense(2048)))
     drafting = step(spec, draft_tokens=2)
-    found = {o.name: o for o in drafting.breakdown([], CONTEXTS)}
+    found = {o.name: o for o in drafting.explain([StepBatch([], CONTEXTS)])}
     s = Sum()
     # each of the three sequences carries three tokens through the model, every one of them with its logits
     verify = attention.decode(H100, s.constants, 8, 2, 64, 64, "bf16", queries=3)
@@ -304,7 +304,7 @@ def test_a_prediction_layer_drafts_once_for_each_token() -> None:
 def test_a_draft_model_runs_whole() -> None:
     spec, small = model(LayerGroup(2, Gqa(8, 2, 64), Dense(2048))), model(LayerGroup(1, Gqa(4, 2, 64), Dense(512)))
     with_draft = RooflineStep(spec, H100, engine=find_engine("vllm"), weights=FP8, draft=small, draft_tokens=1)
-    found = {o.name: o.seconds for o in with_draft.breakdown([], CONTEXTS)}
+    found = {o.name: o.seconds for o in with_draft.explain([StepBatch([], CONTEXTS)])}
     s = Sum()
     s.gemm(1, 2 * 512, HIDDEN, 6)
     assert found["draft mlp gate and up"] == pytest.approx(s.total)

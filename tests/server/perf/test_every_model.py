@@ -13,6 +13,7 @@ from llmirage_server.perf.deployment import Deployment
 from llmirage_server.perf.errors import DeploymentError
 from llmirage_server.perf.memory import weights_bytes_per_rank
 from llmirage_server.perf.parallelism import ONE_GPU
+from llmirage_server.perf.steps.step_model import StepBatch
 
 
 def smallest(model: ModelSpec, engine: str) -> Deployment:
@@ -31,7 +32,7 @@ def test_a_step_is_slower_than_light_and_not_absurdly_so(model: ModelSpec, engin
     deployment = smallest(model, engine)
     step, gpu = deployment.roofline, deployment.gpu
     for prefill, decode in (([], [3000] * 16), ([(4096, 0)], [])):
-        operations = step.breakdown(prefill, decode)
+        operations = step.explain([StepBatch(prefill, decode)])
         seconds = step.step_s(prefill, decode)
         assert seconds == pytest.approx(sum(o.seconds for o in operations), rel=1e-12)
         assert sum(o.ideal_s for o in operations) <= seconds < 2.0

@@ -58,19 +58,16 @@ class Ranks:
         return sum([scheduler.kv.capacity_tokens for scheduler in self.schedulers])
 
     def reading(self, running: int, waiting: int, busy_s: float) -> Reading:
-        """The part of `snapshot` that changes all the time."""
-        schedulers = self.schedulers
-        return Reading(
-            running,
-            waiting,
-            self.used_tokens,
-            self.capacity_tokens,
-            sum([scheduler.kv.tree.total_tokens for scheduler in schedulers]),
-            sum([scheduler.prefix_hit_tokens for scheduler in schedulers]),
-            sum([scheduler.prefix_query_tokens for scheduler in schedulers]),
-            sum([scheduler.preemptions for scheduler in schedulers]),
-            busy_s,
-        )
+        used = capacity = cached = hits = queries = preemptions = 0
+        for scheduler in self.schedulers:
+            kv = scheduler.kv
+            used += kv.used_tokens
+            capacity += kv.capacity_tokens
+            cached += kv.tree.total_tokens
+            hits += scheduler.prefix_hit_tokens
+            queries += scheduler.prefix_query_tokens
+            preemptions += scheduler.preemptions
+        return Reading(running, waiting, used, capacity, cached, hits, queries, preemptions, busy_s)
 
     def tier_snapshots(self) -> tuple[TierSnapshot, ...]:
         """The offload tiers, the nearest first, those of all ranks together."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Iterable
 from operator import attrgetter
 
 from llmirage_server.cluster.kv.cache import KVCache
@@ -23,6 +24,7 @@ from llmirage_server.cluster.schedulers.summed_batch import SummedBatch
 from llmirage_server.cluster.sequence import Sequence
 
 _ADMISSION = attrgetter("admission")
+_NOBODY: tuple[Request, ...] = ()
 
 
 class Scheduler(ABC):
@@ -51,7 +53,7 @@ class Scheduler(ABC):
         self.prefix_query_tokens = 0
         self.prefix_hit_tokens = 0
         self._hands_over = role == "prefill"
-        self._overtakes = False  # whether somebody who arrives may be admitted before those who wait
+        self._by_priority = limits.schedule_policy == "priority"  # who arrives may overtake those who wait
         self._pipelined = pipelined
         self._summed = summed
         self._admissions = 0
@@ -131,7 +133,7 @@ class Scheduler(ABC):
             self._in_flight.update(step.sequences)
         return step
 
-    def complete(self, step: Step, now: float, emitted: list[Request], handed_over: list[Request]) -> list[Request]:
+    def complete(self, step: Step, now: float, emitted: list[Request], handed_over: list[Request]) -> Iterable[Request]:
         """End a step, and add to the lists what it brought (see StepEnd); return who has finished.
 
         An instance of role "prefill" hands over those who have more to produce.
@@ -148,22 +150,19 @@ class Scheduler(ABC):
                     sequence.request.first_token_s = now
         leaving = self.batch.advance(step, now, emitted, self._hands_over)
         if not leaving:
-            return []
-        if not self._summed:
-            return self._leave(leaving, now, handed_over)
-        if step.prompts_done and len(leaving) > 1:
+            return _NOBODY
+        if self._summed and step.prompts_done and len(leaving) > 1:
             leaving = self._in_order(step, leaving)
         finished = self._leave(leaving, now, handed_over)
-        emitted += finished
+        if self._summed:
+            emitted += finished
         return finished
 
-    def complete_run(self, now: float) -> list[Request]:
+    def complete_run(self, now: float) -> Iterable[Request]:
         """End a run of steps that only let the batch decode, all accounted for; return who has finished."""
-        leaving = self.batch.take_done()
-        if not leaving:
-            return []
         self.kv.now_s = now
-        return self._leave(leaving, now, [])
+        leaving = self.batch.take_done()
+        return self._leave(leaving, now, []) if leaving else _NOBODY
 
     @abstractmethod
     def _form(self, now: float) -> Step: ...
@@ -236,7 +235,7 @@ class Scheduler(ABC):
     @property
     def notices_arrivals(self) -> bool:
         """Whether somebody who arrives might be admitted, or change anything, before somebody leaves."""
-        return (not self.waiting or self._overtakes) and self.size < self.limits.max_num_seqs
+        return (not self.waiting or self._by_priority) and self.size < self.limits.max_num_seqs
 
     def _may_admit(self) -> bool:
         """Whether a step in which all running ones decode could admit one of those who wait."""

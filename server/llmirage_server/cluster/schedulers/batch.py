@@ -28,12 +28,13 @@ class Step:
         "sequences",
     )
 
+    admissions: int  # how many sequences had ever been admitted before; TensorRT-LLM's own
+
     def __init__(self) -> None:
         self.prefill: list[tuple[int, int]] = []  # (new tokens, context tokens) of each prompt chunk
         self.prefill_sequences: list[Sequence] = []  # the sequence of each chunk
         self.prompts_done: list[Sequence] = []  # those of them whose prompt ends with this chunk
         self.decodes = 0  # sequences that decode
-        self.admissions = 0  # how many sequences had ever been admitted before
         self.running: list[Sequence] | None = None  # who ran when the step was formed, in order; found when it is asked for
         # Where every sequence is followed by itself:
         self.decode_contexts: list[int] = []  # tokens computed before, of each decoding sequence
@@ -113,11 +114,12 @@ class DecodeBatch(ABC):
         """A step is formed for which sequences were asked one by one: some of them may not be in it."""
 
     @abstractmethod
-    def advance(self, step: Step, now: float, emitted: list[Request], hands_over: bool) -> list[Sequence]:
+    def advance(self, step: Step, now: float, emitted: list[Request], hands_over: bool) -> list[Sequence] | None:
         """A step ends now: everybody in it gains a token, and prompts that are done join the batch.
 
-        Returns who leaves, in the order of running: those who have their last token; with `hands_over`, everybody whose
-        prompt is done. Whoever gained tokens is added to `emitted`, but not with sums, which tell of finished ones alone.
+        Returns who leaves (None: nobody), in the order of running: those who have their last token; with `hands_over`,
+        everybody whose prompt is done. Whoever gained tokens is added to `emitted`, but not with sums, which tell of those
+        alone who have finished.
         """
 
     # --- runs of steps, which sums are for ---

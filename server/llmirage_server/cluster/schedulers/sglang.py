@@ -23,9 +23,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 
-from llmirage_server.cluster.kv.cache import KVCache
 from llmirage_server.cluster.kv.radix_tree import TOKEN_BYTES
-from llmirage_server.cluster.limits import EngineLimits, Role
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.schedulers.base import Scheduler
 from llmirage_server.cluster.schedulers.batch import Step
@@ -43,17 +41,12 @@ _IN_BATCH_PREFIX_TOKENS = 32  # IN_BATCH_PREFIX_CACHING_CHECK_THRESHOLD and _DEP
 class SglangScheduler(Scheduler):
     counts_steps = True
 
-    def __init__(
-        self, limits: EngineLimits, kv: KVCache, role: Role = "both", *, pipelined: bool = False, summed: bool = False
-    ) -> None:
-        super().__init__(limits, kv, role, pipelined=pipelined, summed=summed)
-        self._init_ratio = min(_INIT_NEW_TOKEN_RATIO * limits.schedule_conservativeness, 1.0)
+    def _forget(self) -> None:
+        super()._forget()
+        self._init_ratio = min(_INIT_NEW_TOKEN_RATIO * self.limits.schedule_conservativeness, 1.0)
         self._min_ratio = self._init_ratio * _MIN_NEW_TOKEN_RATIO_FACTOR
         self._decay = (self._init_ratio - self._min_ratio) / _NEW_TOKEN_RATIO_DECAY_STEPS
         self.new_token_ratio = self._init_ratio
-
-    def _forget(self) -> None:
-        super()._forget()
         self._chunked: Sequence | None = None  # the one prompt that is computed in part
         self._batch_is_full = False
 
@@ -76,7 +69,8 @@ class SglangScheduler(Scheduler):
 
         Returns the sequences that joined the batch with KV that was computed elsewhere.
         """
-        limits, kv, joined = self.limits, self.kv, list[Sequence]()
+        limits, kv = self.limits, self.kv
+        joined: list[Sequence] = []
         chunk_left = limits.max_num_batched_tokens - decoding if limits.enable_chunked_prefill else sys.maxsize
         input_left = limits.max_prefill_tokens - decoding
         if self._chunked is None and (self._batch_is_full or not self.waiting):

@@ -65,12 +65,10 @@ class SummedBatch(DecodeBatch):
 
     # --- what timing asks ---
 
-    @property
     def longest(self) -> int:
         """The longest context; 0 if nobody decodes."""
         return self.step - self._lowest if self.decodes else 0
 
-    @property
     def shortest(self) -> int:
         """The shortest context; 0 if nobody decodes."""
         return self.step - max(self._bases) if self.decodes else 0
@@ -181,28 +179,26 @@ class SummedBatch(DecodeBatch):
                 self._set_aside(sequence)
             self.under_way = 1
 
-    def advance(self, step: Step, now: float, emitted: list[Request], hands_over: bool) -> list[Sequence]:
-        number, ends_s, gained = self.step, self.ends_s, 0
-        leaving: list[Sequence] = []
+    def advance(self, step: Step, now: float, emitted: list[Request], hands_over: bool) -> list[Sequence] | None:
+        number, ends_s, leaving = self.step, self.ends_s, None
+        gained = 0
         if self.under_way:
             self.under_way = 0
             self.step = number + 1
-            self.context_sum += self.decodes
             gained = self.decodes
-            ends_s.append(now)
+            self.context_sum += gained
             if self._next_last == number:
                 leaving = self.take_done()
             if self._received:
                 self._note_received()
         elif not step.prompts_done:
             self.gained = 0
-            return leaving
+            return None
         elif self.decodes:  # they stood still: the ends of such steps are in no row with the others
             ends_s, number = self.prompt_ends_s, len(self.prompt_ends_s)
-            ends_s.append(now)
         else:
             self.step = number + 1
-            ends_s.append(now)
+        ends_s.append(now)
         while self._aside:
             self._add(self._aside.pop(0), self.step)
         for sequence in step.prompts_done:
@@ -214,6 +210,8 @@ class SummedBatch(DecodeBatch):
             gained += 1
             if hands_over or sequence.tokens == sequence.max_tokens:
                 request.spans.append((ends_s, number, number))
+                if leaving is None:
+                    leaving = []
                 leaving.append(sequence)
             elif ends_s is self.ends_s:
                 self._add(sequence, number)
@@ -232,7 +230,8 @@ class SummedBatch(DecodeBatch):
         if self._received:
             return 0
         steps = self._next_last - self.step + 1
-        room_tokens = self._kv.room_tokens
+        kv = self._kv
+        room_tokens = kv.capacity_tokens - kv.private_tokens - kv.tree.locked_tokens  # kv.room_tokens
         if (steps + self._page) * decodes > room_tokens:  # than which they never need more
             steps = self._steps_within(room_tokens // self._page, steps)
         return steps
@@ -249,7 +248,8 @@ class SummedBatch(DecodeBatch):
 
     def take_done(self) -> list[Sequence]:
         self.gained = self.decodes
-        members, step, done = self._members, self.step, list[Sequence]()
+        members, step = self._members, self.step
+        done: list[Sequence] = []
         while members and members[0][0] < step:
             last, _, sequence = heappop(members)
             self._subtract(sequence)

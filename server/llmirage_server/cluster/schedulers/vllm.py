@@ -17,8 +17,6 @@ either; async_scheduling, which decides on a step while the one before runs; the
 
 from __future__ import annotations
 
-from llmirage_server.cluster.kv.cache import KVCache
-from llmirage_server.cluster.limits import EngineLimits, Role
 from llmirage_server.cluster.schedulers.base import Scheduler
 from llmirage_server.cluster.schedulers.batch import Step
 from llmirage_server.cluster.sequence import Sequence
@@ -26,12 +24,6 @@ from llmirage_server.cluster.sequence import Sequence
 
 class VllmScheduler(Scheduler):
     reserves = False
-
-    def __init__(
-        self, limits: EngineLimits, kv: KVCache, role: Role = "both", *, pipelined: bool = False, summed: bool = False
-    ) -> None:
-        super().__init__(limits, kv, role, pipelined=pipelined, summed=summed)
-        self._overtakes = self._by_priority = limits.schedule_policy == "priority"
 
     def _form(self, now: float) -> Step:
         step = Step()
@@ -50,6 +42,8 @@ class VllmScheduler(Scheduler):
         prompts_last = not prefilling or next(iter(prefilling)).admission > batch.last_admission
         decode_tokens = batch.decode_all(step, budget) if prompts_last else 0
         budget -= decode_tokens
+        if decode_tokens and not prefilling:
+            return budget
         for sequence in list(prefilling) if decode_tokens else self._running(step):
             if not budget:
                 break

@@ -11,15 +11,13 @@ import json
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from importlib import resources
-from typing import TypedDict, cast
+from typing import Literal, TypedDict, cast, get_args
 
 from llmirage_server.perf.catalogue.gpus import GpuSpec
 from llmirage_server.perf.catalogue.lookup import find_gpu
 
 ENGINES = ("vllm", "sglang", "trtllm")
 POOLED = "pooled"  # rows of all the engines together
-
-LINK_OPS = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "dispatch", "combine"})
 
 # Formats whose kernels are most alike, nearest first: same bytes and rate, then same rate, then same kind of kernel.
 _NEAREST: dict[str, tuple[str, ...]] = {
@@ -40,6 +38,96 @@ class Fit(TypedDict):
     constants: dict[str, float]
     origin: str  # the measurement: versions, rows, error
 
+
+class GemmConstants(TypedDict):
+    """Of kernels.gemm."""
+
+    compute: float
+    memory: float
+    power: float
+    floor_us: float
+    prologue: float
+    wave: float
+    stream: float
+    quantise: float
+    cache: float
+    cache_mb: float
+
+
+class MoeConstants(TypedDict):
+    """Of kernels.moe."""
+
+    compute: float
+    memory: float
+    power: float
+    floor_us: float
+    hot: float
+    padding: float
+    activation: float
+    spread: float
+    cache: float
+    cache_mb: float
+
+
+class PrefillConstants(TypedDict):
+    """Of kernels.prefill."""
+
+    compute: float
+    memory: float
+    power: float
+    floor_us: float
+    diagonal: float
+    window_diagonal: float
+    softmax_dims: float
+    wave: float
+
+
+class DecodeConstants(TypedDict):
+    """Of kernels.decode."""
+
+    compute: float
+    memory: float
+    power: float
+    floor_us: float
+    serial_ns: float
+    split_us: float
+    combine_us: float
+    combine_tokens: float
+    ramp_us: float
+    ramp_mb: float
+    schedule_ns: float
+    unpacked: float
+    cache: float
+    cache_mb: float
+
+
+class RecurrenceConstants(TypedDict):
+    """Of kernels.linear."""
+
+    compute: float
+    memory: float
+    floor_us: float
+    serial_ns: float
+
+
+class LinkConstants(TypedDict):
+    """Of kernels.collectives."""
+
+    low_floor_us: float
+    low_peer_us: float
+    low_link: float
+    bulk_floor_us: float
+    bulk_peer_us: float
+    bulk_link: float
+    pair_link: float
+
+
+GemmName = Literal["gemm", "mla_bmm"]
+PrefillName = Literal["attention_prefill", "mla_prefill"]
+DecodeName = Literal["attention_decode", "attention_decode_window", "mla_decode"]
+RecurrenceName = Literal["gated_delta_prefill", "gated_delta_decode"]
+LinkName = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "dispatch", "combine"]
+_LINK_OPS: tuple[str, ...] = get_args(LinkName)
 
 Table = Mapping[str, Mapping[str, Fit]]  # engine -> "op dtype" -> fit
 
@@ -64,6 +152,28 @@ class Constants:
             return fit["constants"]
         raise KeyError(f"no constants for {op} in {dtype}")
 
+    def gemm(self, op: GemmName, dtype: str) -> GemmConstants:
+        return cast(GemmConstants, self.of(op, dtype))
+
+    def moe(self, dtype: str) -> MoeConstants:
+        return cast(MoeConstants, self.of("moe", dtype))
+
+    def prefill(self, op: PrefillName, dtype: str) -> PrefillConstants:
+        return cast(PrefillConstants, self.of(op, dtype))
+
+    def decode(self, op: DecodeName, dtype: str) -> DecodeConstants:
+        return cast(DecodeConstants, self.of(op, dtype))
+
+    def recurrence(self, op: RecurrenceName) -> RecurrenceConstants:
+        return cast(RecurrenceConstants, self.of(op, "bf16"))
+
+    def link(self, op: LinkName) -> LinkConstants:
+        return cast(LinkConstants, self.of(op, "bf16"))
+
+    def mixed_attention_per_group_head(self) -> float:
+        """What prompt chunks in the same step add to decode attention, by query head of a group beyond the first."""
+        return self.of("mixed_attention", "bf16")["per_group_head"]
+
     def provenance(self, op: str, dtype: str) -> str:
         """Say in one line where `of` takes its constants from: "fitted: ..." or "transferred: ..."."""
         for source, engine, key, fit in self._candidates(op, dtype):
@@ -74,7 +184,7 @@ class Constants:
         raise KeyError(f"no constants for {op} in {dtype}")
 
     def _candidates(self, op: str, dtype: str) -> Iterator[tuple[str, str, str, Fit]]:
-        for source, table in self._link_sources if op in LINK_OPS else self._sources:
+        for source, table in self._link_sources if op in _LINK_OPS else self._sources:
             for name in (dtype, *_NEAREST.get(dtype, ())):
                 key = f"{op} {name}"
                 for engine in (self._engine, POOLED):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from llmirage_server.perf.catalogue.layers import Attention, Dense, GatedDelta, Gqa, LayerGroup, Mamba2, Mla, Moe
+from llmirage_server.perf.catalogue.layers import Attention, Dense, GatedDelta, Gqa, LayerGroup, Mla, Moe
 
 _Block = TypeVar("_Block")
 
@@ -59,19 +59,9 @@ class ModelSpec:
         return self.moe.experts if self.moe else 0
 
     @property
-    def experts_per_token(self) -> int:
-        """Routed experts that a token visits in an MoE layer; 0: a dense model."""
-        return self.moe.per_token if self.moe else 0
-
-    @property
     def has_mla(self) -> bool:
         """Whether any layer has multi-head latent attention."""
         return any(isinstance(group.attention, Mla) for group in self.groups)
-
-    @property
-    def is_hybrid(self) -> bool:
-        """Whether any layer remembers a state of fixed size instead of keys and values."""
-        return any(isinstance(group.attention, GatedDelta | Mamba2) for group in self.groups)
 
     @property
     def main_attention(self) -> Attention | None:
@@ -91,11 +81,6 @@ class ModelSpec:
         """KV heads of the main attention; 1 for a latent one."""
         main = self.main_attention
         return main.kv_heads if isinstance(main, Gqa) else 1
-
-    @property
-    def window_layers(self) -> int:
-        """Layers whose attention sees a window of the context only."""
-        return sum(group.count for group in self.groups if _window(group))
 
     @property
     def embedding_weights(self) -> int:

@@ -31,7 +31,7 @@ def prefill(
     dims = qk_dim + v_dim
     return prefill_attention(
         gpu,
-        constants.of("attention_prefill", kv_dtype),
+        constants.prefill("attention_prefill", kv_dtype),
         heads=heads,
         qk_dim=qk_dim,
         v_dim=v_dim,
@@ -61,10 +61,10 @@ def decode(
     with `unpacked` constants (FlashAttention 2 with a window) schedule and compute each query head apart instead. The
     caller clips contexts to `window` (0: none). Small windows have constants of their own.
     """
-    c = constants.of("attention_decode_window" if window else "attention_decode", kv_dtype)
+    c = constants.decode("attention_decode_window" if window else "attention_decode", kv_dtype)
     groups = heads if c["unpacked"] else kv_heads
     if window > _SMALL_WINDOW:
-        c = constants.of("attention_decode", kv_dtype)
+        c = constants.decode("attention_decode", kv_dtype)
     dims = qk_dim + v_dim
     return decode_attention(
         gpu,

@@ -6,11 +6,10 @@ network card per GPU between domains.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from llmirage_server.perf.catalogue.constants import Constants
+from llmirage_server.perf.catalogue.constants import Constants, LinkConstants, LinkName
 from llmirage_server.perf.catalogue.gpus import GpuSpec
 from llmirage_server.perf.kernels.kernel import TokenKernel, Work
 from llmirage_server.perf.kernels.roofline import US, explain
@@ -67,7 +66,7 @@ def _collective(gpu: GpuSpec, paths: tuple[_Path, _Path], far: _Path, near_bytes
     )
 
 
-def _two_paths(gpu: GpuSpec, c: Mapping[str, float], ranks: int, low_bytes: float, bulk_bytes: float) -> tuple[_Path, _Path]:
+def _two_paths(gpu: GpuSpec, c: LinkConstants, ranks: int, low_bytes: float, bulk_bytes: float) -> tuple[_Path, _Path]:
     """The path of least latency and that of most bandwidth, with the bytes each sends through a GPU's link."""
     if ranks == 1:
         return _Path(0.0, 0.0), _Path(0.0, 0.0)
@@ -106,17 +105,19 @@ def all_reduce(gpu: GpuSpec, constants: Constants, ranks: int, bytes_per_token: 
     near, domains = _domains(gpu, ranks)
     share = 2.0 * (near - 1) / near * bytes_per_token
     far_bytes = 2.0 * (domains - 1) / domains * bytes_per_token / near
-    paths = _two_paths(gpu, constants.of("all_reduce", "bf16"), near, (near - 1) * bytes_per_token, share)
+    paths = _two_paths(gpu, constants.link("all_reduce"), near, (near - 1) * bytes_per_token, share)
     return _collective(gpu, paths, _far(gpu, 2 * (domains - 1), far_bytes), share, far_bytes)
 
 
-def _bulk(gpu: GpuSpec, constants: Constants, op: str, ranks: int, bytes_per_token: float, gathered: bool) -> TokenKernel:
+def _bulk(
+    gpu: GpuSpec, constants: Constants, op: LinkName, ranks: int, bytes_per_token: float, gathered: bool
+) -> TokenKernel:
     near, domains = _domains(gpu, ranks)
     share = (near - 1) / near * bytes_per_token
     # what is gathered crosses the network once and is passed on within the domain; what is sent to one GPU goes there
     far_bytes = (domains - 1) / domains * bytes_per_token / (near if gathered else 1)
     near_bytes = share if gathered else share / domains
-    paths = _two_paths(gpu, constants.of(op, "bf16"), near, near_bytes, near_bytes)
+    paths = _two_paths(gpu, constants.link(op), near, near_bytes, near_bytes)
     return _collective(gpu, paths, _far(gpu, domains - 1, far_bytes), near_bytes, far_bytes)
 
 
@@ -159,5 +160,5 @@ def point_to_point(gpu: GpuSpec, constants: Constants, bytes_per_token: float, a
     if across_nodes:
         nothing = (_Path(0.0, 0.0), _Path(0.0, 0.0))
         return _collective(gpu, nothing, _far(gpu, 1, bytes_per_token), 0.0, bytes_per_token)
-    paths = _two_paths(gpu, constants.of("all_to_all", "bf16"), 2, bytes_per_token, bytes_per_token)
+    paths = _two_paths(gpu, constants.link("all_to_all"), 2, bytes_per_token, bytes_per_token)
     return _collective(gpu, paths, _far(gpu, 0, 0.0), bytes_per_token, 0.0)

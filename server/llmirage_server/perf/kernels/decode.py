@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import sqrt
 
+from llmirage_server.perf.catalogue.constants import DecodeConstants
 from llmirage_server.perf.catalogue.gpus import GpuSpec
 from llmirage_server.perf.kernels.kernel import Work
 from llmirage_server.perf.kernels.roofline import NS, US, explain
@@ -73,7 +73,7 @@ class DecodeAttention:
 
 def decode_attention(
     gpu: GpuSpec,
-    c: Mapping[str, float],
+    c: DecodeConstants,
     *,
     flops_context: float,
     packed_flops_context: float,

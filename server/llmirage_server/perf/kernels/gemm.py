@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmirage_server.perf.catalogue.constants import Constants
+from llmirage_server.perf.catalogue.constants import Constants, GemmName
 from llmirage_server.perf.catalogue.dtypes import WeightDtype
 from llmirage_server.perf.catalogue.gpus import GpuSpec
 from llmirage_server.perf.kernels.kernel import TokenKernel, Work
@@ -59,7 +59,7 @@ def gemm(
     k: int,
     *,
     batches: int = 1,
-    op: str = "gemm",
+    op: GemmName = "gemm",
     repeated: bool = False,
     fused_cast: bool = False,
 ) -> TokenKernel:
@@ -78,7 +78,7 @@ def gemm(
     repeated: as a benchmark that repeats one call finds it, with weights of up to `cache_mb` served from the L2 cache at
     `cache` times the memory bandwidth. Layers of a model evict each other's weights, so a model never sees that.
     """
-    c = constants.of(op, dtype.kernel_dtype)
+    c = constants.gemm(op, dtype.kernel_dtype)
     peak, bandwidth = gpu.flops[dtype.compute], gpu.bandwidth_bytes_per_s
     reached = bandwidth * c["memory"]
     bytes_per_row = batches * (k * dtype.activation_bytes + 2.0 * n)
@@ -86,7 +86,7 @@ def gemm(
     weights = batches * n * k * dtype.weight_bytes
     cached = c["cache"] if repeated and weights < c["cache_mb"] * 1e6 else 1.0
     quantised = c["quantise"] if dtype.activation_bytes < 2.0 and not fused_cast else 0.0
-    floor_us = min(c["floor_us"], constants.of(op, "bf16")["floor_us"]) if fused_cast else c["floor_us"]
+    floor_us = min(c["floor_us"], constants.gemm(op, "bf16")["floor_us"]) if fused_cast else c["floor_us"]
     return _Gemm(
         compute_slope=flops_per_row * (1.0 + c["prologue"] / k) / (peak * c["compute"]),
         compute_base=c["wave"] * 2.0 * _TILE * _TILE * k * gpu.sm_count / peak,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmirage_server.perf.catalogue.constants import Constants
+from llmirage_server.perf.catalogue.constants import Constants, RecurrenceName
 from llmirage_server.perf.catalogue.gpus import GpuSpec
 from llmirage_server.perf.kernels.kernel import TokenKernel, Work
 from llmirage_server.perf.kernels.roofline import NS, US, explain
@@ -43,9 +43,11 @@ class _Linear:
         )
 
 
-def _linear(gpu: GpuSpec, constants: Constants, op: str, flops_per_token: float, bytes_per_token: float) -> TokenKernel:
+def _linear(
+    gpu: GpuSpec, constants: Constants, op: RecurrenceName, flops_per_token: float, bytes_per_token: float
+) -> TokenKernel:
     """Time floor + tokens x the largest of flop / (F compute), bytes / (BW memory) and serial_ns."""
-    c = constants.of(op, "bf16")
+    c = constants.recurrence(op)
     peak, bandwidth = gpu.flops["bf16"], gpu.bandwidth_bytes_per_s
     compute = max(flops_per_token / (peak * c["compute"]), c["serial_ns"] * NS)
     memory = bytes_per_token / (bandwidth * c["memory"])

@@ -25,7 +25,7 @@ def prefill(
     key_bytes = kv_rank_plus_rope * KV_DTYPE_BYTES[kv_dtype] if absorbed else 2.0 * heads * dims
     return prefill_attention(
         gpu,
-        constants.of("mla_prefill", kv_dtype),
+        constants.prefill("mla_prefill", kv_dtype),
         heads=heads,
         qk_dim=qk_dim,
         v_dim=v_dim,
@@ -53,7 +53,7 @@ def decode(
     width = 2 * kv_rank + rope_dim
     return decode_attention(
         gpu,
-        constants.of("mla_decode", kv_dtype),
+        constants.decode("mla_decode", kv_dtype),
         flops_context=2.0 * queries * heads * width,
         packed_flops_context=2.0 * round_up(queries * heads, MMA_ROWS) * width,
         bytes_context=float((kv_rank + rope_dim) * KV_DTYPE_BYTES[kv_dtype]),

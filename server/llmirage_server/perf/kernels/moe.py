@@ -99,7 +99,7 @@ def experts(
     what is gathered, written between the matrices and summed, `spread` for kernels that walk over the pairs of all ranks;
     plus the floor. repeated: as in gemm.gemm.
     """
-    c = constants.of("moe", dtype.kernel_dtype)
+    c = constants.moe(dtype.kernel_dtype)
     peak, bandwidth = gpu.flops[dtype.compute], gpu.bandwidth_bytes_per_s
     weights = float((3 if gated else 2) * hidden * width)
     expert_bytes = weights * dtype.weight_bytes

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import hypot
 
+from llmirage_server.perf.catalogue.constants import PrefillConstants
 from llmirage_server.perf.catalogue.gpus import GpuSpec
 from llmirage_server.perf.kernels.kernel import Work
 from llmirage_server.perf.kernels.roofline import US, explain
@@ -53,7 +53,7 @@ class PrefillAttention:
 
 def prefill_attention(
     gpu: GpuSpec,
-    c: Mapping[str, float],
+    c: PrefillConstants,
     *,
     heads: int,
     qk_dim: int,

@@ -20,7 +20,7 @@ def indexer_prefill(gpu: GpuSpec, constants: Constants, heads: int, head_dim: in
     """Time to score all (query, key) pairs of the prompt chunks: 2 h d flop a pair, as the first half of attention."""
     return prefill_attention(
         gpu,
-        constants.of("attention_prefill", "bf16"),
+        constants.prefill("attention_prefill", "bf16"),
         heads=heads,
         qk_dim=head_dim,
         v_dim=0,
@@ -33,7 +33,7 @@ def indexer_decode(gpu: GpuSpec, constants: Constants, heads: int, head_dim: int
     """Time to score the whole context of each decoding sequence: one fp8 key and two passes over the scores a token."""
     return decode_attention(
         gpu,
-        constants.of("mla_decode", "bf16"),
+        constants.decode("mla_decode", "bf16"),
         flops_context=2.0 * queries * heads * head_dim,
         packed_flops_context=2.0 * round_up(queries * heads, MMA_ROWS) * head_dim,
         bytes_context=head_dim + 2.0 * _SCORE_BYTES * queries,

@@ -26,7 +26,7 @@ def _gqa(s: Setting, block: Gqa, calls: int) -> list[Op]:
     shape = (s.gpu, s.constants, heads, kv_heads, block.head_dim, block.v_dim, s.kv_dtype)
     seen = block.index.top_k if block.index else block.window  # keys that a query may look at; 0: all
     suffix = ", sparse" if block.index else ", sliding window" if block.window else ""
-    share = s.constants.of("mixed_attention", "bf16")["per_group_head"] if s.engine.mixed_attention else 0.0
+    share = s.constants.mixed_attention_per_group_head() if s.engine.mixed_attention else 0.0
     mixed = 1.0 + share * (heads / kv_heads - 1.0)
     cached = kv_heads * (block.head_dim + block.v_dim)
     prefill = attention.prefill(*shape, window=block.window)

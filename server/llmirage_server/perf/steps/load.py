@@ -9,6 +9,7 @@ from llmirage_server.perf.kernels.attention import causal_pairs
 _QUERY_BLOCK = 128  # a block of queries sees the window of its first query and the diagonal
 MEAN_TOKENS = 16  # resolution of decode attention: a page of the mean context
 LONGEST_TOKENS = 64  # and four pages of the longest one, which matters less
+_MEAN_MIDDLE, _LONGEST_MIDDLE = (MEAN_TOKENS - 1) / 2, (LONGEST_TOKENS - 1) / 2
 
 Chunks = tuple[tuple[int, int], ...]
 """(new tokens, context tokens) of each prompt chunk."""
@@ -51,9 +52,8 @@ def decode_arguments(load: DecodeLoad, windows: Sequence[int]) -> dict[int, Deco
     A window clips each context by itself.
     """
     sequences = load[0]
-    mean = MEAN_TOKENS * load[1] + (MEAN_TOKENS - 1) / 2
-    longest = LONGEST_TOKENS * load[2] + (LONGEST_TOKENS - 1) / 2
-    arguments: dict[int, DecodeArguments] = {0: (sequences, sequences * mean, longest)}
+    total = sequences * (MEAN_TOKENS * load[1] + _MEAN_MIDDLE)
+    arguments: dict[int, DecodeArguments] = {0: (sequences, total, LONGEST_TOKENS * load[2] + _LONGEST_MIDDLE)}
     if windows:
         clipped = load[3:]
         for i, window in enumerate(windows):

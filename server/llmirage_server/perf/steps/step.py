@@ -120,10 +120,6 @@ class RooflineStep:
             return [self.sums.ranks_s(ranks)]
         return self._seconds(self._loads(batches))
 
-    def breakdown(self, prefill: Sequence[tuple[int, int]], decode_contexts: Sequence[int]) -> list[OperationTime]:
-        """The step of `step_s`, operation by operation, longest first; the seconds add up to it."""
-        return self.explain([StepBatch(prefill, decode_contexts)])
-
     def explain(self, batches: Sequence[StepBatch]) -> list[OperationTime]:
         """The step of these batches, operation by operation, longest first; seconds add up to the sum of `stages_s`.
 

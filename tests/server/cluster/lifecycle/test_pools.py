@@ -10,7 +10,7 @@ import pytest
 from llmirage_server.cluster.cluster import Cluster, EngineLimits
 from llmirage_server.cluster.instances.fixed import FixedInstance
 from llmirage_server.cluster.kv.transfer import KVLink
-from llmirage_server.cluster.lifecycle.pools import InstancePool
+from llmirage_server.cluster.lifecycle.pools import InstancePool, Pools
 from llmirage_server.cluster.limits import Role
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.routers import make_router
@@ -59,8 +59,6 @@ def test_a_model_that_no_pool_serves_is_refused() -> None:
     cluster = Cluster(pools=[pool("small", 0, 1, "8b"), pool("large", 1, 1, "70b")])
     with pytest.raises(ValueError, match="no pool serves the model '3b': there are pools for 8b, 70b"):
         cluster.submit(request(0, "3b"), 0.0)
-    with pytest.raises(ValueError, match="no pool serves the model '3b'"):
-        cluster.max_request_tokens_of("3b")
 
 
 def test_the_longest_request_is_that_of_the_smallest_instance_of_its_model() -> None:
@@ -69,8 +67,9 @@ def test_the_longest_request_is_that_of_the_smallest_instance_of_its_model() -> 
         "mixed", [*instances(1, 1, kv_tokens=80), *instances(2, 1, kv_tokens=70)], make_router("random"), model="70b"
     )
     cluster = Cluster(pools=[small, mixed])
-    assert cluster.max_request_tokens_of("8b") == cluster.max_request_tokens_of(None) == 51
-    assert cluster.max_request_tokens_of("70b") == 71
+    pools = Pools([small, mixed])
+    assert pools.serving("8b").max_request_tokens == pools.serving(None).max_request_tokens == 51
+    assert pools.serving("70b").max_request_tokens == 71
     assert cluster.max_request_tokens == 51
     cluster.submit(request(0, "70b", output=60), 0.0)
     with pytest.raises(ValueError, match="room for 51 tokens"):

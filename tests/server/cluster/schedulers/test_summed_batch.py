@@ -23,7 +23,7 @@ def decoding(contexts: list[int]) -> tuple[SummedBatch, list[Sequence]]:
         sequence = Sequence(request)
         sequence.admission, sequence.computed, sequence.expected = number + 1, context, context + 50
         step.prompts_done.append(sequence)
-    assert batch.advance(step, 0.0, [], False) == []  # the first tokens come with the prompts
+    assert batch.advance(step, 0.0, [], False) is None  # the first tokens come with the prompts
     return batch, step.prompts_done
 
 
@@ -39,7 +39,7 @@ def test_windows_clip_each_context_by_itself(contexts: list[int], before: int, l
     batch, _ = decoding(contexts)
     batch.pass_steps(before, [float(step) for step in range(before)])
     now = [context + before for context in contexts]
-    assert (batch.decodes, batch.context_sum, batch.longest, batch.shortest) == (len(now), sum(now), max(now), min(now))
+    assert (batch.decodes, batch.context_sum, batch.longest(), batch.shortest()) == (len(now), sum(now), max(now), min(now))
     assert batch.clipped(window, later, steps) == [
         sum(min(context + later + step, window) for context in now) for step in range(steps)
     ]
@@ -71,5 +71,5 @@ def test_an_empty_batch_has_no_contexts() -> None:
     batch, [only] = decoding([7])
     batch.refresh(only)
     batch.remove(only)
-    assert (batch.decodes, batch.context_sum, batch.longest, batch.shortest) == (0, 0, 0, 0)
+    assert (batch.decodes, batch.context_sum, batch.longest(), batch.shortest()) == (0, 0, 0, 0)
     assert batch.contexts(None) == []

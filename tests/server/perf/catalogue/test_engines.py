@@ -11,6 +11,7 @@ from llmirage_server.perf.catalogue.engines import find_engine, list_engines
 from llmirage_server.perf.catalogue.lookup import find_gpu
 from llmirage_server.perf.deployment import Deployment
 from llmirage_server.perf.errors import DeploymentError
+from llmirage_server.perf.steps.step_model import StepBatch
 
 
 def refusal(name: str) -> tuple[str, ...]:
@@ -73,7 +74,7 @@ def test_scale_factors_stretch_gpu_time_by_the_kind_of_tokens(tmp_path: Path) ->
     assert slow.step_s([(4096, 0)], []) == pytest.approx(3 * plain.step_s([(4096, 0)], []))
     mixed = slow.step_s([(8, 0)], [500] * 8) / plain.step_s([(8, 0)], [500] * 8)
     assert mixed == pytest.approx(2.5)
-    operations = slow.breakdown([(8, 0)], [500] * 8)
+    operations = slow.explain([StepBatch([(8, 0)], [500] * 8)])
     assert sum(o.seconds for o in operations) == pytest.approx(slow.step_s([(8, 0)], [500] * 8))
 
 

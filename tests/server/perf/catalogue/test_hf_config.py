@@ -76,7 +76,9 @@ def test_a_mistral_window_covers_every_layer(tmp_path: Path) -> None:
 
 
 def test_a_window_as_long_as_the_context_is_none(tmp_path: Path) -> None:
-    assert find_model(write(tmp_path, {**LLAMA, "model_type": "phi3", "sliding_window": 131072})).window_layers == 0
+    (group,) = find_model(write(tmp_path, {**LLAMA, "model_type": "phi3", "sliding_window": 131072})).groups
+    assert isinstance(group.attention, Gqa)
+    assert group.attention.window == 0
 
 
 def tensors(bits: int, kind: str) -> dict[str, Any]:

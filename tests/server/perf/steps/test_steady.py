@@ -54,7 +54,12 @@ class Contexts:
     def __init__(self, contexts: list[int]) -> None:
         self._contexts = contexts
         self.decodes, self.context_sum = len(contexts), sum(contexts)
-        self.longest, self.shortest = max(contexts), min(contexts)
+
+    def longest(self) -> int:
+        return max(self._contexts)
+
+    def shortest(self) -> int:
+        return min(self._contexts)
 
     def clipped(self, window: int, ahead: int, steps: int) -> list[int]:
         return [sum(min(each + ahead + step, window) for each in self._contexts) for step in range(steps)]
@@ -102,7 +107,7 @@ def test_sums_are_enough(
         assert sums.step_s(chunks, sums.load(batch)) == plainly(step_model, chunks, contexts)
         assert sums.step_s(chunks, ()) == plainly(step_model, chunks, [])
     assert step_model.step_s(chunks, contexts) == plainly(step_model, chunks, contexts)
-    lines = step_model.breakdown(chunks, contexts)
+    lines = step_model.explain([StepBatch(chunks, contexts)])
     assert sum(line.seconds for line in lines) == pytest.approx(plainly(step_model, chunks, contexts), rel=1e-9)
 
 

@@ -52,12 +52,12 @@ def on_tp(model: str, gpu: str, tp: int, weights: str, ep: int = 1) -> RooflineS
 def test_an_empty_step_takes_no_time() -> None:
     model: StepModel = step(*DEPLOYMENTS[0])
     assert model.step_s([], []) == 0.0
-    assert step(*DEPLOYMENTS[0]).breakdown([], []) == []
+    assert step(*DEPLOYMENTS[0]).explain([StepBatch([], [])]) == []
 
 
 @given(deployments, chunks, contexts)
 def test_the_breakdown_adds_up_to_the_step(which: Which, prefill: list[tuple[int, int]], decode: list[int]) -> None:
-    operations = step(*which).breakdown(prefill, decode)
+    operations = step(*which).explain([StepBatch(prefill, decode)])
     assert sum(o.seconds for o in operations) == pytest.approx(step(*which).step_s(prefill, decode), rel=1e-12)
     assert all(o.seconds > 0 and o.calls > 0 for o in operations)
     assert [o.seconds for o in operations] == sorted((o.seconds for o in operations), reverse=True)
@@ -105,7 +105,7 @@ def test_a_mixed_step_takes_as_long_as_each_part_but_less_than_both_apart(
 
 
 def _decode_attention_s(s: RooflineStep, prefill: list[tuple[int, int]], decode: list[int]) -> float:
-    return sum(o.seconds for o in s.breakdown(prefill, decode) if o.name.startswith("decode attention"))
+    return sum(o.seconds for o in s.explain([StepBatch(prefill, decode)]) if o.name.startswith("decode attention"))
 
 
 @given(deployments, chunks, contexts)
@@ -181,7 +181,7 @@ def test_tensor_parallelism_speeds_a_large_model_up_but_not_in_proportion() -> N
 def test_tensor_parallelism_over_pcie_costs_more_than_over_nvlink() -> None:
     shares = {}
     for gpu in ("l40s", "h100"):
-        operations = on_tp("Qwen3-32B", gpu, 4, "fp8").breakdown([(4096, 0)], [])
+        operations = on_tp("Qwen3-32B", gpu, 4, "fp8").explain([StepBatch([(4096, 0)], [])])
         total = sum(o.seconds for o in operations)
         shares[gpu] = next(o.seconds for o in operations if o.name == "all-reduce") / total
     assert shares["l40s"] > 3 * shares["h100"]
@@ -189,7 +189,7 @@ def test_tensor_parallelism_over_pcie_costs_more_than_over_nvlink() -> None:
 
 def test_expert_parallelism_waits_for_the_busiest_rank() -> None:
     def experts(ep: int, tokens: int) -> float:
-        operations = on_tp("Qwen3-235B-A22B", "h200", 8, "fp8", ep).breakdown([(tokens, 0)], [])
+        operations = on_tp("Qwen3-235B-A22B", "h200", 8, "fp8", ep).explain([StepBatch([(tokens, 0)], [])])
         return next(o.seconds for o in operations if o.name == "experts")
 
     # imbalance fades with the number of tokens, and whole experts move fewer activations than slices do
@@ -198,7 +198,7 @@ def test_expert_parallelism_waits_for_the_busiest_rank() -> None:
 
 def test_lm_head_runs_for_sequences_not_for_prompt_tokens() -> None:
     def lm_head(prefill: list[tuple[int, int]], decode: list[int]) -> float:
-        return next(o.seconds for o in step(*DEPLOYMENTS[0]).breakdown(prefill, decode) if o.name == "lm_head")
+        return next(o.seconds for o in step(*DEPLOYMENTS[0]).explain([StepBatch(prefill, decode)]) if o.name == "lm_head")
 
     assert lm_head([(8000, 0)], []) == lm_head([(1, 0)], []) == lm_head([], [5])
     assert lm_head([(8000, 0)], [5] * 200) == lm_head([], [5] * 201)
@@ -206,7 +206,7 @@ def test_lm_head_runs_for_sequences_not_for_prompt_tokens() -> None:
 
 def test_a_sliding_window_stops_growth_with_context_in_its_layers() -> None:
     def window_layers(context: int) -> float:
-        operations = on_tp("gpt-oss-120b", "b200", 1, "mxfp4").breakdown([], [context] * 8)
+        operations = on_tp("gpt-oss-120b", "b200", 1, "mxfp4").explain([StepBatch([], [context] * 8)])
         return next(o.seconds for o in operations if o.name == "decode attention, sliding window")
 
     assert window_layers(64) < window_layers(128) == window_layers(100_000)
@@ -214,7 +214,7 @@ def test_a_sliding_window_stops_growth_with_context_in_its_layers() -> None:
 
 def test_a_short_sequence_beside_long_ones_reads_only_what_it_has_of_the_window() -> None:
     s = on_tp("gpt-oss-120b", "b200", 1, "mxfp4")
-    times = [s.breakdown([], [100_000, short]) for short in (1, 128)]
+    times = [s.explain([StepBatch([], [100_000, short])]) for short in (1, 128)]
     window = [next(o.seconds for o in t if o.name == "decode attention, sliding window") for t in times]
     assert window[0] < window[1]
 
