@@ -83,7 +83,7 @@ class _AppCall:
         incoming = self.incoming
         try:
             await app(scope, self.receive, self.send)
-            if not incoming.started.done():
+            if not incoming.started.done() and not self._gone.done():
                 raise RuntimeError("the app returned without a response")
         except Exception as error:
             if incoming.started.done():

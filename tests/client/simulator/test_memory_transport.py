@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -103,6 +104,26 @@ def test_who_leaves_is_noticed() -> None:
 
     run(main())
     assert seen == ["http.disconnect"]
+
+
+def test_an_app_that_says_nothing_to_who_has_left_is_no_error() -> None:
+    async def app(scope: Any, receive: Receive, send: Send) -> None:
+        await receive()
+        await receive()  # the client has gone
+
+    async def main() -> list[str]:
+        told: list[str] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["message"]))
+        async with client(app) as http:
+            asking = asyncio.create_task(http.post("/", content=b"ask"))
+            await asyncio.sleep(1.0)
+            asking.cancel()
+            await asyncio.wait([asking])
+        del asking
+        gc.collect()
+        return told
+
+    assert run(main()) == []
 
 
 def test_an_app_that_fails_before_its_response_fails_the_request() -> None:
