@@ -86,7 +86,7 @@ def outcome(plan: Plan, fast_forward: bool) -> list[Any]:
     rng = np.random.default_rng(7)
     beginnings = [rng.integers(0, 9, 4000, dtype=np.int32) for _ in range(3)]
     requests: list[Request] = []
-    times: dict[Request, list[float]] = {}
+    told: dict[Request, list[float]] = {}  # when it was in a step's end: with its tokens, and last with its failure
     looks: list[Any] = []
     over: list[int] = []  # who has finished, in the order in which it is told
     moments: list[tuple[float, int, str, int]] = []
@@ -97,7 +97,7 @@ def outcome(plan: Plan, fast_forward: bool) -> list[Any]:
         output = np.full(ask.output, 5000 + number, dtype=np.int32)
         request = Request(number, prompt, output, priority=ask.priority, max_tokens=ask.allowed)
         requests.append(request)
-        times[request] = []
+        told[request] = []
         moments.append((ask.at_s, number, "submit", number))
         if ask.cancel_after_s is not None:
             moments.append((ask.at_s + ask.cancel_after_s, number, "cancel", number))
@@ -106,8 +106,7 @@ def outcome(plan: Plan, fast_forward: bool) -> list[Any]:
     def note(ends: list[Any]) -> None:
         for end in ends:
             for request in end.emitted:
-                if not fast_forward and not request.failed:
-                    times[request].append(end.time_s)
+                told[request].append(end.time_s)
                 if request.finished_s == end.time_s:
                     over.append(request.id)
 
@@ -121,24 +120,26 @@ def outcome(plan: Plan, fast_forward: bool) -> list[Any]:
             looks.append([(s.running, s.waiting, s.kv_used_tokens, s.cached_tokens) for s in cluster.snapshot()])
             looks.append([(instance.unfinished, instance.load) for instance in made])
     note(cluster.advance(math.inf))
-    if fast_forward:
-        for request in requests:
-            for ends_s, first, last in request.spans:
-                times[request] += ends_s[first : last + 1]
-    told = [
-        (
-            times[request],
-            request.instance,
-            request.cached_tokens,
-            request.preemptions,
-            request.produced,
-            request.cancelled,
-            request.failed,
-            repr((request.admitted_s, request.first_token_s, request.finished_s)),
+    known = []
+    for request in requests:
+        times = told[request]
+        failed_s = times.pop() if request.failed else math.nan
+        if fast_forward:
+            times = [end_s for ends_s, first, last in request.spans for end_s in ends_s[first : last + 1]]
+        assert len(times) == request.produced
+        known.append(
+            (
+                times,
+                request.instance,
+                request.cached_tokens,
+                request.preemptions,
+                request.produced,
+                request.cancelled,
+                request.failed,
+                repr((request.admitted_s, request.first_token_s, request.finished_s, failed_s)),
+            )
         )
-        for request in requests
-    ]
-    return [told, looks, over, [(s.prefix_hit_tokens, s.preemptions, s.cached_tokens) for s in cluster.snapshot()]]
+    return [known, looks, over, [(s.prefix_hit_tokens, s.preemptions, s.cached_tokens) for s in cluster.snapshot()]]
 
 
 ASKS = st.lists(
@@ -254,6 +255,16 @@ def test_every_token_time_is_that_of_step_by_step_execution(rules: str, data: st
     fits = tuple(ask for ask in plan.asks if ask.shared + ask.own + ask.output <= plan.limits.max_request_tokens)
     plan = replace(plan, asks=fits)
     assert outcome(plan, fast_forward=True) == outcome(plan, fast_forward=False)
+
+
+def test_requests_that_fail_keep_the_tokens_that_they_had() -> None:
+    """The only prefill instance drains, then a decode instance crashes: who was there, or on the way, has nowhere to go."""
+    limits = EngineLimits(kv_tokens=512, page_size=1, max_num_seqs=1, max_num_batched_tokens=2)
+    events = (LifecycleEvent(0.5, 0, "stop"), LifecycleEvent(1.0, 1, "crash", 0.2))
+    plan = Plan(limits, (Ask(0.0, 0, 0, 1, 50),) * 10, prefill=1, tiers=TIERS, events=events)
+    summed = outcome(plan, fast_forward=True)
+    assert summed == outcome(plan, fast_forward=False)
+    assert [len(times) for times, *_, failed, _ in summed[0] if failed] == [43, 1, 1]
 
 
 @pytest.mark.parametrize(
