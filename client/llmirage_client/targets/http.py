@@ -17,9 +17,10 @@ from llmirage_client.measure.record import Exchange, RequestError
 from llmirage_client.targets.address import EndpointInfo, normalise_url, probe
 from llmirage_client.targets.clock import run_clock
 from llmirage_client.targets.fault import Fault
+from llmirage_client.targets.pool import PoolWire
 from llmirage_client.targets.reply import ReplyReader, stated_error
 from llmirage_client.targets.target import Call
-from llmirage_client.targets.wire import Arrived, HttpxWire, Outgoing, PoolWire, Wire
+from llmirage_client.targets.wire import Arrived, HttpxWire, Outgoing, Wire
 from llmirage_client.targets.wire_json import encode_body
 
 

@@ -8,9 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import httpx
+
 from llmirage_client.targets.clock import run_clock
 from llmirage_client.targets.connection import Connection, Incoming
 from llmirage_client.targets.fault import Fault, FaultKind, connect_fault
+from llmirage_client.targets.wire import Arrived, Outgoing
 
 # A host name is resolved again after this long, so that a moved service is found and a burst of connections asks once.
 ADDRESS_LIFE_S = 10.0
@@ -138,3 +141,42 @@ class ConnectionPool:
         if self._ssl_context is None:
             self._ssl_context = ssl.create_default_context()
         return self._ssl_context
+
+
+class PoolWire:
+    """Straight to kept connections: no objects of httpx are made on the way."""
+
+    def __init__(self, ssl_context: ssl.SSLContext | None = None, connect_timeout_s: float | None = None) -> None:
+        self._pool = ConnectionPool(ssl_context, connect_timeout_s)
+        self._known: dict[tuple[str, str], tuple[Origin, tuple[str, str]]] = {}
+
+    async def request(self, outgoing: Outgoing, arrived: Arrived) -> None:
+        method, url, headers, body, on_sent = outgoing
+        known = self._known.get((method, url))
+        if known is None:
+            known = self._known[method, url] = _start_of(method, httpx.URL(url))
+        origin, start = known
+        lines = [*start, *[f"{name}: {value}" for name, value in headers], f"Content-Length: {len(body)}", "\r\n"]
+        head = "\r\n".join(lines)
+        if head.count("\n") != len(lines) or head.count("\r") != len(lines):
+            raise Fault(FaultKind.LOCAL, "a header contains a line break")
+        lease = await self._pool.request(origin, head.encode("ascii") + body, on_sent)
+        incoming = lease.incoming
+        arrived.status, arrived.reason = incoming.status, incoming.reason.decode("latin-1")
+        arrived.headers, arrived.headers_s = incoming.headers, incoming.headers_s
+        arrived.segments = incoming.segments
+        try:
+            await incoming.wait_for_end()
+            arrived.fault, arrived.end_s = incoming.fault, incoming.arrival_s
+        finally:
+            self._pool.release(lease)
+
+    async def close(self) -> None:
+        self._pool.close()
+
+
+def _start_of(method: str, url: httpx.URL) -> tuple[Origin, tuple[str, str]]:
+    """Where to, and the request's first two lines."""
+    tls = url.scheme == "https"
+    origin = Origin(tls, url.raw_host.decode("ascii"), url.port or (443 if tls else 80))
+    return origin, (f"{method} {url.raw_path.decode('ascii')} HTTP/1.1", f"Host: {url.netloc.decode('ascii')}")

@@ -1,8 +1,7 @@
-"""The two ways a request reaches an endpoint: our own connections, or any httpx transport."""
+"""How a request reaches an endpoint: over our own connections (targets.pool), or by any httpx transport."""
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -10,7 +9,6 @@ from typing import NamedTuple, Protocol
 import httpx
 
 from llmirage_client.targets.fault import Fault, FaultKind
-from llmirage_client.targets.pool import ConnectionPool, Origin
 
 
 class Outgoing(NamedTuple):
@@ -53,38 +51,6 @@ class Wire(Protocol):
         ...
 
     async def close(self) -> None: ...
-
-
-class PoolWire:
-    """Straight to kept connections: no objects of httpx are made on the way."""
-
-    def __init__(self, ssl_context: ssl.SSLContext | None = None, connect_timeout_s: float | None = None) -> None:
-        self._pool = ConnectionPool(ssl_context, connect_timeout_s)
-        self._known: dict[tuple[str, str], tuple[Origin, tuple[str, str]]] = {}
-
-    async def request(self, outgoing: Outgoing, arrived: Arrived) -> None:
-        method, url, headers, body, on_sent = outgoing
-        known = self._known.get((method, url))
-        if known is None:
-            known = self._known[method, url] = _start_of(method, httpx.URL(url))
-        origin, start = known
-        lines = [*start, *[f"{name}: {value}" for name, value in headers], f"Content-Length: {len(body)}", "\r\n"]
-        head = "\r\n".join(lines)
-        if head.count("\n") != len(lines) or head.count("\r") != len(lines):
-            raise Fault(FaultKind.LOCAL, "a header contains a line break")
-        lease = await self._pool.request(origin, head.encode("ascii") + body, on_sent)
-        incoming = lease.incoming
-        arrived.status, arrived.reason = incoming.status, incoming.reason.decode("latin-1")
-        arrived.headers, arrived.headers_s = incoming.headers, incoming.headers_s
-        arrived.segments = incoming.segments
-        try:
-            await incoming.wait_for_end()
-            arrived.fault, arrived.end_s = incoming.fault, incoming.arrival_s
-        finally:
-            self._pool.release(lease)
-
-    async def close(self) -> None:
-        self._pool.close()
 
 
 class TimedStream(httpx.AsyncByteStream):
@@ -136,13 +102,6 @@ class HttpxWire:
 
     async def close(self) -> None:
         await self._transport.aclose()
-
-
-def _start_of(method: str, url: httpx.URL) -> tuple[Origin, tuple[str, str]]:
-    """Where to, and the request's first two lines."""
-    tls = url.scheme == "https"
-    origin = Origin(tls, url.raw_host.decode("ascii"), url.port or (443 if tls else 80))
-    return origin, (f"{method} {url.raw_path.decode('ascii')} HTTP/1.1", f"Host: {url.netloc.decode('ascii')}")
 
 
 def _fault(error: httpx.TransportError) -> Fault:

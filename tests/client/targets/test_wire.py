@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from llmirage_client.targets.fault import Fault, FaultKind
-from llmirage_client.targets.wire import Arrived, Outgoing, PoolWire
+from llmirage_client.targets.pool import PoolWire
+from llmirage_client.targets.wire import Arrived, Outgoing
 
 MakeServer = Callable[..., Any]
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
