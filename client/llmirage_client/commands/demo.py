@@ -77,7 +77,7 @@ def run_demo(port: int | None, speed: int, sessions: int) -> None:
     name = "llmirage" if shutil.which("llmirage") else os.path.relpath(sys.argv[0])  # not on the path: as it was called
     click.echo(
         f"\nTry next: `{name} serve` in one terminal, `{name} run bundled:coding-agent --url localhost:8000` in another;"
-        f" `{name} catalog workloads` lists what else is bundled."
+        f" `{name} report artifacts/latest --open` shows the last run; `{name} catalog workloads` lists workloads."
     )
 
 

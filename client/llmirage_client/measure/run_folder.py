@@ -16,6 +16,7 @@ from llmirage_client.measure.record_line import RecordLineError, record_of
 
 RECORDS_FILE = "profile_export.jsonl"
 HEAD_FILE = "llmirage_run.json"
+NO_RUN = f"there is no run here: a run has a file {RECORDS_FILE}, which `simulate` writes with --records"
 CUT = "the run has no summary: it was killed, crashed, or is still in progress"
 
 
@@ -32,7 +33,7 @@ def read_run(place: Path | str) -> RunResult:
     path = Path(place)
     records_path = path / RECORDS_FILE if path.is_dir() else path
     if path.is_dir() and not records_path.exists():
-        raise RunFolderError(f"{path}: there is no run here: a run has a file {RECORDS_FILE}")
+        raise RunFolderError(f"{path}: {NO_RUN}")
     lines, problems = _lines(records_path)
     about = _about(records_path)
     times = [t for line in lines for key in ("credit_issued_ns", "request_start_ns") if (t := _time_ns(line, key))]

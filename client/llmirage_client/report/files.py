@@ -32,18 +32,21 @@ def write_artifacts(
     metrics: Metrics | None = None,
     records: RecordWriter | None = None,
     command: Sequence[str] | None = None,
+    each_request: bool = True,
 ) -> list[Path]:
     """Write every file of the run into `directory`, made if need be, and return their paths.
 
     metrics: those of this result, if they are computed already. records: the writer that followed the run; it is closed
     here and its file kept when it wrote every record, else the file is written anew. command: the words of the command line
-    that made the run (default: this process's), kept in the summary without its secrets.
-    A file appears whole or not at all: it is written beside its place and moved there. Raises OSError when that fails.
+    that made the run (default: this process's), kept in the summary without its secrets. each_request: False leaves out the
+    files that grow with the number of requests: records, timeline and inputs.
+    A file appears whole or not at all. Raises OSError when that fails.
     """
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     if records is None:
         remove_earlier_run(folder)
+        (folder / RECORDS_FILE).unlink(missing_ok=True)
     measured = compute(result) if metrics is None else metrics
     words = ["llmirage", *sys.argv[1:]] if command is None else command
     benchmark_id = str(uuid.uuid4()) if records is None else records.benchmark_id
@@ -52,8 +55,12 @@ def write_artifacts(
     slices = _slices(result, columns)
     summary = summary_json(result, measured, hide_in_command(words), benchmark_id)
 
-    paths = [folder / SUMMARY_JSON, folder / SUMMARY_CSV, folder / RECORDS_FILE]
-    _finish_records(result, paths[2], records)  # first: all else can be computed from them
+    paths = [folder / SUMMARY_JSON, folder / SUMMARY_CSV]
+    if each_request:
+        paths.append(folder / RECORDS_FILE)
+        _finish_records(result, paths[2], records)  # first: all else can be computed from them
+    else:
+        others.pop(TIMELINE_JSON, None)
     write_json(paths[0], summary)
     write_text(paths[1], summary_csv(measured))
     for name, content in others.items():
@@ -63,7 +70,7 @@ def write_artifacts(
         paths += [folder / SLICES_JSON, folder / SLICES_CSV]
         write_json(paths[-2], slices_json(slices, summary["input_config"]), indent=None)
         write_text(paths[-1], slices_csv(slices))
-    if result.inputs:
+    if result.inputs and each_request:
         paths.append(folder / INPUTS_JSON)
         write_whole(paths[-1], lambda file: file.writelines(_inputs(result.inputs)))
     return paths

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from llmirage_client.measure.catalogue import PER_REQUEST
+from llmirage_client.measure.cluster_series import CLUSTER_FILE
 from llmirage_client.measure.record import Record, RequestError, RunResult
 from llmirage_client.measure.request_metrics import chunk_gaps_of, request_metrics
 from llmirage_client.measure.run_folder import HEAD_FILE, RECORDS_FILE
@@ -58,6 +59,8 @@ _LEFT_BEHIND = (
     "workload_timeline.json",
     "benchmark_summary.json",
     "benchmark_percentile.json",
+    "inputs.json",
+    CLUSTER_FILE,
 )
 
 

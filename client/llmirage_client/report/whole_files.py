@@ -1,10 +1,10 @@
-"""Files that appear whole or not at all: each is written beside its place and moved there."""
+"""Files that appear whole or not at all: a process that is killed while it writes one leaves nothing of it."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -29,18 +29,29 @@ def write_text(path: Path, text: str) -> None:
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Raises OSError; what was at the path before is then still there."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    beside = path.with_name(f".{path.name}.part")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with _nameless(path.parent) or beside.open("wb") as file:
             write(file)
-        os.chmod(name, 0o666 & ~_umask())  # mkstemp makes it private; an artifact is an ordinary file
-        os.replace(name, path)
+            if isinstance(file.name, int):
+                _name(file, beside)
+        beside.replace(path)
     except BaseException:
-        os.unlink(name)
+        beside.unlink(missing_ok=True)
         raise
 
 
-def _umask() -> int:
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask
+def _nameless(folder: Path) -> BinaryIO | None:
+    """A file without a name, which the system removes with the process. None: this system or file system has none."""
+    if not hasattr(os, "O_TMPFILE") or not Path("/proc/self/fd").exists():
+        return None
+    with contextlib.suppress(OSError):
+        return os.fdopen(os.open(folder, os.O_TMPFILE | os.O_WRONLY, 0o666), "wb")
+    return None
+
+
+def _name(file: BinaryIO, path: Path) -> None:
+    file.flush()
+    path.unlink(missing_ok=True)
+    # A dir_fd, which an absolute path does not need, makes Python call linkat(), which alone can follow this link.
+    os.link(f"/proc/self/fd/{file.fileno()}", path, src_dir_fd=file.fileno(), follow_symlinks=True)

@@ -71,8 +71,9 @@ class ReportSettings:
         "Folder for the files of the run.",
         metavar="DIR",
         check=cannot_be_folder,
-        unset="artifacts/MODEL-ENDPOINT-LOAD",
+        unset="a new one below artifacts, to which artifacts/latest links",
     )
+    overwrite: bool = switch(REPORT, "Replace the files of an earlier run in --artifact-dir.")
     goodput: str | None = _report(
         None,
         'Report goodput, the requests that meet every limit, such as "ttft:200 tpot:15" in ms; names: ttft, ttst, '

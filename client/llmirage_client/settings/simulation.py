@@ -24,4 +24,7 @@ class SimulationSettings:
         metavar="FILE",
         check=cannot_be_file,
     )
+    records: bool = switch(
+        SIMULATION, "Write the records of single requests too, for `llmirage report` and `compare`: kilobytes each."
+    )
     json: bool = switch(SIMULATION, "Print only the summary, as JSON; write files only with --artifact-dir.")

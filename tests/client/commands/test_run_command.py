@@ -110,6 +110,21 @@ def test_a_good_run_ends_with_0_and_leaves_its_files(endpoint: Endpoint, tmp_pat
     assert endpoint.bodies[0]["seed"] == 4
 
 
+def test_a_second_run_replaces_nothing(endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = (dag(tmp_path, "one"), "--url", endpoint.url)
+    assert [invoke(*words).exit_code for _ in range(2)] == [0, 0]
+    folders = [folder for folder in (tmp_path / "artifacts").iterdir() if not folder.is_symlink()]
+    assert [len(records(folder)) for folder in folders] == [1, 1]
+    assert (tmp_path / "artifacts" / "latest").resolve() in folders
+    sent = len(endpoint.bodies)
+    result = invoke(*words, "--artifact-dir", folders[0])
+    assert result.exit_code == 2
+    assert "is not empty; name another one, or add --overwrite" in result.output
+    assert len(endpoint.bodies) == sent
+    assert invoke(*words, "--artifact-dir", folders[0], "--overwrite").exit_code == 0
+
+
 def test_a_failed_request_ends_it_with_1_and_the_conversation_goes_on(endpoint: Endpoint, tmp_path: Path) -> None:
     out = tmp_path / "out"
     result = invoke(dag(tmp_path, "one", "FAIL", "three"), "--url", endpoint.url, "--artifact-dir", out)

@@ -122,7 +122,7 @@ def test_a_second_sweep_leaves_nothing_of_the_first(endpoint: Endpoint, workload
     out = tmp_path / "out"
     invoke(workload, endpoint, "--concurrency", "1,2,3", "--number", 2, "--artifact-dir", out)
     (out / "mine").mkdir()
-    result = invoke(workload, endpoint, "--concurrency", "4,5", "--number", 2, "--artifact-dir", out)
+    result = invoke(workload, endpoint, "--concurrency", "4,5", "--number", 2, "--artifact-dir", out, "--overwrite")
     assert result.exit_code == 0
     assert sorted(file.name for file in out.iterdir()) == [
         "01_concurrency4",
@@ -163,7 +163,7 @@ def test_ctrl_c_between_points_leaves_the_table(
     result = invoke(workload, endpoint, "--concurrency", "1,2", *arguments)
     assert result.exit_code == 130
     assert "The points after concurrency 1 were not run." in result.output
-    result = invoke(workload, endpoint, "--find-max", "error_rate<1%", *arguments)
+    result = invoke(workload, endpoint, "--find-max", "error_rate<1%", *arguments, "--overwrite")
     assert result.exit_code == 130
     assert "The search was interrupted. So far concurrency 1 is the highest known to meet error_rate<1%." in result.output
 
@@ -193,7 +193,7 @@ def test_a_search_says_when_nothing_or_everything_meets_it(endpoint: Endpoint, w
     result = invoke(workload, endpoint, "--find-max", "latency_p50<1ms", "--concurrency", 4, *arguments)
     assert result.exit_code == 1
     assert "No load meets latency_p50<1ms: even concurrency 1, the lowest tried, misses it." in result.output
-    result = invoke(workload, endpoint, "--find-max", "error_rate<=0", *arguments)
+    result = invoke(workload, endpoint, "--find-max", "error_rate<=0", *arguments, "--overwrite")
     assert result.exit_code == 0
     assert "Every load up to the bound meets error_rate<=0: concurrency 4 does" in result.output
 

@@ -12,8 +12,9 @@ import click
 
 from llmirage_client.choices import Variable
 from llmirage_client.commands.actions.one_run import INTERRUPTED, Outcome, RefusedError, carry_out
+from llmirage_client.commands.actions.output import new_folder
 from llmirage_client.commands.actions.points import Search
-from llmirage_client.commands.actions.run_description import run_folder
+from llmirage_client.commands.actions.run_description import run_name
 from llmirage_client.commands.actions.spread import Spread
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.points import Point, probe
@@ -82,7 +83,7 @@ class Loads:
         if self.folder is None:
             given = self.artifact_dir
             kind = f"{point.variable}_points"
-            self.folder = Path(given) if given is not None else run_folder(options, self.workload, kind)
+            self.folder = Path(given) if given is not None else new_folder(run_name(options, self.workload, kind))
             forget_points(self.folder)
         return self.folder / f"{point.number:02d}_{point.folder}"
 

@@ -195,11 +195,10 @@ class _Run:
     def _open_records(self, target: EndpointTarget) -> None:
         self._zero = Zero(target.now(), time.time())
         clock = RunClock(self._zero.s, self._zero.unix_s, self.options.speed)
-        folder = self._folder(self.options)
         try:
-            self.records = RecordWriter(folder, clock, self._about())
+            self.records = RecordWriter(self._folder(self.options), clock, self._about())
         except OSError as error:
-            raise RefusedError(f"--artifact-dir {folder}: {error.strerror or error}") from None
+            raise RefusedError(f"--artifact-dir: {error.filename}: {error.strerror or error}") from None
 
     def _about(self) -> RunResult:
         """The run as far as it is known before its first request."""

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import itertools
 import os
 import sys
+import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
+
+from llmirage_client.report.whole_files import write_whole
+from llmirage_shared.settings import ConfigError
 
 
 def write_output(data: bytes, output: str | None) -> None:
@@ -18,10 +26,34 @@ def write_output(data: bytes, output: str | None) -> None:
     path = Path(str(output))
     if path.suffix == ".gz":
         data = gzip.compress(data, compresslevel=9, mtime=0)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        beside.write_bytes(data)
-        beside.replace(path)
+        write_whole(path, lambda file: file.write(data))
     except OSError as error:
-        beside.unlink(missing_ok=True)
         raise click.BadParameter(f"cannot write {path}: {error.strerror}", param_hint="--output") from None
+
+
+def check_unused(settings: Mapping[str, Any]) -> None:
+    """Raises ConfigError where --artifact-dir has files, which --overwrite does not allow to replace."""
+    place = settings["artifact_dir"]
+    if place is None or settings["overwrite"]:
+        return
+    folder = Path(place)
+    if folder.is_dir() and any(folder.iterdir()):
+        raise ConfigError([f"--artifact-dir {place}: the folder is not empty; name another one, or add --overwrite"])
+
+
+def new_folder(name: str) -> Path:
+    """Makes artifacts/NAME-DATE-TIME, which no run had before, and has artifacts/latest link to it. Raises OSError."""
+    stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    for number in itertools.count(1):
+        folder = Path("artifacts") / (stem if number == 1 else f"{stem}-{number}")
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(parents=True)
+            break
+    latest = folder.with_name("latest")
+    with contextlib.suppress(OSError):  # a file system without links
+        if latest.is_symlink() or not latest.exists():
+            beside = folder.with_name(f".latest.{os.getpid()}")
+            beside.symlink_to(folder.name)
+            beside.replace(latest)
+    return folder

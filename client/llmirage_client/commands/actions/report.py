@@ -10,7 +10,7 @@ import click
 from llmirage_client.commands.actions.refusal import refuse
 from llmirage_client.commands.actions.run_description import read_runs
 from llmirage_client.measure.cluster_series import ClusterLevels, ClusterSeriesError, read_cluster_series
-from llmirage_client.measure.run_folder import find_runs
+from llmirage_client.measure.run_folder import NO_RUN, find_runs
 from llmirage_client.report.html.run_page import run_page
 from llmirage_client.report.html.run_view import names_of
 from llmirage_client.report.points_files import read_sweep
@@ -48,11 +48,7 @@ def _places(runs: tuple[str, ...]) -> list[Path]:
     for name in runs:
         found = find_runs(name)
         if not found:
-            problems.append(
-                f"{name}: there is no run here: a run has a file profile_export.jsonl"
-                if Path(name).exists()
-                else f"{name}: there is no such file or folder"
-            )
+            problems.append(f"{name}: {NO_RUN if Path(name).exists() else 'there is no such file or folder'}")
         places += [place for place in found if place not in places]
     if problems:
         refuse(problems)

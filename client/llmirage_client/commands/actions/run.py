@@ -12,8 +12,9 @@ import click
 from llmirage_client.commands.actions.endpoint import endpoint_of, for_endpoint
 from llmirage_client.commands.actions.execute_points import Loads, execute_search, execute_sweep
 from llmirage_client.commands.actions.one_run import RefusedError, carry_out
+from llmirage_client.commands.actions.output import check_unused, new_folder
 from llmirage_client.commands.actions.points import conversations_wanted, search_of, sweep_points
-from llmirage_client.commands.actions.run_description import run_folder
+from llmirage_client.commands.actions.run_description import run_name
 from llmirage_client.commands.actions.spread import Spread
 from llmirage_client.commands.actions.workload import load_workload, readable
 from llmirage_client.load.options import RunOptions
@@ -24,6 +25,7 @@ from llmirage_client.workload.session import Workload
 
 
 def run(file: str, **settings: Any) -> None:
+    check_unused(settings)
     endpoint = endpoint_of(settings)
     with readable():
         workload = load_workload(file, settings, conversations_wanted(settings))
@@ -55,7 +57,7 @@ def _one_run(
     """Return the exit status. shown: the settings as the user knows them, for the report and the files."""
 
     def folder(complete: RunOptions) -> Path:
-        return run_folder(complete, workload) if artifact_dir is None else Path(artifact_dir)
+        return new_folder(run_name(complete, workload)) if artifact_dir is None else Path(artifact_dir)
 
     try:
         outcome = carry_out(workload, options, endpoint, folder, shown, spread)

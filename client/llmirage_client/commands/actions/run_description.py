@@ -1,4 +1,4 @@
-"""What a run is called, where its files go when nobody says, how long it will be; and runs given by their folders."""
+"""What a run is called, how long it will be; and runs given by their folders."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def model_shown(options: RunOptions, workload: Workload) -> str:
     return ", ".join(dict.fromkeys(str(name) for name in names if name)) or "unnamed"
 
 
-def run_folder(options: RunOptions, workload: Workload, load: str = "") -> Path:
-    """Where a run's files go when nobody says: artifacts/MODEL-ENDPOINT-LOAD."""
+def run_name(options: RunOptions, workload: Workload, load: str = "") -> str:
+    """The name of a run's folder when nobody says: MODEL-ENDPOINT-LOAD."""
     model = re.sub(r"[^\w.-]+", "_", model_shown(options, workload))
-    return Path("artifacts") / f"{model}-openai-{options.endpoint_type or 'chat'}-{load or _load_shown(options)}"
+    return f"{model}-openai-{options.endpoint_type or 'chat'}-{load or _load_shown(options)}"
 
 
 def expected_requests(workload: Workload, options: RunOptions) -> int | None:

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from llmirage_client.commands.actions.endpoint import for_endpoint
+from llmirage_client.commands.actions.output import check_unused, new_folder
 from llmirage_client.commands.actions.refusal import refuse
 from llmirage_client.commands.actions.run_description import expected_requests
 from llmirage_client.commands.actions.workload import load_workload, readable, without_file_problem
@@ -35,10 +36,10 @@ from llmirage_client.workload.synthetic_load import synthetic_load
 from llmirage_shared.settings import ConfigError
 
 _CTRL_C = "Ctrl-C"
-_FOLDER = "artifacts/simulation"
 
 
 def simulate(workload: str | None, **settings: Any) -> None:
+    check_unused(settings)
     if several := [name for name in SEVERAL if len(settings[name] or ()) > 1]:
         flags = (f"--{name.replace('_', '-')}" for name in several)
         raise ConfigError(f"{flag} has several values; use `llmirage sweep` to compare them" for flag in flags)
@@ -50,7 +51,7 @@ def simulate(workload: str | None, **settings: Any) -> None:
         loaded = _workload(workload, settings)
     options = run_options(loaded, settings, model="")  # --model is the cluster's
     loaded = for_endpoint(loaded, settings)
-    if not settings["artifact_dir"] and not settings["json"] and (problem := cannot_be_folder(_FOLDER)):
+    if not settings["artifact_dir"] and not settings["json"] and (problem := cannot_be_folder("artifacts/simulation")):
         refuse([f"{problem}; choose another folder with --artifact-dir"], "simulate")
     try:
         with SimulationProgress(lambda: _expected(loaded, options), settings["max_time"]) as progress:
@@ -140,8 +141,10 @@ def _write(simulation: Simulation, settings: dict[str, Any]) -> list[Path]:
         click.echo(f"Trace written to {settings['trace']}{more}; open it in https://ui.perfetto.dev", err=True)
     if not settings["artifact_dir"] and settings["json"]:
         return []
-    folder = Path(settings["artifact_dir"] or _FOLDER)
-    files = run_files.write_artifacts(simulation.result, folder, metrics=simulation.metrics)
+    folder = Path(settings["artifact_dir"]) if settings["artifact_dir"] else new_folder("simulation")
+    files = run_files.write_artifacts(
+        simulation.result, folder, metrics=simulation.metrics, each_request=settings["records"]
+    )
     if simulation.series is not None:
         files.append(write_series(simulation.series, folder))
     return files

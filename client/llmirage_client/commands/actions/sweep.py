@@ -36,6 +36,9 @@ def sweep(study: str, **settings: Any) -> None:
     folder = Path(settings["artifact_dir"] or f"artifacts/sweep-{Path(study).stem}")
     if problem := cannot_be_folder(str(folder)):
         _refuse(f"{problem}; choose another folder with --artifact-dir")
+    others = {path.resolve() for path in folder.iterdir()} - {Path(study).resolve()} if folder.is_dir() else set()
+    if others and not (folder / RESULTS_FILE).exists():
+        _refuse(f"{folder}: has files that are no results of a study; choose another folder with --artifact-dir")
     try:
         result = _carry_out(read, folder, settings)
         files = _write(result, Path(study), folder)

@@ -1,0 +1,122 @@
+"""Where runs put their files: nothing of an earlier run is replaced unless that is asked for, and nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from llmirage_client.cli import main
+from llmirage_client.commands.actions.output import new_folder
+from llmirage_client.measure.run_folder import find_runs
+
+LOAD = ["--isl", "40", "--osl", "4", "--requests", "3", "--ttft", "10", "--itl", "1"]
+KILLED_WHILE_WRITING = """
+import os, signal, sys
+from pathlib import Path
+from llmirage_client.report.whole_files import write_whole
+
+def write(file):
+    file.write(bytes(1 << 20))
+    file.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+write_whole(Path(sys.argv[1]), write)
+"""
+
+
+def simulate(*words: object) -> Result:
+    return CliRunner().invoke(main, ["simulate", *LOAD, *map(str, words)])
+
+
+def summary(folder: Path) -> bytes:
+    return (folder / "profile_export_aiperf.json").read_bytes()
+
+
+def test_every_simulation_has_a_folder_of_its_own_and_latest_is_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("time.strftime", lambda form: "20260102-030405")  # both in the same second
+    latest = tmp_path / "artifacts" / "latest"
+    assert simulate().exit_code == 0
+    assert latest.resolve().name == "simulation-20260102-030405"
+    first = summary(latest)
+    assert simulate("--concurrency", 2).exit_code == 0
+    assert latest.resolve().name == "simulation-20260102-030405-2"
+    assert summary(tmp_path / "artifacts" / "simulation-20260102-030405") == first != summary(latest)
+
+
+def test_a_file_of_the_name_latest_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "artifacts" / "latest").mkdir(parents=True)
+    assert new_folder("run").is_dir()
+    assert not (tmp_path / "artifacts" / "latest").is_symlink()
+
+
+def test_a_folder_with_files_is_refused_before_the_simulation(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    result = simulate("--artifact-dir", tmp_path)
+    assert result.exit_code == 2
+    assert f"--artifact-dir {tmp_path}: the folder is not empty; name another one, or add --overwrite" in result.output
+    assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
+    assert simulate("--artifact-dir", tmp_path, "--overwrite").exit_code == 0
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_single_requests_are_written_when_asked_for(tmp_path: Path) -> None:
+    per_request = {"profile_export.jsonl", "workload_timeline.json"}
+    assert simulate("--artifact-dir", tmp_path, "--records").exit_code == 0
+    assert {file.name for file in tmp_path.iterdir()} > per_request
+    assert simulate("--artifact-dir", tmp_path, "--overwrite").exit_code == 0
+    assert not {file.name for file in tmp_path.iterdir()} & per_request  # nor are those of the first one left
+    assert json.loads(summary(tmp_path))["request_count"]["avg"] == 3
+    result = CliRunner().invoke(main, ["report", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "which `simulate` writes with --records" in result.output
+
+
+def test_the_link_makes_no_second_run_of_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert simulate("--records").exit_code == 0
+    assert len(find_runs("artifacts")) == len(find_runs("artifacts/latest")) == 1
+
+
+def test_a_process_killed_while_it_writes_leaves_nothing(tmp_path: Path) -> None:
+    place = tmp_path / "records.jsonl"
+    place.write_text("before")
+    killed = subprocess.run([sys.executable, "-c", KILLED_WHILE_WRITING, str(place)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert [file.name for file in tmp_path.iterdir()] == ["records.jsonl"]
+    assert place.read_text() == "before"
+
+
+def test_where_no_file_can_be_nameless_the_next_one_removes_what_was_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llmirage_client.report.whole_files._nameless", lambda folder: None)
+    (tmp_path / ".profile_export_aiperf.json.part").write_text("cut off")
+    assert simulate("--artifact-dir", tmp_path, "--overwrite").exit_code == 0
+    assert not [file for file in tmp_path.iterdir() if file.name.startswith(".")]
+
+
+def test_a_study_does_not_mix_its_results_with_other_files(tmp_path: Path) -> None:
+    study = tmp_path / "mine.yaml"
+    study.write_text("ttft: 10\nitl: 1\nisl: 40\nosl: 4\nrequests: 3\ngrid: {concurrency: [1, 2]}\n")
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "results.csv").write_text("mine")
+    words = ["sweep", str(study), "--workers", "1", "--artifact-dir", str(out)]
+    refused = CliRunner().invoke(main, words)
+    assert refused.exit_code == 2
+    assert "has files that are no results of a study" in refused.output
+    (out / "results.csv").unlink()
+    assert CliRunner().invoke(main, words).exit_code == 0
+    again = CliRunner().invoke(main, words)
+    assert again.exit_code == 0
+    assert "2 points from earlier results" in again.output
