@@ -49,6 +49,8 @@ servers with `--replies echo`, never get a refusal.
 Prompt tokens count the messages, the tools and the JSON Schema of the answer (`response_format`, `text.format`,
 `output_config.format`), the same in each API.
 
+Log probabilities have the real form, but their values are invented from the seed: no model computes them.
+
 Which tools the model calls, and what happens to calls of the API's own tools: [tools.md](tools.md).
 
 Not in the tables: `POST /sleep` (vLLM) ends every request in progress with an error, empties the prefix caches and makes
