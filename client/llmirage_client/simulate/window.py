@@ -14,12 +14,12 @@ WINDOW_OVER = "all requests that count are over"
 class Window:
     """`count` requests from number `first` on count, in the order in which they go out; the run ends with the last of them.
 
-    hopeless: asked about each of them as it is over; a sentence ends the run there and then.
+    early_stop: asked about each of them as it is over; a sentence ends the run there and then.
     """
 
     first: int
     count: int
-    hopeless: Callable[[TokenRow], str | None] = lambda row: None
+    early_stop: Callable[[TokenRow], str | None] = lambda row: None
 
     def watch(self, rows: TokenRows | None, cancel: Callable[[str], None]) -> None:
         """Before the run begins; `cancel` ends it. Raises TypeError for a run that keeps no rows."""
@@ -32,7 +32,7 @@ class Window:
             if not row.measured:
                 return
             left -= 1
-            reason = self.hopeless(row) or (WINDOW_OVER if left == 0 else None)
+            reason = self.early_stop(row) or (WINDOW_OVER if left == 0 else None)
             if reason is not None:
                 cancel(reason)
 

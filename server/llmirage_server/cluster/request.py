@@ -33,9 +33,9 @@ class Request:
     priority: int  # lower is served first, by engines that schedule by priority
     max_tokens: int  # what the caller allowed, for engines that reserve memory for it; 0: as long as the output
     tag: Any  # the driver's own; the cluster never looks at it
-    age_s: float  # how long it had been at the front door, in cluster time, when the cluster got it
+    age_s: float  # time since the server got it, in cluster time, when the cluster got it
 
-    arrival_s: float  # at the front door
+    arrival_s: float  # at the server
     instance: int  # index of the instance that serves it, or -1
     placed_s: float  # when that instance got it
     cached_tokens: int  # prompt tokens found in the prefix cache at first admission

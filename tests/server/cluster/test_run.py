@@ -36,7 +36,7 @@ class Noted(Flight):
 
 
 class Looks:
-    """An onlooker that looks every two seconds."""
+    """An observer that looks every two seconds."""
 
     def __init__(self) -> None:
         self.next_s = 0.0
@@ -131,7 +131,7 @@ def test_a_request_that_a_crash_takes_is_over_then() -> None:
     assert flight.times.tolist() == [1.0]
 
 
-def test_an_onlooker_looks_at_its_times_while_something_is_to_happen() -> None:
+def test_an_observer_looks_at_its_times_while_something_is_to_happen() -> None:
     looks = Looks()
     run, told = ClusterRun(fixed(), looks), list[int]()
     run.submit(Noted(1, 9, told), 0.0)  # until 5.0
