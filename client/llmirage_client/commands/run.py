@@ -23,8 +23,9 @@ run = command(
     """Run a workload against an endpoint and report the metrics.
 
     FILE is a workload file, bundled:NAME, or the name of a format that generates its own requests. Every root conversation
-    runs once unless an option says otherwise. Exit status: 0 if all requests succeeded, 1 if some failed, 2 if the input was
-    refused, 130 after Ctrl-C (the report is written for what finished).
+    runs once unless an option says otherwise. Exit status: 0 if all requests succeeded, 1 if some failed (unless --slo says
+    how many may), 2 if the input was refused, 3 if an objective of --slo was missed, 130 after Ctrl-C (the report is written
+    for what finished).
     """,
     lists=("--parallel", "--number", "--rate"),
 )

@@ -28,6 +28,6 @@ simulate = command(
 
     WORKLOAD is a file or bundled:NAME; --isl and --osl replace it. The simulation runs as fast as it can be computed. The
     same seed gives the same result; the default of --random-seed is 0 here. Exit status: 0 if all requests succeeded, 1 if
-    some failed or --max-time was reached, 2 if the input was refused.
+    some failed or --max-time was reached, 2 if the input was refused, 3 if an objective of --slo was missed.
     """,
 )

@@ -143,7 +143,7 @@ WHOLE_RUN = _by_tag(
     ("overall_usage_prompt_cache_read_pct", "Overall Usage Prompt Cache Read %", "%"),
 )
 
-# What users may write for a tag in an objective, the same in --goodput and --find-max.
+# What users may write for a tag in an objective, the same in --goodput, --slo and --find-max.
 SHORT_NAMES: Mapping[str, str] = {
     "ttft": "time_to_first_token",
     "ttst": "time_to_second_token",
@@ -152,14 +152,19 @@ SHORT_NAMES: Mapping[str, str] = {
     "tpot": "inter_token_latency",
     "itl": "inter_chunk_latency",
     "latency": "request_latency",
+    "e2e": "request_latency",
     "e2e_latency": "request_latency",
     "e2el": "request_latency",
     "isl": "input_sequence_length",
     "osl": "output_sequence_length",
     "tps_per_user": "output_token_throughput_per_user",
     "error_rate": "request_error_rate",
+    "errors": "error_request_count",
+    "requests": "request_count",
+    "duration": "benchmark_duration",
     "throughput": "request_throughput",
     "rps": "request_throughput",
     "tps": "output_token_throughput",
+    "output_throughput": "output_token_throughput",
     "cache_hit_rate": "overall_usage_prompt_cache_read_pct",
 }

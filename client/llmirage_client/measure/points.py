@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmirage_client.measure.metrics import Metrics
-from llmirage_client.measure.slo import Verdict
+from llmirage_client.measure.slo import Verdict, judge_failures
 
 _ERROR_CHARACTERS = 120
 
@@ -23,7 +23,7 @@ class PointResult:
 
     status: the exit status of this point alone. behind: latency kept growing (see load.saturation).
 
-    verdicts: of the objectives of a search. interrupted: it was stopped before its end.
+    verdicts: of the objectives of a search, or of --slo. interrupted: it was stopped before its end.
     """
 
     variable: str
@@ -67,8 +67,7 @@ class PointResult:
     def _against(self) -> Iterator[str]:
         values = self.metrics.whole_run
         failed, ok = values.get("error_request_count", 0), values.get("request_count", 0)
-        judged = any(verdict.objective.metric.tag == "request_error_rate" for verdict in self.verdicts)
-        if failed and not judged:
+        if failed and not judge_failures(self.verdicts):
             yield f"{failed:,.0f} of {failed + ok:,.0f} requests failed ({self.first_error})"
         elif not ok:
             yield "no request succeeded"

@@ -9,7 +9,21 @@ from llmirage_client.measure.metrics import compute
 from llmirage_client.measure.record import RunResult
 
 # Options that say where files go or where requests come from, not what was asked of the endpoint.
-_NO_MATTER = {"artifact_dir", "overwrite", "records", "api_key", "url", "headers", "goodput", "slice_duration", "file"}
+_NO_MATTER = {
+    *(
+        "artifact_dir",
+        "overwrite",
+        "records",
+        "api_key",
+        "url",
+        "headers",
+        "goodput",
+        "slo",
+        "junit",
+        "slice_duration",
+        "file",
+    )
+}
 
 
 def run_differences(baseline: RunResult, other: RunResult) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Any
 from llmirage_client.measure.goodput import parse_goodput
 from llmirage_client.measure.record import BranchStats, ClientCost, Record, RunResult, WorkerResult
 from llmirage_client.measure.record_line import RecordLineError, record_of
+from llmirage_client.measure.slo import parse_slo
 
 RECORDS_FILE = "profile_export.jsonl"
 HEAD_FILE = "llmirage_run.json"
@@ -47,7 +48,7 @@ def read_run(place: Path | str) -> RunResult:
     if not records and problems:
         raise RunFolderError(f"{records_path}: no line of it is the record of a request: {problems[0]}")
     result = about.result(records, start_unix_ns)
-    _check_goodput(result.options.get("goodput"), records_path)
+    _check_limits(result.options, records_path)
     if problems:
         result.notes.append(
             f"{len(problems)} {'line' if len(problems) == 1 else 'lines'} of {records_path.name} could not be read and "
@@ -148,16 +149,17 @@ class _About:
         )
 
 
-def _check_goodput(limits: Any, records_path: Path) -> None:
+def _check_limits(options: Mapping[str, Any], records_path: Path) -> None:
     """Figures are computed with these limits: somebody may have written others into the file."""
-    try:
-        if limits:
-            parse_goodput(str(limits))
-    except ValueError as error:
-        problem = "; ".join(str(error).splitlines())
-        raise RunFolderError(
-            f"{records_path.parent}: the limits of --goodput in this run's files cannot be read: {problem}"
-        ) from None
+    for name, parse in (("goodput", parse_goodput), ("slo", parse_slo)):
+        try:
+            if options.get(name):
+                parse(str(options[name]))
+        except ValueError as error:
+            problem = "; ".join(str(error).splitlines())
+            raise RunFolderError(
+                f"{records_path.parent}: the limits of --{name} in this run's files cannot be read: {problem}"
+            ) from None
 
 
 def _about(records_path: Path) -> _About:

@@ -2,7 +2,8 @@
 
 An objective is metric, statistic, comparison, limit. A metric is a tag of measure.catalogue or one of its SHORT_NAMES; one
 with a value per request or conversation needs a statistic (avg, min, max, p50, p99, ...), one of the run takes none.
-`ttft_p99` and `p99_ttft` are the same. A limit without a unit is in the metric's own: ms, %, tokens, tokens a second.
+`ttft_p99`, `p99_ttft` and `p99_ttft_ms` (as vLLM writes it) are the same. A limit without a unit is in the metric's own: ms,
+%, tokens, tokens a second.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import operator
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 from llmirage_client.measure.catalogue import PER_CONVERSATION, PER_REQUEST, SHORT_NAMES, WHOLE_RUN, Spec
 from llmirage_client.measure.metrics import Metrics
@@ -21,11 +23,14 @@ STATISTICS: Mapping[str, str] = {"mean": "avg", "median": "p50", "avg": "avg", "
     field.name: field.name for field in fields(Summary) if re.fullmatch(r"p\d+", field.name)
 }
 
+MISSED = 3  # exit status of a command whose run missed an objective
+
 _PER_S = {"/s": 1.0, "/sec": 1.0}
 _UNITS: Mapping[str, Mapping[str, float]] = {  # the unit of a metric: what may be written, and how much of it that is
     "ms": {"ms": 1.0, "s": 1e3, "sec": 1e3, "us": 1e-3, "µs": 1e-3},
     "sec": {"s": 1.0, "sec": 1.0, "ms": 1e-3, "min": 60.0, "h": 3600.0},
     "%": {"%": 1.0},
+    "ratio": {"%": 0.01},
     "tokens": {"tokens": 1.0, "tok": 1.0},
     "requests": {"requests": 1.0, "req": 1.0},
     "requests/sec": {"requests/s": 1.0, "requests/sec": 1.0, "req/s": 1.0, "rps": 1.0, **_PER_S},
@@ -87,6 +92,11 @@ class Verdict:
         return self.value is not None and self.objective.met_by(self.value)
 
     @property
+    def measured(self) -> str:
+        """Such as "612.3 ms"."""
+        return "not measured" if self.value is None else f"{self.value:,.4g} {self.objective.metric.unit}"
+
+    @property
     def load(self) -> float:
         """How much of the limit is used: 1 at the limit, above it when missed; infinite when nothing was measured."""
         value, limit = self.value, self.objective.limit
@@ -99,9 +109,8 @@ class Verdict:
 
     def __str__(self) -> str:
         """Such as "ttft_p99<500ms: 612.3 ms, missed"."""
-        if self.value is None:
-            return f"{self.objective.text}: not measured"
-        return f"{self.objective.text}: {self.value:,.4g} {self.objective.metric.unit}, {'met' if self.met else 'missed'}"
+        mark = "" if self.value is None else ", met" if self.met else ", missed"
+        return f"{self.objective.text}: {self.measured}{mark}"
 
 
 def parse_slo(text: str) -> tuple[Objective, ...]:
@@ -125,6 +134,51 @@ def parse_slo(text: str) -> tuple[Objective, ...]:
 def judge(objectives: Sequence[Objective], metrics: Metrics) -> tuple[Verdict, ...]:
     """Each objective with what was measured, in their order."""
     return tuple(Verdict(objective, objective.value(metrics)) for objective in objectives)
+
+
+def verdicts_of(options: Mapping[str, Any], metrics: Metrics) -> tuple[Verdict, ...]:
+    """Those of a run's own objectives, which are among its options. Raises SloError."""
+    return judge(parse_slo(str(options["slo"])), metrics) if options.get("slo") else ()
+
+
+def slo_problem(text: str) -> str | None:
+    """Why an expression cannot be used, for the user; None: it can."""
+    try:
+        parse_slo(text)
+    except SloError as error:
+        return "; ".join(error.problems)
+    return None
+
+
+def headline(verdicts: Sequence[Verdict]) -> str:
+    """Whether all objectives are met, in a few words."""
+    missed = sum(not verdict.met for verdict in verdicts)
+    return f"SLO missed: {missed} of {len(verdicts)} objectives" if missed else f"SLO met: all {len(verdicts)} objectives"
+
+
+def judge_failures(verdicts: Sequence[Verdict]) -> bool:
+    """Whether an objective is about failed requests: then it says how many are too many."""
+    return any(verdict.objective.metric.tag in ("request_error_rate", "error_request_count") for verdict in verdicts)
+
+
+def verdicts_json(verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """Plain figures for JSON."""
+    return {
+        "met": all(verdict.met for verdict in verdicts),
+        "objectives": [
+            {
+                "objective": verdict.objective.text,
+                "metric": verdict.objective.metric.tag,
+                "statistic": verdict.objective.statistic,
+                "comparison": verdict.objective.comparison,
+                "limit": verdict.objective.limit,
+                "unit": verdict.objective.metric.unit,
+                "value": verdict.value,
+                "met": verdict.met,
+            }
+            for verdict in verdicts
+        ],
+    }
 
 
 def metric_named(name: str) -> Spec | None:
@@ -161,7 +215,7 @@ def _objective(text: str) -> Objective:
 
 
 def _metric_and_statistic(name: str, text: str) -> tuple[Spec, str | None]:
-    readings = ((metric_named(base), base, word) for base, word in ((name, ""), *_splits(name)))
+    readings = ((metric_named(base), base, word) for base, word in ((name, ""), *_splits(name.lower().removesuffix("_ms"))))
     metric, base, word = next((reading for reading in readings if reading[0] is not None), (None, "", ""))
     if metric is None:
         known = ", ".join(SHORT_NAMES)

@@ -10,6 +10,7 @@ from typing import TextIO
 from llmirage_client.measure.columns import BRANCH_MODES
 from llmirage_client.measure.metrics import Metrics, compute
 from llmirage_client.measure.record import ClientCost, RunResult
+from llmirage_client.measure.slo import headline, verdicts_of
 from llmirage_client.measure.workload_throughput import LAST_WINDOW_S
 from llmirage_client.report.numbers import count, duration, plural
 from llmirage_client.report.screen import Block, Screen, ScreenTable, bold, warning
@@ -66,7 +67,7 @@ def _blocks(result: RunResult, metrics: Metrics, files: Sequence[Path], width: i
     if metrics.errors:
         tables.append(("Errors", error_table(metrics.errors)))
 
-    blocks: list[Block] = ["", _heading(result, metrics)]
+    blocks: list[Block] = ["", *_verdicts(result, metrics), _heading(result, metrics)]
     for title, table in tables:
         if table.rows:  # empty if no conversation succeeded
             blocks += ["", bold(title), table]
@@ -76,6 +77,12 @@ def _blocks(result: RunResult, metrics: Metrics, files: Sequence[Path], width: i
     if files:
         blocks += ["", "Written to " + str(files[0].parent) + ": " + ", ".join(f.name for f in files)]
     return blocks
+
+
+def _verdicts(result: RunResult, metrics: Metrics) -> list[Block]:
+    """What --slo asks, answered before anything else."""
+    verdicts = verdicts_of(result.options, metrics)
+    return [bold(headline(verdicts)), *(f"  {verdict}" for verdict in verdicts), ""] if verdicts else []
 
 
 def _heading(result: RunResult, metrics: Metrics) -> str:

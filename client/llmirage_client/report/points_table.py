@@ -34,7 +34,7 @@ def render_points(
     ordered = sorted(results, key=lambda result: (result.load, result.number))
     rows = [list(_HEAD), *map(_row, ordered)]
     rows[0][0] = results[0].variable.replace("_", " ")
-    if answer is not None:
+    if any(result.verdicts for result in results):
         for row, mark in zip(rows, ["SLO", *(result.mark for result in ordered)], strict=True):
             row.append(mark)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

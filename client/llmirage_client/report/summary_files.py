@@ -15,6 +15,7 @@ from llmirage_client.measure.groups import RequestGroup
 from llmirage_client.measure.metrics import Metrics
 from llmirage_client.measure.over_time import Level
 from llmirage_client.measure.record import RunResult
+from llmirage_client.measure.slo import verdicts_json, verdicts_of
 from llmirage_client.measure.time_slices import Slice
 from llmirage_client.report.records_file import RunClock, error_details, run_head
 from llmirage_shared.statistics import Summary
@@ -43,6 +44,7 @@ def summary_json(result: RunResult, metrics: Metrics, cli_command: str, benchmar
     if result.branch_stats is not None:
         content["branch_stats"] = asdict(result.branch_stats)
     cost = metrics.client
+    verdicts = verdicts_of(result.options, metrics)
     content["llmirage"] = {
         **head["llmirage"],
         "run_s": result.end_s - result.start_s,
@@ -60,6 +62,7 @@ def summary_json(result: RunResult, metrics: Metrics, cli_command: str, benchmar
         "client": None if cost is None else {**asdict(cost), "was_bottleneck": cost.was_bottleneck},
         **({"workers": [asdict(worker) for worker in result.workers]} if result.workers else {}),
         "notes": list(result.notes),
+        **({"slo": verdicts_json(verdicts)} if verdicts else {}),
     }
     return content
 

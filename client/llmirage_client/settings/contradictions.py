@@ -61,6 +61,8 @@ def _conflicts(given: Given) -> Iterator[str]:
     yield from _sweep_conflicts(given)
     if find_max is None:
         return
+    if given["slo"] is not None:
+        yield "{find_max} searches for the load that meets its own objectives: {slo} is for runs at a given load"
     yield from (f"{{find_max}} chooses the loads itself: give {{{name}}} one number" for name in _lists(given))
     for name in ("request_rate_series", "user_centric_rate"):
         if given[name] is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from llmirage_client.settings.places import cannot_be_folder
+from llmirage_client.settings.places import cannot_be_file, cannot_be_folder
 from llmirage_shared.settings import at_call, switch, under
 
 POINTS = "Sweeps and searches (a list of loads above makes a sweep)"
@@ -74,6 +74,20 @@ class ReportSettings:
         unset="a new one below artifacts, to which artifacts/latest links",
     )
     overwrite: bool = switch(REPORT, "Replace the files of an earlier run in --artifact-dir.")
+    slo: str | None = _report(
+        None,
+        'Objectives of the run, such as "ttft_p99<500ms,error_rate<1%": the report begins with the verdict, and the exit '
+        "status is 3 if one is missed (docs/load.md has the form).",
+        metavar="SLO",
+        check=at_call("llmirage_client.measure.slo:slo_problem"),
+    )
+    junit: str | None = _report(
+        None,
+        "Write the verdicts as JUnit XML, a test case for each objective.",
+        metavar="FILE",
+        check=cannot_be_file,
+        needs="{} needs {slo}: it has a test case for each objective",
+    )
     goodput: str | None = _report(
         None,
         'Report goodput, the requests that meet every limit, such as "ttft:200 tpot:15" in ms; names: ttft, ttst, '

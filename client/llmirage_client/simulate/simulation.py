@@ -18,6 +18,7 @@ from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.columns import Columns, columns_of
 from llmirage_client.measure.metrics import Metrics, compute
 from llmirage_client.measure.record import RunResult
+from llmirage_client.measure.slo import verdicts_of
 from llmirage_client.simulate.bill import bill_of
 from llmirage_client.simulate.cluster_series import ClusterSeries, SeriesSampler
 from llmirage_client.simulate.engine_run import EngineRun
@@ -48,6 +49,7 @@ class Simulation:
     """What came of it. summary: plain figures by name, see simulate.summary. stopped: why it ended before the workload did.
 
     columns: one row a request. result: with the records of single requests, which are made when they are asked for.
+    verdicts: of the run's own objectives (--slo).
     series: the cluster over time; steps: of each instance, where they were to be traced.
     """
 
@@ -70,6 +72,7 @@ class Simulation:
         self.steps = steps
         self.bill = bill_of(plan_of(config), metrics, series)
         self.summary = summary_of(metrics, series, self.bill, waited_s)
+        self.verdicts = verdicts_of(result.options, metrics)
         self._result = result
         self._rows = rows
 

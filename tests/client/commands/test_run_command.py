@@ -133,6 +133,26 @@ def test_a_failed_request_ends_it_with_1_and_the_conversation_goes_on(endpoint: 
     assert ["error" in record for record in records(out)] == [False, True, False]
 
 
+@pytest.mark.parametrize(
+    ("slo", "status"), [("error_rate<50%", 0), ("error_rate<10%", 3), ("latency_p50<60s", 1), ("latency_p50<1us", 3)]
+)
+def test_an_objective_about_errors_says_how_many_may_fail(slo: str, status: int, endpoint: Endpoint, tmp_path: Path) -> None:
+    file = dag(tmp_path, "one", "FAIL", "three")
+    out = ("--artifact-dir", tmp_path / "out", "--junit", tmp_path / "slo.xml")
+    result = invoke(file, "--url", endpoint.url, "--slo", slo, *out)
+    assert result.exit_code == status, result.output
+    assert f'failures="{int(status == 3)}"' in (tmp_path / "slo.xml").read_text()
+
+
+def test_every_point_of_a_sweep_has_a_verdict(endpoint: Endpoint, tmp_path: Path) -> None:
+    options = ("--url", endpoint.url, "--artifact-dir", tmp_path / "out", "--junit", tmp_path / "slo.xml")
+    result = invoke(dag(tmp_path, "one"), *options, "--concurrency", "1,2", "--slo", "latency_p50<60s,tps>1e9")
+    assert result.exit_code == 3, result.output
+    assert (tmp_path / "slo.xml").read_text().count("<testcase") == 4
+    assert 'name="concurrency 2: tps&gt;1e9"><failure' in (tmp_path / "slo.xml").read_text()
+    assert result.output.count("does not meet the SLO: latency_p50<60s") == 2
+
+
 def test_a_dead_endpoint_is_recorded_request_by_request(tmp_path: Path) -> None:
     out = tmp_path / "out"
     result = invoke(dag(tmp_path, "one", "two"), "--url", "127.0.0.1:9", "--artifact-dir", out)

@@ -43,6 +43,11 @@ def metrics(per_request: dict[str, list[float]], whole_run: dict[str, float]) ->
         ("tps>2000tok/s", "output_token_throughput", ">", 2000),
         ("tps_per_user_p5>20", "output_token_throughput_per_user_p5", ">", 20),
         ("benchmark_duration<2min", "benchmark_duration", "<", 120),
+        ("p99_ttft_ms<500", "time_to_first_token_p99", "<", 500),
+        ("mean_e2el_ms<2000", "request_latency_avg", "<", 2000),
+        ("errors<=3", "error_request_count", "<=", 3),
+        ("duration<2min", "benchmark_duration", "<", 120),
+        ("good_request_fraction>=95%", "good_request_fraction", ">=", 0.95),
     ],
 )
 def test_an_objective_names_metric_statistic_and_limit(text: str, name: str, comparison: str, limit: float) -> None:

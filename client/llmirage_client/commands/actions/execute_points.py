@@ -21,7 +21,8 @@ from llmirage_client.load.points import Point, probe
 from llmirage_client.load.saturation import falls_behind, gains_nothing, latency_exploded, rate_not_reached
 from llmirage_client.load.search import MaxSearch
 from llmirage_client.measure.points import PointResult, SearchAnswer
-from llmirage_client.measure.slo import judge
+from llmirage_client.measure.slo import MISSED, judge
+from llmirage_client.report.junit import write_junit
 from llmirage_client.report.points_files import forget_points, write_points
 from llmirage_client.report.points_table import one_line, render_points
 from llmirage_client.targets.endpoint import EndpointSettings
@@ -73,8 +74,12 @@ class Loads:
             behind=falls_behind(outcome.result.records),
             offered_per_s=_rate_missed(outcome),
             interrupted=outcome.interrupted,
+            verdicts=outcome.verdicts,
         )
         click.echo(one_line(result))
+        if result.verdicts:
+            click.echo(f"  {'meets' if result.meets else 'does not meet'} the SLO: {result.reasons()}")
+            result.status = result.status or (0 if result.meets else MISSED)
         for note in [note for note in outcome.result.notes if note not in self.workload.notes]:
             click.echo(f"Note: {note}", err=True)
         return result
@@ -98,8 +103,11 @@ class Loads:
         )
 
 
-def execute_sweep(loads: Loads, points: Sequence[Point], stop_at_saturation: bool) -> int:
-    """Runs the points in their order. Returns the exit status: 1 when a request failed anywhere."""
+def execute_sweep(loads: Loads, points: Sequence[Point], stop_at_saturation: bool, junit: str | None = None) -> int:
+    """Runs the points in their order. Returns the exit status, the highest of all points: 1 when a request failed anywhere.
+
+    junit: where the verdicts of all points go.
+    """
     results: list[PointResult] = []
     saturated: str | None = None
     stopped = False
@@ -127,6 +135,8 @@ def execute_sweep(loads: Loads, points: Sequence[Point], stop_at_saturation: boo
     if results[-1].interrupted:
         notes.append(f"{results[-1].name} was cut off.".capitalize())
     _report(loads, results, notes, None)
+    if junit is not None:
+        write_junit(junit, loads.title, [(f"{r.name}: ", verdict) for r in results for verdict in r.verdicts])
     return INTERRUPTED if stopped else max(result.status for result in results)
 
 

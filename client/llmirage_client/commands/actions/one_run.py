@@ -23,6 +23,7 @@ from llmirage_client.load.runner import Runner
 from llmirage_client.load.token_calls import CONTENT_ERRORS, short_prompts
 from llmirage_client.measure.metrics import Metrics, compute
 from llmirage_client.measure.record import RunResult
+from llmirage_client.measure.slo import MISSED, Verdict, judge_failures, verdicts_of
 from llmirage_client.report.files import write_artifacts
 from llmirage_client.report.progress import Progress
 from llmirage_client.report.records_file import RecordWriter, RunClock
@@ -59,12 +60,19 @@ class Outcome:
         return self.result.cancel_reason == _CTRL_C
 
     @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        return verdicts_of(self.result.options, self.metrics)
+
+    @property
     def status(self) -> int:
         """The exit status. What was cancelled, by the end of --benchmark-duration or on purpose, did not fail."""
         if self.interrupted:
             return INTERRUPTED
+        verdicts = self.verdicts
+        if not all(verdict.met for verdict in verdicts):
+            return MISSED
         records = self.result.records
-        failed = any(not record.ok and not record.cancelled for record in records)
+        failed = not judge_failures(verdicts) and any(not record.ok and not record.cancelled for record in records)
         succeeded = any(record.ok for record in records)
         return 0 if succeeded and not failed and self.files and not self.result.cancelled else 1
 

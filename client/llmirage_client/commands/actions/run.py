@@ -19,6 +19,7 @@ from llmirage_client.commands.actions.spread import Spread
 from llmirage_client.commands.actions.workload import load_workload, readable
 from llmirage_client.load.options import RunOptions
 from llmirage_client.report.console import render
+from llmirage_client.report.junit import suite_name, write_junit
 from llmirage_client.settings.run import one_point, run_options
 from llmirage_client.targets.endpoint import EndpointSettings
 from llmirage_client.workload.session import Workload
@@ -41,9 +42,11 @@ def run(file: str, **settings: Any) -> None:
     shown = {name: value for name, value in one_point(settings).items() if value not in (None, ())}
     if points or search:
         loads = Loads(workload, options, endpoint, shown, settings["artifact_dir"], settings["sleep_interval"], spread)
-        sys.exit(execute_search(loads, search) if search else execute_sweep(loads, points, settings["stop_at_saturation"]))
+        if search:
+            sys.exit(execute_search(loads, search))
+        sys.exit(execute_sweep(loads, points, settings["stop_at_saturation"], settings["junit"]))
     shown |= {"concurrency": options.concurrency, "fixed_schedule": options.fixed_schedule}
-    sys.exit(_one_run(workload, options, endpoint, settings["artifact_dir"], shown, spread))
+    sys.exit(_one_run(workload, options, endpoint, settings["artifact_dir"], shown, spread, settings["junit"]))
 
 
 def _one_run(
@@ -53,6 +56,7 @@ def _one_run(
     artifact_dir: str | None,
     shown: Mapping[str, Any],
     spread: Spread | None,
+    junit: str | None,
 ) -> int:
     """Return the exit status. shown: the settings as the user knows them, for the report and the files."""
 
@@ -65,4 +69,6 @@ def _one_run(
         click.echo(error, err=True)
         return 2
     render(outcome.result, metrics=outcome.metrics, files=outcome.files)
+    if junit is not None:
+        write_junit(junit, suite_name(outcome.result), [("", verdict) for verdict in outcome.verdicts])
     return outcome.status

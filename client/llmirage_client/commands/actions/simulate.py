@@ -18,8 +18,10 @@ from llmirage_client.commands.actions.refusal import refuse
 from llmirage_client.commands.actions.run_description import expected_requests
 from llmirage_client.commands.actions.workload import load_workload, readable, without_file_problem
 from llmirage_client.load.options import RunOptions
+from llmirage_client.measure.slo import MISSED, judge_failures, verdicts_json
 from llmirage_client.report import files as run_files
 from llmirage_client.report.console import render
+from llmirage_client.report.junit import suite_name, write_junit
 from llmirage_client.report.screen import print_blocks
 from llmirage_client.settings.contradictions import SEVERAL
 from llmirage_client.settings.places import cannot_be_folder
@@ -71,7 +73,10 @@ def simulate(workload: str | None, **settings: Any) -> None:
     written = _show(simulation, settings)
     if simulation.stopped == _CTRL_C:
         sys.exit(130)
-    complete = simulation.stopped is None and not simulation.summary["failed_requests"]
+    if not all(verdict.met for verdict in simulation.verdicts):
+        sys.exit(MISSED)
+    failed = simulation.summary["failed_requests"] and not judge_failures(simulation.verdicts)
+    complete = simulation.stopped is None and not failed
     sys.exit(0 if complete and written else 1)
 
 
@@ -125,7 +130,8 @@ def _show(simulation: Simulation, settings: dict[str, Any]) -> bool:
         if errors := simulation.metrics.errors:  # the report would show them
             count, whole = errors[0].count, simulation.summary["requests"] + simulation.summary["failed_requests"]
             click.echo(f"{count:,} of {whole:,} requests failed: {errors[0].error.message}", err=True)
-        click.echo(json.dumps(simulation.summary | {"assumed": assumed(simulation.config)}))
+        slo = {"slo": verdicts_json(simulation.verdicts)} if simulation.verdicts else {}
+        click.echo(json.dumps(slo | simulation.summary | {"assumed": assumed(simulation.config)}))
         return problem is None
     render(simulation.result, metrics=simulation.metrics)
     written = "\nWritten to " + str(files[0].parent) + ": " + ", ".join(file.name for file in files) if files else None
@@ -139,6 +145,9 @@ def _write(simulation: Simulation, settings: dict[str, Any]) -> list[Path]:
         left_out = write_trace(settings["trace"], simulation.steps, simulation.result.records)
         more = f" without its last {left_out:,} events" if left_out else ""
         click.echo(f"Trace written to {settings['trace']}{more}; open it in https://ui.perfetto.dev", err=True)
+    if settings["junit"]:
+        name = suite_name(simulation.result)
+        write_junit(settings["junit"], name, [("", verdict) for verdict in simulation.verdicts])
     if not settings["artifact_dir"] and settings["json"]:
         return []
     folder = Path(settings["artifact_dir"]) if settings["artifact_dir"] else new_folder("simulation")

@@ -9,6 +9,7 @@ from typing import Any
 
 from llmirage_client.measure.metrics import Metrics
 from llmirage_client.measure.record import RunResult
+from llmirage_client.measure.slo import headline, verdicts_of
 from llmirage_client.report.console import client_warnings
 from llmirage_client.report.html.page import Banner, Card
 from llmirage_client.report.html.run_view import RunView
@@ -71,7 +72,7 @@ def load_words(options: Mapping[str, Any]) -> str:
 
 
 def verdicts(view: RunView) -> list[Banner]:
-    """Whether it worked, whether it was cut short, and whether the client is to be believed; the worst first."""
+    """Whether objectives are met; then whether it worked, was cut short, and its client kept up, the worst first."""
     found = [_outcome(view.metrics)]
     result = view.result
     if result.cancelled:
@@ -85,7 +86,11 @@ def verdicts(view: RunView) -> list[Banner]:
         )
     if warnings := client_warnings(result, view.metrics):
         found.append(Banner("warn", "The client was a bottleneck: the endpoint may be faster than this", warnings))
-    return sorted(found, key=lambda v: ("bad", "warn", "good").index(v.state))
+    found.sort(key=lambda v: ("bad", "warn", "good").index(v.state))
+    if judged := verdicts_of(result.options, view.metrics):
+        met = all(verdict.met for verdict in judged)
+        found.insert(0, Banner("good" if met else "bad", headline(judged), [str(verdict) for verdict in judged]))
+    return found
 
 
 def _outcome(metrics: Metrics) -> Banner:
