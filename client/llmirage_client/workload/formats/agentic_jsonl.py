@@ -9,7 +9,7 @@ used (a note says so). Keys the format does not know are not used either, and no
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -137,15 +137,11 @@ def _as_array(entries: list[Any]) -> npt.NDArray[np.int32] | None:
     return ids
 
 
-def recognises(keys: Collection[str]) -> bool:
-    return bool({"sub_requests", "input_toks", "output_toks", "input_tok_ids"} & set(keys))
-
-
 FORMAT = Format(
     name="agentic_jsonl",
     summary="requests and sessions of chained calls in tokens or token ids, with arrival times and tool waits",
     needs="'sub_requests', or 'input_toks' and 'output_toks', on every line",
-    recognises=recognises,
+    recognises=lambda keys: bool({"sub_requests", "input_toks", "output_toks", "input_tok_ids"} & set(keys)),
     load=load,
     aliases=("flat_jsonl", "llmservingsim"),
     order=20,

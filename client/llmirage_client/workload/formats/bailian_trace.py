@@ -7,7 +7,7 @@ history included, so it is sent as it is: hash_ids, blocks of 16 tokens, say wha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,15 +97,11 @@ def _cycle(rows: Mapping[int, _ChatLine], chat_ids: Sequence[int]) -> Problem:
     return Problem(f"the chats are each other's parents: {chain}", rows[chat_ids[0]].line, "parent_chat_id")
 
 
-def recognises(keys: Collection[str]) -> bool:
-    return "chat_id" in keys and {"input_length", "output_length", "parent_chat_id"} & set(keys) != set()
-
-
 FORMAT = Format(
     name="bailian_trace",
     summary="Alibaba's Qwen traces: lengths with block hashes, conversations by parent_chat_id",
     needs="'chat_id', 'timestamp', 'input_length' and 'output_length' on every line",
-    recognises=recognises,
+    recognises=lambda keys: "chat_id" in keys and {"input_length", "output_length", "parent_chat_id"} & set(keys) != set(),
     load=load,
     order=30,
     aliases=("bailian",),

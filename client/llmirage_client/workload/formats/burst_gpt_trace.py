@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from llmirage_client.workload.checking import MOST_TOKENS, Checker
 from llmirage_client.workload.files import fault, read_bytes
-from llmirage_client.workload.format import Format
+from llmirage_client.workload.format import Format, never
 from llmirage_client.workload.schedule import scheduled
 from llmirage_client.workload.session import Problem, Session, SyntheticUser, Turn, Workload, WorkloadError
 
@@ -95,10 +95,6 @@ def _session(line: int, row: Sequence[str], places: Sequence[int], check: Checke
     return Session(f"request_{line}", (turn,), mode="isolated", arrival_s=timestamp_s, line=line)
 
 
-def recognises(keys: Collection[str]) -> bool:
-    return False
-
-
 def recognises_header(line: str) -> bool:
     try:
         cells = next(csv.reader([line]), [])
@@ -111,7 +107,7 @@ FORMAT = Format(
     name="burst_gpt_trace",
     summary="BurstGPT's CSV: time, prompt and reply length of each request",
     needs="a header with the columns 'Timestamp', 'Request tokens' and 'Response tokens'",
-    recognises=recognises,
+    recognises=never,
     load=load,
     order=50,
     aliases=("burst_gpt",),

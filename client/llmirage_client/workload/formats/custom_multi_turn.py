@@ -20,7 +20,7 @@ from llmirage_client.workload.conversation_lines import (
     load_lines,
     required,
 )
-from llmirage_client.workload.format import Format
+from llmirage_client.workload.format import Format, never
 from llmirage_client.workload.format_options import Option
 from llmirage_client.workload.session import Turn, Workload
 
@@ -115,7 +115,7 @@ FORMAT = Format(
     name="custom_multi_turn",
     summary="conversations as arrays of chat messages, one a line; live replies take the assistant's places",
     needs="an array of messages with 'role' and 'content' on every line",
-    recognises=lambda _: False,
+    recognises=never,
     recognises_array=lambda values: not values or any(isinstance(value, dict) for value in values),
     load=load,
     order=40,

@@ -50,14 +50,10 @@ def _ids_on_broken_lines(data: bytes, problems: Collection[Problem]) -> set[str]
     return {match.group(1).decode("utf-8", "replace") for text in lines for match in _SESSION_ID.finditer(text)}
 
 
-def recognises(keys: Collection[str]) -> bool:
-    return bool({"turns", "orchestrator", "pre_session_spawns"} & set(keys)) or set(keys) == {"session_id"}
-
-
 FORMAT = Format(
     name="dag_jsonl",
     summary="branching conversations (forks, spawns, joins), one a line",
     needs="'session_id' and 'turns' on every line",
-    recognises=recognises,
+    recognises=lambda keys: bool({"turns", "orchestrator", "pre_session_spawns"} & set(keys)) or set(keys) == {"session_id"},
     load=load,
 )

@@ -5,8 +5,6 @@ Nothing is added to a payload or taken from it, and the loader does not look ins
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from llmirage_client.workload.checking import AT_LEAST_ONE_ITEM, kind_of
 from llmirage_client.workload.files import JsonFault, Places, fault, parse, read_bytes
 from llmirage_client.workload.format import Format
@@ -82,15 +80,11 @@ def _session(entry: object, i: int, faults: list[tuple[Path, str]]) -> Session |
     return Session(session_id, turns, mode="verbatim")
 
 
-def recognises(keys: Collection[str]) -> bool:
-    return "data" in keys
-
-
 FORMAT = Format(
     name="inputs_json",
     summary="whole request bodies by session, sent as they are",
     needs='one object {"data": [{"session_id": ..., "payloads": [...]}]}',
-    recognises=recognises,
+    recognises=lambda keys: "data" in keys,
     load=load,
     order=10,
 )

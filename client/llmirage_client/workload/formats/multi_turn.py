@@ -6,7 +6,7 @@ of its own: it stands before the history of every turn. Lines that share a sessi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from llmirage_client.workload.authored_turn import AuthoredTurn, TurnReader, check_type
@@ -50,15 +50,11 @@ def _with_system_prompt(authored: Sequence[AuthoredTurn]) -> tuple[Turn, ...]:
     return (replace(first, messages=({"role": "system", "content": prompt}, *first.messages)), *turns[2:])
 
 
-def recognises(keys: Collection[str]) -> bool:
-    return "turns.messages" not in keys and any(f"turns.{key}" in keys for key in MODALITY_KEYS)
-
-
 FORMAT = Format(
     name="multi_turn",
     summary="conversations of text, images, sounds and videos, one a line",
     needs="'turns', each with 'text' or the like, on every line",
-    recognises=recognises,
+    recognises=lambda keys: "turns.messages" not in keys and any(f"turns.{key}" in keys for key in MODALITY_KEYS),
     load=load,
     order=85,
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 
 from llmirage_client.workload.conversation_lines import conversation
-from llmirage_client.workload.format import Format
+from llmirage_client.workload.format import Format, never
 from llmirage_client.workload.format_options import DATASET_OFFSET, Option
 from llmirage_client.workload.formats.trie import key_of
 from llmirage_client.workload.session import Problem, SyntheticUser, Turn, Workload, WorkloadError
@@ -54,7 +54,7 @@ FORMAT = Format(
     name="random_multi_turn",
     summary="synthetic conversations, drawn from ranges of turns and message lengths; needs no file",
     needs="no file: give its name instead, and the option max_turns",
-    recognises=lambda _: False,
+    recognises=never,
     load=load,
     order=200,
     generates=True,

@@ -9,7 +9,7 @@ and a request has as many of each as its batch size says, drawn independently.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -108,10 +108,6 @@ def pool_files(path: Path) -> list[Path]:
     return sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
 
 
-def recognises(keys: Collection[str]) -> bool:
-    return "type=random_pool" in keys
-
-
 def recognises_directory(path: Path) -> bool:
     """Whether every file begins with an entry of a pool."""
     files = pool_files(path)
@@ -129,7 +125,7 @@ FORMAT = Format(
     name="random_pool",
     summary="requests drawn at random from a file of them, or from each file of a directory",
     needs="""'"type": "random_pool"' or to be named by --format random_pool (its lines are those of single_turn)""",
-    recognises=recognises,
+    recognises=lambda keys: "type=random_pool" in keys,
     load=load,
     order=70,
     options=(

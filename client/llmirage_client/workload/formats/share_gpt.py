@@ -6,7 +6,6 @@ file has blank questions and empty conversations here and there: they are left o
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 from llmirage_client.workload.checking import Checker, kind_of
@@ -88,15 +87,12 @@ def _without_human(exchange: dict[str, Any], at: str, check: Checker, left_out: 
         required(check, exchange, "human", f"{at}.")
 
 
-def recognises(keys: Collection[str]) -> bool:
-    return "conversation" in keys or "conversations.from" in keys  # the latter to say what is needed instead
-
-
 FORMAT = Format(
     name="share_gpt",
     summary="ShareGPT conversations of several turns, one a line; live replies take the assistant's places",
     needs='\'conversation\', a list of {"human", "assistant"}, on every line',
-    recognises=recognises,
+    # The latter key to say what is needed instead.
+    recognises=lambda keys: "conversation" in keys or "conversations.from" in keys,
     load=load,
     aliases=("share_gpt_multi_turn", "share_gpt_zh_multi_turn", "share_gpt_en_multi_turn"),
     order=40,

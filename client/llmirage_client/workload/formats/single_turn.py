@@ -5,8 +5,6 @@ Lines that share a session_id go out one after the other; each is complete in it
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from llmirage_client.workload.authored_turn import AuthoredTurn, TurnReader
 from llmirage_client.workload.files import read_bytes, read_rows
 from llmirage_client.workload.format import Format
@@ -32,15 +30,11 @@ def load(path: str) -> Workload:
     return scheduled(FORMAT.name, path, sessions, reader.stray.notes())
 
 
-def recognises(keys: Collection[str]) -> bool:
-    return bool(set(MODALITY_KEYS) & set(keys)) and "turns" not in keys
-
-
 FORMAT = Format(
     name="single_turn",
     summary="one request a line: text, images, sounds, videos",
     needs="'text', 'texts', 'image' or the like on every line",
-    recognises=recognises,
+    recognises=lambda keys: bool(set(MODALITY_KEYS) & set(keys)) and "turns" not in keys,
     load=load,
     order=90,
 )

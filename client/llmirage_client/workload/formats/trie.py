@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from llmirage_client.workload.checking import Checker, kind_of
@@ -85,15 +85,13 @@ def key_of(*place: object) -> int:
     return int.from_bytes(hashlib.blake2b(repr(place).encode(), digest_size=8).digest()) >> 2
 
 
-def recognises(keys: Collection[str]) -> bool:
-    return "input_prompt_length" in keys or {"tool_call_output_length", "assistant_response_length"} <= set(keys)
-
-
 FORMAT = Format(
     name="trie",
     summary="agent traces as lengths: prompt, replies, tool outputs and tool latencies, one a line",
     needs="'input_prompt_length', 'num_turns' and the lists of lengths on every line",
-    recognises=recognises,
+    recognises=lambda keys: (
+        "input_prompt_length" in keys or {"tool_call_output_length", "assistant_response_length"} <= set(keys)
+    ),
     load=load,
     aliases=("trie_agentic_coding", "trie_code_qa", "trie_office_work"),
     order=40,

@@ -76,20 +76,8 @@ ContentPart = Annotated[
 Content = str | Annotated[list[ContentPart], Field(min_length=1)]
 
 
-class SystemMessage(WireModel):
-    role: Literal["system"]
-    content: Content
-    name: str | None = None
-
-
-class DeveloperMessage(WireModel):
-    role: Literal["developer"]
-    content: Content
-    name: str | None = None
-
-
-class UserMessage(WireModel):
-    role: Literal["user"]
+class PromptMessage(WireModel):
+    role: Literal["system", "developer", "user"]
     content: Content
     name: str | None = None
 
@@ -138,7 +126,7 @@ class FunctionMessage(WireModel):
 
 
 Message = Annotated[
-    SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage | FunctionMessage,
+    PromptMessage | AssistantMessage | ToolMessage | FunctionMessage,
     Field(discriminator="role"),
 ]
 

@@ -18,13 +18,8 @@ class TextBlock(WireModel):
     text: str
 
 
-class ImageBlock(WireModel):
-    type: Literal["image"]
-    source: dict[str, Any]
-
-
-class DocumentBlock(WireModel):
-    type: Literal["document"]
+class SourceBlock(WireModel):
+    type: Literal["image", "document"]
     source: dict[str, Any]
 
 
@@ -54,7 +49,7 @@ class RedactedThinkingBlock(WireModel):
 
 
 Block = Annotated[
-    TextBlock | ImageBlock | DocumentBlock | ToolUseBlock | ToolResultBlock | ThinkingBlock | RedactedThinkingBlock,
+    TextBlock | SourceBlock | ToolUseBlock | ToolResultBlock | ThinkingBlock | RedactedThinkingBlock,
     Field(discriminator="type"),
 ]
 

@@ -84,8 +84,8 @@ class FunctionCallItem(WireModel):
     arguments: str
 
 
-class FunctionCallOutputItem(WireModel):
-    type: Literal["function_call_output"]
+class CallOutputItem(WireModel):
+    type: Literal["function_call_output", "custom_tool_call_output"]
     call_id: str
     output: ItemContent
 
@@ -95,12 +95,6 @@ class CustomToolCallItem(WireModel):
     call_id: str
     name: str
     input: str
-
-
-class CustomToolCallOutputItem(WireModel):
-    type: Literal["custom_tool_call_output"]
-    call_id: str
-    output: ItemContent
 
 
 class ReasoningItem(WireModel):
@@ -127,15 +121,16 @@ def _item_tag(value: Any) -> Any:
     kind = value.get("type")
     if kind is None and "role" in value:
         return "message"
+    if kind in ("function_call_output", "custom_tool_call_output"):
+        return "call_output"
     return "other" if kind in OTHER_ITEMS else kind
 
 
 InputItem = Annotated[
     Annotated[MessageItem, Tag("message")]
     | Annotated[FunctionCallItem, Tag("function_call")]
-    | Annotated[FunctionCallOutputItem, Tag("function_call_output")]
+    | Annotated[CallOutputItem, Tag("call_output")]
     | Annotated[CustomToolCallItem, Tag("custom_tool_call")]
-    | Annotated[CustomToolCallOutputItem, Tag("custom_tool_call_output")]
     | Annotated[ReasoningItem, Tag("reasoning")]
     | Annotated[ItemReference, Tag("item_reference")]
     | Annotated[OtherItem, Tag("other")],
@@ -188,11 +183,7 @@ class Reasoning(WireModel):
 
 
 class PlainFormat(WireModel):
-    type: Literal["text"]
-
-
-class ObjectFormat(WireModel):
-    type: Literal["json_object"]
+    type: Literal["text", "json_object"]
 
 
 class SchemaFormat(WireModel):
@@ -204,7 +195,7 @@ class SchemaFormat(WireModel):
 
 
 class TextOptions(WireModel):
-    format: Annotated[PlainFormat | ObjectFormat | SchemaFormat, Field(discriminator="type")] | None = None
+    format: Annotated[PlainFormat | SchemaFormat, Field(discriminator="type")] | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
 
 

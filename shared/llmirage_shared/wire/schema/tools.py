@@ -71,16 +71,10 @@ class AllowedToolsChoice(WireModel):
     allowed_tools: AllowedTools
 
 
-def _choice_tag(value: Any) -> str | None:
-    if isinstance(value, dict):
-        return "named"
-    return "word"
-
-
 ToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("word")]
     | Annotated[Annotated[FunctionChoice | CustomChoice | AllowedToolsChoice, Field(discriminator="type")], Tag("named")],
-    Discriminator(_choice_tag),
+    Discriminator(lambda value: "named" if isinstance(value, dict) else "word"),
 ]
 
 
@@ -91,12 +85,8 @@ class JsonSchemaFormat(WireModel):
     strict: bool | None = None
 
 
-class TextResponseFormat(WireModel):
-    type: Literal["text"]
-
-
-class JsonObjectResponseFormat(WireModel):
-    type: Literal["json_object"]
+class PlainResponseFormat(WireModel):
+    type: Literal["text", "json_object"]
 
 
 class JsonSchemaResponseFormat(WireModel):
@@ -104,6 +94,4 @@ class JsonSchemaResponseFormat(WireModel):
     json_schema: JsonSchemaFormat
 
 
-ResponseFormat = Annotated[
-    TextResponseFormat | JsonObjectResponseFormat | JsonSchemaResponseFormat, Field(discriminator="type")
-]
+ResponseFormat = Annotated[PlainResponseFormat | JsonSchemaResponseFormat, Field(discriminator="type")]
