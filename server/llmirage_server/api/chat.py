@@ -9,7 +9,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from llmirage_server.api.constraints import ReplyConstraints, chat_constraints
+from llmirage_server.api.constraints import ReplyConstraints, chat_constraints, plain
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.generation import Choice, ChoiceWriter, Generation, TokenStream
 from llmirage_server.api.logprobs import prompt_fields, reply_logprobs
@@ -156,7 +156,7 @@ def store_completion(state: State, request: ChatRequest, completion: dict[str, A
         **completion,
         "metadata": body.metadata or {},
         "request_id": completion["id"],
-        "tool_choice": _plain(body.tool_choice),
+        "tool_choice": plain(body.tool_choice),
         "seed": body.seed,
         "top_p": 1.0 if body.top_p is None else body.top_p,
         "temperature": 1.0 if body.temperature is None else body.temperature,
@@ -164,7 +164,7 @@ def store_completion(state: State, request: ChatRequest, completion: dict[str, A
         "frequency_penalty": body.frequency_penalty or 0.0,
         "input_user": body.user,
         "tools": request.tools,
-        "response_format": _plain(body.response_format),
+        "response_format": plain(body.response_format),
     }
     messages = [
         {"id": f"{completion['id']}-{place}", "content": None, "refusal": None, **message}
@@ -211,7 +211,3 @@ class StoredChatHandler:
 
     def _found(self, exchange: HttpExchange) -> dict[str, Any]:
         return stored(self._state, "completion", exchange.path_id())
-
-
-def _plain(value: Any) -> Any:
-    return value.model_dump(by_alias=True, exclude_unset=True) if hasattr(value, "model_dump") else value

@@ -53,7 +53,7 @@ def chat_constraints(request: ChatRequest) -> ReplyConstraints:
     guided_schema, grammar = _guided(body)
     answer_schema = _response_schema(body)
     tools = tuple([_read_tool(tool) for tool in request.tools or ()])
-    choice, forced = tool_choice(body.function_call if legacy else _plain(body.tool_choice))
+    choice, forced = tool_choice(body.function_call if legacy else plain(body.tool_choice))
     check_names(choice, tools)
     effort = body.reasoning_effort
     if effort is None and (body.chat_template_kwargs or {}).get("enable_thinking") is True:
@@ -196,8 +196,9 @@ def _guided(body: schema.chat.SamplingFields) -> tuple[Any, Grammar | None]:
 # --- tools --------------------------------------------------------------------------------------------------------------
 
 
-def _plain(choice: Any) -> Any:
-    return choice.model_dump() if hasattr(choice, "model_dump") else choice
+def plain(field: Any) -> Any:
+    """A field's value as it was sent, of an object, too."""
+    return field.plain() if hasattr(field, "plain") else field
 
 
 def _read_tool(tool: Mapping[str, Any]) -> Tool:

@@ -35,7 +35,7 @@ class ConversationsHandler(ServiceHandler):
                 "created_at": int(time.time()),
                 "metadata": request.metadata or {},
             },
-            "items": listed_items(_plain(request.items)),
+            "items": listed_items([item.plain() for item in request.items or ()]),
         }
         self._put(record)
         return exchange.json(record["object"])
@@ -58,7 +58,7 @@ class ConversationsHandler(ServiceHandler):
     async def add_items(self, exchange: HttpExchange) -> Response:
         record = self._found(exchange)
         request = schema.responses.ItemsCreate.check(await exchange.json_object(), self._service.documented_only)
-        new = listed_items(_plain(request.items))
+        new = listed_items([item.plain() for item in request.items])
         record["items"] += new
         self._put(record)
         return exchange.json(page(new, lambda name: {"limit": "100"}.get(name), "asc"))
@@ -90,7 +90,3 @@ class ConversationsHandler(ServiceHandler):
                 found: Item = item
                 return found
         raise ApiError(f"Item with id '{key}' not found.", status=404, param="item_id")
-
-
-def _plain(items: Any) -> list[dict[str, Any]]:
-    return [item.model_dump(by_alias=True, exclude_unset=True) for item in items or ()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -28,11 +28,17 @@ from llmirage_shared.chat_template import Ending
 from llmirage_shared.prompt_encoder import PromptEncoder
 from llmirage_shared.tokens import TokenIds, Tokenizer
 from llmirage_shared.wire import errors
+from llmirage_shared.wire.chat import ChatHistory
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.sampling import Sampling
 
 # Text that takes some milliseconds to tokenize must not hold up the streams of others.
 LONG_CHARACTERS = 8_000
+# The fields of a ReplyRequest that are fields of its sampling, of its constraints and of its history.
+_REQUESTED = tuple(
+    [field.name for field in fields(source) if field.name in ReplyRequest.__dataclass_fields__.keys() - {"last_user_text"}]
+    for source in (Sampling, ReplyConstraints, ChatHistory)
+)
 
 
 @dataclass(slots=True, frozen=True)
@@ -153,7 +159,10 @@ class Service:
         if self.limits is not None:
             self.limits.admit(exchange, served.model, _tokens(prompts, sampling))
         affinity, correlation = exchange.header(b"x-session-affinity"), exchange.header(b"x-correlation-id")
-        history = constraints.history
+        asked = (sampling, constraints, constraints.history)
+        requested = {name: getattr(source, name) for source, names in zip(asked, _REQUESTED, strict=True) for name in names}
+        # Who asks for a number of tokens gets it.
+        requested["may_refuse"] = constraints.may_refuse and not (sampling.ignore_eos or sampling.min_tokens)
         choices = []
         for prompt in prompts:
             room_tokens = limit_tokens - len(prompt.ids)
@@ -163,33 +172,10 @@ class Service:
                     ReplyRequest(
                         prompt_ids=prompt.ids,
                         last_user_text=prompt.user_text,
-                        max_tokens=sampling.max_tokens,
                         limit_tokens=room_tokens,
-                        min_tokens=sampling.min_tokens,
-                        ignore_eos=sampling.ignore_eos,
-                        natural_stop=sampling.natural_stop,
-                        stop=sampling.stop,
-                        include_stop_str=sampling.include_stop_str,
-                        stop_token_ids=sampling.stop_token_ids,
-                        shows_end=sampling.shows_end,
-                        seed=sampling.seed,
                         conversation=correlation or affinity,
                         choice=choice,
-                        reasoning_tokens=constraints.reasoning_tokens,
-                        tools=constraints.tools,
-                        tool_choice=constraints.tool_choice,
-                        parallel_tool_calls=constraints.parallel_tool_calls,
-                        called=history.called,
-                        results=history.results,
-                        called_before=history.called_before,
-                        text_before=history.text_before,
-                        most_hosted_calls=constraints.most_hosted_calls,
-                        json_schema=constraints.json_schema,
-                        grammar=constraints.grammar,
-                        instructions=constraints.instructions,
-                        # Who asks for a number of tokens gets it.
-                        may_refuse=constraints.may_refuse and not (sampling.ignore_eos or sampling.min_tokens),
-                        length_factor=constraints.length_factor,
+                        **requested,
                     ),
                 )
                 request = self.new_request(

@@ -116,30 +116,11 @@ def joined(message: dict[str, Any]) -> dict[str, Any]:
 
 def chat_completion(head: ResponseHead, choices: list[FinishedChoice], usage: dict[str, Any]) -> dict[str, Any]:
     """The object that answers a chat request without a stream."""
-    return {
-        "id": head.id,
-        "object": "chat.completion",
-        "created": head.created,
-        "model": head.model,
-        "choices": [
-            {
-                "index": index,
-                "message": {
-                    "role": "assistant",
-                    "content": choice.text,
-                    "refusal": None,
-                    "annotations": [],
-                    **(choice.message or {}),
-                },
-                "logprobs": choice.logprobs,
-                **choice.ending(),
-            }
-            for index, choice in enumerate(choices)
-        ],
-        "usage": usage,
-        "service_tier": head.service_tier,
-        "system_fingerprint": head.system_fingerprint,
-    }
+    written = []
+    for index, choice in enumerate(choices):
+        message = {"role": "assistant", "content": choice.text, "refusal": None, "annotations": [], **(choice.message or {})}
+        written.append({"index": index, "message": message, "logprobs": choice.logprobs, **choice.ending()})
+    return head.whole("chat.completion", written, usage)
 
 
 # --- the history of a conversation --------------------------------------------------------------------------------------

@@ -58,18 +58,11 @@ def parse_completion(body: Mapping[str, Any], documented_only: bool = True) -> T
 
 def text_completion(head: ResponseHead, choices: list[FinishedChoice], usage: dict[str, Any]) -> dict[str, Any]:
     """The object that answers a completion request without a stream."""
-    return {
-        "id": head.id,
-        "object": "text_completion",
-        "created": head.created,
-        "model": head.model,
-        "choices": [
-            {"text": choice.text, "index": index, "logprobs": choice.logprobs, **choice.ending()}
-            for index, choice in enumerate(choices)
-        ],
-        "usage": usage,
-        "system_fingerprint": head.system_fingerprint,
-    }
+    written = [
+        {"text": choice.text, "index": index, "logprobs": choice.logprobs, **choice.ending()}
+        for index, choice in enumerate(choices)
+    ]
+    return head.whole("text_completion", written, usage)
 
 
 def read_prompts(prompt: Any, param: str = "prompt") -> list[Prompt]:

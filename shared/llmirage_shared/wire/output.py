@@ -39,6 +39,12 @@ class ResponseHead:
     system_fingerprint: str
     service_tier: str = "default"
 
+    def whole(self, kind: str, choices: list[dict[str, Any]], usage: dict[str, Any]) -> dict[str, Any]:
+        """The object of a whole response, or of the last chunk of a stream."""
+        tier = {"service_tier": self.service_tier} if kind.startswith("chat") else {}
+        start = {"id": self.id, "object": kind, "created": self.created, "model": self.model, "choices": choices}
+        return {**start, "usage": usage, **tier, "system_fingerprint": self.system_fingerprint}
+
 
 @dataclass(slots=True)
 class FinishedChoice:
@@ -141,11 +147,7 @@ def stream_end(head: ResponseHead, kind: str, usage: Callable[[], dict[str, Any]
     """The end of a stream. usage: of the chunk without choices before [DONE], with include_usage."""
     if usage is None:
         return DONE
-    value: dict[str, Any] = {"id": head.id, "object": kind, "created": head.created, "model": head.model}
-    if kind == "chat.completion.chunk":
-        value["service_tier"] = head.service_tier
-    value |= {"system_fingerprint": head.system_fingerprint, "choices": [], "usage": usage()}
-    return event(value) + DONE
+    return event(head.whole(kind, [], usage())) + DONE
 
 
 @dataclass(slots=True, frozen=True)

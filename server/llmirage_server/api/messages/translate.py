@@ -28,7 +28,7 @@ def chat_messages(request: schema.messages.CountRequest) -> list[dict[str, Any]]
         chat.append({"role": "system", "content": text})
     uses: dict[str, None] = {}
     for index, message in enumerate(request.messages):
-        plain = message.model_dump(by_alias=True, exclude_unset=True)
+        plain = message.plain()
         content = plain["content"]
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
         _check_results(index, blocks, uses)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from llmirage_server.api.openapi.operations import EXAMPLES, OPERATIONS, ApiOperation
@@ -76,7 +75,7 @@ def _reference(name: str) -> dict[str, Any]:
     return {"$ref": _PLACE + name}
 
 
-def _described(operation: ApiOperation, refs: dict[type[BaseModel], Any], model: str) -> dict[str, Any]:
+def _described(operation: ApiOperation, refs: dict[type[WireModel], Any], model: str) -> dict[str, Any]:
     in_path = re.findall(r"{(\w+)}", operation.path)
     described: dict[str, Any] = {
         "operationId": operation.id,

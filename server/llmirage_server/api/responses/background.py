@@ -71,7 +71,7 @@ class BackgroundRun:
 
     def abort(self, error: ApiError) -> None:
         if not self.over:
-            self._stop("failed", {"code": error.code or "server_error", "message": error.message})
+            self._stop("failed", error_of(error))
 
     def _stop(self, status: str, error: Item | None) -> None:
         self._generation.stop()
@@ -102,6 +102,11 @@ class BackgroundRun:
                 return
             self._more.clear()
             await self._more.wait()
+
+
+def error_of(error: ApiError) -> Item:
+    """The `error` of a response that failed."""
+    return {"code": error.code or "server_error", "message": error.message}
 
 
 def follow(run: BackgroundRun, exchange: HttpExchange, first: int) -> Response:

@@ -51,7 +51,7 @@ def response_constraints(
 
 def _tools(index: int, declared: Any, items: Sequence[Mapping[str, Any]]) -> list[Tool]:
     """What the model may call of one declared tool. Raises ApiError for invalid parameters."""
-    tool = declared.model_dump(by_alias=True, exclude_unset=True)
+    tool = declared.plain()
     if tool["type"] == "custom":
         return [custom_tool(tool)]
     if tool["type"] != "function":

@@ -51,9 +51,10 @@ def read_context(state: State, request: schema.responses.InputFields) -> Respons
     if isinstance(request.input, str):
         brought = [{"type": "message", "role": "user", "content": request.input}]
     elif request.input is not None:
-        plain = [item.model_dump(by_alias=True, exclude_unset=True) for item in request.input]
         known = {item["id"]: item for item in before if "id" in item}
-        brought = item_forms.resolved(plain, lambda key: known.get(key) or _stored_item(state, key))
+        brought = item_forms.resolved(
+            [item.plain() for item in request.input], lambda key: known.get(key) or _stored_item(state, key)
+        )
     new = item_forms.listed_items(brought)
     everything = [*before, *new]
     item_forms.check_outputs(everything)
@@ -85,8 +86,7 @@ def chat_form(request: schema.responses.InputFields, items: Sequence[Item]) -> l
     if isinstance(instructions, str):
         return [{"role": "system", "content": instructions}, *messages]
     if instructions:
-        plain = [item.model_dump(by_alias=True, exclude_unset=True) for item in instructions]
-        return [*item_forms.messages(plain), *messages]
+        return [*item_forms.messages([item.plain() for item in instructions]), *messages]
     return messages or [{"role": "user", "content": ""}]
 
 
@@ -94,7 +94,7 @@ def chat_tools(request: schema.responses.InputFields) -> list[dict[str, Any]] | 
     """The tools in chat's form, as the prompt shows them."""
     tools: list[dict[str, Any]] = []
     for tool in request.tools or ():
-        plain = tool.model_dump(by_alias=True, exclude_unset=True)
+        plain = tool.plain()
         kind = plain.pop("type")
         tools.append({"type": kind, kind: plain} if kind in ("function", "custom") else {"type": kind, **plain})
     return tools or None

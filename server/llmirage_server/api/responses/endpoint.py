@@ -14,7 +14,7 @@ from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.generation import Generation, TokenStream
 from llmirage_server.api.logprobs import ReplyLogprobs
 from llmirage_server.api.models import ServedModel
-from llmirage_server.api.responses.background import BackgroundRun, follow, replayed
+from llmirage_server.api.responses.background import BackgroundRun, error_of, follow, replayed
 from llmirage_server.api.responses.constraints import response_constraints
 from llmirage_server.api.responses.context import (
     ResponseContext,
@@ -64,7 +64,7 @@ class ResponsesHandler(ServiceHandler):
         logprobs = None
         if _LOGPROBS in (request.include or ()) or request.top_logprobs:
             logprobs = ReplyLogprobs(choice.reply, await service.tokenizer(), request.top_logprobs or 0)
-        declared = [tool.model_dump(by_alias=True, exclude_unset=True) for tool in request.tools or ()]
+        declared = [tool.plain() for tool in request.tools or ()]
         writer = ResponseWriter(choice, request, response, logprobs, listed(declared, context.items), context.items)
 
         def store() -> None:
@@ -219,9 +219,4 @@ def _complete(response: Item, writer: ResponseWriter, generation: Generation) ->
 
 
 def _failed(writer: ResponseWriter, error: ApiError) -> bytes:
-    response = {
-        **writer.response,
-        "status": "failed",
-        "error": {"code": error.code or "server_error", "message": error.message},
-    }
-    return writer.event("response.failed", response=response)
+    return writer.event("response.failed", response={**writer.response, "status": "failed", "error": error_of(error)})

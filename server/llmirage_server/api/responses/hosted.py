@@ -10,33 +10,17 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from llmirage_server.api.responses.items import Item, new_item_id
+from llmirage_server.api.responses.items import OWN_TOOLS, Item, arguments, new_item_id
 from llmirage_server.replies import sums
 from llmirage_server.replies.reply import Part, Tool
 from llmirage_shared.wire.output import new_call_id
 
 Event = tuple[str, Item]  # the end of its type, and its fields
 
-_TEXT = {"type": "string"}
 _PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
 
-def _arguments(*names: str) -> dict[str, Any]:
-    return {"type": "object", "properties": dict.fromkeys(names, _TEXT), "required": list(names)}
-
-
-# By type: the tool as the model sees it. The server runs `hosted` tools, the client runs `client` tools.
-_TOOLS: dict[str, Tool] = {
-    "web_search": Tool("hosted", "web_search", "Search the web.", _arguments("query")),
-    "file_search": Tool("hosted", "search_documents", "Search the uploaded documents.", _arguments("query")),
-    "code_interpreter": Tool("hosted", "python_interpreter", "Run Python code, plot and analyze data.", _arguments("code")),
-    "image_generation": Tool("hosted", "generate_image", "Generate an image or picture.", _arguments("prompt")),
-    "computer": Tool("client", "computer", "Use a computer: open websites, click, type, take screenshots.", _arguments()),
-    "shell": Tool("client", "shell", "Run a shell command.", _arguments("command")),
-    "local_shell": Tool("client", "local_shell", "Run a shell command.", _arguments("command")),
-    "apply_patch": Tool("client", "apply_patch", "Change a file.", _arguments("path", "old_string", "new_string")),
-}  # fmt: skip
-_TYPE_BY_NAME = {tool.name: kind for kind, tool in _TOOLS.items()}
+_TYPE_BY_NAME = {tool.name: kind for kind, tool in OWN_TOOLS.items()}
 STAGES = {  # events between in_progress and completed, by type of the item
     "web_search_call": ("searching",),
     "file_search_call": ("searching",),
@@ -57,7 +41,7 @@ def hosted_tools(declared: Mapping[str, Any], items: Sequence[Mapping[str, Any]]
     """What the model may call of one of the API's own tools. items: the conversation with the user's approvals."""
     kind = kind_of(str(declared["type"]))
     if kind != "mcp":
-        return [_TOOLS[kind]] if kind in _TOOLS else []
+        return [OWN_TOOLS[kind]] if kind in OWN_TOOLS else []
     label, about = str(declared.get("server_label", "")), str(declared.get("server_description") or "")
     tools = []
     for name in _names(declared):
@@ -65,7 +49,7 @@ def hosted_tools(declared: Mapping[str, Any], items: Sequence[Mapping[str, Any]]
         if approved is False:
             continue
         runs = approved or not _needs_approval(declared, name)
-        tools.append(Tool("hosted" if runs else "client", f"{label}.{name}", about or f"Use {label}.", _arguments("query")))
+        tools.append(Tool("hosted" if runs else "client", f"{label}.{name}", about or f"Use {label}.", arguments("query")))
     return tools
 
 
@@ -77,7 +61,7 @@ def chosen(choice: Mapping[str, Any], tools: Sequence[Tool]) -> tuple[str, ...] 
         return tuple(
             tool.name for tool in tools if tool.name == f"{label}.{name}" or (not name and tool.name.startswith(f"{label}."))
         )
-    return (_TOOLS[kind].name,) if kind in _TOOLS else None
+    return (OWN_TOOLS[kind].name,) if kind in OWN_TOOLS else None
 
 
 def _names(declared: Mapping[str, Any]) -> list[str]:
@@ -122,7 +106,7 @@ def listed(declared: Sequence[Mapping[str, Any]], items: Sequence[Mapping[str, A
                 {
                     "name": name,
                     "description": "A simulated tool.",
-                    "input_schema": _arguments("query"),
+                    "input_schema": arguments("query"),
                     "annotations": {"simulated": True},
                 }
                 for name in _names(tool)
@@ -134,17 +118,43 @@ def listed(declared: Sequence[Mapping[str, Any]], items: Sequence[Mapping[str, A
     ]
 
 
-class ListedTools:
-    """The output item that lists an MCP server's tools. No token generates it."""
+class OutputItem:
+    """An item of the output. delta: the event of its text as it comes; "": the text is not streamed.
+
+    inner: the fields of its events that say where in the item they belong. has_logprobs: its deltas have log probabilities.
+    """
 
     delta = ""
     has_logprobs = False
 
-    def __init__(self, item: Item) -> None:
-        self._item = item
-        self.id: str = item["id"]
+    def __init__(self, part: Part, id: str) -> None:
+        self.part = part
+        self.id = id
         self.inner: Item = {}
-        self.part = Part("hosted_call", 0, 0)
+
+    def opening(self) -> Item:
+        """The item in `output_item.added`."""
+        raise NotImplementedError
+
+    def finished(self, logprobs: list[Item]) -> Item:
+        """The item in `output_item.done` and in the response. logprobs: of its tokens."""
+        raise NotImplementedError
+
+    def begun(self) -> Iterator[Event]:
+        """The events after it was added."""
+        yield from ()
+
+    def ended(self, logprobs: list[Item]) -> Iterator[Event]:
+        """The events before it is done."""
+        raise NotImplementedError
+
+
+class ListedTools(OutputItem):
+    """The output item that lists an MCP server's tools. No token generates it."""
+
+    def __init__(self, item: Item) -> None:
+        super().__init__(Part("hosted_call", 0, 0), item["id"])
+        self._item = item
 
     def opening(self) -> Item:
         return {**self._item, "tools": []}
@@ -159,22 +169,18 @@ class ListedTools:
         yield "mcp_list_tools.completed", {}
 
 
-class HostedCall:
+class HostedCall(OutputItem):
     """The output item of a call of one of the API's own tools."""
-
-    has_logprobs = False
 
     def __init__(self, part: Part, text: str, cut: bool, include: Sequence[str], items: Sequence[Mapping[str, Any]]) -> None:
         """cut: the reply ended inside this part."""
-        self.part = part
         self.text = text
         self.cut = cut
         self._include = include
         self._kind = _TYPE_BY_NAME.get(part.name, "mcp")
         self._runs_here = part.kind == "hosted_call"
         self.kind = f"{self._kind}_call" if self._kind != "mcp" or self._runs_here else "mcp_approval_request"
-        self.id = new_item_id(self.kind)
-        self.inner: Item = {}
+        super().__init__(part, new_item_id(self.kind))
         self.delta = "mcp_call_arguments" if self.kind == "mcp_call" else ""  # the event of text that is streamed
         self._call_id = new_call_id()
         try:

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from llmirage_server.replies.reply import Tool
 from llmirage_shared.wire.errors import ApiError
 
 Item = dict[str, Any]
@@ -40,18 +41,26 @@ _ID_PREFIX = {
 
 
 _UNSEEN = ("reasoning", "compaction_trigger", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response")
+
+
+def arguments(*names: str) -> dict[str, Any]:
+    """The JSON Schema of arguments that are strings."""
+    return {"type": "object", "properties": {name: {"type": "string"} for name in names}, "required": list(names)}
+
+
+# By type: the tool as the model sees it. The server runs `hosted` tools, the client runs `client` tools.
+OWN_TOOLS: dict[str, Tool] = {
+    "web_search": Tool("hosted", "web_search", "Search the web.", arguments("query")),
+    "file_search": Tool("hosted", "search_documents", "Search the uploaded documents.", arguments("query")),
+    "code_interpreter": Tool("hosted", "python_interpreter", "Run Python code, plot and analyze data.", arguments("code")),
+    "image_generation": Tool("hosted", "generate_image", "Generate an image or picture.", arguments("prompt")),
+    "computer": Tool("client", "computer", "Use a computer: open websites, click, type, take screenshots.", arguments()),
+    "shell": Tool("client", "shell", "Run a shell command.", arguments("command")),
+    "local_shell": Tool("client", "local_shell", "Run a shell command.", arguments("command")),
+    "apply_patch": Tool("client", "apply_patch", "Change a file.", arguments("path", "old_string", "new_string")),
+}  # fmt: skip
 # The tool that the model called, by type of the item; "": named by the item (MCP).
-_OWN_CALLS = {
-    "web_search_call": "web_search",
-    "file_search_call": "search_documents",
-    "code_interpreter_call": "python_interpreter",
-    "image_generation_call": "generate_image",
-    "computer_call": "computer",
-    "shell_call": "shell",
-    "local_shell_call": "local_shell",
-    "apply_patch_call": "apply_patch",
-    "mcp_call": "",
-}
+_OWN_CALLS = {f"{kind}_call": tool.name for kind, tool in OWN_TOOLS.items()} | {"mcp_call": ""}
 
 
 def new_item_id(kind: str) -> str:

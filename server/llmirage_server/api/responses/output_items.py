@@ -3,44 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
 
-from llmirage_server.api.responses.hosted import Event
+from llmirage_server.api.responses.hosted import Event, OutputItem
 from llmirage_server.api.responses.items import Item, new_item_id, sealed
 from llmirage_server.replies.reply import Part, Reply
 from llmirage_shared.wire import schema
 from llmirage_shared.wire.output import new_call_id
 
 _ENCRYPTED = "reasoning.encrypted_content"
-
-
-class OutputItem(Protocol):
-    """An item of the output. delta: the event of its text as it comes; "": the text is not streamed.
-
-    inner: the fields of its events that say where in the item they belong. has_logprobs: its deltas have log probabilities.
-    """
-
-    part: Part
-    id: str
-    delta: str
-    inner: Item
-    has_logprobs: bool
-
-    def opening(self) -> Item:
-        """The item in `output_item.added`."""
-        ...
-
-    def finished(self, logprobs: list[Item]) -> Item:
-        """The item in `output_item.done` and in the response. logprobs: of its tokens."""
-        ...
-
-    def begun(self) -> Iterator[Event]:
-        """The events after it was added."""
-        ...
-
-    def ended(self, logprobs: list[Item]) -> Iterator[Event]:
-        """The events before it is done."""
-        ...
 
 
 def output_item(part: Part, reply: Reply, request: schema.responses.ResponseRequest, cut: bool) -> OutputItem:
@@ -55,17 +25,16 @@ def output_item(part: Part, reply: Reply, request: schema.responses.ResponseRequ
     return ReasoningOutput(part, text, summarised, _ENCRYPTED in (request.include or ()))
 
 
-class MessageOutput:
+class MessageOutput(OutputItem):
     """Text, or a refusal. annotations: what the text cites."""
 
     def __init__(self, part: Part, text: str, status: str) -> None:
-        self.part = part
+        super().__init__(part, new_item_id("message"))
         self.text = text
-        self.id = new_item_id("message")
         self.annotations: list[Item] = []
         self.has_logprobs = part.kind == "text"
         self.delta = "output_text" if part.kind == "text" else "refusal"
-        self.inner: Item = {"content_index": 0}
+        self.inner = {"content_index": 0}
         self._status = status
 
     def opening(self) -> Item:
@@ -93,16 +62,13 @@ class MessageOutput:
         return {"type": "output_text", "annotations": annotations, "logprobs": logprobs, "text": text}
 
 
-class ReasoningOutput:
+class ReasoningOutput(OutputItem):
     """Thoughts, as a summary or as they are."""
 
-    has_logprobs = False
-
     def __init__(self, part: Part, text: str, summarised: bool, encrypted: bool) -> None:
-        self.part = part
-        self.id = new_item_id("reasoning")
+        super().__init__(part, new_item_id("reasoning"))
         self.delta = "reasoning_summary_text" if summarised else "reasoning_text"
-        self.inner: Item = {"summary_index" if summarised else "content_index": 0}
+        self.inner = {"summary_index" if summarised else "content_index": 0}
         self._text = text
         self._summarised = summarised
         self._encrypted = encrypted
@@ -130,18 +96,14 @@ class ReasoningOutput:
             yield "reasoning_summary_part.done", {"part": {"type": "summary_text", "text": self._text}}
 
 
-class CallOutput:
+class CallOutput(OutputItem):
     """A call of a function or a custom tool."""
 
-    has_logprobs = False
-
     def __init__(self, part: Part, text: str, status: str) -> None:
-        self.part = part
         function = part.kind == "function_call"
         self._type, self._field = ("function_call", "arguments") if function else ("custom_tool_call", "input")
-        self.id = new_item_id(self._type)
+        super().__init__(part, new_item_id(self._type))
         self.delta = f"{self._type}_{self._field}"
-        self.inner: Item = {}
         self._text = text
         self._status = status
         self._call_id = new_call_id()
@@ -151,9 +113,6 @@ class CallOutput:
 
     def finished(self, logprobs: list[Item]) -> Item:
         return self._item(self._status, self._text)
-
-    def begun(self) -> Iterator[Event]:
-        yield from ()
 
     def ended(self, logprobs: list[Item]) -> Iterator[Event]:
         name = {"name": self.part.name} if self._type == "function_call" else {}

@@ -12,7 +12,7 @@ def new_response(
     response_id: str, created_at: int, request: schema.responses.ResponseRequest, model: str, conversation: str | None
 ) -> Item:
     """The object of a response that has not begun. It has the keys of OpenAI's and of the Open Responses document."""
-    reasoning, text = request.reasoning, request.text
+    reasoning, text, instructions = request.reasoning, request.text, request.instructions
     return {
         "id": response_id,
         "object": "response",
@@ -24,7 +24,7 @@ def new_response(
         "error": None,
         "frequency_penalty": request.frequency_penalty or 0.0,
         "incomplete_details": None,
-        "instructions": _plain(request.instructions),
+        "instructions": [item.plain() for item in instructions] if isinstance(instructions, list) else instructions,
         "max_output_tokens": request.max_output_tokens,
         "max_tool_calls": request.max_tool_calls,
         "model": model,
@@ -45,7 +45,7 @@ def new_response(
         "temperature": 1.0 if request.temperature is None else request.temperature,
         "text": {"format": _format(text), "verbosity": (text.verbosity if text else None) or "medium"},
         "tool_choice": request.tool_choice or "auto",
-        "tools": [_tool(tool.model_dump(by_alias=True, exclude_unset=True)) for tool in request.tools or ()],
+        "tools": [_tool(tool.plain()) for tool in request.tools or ()],
         "top_logprobs": request.top_logprobs or 0,
         "top_p": 1.0 if request.top_p is None else request.top_p,
         "truncation": request.truncation or "disabled",
@@ -56,14 +56,10 @@ def new_response(
     }
 
 
-def _plain(value: Any) -> Any:
-    return [item.model_dump(by_alias=True, exclude_unset=True) for item in value] if isinstance(value, list) else value
-
-
-def _format(text: Any) -> dict[str, Any]:
+def _format(text: schema.responses.TextOptions | None) -> dict[str, Any]:
     if text is None or text.format is None:
         return {"type": "text"}
-    form: dict[str, Any] = text.format.model_dump(by_alias=True, exclude_unset=True)
+    form = text.format.plain()
     if form["type"] == "json_schema":
         form = {"strict": False, **{key: value for key, value in form.items() if value is not None}}
     return form

@@ -7,9 +7,9 @@ from typing import Any
 
 from llmirage_server.api.generation import Choice
 from llmirage_server.api.logprobs import ReplyLogprobs
-from llmirage_server.api.responses.hosted import Event, HostedCall, ListedTools
+from llmirage_server.api.responses.hosted import Event, HostedCall, ListedTools, OutputItem
 from llmirage_server.api.responses.items import Item
-from llmirage_server.api.responses.output_items import MessageOutput, OutputItem, output_item
+from llmirage_server.api.responses.output_items import MessageOutput, output_item
 from llmirage_shared.wire import schema
 from llmirage_shared.wire.output import encoded, escape, named_event
 

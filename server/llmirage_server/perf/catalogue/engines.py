@@ -7,23 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import yaml
 
 from llmirage_server.perf.catalogue.gpus import GIB, GpuSpec
+from llmirage_server.perf.catalogue.own_yaml import Key, is_yaml_path, one_of, positive, read_own, text, truth, whole
 from llmirage_server.perf.errors import DeploymentError
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 KvPool = Literal["share_of_all", "share_of_free_at_start", "share_of_free"]
 Dispatch = Literal["all_gather", "all_to_all"]
-
-_CHOICES = {
-    "kv_pool": ("share_of_all", "share_of_free_at_start", "share_of_free"),
-    "moe_dispatch": ("all_gather", "all_to_all"),
-    "scheduler": ("vllm", "sglang", "trtllm"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +92,7 @@ def find_engine(name: str) -> EngineProfile:
 
     A name is a path when it ends with .yaml or .yml or has a slash. Raises DeploymentError with everything that is wrong.
     """
-    if name.endswith((".yaml", ".yml")) or "/" in name:
+    if is_yaml_path(name) or "/" in name:
         return _from_file(Path(name).expanduser())
     plain = {_plain(n): n for n in (*_data(), *(e["title"] for e in _data().values()))}
     titles = {e["title"]: n for n, e in _data().items()}
@@ -131,69 +126,42 @@ def _engine(name: str) -> EngineProfile:
     return EngineProfile(name=name, base=name, **_data()[name])
 
 
-_TEXTS = ("title", "version", "source", *_CHOICES)
-_POSITIVE = ("block_size", "gpu_memory_utilization", "decode_scale", "prefill_scale")
 _TIERS = ("max_num_seqs", "max_num_batched_tokens")
-_OWN = tuple(f.name for f in fields(EngineProfile) if f.name not in ("name", "base", "flags"))
+
+
+def _not_negative(value: Any) -> str:
+    return "" if (value == 0 and value is not False) or not positive(value) else "must be a number, at least 0"
+
+
+def _tiers(value: Any) -> str:
+    tiers = value if isinstance(value, dict) else {0: value}
+    good = 0 in tiers and not any(map(whole, tiers.values()))
+    return "" if good else "must be a positive integer, or one for each GPU memory in GiB from 0 on"
+
+
+def _keys() -> dict[str, Key]:
+    """What an engine file may hold: a base, and any field of EngineProfile but its flags; most are times."""
+    own = (field.name for field in fields(EngineProfile) if field.name != "flags")
+    return {
+        **dict.fromkeys(own, Key(_not_negative)),
+        **dict.fromkeys(("name", "title", "version", "source"), Key(text)),
+        **dict.fromkeys(_TIERS, Key(_tiers)),
+        **dict.fromkeys(("mixed_attention", "fused_all_reduce_norm"), Key(truth)),
+        **dict.fromkeys(("decode_scale", "prefill_scale"), Key(positive)),
+        "base": Key(lambda name: "" if name in _data() else f"unknown engine {name!r}; choices: {', '.join(_data())}"),
+        "scheduler": Key(one_of("vllm", "sglang", "trtllm")),
+        "kv_pool": Key(one_of(*get_args(KvPool))),
+        "moe_dispatch": Key(one_of(*get_args(Dispatch))),
+        "block_size": Key(whole),
+        "gpu_memory_utilization": Key(lambda share: positive(share) or ("must be at most 1" if share > 1 else "")),
+    }
 
 
 def _from_file(file: Path) -> EngineProfile:
-    try:
-        root = yaml.compose(file.read_text(encoding="utf-8"), yaml.SafeLoader)
-        values: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise DeploymentError([f"{file}: cannot be read: {reason}"]) from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark else ""
-        raise DeploymentError([f"{file}{line}: not valid YAML: {getattr(error, 'problem', error)}"]) from None
-    if not isinstance(root, yaml.MappingNode) or not isinstance(values, dict):
-        raise DeploymentError([f"{file}: an engine file is a list of `key: value` lines, with `base` one of {_names()}"])
-    lines = {key.value: key.start_mark.line + 1 for key, _ in root.value}
-    problems = [] if "base" in values else [f"{file}: base is missing; choices: {_names()}"]
-    problems += [
-        f"{file}:{lines.get(str(key), 1)}: {key}: {problem}" for key, v in values.items() if (problem := _problem(key, v))
-    ]
-    if problems:
-        raise DeploymentError(problems)
+    names = ", ".join(_data())
+    values, _ = read_own(str(file), _keys(), f"an engine file is a list of `key: value` lines, with `base` one of {names}")
+    if "base" not in values:
+        raise DeploymentError([f"{file}: base is missing; choices: {names}"])
     base = _engine(values.pop("base"))
-    return replace(base, name=values.pop("name", file.stem), **{k: _value(k, v) for k, v in values.items()})
-
-
-def _names() -> str:
-    return ", ".join(_data())
-
-
-def _value(key: str, value: Any) -> Any:
-    if key in _TIERS and isinstance(value, int):
-        return {0.0: value}
-    return value
-
-
-def _problem(key: object, value: Any) -> str:
-    """What is wrong with one line of an engine file; "" when nothing is."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if key == "base":
-        return "" if value in _data() else f"unknown engine {value!r}; choices: {_names()}"
-    if key in _CHOICES:
-        choices = _CHOICES[str(key)]
-        return "" if value in choices else f"{value!r} is not one of {', '.join(choices)}"
-    if key == "name" or key in _TEXTS:
-        return "" if isinstance(value, str) else "must be text"
-    if key not in _OWN:
-        near = difflib.get_close_matches(str(key), _OWN, n=1)
-        return f"unknown; did you mean {near[0]}?" if near else f"unknown; choices: base, name, {', '.join(_OWN)}"
-    if key in ("fused_all_reduce_norm", "mixed_attention"):
-        return "" if isinstance(value, bool) else "must be true or false"
-    if key in _TIERS:
-        tiers = value if isinstance(value, dict) else {0: value}
-        whole = all(isinstance(v, int) and not isinstance(v, bool) and v > 0 for v in tiers.values())
-        return "" if whole and 0 in tiers else "must be a positive whole number, or one for each GPU memory in GiB from 0 on"
-    if key == "block_size" and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-        return "must be a positive whole number"
-    if not number or value < 0 or (key in _POSITIVE and value == 0):
-        return "must be a positive number" if key in _POSITIVE else "must be a number, at least 0"
-    if key == "gpu_memory_utilization" and value > 1:
-        return "must be at most 1"
-    return ""
+    tiers = {name: {0.0: values[name]} for name in _TIERS if isinstance(values.get(name), int)}
+    return replace(base, **{"name": file.stem, **values, **tiers})

@@ -37,6 +37,10 @@ class WireModel(BaseModel):
             raise cls.refuse(name)
         return request
 
+    def plain(self) -> dict[str, Any]:
+        """The object as it was sent."""
+        return self.model_dump(by_alias=True, exclude_unset=True)
+
     def undocumented_field(self) -> str | None:
         """The path of the first field that neither the API nor any engine documents, else None. Null counts as absent."""
         for name, value in (self.model_extra or {}).items():

@@ -86,11 +86,11 @@ def test_every_problem_of_a_file_is_told_at_once_with_its_line(tmp_path: Path) -
     )
     assert refusal(str(file)) == (
         f"{file}:1: base: unknown engine 'vlm'; choices: vllm, sglang, trtllm",
-        f"{file}:2: block_size: must be a positive whole number",
-        f"{file}:3: host_step_m: unknown; did you mean host_step_ms?",
-        f"{file}:4: kv_pool: 'all' is not one of share_of_all, share_of_free_at_start, share_of_free",
+        f"{file}:2: block_size: must be a positive integer",
+        f"{file}:3: host_step_m: unknown key; did you mean host_step_ms?",
+        f"{file}:4: kv_pool: must be one of share_of_all, share_of_free_at_start, share_of_free",
         f"{file}:5: gpu_memory_utilization: must be at most 1",
-        f"{file}:6: max_num_seqs: must be a positive whole number, or one for each GPU memory in GiB from 0 on",
+        f"{file}:6: max_num_seqs: must be a positive integer, or one for each GPU memory in GiB from 0 on",
         f"{file}:7: mixed_attention: must be true or false",
         f"{file}:8: host_step_ms: must be a number, at least 0",
         f"{file}:9: title: must be text",
@@ -101,8 +101,8 @@ def test_every_problem_of_a_file_is_told_at_once_with_its_line(tmp_path: Path) -
     ("text", "problem"),
     [
         ("block_size: 16\n", ": base is missing; choices: vllm, sglang, trtllm"),
-        ("- 1\n", ": an engine file is a list of `key: value` lines"),
-        ("", ": an engine file is a list of `key: value` lines"),
+        ("- 1\n", ":1: an engine file is a list of `key: value` lines"),
+        ("", ":1: an engine file is a list of `key: value` lines"),
         ("a: [\n", ":2: not valid YAML: "),
     ],
 )
