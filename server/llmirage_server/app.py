@@ -11,11 +11,12 @@ from collections.abc import AsyncIterator, Sequence
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
-from llmirage_server.api.access import ApiKeys, rate_limits
+from llmirage_server.api.access import ApiKeys, RateLimits
+from llmirage_server.api.exchange import EndpointApp
 from llmirage_server.api.models import ServedModel, ServedModels
-from llmirage_server.api.routes import not_found, routes
+from llmirage_server.api.routes import UNKNOWN, routes
 from llmirage_server.api.service import Service
-from llmirage_server.api.state import State, open_state
+from llmirage_server.api.state import MemoryState, SqliteState, State
 from llmirage_server.api.text import TextLoader, TextTools, warm_up
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.config import ClusterConfig, ConfigError
@@ -46,11 +47,12 @@ class LlmirageApp(Starlette):
         fingerprint = "fp_" + hashlib.sha256(repr(config).encode()).hexdigest()[:10]
         self.service = Service(self.driver, text, models, fingerprint, _state(config.state))
         self.service.documented_only = config.unknown_fields == "refuse"
-        self.service.limits = rate_limits(config.rate_limit, config.token_limit)
+        if (config.rate_limit, config.token_limit) != (None, None):
+            self.service.limits = RateLimits(config.rate_limit, config.token_limit)
         guard = ApiKeys(config.api_key) if config.api_key else None
         super().__init__(routes=routes(self.service, guard), lifespan=_lifespan)
         self.router.redirect_slashes = False
-        self.router.default = not_found(guard)
+        self.router.default = EndpointApp(UNKNOWN, guard)
 
     @property
     def deployment(self) -> Deployment:
@@ -90,7 +92,7 @@ def create_app(config: ClusterConfig | None = None) -> LlmirageApp:
 
 def _state(path: str | None) -> State:
     try:
-        return open_state(path)
+        return MemoryState() if path is None else SqliteState(path)
     except OSError as error:
         raise ConfigError([f"state: {error}"]) from None
 

@@ -54,9 +54,14 @@ def summaries(values: Floats, group: Ints, groups: int) -> list[Summary | None]:
     return found
 
 
+GROUP_METRICS = (
+    "time_to_first_token", "request_latency", "input_sequence_length", "output_sequence_length", "inter_token_latency",
+)  # fmt: skip
+
+
 @dataclass(slots=True, frozen=True)
 class RequestGroup:
-    """Some requests of a run. Summaries are None when no request of it has the metric.
+    """Some requests of a run. per_request: summaries of those of GROUP_METRICS that a request of it has.
 
     cached_pct: prompt tokens that the server took from its cache, percent of all its prompt tokens; None: not reported.
     """
@@ -65,12 +70,8 @@ class RequestGroup:
     ok: int
     failed: int
     cancelled: int
-    ttft_ms: Summary | None
-    latency_ms: Summary | None
-    input_tokens: Summary | None
-    output_tokens: Summary | None
+    per_request: Mapping[str, Summary]
     cached_pct: float | None
-    tpot_ms: Summary | None = None
 
 
 def grouped(columns: Columns, metrics: Mapping[str, Floats], key: Ints) -> tuple[RequestGroup, ...]:
@@ -80,16 +81,7 @@ def grouped(columns: Columns, metrics: Mapping[str, Floats], key: Ints) -> tuple
     ok, cancelled = (np.bincount(group, weights=flag, minlength=count) for flag in (columns.ok, columns.cancelled))
     whole = np.bincount(group, minlength=count)
     empty = np.full(len(columns), np.nan)
-    ttft, latency, tpot, isl, osl = (
-        summaries(metrics.get(tag, empty), group, count)
-        for tag in (
-            "time_to_first_token",
-            "request_latency",
-            "inter_token_latency",
-            "input_sequence_length",
-            "output_sequence_length",
-        )
-    )
+    found = {tag: summaries(metrics.get(tag, empty), group, count) for tag in GROUP_METRICS}
     cached = cached_pct(metrics, group, count)
     return tuple(
         RequestGroup(
@@ -97,12 +89,8 @@ def grouped(columns: Columns, metrics: Mapping[str, Floats], key: Ints) -> tuple
             ok=int(ok[i]),
             failed=int(whole[i] - ok[i] - cancelled[i]),
             cancelled=int(cancelled[i]),
-            ttft_ms=ttft[i],
-            latency_ms=latency[i],
-            input_tokens=isl[i],
-            output_tokens=osl[i],
+            per_request={tag: summary for tag, each in found.items() if (summary := each[i]) is not None},
             cached_pct=cached[i],
-            tpot_ms=tpot[i],
         )
         for i in range(count)
     )

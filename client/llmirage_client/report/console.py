@@ -16,7 +16,6 @@ from llmirage_client.report.numbers import count, duration, plural
 from llmirage_client.report.screen import Block, Screen, ScreenTable, bold, warning
 from llmirage_client.report.secrets import hide_in_text
 from llmirage_client.report.tables import (
-    branch_mode_table,
     branch_table,
     conversation_table,
     error_table,
@@ -50,16 +49,11 @@ def _blocks(result: RunResult, metrics: Metrics, files: Sequence[Path], width: i
     if metrics.workload_throughput and metrics.whole_run.get("benchmark_duration", 0.0) > LAST_WINDOW_S:
         tables.append(("Tokens per second over the run", token_rate_table(metrics)))
     if len(metrics.by_depth) > 1:
-        tables.append(
-            ("By agent depth (0: roots, 1: their children)" + _GROUP_WORDS, group_table("depth", metrics.by_depth))
-        )
+        title = "By agent depth (0: roots, 1: their children)"
+        tables.append((title + _GROUP_WORDS, group_table("depth", metrics.by_depth)))
     if any(BRANCH_MODES[group.key] == "fork" for group in metrics.by_branch_mode):
-        tables.append(
-            (
-                "By branch (forks inherit their parent's history, spawns start a new one)" + _GROUP_WORDS,
-                branch_mode_table(metrics),
-            )
-        )
+        title = "By branch (forks inherit their parent's history, spawns start a new one)"
+        tables.append((title + _GROUP_WORDS, group_table("branch", metrics.by_branch_mode, dict(enumerate(BRANCH_MODES)))))
     if 1 < len(metrics.by_turn) <= _TURNS_SHOWN:
         tables.append(("By turn (0: first request of a conversation)" + _GROUP_WORDS, group_table("turn", metrics.by_turn)))
     if result.branch_stats is not None and any(asdict(result.branch_stats).values()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from llmirage_client.measure.groups import RequestGroup
 from llmirage_client.measure.metrics import Metrics
 from llmirage_shared.statistics import Summary
 
@@ -56,6 +57,13 @@ def latency_cells(metrics: Metrics) -> list[str]:
     """p50 and p99 of TTFT, TPOT and latency, ms."""
     tags = ("time_to_first_token", "inter_token_latency", "request_latency")
     return [statistic(metrics.per_request.get(tag), name) for tag in tags for name in ("p50", "p99")]
+
+
+def group_cells(group: RequestGroup, *times: tuple[str, str]) -> list[str]:
+    """How many were ok and failed, these statistics of times, mean tokens in and out, and the cached share."""
+    wanted = (*times, ("input_sequence_length", "avg"), ("output_sequence_length", "avg"))
+    figures = [statistic(group.per_request.get(tag), name) for tag, name in wanted]
+    return [count(group.ok), count(group.failed), *figures, known(group.cached_pct, percent)]
 
 
 def cached_cell(metrics: Metrics) -> str:

@@ -40,7 +40,9 @@ def render_points(
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     lines.insert(1, "  ".join("-" * width for width in widths))
-    click.echo(f"\n{hide_in_text(title)}\n\n" + "\n".join(lines) + "\ntimes in ms" + _of_cluster(results))
+    of_cluster = f", of the cluster's own life (at speed {results[0].speed:g})"
+    unit = "times in ms" + ("" if all(result.speed == 1 for result in results) else of_cluster)
+    click.echo("\n".join(("", hide_in_text(title), "", *lines, unit)))
     if answer is not None:
         click.echo(f"\n{answer}")
     if notes:
@@ -62,11 +64,3 @@ def _row(result: PointResult) -> list[str]:
         *latency_cells(result.metrics),
         cached_cell(result.metrics),
     ]
-
-
-def _of_cluster(results: Sequence[PointResult]) -> str:
-    return (
-        ""
-        if all(result.speed == 1 for result in results)
-        else f", of the cluster's own life (at speed {results[0].speed:g})"
-    )

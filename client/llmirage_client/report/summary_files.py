@@ -90,15 +90,7 @@ def _group_json(key: str, group: RequestGroup) -> dict[str, Any]:
         "error_request_count": group.failed,
         "cancelled_request_count": group.cancelled,
     }
-    for tag, summary in (
-        ("time_to_first_token", group.ttft_ms),
-        ("request_latency", group.latency_ms),
-        ("input_sequence_length", group.input_tokens),
-        ("output_sequence_length", group.output_tokens),
-        ("inter_token_latency", group.tpot_ms),
-    ):
-        if summary is not None:
-            content[tag] = PER_REQUEST[tag].entry(summary)
+    content |= {tag: PER_REQUEST[tag].entry(summary) for tag, summary in group.per_request.items()}
     if group.cached_pct is not None:
         content["usage_prompt_cache_read_pct"] = {"unit": "%", "avg": group.cached_pct}
     return content

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-from llmirage_client.measure.columns import BRANCH_MODES
 from llmirage_client.measure.groups import RequestGroup
 from llmirage_client.measure.metrics import ErrorGroup, Metrics
 from llmirage_client.measure.record import BranchStats
-from llmirage_client.report.numbers import count, known, number, percent, statistic
+from llmirage_client.report.numbers import count, group_cells, known, number, percent
 from llmirage_client.report.screen import ScreenTable, plain_table
 from llmirage_shared.statistics import Summary
 
@@ -132,19 +131,9 @@ def group_table(key: str, groups: Sequence[RequestGroup], names: Mapping[int, st
     for group in groups:
         table.add_row(
             str(group.key) if names is None else names[group.key],
-            count(group.ok),
-            count(group.failed),
-            statistic(group.ttft_ms, "p50"),
-            statistic(group.latency_ms, "p50"),
-            statistic(group.input_tokens, "avg"),
-            statistic(group.output_tokens, "avg"),
-            known(group.cached_pct, percent),
+            *group_cells(group, ("time_to_first_token", "p50"), ("request_latency", "p50")),
         )
     return table
-
-
-def branch_mode_table(metrics: Metrics) -> ScreenTable:
-    return group_table("branch", metrics.by_branch_mode, dict(enumerate(BRANCH_MODES)))
 
 
 def branch_table(stats: BranchStats) -> ScreenTable:

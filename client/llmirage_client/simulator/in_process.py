@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from llmirage_client.measure.record import Exchange
 from llmirage_client.simulator.engine import Cluster, ClusterConfig, Observer, new_app, new_cluster
@@ -62,7 +60,8 @@ class _WholeReplyTarget:
         plans = Plans()
         token = PLANS.set(plans)
         try:
-            exchange = await self._http.send(replace(call, body=_unstreamed(call.body), stream=False))
+            whole = {name: value for name, value in call.body.items() if name not in ("stream", "stream_options")}
+            exchange = await self._http.send(replace(call, body=whole, stream=False))
         finally:
             PLANS.reset(token)
         if call.stream and exchange.error is None:
@@ -73,11 +72,6 @@ class _WholeReplyTarget:
 
     async def close(self) -> None:
         await self._http.close()
-
-
-def _unstreamed(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The same request for a reply in one piece."""
-    return {name: value for name, value in body.items() if name not in ("stream", "stream_options")}
 
 
 def _stamps(plans: Plans) -> list[float]:

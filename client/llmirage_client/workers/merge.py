@@ -29,7 +29,10 @@ def merged(
     cancel_reason: str | None,
 ) -> RunResult:
     """The result of the whole run; its clock begins at the moment zero_unix_ns, the measured phase at start_s of it."""
-    by_worker = [_records(part, zero_unix_ns, options.speed) for part in parts]
+    by_worker = [
+        [record_of(json.loads(line), zero_unix_ns, options.speed) for lines in part.lines for line in lines.splitlines()]
+        for part in parts
+    ]
     records = sorted((r for own in by_worker for r in own), key=lambda r: r.exchange.end_s or r.exchange.start_s)
     finished = [part.finished for part in parts if part.finished is not None]
     ends_s = [*(f.end_s for f in finished), *(r.exchange.end_s or r.exchange.start_s for r in records)]
@@ -64,10 +67,6 @@ def merged(
             _spread_note(workers),
         ],
     )
-
-
-def _records(part: WorkerPart, zero_unix_ns: int, speed: float) -> list[Record]:
-    return [record_of(json.loads(line), zero_unix_ns, speed) for lines in part.lines for line in lines.splitlines()]
 
 
 def _worker(number: int, part: WorkerPart, records: Sequence[Record], wall_s: float, options: RunOptions) -> WorkerResult:

@@ -195,7 +195,8 @@ class ContentReader:
         self, row: Mapping[str, Any], urls: list[str], check: Checker, prefix: str
     ) -> list[tuple[str, str | None]]:
         """The images with their cache ids: `image_uuids` beside plain images, `uuids` inside an object."""
-        objects = [entry for entry in row.get("images") or [] if isinstance(entry, dict)] if _is_list(row) else []
+        given = row.get("images")
+        objects = [entry for entry in given if isinstance(entry, dict)] if isinstance(given, list) else []
         ids = row.get("image_uuids")
         at = f"{prefix}image_uuids"
         if ids is None:
@@ -232,7 +233,3 @@ class ContentReader:
             else:
                 images += [(url, None) for url in own]
         return images
-
-
-def _is_list(row: Mapping[str, Any]) -> bool:
-    return isinstance(row.get("images"), list)

@@ -114,11 +114,6 @@ class RateLimits:
         return account
 
 
-def rate_limits(requests: int | None, tokens: int | None) -> RateLimits | None:
-    """The limits, None without any."""
-    return None if requests is None and tokens is None else RateLimits(requests, tokens)
-
-
 def _headers(account: _Account) -> list[Header]:
     headers = []
     for kind, bucket in ((b"requests", account.requests), (b"tokens", account.tokens)):

@@ -25,7 +25,7 @@ from llmirage_shared.wire.output import (
     FinishedChoice,
     PlainWriter,
     ResponseHead,
-    chat_frame,
+    chunk_frame,
     new_call_id,
     new_id,
     stream_end,
@@ -96,7 +96,7 @@ class _ChatAnswer:
 
     def _writer(self, index: int, choice: Choice) -> ChoiceWriter:
         sampling, reply = self.request.sampling, choice.reply
-        frame = chat_frame(self.head, index, sampling.include_usage)
+        frame = chunk_frame(self.head, "chat.completion.chunk", index, sampling.include_usage)
         if not (reply.parts or sampling.usage_in_every_chunk or sampling.return_token_ids) and sampling.logprobs is None:
             return PlainWriter(frame, CHAT_FORM, reply.pieces, reply.finish_reason, reply.stop_reason, joined=choice.joined)
         return ChatWriter(
@@ -182,7 +182,7 @@ class StoredChatHandler:
     async def list(self, exchange: HttpExchange) -> Response:
         model = exchange.query("model")
         completions = [record["completion"] for record in self._state.all("completion")]
-        wanted = {name[9:-1]: exchange.query(name) for name in exchange.query_names() if name.startswith("metadata[")}
+        wanted = {name[9:-1]: exchange.query(name) for name in exchange.queries() if name.startswith("metadata[")}
         listed = [
             completion
             for completion in completions

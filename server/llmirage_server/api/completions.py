@@ -19,7 +19,7 @@ from llmirage_server.api.whole import finish
 from llmirage_server.api.writers import TextWriter
 from llmirage_shared.tokens import Tokenizer
 from llmirage_shared.wire.completions import TextRequest, parse_completion, text_completion
-from llmirage_shared.wire.output import TEXT_FORM, FinishedChoice, PlainWriter, ResponseHead, new_id, stream_end, text_frame
+from llmirage_shared.wire.output import TEXT_FORM, FinishedChoice, PlainWriter, ResponseHead, chunk_frame, new_id, stream_end
 
 
 class CompletionsHandler(ServiceHandler):
@@ -97,7 +97,7 @@ class _TextAnswer:
 
     def _writer(self, index: int, choice: Choice) -> ChoiceWriter:
         sampling, reply, silent = self.request.sampling, choice.reply, self.request.silent
-        frame = text_frame(self.head, index, sampling.include_usage)
+        frame = chunk_frame(self.head, "text_completion", index, sampling.include_usage)
         if not (silent or sampling.usage_in_every_chunk or sampling.return_token_ids) and sampling.logprobs is None:
             return PlainWriter(
                 frame,

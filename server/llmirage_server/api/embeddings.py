@@ -65,7 +65,7 @@ class EmbeddingsHandler(ServiceHandler):
         request = schema.embeddings.EmbeddingRequest.check(await exchange.json_object(), service.documented_only)
         inputs = read_prompts(request.input, "input")
         if len(inputs) > MOST_INPUTS:
-            raise errors.array_too_long("input", MOST_INPUTS, len(inputs))
+            raise errors.too_long("input", "an array", MOST_INPUTS, len(inputs))
         model = embedding_model(service, request.model)
         check_dimensions(model, request.dimensions)
         if service.limits is not None:

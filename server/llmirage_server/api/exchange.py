@@ -118,14 +118,11 @@ class HttpExchange:
 
     def query(self, name: str) -> str | None:
         """The last value of a URL parameter, None if it is absent."""
-        values = self._query().get(name)
+        values = self.queries().get(name)
         return values[-1] if values else None
 
-    def query_names(self) -> list[str]:
-        """The names of the URL's parameters."""
-        return list(self._query())
-
-    def _query(self) -> dict[str, list[str]]:
+    def queries(self) -> dict[str, list[str]]:
+        """The values of each URL parameter."""
         return parse_qs(self.scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
 
     def response_headers(self, content_type: bytes) -> list[Header]:

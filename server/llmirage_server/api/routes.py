@@ -38,13 +38,8 @@ def routes(service: Service, guard: Guard | None) -> list[Route]:
         *[Route(path, EndpointApp(methods, None if path in _OPEN else guard)) for path, methods in table.items()],
         Route("/v1/messages", of_messages(_post(messages.create))),
         Route("/v1/messages/count_tokens", of_messages(_post(messages.count_tokens))),
-        Route("/v1/messages{rest:path}", of_messages(_UNKNOWN)),
+        Route("/v1/messages{rest:path}", of_messages(UNKNOWN)),
     ]
-
-
-def not_found(guard: Guard | None) -> EndpointApp:
-    """Answers every other path."""
-    return EndpointApp(_UNKNOWN, guard)
 
 
 def _openai(service: Service) -> dict[str, Methods]:
@@ -128,4 +123,5 @@ def _methods(**handlers: Handler) -> Methods:
     return {**handlers, "HEAD": handlers["GET"]}
 
 
-_UNKNOWN: Methods = dict.fromkeys(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"), unknown_url)
+# What answers every other path.
+UNKNOWN: Methods = dict.fromkeys(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"), unknown_url)

@@ -115,8 +115,3 @@ def stored(state: State, kind: Kind, key: str) -> dict[str, Any]:
     if value is None:
         raise ApiError(f"{kind.capitalize()} with id '{key}' not found.", status=404, param=f"{kind}_id")
     return value
-
-
-def open_state(path: str | None) -> State:
-    """A state in the file, or in memory without one. Raises OSError."""
-    return MemoryState() if path is None else SqliteState(path)

@@ -90,9 +90,11 @@ def empty_array(param: str) -> ApiError:
     return invalid_value(param, message, "empty_array")
 
 
-def array_too_long(param: str, maximum: int, length: int) -> ApiError:
-    expected = f"Expected an array with maximum length {maximum}, but got an array with length {length} instead."
-    return invalid_value(param, f"array too long. {expected}", "array_above_max_length")
+def too_long(param: str, kind: str, maximum: int, length: int) -> ApiError:
+    """kind: "an array" or "a string"."""
+    name = kind.partition(" ")[2]
+    expected = f"Expected {kind} with maximum length {maximum}, but got {kind} with length {length} instead."
+    return invalid_value(param, f"{name} too long. {expected}", f"{name}_above_max_length")
 
 
 def too_many_properties(param: str, maximum: int, count: int) -> ApiError:
@@ -103,11 +105,6 @@ def too_many_properties(param: str, maximum: int, count: int) -> ApiError:
 def only_with(param: str, message: str) -> ApiError:
     """A field that has no meaning without another."""
     return ApiError(message, param=param, code="invalid_value")
-
-
-def string_too_long(param: str, maximum: int, length: int) -> ApiError:
-    expected = f"Expected a string with maximum length {maximum}, but got a string with length {length} instead."
-    return invalid_value(param, f"string too long. {expected}", "string_above_max_length")
 
 
 def invalid_schema(what: str, problem: str, param: str, code: str | None) -> ApiError:

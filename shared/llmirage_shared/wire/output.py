@@ -125,17 +125,9 @@ class ChunkFrame:
         return self.start + b"," + choice[1:] + end
 
 
-def chat_frame(head: ResponseHead, index: int, include_usage: bool) -> ChunkFrame:
-    """The frame of one choice of a streamed chat completion."""
-    return _frame(head, "chat.completion.chunk", f'"service_tier":"{head.service_tier}",', index, include_usage)
-
-
-def text_frame(head: ResponseHead, index: int, include_usage: bool) -> ChunkFrame:
-    """The frame of one choice of a streamed text completion."""
-    return _frame(head, "text_completion", "", index, include_usage)
-
-
-def _frame(head: ResponseHead, kind: str, extra: str, index: int, include_usage: bool) -> ChunkFrame:
+def chunk_frame(head: ResponseHead, kind: str, index: int, include_usage: bool) -> ChunkFrame:
+    """The frame of one choice of a streamed completion. kind: what its chunks say they are."""
+    extra = f'"service_tier":"{head.service_tier}",' if kind.startswith("chat") else ""
     start = (
         f'data: {{"id":{_encode(head.id)},"object":"{kind}","created":{head.created},"model":{_encode(head.model)},{extra}'
         f'"system_fingerprint":{_encode(head.system_fingerprint)},"choices":[{{"index":{index}'

@@ -74,9 +74,8 @@ def histogram(samples: Sequence[Sample], *, title: str, x: Axis, counted: str = 
     share = scale(Axis("", "%", low=0, high=100), [], lower.bottom, lower.top, 2)
 
     parts = [head, text(y_title, 6.0, top - 9.0)]
-    parts += [y_grid(sy, upper), x_axis(sx, upper, labels=False)]
-    parts += [text("at or below (%)", 6.0, lower.top - 9.0), y_grid(share, lower), x_axis(sx, lower)]
-    parts.append(text(axis_title(x, sx), (left + right) / 2, SMALL.height - 6.0, anchor="middle"))
+    parts += [y_grid(sy, upper), x_axis(sx, upper, None)]
+    parts += [text("at or below (%)", 6.0, lower.top - 9.0), y_grid(share, lower), x_axis(sx, lower, axis_title(x, sx))]
     parts.append(_hover([(s.name if several else "", v) for s, v, _ in kept], sx, edges, heights, counted, upper, lower))
     for (_, v, number), tall in zip(kept, heights, strict=True):
         parts.append(_outline(sx, sy, edges, tall, number) if several else _bars(sx, sy, edges, tall, number))

@@ -83,8 +83,7 @@ def chart(
         head,
         text(axis_title(y, y_scale), 6.0, top - 9.0),
         y_grid(y_scale, plot),
-        x_axis(x_scale, plot),
-        text(axis_title(x, x_scale), (left + right) / 2, size.height - 6.0, anchor="middle"),
+        x_axis(x_scale, plot, axis_title(x, x_scale)),
         body(x_scale, y_scale, plot),
     ]
     return svg(size, title, parts)
@@ -140,15 +139,18 @@ def y_grid(laid: Scale, plot: Plot) -> str:
     return join(parts)
 
 
-def x_axis(laid: Scale, plot: Plot, labels: bool = True) -> str:
+def x_axis(laid: Scale, plot: Plot, title: str | None) -> str:
+    """title: below the labels; None: the axis has neither."""
     parts = [line(plot.left, plot.bottom, plot.right, plot.bottom, "g0")]
     for value, label in laid.ticks:
         at = laid.at(value)
         parts.append(line(at, plot.bottom, at, plot.bottom + 4.0, "g0"))
-        if labels:
+        if title is not None:
             # A wide label of the last tick stays inside, also when its place is rounded to a tenth.
             edge = plot.right + RIGHT_PX - 0.1 - text_width(label, TEXT_PX) / 2
             parts.append(text(label, min(at, edge), plot.bottom + 17.0, anchor="middle"))
+    if title is not None:
+        parts.append(text(title, (plot.left + plot.right) / 2, plot.bottom + 34.0, anchor="middle"))
     return join(parts)
 
 

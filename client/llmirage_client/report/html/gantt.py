@@ -93,10 +93,8 @@ def gantt(
     parts += [_link(link, sx, middles) for link in links]
     parts += drawn
     parts += [text(label, sx.at(v), plot.top - 6.0, anchor="middle") for v, label in sx.ticks]
-    parts.append(x_axis(sx, plot))
-    whole = WIDE.tall(bottom + 40.0)
-    parts.append(text(axis_title(x, sx), (plot.left + plot.right) / 2, whole.height - 6.0, anchor="middle"))
-    return svg(whole, title, parts)
+    parts.append(x_axis(sx, plot, axis_title(x, sx)))
+    return svg(WIDE.tall(bottom + 40.0), title, parts)
 
 
 def _lane(lane: Lane, label: str, sx: Scale, middle: float) -> str:

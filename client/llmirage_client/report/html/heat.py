@@ -56,8 +56,7 @@ def heat_strip(rows: Sequence[str], edges: npt.ArrayLike, values: npt.ArrayLike,
                 f"M{px(px_at[a])} {px(y + 1)}H{px(px_at[b])}v{px(row_px - 2)}H{px(px_at[a])}Z"
             )
     parts += [path("".join(d), f"h{level}") for level, d in sorted(drawn.items()) if level]
-    parts.append(x_axis(sx, plot))
-    parts.append(text(axis_title(x, sx), (plot.left + plot.right) / 2, whole.height - 6.0, anchor="middle"))
+    parts.append(x_axis(sx, plot, axis_title(x, sx)))
     parts.append(_hover(rows, cells, sx.say, px_at, at, value, plot))
     return svg(whole, title, parts)
 

@@ -17,7 +17,7 @@ from llmirage_client.report.html.run_view import RunView
 from llmirage_client.report.html.scale import Axis
 from llmirage_client.report.html.scale import figure as shown
 from llmirage_client.report.html.xy import MOST_DOTS, Series, line
-from llmirage_client.report.numbers import count, known, number, percent, plural, statistic
+from llmirage_client.report.numbers import count, group_cells, known, number, plural
 
 LATENCIES = (
     ("time_to_first_token", "Time to first token (TTFT)", "TTFT"),
@@ -175,6 +175,10 @@ def groups(view: RunView) -> Section:
     return Section("Turns and branches", blocks, "Turn 0 is the first request of a conversation." if turns else "")
 
 
+def _figures(turns: tuple[RequestGroup, ...], tag: str, statistic: str) -> list[float]:
+    return [getattr(g.per_request[tag], statistic) if tag in g.per_request else np.nan for g in turns]
+
+
 def _cached_by_turn(turns: tuple[RequestGroup, ...], names: list[str]) -> str:
     hits = [np.nan if g.cached_pct is None else g.cached_pct for g in turns]
     if not np.isfinite(hits).any():
@@ -184,11 +188,11 @@ def _cached_by_turn(turns: tuple[RequestGroup, ...], names: list[str]) -> str:
 
 
 def _ttft_by_turn(turns: tuple[RequestGroup, ...], names: list[str]) -> str:
-    if not any(g.ttft_ms for g in turns):
+    if not any("time_to_first_token" in g.per_request for g in turns):
         return ""
     x = np.array([g.key for g in turns], dtype=np.float64)
     series = [
-        Series(name, x, [np.nan if g.ttft_ms is None else getattr(g.ttft_ms, name) for g in turns], "line", color)
+        Series(name, x, _figures(turns, "time_to_first_token", name), "line", color)
         for name, color in (("p50", 6), ("p90", 1), ("p99", 5))
     ]
     return figure(
@@ -197,27 +201,17 @@ def _ttft_by_turn(turns: tuple[RequestGroup, ...], names: list[str]) -> str:
 
 
 def _tokens_by_turn(turns: tuple[RequestGroup, ...], names: list[str]) -> str:
-    if not any(g.input_tokens for g in turns):
+    if not any("input_sequence_length" in g.per_request for g in turns):
         return ""
-    mean_in = [np.nan if g.input_tokens is None else g.input_tokens.avg for g in turns]
-    mean_out = [np.nan if g.output_tokens is None else g.output_tokens.avg for g in turns]
-    values = [Bars("input", mean_in, 0), Bars("output", mean_out, 1)]
+    values = [
+        Bars(name, _figures(turns, f"{name}_sequence_length", "avg"), color) for name, color in (("input", 0), ("output", 1))
+    ]
     return figure(bars(names, values, title="Tokens by turn, mean", x="Turn", y=Axis("Tokens")))
 
 
 def _row(name: str, g: RequestGroup) -> list[str]:
-    return [
-        name,
-        count(g.ok),
-        count(g.failed),
-        statistic(g.ttft_ms, "p50"),
-        statistic(g.ttft_ms, "p99"),
-        statistic(g.tpot_ms, "p50"),
-        statistic(g.latency_ms, "p50"),
-        statistic(g.input_tokens, "avg"),
-        statistic(g.output_tokens, "avg"),
-        known(g.cached_pct, percent),
-    ]
+    ttft, tpot, latency = "time_to_first_token", "inter_token_latency", "request_latency"
+    return [name, *group_cells(g, (ttft, "p50"), (ttft, "p99"), (tpot, "p50"), (latency, "p50"))]
 
 
 def errors(view: RunView) -> Section:

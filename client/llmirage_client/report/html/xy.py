@@ -56,11 +56,10 @@ def line(series: Sequence[Series], *, title: str, x: Axis, y: Axis, size: Size =
     ]
     if not any(np.isfinite(ys).any() for _, _, _, ys in prepared):
         return empty(title, size, "no data")
-    keys = (
-        [LegendEntry(s.name, _css(s, n) + (" few" if s.style == "dots" else ""), _shape(s)) for s, n, _, _ in prepared]
-        if len(prepared) > 1
-        else []
-    )
+    keys = [
+        LegendEntry(s.name, _css(s, n) + " few", "dot") if s.style == "dots" else LegendEntry(s.name, _css(s, n))
+        for s, n, _, _ in (prepared if len(prepared) > 1 else ())
+    ]
     x_values = [xs for _, _, xs, _ in prepared]
     y_values = [ys for _, _, _, ys in prepared] + [np.array([m.value]) for m in marks]
 
@@ -100,10 +99,6 @@ def _fewer_dots(xs: Floats, ys: Floats) -> tuple[Floats, Floats]:
 
 def _css(series: Series, number: int) -> str:
     return f"d d{number}" if series.style == "dots" else f"l l{number}"
-
-
-def _shape(series: Series) -> Literal["line", "dot"]:
-    return "dot" if series.style == "dots" else "line"
 
 
 def _drawn(series: Series, number: int, sx: Scale, sy: Scale, xs: Floats, ys: Floats, plot: Plot) -> str:

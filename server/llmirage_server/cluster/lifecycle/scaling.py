@@ -59,7 +59,8 @@ class Scaling:
         for one in self.scaled:
             if one.next_s <= now:
                 outside = undelivered if one.pool.role == "decode" else waiting
-                self._look_at(one, now, sum(_is_for(request, one.pool) for request in outside))
+                model = one.pool.model
+                self._look_at(one, now, sum(model is None or request.model in (model, None) for request in outside))
                 one.next_s += one.scaler.rule.interval_s
         self._find_next()
 
@@ -93,7 +94,3 @@ class Scaling:
                     else:
                         continue  # it comes back from a crash
                     current -= 1
-
-
-def _is_for(request: Request, pool: InstancePool) -> bool:
-    return pool.model is None or request.model in (pool.model, None)

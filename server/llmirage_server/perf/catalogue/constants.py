@@ -39,13 +39,21 @@ class Fit(TypedDict):
     origin: str  # the measurement: versions, rows, error
 
 
-class GemmConstants(TypedDict):
-    """Of kernels.gemm."""
+class _Roofline(TypedDict):
+    """Of every kernel that computes."""
 
     compute: float
     memory: float
-    power: float
     floor_us: float
+
+
+class _Kernel(_Roofline):
+    power: float
+
+
+class GemmConstants(_Kernel):
+    """Of kernels.gemm."""
+
     prologue: float
     wave: float
     stream: float
@@ -54,13 +62,9 @@ class GemmConstants(TypedDict):
     cache_mb: float
 
 
-class MoeConstants(TypedDict):
+class MoeConstants(_Kernel):
     """Of kernels.moe."""
 
-    compute: float
-    memory: float
-    power: float
-    floor_us: float
     hot: float
     padding: float
     activation: float
@@ -69,26 +73,18 @@ class MoeConstants(TypedDict):
     cache_mb: float
 
 
-class PrefillConstants(TypedDict):
+class PrefillConstants(_Kernel):
     """Of kernels.prefill."""
 
-    compute: float
-    memory: float
-    power: float
-    floor_us: float
     diagonal: float
     window_diagonal: float
     softmax_dims: float
     wave: float
 
 
-class DecodeConstants(TypedDict):
+class DecodeConstants(_Kernel):
     """Of kernels.decode."""
 
-    compute: float
-    memory: float
-    power: float
-    floor_us: float
     serial_ns: float
     split_us: float
     combine_us: float
@@ -101,12 +97,9 @@ class DecodeConstants(TypedDict):
     cache_mb: float
 
 
-class RecurrenceConstants(TypedDict):
+class RecurrenceConstants(_Roofline):
     """Of kernels.linear."""
 
-    compute: float
-    memory: float
-    floor_us: float
     serial_ns: float
 
 

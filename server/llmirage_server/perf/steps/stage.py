@@ -147,11 +147,6 @@ class Stage:
         return times
 
 
-def decode_windows(ops: Iterable[Op]) -> tuple[int, ...]:
-    """The windows of decode attention, the narrowest first."""
-    return tuple(sorted({op.window for op in ops if isinstance(op, DecodeOp) and op.window}))
-
-
 def _work(op: Op, load: RankCounts, group_tokens: int, arguments: dict[int, DecodeArguments]) -> Work | None:
     if isinstance(op, PrefillOp):
         return op.kernel.work(*prompt_sums(load.chunks, op.window)) if load.new else None

@@ -24,9 +24,9 @@ from llmirage_server.perf.kernels.routing import DEFAULT_SKEW
 from llmirage_server.perf.parallelism import ONE_GPU, Parallelism, split_layers
 from llmirage_server.perf.steps.load import DecodeLoad, RankCounts, decode_load_of
 from llmirage_server.perf.steps.model_ops import embedding_ops, hand_over_ops, layer_ops, mtp_ops, output_ops
-from llmirage_server.perf.steps.operations import Op, Setting
+from llmirage_server.perf.steps.operations import DecodeOp, Op, Setting
 from llmirage_server.perf.steps.overhead import EngineOverhead
-from llmirage_server.perf.steps.stage import OperationTime, Stage, decode_windows, merged, rank_counts
+from llmirage_server.perf.steps.stage import OperationTime, Stage, merged, rank_counts
 from llmirage_server.perf.steps.steady import SummedSteps
 from llmirage_server.perf.steps.step_model import StepBatch
 
@@ -86,7 +86,8 @@ class RooflineStep:
             split = Parallelism(parallel.tp) if draft else parallel  # every rank has a draft model of its own
             first, later = setting(of, self._queries, split), setting(of, 1, split)
             draft_ops = [_draft_ops(s, model, draft) for s in (first, *[later] * (draft_tokens - 1))]
-        self._windows = decode_windows(op for of_stage in (*ops, *draft_ops) for op in of_stage)
+        every = (op for of_stage in (*ops, *draft_ops) for op in of_stage)
+        self._windows = tuple(sorted({op.window for op in every if isinstance(op, DecodeOp) and op.window}))
         self._stages = [Stage(each, self._windows, self._queries) for each in ops]
         self._drafts = [Stage(each, self._windows, 1 if i else self._queries) for i, each in enumerate(draft_ops)]
         self._overhead = EngineOverhead(engine, parallel.dp)

@@ -142,13 +142,9 @@ def merged(left: Any, right: Any) -> Any:
         if key not in result:
             result[key] = value
         elif result[key] != value:
-            result[key] = _MERGE.get(key, _keep_both)(result, key, value)
+            # Of two demands that cannot be merged the second one wins: whoever uses the schema validates the result.
+            result[key] = _MERGE[key](result, key, value) if key in _MERGE else value
     return result
-
-
-def _keep_both(schema: dict[str, Any], key: str, value: Any) -> Any:
-    """Two different demands under one keyword: the second one wins (whoever uses the schema validates the result)."""
-    return value
 
 
 def _merge_types(schema: dict[str, Any], key: str, value: Any) -> Any:

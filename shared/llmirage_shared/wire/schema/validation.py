@@ -142,11 +142,11 @@ class _Finding:
         if self.kind == "too_short" and length == 0:
             return errors.empty_array(self.name)
         if self.kind == "too_long" and isinstance(self.value, list):
-            return errors.array_too_long(self.name, self.context["max_length"], length)
+            return errors.too_long(self.name, "an array", self.context["max_length"], length)
         if self.kind == "too_long" and isinstance(self.value, dict):
             return errors.too_many_properties(self.name, self.context["max_length"], length)
         if self.kind == "string_too_long":
-            return errors.string_too_long(self.name, self.context["max_length"], length)
+            return errors.too_long(self.name, "a string", self.context["max_length"], length)
         return errors.invalid_value(self.name, self.message.lower())
 
 

@@ -1,5 +1,5 @@
 """Models from Hugging Face config.json files on disk."""
 
-from llmirage_server.perf.catalogue.hf.model import is_config_path, model_from_config
+from llmirage_server.perf.catalogue.hf.model import model_from_config
 
-__all__ = ["is_config_path", "model_from_config"]
+__all__ = ["model_from_config"]

@@ -15,11 +15,6 @@ from llmirage_server.perf.confidence import model_confidence
 from llmirage_server.perf.errors import DeploymentError
 
 
-def is_config_path(name: str) -> bool:
-    """Whether a model's name is a path: it starts with '.', '/' or '~', or ends with '.json'."""
-    return name.startswith((".", "/", "~")) or name.endswith(".json")
-
-
 def model_from_config(path: str) -> ModelSpec:
     """Read config.json, or the one in the folder `path`. Raises DeploymentError with everything that is wrong with it."""
     file = Path(path).expanduser()
