@@ -11,6 +11,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
+import numpy as np
+
 DEFAULT_SKEW = 1.2  # alpha; 0: every expert gets its equal share
 _DRAWS = 16  # over which the expectation is taken
 _SEED = 20_261_121
@@ -31,8 +33,6 @@ _TOKENS = tuple(sorted({1, 2, 3, *(2**i for i in range(2, 16)), *(3 * 2**i for i
 @lru_cache(maxsize=128)
 def busiest_rank(experts: int, per_token: int, ep: int, skew: float = DEFAULT_SKEW) -> BusiestRank:
     """Return the expectation over draws of the same random numbers for every count of tokens."""
-    import numpy as np
-
     if skew <= 0 or experts == 1:
         local = experts / ep
         share = per_token / ep
