@@ -260,9 +260,7 @@ def test_depths_and_turns_split_the_run() -> None:
     roots, children = metrics.by_depth
     assert (roots.key, roots.ok, roots.failed, roots.cancelled) == (0, 1, 0, 1)
     assert (children.key, children.ok, children.failed, children.cancelled) == (1, 1, 1, 0)
-    assert roots.ttft_ms is not None
-    assert children.ttft_ms is not None
-    assert (roots.ttft_ms.avg, children.ttft_ms.avg) == (500.0, 1000.0)
+    assert [group.per_request["time_to_first_token"].avg for group in (roots, children)] == [500.0, 1000.0]
     assert (roots.cached_pct, children.cached_pct) == (80.0, 0.0)
     assert [(g.key, g.ok + g.failed + g.cancelled) for g in metrics.by_turn] == [(0, 3), (1, 1)]
 
@@ -273,7 +271,7 @@ def test_a_run_where_everything_failed_has_counts_and_no_latency() -> None:
     assert metrics.whole_run["request_error_rate"] == 100.0
     assert metrics.whole_run["request_throughput"] == 0.0
     assert [g.count for g in metrics.errors] == [3]
-    assert metrics.by_depth[0].ttft_ms is None
+    assert "time_to_first_token" not in metrics.by_depth[0].per_request
 
 
 def test_an_empty_run_has_counts_of_zero_and_nothing_else() -> None:

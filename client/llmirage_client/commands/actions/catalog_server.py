@@ -9,7 +9,7 @@ from llmirage_server.cluster.routers import ROUTERS
 from llmirage_server.config import PoolConfig
 from llmirage_server.config.file import BUNDLED, BUNDLED_DIRECTORY, make_config
 from llmirage_server.perf.catalogue.engines import list_engines
-from llmirage_server.perf.catalogue.layers import GatedDelta, Gqa, Mla, Moe
+from llmirage_server.perf.catalogue.layers import GatedDelta, Gqa, Mla
 from llmirage_server.perf.catalogue.lookup import common_gpu_sources, list_gpus, list_models
 from llmirage_server.perf.catalogue.models import ModelSpec
 
@@ -48,7 +48,7 @@ def _tera(value: float | None) -> float | None:
 def models() -> list[Row]:
     rows = []
     for model in list_models():
-        moe = next((group.mlp for group in model.groups if isinstance(group.mlp, Moe)), None)
+        moe = model.moe
         rows.append(
             {
                 "name": model.name,

@@ -7,15 +7,13 @@ from importlib.metadata import version
 
 import numpy as np
 
-from llmirage_client.measure.request_metrics import chunk_gaps_ms
 from llmirage_client.report.html import over_time, words
 from llmirage_client.report.html.against_load import VariedLoad, against_load, load_of
 from llmirage_client.report.html.bars import Bars, bars
-from llmirage_client.report.html.distribution import Sample, histogram
 from llmirage_client.report.html.page import Banner, PageHead, Section, State, charts, figure, notes, page, paragraph, table
 from llmirage_client.report.html.run_view import RunView
 from llmirage_client.report.html.scale import Axis
-from llmirage_client.report.html.sections import LATENCIES
+from llmirage_client.report.html.sections import LATENCIES, latencies
 from llmirage_client.report.html.xy import Series, line
 from llmirage_client.report.numbers import cached_cell, count, latency_cells, rate_cells
 from llmirage_client.report.points_files import LoadSweep
@@ -86,14 +84,8 @@ def _distributions(views: Sequence[RunView]) -> Section:
     shown = views[:_MOST_OVERLAID]
     figures = []
     for tag, title, short in LATENCIES:
-        samples = [
-            Sample(v.name, chunk_gaps_ms(v.columns, v.result.speed) if tag == "inter_chunk_latency" else v.value(tag))
-            for v in shown
-            if tag in v.metrics.per_request
-        ]
-        if samples:
-            counted = "gaps" if tag == "inter_chunk_latency" else "requests"
-            figures.append(figure(histogram(samples, title=title, x=Axis(short, "ms", log=None), counted=counted)))
+        if named := [(v.name, v) for v in shown if tag in v.metrics.per_request]:
+            figures.append(latencies(named, tag, title, short))
     hits = [v.metrics.whole_run.get("overall_usage_prompt_cache_read_pct") for v in views]
     if any(h is not None for h in hits):
         values = [np.nan if h is None else h for h in hits]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
 import numpy as np
 
 from llmirage_client.measure.arrays import Floats
@@ -38,13 +41,7 @@ def distributions(view: RunView) -> Section:
         summary = view.metrics.per_request.get(tag)
         if summary is None:
             continue
-        gaps = tag == "inter_chunk_latency"
-        values = chunk_gaps_ms(view.columns, view.result.speed) if gaps else view.value(tag)
-        marks = {name: getattr(summary, name) for name in _MARKS}
-        counted = "gaps" if gaps else "requests"
-        figures.append(
-            figure(histogram([Sample(short, values, marks)], title=title, x=Axis(short, "ms", log=None), counted=counted))
-        )
+        figures.append(latencies([(short, view)], tag, title, short, {name: getattr(summary, name) for name in _MARKS}))
     for tag, title in (
         ("input_sequence_length", "Input tokens per request"),
         ("output_sequence_length", "Output tokens per request"),
@@ -59,6 +56,19 @@ def distributions(view: RunView) -> Section:
         "and 99 of 100 requests were at or below it. An axis is logarithmic where values differ by a factor of 60 or more."
     )
     return Section("Distributions", [charts(*figures)], lead)
+
+
+def latencies(
+    named: Sequence[tuple[str, RunView]], tag: str, title: str, short: str, marks: Mapping[str, float] = MappingProxyType({})
+) -> str:
+    """How one of LATENCIES is distributed in runs, each under its name."""
+    gaps = tag == "inter_chunk_latency"
+    samples = [
+        Sample(name, chunk_gaps_ms(view.columns, view.result.speed) if gaps else view.value(tag), marks)
+        for name, view in named
+    ]
+    x = Axis(short, "ms", log=None)
+    return figure(histogram(samples, title=title, x=x, counted="gaps" if gaps else "requests"))
 
 
 def timeline(view: RunView) -> Section:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmirage_client.targets.endpoints.protocol import TurnRequest
+from llmirage_client.targets.endpoints.protocol import Endpoint, TurnRequest
 from llmirage_client.targets.reply import ReplyReader, TextModel, dicts, stated_error, text_of
 from llmirage_client.targets.sse import ChunkModel
 from llmirage_client.targets.wire_json import WireObject
@@ -81,17 +81,14 @@ class ChatReply(ReplyReader):
                 call[key] = value
 
 
-class ChatEndpoint:
+class ChatEndpoint(Endpoint):
     """The form that histories have anyway: nothing is translated. Keys of the body come in AIPerf's order."""
 
     name = "chat"
     path = "/chat/completions"
     new_reply: type[ReplyReader] = ChatReply
     translates = False
-    knows_ignore_eos = True
     asks_for_usage = True
-    key_header = "Authorization"
-    headers: Mapping[str, str] = {}
 
     def items(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         return messages

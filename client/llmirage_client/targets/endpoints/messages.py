@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llmirage_client.targets.endpoints.messages_reply import MessagesReply
-from llmirage_client.targets.endpoints.protocol import TurnRequest
+from llmirage_client.targets.endpoints.protocol import Endpoint, TurnRequest
 from llmirage_client.targets.reply import text_of, tool_calls_of, tool_result_id
 from llmirage_client.targets.wire_json import WireObject
 
@@ -22,15 +22,13 @@ _LEFT_OUT = ("stream_options", "min_tokens", "ignore_eos")
 _TOOL_CHOICES = {"auto": "auto", "required": "any", "none": "none"}
 
 
-class MessagesEndpoint:
+class MessagesEndpoint(Endpoint):
     """System messages are a field of their own, tool calls and results are blocks; results of one turn are one message."""
 
     name = "messages"
     path = "/messages"
     new_reply = MessagesReply
-    translates = True
     knows_ignore_eos = False
-    asks_for_usage = False
     key_header = "x-api-key"
     headers: Mapping[str, str] = {"anthropic-version": "2023-06-01"}
 

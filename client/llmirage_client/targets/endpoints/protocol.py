@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from llmirage_client.targets.reply import ReplyReader
 
@@ -29,7 +29,7 @@ class TurnRequest:
     alone: bool = False
 
 
-class Endpoint(Protocol):
+class Endpoint:
     """One API. Histories and files are in chat's form; it translates them to its own, and reads its replies.
 
     path: below the API root. translates: its items are other things than chat's messages.
@@ -40,25 +40,25 @@ class Endpoint(Protocol):
 
     name: str
     path: str
-    translates: bool
-    knows_ignore_eos: bool
-    asks_for_usage: bool
-    key_header: str
-    headers: Mapping[str, str]
-
-    @property
-    def new_reply(self) -> Callable[[], ReplyReader]: ...
+    new_reply: type[ReplyReader]
+    translates = True
+    knows_ignore_eos = True
+    asks_for_usage = False
+    key_header = "Authorization"
+    headers: Mapping[str, str] = {}
 
     def items(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         """Chat messages that follow each other, as items of this API. One translation need not fit one message."""
-        ...
+        raise NotImplementedError
 
     def tools(self, tools: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """Tools of chat's form in this API's."""
-        ...
+        raise NotImplementedError
 
     def extra(self, extra: Mapping[str, Any]) -> Mapping[str, Any]:
         """Further parameters that a file gives in chat's words."""
-        ...
+        raise NotImplementedError
 
-    def body(self, request: TurnRequest) -> dict[str, Any]: ...
+    def body(self, request: TurnRequest) -> dict[str, Any]:
+        """The body of a request; its tools and items are in this API's form already."""
+        raise NotImplementedError

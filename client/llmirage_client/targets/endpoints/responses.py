@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmirage_client.targets.endpoints.protocol import TurnRequest
+from llmirage_client.targets.endpoints.protocol import Endpoint, TurnRequest
 from llmirage_client.targets.endpoints.responses_reply import ResponsesReply
 from llmirage_client.targets.reply import tool_calls_of, tool_result_id
 from llmirage_client.targets.wire_json import WireObject
@@ -14,17 +14,12 @@ from llmirage_client.targets.wire_json import WireObject
 _RENAMED = {"max_tokens": "max_output_tokens", "max_completion_tokens": "max_output_tokens"}
 
 
-class ResponsesEndpoint:
+class ResponsesEndpoint(Endpoint):
     """Messages become input items: a tool call and its result are items of their own."""
 
     name = "responses"
     path = "/responses"
     new_reply = ResponsesReply
-    translates = True
-    knows_ignore_eos = True
-    asks_for_usage = False
-    key_header = "Authorization"
-    headers: Mapping[str, str] = {}
 
     def items(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         return [WireObject(item) for message in messages for item in _items(message)]

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from llmirage_server.perf.catalogue.layers import Attention, Dense, GatedDelta, Gqa, LayerGroup, Mla, Moe
-
-_Block = TypeVar("_Block")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +30,9 @@ class ModelSpec:
         return sum(group.count for group in self.groups)
 
     @property
-    def moe_layers(self) -> int:
-        """Layers whose MLP is a mixture of experts."""
-        return sum(group.count for group in self.groups if isinstance(group.mlp, Moe))
-
-    @property
-    def dense_layers(self) -> int:
-        """Layers whose MLP is dense."""
-        return sum(group.count for group in self.groups if isinstance(group.mlp, Dense))
-
-    @property
     def moe(self) -> Moe | None:
         """The mixture of experts, None in a dense model."""
-        return _first(Moe, (group.mlp for group in self.groups))
-
-    @property
-    def dense(self) -> Dense | None:
-        """The dense MLP, None in a model whose every MLP is a mixture of experts."""
-        return _first(Dense, (group.mlp for group in self.groups))
+        return next((group.mlp for group in self.groups if isinstance(group.mlp, Moe)), None)
 
     @property
     def experts(self) -> int:
@@ -149,7 +130,3 @@ def cache_bytes(group: LayerGroup, kv_dtype_bytes: int, tp: int = 1) -> int:
 
 def _window(group: LayerGroup) -> int:
     return group.attention.window if isinstance(group.attention, Gqa) else 0
-
-
-def _first(kind: type[_Block], blocks: Iterator[object]) -> _Block | None:
-    return next((block for block in blocks if isinstance(block, kind)), None)

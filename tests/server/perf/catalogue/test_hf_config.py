@@ -60,10 +60,11 @@ def test_a_folder_stands_for_its_config(tmp_path: Path) -> None:
 
 def test_a_mixture_with_dense_layers_counts_them(tmp_path: Path) -> None:
     model = find_model(write(tmp_path, {**QWEN3_MOE, "mlp_only_layers": [0, 1]}))
-    assert (model.dense_layers, model.moe_layers, model.dense) == (2, 46, Dense(6144))
+    assert [group.count for group in model.groups] == [2, 46]
+    assert (model.groups[0].mlp, model.groups[1].mlp) == (Dense(6144), model.moe)
     assert [group.leading for group in model.groups] == [True, False]
     model = find_model(write(tmp_path, {**QWEN3_MOE, "decoder_sparse_step": 2}))
-    assert (model.dense_layers, model.moe_layers) == (24, 24)
+    assert [(group.count, type(group.mlp)) for group in model.groups] == [(24, Dense), (24, Moe)]
     assert [group.leading for group in model.groups] == [False, False]  # they take turns
 
 

@@ -156,7 +156,7 @@ def test_dense_and_shared_layers_of_a_mixture_are_counted() -> None:
     moe = {"experts": 8, "per_token": 2, "width": 32, "shared_width": 48}
     groups = [{"count": 6, "leading": True, "gqa": gqa, "dense": {"width": 256}}, {"count": 4, "gqa": gqa, "moe": moe}]
     mixture = model_from_entry("m", {"hidden": 64, "vocab": 100, "max_model_len": 1, "groups": groups}, "-")
-    assert (mixture.moe_layers, mixture.dense_layers) == (4, 6)
+    assert (mixture.layers, mixture.moe) == (10, Moe(8, 2, 32, shared_width=48))
     expected = (
         10 * 64 * 16 * (2 * 4 + 2 * 2)  # q and output, k and v
         + 6 * 3 * 64 * 256
