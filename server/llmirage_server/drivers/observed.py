@@ -49,7 +49,6 @@ class ObservedDriver(PacedDriver):
 
     def _deliver(self, events: list[StepEnd]) -> None:
         super()._deliver(events)
-        for event in events:
-            for request in event.emitted:
-                if request.finished_s <= event.time_s or request.failed:
-                    self.waited_s.append(request.admitted_s - request.arrival_s)
+        told = [(request, event.time_s) for event in events for request in event.emitted]
+        over = dict.fromkeys([request for request, now in told if request.finished_s <= now or request.failed])
+        self.waited_s += [request.admitted_s - request.arrival_s for request in over]

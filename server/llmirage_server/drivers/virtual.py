@@ -128,7 +128,7 @@ class ClusterRun:
             for request in end.emitted:
                 flight: Flight | None = request.tag
                 if flight is None:
-                    continue  # it failed when it was submitted
+                    continue  # it failed when it was submitted, or at this instant, which also brought it a token
                 if not request.failed:
                     token_s = flight.token_s
                     told = len(token_s)
@@ -138,6 +138,7 @@ class ClusterRun:
                         token_s += [now] * (request.produced - told)
                 if request.finished_s <= now or request.failed:
                     any_over = True
+                    request.tag = None
                     self.under_way -= 1
                     self.waited_s.append(request.admitted_s - request.arrival_s)
                     flight.over()

@@ -123,12 +123,14 @@ def test_what_can_never_be_served_is_refused_or_fails_at_once() -> None:
     assert (gone.run(2.0), told, gone.under_way, gone.waited_s) == (2.0, [], 0, [])
 
 
-def test_a_request_that_a_crash_takes_is_over_then() -> None:
-    run, told = ClusterRun(fixed(1, (LifecycleEvent(1.2, 0, "crash"),), on_crash="fail")), list[int]()
+@pytest.mark.parametrize(("crash_s", "tokens_s"), [(1.2, [1.0]), (1.5, [1.0]), (TTFT_S, [])])
+def test_a_request_that_a_crash_takes_is_over_then(crash_s: float, tokens_s: list[float]) -> None:
+    """It is told of once, and a token of that very instant is lost with it."""
+    run, told = ClusterRun(fixed(1, (LifecycleEvent(crash_s, 0, "crash"),), on_crash="fail")), list[int]()
     flight = Noted(1, 9, told)
     run.submit(flight, 0.0)
-    assert (run.run(math.inf), told, flight.request.failed) == (1.2, [1], True)
-    assert flight.times.tolist() == [1.0]
+    assert (run.run(math.inf), told, flight.request.failed) == (crash_s, [1], True)
+    assert (run.under_way, run.waited_s, flight.times.tolist()) == (0, [0.0], tokens_s)
 
 
 def test_an_observer_looks_at_its_times_while_something_is_to_happen() -> None:

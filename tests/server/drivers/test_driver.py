@@ -11,9 +11,11 @@ import pytest
 from llmirage_server.cluster.cluster import Cluster, EngineLimits
 from llmirage_server.cluster.instances.fixed import FixedInstance
 from llmirage_server.cluster.instances.instance import Instance
+from llmirage_server.cluster.lifecycle.lifecycle import LifecycleEvent
 from llmirage_server.cluster.request import Request, StepEnd
 from llmirage_server.cluster.routers import make_router
 from llmirage_server.drivers.live import SLICE_S, Driver, FreeDriver, PacedDriver
+from llmirage_server.drivers.observed import ObservedDriver
 from llmirage_shared import virtual_time
 
 LIMITS = EngineLimits(kv_tokens=100_000)
@@ -317,3 +319,26 @@ def test_without_a_clock_nothing_has_an_age() -> None:
         return recorder.request.first_token_s - recorder.request.arrival_s
 
     assert virtual_time.run(main()) == 0.5
+
+
+def test_the_wait_of_a_request_that_fails_with_a_token_is_noted_once() -> None:
+    class Blind:
+        """An observer that never looks."""
+
+        next_s = math.inf
+
+        def look(self, now: float) -> None: ...
+
+        def skip(self, to: float) -> None: ...
+
+    async def main() -> tuple[list[tuple[float, int]], list[float]]:
+        crash = LifecycleEvent(0.5, 0, "crash")  # when the first token comes
+        instance = FixedInstance(0, 0.5, 0.25, LIMITS)
+        cluster = Cluster([instance], make_router("round_robin"), events=[crash], on_crash="fail")
+        recorder, driver = Recorder(4), ObservedDriver(cluster, Blind())
+        driver.submit([recorder.request])
+        await asyncio.sleep(1)
+        assert recorder.request.failed
+        return recorder.seen, driver.waited_s
+
+    assert virtual_time.run(main()) == ([(0.5, 1)], [0.0])
