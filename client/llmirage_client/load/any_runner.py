@@ -26,7 +26,7 @@ class AnyRunner:
         self._branching = workload.branching
         self._workload = workload
         self._options = options
-        self._sampler = Sampler(workload, options.sampling, options.seed, options.first_root, options.share)
+        self._sampler = Sampler(workload, options.sampling, options.seed, options.first_root, options.share, options.vary)
         self._warmed_roots = 0
         self._identifiers = Identifiers(options.seed)
         self._family = Family(workload, self._identifiers, options.share)
@@ -98,7 +98,8 @@ class AnyRunner:
 
     def _warm_up_note(self) -> Iterator[str]:
         alone = self._options.share.of == 1
-        if alone and self._warmed_roots and self._sampler.used_up and not self._options.fixed_schedule:
+        fresh = self._options.fixed_schedule or self._options.vary
+        if alone and self._warmed_roots and self._sampler.used_up and not fresh:
             roots, warmed = len(self._workload.roots), self._warmed_roots
             yield (
                 f"The workload has {roots:,} conversations, and the warm-up ran {warmed:,} of them: some were "

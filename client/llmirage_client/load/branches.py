@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 from llmirage_client.load.conversation import Conversation
 from llmirage_client.load.identifiers import Identifiers
@@ -27,7 +28,7 @@ class Family:
 
     def child(self, parent: Conversation, session_id: str, kind: BranchKind, *place: object) -> Conversation:
         """A fork continues its parent: history and tools so far, and its affinity. A spawn starts from nothing."""
-        session = self._sessions[session_id]
+        session = self._of_repeat(session_id, parent)
         name = (kind, session_id, *place)
         child = Conversation(session, self._number(), self._identifiers, name, parent, kind, parent.depth + 1)
         if kind == "fork" and parent.thread is not None:
@@ -37,7 +38,13 @@ class Family:
     def pre_session_child(self, root: Conversation, session_id: str, *place: object) -> Conversation:
         """Started before the first turn of `root`; nobody waits for it and it knows no parent."""
         name = (root, "pre", session_id, *place)
-        return Conversation(self._sessions[session_id], self._number(), self._identifiers, name, None, "spawn", depth=1)
+        return Conversation(
+            self._of_repeat(session_id, root), self._number(), self._identifiers, name, None, "spawn", depth=1
+        )
+
+    def _of_repeat(self, session_id: str, parent: Conversation) -> Session:
+        session, repeat = self._sessions[session_id], parent.session.repeat
+        return replace(session, repeat=repeat) if repeat else session
 
     def _number(self) -> int:
         number = self._next

@@ -38,6 +38,12 @@ class LoadOptions(RequestOptions):
         study=True,
         unset="1 without a rate or schedule",
     )
+    agents: int | None = _load(
+        None,
+        "N distinct conversations in progress at a time: --concurrency N with --vary.",
+        least=1,
+        study=True,
+    )
     concurrency_ramp_s: float = _load(
         0.0,
         "Raise the concurrency from 1 to --concurrency over S seconds.",
@@ -170,6 +176,13 @@ class LoadOptions(RequestOptions):
         "sequential",
         "Order of conversations: as in the file, shuffled in each pass over the file, or drawn with replacement.",
         name="dataset_sampling_strategy",
+    )
+    vary: bool = _load(
+        False,
+        "Give repeats of a conversation fresh user messages, tool results and replies, of as many tokens; system prompts, "
+        "tools and what several conversations share stay.",
+        study=True,
+        unset="on for bundled workloads and lengths; files are repeated as they are",
     )
     cancellation_share: float = _load(
         0.0,

@@ -10,6 +10,7 @@ from llmirage_client.load.history import forget
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.synthetic_turns import SyntheticTurns
 from llmirage_client.load.token_calls import TokenCalls
+from llmirage_client.load.variation import Variation
 from llmirage_client.measure.record import Exchange
 from llmirage_client.targets.endpoints import endpoint_named
 from llmirage_client.workload.session import Turn
@@ -18,14 +19,18 @@ from llmirage_client.workload.session import Turn
 class CallPlanner:
     """As the endpoint's API has it. Token turns need a tokenizer, which is loaded when the first of them comes."""
 
-    def __init__(self, options: RunOptions) -> None:
+    def __init__(self, options: RunOptions, variation: Variation | None = None) -> None:
+        """variation: of the tokens of repeats; None: there are no numbered ones."""
         self._options = options
+        self._variation = variation
         self._endpoint = endpoint_named(options.endpoint_type or "chat", options.tokenizer)
 
     def plan(self, conversation: Conversation, turn_index: int) -> Planned:
-        planned = self._planned(conversation, conversation.session.turns[turn_index])
+        session = conversation.session
+        turn = session.turns[turn_index] if self._variation is None else self._variation.turn(session, turn_index)
+        planned = self._planned(conversation, turn)
         planned.call.affinity_id = conversation.affinity_id
-        planned.call.empty_ok = conversation.session.ends_on_failure  # evalscope's rules, which have both
+        planned.call.empty_ok = session.ends_on_failure  # evalscope's rules, which have both
         return planned
 
     def replied(self, conversation: Conversation, planned: Planned, exchange: Exchange) -> None:

@@ -10,6 +10,7 @@ from llmirage_client.load.asyncio_interpreter import AsyncioInterpreter
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.planner import CallPlanner
 from llmirage_client.load.recorder import OnRecord, Planner, ProgressSink, Recorder
+from llmirage_client.load.variation import variation_of
 from llmirage_client.measure.record import RunResult
 from llmirage_client.targets.target import Target
 from llmirage_client.workload.session import Workload
@@ -49,7 +50,7 @@ class Runner(AnyRunner):
         """planner: None: requests are as the endpoint's API has them. keep_bodies: for `RunResult.inputs`."""
         super().__init__(workload, options)
         self._target = target
-        planner = planner or CallPlanner(options)
+        planner = planner or CallPlanner(options, variation_of(workload, options))
         self._recorder = Recorder(target, planner, options, self._identifiers, progress, on_record, keep_bodies)
         self._gate = gate
 

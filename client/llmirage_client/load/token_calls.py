@@ -121,12 +121,14 @@ class TokenCalls:
     def _key(self, conversation: Conversation) -> int:
         """Of the next user message: the same place in the same session has the same text, unless nothing is to be shared."""
         thread = thread_of(conversation)
-        place: tuple[object, ...] = (conversation.session.id, len(thread.history))
+        session = conversation.session
+        own = (session.id, session.repeat) if session.repeat else (session.id,)
+        place: tuple[object, ...] = (*own, len(thread.history))
         if self._options.session_prefix == "none":
             thread.fresh_texts += 1
             place = (*place, conversation.number, thread.fresh_texts)
         elif self._options.endpoint_type == "completions":
-            place = (conversation.session.id,)
+            place = own
         return int.from_bytes(hashlib.blake2b(repr(place).encode(), digest_size=8).digest())
 
     def _count(self, messages: list[Any]) -> int:

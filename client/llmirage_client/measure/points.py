@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmirage_client.measure.metrics import Metrics
+from llmirage_client.measure.repeats import Repeats
 from llmirage_client.measure.slo import Verdict, judge_failures
 
 _ERROR_CHARACTERS = 120
@@ -36,6 +37,7 @@ class PointResult:
     behind: bool
     offered_per_s: float | None  # where that is clearly less than the rate asked for
     interrupted: bool = False
+    repeats: Repeats | None = None
     verdicts: tuple[Verdict, ...] = ()
 
     @property
@@ -79,7 +81,10 @@ class PointResult:
 
 @dataclass(slots=True, frozen=True)
 class SearchAnswer:
-    """best: the highest load that met the objectives, worst: the lowest that did not; None where there was none."""
+    """best: the highest load that met the objectives, worst: the lowest that did not; None where there was none.
+
+    doubt: why it may not hold for other prompts; "": it does.
+    """
 
     slo: str
     variable: str
@@ -88,8 +93,12 @@ class SearchAnswer:
     lower: float
     upper: float
     interrupted: bool
+    doubt: str = ""
 
     def __str__(self) -> str:
+        return f"{self._sentence()} {self.doubt}".rstrip()
+
+    def _sentence(self) -> str:
         what = self.variable.replace("_", " ")
         unit = " turns/s" if self.variable == "request_rate" else ""
         if self.interrupted:

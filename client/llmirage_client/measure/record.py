@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from llmirage_client.measure.repeats import Repeats
+
 CANCELLED = "cancelled"  # the type of the error of a request that the client itself gave up
 BranchMode = Literal["root", "fork", "spawn"]
 
@@ -167,6 +169,7 @@ class RunResult:
     start_unix_s: wall-clock time at run clock `start_s`. speed: every time in records is multiplied by it in reports,
     because the cluster and all waits ran that much faster than life.
     client_cpu_s: None: not known, as in a run that was read back after it had been cut off. client_cost: read back likewise.
+    repeats: what conversations that repeat, or are too few, mean for the figures; its notes are among `notes` too.
     workers: who sent it, when that was more than one process.
     version: of the product that made the run; empty: this one.
     """
@@ -192,4 +195,5 @@ class RunResult:
     client_cost: ClientCost | None = None
     notes: list[str] = field(default_factory=list)  # warnings the reports must repeat
     workers: list[WorkerResult] = field(default_factory=list)
+    repeats: Repeats | None = None
     version: str = ""

@@ -65,7 +65,12 @@ def _blocks(result: RunResult, metrics: Metrics, files: Sequence[Path], width: i
     for title, table in tables:
         if table.rows:  # empty if no conversation succeeded
             blocks += ["", bold(title), table]
-    notes = [*result.notes, *reading_notes(result, metrics), *client_warnings(result, metrics)]
+    first = _first_notes(result)
+    notes = [
+        *(note for note in result.notes if note not in first),
+        *reading_notes(result, metrics),
+        *client_warnings(result, metrics),
+    ]
     if notes:
         blocks += ["", *(warning(f"Note: {note}") for note in notes)]
     if files:
@@ -100,9 +105,14 @@ def _heading(result: RunResult, metrics: Metrics) -> str:
     if result.cancelled:
         why = f": {result.cancel_reason}" if result.cancel_reason else ""
         lines.append(f"The run was interrupted{why}. The metrics cover the requests that finished.")
+    lines += [f"Note: {note}" for note in _first_notes(result)]
     if not metrics.per_request:
         lines.append("No request succeeded: there are no metrics.")
     return "\n".join(lines)
+
+
+def _first_notes(result: RunResult) -> list[str]:
+    return [] if result.repeats is None else result.repeats.notes
 
 
 def reading_notes(result: RunResult, metrics: Metrics) -> list[str]:

@@ -61,6 +61,7 @@ def summary_json(result: RunResult, metrics: Metrics, cli_command: str, benchmar
         "cached_tokens_counted_by": metrics.cached_counted_by,
         "client": None if cost is None else {**asdict(cost), "was_bottleneck": cost.was_bottleneck},
         **({"workers": [asdict(worker) for worker in result.workers]} if result.workers else {}),
+        **({"repeats": result.repeats.as_dict()} if result.repeats else {}),
         "notes": list(result.notes),
         **({"slo": verdicts_json(verdicts)} if verdicts else {}),
     }

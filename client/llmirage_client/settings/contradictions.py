@@ -40,6 +40,13 @@ def _conflicts(given: Given) -> Iterator[str]:
             "{fixed_schedule_end_offset} {fixed_schedule_end_offset:v} comes before "
             "{fixed_schedule_start_offset} {fixed_schedule_start_offset:v}"
         )
+    if given["agents"]:
+        others = ("concurrency", "fixed_schedule", "request_rate", "request_rate_series", "user_centric_rate", "find_max")
+        yield from (
+            f"{{agents}} excludes {{{name}}}: it is the number of agents at a time" for name in others if given[name]
+        )
+        if given["vary"] is False:
+            yield "{agents} are distinct: without {vary} their prompts would be the same"
     if schedule and given["dataset_sampling_strategy"] in ("shuffle", "random"):
         yield "{dataset_sampling_strategy} {dataset_sampling_strategy:v}: a fixed schedule determines the order"
     if given["duration"] and given["benchmark_duration"] and given["duration"] >= given["benchmark_duration"]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from llmirage_client.load.options import RunOptions
@@ -23,9 +24,10 @@ def run_options(
     which win. Raises ConfigError with everything that cannot be meant together, or not with this workload.
     """
     given = one_point(settings)
+    agents = given.get("agents")
     series, sessions = given.get("request_rate_series"), given.get("num_warmup_sessions")
     paced = any(given.get(name) is not None for name in ("request_rate", "request_rate_series", "user_centric_rate"))
-    schedule, concurrency = given.get("fixed_schedule"), given.get("concurrency")
+    schedule, concurrency = given.get("fixed_schedule"), agents or given.get("concurrency")
     if schedule is None:
         schedule = workload.timed and not paced and concurrency is None and given.get("find_max") is None
     problems = list(contradictions({**settings, "fixed_schedule": schedule}, spell))
@@ -37,8 +39,12 @@ def run_options(
         concurrency = 1
     if sessions is not None:
         sessions = max(round(sessions * given["num_conversations"]), 1) if sessions < 1 else int(sessions)
+    vary = given.get("vary")
+    if vary is None:
+        vary = agents is not None or workload.generated
     derived = {
         "concurrency": concurrency,
+        "vary": vary,
         "request_rate_series": None if series is None else read_rate_series(series),
         "fixed_schedule": schedule,
         "warmup_num_conversations": sessions,
@@ -51,6 +57,19 @@ def run_options(
     options = instance_of(RunOptions, given, **(derived | fields))
     _check_schedule(workload, options, spell)
     return options
+
+
+def with_distinct_conversations(workload: Workload, options: RunOptions) -> RunOptions:
+    """The options, with a conversation for each slot where repeats are distinct and nothing says how many run.
+
+    Lengths without a file are as many conversations as were asked for; more only for agents.
+    """
+    slots, roots = options.concurrency or 0, len(workload.roots) - workload.skipped
+    extends = options.agents or (options.vary and workload.format != "synthetic")
+    if not extends or slots <= roots or options.rates is not None or options.fixed_schedule:
+        return options
+    limited = options.open_ended or options.num_conversations is not None
+    return options if limited else replace(options, num_conversations=slots)
 
 
 def one_point(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from functools import partial
 
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.runner import Runner
+from llmirage_client.load.variation import variation_of
 from llmirage_client.measure.record import RunResult
 from llmirage_client.simulate.cluster_series import SeriesSampler
 from llmirage_client.simulate.id_planner import IdPlanner
@@ -35,6 +36,10 @@ class ApiRun:
         self._cancel_reason: str | None = None
 
     @property
+    def roots_taken(self) -> int:
+        return 0 if self._runner is None else self._runner.roots_taken
+
+    @property
     def requests_over(self) -> int:
         return 0 if self._runner is None else self._runner.requests_over
 
@@ -58,7 +63,8 @@ class ApiRun:
     async def _run(self, observer: SeriesSampler, max_time_s: float | None, reason: str) -> RunResult:
         loop = asyncio.get_running_loop()
         target = self._server.open(observer)
-        self._runner = Runner(self._workload, self._options, target, planner=IdPlanner(self._options), keep_bodies=False)
+        planner = IdPlanner(self._options, variation_of(self._workload, self._options))
+        self._runner = Runner(self._workload, self._options, target, planner=planner, keep_bodies=False)
         if self._cancel_reason is not None:
             self._runner.cancel(self._cancel_reason)
         if max_time_s is not None:

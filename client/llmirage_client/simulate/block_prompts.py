@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from llmirage_client.load.conversation import Conversation
+from llmirage_client.load.options import RunOptions
+from llmirage_client.load.variation import Variation, variation_of
 from llmirage_client.simulate.token_streams import TokenPrompt, TokenStreams
 from llmirage_client.workload.hash_blocks import block_content
 from llmirage_client.workload.session import SyntheticUser, Workload
@@ -35,16 +37,17 @@ class Frame:
 class BlockPrompts:
     """Of turns that are hash blocks alone, in chat messages. Replies are ids that stand for nothing."""
 
-    def __init__(self, text: SyntheticText, frame: Frame) -> None:
+    def __init__(self, text: SyntheticText, frame: Frame, variation: Variation | None) -> None:
         self._text = text
         self._frame = frame
+        self._variation = variation
         self._replies = TokenStreams(shares=False)
         # By conversation that goes on: all before the next message's content, with the last reply and without it.
         self._histories: dict[int, tuple[bytes, bytes]] = {}
 
     def call(self, conversation: Conversation, index: int) -> TokenPrompt:
         session, frame = conversation.session, self._frame
-        turn = session.turns[index]
+        turn = session.turns[index] if self._variation is None else self._variation.turn(session, index)
         message, output_tokens = turn.synthetic, turn.max_tokens
         assert message is not None
         assert output_tokens is not None
@@ -68,7 +71,7 @@ class BlockPrompts:
         return self._text.word_ids(ids).tobytes()
 
 
-def block_prompts(workload: Workload, tokenizer: str | None) -> BlockPrompts | None:
+def block_prompts(workload: Workload, options: RunOptions) -> BlockPrompts | None:
     """For a workload of hash blocks alone; None where it has something else, or the template does more than frame messages.
 
     Raises TokenizerError when the tokenizer cannot be loaded or nothing can be written in its vocabulary.
@@ -81,10 +84,10 @@ def block_prompts(workload: Workload, tokenizer: str | None) -> BlockPrompts | N
                 return None
             if turn.max_tokens is None or turn.max_tokens != turn.min_tokens or turn.extra or turn.model:
                 return None
-    of_tokenizer, template = load(tokenizer)
+    of_tokenizer, template = load(options.tokenizer)
     text = SyntheticText(of_tokenizer)
     frame = _frame(PromptEncoder(of_tokenizer, template), text)
-    return None if frame is None else BlockPrompts(text, frame)
+    return None if frame is None else BlockPrompts(text, frame, variation_of(workload, options))
 
 
 def _frame(encoder: PromptEncoder, text: SyntheticText) -> Frame | None:

@@ -8,6 +8,7 @@ from functools import partial
 from llmirage_client.load.any_runner import AnyRunner
 from llmirage_client.load.cancellation import Cancellation
 from llmirage_client.load.options import RunOptions
+from llmirage_client.load.variation import variation_of
 from llmirage_client.measure.record import RunResult
 from llmirage_client.simulate.cluster_series import SeriesSampler
 from llmirage_client.simulate.event_queue import EventQueue
@@ -37,7 +38,7 @@ class EngineRun(AnyRunner):
         self.cluster = new_cluster(config)
         self.rows = TokenRows(self._identifiers, self._branching, lengths_known=prompts is None)
         self._named = config.router not in NAMELESS
-        self._prompts = prompts or TokenStreams(options.session_prefix == "extend")
+        self._prompts = prompts or TokenStreams(options.session_prefix == "extend", variation_of(workload, options))
         self._by_endpoint = by_endpoint
         self._api = "completions" if prompts is None else "chat"
         self._queue: EventQueue | None = None

@@ -11,6 +11,7 @@ from llmirage_client.load.calls import Planned
 from llmirage_client.load.conversation import Conversation
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.planner import CallPlanner
+from llmirage_client.load.variation import Variation
 from llmirage_client.measure.record import Exchange
 from llmirage_client.simulate.token_streams import TokenStreams
 from llmirage_client.targets.target import Call
@@ -22,9 +23,9 @@ from llmirage_shared.tokens import Tokenizer
 class IdPlanner:
     """Everything else is planned as for any endpoint."""
 
-    def __init__(self, options: RunOptions) -> None:
+    def __init__(self, options: RunOptions, variation: Variation | None = None) -> None:
         self._options = options
-        self._calls = CallPlanner(options)
+        self._calls = CallPlanner(options, variation)
         self._streams = TokenStreams(options.session_prefix == "extend")
 
     def plan(self, conversation: Conversation, turn_index: int) -> Planned:

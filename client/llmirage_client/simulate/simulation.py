@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from llmirage_client.load.options import RunOptions
+from llmirage_client.load.repeated import repeats_in_run
 from llmirage_client.measure.columns import Columns, columns_of
 from llmirage_client.measure.metrics import Metrics, compute
 from llmirage_client.measure.record import RunResult
@@ -48,7 +49,8 @@ class SimulationError(ValueError):
 class Simulation:
     """What came of it. summary: plain figures by name, see simulate.summary. stopped: why it ended before the workload did.
 
-    columns: one row a request. result: with the records of single requests, which are made when they are asked for.
+    columns: one row a request. repeats: of conversations, or None; size and sweep must not conclude from doubtful ones.
+    result: with the records of single requests, which are made when they are asked for.
     verdicts: of the run's own objectives (--slo).
     series: the cluster over time; steps: of each instance, where they were to be traced.
     """
@@ -72,6 +74,8 @@ class Simulation:
         self.steps = steps
         self.bill = bill_of(plan_of(config), metrics, series)
         self.summary = summary_of(metrics, series, self.bill, waited_s)
+        self.repeats = result.repeats
+        self.summary["repeats"] = None if result.repeats is None else result.repeats.as_dict()
         self.verdicts = verdicts_of(result.options, metrics)
         self._result = result
         self._rows = rows
@@ -141,10 +145,19 @@ def simulate(
     )
     series, waited_s, rows = sampler.series(), carried.waited_s, carried.rows
     if rows is None:
-        return Simulation(config, result, columns_of(result.records), compute(result), series, waited_s, steps, None)
-    times = TokenTimes(rows.rows)
-    columns = columns_of_rows(rows, times)
-    metrics = token_metrics(rows.rows, columns, times, shown or {})
+        records = result.records
+        columns, metrics = columns_of(records), compute(result)
+    else:
+        times = TokenTimes(rows.rows)
+        columns = columns_of_rows(rows, times)
+        metrics = token_metrics(rows.rows, columns, times, shown or {})
+
+    def names() -> list[str]:
+        return rows.names() if rows is not None else [record.conversation_id for record in records]
+
+    result.repeats = repeats_in_run(workload, options, carried.roots_taken, columns, names)
+    if result.repeats is not None:
+        result.notes[:0] = result.repeats.notes
     return Simulation(config, result, columns, metrics, series, waited_s, steps, rows)
 
 

@@ -65,6 +65,10 @@ class TokenRows:
         self.counted: range | None = None  # which requests count, by the order in which they were planned; None: all
         self.on_row: Callable[[TokenRow], None] | None = None  # called as each request is over
 
+    def names(self) -> list[str]:
+        """Of the session that each row is of."""
+        return [row.conversation.session.id for row in self.rows]
+
     def made_records(self) -> list[Record]:
         """A record of every row."""
         return [self.record(row) for row in self.rows]

@@ -2,7 +2,8 @@
 
 A call extends the one before it in its session, as load.token_calls writes it in text: the previous prompt and its reply
 come first, where that fits; else the reply is dropped and the previous prompt grows or is cut back to the count. The same
-place in the same session has the same tokens, in every conversation that runs the session; nothing else is ever the same.
+place in the same session has the same tokens, in every conversation that runs the session (in every one of the same repeat,
+if these vary); nothing else is ever the same.
 There is no chat template: the count is all tokens of the prompt.
 """
 
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llmirage_client.load.conversation import Conversation
+from llmirage_client.load.variation import Variation
 from llmirage_client.workload.session import TokenSpec
 
 TokenIds = npt.NDArray[np.int32]
@@ -26,13 +28,17 @@ _FIRST_ID, _LAST_ID = 1 << 30, (1 << 31) - 1  # above every pattern
 
 
 class TokenStreams:
-    """shares: whether calls of a session share anything (`session_prefix`). Ids are int32, kept as their bytes."""
+    """shares: whether calls of a session share anything (`session_prefix`). variation: of the ids of repeats.
 
-    def __init__(self, shares: bool = True) -> None:
+    Ids are int32, kept as their bytes.
+    """
+
+    def __init__(self, shares: bool = True, variation: Variation | None = None) -> None:
         self._shares = shares
+        self._variation = variation
         self._pattern = b""  # ids with which every stretch goes on
         self._last_id = _FIRST_ID  # with which one began
-        self._places: dict[tuple[str, int], tuple[int, int]] = {}  # the id that its stretch begins with, and its length
+        self._places: dict[tuple[str, int, int], tuple[int, int]] = {}  # the id that its stretch begins with, and its length
         # By conversation that goes on: its last prompt, with the reply if that has come, and the bytes of the prompt alone.
         self._contexts: dict[int, tuple[bytes, int]] = {}
 
@@ -44,7 +50,10 @@ class TokenStreams:
         spec = conversation.session.turns[index].tokens
         assert spec is not None
         if spec.input_ids is not None:
-            return spec.input_ids.tobytes() + self._stretch(spec.output_tokens), spec.input_tokens
+            ids = spec.input_ids
+            if self._variation is not None:
+                ids = self._variation.prompt_ids(conversation.session, ids)
+            return ids.tobytes() + self._stretch(spec.output_tokens), spec.input_tokens
         key = self._prompt(conversation, index, spec.input_tokens, spec.output_tokens)
         turns = conversation.session.turns
         if index + 1 < len(turns) or turns[index].branches:
@@ -86,7 +95,7 @@ class TokenStreams:
             more = wanted - len(before) // TOKEN_BYTES
             if more <= 0:
                 return before[: wanted * TOKEN_BYTES] + self._stretch(fresh)
-        place = conversation.session.id, index
+        place = conversation.session.id, conversation.session.repeat, index
         known = self._places.get(place)
         if known is not None and known[1] >= more:
             return before + self._stretch(more, known[0]) + self._stretch(fresh)

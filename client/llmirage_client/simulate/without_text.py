@@ -27,7 +27,7 @@ def engine_run(
         return EngineRun(config, workload, options, by_endpoint=True)
     plain = config.replies == "prose" and config.tokenizer == options.tokenizer
     if kind == "messages" and as_they_are and plain and options.endpoint_type in (None, "chat"):
-        prompts = block_prompts(workload, options.tokenizer)
+        prompts = block_prompts(workload, options)
         return None if prompts is None else EngineRun(config, workload, options, prompts, by_endpoint=True)
     return None
 

@@ -51,6 +51,8 @@ def page_of(sweep: Sweep) -> str:
             _over_time(done, "waiting", "Requests waiting"),
         )
         sections.append(Section("Over time", [charts(figure(running), figure(waiting), size="half")]))
+    if about := [[row.point.name, "", row.reason] for row in rows if row.status == "ok" and row.reason]:
+        sections.append(Section("Notes", [table(["Point", "", "Note"], about, left=3, wrap=(0, 2))]))
     odd = [[row.point.name, row.status, row.reason] for row in rows if row.status != "ok"]
     if odd:
         sections.append(Section("Not done", [table(["Point", "", "Why"], odd, left=3, wrap=(0, 2))]))

@@ -18,7 +18,7 @@ from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.slo import judge, parse_slo
 from llmirage_client.report.files import write_artifacts
 from llmirage_client.settings.contradictions import as_key
-from llmirage_client.settings.run import run_options
+from llmirage_client.settings.run import run_options, with_distinct_conversations
 from llmirage_client.simulate.report import write_series
 from llmirage_client.simulate.simulation import Simulation, SimulationError, simulate
 from llmirage_client.simulator.engine import ClusterConfig, ConfigError
@@ -68,7 +68,9 @@ def _row(task: Task) -> dict[str, Any]:
         return {"status": "refused", "reason": _one_line(error)}
     except Exception as error:  # one point must not end the study
         return {"status": "failed", "reason": f"{type(error).__name__}: {_one_line(error)}"}
-    row: dict[str, Any] = {"status": "ok", "reason": "", "figures": figures_of(simulation, task.load.get("slo"))}
+    repeats = simulation.repeats
+    about = "" if repeats is None else " ".join(repeats.notes)
+    row: dict[str, Any] = {"status": "ok", "reason": about, "figures": figures_of(simulation, task.load.get("slo"))}
     if simulation.stopped:
         row |= {"status": "stopped", "reason": simulation.stopped}
     elif not simulation.summary["requests"]:
@@ -142,7 +144,7 @@ def _loaded(path: str, format_name: str | None, seed: int) -> Workload:
 
 def _options(workload: Workload, load: dict[str, Any]) -> RunOptions:
     """Raises ConfigError."""
-    return run_options(workload, {"random_seed": 0} | by_name(load), as_key)
+    return with_distinct_conversations(workload, run_options(workload, {"random_seed": 0} | by_name(load), as_key))
 
 
 def _write_run(simulation: Simulation, folder: Path) -> None:

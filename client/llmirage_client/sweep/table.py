@@ -198,8 +198,9 @@ def note_of(row: Row) -> str:
 def _reasons(sweep: Sweep) -> Iterator[str]:
     by_reason: dict[str, list[Row]] = {}
     for row in sweep.rows:
-        if row.status != "ok":
-            by_reason.setdefault(f"{row.status}: {row.reason}", []).append(row)
+        if row.reason:  # of a point that is done: what its figures do not stand for
+            status = "note" if row.status == "ok" else row.status
+            by_reason.setdefault(f"{status}: {row.reason}", []).append(row)
     for reason, rows in list(by_reason.items())[:_REASONS_SHOWN]:
         more = f" and {len(rows) - 1:,} more" if len(rows) > 1 else ""
         yield f"{rows[0].point.name}{more}: {reason}"

@@ -142,6 +142,7 @@ class Session:
     pre_session_spawns: sessions started just before turn 0, fire and forget.
     rounds: only for an orchestrator session, which has no turns and sends nothing itself.
     ends_on_failure: after a failed request its later turns are not sent.
+    repeat: 0: as the file has it; else the tokens that are its own are fresh, and the same in every copy of this number.
     """
 
     id: str
@@ -153,6 +154,7 @@ class Session:
     think_time: ThinkTime | None = None
     line: int | None = None  # where the session stands in its file, for messages
     ends_on_failure: bool = False
+    repeat: int = 0
 
     def __post_init__(self) -> None:
         if self.arrival_s is not None and type(self.arrival_s) is not float:
@@ -196,6 +198,11 @@ class Workload:
     def timed(self) -> bool:
         """True when the file itself says when each root starts."""
         return bool(self.roots) and all(self.sessions[r].arrival_s is not None for r in self.roots)
+
+    @property
+    def generated(self) -> bool:
+        """Whether nobody recorded it: lengths alone, or a file of this package."""
+        return self.format in ("synthetic", "generated") or self.path.startswith("bundled:")
 
     @property
     def branching(self) -> bool:

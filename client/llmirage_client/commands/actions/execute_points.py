@@ -28,6 +28,11 @@ from llmirage_client.report.points_table import one_line, render_points
 from llmirage_client.targets.endpoint import EndpointSettings
 from llmirage_client.workload.session import Workload
 
+_DOUBT = (
+    "It holds only for prompts that the endpoint has seen before: --vary gives repeats fresh tokens, a restart empties the "
+    "cache of the endpoint."
+)
+
 
 @dataclass(slots=True)
 class Loads:
@@ -75,6 +80,7 @@ class Loads:
             offered_per_s=_rate_missed(outcome),
             interrupted=outcome.interrupted,
             verdicts=outcome.verdicts,
+            repeats=outcome.result.repeats,
         )
         click.echo(one_line(result))
         if result.verdicts:
@@ -95,7 +101,7 @@ class Loads:
     def wrapped(self) -> str | None:
         """What to say when the points had more conversations than the workload has."""
         roots = len(self.workload.roots)
-        if self.roots_taken <= roots or self.options.sampling == "random":
+        if self.roots_taken <= roots or self.options.sampling == "random" or self.options.vary:
             return None
         return (
             f"{self.workload.path} has {roots:,} conversations and the points ran {self.roots_taken:,}, so some repeat: "
@@ -163,12 +169,17 @@ def execute_search(loads: Loads, search: Search) -> int:
         _save(loads, results, answer=_answer(search, states, True))
         click.echo(f"  {'meets' if met else 'does not meet'} the SLO: {result.reasons()}")
     if results:
-        _report(loads, results, [note for note in (loads.wrapped(),) if note], _answer(search, states, stopped))
+        wrapped = loads.wrapped()
+        doubtful = any(result.repeats is not None and result.repeats.doubtful for result in results)
+        doubt = _DOUBT if wrapped or doubtful else ""
+        _report(loads, results, [wrapped] if wrapped else [], _answer(search, states, stopped, doubt))
     return INTERRUPTED if stopped else 0 if states.best is not None else 1
 
 
-def _answer(search: Search, states: MaxSearch, interrupted: bool) -> SearchAnswer:
-    return SearchAnswer(search.slo, search.variable, states.best, states.worst, search.lower, search.upper, interrupted)
+def _answer(search: Search, states: MaxSearch, interrupted: bool, doubt: str = "") -> SearchAnswer:
+    return SearchAnswer(
+        search.slo, search.variable, states.best, states.worst, search.lower, search.upper, interrupted, doubt
+    )
 
 
 def _probes(workload: Workload, states: MaxSearch, options: RunOptions, variable: Variable) -> Iterator[Point]:

@@ -19,8 +19,10 @@ from llmirage_client.commands.actions.spread import Spread, Stoppable, Zero, sen
 from llmirage_client.load.event_loop import run_on_best_loop, spare_the_collector
 from llmirage_client.load.heartbeat import Heartbeat
 from llmirage_client.load.options import RunOptions
+from llmirage_client.load.repeated import repeats_in_run
 from llmirage_client.load.runner import Runner
 from llmirage_client.load.token_calls import CONTENT_ERRORS, short_prompts
+from llmirage_client.measure.columns import columns_of
 from llmirage_client.measure.metrics import Metrics, compute
 from llmirage_client.measure.record import RunResult
 from llmirage_client.measure.slo import MISSED, Verdict, judge_failures, verdicts_of
@@ -94,6 +96,12 @@ def carry_out(
     result = run_on_best_loop(run)
     assert run.records is not None
     metrics = compute(result)
+    records = result.records
+    names = [record.conversation_id for record in records]
+    columns = columns_of(records)
+    result.repeats = repeats_in_run(workload, run.options, run.roots_taken, columns, lambda: names, endpoint_new=False)
+    if result.repeats is not None:
+        result.notes[:0] = result.repeats.notes
     files = _written(result, metrics, run.records)
     return Outcome(result, metrics, run.options, files, run.roots_taken)
 

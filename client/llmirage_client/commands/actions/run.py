@@ -20,7 +20,7 @@ from llmirage_client.commands.actions.workload import load_workload, readable
 from llmirage_client.load.options import RunOptions
 from llmirage_client.report.console import render
 from llmirage_client.report.junit import suite_name, write_junit
-from llmirage_client.settings.run import one_point, run_options
+from llmirage_client.settings.run import one_point, run_options, with_distinct_conversations
 from llmirage_client.targets.endpoint import EndpointSettings
 from llmirage_client.workload.session import Workload
 
@@ -45,6 +45,7 @@ def run(file: str, **settings: Any) -> None:
         if search:
             sys.exit(execute_search(loads, search))
         sys.exit(execute_sweep(loads, points, settings["stop_at_saturation"], settings["junit"]))
+    options = with_distinct_conversations(workload, options)
     shown |= {"concurrency": options.concurrency, "fixed_schedule": options.fixed_schedule}
     sys.exit(_one_run(workload, options, endpoint, settings["artifact_dir"], shown, spread, settings["junit"]))
 

@@ -25,7 +25,7 @@ from llmirage_client.report.junit import suite_name, write_junit
 from llmirage_client.report.screen import print_blocks
 from llmirage_client.settings.contradictions import SEVERAL
 from llmirage_client.settings.places import cannot_be_folder
-from llmirage_client.settings.run import one_point, run_options
+from llmirage_client.settings.run import one_point, run_options, with_distinct_conversations
 from llmirage_client.simulate import simulation as simulations
 from llmirage_client.simulate.chrome_trace import write_trace
 from llmirage_client.simulate.progress import SimulationProgress
@@ -51,7 +51,7 @@ def simulate(workload: str | None, **settings: Any) -> None:
     config = cluster_config(settings, settings["random_seed"])
     with readable():
         loaded = _workload(workload, settings)
-    options = run_options(loaded, settings, model="")  # --model is the cluster's
+    options = with_distinct_conversations(loaded, run_options(loaded, settings, model=""))  # --model is the cluster's
     loaded = for_endpoint(loaded, settings)
     if not settings["artifact_dir"] and not settings["json"] and (problem := cannot_be_folder("artifacts/simulation")):
         refuse([f"{problem}; choose another folder with --artifact-dir"], "simulate")

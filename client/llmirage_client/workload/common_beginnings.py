@@ -1,0 +1,78 @@
+"""What conversations of a workload begin with in common: of every first prompt, how much another conversation has too."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from llmirage_client.workload.session import Session, Workload
+
+
+def roots_of(workload: Workload) -> Mapping[str, str]:
+    """By session: the root whose tree it is in; of several the first."""
+    found: dict[str, str] = {}
+    for root in workload.roots:
+        left = [root]
+        while left:
+            name = left.pop()
+            if name in found:
+                continue
+            found[name] = root
+            session = workload.sessions[name]
+            left += session.pre_session_spawns
+            left += [child for one in session.rounds for child in one.children]
+            left += [child for turn in session.turns for branch in turn.branches for child in branch.children]
+    return found
+
+
+def common_tokens(workload: Workload) -> Mapping[str, int]:
+    """By session with token ids: so many of its first prompt's tokens begin a prompt of another tree too."""
+    of_root = roots_of(workload)
+    named = [
+        (session.turns[0].tokens.input_ids.tobytes(), of_root[name], name)
+        for name, session in workload.sessions.items()
+        if session.turns and session.turns[0].tokens is not None and session.turns[0].tokens.input_ids is not None
+        if name in of_root
+    ]
+    named.sort()
+    common = _common_bytes([prompt for prompt, _, _ in named], [root for _, root, _ in named])
+    return {name: size // 4 for (_, _, name), size in zip(named, common, strict=True)}
+
+
+def common_shares(workload: Workload) -> Mapping[str, float]:
+    """By root: the share of its first prompt with which other roots begin too. Counts of tokens have nothing in common."""
+    named = sorted((_written(workload.sessions[root]), root) for root in workload.roots)
+    common = _common_bytes([prompt for prompt, _ in named], [root for _, root in named])
+    return {root: size / max(len(prompt), 1) for (prompt, root), size in zip(named, common, strict=True)}
+
+
+def _written(session: Session) -> bytes:
+    """The first prompt as bytes that begin alike where prompts do; of a count of tokens its name."""
+    turn = session.turns[0] if session.turns else None
+    if turn is None or (turn.tokens is not None and turn.tokens.input_ids is None):
+        return session.id.encode()
+    if turn.tokens is not None and turn.tokens.input_ids is not None:
+        return turn.tokens.input_ids.tobytes()
+    blocks = [] if turn.synthetic is None or turn.synthetic.block_ids is None else turn.synthetic.block_ids.tolist()
+    own = None if turn.synthetic is None else turn.synthetic.key
+    return json.dumps([turn.tools, turn.payload, turn.messages, blocks, own], default=str).encode()
+
+
+def _common_bytes(prompts: Sequence[bytes], owners: Sequence[str]) -> list[int]:
+    """Of sorted prompts: the most bytes that each begins with as one of another owner does."""
+    beside = [0, *(_alike(one, other) for one, other in pairwise(prompts)), 0]
+    ahead, behind = [0] * len(prompts), [0] * len(prompts)
+    for i in range(1, len(prompts)):
+        ahead[i] = min(ahead[i - 1], beside[i]) if owners[i] == owners[i - 1] else beside[i]
+    for i in range(len(prompts) - 2, -1, -1):
+        behind[i] = min(behind[i + 1], beside[i + 1]) if owners[i] == owners[i + 1] else beside[i + 1]
+    return [max(pair) for pair in zip(ahead, behind, strict=True)]
+
+
+def _alike(one: bytes, other: bytes) -> int:
+    size = min(len(one), len(other))
+    differ = np.frombuffer(one[:size], dtype=np.uint8) != np.frombuffer(other[:size], dtype=np.uint8)
+    return int(differ.argmax()) if differ.any() else size

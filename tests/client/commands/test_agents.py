@@ -1,0 +1,237 @@
+"""More agents than the workload has: a run has so many distinct ones, or its first lines say what it did instead."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from llmirage_client.cli import main
+
+AGENTS = 150
+CLUSTER = ["--model", "llama-3.1-8b", "--gpu", "h100_sxm", "--weights", "fp8", "--instances", "2"]
+SYSTEM = "You are an agent that mends what is wrong in the code of other people, line by line, and says why."
+
+
+def simulated(*words: Any) -> dict[str, Any]:
+    result = invoke("simulate", *words, *CLUSTER, "--json")
+    assert result.exit_code == 0, result.output
+    summary: dict[str, Any] = json.loads(result.stdout)
+    return summary
+
+
+def invoke(*words: Any) -> Result:
+    return CliRunner().invoke(main, list(map(str, words)))
+
+
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("agents") / "agents.jsonl"
+    assert invoke("generate", "agent-chain", "--conversations", AGENTS, "--random-seed", 3, "-o", file).exit_code == 0
+    return file
+
+
+def test_all_ways_to_ask_for_many_agents_have_distinct_ones(generated: Path) -> None:
+    distinct = simulated(generated, "--concurrency", AGENTS)
+    assert distinct["repeats"] is None
+    file = "bundled:coding-agent"  # 50 conversations of the same preset
+    for words in (
+        [file, "--concurrency", AGENTS],
+        [file, "--concurrency", AGENTS, "--num-conversations", AGENTS],
+        [file, "--agents", AGENTS],
+        [generated, "--agents", AGENTS],
+    ):
+        summary = simulated(*words)
+        for name in ("ttft_ms", "tpot_ms", "latency_ms"):
+            assert summary[name]["mean"] == pytest.approx(distinct[name]["mean"], rel=0.15), (words, name)
+        assert summary["output_tok_per_s"] == pytest.approx(distinct["output_tok_per_s"], rel=0.15)
+        if words[0] == file:
+            told = summary["repeats"]
+            assert (told["conversations"], told["distinct"], told["most"], told["varied"]) == (AGENTS, 50, 3, True)
+            assert told["hit_share"] < 0.01
+
+
+def test_token_for_token_repeats_are_told_with_their_share_of_the_cache_hits() -> None:
+    words = ["bundled:coding-agent", "--concurrency", AGENTS, "--num-conversations", AGENTS]
+    varied, verbatim = simulated(*words), simulated(*words, "--no-vary")
+    told = verbatim["repeats"]
+    assert (told["conversations"], told["distinct"], told["most"], told["varied"]) == (AGENTS, 50, 3, False)
+    assert told["hit_share"] > 0.02 > 20 * varied["repeats"]["hit_share"]
+    assert verbatim["cached_token_share"] > varied["cached_token_share"]
+
+
+@pytest.mark.parametrize(
+    ("words", "note"),
+    [
+        (["--concurrency", 80, "--no-vary"], "Concurrency 80 was not reached: 50 conversations ran, each once."),
+        (
+            ["--num-conversations", 60, "--no-vary"],
+            "60 conversations ran, but only 50 are distinct: each came up to 2 times",
+        ),
+        (["--agents", 60], "60 conversations ran, made of the 50 of the workload: each came up to 2 times"),
+    ],
+)
+def test_the_first_ten_lines_say_it(words: list[Any], note: str, tmp_path: Path) -> None:
+    result = invoke(
+        "simulate", "bundled:coding-agent", "--no-fixed-schedule", *words, *CLUSTER, "--artifact-dir", tmp_path / "out"
+    )
+    assert result.exit_code == 0, result.output
+    assert note in " ".join(" ".join(result.stdout.splitlines()[:10]).split())
+    exported = json.loads((tmp_path / "out" / "profile_export_aiperf.json").read_text())["llmirage"]
+    assert exported["repeats"]["notes"][0].startswith(note)
+    assert exported["notes"][0].startswith(note)
+
+
+def test_files_stay_verbatim_unless_asked(tmp_path: Path) -> None:
+    file = conversations(tmp_path, 2)
+    words = [file, "--num-conversations", 4, "--random-seed", 1]
+    assert simulated(*words)["repeats"]["varied"] is False
+    assert simulated(*words, "--vary")["repeats"]["varied"] is True
+    assert simulated(*words, "--vary", "--via", "api")["repeats"]["varied"] is True
+
+
+def test_a_text_workload_varies_alike_by_engine_and_by_api() -> None:
+    words = ["bundled:chat", "--agents", 40]
+    engine, api = simulated(*words), simulated(*words, "--via", "api")
+    assert engine["repeats"] == api["repeats"]
+    assert engine["ttft_ms"] == pytest.approx(api["ttft_ms"])
+    verbatim = simulated(words[0], "--concurrency", 40, "--num-conversations", 40, "--no-vary")
+    assert verbatim["repeats"]["hit_share"] > 20 * engine["repeats"]["hit_share"]
+    assert verbatim["requests"] == engine["requests"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--agents", 5, "--concurrency", 5], "--agents excludes --concurrency"),
+        (["--agents", 5, "--request-rate", 1], "--agents excludes --request-rate"),
+        (["--agents", 5, "--no-vary"], "--agents are distinct"),
+    ],
+)
+def test_what_agents_exclude(words: list[Any], message: str) -> None:
+    result = invoke("simulate", "bundled:chat", *words)
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+def test_points_of_a_study_say_it(tmp_path: Path) -> None:
+    study = tmp_path / "study.yaml"
+    study.write_text(
+        "name: agents\nworkload: bundled:coding-agent\nconcurrency: 60\nmodel: llama-3.1-8b\ngpu: h100_sxm\n"
+        "grid: {vary: [true, false]}\n"
+    )
+    result = invoke("sweep", study, "--artifact-dir", tmp_path / "out", "--workers", 1)
+    assert result.exit_code == 0, result.output
+    assert "60 conversations ran, made of the 50" in " ".join(result.stdout.split())
+
+
+# --- an endpoint that knows prompts of an earlier run ----------------------------------------------------------------------
+
+
+class Remembers(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answers)
+        self.prompts: list[str] = []
+
+    @property
+    def url(self) -> str:
+        return f"127.0.0.1:{self.server_address[1]}"
+
+
+class Answers(BaseHTTPRequestHandler):
+    server: Remembers
+
+    def do_GET(self) -> None:
+        self.reply({"data": [{"id": "m", "owned_by": "somebody"}]})
+
+    def do_POST(self) -> None:
+        prompt = json.dumps(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["messages"])
+        cached = max((len(common(prompt, known)) for known in self.server.prompts), default=0)
+        self.server.prompts.append(prompt)
+        usage = {"prompt_tokens": len(prompt), "completion_tokens": 2, "total_tokens": len(prompt) + 2}
+        message = {"role": "assistant", "content": "done"}
+        choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
+        self.reply({"choices": choices, "usage": usage | {"prompt_tokens_details": {"cached_tokens": cached}}})
+
+    def reply(self, value: Any) -> None:
+        data = json.dumps(value).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: Any) -> None: ...
+
+
+def common(one: str, other: str) -> str:
+    end = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    return one[:end]
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Remembers]:
+    with Remembers() as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def conversations(folder: Path, count: int) -> Path:
+    file = folder / "own.jsonl"
+    lines = []
+    for n in range(count):
+        words = " ".join(f"word{n}{i}" for i in range(60))
+        turns = [{"messages": [{"role": "system", "content": SYSTEM}, {"role": "user", "content": words}]}]
+        lines.append(json.dumps({"session_id": f"s{n}", "turns": turns}))
+    file.write_text("\n".join(lines))
+    return file
+
+
+def ran(endpoint: Remembers, file: Path, *words: Any) -> tuple[str, list[str]]:
+    out = file.parent / "out"
+    result = invoke("run", file, "--url", endpoint.url, "--no-streaming", "--artifact-dir", out, "--overwrite", *words)
+    assert result.exit_code == 0, result.output
+    summary = out / "profile_export_aiperf.json"
+    notes = json.loads(summary.read_text())["llmirage"]["notes"] if summary.exists() else []
+    return " ".join(result.stdout.split()), notes
+
+
+def test_a_run_says_that_the_endpoint_knew_its_prompts(endpoint: Remembers, tmp_path: Path) -> None:
+    file = conversations(tmp_path, 6)
+    knew = "in its cache before they were sent"
+    first, notes = ran(endpoint, file, "--random-seed", 1)
+    assert knew not in first  # the system prompt, which all have, is no sign of an earlier run
+    assert not any(knew in note for note in notes)
+    second, notes = ran(endpoint, file, "--random-seed", 2)
+    assert knew in second[:700]
+    assert knew in notes[0]
+
+
+def test_a_run_over_http_gives_each_repeat_fresh_tokens(endpoint: Remembers, tmp_path: Path) -> None:
+    file = conversations(tmp_path, 3)
+    said, _ = ran(endpoint, file, "--agents", 9, "--random-seed", 1)
+    assert "9 conversations ran, made of the 3 of the workload" in said
+    assert len(set(endpoint.prompts)) == 9
+    assert all(SYSTEM in prompt for prompt in endpoint.prompts)
+    said, _ = ran(endpoint, file, "--num-conversations", 9, "--random-seed", 1)
+    assert "9 conversations ran, but only 3 are distinct" in said
+    assert len(set(endpoint.prompts)) == 9
+
+
+def test_a_search_does_not_conclude_from_repeats(endpoint: Remembers, tmp_path: Path) -> None:
+    file = conversations(tmp_path, 6)
+    words = ["--find-max", "latency_p99<60s", "--num-conversations", 4, "--find-max-upper-bound", 4, "--random-seed", 1]
+    doubt = "It holds only for prompts that the endpoint has seen before"
+    assert doubt in ran(endpoint, file, *words)[0]
+    endpoint.prompts.clear()
+    assert doubt not in ran(endpoint, file, *words, "--vary")[0]
+    assert doubt in ran(endpoint, file, *words, "--vary")[0]  # the same prompts a second time
