@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -125,16 +125,25 @@ def options(
 class SettingsCommand(click.Command):
     """A command whose help lists options under their headings, and that tells all bad values at once.
 
-    lists: flags whose numbers may also stand between spaces, as in `--parallel 1 2 4`. rest: the heading of --help.
+    lists: flags whose numbers may also stand between spaces, as in `--parallel 1 2 4`. bare: flags that may stand without
+    their number, with the number that counts then. rest: the heading of --help.
     """
 
-    def __init__(self, *args: Any, lists: Sequence[str] = (), rest: str = OPTIONS, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        lists: Sequence[str] = (),
+        bare: Mapping[str, str] | None = None,
+        rest: str = OPTIONS,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
         self._lists = lists
+        self._bare = bare or {}
         self._rest = rest
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        rest = super().parse_args(ctx, join_lists(args, self._lists))
+        rest = super().parse_args(ctx, join_lists(with_numbers(args, self._bare), self._lists))
         problems: list[click.BadParameter] = ctx.meta.pop(_PROBLEMS, [])
         if len(problems) == 1:
             raise problems[0]
@@ -194,6 +203,15 @@ def lazily(place: str) -> Callable[..., Any]:
             raise click.UsageError("\n".join(error.problems)) from None
 
     return call
+
+
+def with_numbers(words: Sequence[str], bare: Mapping[str, str]) -> list[str]:
+    """The words of a command line, with a number for each flag of `bare` that stands without one."""
+    nexts = [*words[1:], ""]
+    return [
+        f"{word}={bare[word]}" if word in bare and not follower[:1].isdigit() else word
+        for word, follower in zip(words, nexts, strict=True)
+    ]
 
 
 def join_lists(words: Sequence[str], flags: Sequence[str]) -> list[str]:

@@ -16,11 +16,14 @@ from llmirage_client.measure.columns import Columns, columns_of
 from llmirage_client.measure.metrics import compute_columns
 from llmirage_client.measure.record import RunResult
 from llmirage_client.measure.request_metrics import request_columns
-from llmirage_client.measure.resampling import REPLICATES, draws, means, percentiles, ratios
+from llmirage_client.measure.resampling import REPLICATES, draws, means, parts, percentiles, ratios, student_t
 
 FEWEST_CLUSTERS = 8  # fewer conversations than this say nothing about how conversations vary
 FEWEST_BEYOND = 5  # values above a percentile that its noise can be judged by
 _SLICES = 30  # of a run, for rates
+_PARTS = 10  # of a run, drawn for what its requests have in common at a time
+_FALSE_ALARM = 0.02  # chance that any figure of two runs of one system counts as worse
+_SEEN = 0.9  # chance with which a worsening of `seen` is found
 
 Statistic = Literal["avg", "p50", "p90", "p99", ""]
 
@@ -50,7 +53,8 @@ _SMALLER_IS_BETTER = {
 class Difference:
     """One figure of two runs, in `unit`. low, high: between these the difference lies with the confidence asked for.
 
-    They are None when there is too little to tell, and `why_not` says what is too little.
+    error: one standard error of the difference. They are None when there is too little to tell, and `why_not` says what is
+    too little.
     """
 
     tag: str
@@ -61,6 +65,7 @@ class Difference:
     value: float
     low: float | None = None
     high: float | None = None
+    error: float | None = None
     why_not: str | None = None
 
     @property
@@ -81,9 +86,14 @@ class Difference:
     @property
     def better(self) -> bool | None:
         """None where it differs by chance only, or where neither way is better."""
-        if not self.beyond_noise or self.tag not in _LARGER_IS_BETTER | _SMALLER_IS_BETTER:
+        return None if not self.beyond_noise or not self.worsening else self.worsening < 0
+
+    @property
+    def worsening(self) -> float | None:
+        """By how much the run is worse than the baseline; None where neither way is better."""
+        if self.tag not in _LARGER_IS_BETTER | _SMALLER_IS_BETTER:
             return None
-        return (self.difference > 0) == (self.tag in _LARGER_IS_BETTER)
+        return -self.difference if self.tag in _LARGER_IS_BETTER else self.difference
 
 
 @dataclass(slots=True, frozen=True)
@@ -96,6 +106,29 @@ class Comparison:
     paired: bool
     conversations: tuple[int, int]
 
+    @property
+    def judged(self) -> list[Difference]:
+        """The figures that can be worse, and of which the runs have enough to tell."""
+        return [one for one in self.differences if one.worsening is not None and one.error is not None]
+
+    @property
+    def _errors(self) -> float:
+        """From how many standard errors on a worsening counts, so that all figures together are a false alarm rarely."""
+        return student_t(1 - _FALSE_ALARM / max(len(self.judged), 1), _PARTS - 1)
+
+    def worse(self, tolerance: float = 0.0) -> list[Difference]:
+        """The figures that are worse by more than chance and a share of the baseline's value."""
+        least = self._errors
+        return [
+            one for one in self.judged if (one.worsening or 0.0) > tolerance * abs(one.baseline) + least * (one.error or 0.0)
+        ]
+
+    def seen(self, one: Difference, tolerance: float = 0.0) -> float | None:
+        """The worsening, in percent of the baseline's value, that `worse` would find 9 times in 10; None: cannot be told."""
+        if one.error is None or one.worsening is None or not one.baseline:
+            return None
+        return 100 * (tolerance + (self._errors + student_t(_SEEN, _PARTS - 1)) * one.error / abs(one.baseline))
+
 
 def compare(baseline: RunResult, other: RunResult, *, confidence: float = 0.95, seed: int = 0) -> Comparison:
     """Every figure that both runs have. The same seed gives the same bounds."""
@@ -107,13 +140,17 @@ def compare(baseline: RunResult, other: RunResult, *, confidence: float = 0.95, 
         two.counts = one.counts
     else:
         two.draw(rng)
+    one.part_counts = two.part_counts = draws(_PARTS, rng)
     bounds = _Bounds(one, two, confidence)
     found = [*_of_requests(one, two, bounds), *_of_runs(one, two, bounds, rng)]
     return Comparison(tuple(found), paired, (len(one.trees), len(two.trees)))
 
 
 class _Side:
-    """A run's measured requests. trees: names of its conversation trees, sorted; cluster: each row's place among them."""
+    """A run's measured requests. trees: names of its conversation trees, sorted; cluster: each row's place among them.
+
+    part: the part of the run in which each row began. counts, part_counts: how often each tree or part is drawn.
+    """
 
     def __init__(self, result: RunResult) -> None:
         records = [r for r in result.records if r.phase == "profiling"]
@@ -130,17 +167,19 @@ class _Side:
         self.trees = sorted(names.values())
         place = {tree: i for i, tree in enumerate(self.trees)}
         self.cluster: Ints = np.array([place[names[r.root_correlation_id]] for r in records], dtype=np.int64)
+        self.part: Ints = parts(self.columns.start_s, _PARTS)
         self.counts: npt.NDArray[np.int32] = np.zeros((REPLICATES, 1), dtype=np.int32)
+        self.part_counts = self.counts
 
     def draw(self, rng: np.random.Generator) -> None:
         if self.trees:
             self.counts = draws(len(self.trees), rng)
 
-    def values(self, tag: str) -> tuple[Floats, Ints]:
-        """The metric of the rows that have it, and their trees."""
+    def values(self, tag: str) -> tuple[Floats, Ints, Ints]:
+        """The metric of the rows that have it, their trees, and their parts of the run."""
         values = self.metrics.get(tag, np.empty(0))
         present = ~np.isnan(values)
-        return values[present], self.cluster[: values.size][present]
+        return values[present], self.cluster[: values.size][present], self.part[: values.size][present]
 
 
 @dataclass(slots=True)
@@ -149,15 +188,23 @@ class _Bounds:
     two: _Side
     confidence: float
 
-    def of(self, first: Floats, second: Floats) -> tuple[float | None, float | None]:
-        """Between which the second is above the first in so many of the replicates."""
-        apart = second - first
+    def of(self, difference: float, apart: Floats, by_parts: Floats | None = None) -> dict[str, float]:
+        """low, high and error of a difference, from that of replicates: with trees drawn, and with parts of the runs drawn.
+
+        The resampling that scatters more counts: it is the one that draws what the requests have in common.
+        """
         apart = apart[~np.isnan(apart)]
         if not apart.size:
-            return None, None
-        tail = 50 * (1 - self.confidence)
-        low, high = np.percentile(apart, (tail, 100 - tail))
-        return float(low), float(high)
+            return {}
+        tail = (1 - self.confidence) / 2
+        low, high = np.percentile(apart, (100 * tail, 100 - 100 * tail))
+        error = float(apart.std())
+        if by_parts is not None:
+            wider = float(np.nanstd(by_parts)) * (_PARTS / (_PARTS - 1)) ** 0.5
+            if wider > error:
+                error, half = wider, wider * student_t(1 - tail, _PARTS - 1)
+                low, high = difference - half, difference + half
+        return {"low": float(low), "high": float(high), "error": error}
 
     def few(self) -> str | None:
         fewest = min(len(self.one.trees), len(self.two.trees))
@@ -166,7 +213,7 @@ class _Bounds:
 
 def _of_requests(one: _Side, two: _Side, bounds: _Bounds) -> Iterator[Difference]:
     for tag, statistics in _PER_REQUEST:
-        (first, _), (second, _) = one.values(tag), two.values(tag)
+        (first, _, first_part), (second, _, second_part) = one.values(tag), two.values(tag)
         if not first.size or not second.size:
             continue
         drawn = {} if bounds.few() else _drawn(one, two, tag, statistics)
@@ -176,23 +223,30 @@ def _of_requests(one: _Side, two: _Side, bounds: _Bounds) -> Iterator[Difference
             why_not = bounds.few()
             if why_not is None and percent and few * (1 - percent / 100) < FEWEST_BEYOND:
                 why_not = f"only {few} requests"
-            low, high = (None, None) if why_not else bounds.of(*drawn[statistic])
             spec = PER_REQUEST[tag]
             figures = [float(v.mean()) if statistic == "avg" else float(np.percentile(v, percent)) for v in (first, second)]
-            yield Difference(tag, spec.title, statistic, spec.unit, figures[0], figures[1], low, high, why_not)
+            if why_not is None and percent:
+                above = ((first > figures[0], first_part), (second > figures[1], second_part))
+                here = min(np.unique(part[over]).size for over, part in above)
+                if 0 < here < FEWEST_BEYOND:
+                    why_not = f"the values above {spec.title} {statistic} are all from {here} of {_PARTS} parts of a run"
+            found = {} if why_not else bounds.of(figures[1] - figures[0], *drawn[statistic])
+            yield Difference(tag, spec.title, statistic, spec.unit, figures[0], figures[1], **found, why_not=why_not)
 
 
 def _drawn(one: _Side, two: _Side, tag: str, statistics: tuple[Statistic, ...]) -> dict[Statistic, tuple[Floats, Floats]]:
-    """Each statistic of the metric in each replicate of the one run and of the other."""
+    """By how much each statistic differs in each replicate, with trees drawn and with parts drawn."""
     percents = [s for s in statistics if s != "avg"]
     found: list[dict[Statistic, Floats]] = []
-    for side in (one, two):
-        values, cluster = side.values(tag)
-        drawn = percentiles(values, cluster, side.counts, [float(s[1:]) for s in percents])
-        found.append({s: drawn[:, place] for place, s in enumerate(percents)})
-        if "avg" in statistics:
-            found[-1]["avg"] = means(values, cluster, side.counts)
-    return {s: (found[0][s], found[1][s]) for s in statistics}
+    for by_part in (False, True):
+        for side in (one, two):
+            values, tree, part = side.values(tag)
+            cluster, counts = (part, side.part_counts) if by_part else (tree, side.counts)
+            drawn = percentiles(values, cluster, counts, [float(s[1:]) for s in percents])
+            found.append({s: drawn[:, place] for place, s in enumerate(percents)})
+            if "avg" in statistics:
+                found[-1]["avg"] = means(values, cluster, counts)
+    return {s: (found[1][s] - found[0][s], found[3][s] - found[2][s]) for s in statistics}
 
 
 def _of_runs(one: _Side, two: _Side, bounds: _Bounds, rng: np.random.Generator) -> Iterator[Difference]:
@@ -213,15 +267,16 @@ def _of_runs(one: _Side, two: _Side, bounds: _Bounds, rng: np.random.Generator) 
     for tag in ("request_throughput", "output_token_throughput", "total_token_throughput"):
         if tag in one.whole_run and tag in two.whole_run:
             slices = [_rates(side, tag) for side in (one, two)]
-            why_not = None
-            low = high = None
+            why_not, found = None, {}
             if any((np.isfinite(s) & (s > 0)).sum() < _SLICES // 2 for s in slices):
                 why_not = "too few requests for rates over time"
             else:
                 drawn = [s[rng.integers(0, _SLICES, size=(REPLICATES, _SLICES))].mean(axis=1) for s in slices]
-                low, high = bounds.of(drawn[0], drawn[1])
+                found = bounds.of(two.whole_run[tag] - one.whole_run[tag], drawn[1] - drawn[0])
             spec = WHOLE_RUN[tag]
-            yield Difference(tag, spec.title, "", spec.unit, one.whole_run[tag], two.whole_run[tag], low, high, why_not)
+            yield Difference(
+                tag, spec.title, "", spec.unit, one.whole_run[tag], two.whole_run[tag], **found, why_not=why_not
+            )
 
 
 def _share(
@@ -230,15 +285,14 @@ def _share(
     """A share of sums, in percent."""
     if tag not in one.whole_run or tag not in two.whole_run:
         return
-    why_not, low, high = bounds.few(), None, None
+    why_not, found = bounds.few(), {}
     if why_not is None:
-        first, second = (
-            100 * ratios(up, down, side.cluster, side.counts)
-            for up, down, side in zip(upper, lower, (one, two), strict=True)
-        )
-        low, high = bounds.of(first, second)
+        both = list(zip(upper, lower, (one, two), strict=True))
+        first, second = (100 * ratios(up, down, side.cluster, side.counts) for up, down, side in both)
+        third, fourth = (100 * ratios(up, down, side.part, side.part_counts) for up, down, side in both)
+        found = bounds.of(two.whole_run[tag] - one.whole_run[tag], second - first, fourth - third)
     spec = WHOLE_RUN[tag]
-    yield Difference(tag, spec.title, "", spec.unit, one.whole_run[tag], two.whole_run[tag], low, high, why_not)
+    yield Difference(tag, spec.title, "", spec.unit, one.whole_run[tag], two.whole_run[tag], **found, why_not=why_not)
 
 
 def _rates(side: _Side, tag: str) -> Floats:

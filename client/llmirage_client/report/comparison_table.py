@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llmirage_client.measure.comparison import Comparison, Difference
 from llmirage_client.report.numbers import number
-from llmirage_client.report.screen import Screen, plain_table, warning
+from llmirage_client.report.screen import Screen, bold, plain_table, warning
 
 _WORDS = {
     "time_to_first_token": "TTFT",
@@ -23,15 +23,17 @@ _WORDS = {
 }
 
 
-def print_comparison(baseline: str, run: str, comparison: Comparison, warnings: list[str], confidence: float) -> None:
-    """One table, then what else differs. Without control codes unless standard output is a terminal."""
+def print_comparison(
+    baseline: str, run: str, comparison: Comparison, warnings: list[str], confidence: float, tolerance: float | None = None
+) -> None:
+    """One table, then what else differs. tolerance: of --fail-if-worse. Without control codes unless on a terminal."""
     screen = Screen()
     table = plain_table("", "baseline", "run", "change", f"{confidence:g} % bounds", "verdict")
     for one in comparison.differences:
         percent = "" if one.percent is None else f"{one.percent:+.1f} %"
         bounds = "-" if one.low is None or one.high is None else f"{_signed(one.low)} to {_signed(one.high)}"
         unit = one.unit.removeprefix("requests").removeprefix("tokens").replace("sec", "s")
-        name = f"{_WORDS.get(one.tag, one.title)} {one.statistic}".strip() + (f", {unit}" if unit else "")
+        name = _name(one) + (f", {unit}" if unit else "")
         table.add_row(
             name, number(one.baseline), number(one.value), percent or _signed(one.difference), bounds, _verdict(one)
         )
@@ -39,16 +41,30 @@ def print_comparison(baseline: str, run: str, comparison: Comparison, warnings: 
     how = "drawn in pairs" if comparison.paired else "drawn separately, because they differ"
     screen.print(f"\nbaseline: {baseline}\nrun:      {run}\n", wrap=False)
     screen.print(table)
-    screen.print(f"\nBounds: from {trees} conversations with their children, {how}; rates from 30 parts of each run.")
+    screen.print(
+        f"\nBounds: from {trees} conversations with their children, {how}, and from parts of each run: 10, or 30 for rates."
+    )
     told = sum(one.beyond_noise is not None for one in comparison.differences)
     by_chance = told * (100 - confidence) / 100
     if by_chance >= 0.5:
         screen.print(f"Of {told} figures, {by_chance:.0f} or so may be beyond these bounds by chance.")
     for why in dict.fromkeys(d.why_not for d in comparison.differences if d.why_not):
         screen.print(f"Too few: {why}.")
+    share = tolerance or 0.0
+    if tolerance is not None and comparison.judged:
+        worse = [f"{_name(one)} by {one.percent or 0.0:+.1f} %" for one in comparison.worse(share)]
+        found = f"worse: {', '.join(worse)}" if worse else f"none of {len(comparison.judged)} figures is worse"
+        screen.print(bold(f"Beyond chance and a tolerance of {100 * share:g} %, {found}."))
+    if seen := [(_name(one), comparison.seen(one, share)) for one in comparison.judged if one.statistic in ("avg", "p50")]:
+        sizes = ", ".join(f"{name} {percent:.1f} %" for name, percent in seen if percent is not None)
+        screen.print(f"A worsening of this size would have been found 9 times in 10: {sizes}.")
     for text in warnings:
         screen.print(warning(f"Note: {text}"))
     screen.close()
+
+
+def _name(one: Difference) -> str:
+    return f"{_WORDS.get(one.tag, one.title)} {one.statistic}".strip()
 
 
 def _verdict(one: Difference) -> str:

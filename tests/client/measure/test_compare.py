@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from llmirage_client.cli import main
 from llmirage_client.measure.comparison import Comparison, Difference, compare
 from llmirage_client.measure.record import Exchange, Record, RequestError, RunResult
-from llmirage_client.measure.resampling import draws, means, percentiles, ratios
+from llmirage_client.measure.resampling import draws, means, percentiles, ratios, student_t
 from llmirage_client.measure.run_differences import run_differences
 from llmirage_client.report.files import write_artifacts
 
@@ -112,6 +112,47 @@ def test_twins_drawn_together_show_what_their_variety_would_hide() -> None:
     assert not figure(apart, "time_to_first_token", "avg").beyond_noise
 
 
+def busy(seed: int, slower: float = 1.0) -> RunResult:
+    """Requests on a server whose load goes up and down over the run, so that neighbours in time are slow together."""
+    rng = np.random.default_rng(seed)
+    load, records = 0.0, []
+    for number in range(300):
+        load = 0.9 * load + 0.015 * float(rng.normal())
+        at, ttft = 0.2 * number, slower * 0.2 * float(np.exp(load + 0.02 * rng.normal()))
+        stamps = [at + ttft + 0.02 * slower * float(np.exp(load)) * i for i in range(5)]
+        exchange = Exchange(
+            at, at, stamps[-1], stamps, stamps[0], 200, True, usage={"prompt_tokens": 9, "completion_tokens": 5}
+        )
+        records.append(Record(number, f"c{number}", 0, f"{number}", f"x{number}", f"x{number}", None, 0, at, exchange))
+    return RunResult(records, None, 0.0, 70.0, 1e9, workload_path="w.jsonl")
+
+
+def test_two_runs_of_one_server_pass_and_a_slower_one_fails() -> None:
+    same = [compare(busy(seed), busy(seed + 100)) for seed in range(20)]
+    assert sum(bool(one.worse()) for one in same) <= 1
+    slow = [compare(busy(seed), busy(seed + 200, slower=1.1)) for seed in range(20)]
+    assert sum(bool(one.worse()) for one in slow) >= 19
+    assert not any(one.worse(0.25) for one in slow)
+    ttft = figure(slow[0], "time_to_first_token", "p50")
+    assert ttft.percent is not None
+    assert 1 < (slow[0].seen(ttft) or 0) < 15
+    assert slow[0].seen(ttft, 0.05) == pytest.approx((slow[0].seen(ttft) or 0) + 5)
+
+
+def test_a_percentile_of_one_busy_moment_is_not_judged() -> None:
+    one, two = busy(1), busy(2)
+    for record in two.records[100:140]:
+        record.exchange.token_s[:] = [at + 1.0 for at in record.exchange.token_s]
+        record.exchange.first_output_s = record.exchange.token_s[0]
+    assert figure(compare(one, two), "time_to_first_token", "p90").why_not == (
+        "the values above Time to First Token p90 are all from 2 of 10 parts of a run"
+    )
+
+
+def test_students_t() -> None:  # tables: t(9), one-sided
+    assert [student_t(p, 9) for p in (0.9, 0.975, 0.995, 0.999)] == pytest.approx([1.383, 2.262, 3.250, 4.297], abs=0.01)
+
+
 def test_too_little_is_said_to_be_too_little() -> None:
     few = compare(run(1, conversations=3), run(2, conversations=3))
     assert figure(few, "time_to_first_token", "p50").beyond_noise is None
@@ -189,6 +230,30 @@ def test_the_command_writes_json_and_fails_when_asked_to(folders: tuple[str, str
     assert ttft["better"] is False
     assert ttft["low"] < ttft["difference"] < ttft["high"]
     assert CliRunner().invoke(main, ["compare", *folders[::-1], "--fail-if-worse"]).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "status"), [("--fail-if-worse", 1), ("--fail-if-worse=5%", 1), ("--fail-if-worse=900", 0)]
+)
+def test_a_tolerance_may_follow_or_not(tolerance: str, status: int, folders: tuple[str, str]) -> None:
+    result = CliRunner().invoke(main, ["compare", tolerance, *folders], env={"COLUMNS": "200"})
+    assert result.exit_code == status, result.output
+    text = " ".join(result.output.split())
+    assert ("worse: TTFT avg by +" in text) == bool(status)
+    assert "would have been found 9 times in 10: TTFT avg" in text
+    worse = json.loads(CliRunner().invoke(main, ["compare", tolerance, *folders, "--json"]).output)["comparisons"][0][
+        "worse"
+    ]
+    assert ("time_to_first_token_p50" in worse) == bool(status)
+
+
+def test_runs_too_short_to_be_judged_do_not_pass(tmp_path: Path) -> None:
+    write_artifacts(run(1, conversations=3), tmp_path / "a")
+    result = CliRunner().invoke(main, ["compare", str(tmp_path / "a"), str(tmp_path / "a"), "--fail-if-worse", "5%"])
+    assert result.exit_code == 2
+    assert "too few requests to tell whether a metric is worse" in result.output
+    result = CliRunner().invoke(main, ["compare", str(tmp_path / "a"), str(tmp_path / "a"), "--fail-if-worse=-3"])
+    assert "must be a number of percent from 0 up" in result.output
 
 
 def test_every_run_that_cannot_be_read_is_named(folders: tuple[str, str]) -> None:
