@@ -74,15 +74,14 @@ class ChoiceWriter(Protocol):
         ...
 
 
+@dataclass(slots=True, eq=False)
 class Generation:
     """The choices of one response, prompt-major: `n` for each prompt."""
 
-    def __init__(self, host: GenerationHost, choices: list[Choice], n: int, arrived_s: float) -> None:
-        """arrived_s: when their request reached the server, see HttpExchange."""
-        self.host = host
-        self.choices = choices
-        self._n = n
-        self._arrived_s = arrived_s
+    host: GenerationHost
+    choices: list[Choice]
+    n: int
+    arrived_s: float  # when their request reached the server, see HttpExchange
 
     def start(self) -> None:
         """Submit all choices to the cluster. Their requests' tags must be set.
@@ -91,7 +90,7 @@ class Generation:
         """
         self.host.under_way.add(self)
         try:
-            self.host.driver.submit([choice.request for choice in self.choices], self._arrived_s)
+            self.host.driver.submit([choice.request for choice in self.choices], self.arrived_s)
         except RouterError as error:
             self.stop()
             logger.error("%s", error)
@@ -112,7 +111,7 @@ class Generation:
 
     def usage(self) -> dict[str, Any]:
         """Prompt tokens count once for each prompt, whatever n is."""
-        prompts = [choice.request for choice in self.choices[:: self._n]]
+        prompts = [choice.request for choice in self.choices[:: self.n]]
         thinking = [choice for choice in self.choices if choice.reply.parts]
         return usage(
             sum(request.prompt_tokens for request in prompts),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import Any
 
 from llmirage_server.api.generation import Choice
@@ -14,19 +15,18 @@ from llmirage_shared.wire.sampling import Sampling
 _MANY = 256  # tokens of a prompt; more must not hold up the streams of others
 
 
+@dataclass(slots=True, frozen=True)
 class ReplyLogprobs:
     """Those of one reply. A token that shows nothing has no entry: the entries' texts join to the reply's text."""
 
-    def __init__(self, reply: Reply, tokenizer: Tokenizer, top: int, as_ids: bool = False) -> None:
-        """top: how many likely tokens each entry has; as_ids: name tokens by their ids."""
-        self._reply = reply
-        self._as_ids = as_ids
-        self._tokenizer = tokenizer
-        self._top = top
+    reply: Reply
+    tokenizer: Tokenizer
+    top: int  # how many likely tokens each entry has
+    as_ids: bool = False  # name tokens by their ids
 
     def entry(self, place: int) -> dict[str, Any]:
         """The token at a place of the reply, in the form of chat completions and the Responses API."""
-        piece = self._reply.pieces[place]
+        piece = self.reply.pieces[place]
         found = self._token(place)
         entry = self._one(found.id, piece, found.logprob)
         entry["top_logprobs"] = [
@@ -36,10 +36,10 @@ class ReplyLogprobs:
 
     def content(self, kind: PartKind = "text") -> list[dict[str, Any]]:
         """Entries of all text, for chat's `logprobs.content`; or those of another kind of part."""
-        pieces = self._reply.pieces
+        pieces = self.reply.pieces
         return [
             self.entry(place)
-            for part in self._reply.all_parts
+            for part in self.reply.all_parts
             if part.kind == kind
             for place in range(part.start, part.end)
             if pieces[place]
@@ -52,11 +52,11 @@ class ReplyLogprobs:
         values: list[float | None] = []
         tops: list[dict[str, float] | None] = []
         for place, piece in enumerate(prompt_pieces or ()):
-            found = token_logprob(len(piece), place, self._tokenizer.vocab_size)
+            found = token_logprob(len(piece), place, self.tokenizer.vocab_size)
             tokens.append(piece)
             values.append(found.logprob if place else None)
             tops.append({piece: found.logprob} if place else None)
-        for place, piece in enumerate(self._reply.pieces):
+        for place, piece in enumerate(self.reply.pieces):
             if piece:
                 found = self._token(place)
                 tokens.append(self._name(found.id, piece))
@@ -70,13 +70,13 @@ class ReplyLogprobs:
         return {"tokens": tokens, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}
 
     def _token(self, place: int) -> Any:
-        return token_logprob(int(self._reply.ids[place]), place, self._tokenizer.vocab_size, self._top)
+        return token_logprob(int(self.reply.ids[place]), place, self.tokenizer.vocab_size, self.top)
 
     def _text(self, token: int) -> str:
-        return "".join(self._tokenizer.pieces([token]))
+        return "".join(self.tokenizer.pieces([token]))
 
     def _name(self, token: int, text: str) -> str:
-        return f"token_id:{token}" if self._as_ids else text
+        return f"token_id:{token}" if self.as_ids else text
 
     def _one(self, token: int, text: str, logprob: float) -> dict[str, Any]:
         name = self._name(token, text)

@@ -7,6 +7,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -143,29 +144,20 @@ class _NotifyingStream(TokenStream):
             self.left()
 
 
+@dataclass(slots=True)
 class _SglangAnswer:
     """One choice in SGLang's form, whole or as the writer of its frames."""
 
-    def __init__(
-        self,
-        choice: Choice,
-        rid: str,
-        request: schema.sglang.GenerateRequest,
-        tokenizer: Tokenizer,
-        silent: bool,
-        started_s: float,
-    ) -> None:
-        """silent: no new tokens were asked for."""
-        self.rid = rid
-        self.index: int | None = None  # among several
-        self._choice = choice
-        self._request = request
-        self._tokenizer = tokenizer
-        self._silent = silent
-        self._started_s = started_s
+    choice: Choice
+    rid: str
+    request: schema.sglang.GenerateRequest
+    tokenizer: Tokenizer
+    silent: bool  # no new tokens were asked for
+    started_s: float
+    index: int | None = None  # among several
 
     def tokens(self, start: int, end: int) -> bytes:
-        total = len(self._choice.reply.ids)
+        total = len(self.choice.reply.ids)
         stride = max(1, (end - start) // _MOST_FRAMES)
         places = [place for place in range(start + stride, end, stride) if place < total]
         places += [end] if end < total else []
@@ -176,24 +168,24 @@ class _SglangAnswer:
 
     def body(self) -> dict[str, Any]:
         """All that has been produced, and the finish reason."""
-        choice = self._choice
+        choice = self.choice
         reply, produced = choice.reply, choice.request.produced
         frame = self._frame(produced)
         reason: dict[str, Any] = {"type": "length", "length": frame["meta_info"]["completion_tokens"]}
         if produced < len(reply.ids):
             reason = {"type": "abort", "message": "Aborted"}
         elif reply.finish_reason == "stop":
-            matched = self._tokenizer.end_id if reply.stop_reason is None else reply.stop_reason
+            matched = self.tokenizer.end_id if reply.stop_reason is None else reply.stop_reason
             reason = {"type": "stop", "matched": matched}
         frame["meta_info"]["finish_reason"] = reason
-        frame["meta_info"]["e2e_latency"] = time.monotonic() - self._started_s
+        frame["meta_info"]["e2e_latency"] = time.monotonic() - self.started_s
         return frame
 
     def _frame(self, place: int) -> dict[str, Any]:
         """The answer as it is when `place` tokens have come."""
-        choice, request = self._choice, self._request
+        choice, request = self.choice, self.request
         reply = choice.reply
-        shown = 0 if self._silent else place
+        shown = 0 if self.silent else place
         meta: dict[str, Any] = {
             "id": self.rid,
             "finish_reason": None,
@@ -209,12 +201,12 @@ class _SglangAnswer:
         return frame if self.index is None else {"index": self.index, **frame}
 
     def _logprobs(self, shown: int) -> dict[str, Any]:
-        request, prompt = self._request, self._choice.request.prompt
+        request, prompt = self.request, self.choice.request.prompt
         start = request.logprob_start_len
         first = len(prompt) if start is None or start < 0 else min(start, len(prompt))
         top = request.top_logprobs_num or 0
         inputs = [(int(prompt[place]), place) for place in range(first, len(prompt))]
-        outputs = [(int(token), place) for place, token in enumerate(self._choice.reply.ids[:shown])]
+        outputs = [(int(token), place) for place, token in enumerate(self.choice.reply.ids[:shown])]
         found: dict[str, Any] = {
             "input_token_logprobs": [self._entry(token, place, place > 0) for token, place in inputs],
             "output_token_logprobs": [self._entry(token, place) for token, place in outputs],
@@ -225,15 +217,15 @@ class _SglangAnswer:
         return found
 
     def _entry(self, token: int, place: int, known: bool = True) -> list[Any]:
-        logprob = token_logprob(token, place, self._tokenizer.vocab_size).logprob if known else None
+        logprob = token_logprob(token, place, self.tokenizer.vocab_size).logprob if known else None
         return [logprob, token, self._text(token)]
 
     def _top(self, token: int, place: int, top: int) -> list[list[Any]]:
-        found = token_logprob(token, place, self._tokenizer.vocab_size, top)
+        found = token_logprob(token, place, self.tokenizer.vocab_size, top)
         return [[logprob, other, self._text(other)] for other, logprob in found.top]
 
     def _text(self, token: int) -> str | None:
-        return self._tokenizer.decode([token]) if self._request.return_text_in_logprobs else None
+        return self.tokenizer.decode([token]) if self.request.return_text_in_logprobs else None
 
 
 def _rids(given: str | list[str] | None, count: int) -> list[str]:

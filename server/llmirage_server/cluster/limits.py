@@ -128,16 +128,13 @@ class EngineLimits:
                 if wanted
                 else f"unknown schedule_policy {self.schedule_policy!r}: the {self.scheduler} scheduler has {choices}"
             )
-        if self.capacity_scheduler_policy not in CAPACITY_SCHEDULER_POLICIES:
-            problems.append(
-                f"unknown capacity_scheduler_policy {self.capacity_scheduler_policy!r}: "
-                f"choose one of {', '.join(CAPACITY_SCHEDULER_POLICIES)}"
-            )
-        if self.data_parallel_balance not in (None, *DATA_PARALLEL_BALANCES):
-            problems.append(
-                f"unknown data_parallel_balance {self.data_parallel_balance!r}: "
-                f"choose one of {', '.join(DATA_PARALLEL_BALANCES)}"
-            )
+        for name, known in (
+            ("capacity_scheduler_policy", CAPACITY_SCHEDULER_POLICIES),
+            ("data_parallel_balance", DATA_PARALLEL_BALANCES),
+        ):
+            value = getattr(self, name)
+            if value not in known and value != _DEFAULTS[name]:
+                problems.append(f"unknown {name} {value!r}: choose one of {', '.join(known)}")
         return problems
 
     def _contradictions(self) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
 from typing import Literal, TypedDict, cast, get_args
@@ -125,6 +126,7 @@ _LINK_OPS: tuple[str, ...] = get_args(LinkName)
 Table = Mapping[str, Mapping[str, Fit]]  # engine -> "op dtype" -> fit
 
 
+@dataclass(slots=True, eq=False)
 class Constants:
     """The constants of one GPU under one engine, with fallbacks where something was never measured.
 
@@ -133,11 +135,10 @@ class Constants:
     constants never come from a twin with another kind of link.
     """
 
-    def __init__(self, engine: str, sources: list[tuple[str, Table]], link_sources: list[tuple[str, Table]]) -> None:
-        """Take the tables to search, in order, each with the name of what it was measured on ("" for the GPU itself)."""
-        self._engine = engine
-        self._sources = sources
-        self._link_sources = link_sources
+    engine: str
+    # The tables to search, in order, each with the name of what it was measured on ("" for the GPU itself).
+    sources: list[tuple[str, Table]]
+    link_sources: list[tuple[str, Table]]
 
     def of(self, op: str, dtype: str) -> Mapping[str, float]:
         """Return the constants of one operation in one number format; KeyError where no GPU has any for the operation."""
@@ -172,15 +173,15 @@ class Constants:
         for source, engine, key, fit in self._candidates(op, dtype):
             kind = "transferred" if source or key != f"{op} {dtype}" else "fitted"
             place = f" on {source}" if source else ""
-            under = "" if engine == self._engine else ", engines pooled"
+            under = "" if engine == self.engine else ", engines pooled"
             return f"{kind}: {key}{place}{under}, {fit['origin']}"
         raise KeyError(f"no constants for {op} in {dtype}")
 
     def _candidates(self, op: str, dtype: str) -> Iterator[tuple[str, str, str, Fit]]:
-        for source, table in self._link_sources if op in _LINK_OPS else self._sources:
+        for source, table in self.link_sources if op in _LINK_OPS else self.sources:
             for name in (dtype, *_NEAREST.get(dtype, ())):
                 key = f"{op} {name}"
-                for engine in (self._engine, POOLED):
+                for engine in (self.engine, POOLED):
                     if fit := table.get(engine, {}).get(key):
                         yield source, engine, key, fit
 

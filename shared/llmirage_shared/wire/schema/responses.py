@@ -12,8 +12,8 @@ from llmirage_shared.wire.schema.tools import ToolName
 from llmirage_shared.wire.schema.validation import OTHER_ITEMS
 
 
-class InputText(WireModel):
-    type: Literal["input_text", "text"]
+class TextItemPart(WireModel):
+    type: Literal["input_text", "text", "output_text", "summary_text", "reasoning_text"]
     text: str
 
 
@@ -48,24 +48,12 @@ class InputAudioPart(WireModel):
     input_audio: dict[str, Any]
 
 
-class OutputText(WireModel):
-    type: Literal["output_text"]
-    text: str
-
-
 class RefusalText(WireModel):
     type: Literal["refusal"]
     refusal: str
 
 
-class SummaryText(WireModel):
-    type: Literal["summary_text", "reasoning_text"]
-    text: str
-
-
-ItemPart = Annotated[
-    InputText | InputImage | InputFile | InputAudioPart | OutputText | RefusalText | SummaryText, Field(discriminator="type")
-]
+ItemPart = Annotated[TextItemPart | InputImage | InputFile | InputAudioPart | RefusalText, Field(discriminator="type")]
 ItemContent = str | list[ItemPart]
 
 
