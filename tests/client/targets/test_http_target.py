@@ -3,17 +3,16 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
+from raw_replies import MakeServer, hanging, whole
 
 from llmirage_client.measure.record import Exchange
-from llmirage_client.targets.http import EndpointInfo, HttpTarget, StartGate, normalise_url, probe
+from llmirage_client.targets.http import HttpTarget, probe
 from llmirage_client.targets.target import Call
 
-MakeServer = Callable[..., Any]
 BODY: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True}
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -30,11 +29,6 @@ def token(text: str, finish: str | None = None) -> bytes:
 DONE = chunk(b"data: [DONE]\n\n")
 END = b"0\r\n\r\n"
 GOOD_STREAM = STREAM_HEAD + token("Hel") + token("lo") + token("", "stop") + DONE + END
-
-
-def whole(body: bytes, status: str = "200 OK", content_type: str = "application/json", more: str = "") -> bytes:
-    head = f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n{more}\r\n"
-    return head.encode() + body
 
 
 def exchange_with(server: Any, empty_ok: bool = False, **options: Any) -> tuple[Exchange, Any]:
@@ -252,15 +246,6 @@ def test_a_stream_without_done_but_with_a_finish_reason_is_whole(raw_server: Mak
     assert (exchange.error, exchange.text) == (None, "Hello")
 
 
-def hanging(*pieces: bytes) -> Any:
-    async def answer(_: Any, writer: asyncio.StreamWriter) -> None:
-        for piece in pieces:
-            writer.write(piece)
-        await asyncio.sleep(30)
-
-    return answer
-
-
 @pytest.mark.parametrize(("pieces", "code", "text"), [((), None, ""), ((STREAM_HEAD, token("Hel")), 200, "Hel")])
 def test_a_hanging_server_ends_in_a_timeout(
     raw_server: MakeServer, pieces: tuple[bytes, ...], code: int | None, text: str
@@ -363,117 +348,5 @@ def test_works_on_any_httpx_transport() -> None:
         exchange = await target.send(Call("/chat/completions", BODY))
         assert (exchange.text, exchange.error, len(exchange.token_s)) == ("a", None, 1)
         await target.close()
-
-    asyncio.run(main())
-
-
-MODELS = [
-    (
-        b'{"data": [{"id": "a", "owned_by": "llmirage", "max_model_len": 4096}, {"id": "b"}]}',
-        EndpointInfo("llmirage", ["a", "b"], 4096),
-    ),
-    (b'{"data": [{"id": "a", "owned_by": "vllm"}]}', EndpointInfo("vllm", ["a"])),
-    (b'{"data": [{"id": "a", "owned_by": "someone"}]}', EndpointInfo("other", ["a"])),
-    (b'{"data": 3}', EndpointInfo()),
-    (b"[]", EndpointInfo()),
-]
-
-
-@pytest.mark.parametrize(("body", "expected"), MODELS)
-def test_probe_tells_the_kind_of_endpoint(raw_server: MakeServer, body: bytes, expected: EndpointInfo) -> None:
-    async def main() -> EndpointInfo:
-        async with raw_server(whole(body)) as server:
-            target = HttpTarget(server.url, api_key="k")
-            info = await probe(target)
-            assert server.requests[0].head.startswith("GET /v1/models ")
-            assert server.requests[0].header("authorization") == "Bearer k"
-            await target.close()
-            return info
-
-    assert asyncio.run(main()) == expected
-
-
-@pytest.mark.parametrize(
-    ("reply", "error"), [(whole(b"nope"), "not JSON"), (whole(b"", "404 Not Found"), "404"), (b"", "within")]
-)
-def test_probe_never_raises(raw_server: MakeServer, reply: bytes, error: str) -> None:
-    async def main() -> EndpointInfo:
-        async with raw_server(reply or hanging()) as server:
-            target = HttpTarget(server.url)
-            info = await probe(target, timeout_s=0.05)
-            await target.close()
-            return info
-
-    info = asyncio.run(main())
-    assert (info.kind, info.models) == ("other", [])
-    assert error in (info.error or "")
-
-
-URLS = [
-    ("localhost:8000", "http://localhost:8000/v1"),
-    ("http://localhost:8000", "http://localhost:8000/v1"),
-    ("http://localhost:8000/", "http://localhost:8000/v1"),
-    ("http://localhost:8000/v1", "http://localhost:8000/v1"),
-    (" http://localhost:8000/v1/ ", "http://localhost:8000/v1"),
-    ("http://localhost:8000/v1/chat/completions", "http://localhost:8000/v1"),
-    ("localhost:8000/v1/completions/", "http://localhost:8000/v1"),
-    ("HTTPS://api.openai.com", "https://api.openai.com/v1"),
-    ("https://host/openai", "https://host/openai/v1"),
-    ("https://host/openai/v2", "https://host/openai/v2"),
-    ("https://host/v1beta/openai", "https://host/v1beta/openai/v1"),
-    ("[::1]:8000", "http://[::1]:8000/v1"),
-    ("127.0.0.1", "http://127.0.0.1/v1"),
-]
-
-
-@pytest.mark.parametrize(("given", "root"), URLS)
-def test_urls_of_every_common_form_lead_to_the_api_root(given: str, root: str) -> None:
-    assert normalise_url(given) == root
-    assert normalise_url(root) == root
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        "",
-        "  ",
-        "http://",
-        "ftp://host",
-        "unix:///tmp/x.sock",
-        "http://host:port",
-        "host:99999",
-        "host:0",
-        "a b:80",
-        "http://u:p@host",
-        "h?x=1",
-        "[::1",
-    ],
-)
-def test_what_is_no_url_is_refused_in_one_sentence(given: str) -> None:
-    with pytest.raises(ValueError, match=r"\S") as caught:
-        normalise_url(given)
-    assert "\n" not in str(caught.value)
-    assert "p@" not in str(caught.value)  # no password is repeated
-
-
-def test_the_start_gate_lets_few_through_in_one_turn_and_keeps_the_order() -> None:
-    async def main() -> None:
-        gate = StartGate(per_turn=2)
-        turn = 0
-        passed: list[tuple[int, int]] = []
-
-        async def start(i: int) -> None:
-            await gate.enter()
-            passed.append((turn, i))
-
-        tasks = [asyncio.create_task(start(i)) for i in range(9)]
-        tasks[4].cancel()
-        while len(passed) < 8:
-            turn += 1
-            await asyncio.sleep(0)
-            assert turn < 50
-        assert [i for _, i in passed] == [0, 1, 2, 3, 5, 6, 7, 8]
-        turns = [at for at, _ in passed]
-        assert all(turns.count(at) <= 2 for at in turns)
 
     asyncio.run(main())

@@ -2,94 +2,58 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
-import numpy as np
 import pytest
-from jsonschema import Draft202012Validator
+from tools_to_use import (
+    BASH,
+    BILLING,
+    CALCULATOR,
+    CANCEL,
+    CLOCK,
+    CODING,
+    CURRENCY,
+    DISTANCE,
+    EMAIL,
+    ENGLISH,
+    EVENT,
+    FETCH,
+    FIBONACCI,
+    FILES,
+    FLIGHTS,
+    FORECAST,
+    HISTORY,
+    ISSUE,
+    ISSUES,
+    LIGHT,
+    MANY,
+    MATHS,
+    OFFICE,
+    OPERATE,
+    ORDER,
+    PLAY,
+    PRODUCT,
+    REFUND,
+    RETRIEVE,
+    SEARCH,
+    SLACK,
+    SPANISH,
+    SQL,
+    STOCK,
+    SUMS,
+    SUPPORT,
+    TEXT,
+    TIP,
+    TODO,
+    TODOS,
+    TRANSLATE,
+    WEATHER,
+    WHERE,
+    Calls,
+    tool,
+    turn,
+)
 
-from llmirage_server.replies.choose import make_reply_source
 from llmirage_server.replies.compose import ComposedReplies
-from llmirage_server.replies.reply import ReplyRequest, Tool, ToolChoice
-from llmirage_shared.tokenizer_loader import embedded
-
-Calls = list[tuple[str, dict[str, Any]]]
-TEXT, WHOLE, NUMBER, FLAG = {"type": "string"}, {"type": "integer"}, {"type": "number"}, {"type": "boolean"}
-
-
-def tool(name: str, about: str, needed: dict[str, Any] | None = None, **optional: Any) -> Tool:
-    needed = needed or {}
-    schema = {"type": "object", "properties": {**needed, **optional}, "required": list(needed)}
-    return Tool("function", name, about, schema)
-
-
-UNIT = {"type": "string", "enum": ["celsius", "fahrenheit"]}
-WEATHER = tool("get_weather", "Get the current weather in a given location.", {"location": TEXT}, unit=UNIT)
-FORECAST = tool("get_forecast", "Get the weather forecast for some days.", {"city": TEXT, "days": WHOLE})
-SEARCH = tool("web_search", "Search the web for up-to-date information.", {"query": TEXT}, max_results=WHOLE)
-CALCULATOR = tool("calculator", "Evaluate a mathematical expression.", {"expression": TEXT})
-ADD = tool("add", "Adds a and b.", {"a": WHOLE, "b": WHOLE})
-MULTIPLY = tool("multiply", "Multiply a and b.", {"a": WHOLE, "b": WHOLE})
-DIVIDE = tool("divide", "Divide a and b.", {"a": WHOLE, "b": WHOLE})
-OPERATE = tool(
-    "calculate",
-    "Do arithmetic.",
-    {"operation": {"enum": ["add", "subtract", "multiply", "divide"]}, "x": NUMBER, "y": NUMBER},
-)
-BASH = tool("bash", "Run a shell command and return its output.", {"command": TEXT}, timeout=WHOLE)
-READ = tool("read_file", "Read the contents of a file.", {"path": TEXT})
-WRITE = tool("write_file", "Write content to a file.", {"path": TEXT, "content": TEXT})
-EDIT = tool("edit_file", "Replace text in a file.", {"path": TEXT, "old_string": TEXT, "new_string": TEXT})
-LS = tool("list_directory", "List the files in a directory.", {"path": TEXT})
-SQL = tool("run_sql_query", "Run a SQL query against the database.", {"query": TEXT})
-EVENT = tool(
-    "create_calendar_event",
-    "Create an event.",
-    {"title": TEXT, "date": TEXT, "time": TEXT},
-    attendees={"type": "array", "items": TEXT},
-)
-EVENTS = tool("list_calendar_events", "List the events of a day.", {"date": TEXT})
-EMAIL = tool("send_email", "Send an email.", {"to": TEXT, "subject": TEXT, "body": TEXT})
-RETRIEVE = tool("search_knowledge_base", "Search the company's knowledge base.", {"query": TEXT})
-FETCH = tool("fetch_webpage", "Fetch a web page and return it as text.", {"url": TEXT})
-STOCK = tool("get_stock_price", "Get the current stock price for a ticker symbol.", {"symbol": TEXT})
-CURRENCY = tool("convert_currency", "Convert an amount.", {"amount": NUMBER, "from_currency": TEXT, "to_currency": TEXT})
-TRANSLATE = tool("translate_text", "Translate text.", {"text": TEXT, "target_language": TEXT})
-FLIGHTS = tool("search_flights", "Search for flights.", {"origin": TEXT, "destination": TEXT, "date": TEXT})
-ORDER = tool("get_order_status", "Look up the status of an order.", {"order_id": TEXT})
-CANCEL = tool("cancel_order", "Cancel an order.", {"order_id": TEXT})
-REMIND = tool("set_reminder", "Set a reminder.", {"text": TEXT, "time": TEXT})
-ISSUE = tool("mcp__github__create_issue", "Create a new issue in a GitHub repository.", {"repo": TEXT, "title": TEXT})
-ISSUES = tool(
-    "mcp__github__list_issues", "List issues in a GitHub repository.", {"repo": TEXT}, state={"enum": ["open", "closed"]}
-)
-CLOCK = tool("get_current_time", "Get the current time in a timezone.", {"timezone": TEXT})
-LIGHT = tool("set_light", "Turn the lights of a room on or off.", {"room": {"enum": ["kitchen", "bedroom"]}, "on": FLAG})
-TODO = tool("add_todo", "Add an item to the todo list.", {"item": TEXT})
-DELETE = tool("delete_file", "Delete a file.", {"path": TEXT})
-BILLING = tool("transfer_to_billing_agent", "Handoff to the Billing agent. Handles invoices and payments.")
-REFUND = tool("transfer_to_refund_agent", "Handoff to the Refund agent to handle the request.")
-SUPPORT = tool("transfer_to_technical_support", "Handoff to the Technical Support agent.")
-SPANISH = tool("transfer_to_spanish_agent", "Handoff to the Spanish agent to handle the request. Speaks only Spanish.")
-ENGLISH = tool("transfer_to_english_agent", "Handoff to the English agent to handle the request.")
-MATHS = tool("transfer_to_math_tutor", "Handoff to the Math Tutor. Specialist agent for math questions.")
-HISTORY = tool("transfer_to_history_tutor", "Handoff to the History Tutor. Specialist agent for historical questions.")
-FINAL = tool("final_result", "The final response which ends this conversation", {"city": TEXT, "temperature": NUMBER})
-REPORT = tool("WeatherReport", "", {"city": TEXT, "summary": TEXT})
-CC_BASH = tool("Bash", "Executes a given bash command in a persistent shell session.", {"command": TEXT}, description=TEXT)
-CC_READ = tool("Read", "Reads a file from the local filesystem.", {"file_path": TEXT}, limit=WHOLE, offset=WHOLE)
-CC_WRITE = tool("Write", "Writes a file to the local filesystem.", {"file_path": TEXT, "content": TEXT})
-CC_EDIT = tool(
-    "Edit", "Performs exact string replacements in files.", {"file_path": TEXT, "old_string": TEXT, "new_string": TEXT}
-)
-CC_GREP = tool("Grep", "A powerful search tool built on ripgrep.", {"pattern": TEXT}, path=TEXT)
-CC_SEARCH = tool("WebSearch", "Search the web.", {"query": TEXT})
-CODING = (CC_BASH, CC_READ, CC_WRITE, CC_EDIT, CC_GREP, CC_SEARCH)
-FILES = (READ, WRITE, EDIT, LS, DELETE)
-SUMS = (ADD, MULTIPLY, DIVIDE)
-OFFICE = (EVENT, EVENTS, EMAIL, REMIND)
-MANY = (WEATHER, SEARCH, CALCULATOR, EMAIL, STOCK, CLOCK)
+from llmirage_server.replies.reply import Tool
 
 TABLE: list[tuple[tuple[Tool, ...], str, Calls]] = [
     # weather
@@ -245,17 +209,6 @@ TABLE: list[tuple[tuple[Tool, ...], str, Calls]] = [
     (CODING, "Hello", []),
     (OFFICE, "Good morning", []),
 ]
-
-
-# The same again for tools of other trades, and in other languages.
-DISTANCE = tool("get_distance", "Compute the distance between two cities.", {"origin": TEXT, "destination": TEXT})
-SLACK = tool("slack_post_message", "Post a message to a Slack channel.", {"channel": TEXT, "text": TEXT})
-FIBONACCI = tool("fibonacci", "Compute the nth Fibonacci number.", {"n": WHOLE})
-TIP = tool("calculate_tip", "Calculate a tip.", {"bill": NUMBER, "percentage": NUMBER})
-WHERE = tool("get_weather", "Get the temperature for coordinates.", {"latitude": NUMBER, "longitude": NUMBER})
-PLAY = tool("play_music", "Play a song.", {"song": TEXT})
-TODOS = tool("todo_write", "Write the todo list.", {"todos": {"type": "array", "items": TEXT}})
-PRODUCT = tool("get_product_info", "Get a product by its id.", {"product_id": TEXT})
 TABLE += [
     ((DISTANCE,), "How far is Berlin from Munich?", [("get_distance", {"origin": "Munich", "destination": "Berlin"})]),
     (
@@ -291,24 +244,6 @@ TABLE += [
 ]
 
 
-@pytest.fixture(scope="module")
-def source() -> ComposedReplies:
-    return ComposedReplies(embedded(), make_reply_source("prose", embedded()))
-
-
-def turn(source: ComposedReplies, tools: tuple[Tool, ...], said: str, **more: Any) -> Calls:
-    """The calls of one reply; their arguments fit the schema."""
-    ids = np.arange(20, dtype=np.int32)
-    request = {"prompt_ids": ids, "max_tokens": None, "limit_tokens": 4000, "tools": tools, "last_user_text": said, **more}
-    reply = source.reply(ReplyRequest(**request))
-    schemas = {tool.name: tool.parameters for tool in tools}
-    calls = [(part.name, json.loads(reply.said(part))) for part in reply.parts if part.kind == "function_call"]
-    for name, arguments in calls:
-        Draft202012Validator(schemas[name]).validate(arguments)
-    assert (reply.finish_reason == "tool_calls") == bool(calls)
-    return calls
-
-
 @pytest.mark.parametrize(("tools", "said", "expected"), TABLE, ids=[f"{row[1][:50]}" for row in TABLE])
 def test_what_is_called(source: ComposedReplies, tools: tuple[Tool, ...], said: str, expected: Calls) -> None:
     calls = turn(source, tools, said)
@@ -323,138 +258,3 @@ def test_with_the_results_there_the_loop_ends(
 ) -> None:
     called = tuple(name for name, _ in expected)
     assert turn(source, tools, said, called=called, results=tuple("ok" for _ in called)) == []
-
-
-# (tools, what is said, what each turn calls, what its tools give)
-STEPS: list[tuple[tuple[Tool, ...], str, list[Calls], list[str]]] = [
-    (
-        SUMS,
-        "add 3 and 4, then multiply the result by 5",
-        [[("add", {"a": 3, "b": 4})], [("multiply", {"a": 7, "b": 5})]],
-        ["7", "35"],
-    ),
-    (
-        SUMS,
-        "Add 3 and 4. Multiply the output by 2. Divide the output by 7.",
-        [[("add", {"a": 3, "b": 4})], [("multiply", {"a": 7, "b": 2})], [("divide", {"a": 14, "b": 7})]],
-        ["7", "14", "2"],
-    ),
-    (SUMS, "What is (3 + 4) * 5?", [[("add", {"a": 3, "b": 4})], [("multiply", {"a": 7, "b": 5})]], ['{"result": 7}', "35"]),
-    (SUMS, "What is 3 + 4 * 5?", [[("multiply", {"a": 4, "b": 5})], [("add", {"a": 3, "b": 20})]], ["20", "23"]),
-    (
-        (OPERATE,),
-        "Add 3 and 4, then multiply it by 5",
-        [[("calculate", {"operation": "add", "x": 3, "y": 4})], [("calculate", {"operation": "multiply", "x": 7, "y": 5})]],
-        ["7", "35"],
-    ),
-    (
-        (SEARCH, EMAIL),
-        "Search for the latest AI news and email it to bob@example.com",
-        [
-            [("web_search", {"query": "the latest AI news"})],
-            [("send_email", {"to": "bob@example.com", "body": "Robots sing."})],
-        ],
-        ["Robots sing.", "sent"],
-    ),
-    (
-        (READ, WRITE),
-        "Read a.txt, then write a summary to b.txt",
-        [[("read_file", {"path": "a.txt"})], [("write_file", {"path": "b.txt"})]],
-        ["some words", "ok"],
-    ),
-    (
-        (WEATHER, EMAIL),
-        "Check the weather in Paris and then, if it is sunny, send an email to bob@example.com",
-        [[("get_weather", {"location": "Paris"})], [("send_email", {"to": "bob@example.com"})]],
-        ["sunny", "sent"],
-    ),
-    (
-        (WEATHER, FINAL),
-        "What's the weather in Paris?",
-        [[("get_weather", {"location": "Paris"})], [("final_result", {"city": "Paris"})]],
-        ["20 degrees", "ok"],
-    ),
-    (
-        (WEATHER, REPORT),
-        "What's the weather in Paris?",
-        [[("get_weather", {"location": "Paris"})], [("WeatherReport", {"city": "Paris"})]],
-        ["20 degrees", "ok"],
-    ),
-]
-
-
-@pytest.mark.parametrize(("tools", "said", "expected", "results"), STEPS, ids=[row[1][:50] for row in STEPS])
-def test_what_depends_on_a_result_waits_for_it(
-    source: ComposedReplies, tools: tuple[Tool, ...], said: str, expected: list[Calls], results: list[str]
-) -> None:
-    called: tuple[str, ...] = ()
-    given: tuple[str, ...] = ()
-    for step, result in zip(expected, results, strict=True):
-        calls = turn(source, tools, said, called=called, results=given)
-        assert [name for name, _ in calls] == [name for name, _ in step]
-        for (_, arguments), (_, wanted) in zip(calls, step, strict=True):
-            assert {name: arguments.get(name) for name in wanted} == wanted
-        called += tuple(name for name, _ in calls)
-        given += (result,) * len(calls)
-    assert turn(source, tools, said, called=called, results=given) == []
-
-
-def test_one_at_a_time_where_calls_must_not_be_parallel(source: ComposedReplies) -> None:
-    said = "What's the weather in Paris and in London?"
-    first = turn(source, (WEATHER,), said, parallel_tool_calls=False)
-    second = turn(source, (WEATHER,), said, parallel_tool_calls=False, called=("get_weather",), results=("sunny",))
-    third = turn(source, (WEATHER,), said, parallel_tool_calls=False, called=("get_weather",) * 2, results=("sunny",) * 2)
-    assert [arguments["location"] for _, arguments in first + second] == ["Paris", "London"]
-    assert third == []
-
-
-@pytest.mark.parametrize(
-    ("said", "expected"),
-    [
-        ("And in London?", [("get_weather", {"location": "London"})]),
-        ("What about Rome and Oslo?", [("get_weather", {"location": "Rome"}), ("get_weather", {"location": "Oslo"})]),
-        ("weather tokyo", [("get_weather", {"location": "tokyo"})]),
-        ("Tokyo?", [("get_weather", {"location": "Tokyo"})]),
-        ("And in Fahrenheit?", [("get_weather", {"location": "Paris", "unit": "fahrenheit"})]),
-        ("Thanks!", []),
-        ("ok, great", []),
-    ],
-)
-def test_a_second_question(source: ComposedReplies, said: str, expected: Calls) -> None:
-    before = {"called_before": ("get_weather",), "text_before": "What's the weather in Paris?"}
-    calls = turn(source, (WEATHER, SEARCH), said, **before)
-    assert [name for name, _ in calls] == [name for name, _ in expected]
-    for (_, arguments), (_, wanted) in zip(calls, expected, strict=True):
-        assert {name: arguments.get(name) for name in wanted} == wanted
-
-
-def test_what_nobody_spoke_of_is_left_out(source: ComposedReplies) -> None:
-    [(_, arguments)] = turn(source, (WEATHER,), "What's the weather in Paris?")
-    assert arguments == {"location": "Paris"}
-    nullable = {"anyOf": [{"enum": ["celsius", "fahrenheit"]}, {"type": "null"}]}
-    strict = tool("get_weather", "Get the weather.", {"location": TEXT, "unit": nullable})
-    [(_, arguments)] = turn(source, (strict,), "What's the weather in Paris?")
-    assert arguments == {"location": "Paris", "unit": None}
-
-
-def test_required_hands_in_the_answer_when_all_else_is_done(source: ComposedReplies) -> None:
-    required = ToolChoice("required")
-    said = "What's the weather in Paris?"
-    assert [name for name, _ in turn(source, (WEATHER, FINAL), said, tool_choice=required)] == ["get_weather"]
-    done = {"called": ("get_weather",), "results": ("20 degrees",)}
-    assert [name for name, _ in turn(source, (WEATHER, FINAL), said, tool_choice=required, **done)] == ["final_result"]
-    assert [name for name, _ in turn(source, (WEATHER, FINAL), "Hello", tool_choice=required)] == ["final_result"]
-
-
-def test_a_long_document_between_question_and_answer_costs_little(source: ComposedReplies) -> None:
-    document = "The ship left the harbor and nobody knew where it would go. " * 5000
-    calls = turn(source, MANY, f"What's the weather in Paris?\n{document}")
-    assert ("get_weather", {"location": "Paris"}) in calls
-
-
-@pytest.mark.parametrize(
-    "said", ["1+" * 1500 + "1", "(" * 2000, "add 1 and " * 300, "a" * 100_000, "remind me to " * 300, "\x00`" * 900]
-)
-def test_no_text_is_too_odd(source: ComposedReplies, said: str) -> None:
-    turn(source, (*MANY, *SUMS, *OFFICE), said)
-    turn(source, (*MANY, *SUMS, *OFFICE), said, tool_choice=ToolChoice("required"))
