@@ -14,6 +14,7 @@ ContextModeName = Literal[
 ]
 EndpointKind = Literal["llmirage", "vllm", "other"]
 EndpointName = Literal["chat", "completions", "responses", "messages", "raw"]
+RateOf = Literal["turns", "conversations"]
 SamplingStrategy = Literal["sequential", "shuffle", "random"]
 SessionPrefix = Literal["extend", "none"]
 ToolResults = Literal["authored", "matched", "fitted"]

@@ -122,7 +122,8 @@ class AtRate(Arrivals):
     """One turn of a root conversation per tick: a further turn of a running one if any is ready, else a new root.
 
     Ticks are absolute: a late one does not move those after it. A tick that finds nothing to send waits for something, and
-    the ticks after it count from there: a backlog of missed ticks would come out as a burst.
+    the ticks after it count from there: a backlog of missed ticks would come out as a burst. With `of_roots` ticks are for
+    new roots alone, and further turns go out when they are ready.
     """
 
     def __init__(
@@ -135,6 +136,7 @@ class AtRate(Arrivals):
         gaps: Iterator[float],
         speed: float,
         first_gap: float = 0.0,
+        of_roots: bool = False,
     ) -> None:
         """first_gap, gaps: from the start to the first tick and between ticks, at one tick a second. Rates and gaps count
         time at the speed of the cluster.
@@ -143,12 +145,13 @@ class AtRate(Arrivals):
         self._rates = rates
         self._gaps = gaps
         self._first_gap = first_gap
+        self._of_roots = of_roots
         self._speed = speed
         self._ready: deque[PacedTurn] = deque()
         self._upcoming: Session | None = None
 
     def due_s(self, ready_s: float, previous_s: float) -> float | None:
-        return None
+        return ready_s if self._of_roots else None
 
     def queue(self, turn: PacedTurn) -> None:
         self._ready.append(turn)

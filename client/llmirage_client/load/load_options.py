@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from llmirage_client.choices import ArrivalPattern, SamplingStrategy
+from llmirage_client.choices import ArrivalPattern, RateOf, SamplingStrategy
 from llmirage_client.load.rates import RateSeries
 from llmirage_client.load.request_options import RequestOptions
 from llmirage_client.load.share import Share
@@ -66,6 +66,14 @@ class LoadOptions(RequestOptions):
         name="request_rate_ramp_duration",
         above=0,
         needs="{} needs {request_rate}, the end of the ramp",
+    )
+    request_rate_of: RateOf = _load(
+        "turns",
+        "What the rate counts: turns of root conversations, each of which waits for its turn; or new conversations, "
+        "whose further turns go out when they are ready.",
+        needs=_AT_A_RATE,
+        study=True,
+        unset="turns",
     )
     request_rate_series: RateSeries | None = _load(
         None,

@@ -90,7 +90,8 @@ def arrivals(
         return Users(roots, start, stop, slots, options.num_users, rate_per_s, mean_turns, options.speed, share)
     if (rates := options.rates) is not None:
         first_gap, gaps = own_gaps(unit_gaps(options.arrival_pattern, options.arrival_smoothness, rng), share)
-        return AtRate(roots, start, stop, slots, rates, gaps, options.speed, first_gap)
+        of_roots = options.request_rate_of == "conversations"
+        return AtRate(roots, start, stop, slots, rates, gaps, options.speed, first_gap, of_roots)
     slots = Slots(options.concurrency or 1, options.concurrency_ramp_s / options.speed, share)
     return Arrivals(roots, start, stop, slots)
 

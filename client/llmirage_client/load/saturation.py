@@ -61,7 +61,7 @@ def rate_not_reached(records: Sequence[Record], per_s: float, speed: float = 1.0
 def rate_note(records: Sequence[Record], options: RunOptions) -> str | None:
     """What to say of a whole run that offered less than the rate it was asked for."""
     rate = options.request_rate_per_s
-    if rate is None or options.request_rate_ramp_s:
+    if rate is None or options.request_rate_ramp_s or options.request_rate_of == "conversations":
         return None
     offered = rate_not_reached(records, rate, options.speed)
     if offered is None:

@@ -135,6 +135,8 @@ def simulate(
             result = carried.run(sampler, max_time_s, f"--max-time: {max_time_s or 0:g} s of the cluster's time are over")
     except (VirtualDeadlockError, StandstillError) as error:
         raise SimulationError(str(error)) from None
+    if window is not None:
+        window.settle(carried.rows)
     result = dataclasses.replace(
         result,
         notes=[*(f"Assumed, as not given: {text}." for text in assumed(config)), *result.notes],

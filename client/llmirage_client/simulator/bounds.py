@@ -47,6 +47,11 @@ class Bounds:
         pool = self._pool
         return None if pool is None else _latency_s(pool, StepBatch((), [context])) / _gained(pool) * _SLACK
 
+    def latency_s(self, lengths: Lengths) -> float | None:
+        """Seconds of one user's request."""
+        ttft_s, tpot_s = self.ttft_s(round(lengths.prompt), max(1, round(lengths.new))), self.tpot_s(round(lengths.prompt))
+        return None if ttft_s is None or tpot_s is None else ttft_s + (lengths.reply - 1) * tpot_s
+
     def most_requests_per_s(self, lengths: Lengths) -> float | None:
         """The rate at which one instance does nothing but prefill, or nothing but decode the largest batch that fits."""
         pool = self._pool

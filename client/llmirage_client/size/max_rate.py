@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from llmirage_client.simulator.deployments import InstanceShape, Refused
 from llmirage_client.simulator.engine import ClusterConfig
-from llmirage_client.size.rate_grid import highest_met, rate_grid, user_grid
+from llmirage_client.size.rate_grid import rate_grid, search_grid, user_grid
 from llmirage_client.size.trial import Effort, Trial, Trials
 from llmirage_client.size.unloaded_bound import missed_unloaded
 
@@ -20,7 +20,7 @@ _TOP_UNKNOWN = 1e4  # requests/s
 class MaxRate:
     """trial: at the most that meets the objectives; None: not even the least does, for the `reason`.
 
-    beyond: the next load of the grid, which misses them.
+    beyond: the next load of the grid, which misses them. between: loads between which noise leaves the answer.
     """
 
     shape: InstanceShape | None
@@ -28,6 +28,7 @@ class MaxRate:
     trial: Trial | None
     beyond: Trial | None
     reason: str = ""
+    between: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +79,12 @@ def _max_rate(shape: InstanceShape | None, config: ClusterConfig, trials: Trials
     else:
         users = bounds.most_running(lengths) if lengths is not None else None
         grid = user_grid((users or 1024) * instances)
-    place = highest_met(grid, lambda amount: trials.run(config, amount).met)
-    if place is None:
+    search = search_grid(grid, lambda amount: trials.run(config, amount))
+    if search.met is None:
         lowest = trials.run(config, grid[0], to_the_end=True)
         return MaxRate(shape, config, None, None, f"even at {lowest.traffic}: {lowest.reason}")
-    beyond = trials.run(config, grid[place + 1]) if place + 1 < len(grid) else None
-    return MaxRate(shape, config, trials.run(config, grid[place]), beyond)
+    low, high = search.clearly_met or grid[0], search.clearly_missed or search.met.amount
+    return MaxRate(shape, config, search.met, search.missed, "", (low, high))
 
 
 def _missed_rate(trials: Trials, config: ClusterConfig) -> float:

@@ -14,6 +14,7 @@ from llmirage_client.size.trial import Trial
 from llmirage_client.size.wording import (
     Question,
     about_lines,
+    rates_of,
     refused_rows,
     shape_json,
     shape_name,
@@ -62,6 +63,7 @@ class MaxRateReport:
             **({} if one.shape is None else shape_json(one.shape)),
             "instances": sum(pool.instances for pool in one.config.all_pools),
             "amount": None if trial is None else trial.amount,
+            "amount_between": one.between,
             "per_gpu": None if trial is None else trial.amount / trial.figures["gpus"],
             "usd_per_m_output_tokens": self.usd_per_m(one),
             "objectives": [] if trial is None else verdicts_json(trial),
@@ -79,6 +81,10 @@ class MaxRateReport:
             yield bold("No deployment meets the objectives at any load.", bad=True)
         for one, trial in carried:
             yield bold(f"{self.name(one)}: {trial.amount:,.4g} {self.unit}")
+            if one.between is not None and one.between != (trial.amount, trial.amount):
+                low, high = one.between
+                yield f"  {low:,.4g} to {high:,.4g}: the noise of the simulations cannot tell these apart"
+            yield from (f"  {line}" for line in rates_of(trial))
             if one.beyond is not None:
                 yield f"  at {one.beyond.traffic}: {one.beyond.reason}"
         if carried:

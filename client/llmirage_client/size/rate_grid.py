@@ -7,6 +7,9 @@ single simulations, and without assuming that the condition holds at every load 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+
+from llmirage_client.size.trial import Trial
 
 STEP = 1.02  # from one load of the grid to the next
 
@@ -27,6 +30,37 @@ def user_grid(top: int) -> list[int]:
         grid.append(users)
         users = max(users + 1, round(users * STEP))
     return grid
+
+
+@dataclass(frozen=True, slots=True)
+class GridSearch:
+    """met: the trial at the load on which bisection ends; None: not even the lowest meets the condition. missed: at the next
+    load of the grid; None: the highest load meets it. clearly_met, clearly_missed: loads that do so beyond the noise.
+    """
+
+    met: Trial | None
+    missed: Trial | None
+    clearly_met: float | None
+    clearly_missed: float | None
+
+
+def search_grid(grid: list[float] | list[int], run: Callable[[float], Trial]) -> GridSearch:
+    """Bisection for the highest load of the grid whose trial is met."""
+    trials: dict[float, Trial] = {}
+
+    def met(amount: float) -> bool:
+        trials[amount] = run(amount)
+        return trials[amount].met
+
+    place = highest_met(grid, met)
+    low = -1 if place is None else place
+    clear = [trial for trial in trials.values() if trial.clear]
+    return GridSearch(
+        None if place is None else trials[grid[place]],
+        trials[grid[low + 1]] if low + 1 < len(grid) else None,
+        max((trial.amount for trial in clear if trial.met), default=None),
+        min((trial.amount for trial in clear if not trial.met), default=None),
+    )
 
 
 def highest_met(grid: list[float] | list[int], met: Callable[[float], bool]) -> int | None:

@@ -17,6 +17,7 @@ from llmirage_client.size.trial import FEW_REQUESTS
 from llmirage_client.size.wording import (
     Question,
     about_lines,
+    rates_of,
     refused_rows,
     shape_json,
     shape_name,
@@ -58,6 +59,7 @@ class SizeReport:
             yield from self._why_nothing()
         else:
             yield bold(answer_line(answer))
+            yield from _between(answer)
             yield from self._details(answer)
             yield ""
             yield from self._others()
@@ -125,6 +127,18 @@ def answer_line(priced: Priced) -> str:
     return f"{name_of(priced)}: {plural(priced.gpus, 'GPU')}{cost}"
 
 
+def _between(priced: Priced) -> Iterator[str]:
+    """What the noise of the simulations leaves open."""
+    capacity = priced.capacity
+    if capacity.fewest == capacity.most:
+        return
+    joined = "or" if capacity.most - capacity.fewest == 1 else "to"
+    yield (
+        f"{capacity.fewest} {joined} {capacity.most} instances: the noise of the simulations cannot tell these apart "
+        "(more --requests can)."
+    )
+
+
 def name_of(priced: Priced) -> str:
     return f"{priced.capacity.instances} x {shape_name(priced.capacity.shape)}"
 
@@ -137,6 +151,7 @@ def notes_of(priced: Priced, traffic: Traffic) -> Iterator[str]:
         f"In-flight requests: {users:,.0f}, or {users / trial.config.instances:,.1f} per instance. "
         f"Output tokens/s: {trial.figures['output_tok_per_s']:,.0f}."
     )
+    yield from rates_of(trial)
     if capacity.sampled:
         instances = f"{SAMPLED} of the {capacity.instances} instances"
         yield f"Based on a simulation of {instances} with {trial.traffic}, at least their share of the traffic."
@@ -157,6 +172,7 @@ def _priced_json(priced: Priced) -> dict[str, Any]:
     return {
         **shape_json(capacity.shape),
         "instances": capacity.instances,
+        "instances_between": [capacity.fewest, capacity.most],
         "gpus": capacity.gpus,
         "usd_per_h": priced.usd_per_h,
         "objectives": verdicts_json(trial),

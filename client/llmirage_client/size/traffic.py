@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from llmirage_client.load.options import RunOptions
-from llmirage_client.measure.arrays import Ints
+from llmirage_client.measure.arrays import Floats, Ints
 from llmirage_client.simulator.bounds import Lengths
 from llmirage_client.workload.session import Session, Workload
 from llmirage_client.workload.synthetic_load import synthetic_load
@@ -63,6 +63,30 @@ class RequestSource:
     @cached_property
     def single_turns(self) -> bool:
         return all(len(session.turns) == 1 for session in self.workload(1).sessions.values())
+
+    @cached_property
+    def mean_turns(self) -> float:
+        """Turns of a root conversation."""
+        workload = self.workload(1)
+        return float(np.mean([max(len(workload.sessions[root].turns), 1) for root in workload.roots]))
+
+    @cached_property
+    def clumping(self) -> float:
+        """Requests that come as one: mean square of the turns of a root over their mean; 1 for single turns."""
+        workload = self.workload(1)
+        turns = np.array([max(len(workload.sessions[root].turns), 1) for root in workload.roots], dtype=np.float64)
+        return float((turns**2).mean() / turns.mean())
+
+    def ages_s(self, latency_s: float) -> Floats:
+        """How long after its conversation's start each turn goes out, ascending, if requests take that long each."""
+        workload = self.workload(1)
+        ages: list[float] = []
+        for root in workload.roots:
+            age_s = 0.0
+            for place, turn in enumerate(workload.sessions[root].turns):
+                age_s += turn.delay_s + (latency_s if place else 0.0)
+                ages.append(age_s)
+        return np.sort(ages or [0.0])
 
     @cached_property
     def sizes(self) -> RequestSizes | None:
@@ -135,12 +159,19 @@ class Traffic:
     def text(self) -> str:
         return amount_text(self.kind, self.amount)
 
-    def run_options(self, requests: int) -> RunOptions:
-        """Options of a run of that many requests."""
+    def run_options(self, requests: int, ramp_s: float) -> RunOptions:
+        """Options of a run of that many requests. ramp_s: how long the users at once take to be all there.
+
+        A rate of turns becomes one of conversations that do not know of each other: each turn goes out when it is ready.
+        """
         options = replace(self.options, request_count=requests)
         if self.kind == "concurrency":
-            return replace(options, concurrency=int(self.amount))
-        return replace(options, request_rate_per_s=self.amount)
+            users = int(self.amount)
+            return replace(options, concurrency=users, concurrency_ramp_s=ramp_s if users > 1 else 0.0)
+        if self.source.single_turns:
+            return replace(options, request_rate_per_s=self.amount)
+        rate = self.amount / self.source.mean_turns
+        return replace(options, request_rate_per_s=rate, request_rate_of="conversations")
 
 
 def amount_text(kind: Kind, amount: float) -> str:

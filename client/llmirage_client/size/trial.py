@@ -18,7 +18,7 @@ from llmirage_client.simulate.simulation import simulate
 from llmirage_client.simulate.window import Window
 from llmirage_client.simulator.bounds import Bounds
 from llmirage_client.simulator.engine import ClusterConfig
-from llmirage_client.size.early_stop import EarlyStop
+from llmirage_client.size.looks import Interval, Looks, intervals_of
 from llmirage_client.size.traffic import Kind, Traffic, amount_text
 
 REQUESTS = 1000  # that are measured: ten of them are beyond the 99th percentile
@@ -28,6 +28,13 @@ _LATENCY_S = 5.0  # assumed where the roofline has no estimate
 _GROWTH = 1.15  # of the requests in flight, from the first half to the second: more means that they do not stay as many
 _GROWTH_NOISE = 2.0  # standard deviations of a Poisson count
 _LONGER = 4
+_MORE = 4  # times the measured requests, where these leave a doubt
+_BEYOND_DOUBT = 0.9  # of a limit
+_OLD = 99  # percent of the turns are not older: a simulation is measured when these ages are all there
+_LIFETIMES = 4  # of conversations, to be measured at least: how many there are at a time changes only so fast
+_MOST_SESSIONS = 16  # times the measured requests, at most, for these
+_SHORTFALL = 0.05  # of the offered rate that may be missing from the delivered one
+_SHORTFALL_NOISE = 3.0  # standard deviations of a Poisson count
 _OVERLOADED = 2  # times the measured requests: enough to fill a cluster that cannot keep up anyway
 
 
@@ -35,7 +42,7 @@ _OVERLOADED = 2  # times the measured requests: enough to fill a cluster that ca
 class Trial:
     """verdicts: of the objectives; empty where the run was stopped early. problem: what fails besides the objectives.
 
-    requests: simulated, all of them. counted: measured. figures: Simulation.summary.
+    requests: simulated, all of them. counted: measured. figures: Simulation.summary. intervals: of the objectives' figures.
     """
 
     config: ClusterConfig
@@ -46,10 +53,43 @@ class Trial:
     requests: int
     counted: int
     figures: dict[str, Any]
+    intervals: tuple[Interval | None, ...]
+
+    @property
+    def clear(self) -> bool:
+        """Whether the noise of the simulation leaves no doubt about `met`."""
+        if not self.verdicts or (self.problem is not None and all(verdict.met for verdict in self.verdicts)):
+            return True
+        pairs = list(zip(self.verdicts, self.intervals, strict=True))
+        if self.met:
+            return all(interval is None or interval.clear(verdict.objective) for verdict, interval in pairs)
+        return any(
+            not verdict.met and (interval is None or interval.clear(verdict.objective) is False)
+            for verdict, interval in pairs
+        )
 
     @property
     def met(self) -> bool:
         return self.problem is None and all(verdict.met for verdict in self.verdicts)
+
+    @property
+    def met_by_latency(self) -> bool:
+        """As `met`, without the objectives that want much traffic: less of it misses them."""
+        return self.problem is None and all(verdict.met for verdict in self.verdicts if not wants_traffic(verdict.objective))
+
+    @property
+    def alone(self) -> bool:
+        """One user at a time."""
+        return self.kind == "concurrency" and self.amount == 1
+
+    @property
+    def beyond_doubt(self) -> bool:
+        """Whether it meets the objectives by so much that half its traffic does, too."""
+        pairs = zip(self.verdicts, self.intervals, strict=True)
+        return self.problem is None and all(
+            wants_traffic(verdict.objective) or (interval is not None and interval.load(verdict.objective) < _BEYOND_DOUBT)
+            for verdict, interval in pairs
+        )
 
     @property
     def load(self) -> float:
@@ -79,6 +119,20 @@ class Effort:
     simulations: int
     requests: int
     cpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TrialPlan:
+    """first: requests sent before those that are measured. looks: after how many measured ones it may be over.
+
+    whole: requests that are sent. prepared: requests of the workload that is made for them. ramp_s: see Traffic.run_options.
+    """
+
+    first: int
+    looks: tuple[int, ...]
+    whole: int
+    prepared: int
+    ramp_s: float
 
 
 class Trials:
@@ -120,60 +174,98 @@ class Trials:
 
     def run(self, config: ClusterConfig, amount: float, to_the_end: bool = False) -> Trial:
         """to_the_end: do not stop when the objectives can no longer be met. Raises ConfigError and SimulationError."""
-        key = config, amount, to_the_end
+        return self._once(config, self.traffic.of(amount), to_the_end)
+
+    def alone(self, config: ClusterConfig) -> Trial:
+        """One user at a time: what no number of instances improves. Raises ConfigError and SimulationError."""
+        return self._once(config, replace(self.traffic, kind="concurrency", amount=1), True)
+
+    def _once(self, config: ClusterConfig, traffic: Traffic, to_the_end: bool) -> Trial:
+        key = config, traffic.kind, traffic.amount, to_the_end
         if key not in self._known:
-            self._known[key] = self._run(config, amount, to_the_end)
+            self._known[key] = self._run(config, traffic, to_the_end)
             self._simulations += 1
             self._requests += self._known[key].requests
         return self._known[key]
 
-    def _run(self, config: ClusterConfig, amount: float, to_the_end: bool, longer: int = 1) -> Trial:
+    def _run(self, config: ClusterConfig, traffic: Traffic, to_the_end: bool, longer: int = 1) -> Trial:
         """longer: multiplies the requests, for a cluster that may have been still filling up."""
-        traffic = self.traffic.of(amount)
-        first, count, whole = self._plan(config, traffic, longer)
-        source = traffic.source
-        workload, options = source.workload(whole), traffic.run_options(whole)
-        window = None
+        plan = self._plan(config, traffic, longer)
+        source, first = traffic.source, plan.first
+        workload, options = source.workload(plan.prepared), traffic.run_options(plan.whole, plan.ramp_s)
+        window, looks = None, None
         if source.tokens_alone:
             objectives = () if to_the_end else self.objectives
             failures = not (self._failures_allowed or to_the_end)
-            window = Window(first, count, EarlyStop(objectives, count, failures, self._floors(config)))
+            looks = Looks(objectives, first, plan.looks, failures, self._floors(config))
+            window = Window(first, plan.looks[-1], looks)
         simulation = simulate(
             config,
             workload,
             options,
             window=window,
             max_time_s=self._max_time_s,
-            on_progress=lambda over, now: self._on_progress(over, whole, now),
+            on_progress=lambda over, now: self._on_progress(over, plan.whole, now),
         )
         columns, metrics = simulation.columns, simulation.metrics
+        count = plan.looks[-1] if window is None else window.count
         if window is None:
             columns = replace(columns, measured=_of_rank(columns, first, count))
             metrics = compute_columns(columns)
         verdicts = () if simulation.stopped else judge(self.objectives, metrics)
+        intervals = intervals_of(self.objectives, columns)
         problem = simulation.stopped or self._problem(metrics, count)
-        if problem is None and traffic.kind == "request_rate":
-            problem = _growth(columns)
+        offered = traffic.amount if traffic.kind == "request_rate" else None
+        delivered = _delivered(columns)
+        allowed = max(_SHORTFALL, _SHORTFALL_NOISE * math.sqrt(source.clumping / count))
+        if problem is None and offered is not None:
+            problem = _growth(columns) or _shortfall(offered, delivered, allowed)
             if problem is not None and longer == 1 and all(verdict.met for verdict in verdicts):
-                again = self._run(config, amount, to_the_end, _LONGER)
+                again = self._run(config, traffic, to_the_end, _LONGER)
                 return replace(again, requests=again.requests + len(columns))
-        figures = simulation.summary | {"users": _users(columns)}
-        return Trial(config, traffic.kind, amount, verdicts, problem, len(columns), count, figures)
+        figures = simulation.summary | {
+            "users": _users(columns),
+            "offered_per_s": offered,
+            "delivered_per_s": delivered,
+            "shortfall_allowed": allowed,
+        }
+        return Trial(config, traffic.kind, traffic.amount, verdicts, problem, len(columns), count, figures, intervals)
 
-    def _plan(self, config: ClusterConfig, traffic: Traffic, longer: int = 1) -> tuple[int, int, int]:
-        """How many requests are sent before the measured ones, how many are measured, and how many are sent in all."""
+    def _plan(self, config: ClusterConfig, traffic: Traffic, longer: int = 1) -> TrialPlan:
+        source, amount = traffic.source, traffic.amount
         busy = self._running(config, traffic) * longer
-        source = traffic.source
         count = max(self._wanted, 2 * busy)
-        first = 2 * busy if traffic.kind == "concurrency" else busy + _FILLING
+        by_rate = traffic.kind == "request_rate"
+        latency_s = busy / amount if by_rate else self._latency_s(config, int(amount))
+        ages_s = source.ages_s(latency_s)
+        lifetime_s = float(np.percentile(ages_s, _OLD)) + latency_s
+        if by_rate:
+            begun = amount * float(np.clip(lifetime_s - ages_s, 0.0, None).mean())  # requests until as many come as end
+            first = math.ceil(busy + _FILLING if source.single_turns else begun + busy + _FILLING)
+            waiting = 0 if source.single_turns else math.ceil(amount * lifetime_s)
+        else:
+            waiting = math.ceil(amount * source.clumping)
+            first = 2 * busy + waiting
+        most = _MORE * self._wanted
         if not source.single_turns:
-            first = max(first, count // 4)
-        whole = first + count + 2 * busy
+            count = max(count, min(_LIFETIMES * waiting, _MOST_SESSIONS * self._wanted))
+            most = _MORE * count
+        looks = [count]
+        while source.tokens_alone and looks[-1] * 2 <= most:
+            looks.append(looks[-1] * 2)
+        whole = first + looks[-1] + 2 * busy
         if source.limit is not None and source.limit < whole:
             whole = source.limit
             first = min(first, whole // 4)
-            count = min(count, whole - first)
-        return first, count, whole
+            looks = sorted({min(look, whole - first) for look in looks})
+        return TrialPlan(first, tuple(looks), whole, whole + waiting, lifetime_s)
+
+    def _latency_s(self, config: ClusterConfig, users: int) -> float:
+        """About how long a request takes with so many users."""
+        lengths, bounds = self.traffic.source.lengths, self.bounds(config)
+        if lengths is None or (most := bounds.most_requests_per_s(lengths)) is None:
+            return _LATENCY_S
+        return max(bounds.latency_s(lengths) or 0.0, users / (most * config.instances))
 
     def _floors(self, config: ClusterConfig) -> dict[str, float]:
         """The least value of a metric in any request, ms."""
@@ -205,6 +297,11 @@ class Trials:
         return None
 
 
+def wants_traffic(objective: Objective) -> bool:
+    """Whether the objective is a rate of the whole run that must be high."""
+    return objective.statistic is None and objective.comparison[0] == ">"
+
+
 def _of_rank(columns: Columns, first: int, count: int) -> Bools:
     """The measured rows among `count` requests from number `first` on, in the order they were sent."""
     order = np.argsort(columns.start_s, kind="stable")
@@ -227,6 +324,24 @@ def _growth(columns: Columns) -> str | None:
     if after <= _GROWTH * before + _GROWTH_NOISE * math.sqrt(before):
         return None
     return f"the load is not sustained: {before:,.0f} requests are in progress in the first half, {after:,.0f} in the second"
+
+
+def _shortfall(offered: float, delivered: float, allowed: float) -> str | None:
+    """A sentence if fewer requests are answered than are offered, by more than the allowed share."""
+    if delivered >= offered * (1 - allowed):
+        return None
+    return f"the load is not sustained: {delivered:.4g} of {offered:.4g} requests/s are answered"
+
+
+def _delivered(columns: Columns) -> float:
+    """Turns of root conversations that are answered per second while the measured ones are sent."""
+    counted = columns.measured & (columns.agent_depth == 0)
+    starts = columns.start_s[counted]
+    if starts.size < 2:
+        return 0.0
+    begin, end = float(starts.min()), float(starts.max())
+    ended = columns.ok & (columns.agent_depth == 0) & (columns.end_s > begin) & (columns.end_s <= end)
+    return int(ended.sum()) / (end - begin) if end > begin else 0.0
 
 
 def _users(columns: Columns) -> float:

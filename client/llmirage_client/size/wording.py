@@ -88,6 +88,13 @@ def about_lines(margins: Iterable[ErrorMargin]) -> list[str]:
     return list(dict.fromkeys(margin.about for margin in margins))
 
 
+def rates_of(trial: Trial) -> Iterator[str]:
+    """The offered and the delivered rate, side by side; nothing for users at once."""
+    offered, delivered, allowed = (trial.figures[name] for name in ("offered_per_s", "delivered_per_s", "shortfall_allowed"))
+    if offered is not None:
+        yield f"Offered: {offered:,.4g} requests/s. Delivered: {delivered:,.4g} (up to {allowed:.0%} less is no shortfall)."
+
+
 def value_text(verdict: Verdict) -> str:
     return "nothing" if verdict.value is None else f"{verdict.value:,.4g} {verdict.objective.metric.unit}"
 

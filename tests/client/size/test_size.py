@@ -5,19 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from llmirage_client.load.options import RunOptions
+from llmirage_client.measure.arrays import Ints
 from llmirage_client.measure.slo import parse_slo
 from llmirage_client.simulator.bounds import Bounds, Lengths
 from llmirage_client.simulator.deployments import InstanceShape, shapes
 from llmirage_client.simulator.engine import ClusterConfig, ConfigError
 from llmirage_client.size.max_rate import max_rates
 from llmirage_client.size.sizing import Goal, Sizing, size
-from llmirage_client.size.traffic import Kind, Traffic, synthetic_source
+from llmirage_client.size.traffic import Kind, RequestSource, Traffic, synthetic_source
 from llmirage_client.size.trial import Trials
+from llmirage_client.size.unloaded_bound import missed_unloaded
 
 BASE = ClusterConfig(model="meta-llama/Llama-3.1-8B", gpu="h100_sxm", weights="bf16")
 PRICES = {"h100_sxm": 3.0, "b200_sxm": 7.0}
@@ -160,3 +163,58 @@ def test_unknown_gpus_are_reported_together() -> None:
     with pytest.raises(ConfigError) as caught:
         shapes(BASE, ["h1000", "b2000"])
     assert len(caught.value.problems) == 2
+
+
+def conversations(slo: str, amount: float, turns: str = "6", think_s: str = "20") -> Trials:
+    source = synthetic_source("2000", "500", turns, think_s, 0, 0)
+    return Trials(Traffic(source, "request_rate", amount, RunOptions(seed=0)), parse_slo(slo), 300)
+
+
+def test_conversations_are_measured_once_as_many_end_as_begin() -> None:
+    """Six instances carry the first minute of 20 turns/s, while conversations are young; in the long run they do not."""
+    slo = "ttft_p99<500ms, tpot_mean<20ms"
+    few = conversations(slo, 20.0).run(SHAPES[0].config(BASE, 6), 20.0)
+    assert not few.met
+    light = conversations(slo, 6.0).run(SHAPES[0].config(BASE, 6), 6.0)
+    assert light.met
+    assert light.figures["offered_per_s"] == 6.0
+    assert light.figures["delivered_per_s"] == pytest.approx(6.0, rel=light.figures["shortfall_allowed"])
+    assert light.figures["cached_token_share"] > 0.6  # no waves, in which conversations lose what was cached
+
+
+def test_four_instances_carry_about_four_times_as_many_conversations_as_one() -> None:
+    slo = "ttft_p99<2s, tpot_mean<30ms"
+    one, four = (
+        max_rates(BASE, SHAPES[:1], (), conversations(slo, 1.0, "10", "30"), instances).found[0].trial
+        for instances in (1, 4)
+    )
+    assert one is not None
+    assert four is not None
+    assert 3 * one.amount < four.amount < 8 * one.amount
+
+
+def test_an_instance_at_a_tenth_of_its_most_is_not_unloaded() -> None:
+    """One alone misses the objective there, and many together meet it."""
+    slo = "tpot_p95<8ms"
+    source = synthetic_source("2000", "500", "1", "0", 0, 0)
+    judged = Trials(Traffic(source, "request_rate", 6.0, RunOptions(seed=0)), parse_slo(slo), 300)
+    sizing = size(BASE, SHAPES[:1], (), judged, PRICES, goal="gpus", max_gpus=64, runners_up=0)
+    assert sizing.answer is not None
+    assert 4 <= sizing.answer.capacity.instances <= 9
+    assert sizing.answer.capacity.fewest <= sizing.answer.capacity.instances <= sizing.answer.capacity.most
+
+
+def test_what_a_few_lengths_say_of_all_is_no_more_than_a_bound() -> None:
+    """Whatever the seed, a limit that a user alone meets is not ruled out by a sample of lengths."""
+    for seed in range(24):
+        source = synthetic_source("lognormal(p50=2000, p95=12000, max=60000)", "20", "1", "0", 0, seed)
+        judged = Trials(Traffic(source, "request_rate", 1.0, RunOptions(seed=0)), parse_slo("ttft_p99<1s"), 300)
+        bounds = judged.bounds(SHAPES[0].config(BASE, 1))
+        everything = np.percentile([bounds.ttft_s(int(n), int(n)) or 0.0 for n in _sizes(source)], 99) * 1e3
+        objectives = parse_slo(f"ttft_p99<{everything * 1.02:.3f}ms")
+        assert not missed_unloaded(objectives, source.sizes, bounds)
+
+
+def _sizes(source: RequestSource) -> Ints:
+    assert source.sizes is not None
+    return source.sizes.prompt

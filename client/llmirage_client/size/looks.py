@@ -1,0 +1,156 @@
+"""How sure a simulated figure is, and when a simulation knows enough to say whether its objectives are met.
+
+Requests of one simulation depend on each other: a busy minute is slow for all. So their spread is taken over BATCHES
+consecutive batches of equal numbers (batch means). Interval and verdict do not look at each other's limit: an interval
+depends on the figures alone, and a stricter objective is never decided earlier as met than a laxer one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+
+from llmirage_client.measure.arrays import Floats
+from llmirage_client.measure.columns import Columns
+from llmirage_client.measure.slo import Objective, Verdict
+from llmirage_client.simulate.token_rows import TokenRow
+from llmirage_client.size.early_stop import METRICS, EarlyStop, stamps
+
+BATCHES = 10
+_FAR = 3.0  # times the requests beyond a limit that an objective allows: far more than noise explains
+_DEVIATIONS = 2.0  # standard errors on each side of a figure: it lies there in about 95 of 100 simulations
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Where a figure lies in an endless simulation, in the unit of its metric; infinite where there are too few requests."""
+
+    low: float
+    high: float
+
+    def clear(self, objective: Objective) -> bool | None:
+        """Whether all of it meets the objective, or all of it misses it; None: neither."""
+        low, high = objective.met_by(self.low), objective.met_by(self.high)
+        return low if low == high else None
+
+    def load(self, objective: Objective) -> float:
+        """The share of the limit that its worse end uses."""
+        return Verdict(objective, self.high if objective.comparison[0] == "<" else self.low).load
+
+
+def interval_of(values: Floats, statistic: str) -> Interval | None:
+    """values: of requests in the order in which they were sent; NaN where a request has none. None: of no such statistic."""
+    known = values[~np.isnan(values)]
+    if known.size < BATCHES:
+        return Interval(-math.inf, math.inf)
+    if statistic == "avg":
+        middle = float(known.mean())
+        error = _error(known)
+        return Interval(middle - _DEVIATIONS * error, middle + _DEVIATIONS * error)
+    if statistic[0] != "p":
+        return None
+    share = float(statistic[1:]) / 100
+    figure = np.percentile(known, share * 100)
+    error = max(_error((known > figure).astype(np.float64)), math.sqrt(share * (1 - share) / known.size))
+    low, high = share - _DEVIATIONS * error, share + _DEVIATIONS * error
+    if high < 1:
+        return Interval(*np.percentile(known, [max(low, 0.0) * 100, high * 100]).tolist())
+    # No request is as slow as that: the percentile of each batch says how far their own goes.
+    spread = float(np.std([np.percentile(batch, share * 100) for batch in np.array_split(known, BATCHES)], ddof=1))
+    worst = float(figure) + _DEVIATIONS * spread / math.sqrt(BATCHES)
+    return Interval(float(np.percentile(known, max(low, 0.0) * 100)), worst)
+
+
+def intervals_of(objectives: Sequence[Objective], columns: Columns) -> tuple[Interval | None, ...]:
+    """Of the measured requests; None for objectives that no interval is known of."""
+    order = np.argsort(columns.start_s, kind="stable")
+    order = order[columns.measured[order]]
+    start, first, last, events = (getattr(columns, name)[order] for name in ("start_s", "first_s", "last_s", "events"))
+    ok, gaps = columns.ok[order], np.maximum(events - 1, 1)
+    values = {
+        "time_to_first_token": first - start,
+        "request_latency": last - start,
+        "inter_token_latency": np.where(events > 1, (last - first) / gaps, np.nan),
+    }
+    return tuple(
+        interval_of(np.where(ok, values[one.metric.tag], np.nan) * 1e3, one.statistic or "")
+        if one.metric.tag in values
+        else None
+        for one in objectives
+    )
+
+
+def _error(values: Floats) -> float:
+    """The standard error of the mean of values that depend on their neighbours."""
+    means = [batch.mean() for batch in np.array_split(values, BATCHES)]
+    return float(np.std(means, ddof=1)) / math.sqrt(BATCHES)
+
+
+class Looks:
+    """Call it with each finished request that counts; it ends the simulation once its objectives are decided.
+
+    first: number of the first request that counts. looks: after how many of them, in the order in which they were sent, it
+    looks; the last is all. counted: how many it has looked at; 0: the run was stopped before, or the objectives are not of
+    its kind. intervals: of the objectives, at the last look.
+    """
+
+    def __init__(
+        self,
+        objectives: Sequence[Objective],
+        first: int,
+        looks: Sequence[int],
+        failures: bool,
+        floors: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
+        self._objectives = objectives
+        self._first = first
+        self._looks = list(looks)
+        self._over = np.zeros(looks[-1], dtype=bool)
+        self._values = {tag: np.full(looks[-1], np.nan) for tag in {one.metric.tag for one in objectives} & METRICS.keys()}
+        self._left = looks[0]
+        self._early = EarlyStop(objectives, looks[0], failures, floors, _FAR)
+        self.counted = 0
+        self.intervals: list[Interval | None] = [None] * len(objectives)
+
+    @property
+    def clear(self) -> bool | None:
+        """Whether the objectives are met, as far as the intervals can tell; None: they cannot."""
+        told = [
+            None if interval is None else interval.clear(objective)
+            for objective, interval in zip(self._objectives, self.intervals, strict=True)
+        ]
+        return False if False in told else None if None in told else True
+
+    def __call__(self, row: TokenRow) -> str | int | None:
+        place = row.request.id - self._first
+        self._over[place] = True
+        if row.error is None:
+            first, last, tokens = stamps(row)
+            for tag, values in self._values.items():
+                if tokens > 1 or tag != "inter_token_latency":
+                    values[place] = METRICS[tag](row.start_s, first, last, tokens)
+        if not self.counted and place < self._looks[0] and (reason := self._early(row)):
+            return reason
+        if not self._looks or place >= self._looks[0]:
+            return None
+        self._left -= 1
+        while self._looks and not self._left:
+            if self._look(self._looks.pop(0)):
+                return self.counted
+            if self._looks:
+                self._left = int(np.count_nonzero(~self._over[: self._looks[0]]))
+        return None
+
+    def _look(self, count: int) -> bool:
+        self.counted = count
+        self.intervals = [
+            interval_of(self._values[one.metric.tag][:count], one.statistic or "")
+            if one.metric.tag in self._values
+            else None
+            for one in self._objectives
+        ]
+        return self.clear is not None
