@@ -35,7 +35,8 @@ class MeasuredRunError(ValueError):
 class MeasuredRun:
     """requests: in the order in which they were sent. figures: measured seconds by name of FIGURES; NaN where unknown.
 
-    counted: requests whose times count; those of a warm-up are load only. notes: what was left out.
+    counted: requests whose times count; those of a warm-up are load only. notes: what was left out. deployment: the model
+    and the GPU, by these names, as far as the run's files say what was measured.
     """
 
     place: str
@@ -45,6 +46,7 @@ class MeasuredRun:
     load: Floats  # requests in flight in the middle of each
     unloaded: Bools  # no other request was in flight between its start and its first token
     notes: list[str] = field(default_factory=list)
+    deployment: dict[str, str] = field(default_factory=dict)
 
 
 def read_measured(place: str) -> MeasuredRun:
@@ -88,6 +90,7 @@ def _of_folder(path: Path) -> MeasuredRun:
     )
     number = np.array([record.session_num for record in result.records], dtype=np.int64)
     run = _measured(path, columns, slots, usage.get("usage_prompt_cache_read_tokens"), number)
+    _add_deployment(run, model=result.model, gpu=options.get("gpu"))
     late_ms = None if result.client_cost is None else result.client_cost.timers_late_p95_ms
     if late_ms is not None and late_ms > _LATE_CLIENT_MS:
         run.notes.append(
@@ -119,7 +122,9 @@ def _of_vllm(path: Path) -> MeasuredRun:
     errors = data.get("errors") or [""] * n
     ok = np.array([not error for error in errors], dtype=bool) & (output > 0) & (ttft > 0)
     start, slots = _vllm_starts(path, data, latency)
-    return _measured(path, _columns(start, ttft, latency, prompt, output, ok), slots)
+    run = _measured(path, _columns(start, ttft, latency, prompt, output, ok), slots)
+    _add_deployment(run, model=data.get("model_id"))
+    return run
 
 
 def _vllm_starts(path: Path, data: Mapping[str, Any], latency: Floats) -> tuple[Floats, bool]:
@@ -159,7 +164,13 @@ def _of_evalscope(path: Path) -> MeasuredRun:
     rate = closed.get("rate")
     slots = bool(closed) and (rate is None or (isinstance(rate, (int, float)) and rate <= 0))
     ok = (success > 0) & (latency > 0)
-    return _measured(path, _columns(start, ttft, latency, prompt, output, ok), slots)
+    run = _measured(path, _columns(start, ttft, latency, prompt, output, ok), slots)
+    _add_deployment(run, model=closed.get("model"))
+    return run
+
+
+def _add_deployment(run: MeasuredRun, **said: Any) -> None:
+    run.deployment.update((name, value) for name, value in said.items() if isinstance(value, str) and value)
 
 
 def _columns(start: Floats, ttft: Floats, latency: Floats, prompt: Floats, output: Floats, ok: Bools) -> Columns:

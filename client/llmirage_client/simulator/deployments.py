@@ -205,6 +205,14 @@ def gpu_key(name: str) -> str:
         raise ConfigError(error.problems) from None
 
 
+def model_key(name: str) -> str:
+    """The catalogue's own name of a model. Raises ConfigError."""
+    try:
+        return find_model(name).name
+    except DeploymentError as error:
+        raise ConfigError(error.problems) from None
+
+
 def summary_line(config: ClusterConfig) -> str:
     """One line about each pool's instances. Raises ConfigError."""
     return "; ".join(f"{pool.config.instances} x {pool.deployment.describe()}" for pool in plan_of(config))

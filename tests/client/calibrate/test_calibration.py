@@ -222,9 +222,13 @@ def test_an_engine_file_says_only_what_differs() -> None:
     ("arguments", "said"),
     [
         (["nowhere"], "nowhere: "),
-        (["RUN", "--ttft-ms", "5"], "fixed times (ttft_ms, itl_ms) have nothing to calibrate"),
-        (["few.json", "--engine", "vllm"], "3 requests are not enough: at least 20 are needed"),
+        (["RUN", "--ttft-ms", "5", "--gpu", "h100_sxm"], "fixed times (ttft_ms, itl_ms) have nothing to calibrate"),
+        (["few.json", "--gpu", "h100_sxm", "--model", "llama-3.1-8b"], "3 requests are not enough: at least 20 are needed"),
         (["bad.json"], "bad.json: not valid JSON"),
+        (["few.json"], "the runs do not say which model and GPU was measured: give --model and --gpu, or --cluster FILE"),
+        (["RUN"], "the runs do not say which GPU was measured: give --gpu, or --cluster FILE"),
+        (["B200"], "B200 measured b200, and the cluster to be calibrated has h100_sxm: give the --gpu that was measured"),
+        (["RUN", "--model", "qwen3-8b", "--gpu", "h100_sxm"], "measured meta-llama/Llama-3.1-8B-Instruct, and the cluster"),
     ],
 )
 def test_bad_input(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str) -> None:
@@ -232,7 +236,13 @@ def test_bad_input(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     few = {"input_lens": [9] * 3, "output_lens": [2] * 3, "ttfts": [0.1] * 3, "itls": [[0.1]] * 3, "request_rate": "inf"}
     Path("few.json").write_text(json.dumps(few))
     Path("bad.json").write_text("{")
+    shutil.copytree(folder / "run", "B200")
+    summary = Path("B200/profile_export_aiperf.json")
+    content = json.loads(summary.read_text())
+    content["input_config"]["options"] = {"gpu": "b200"}
+    summary.write_text(json.dumps(content))
     given = [str(folder / "run") if argument == "RUN" else argument for argument in arguments]
+    given += ["--gpu", "h100_sxm"] if given == ["B200"] else []
     outcome = CliRunner().invoke(main, ["calibrate", *given])
     assert outcome.exit_code == 2
-    assert said in outcome.stderr
+    assert said in " ".join(outcome.stderr.split())

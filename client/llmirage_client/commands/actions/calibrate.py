@@ -11,6 +11,7 @@ import click
 from llmirage_client.calibrate.calibration import Calibration
 from llmirage_client.calibrate.calibration import calibrate as calibrated
 from llmirage_client.calibrate.engine_file import Replays, changed_fields, engine_text
+from llmirage_client.calibrate.measured_deployment import mismatches, unknown_names, with_measured
 from llmirage_client.calibrate.measured_run import MeasuredRun, MeasuredRunError, read_measured
 from llmirage_client.calibrate.table import as_json, factor_line, print_calibration
 from llmirage_client.commands.actions.refusal import refuse
@@ -23,7 +24,6 @@ _SHORT = {"decode": "decode_scale", "prefill": "prefill_scale", "host": "host_st
 
 
 def calibrate(runs: tuple[str, ...], **settings: Any) -> None:
-    config = cluster_config(settings, 0)
     found: list[MeasuredRun] = []
     problems: list[str] = []
     for place in runs:
@@ -31,12 +31,13 @@ def calibrate(runs: tuple[str, ...], **settings: Any) -> None:
             found.append(read_measured(place))
         except MeasuredRunError as error:
             problems.append(str(error))
-    try:
-        profile = engine_fields(config)
-    except ConfigError as error:
-        problems += error.problems
     if problems:
         _refuse("\n".join(problems))
+    config = cluster_config(with_measured(settings, found), 0)
+    profile = engine_fields(config)
+    if problems := mismatches(config, found):
+        _refuse("\n".join(problems))
+    found[0].notes.extend(unknown_names(found))
     named = named_fields(profile["base"])
     try:
         with Replays(config, profile, named, found) as replays:
