@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from llmirage_client.load.options import RunOptions
+from llmirage_client.measure.arrays import Bools, Floats
 from llmirage_client.measure.columns import Columns
-from llmirage_client.measure.repeats import Repeats
+from llmirage_client.measure.repeats import NOTABLE, Repeats
 from llmirage_client.workload.common_beginnings import common_shares
 from llmirage_client.workload.session import Workload
 
@@ -29,8 +30,8 @@ def repeats_in_run(
     limited = options.open_ended or options.num_conversations is not None
     slots = options.concurrency if closed and not limited else None
     repeats = roots_taken > len(workload.roots) or options.sampling == "random"
-    fewer = slots is not None and slots > roots_taken - options.first_root
-    if not repeats and not fewer and endpoint_new:
+    fewer = slots is not None and slots > max(roots_taken - options.first_root, len(workload.roots))
+    if not repeats and not fewer and (endpoint_new or (_known_share(columns) or 0.0) <= NOTABLE):
         return None
     return _repeats_of(names(), columns, options.vary, slots if fewer else None, common_shares(workload), endpoint_new)
 
@@ -55,21 +56,24 @@ def _repeats_of(
     for name, number in zip(names, numbers, strict=True):
         first[name] = min(number, first.get(name, number))
     most = max(counts.values(), default=0)
+    begun = np.array([shared.get(name, 0.0) for name in names])
+    counted = np.array(
+        [varied or first[name] == number for name, number in zip(names, numbers, strict=True)], dtype=np.bool_
+    )
     found = Repeats(
         conversations=len(roots),
         distinct=len(counts),
         most=most,
         varied=varied,
         unfilled=unfilled if unfilled is not None and len(roots) < unfilled and most == 1 else None,
-        hit_share=_hit_share(names, first, columns, shared) if most > 1 else None,
-        known_share=None if endpoint_new else _known_share(names, None if varied else first, columns, shared),
+        hit_share=_hit_share(names, first, columns, begun) if most > 1 else None,
+        known_share=None if endpoint_new else _known_share(columns, begun, counted),
     )
     return found if most > 1 or found.unfilled is not None or found.known else None
 
 
-def _hit_share(
-    names: Sequence[str], first: Mapping[str, int], columns: Columns, shared: Mapping[str, float]
-) -> float | None:
+def _hit_share(names: Sequence[str], first: Mapping[str, int], columns: Columns, begun: Floats) -> float | None:
+    """begun: the share of its first prompt that other conversations of the workload begin with, a row."""
     prompt, cached, reply = (columns.usage.get(f"usage_{name}_tokens") for name in _COUNTS)
     if prompt is None or cached is None or reply is None:
         return None
@@ -79,8 +83,7 @@ def _hit_share(
     places = list(zip(names, columns.turn_index.tolist(), strict=True))
     again = np.array([first[name] for name in names]) != columns.conversation
     found_first = {places[i]: cached[i] for i in np.flatnonzero(known & ~again).tolist()}
-    begun = np.where(columns.turn_index == 0, [shared.get(name, 0.0) for name in names], 0.0) * prompt
-    own = np.fmax(own, begun)
+    own = np.fmax(own, np.where(columns.turn_index == 0, begun, 0.0) * prompt)
     could = np.maximum([found_first.get(place, 0.0) for place in places], own)
     counted = known & columns.measured
     total = cached[counted].sum()
@@ -88,17 +91,11 @@ def _hit_share(
     return float(more / total) if total else None
 
 
-def _known_share(
-    names: Sequence[str], first: Mapping[str, int] | None, columns: Columns, shared: Mapping[str, float]
-) -> float | None:
-    """first: the number of the conversation that ran a session first; None: all count."""
+def _known_share(columns: Columns, begun: Floats | float = 0.0, counted: Bools | bool = True) -> float | None:
+    """Of the tokens of first prompts, those found cached beyond what other conversations begin with. counted: which rows."""
     prompt, cached, _ = (columns.usage.get(f"usage_{name}_tokens") for name in _COUNTS)
     if prompt is None or cached is None:
         return None
-    begins = columns.ok & (columns.turn_index == 0) & (columns.agent_depth == 0) & ~np.isnan(cached) & ~np.isnan(prompt)
-    total = known = 0.0
-    for i in np.flatnonzero(begins).tolist():
-        if first is None or first[names[i]] == columns.conversation[i]:
-            total += prompt[i]
-            known += max(0.0, cached[i] - prompt[i] * shared.get(names[i], 0.0))
-    return float(known / total) if total else None
+    rows = columns.ok & (columns.turn_index == 0) & (columns.agent_depth == 0) & ~np.isnan(cached + prompt) & counted
+    total = prompt[rows].sum()
+    return float(np.maximum(cached - prompt * begun, 0.0)[rows].sum() / total) if total else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-_NOTABLE = 0.25  # of the first prompts found in a cache: more than a shared chat template
+NOTABLE = 0.25  # of the first prompts found in a cache: more than a shared chat template
 
 
 @dataclass(slots=True, frozen=True)
@@ -34,7 +34,7 @@ class Repeats:
 
     @property
     def known(self) -> bool:
-        return self.known_share is not None and self.known_share > _NOTABLE
+        return self.known_share is not None and self.known_share > NOTABLE
 
     @property
     def notes(self) -> list[str]:

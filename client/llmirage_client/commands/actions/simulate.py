@@ -55,6 +55,9 @@ def simulate(workload: str | None, **settings: Any) -> None:
     loaded = for_endpoint(loaded, settings)
     if not settings["artifact_dir"] and not settings["json"] and (problem := cannot_be_folder("artifacts/simulation")):
         refuse([f"{problem}; choose another folder with --artifact-dir"], "simulate")
+    shown = {name: value for name, value in settings.items() if value not in (None, (), False)}
+    if options.agents:
+        shown["concurrency"] = options.concurrency
     try:
         with SimulationProgress(lambda: _expected(loaded, options), settings["max_time"]) as progress:
             simulation = simulations.simulate(
@@ -63,7 +66,7 @@ def simulate(workload: str | None, **settings: Any) -> None:
                 options,
                 via=settings["via"],
                 max_time_s=settings["max_time"],
-                shown={name: value for name, value in settings.items() if value not in (None, (), False)},
+                shown=shown,
                 trace=settings["trace"] is not None,
                 stoppable=_stop_on_ctrl_c,
                 on_progress=progress.update,
