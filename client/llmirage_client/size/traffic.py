@@ -135,8 +135,10 @@ def synthetic_source(isl: str, osl: str, turns: str, think_time_s: str, shared_p
 
 
 def file_source(workload: Workload) -> RequestSource:
+    """Conversations in tokens come again as often as needed, with fresh tokens; text, which takes long, does not."""
     requests = sum(len(session.turns) for session in workload.sessions.values())
-    return RequestSource(lambda _: workload, requests, f"{workload.path}: {requests:,} requests")
+    again = all(session.mode == "tokens" for session in workload.sessions.values())
+    return RequestSource(lambda _: workload, None if again else requests, f"{workload.path}: {requests:,} requests")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +166,7 @@ class Traffic:
 
         A rate of turns becomes one of conversations that do not know of each other: each turn goes out when it is ready.
         """
-        options = replace(self.options, request_count=requests)
+        options = replace(self.options, request_count=requests, vary=True)
         if self.kind == "concurrency":
             users = int(self.amount)
             return replace(options, concurrency=users, concurrency_ramp_s=ramp_s if users > 1 else 0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -71,6 +72,11 @@ def _row(task: Task) -> dict[str, Any]:
     repeats = simulation.repeats
     about = "" if repeats is None else " ".join(repeats.notes)
     row: dict[str, Any] = {"status": "ok", "reason": about, "figures": figures_of(simulation, task.load.get("slo"))}
+    if short := _rate_not_sent(simulation, options):
+        row["reason"] = " ".join(filter(None, (about, f"{short}.")))
+        if "slo_met" in row["figures"]:
+            missed = row["figures"]["slo_missed"]
+            row["figures"] |= {"slo_met": False, "slo_missed": "; ".join(filter(None, (missed, short)))}
     if simulation.stopped:
         row |= {"status": "stopped", "reason": simulation.stopped}
     elif not simulation.summary["requests"]:
@@ -98,6 +104,20 @@ def figures_of(simulation: Simulation, slo: str | None = None) -> dict[str, Any]
         figures["slo_met"] = all(verdict.met for verdict in verdicts)
         figures["slo_missed"] = "; ".join(str(verdict) for verdict in verdicts if not verdict.met)
     return figures
+
+
+def _rate_not_sent(simulation: Simulation, options: RunOptions) -> str | None:
+    """A sentence where too few conversations were there to send their turns at the rate."""
+    rate, columns = options.request_rate_per_s, simulation.columns
+    if rate is None or options.request_rate_ramp_s or options.request_rate_of == "conversations":
+        return None
+    due_s = columns.issued_s[columns.measured & (columns.agent_depth == 0)]
+    if due_s.size < 2 or not (span_s := float(np.ptp(due_s))):
+        return None
+    sent = (due_s.size - 1) / span_s
+    if sent >= rate * (1 - max(0.1, 2 / math.sqrt(due_s.size))):
+        return None
+    return f"{sent:.3g} of {rate:g} turns/s were there to send: more requests keep new conversations coming"
 
 
 def series_of(simulation: Simulation) -> dict[str, list[float]]:

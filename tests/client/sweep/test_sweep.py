@@ -13,9 +13,10 @@ import pytest
 from click.testing import CliRunner
 
 from llmirage_client.cli import main
+from llmirage_client.simulator.engine import ClusterConfig
 from llmirage_client.sweep.executors import Here, Processes, WorkerDied
 from llmirage_client.sweep.file import Study, StudyError, read_study
-from llmirage_client.sweep.point import problems_of
+from llmirage_client.sweep.point import Task, problems_of, work
 from llmirage_client.sweep.sweep import sweep
 
 STUDY = """\
@@ -305,3 +306,15 @@ def test_the_usual_folder_that_cannot_be_is_told_with_the_option(tmp_path: Path,
         outcome = CliRunner().invoke(main, words)
         assert outcome.exit_code == 2
         assert "artifacts is not a folder; choose another folder with --artifact-dir" in outcome.output
+
+
+def test_a_rate_that_was_not_sent_meets_no_objective() -> None:
+    """1,000 requests of ten turns each: too few conversations for 20 turns/s, most of which wait for their think time."""
+    load = {"isl": 500, "osl": 50, "turns": "10", "think_time": "30", "request_rate": 20.0, "requests": 1000}
+    task = Task(0, ClusterConfig(model="llama-3.1-8b", weights="bf16"), load | {"slo": "ttft_p99<10s"}, None, None)
+    row = work(task)
+    assert row["figures"]["slo_met"] is False
+    assert "of 20 turns/s were there to send" in row["figures"]["slo_missed"]
+    assert "of 20 turns/s were there to send" in row["reason"]
+    single = load | {"turns": "1", "slo": "ttft_p99<10s"}
+    assert work(Task(0, task.config, single, None, None))["figures"]["slo_met"] is True
