@@ -38,19 +38,11 @@ def _by_tag(*specs: tuple[str, str, str]) -> dict[str, Spec]:
 _USAGE = tuple(
     (f"usage_{name}", f"Usage {name.replace('_', ' ').title()}", "tokens")
     for name in (
-        "prompt_tokens",
-        "completion_tokens",
-        "total_tokens",
-        "reasoning_tokens",
-        "prompt_cache_read_tokens",
-        "prompt_cache_write_tokens",
-        "prompt_cache_miss_tokens",
-        "prompt_audio_tokens",
-        "completion_audio_tokens",
-        "accepted_prediction_tokens",
-        "rejected_prediction_tokens",
+        "prompt_tokens", "completion_tokens", "total_tokens", "reasoning_tokens", "prompt_cache_read_tokens",
+        "prompt_cache_write_tokens", "prompt_cache_miss_tokens", "prompt_audio_tokens", "completion_audio_tokens",
+        "accepted_prediction_tokens", "rejected_prediction_tokens",
     )
-)
+)  # fmt: skip
 
 # One value per request that has it; summarised over the run.
 PER_REQUEST = _by_tag(

@@ -10,15 +10,9 @@ from llmirage_server.config import ALIASES, SETTINGS, ClusterConfig, did_you_mea
 from llmirage_server.config.file import cluster_path, combined, is_setting, make_config, read_cluster_file, read_settings
 
 __all__ = [
-    "cluster_config",
-    "cluster_path",
-    "combined",
-    "did_you_mean",
-    "is_setting",
-    "read_cluster_file",
-    "read_settings",
+    "cluster_config", "cluster_path", "combined", "did_you_mean", "is_setting", "read_cluster_file", "read_settings",
     "setting_names",
-]
+]  # fmt: skip
 
 
 def setting_names() -> list[str]:

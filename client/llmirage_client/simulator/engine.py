@@ -24,24 +24,9 @@ if TYPE_CHECKING:
     from llmirage_server.drivers.live import Driver
 
 __all__ = [
-    "Cluster",
-    "ClusterConfig",
-    "ClusterRun",
-    "ConfigError",
-    "Entry",
-    "Flight",
-    "Observer",
-    "Reading",
-    "Request",
-    "RouterError",
-    "ServedPool",
-    "StepSpan",
-    "YamlNode",
-    "new_app",
-    "new_cluster",
-    "plan_of",
-    "read_mapping",
-]
+    "Cluster", "ClusterConfig", "ClusterRun", "ConfigError", "Entry", "Flight", "Observer", "Reading", "Request",
+    "RouterError", "ServedPool", "StepSpan", "YamlNode", "new_app", "new_cluster", "plan_of", "read_mapping",
+]  # fmt: skip
 
 _TEXT: dict[tuple[Any, ...], Any] = {}  # tokenizers and what speaks with them, by the settings that choose them
 

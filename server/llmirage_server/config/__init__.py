@@ -14,15 +14,6 @@ from llmirage_server.config.instance import InstanceSettings
 from llmirage_shared.settings import ConfigError, did_you_mean
 
 __all__ = [
-    "ALIASES",
-    "INSTANCE_SETTINGS",
-    "SETTINGS",
-    "ClusterConfig",
-    "ConfigError",
-    "EventConfig",
-    "InstanceSettings",
-    "KvTransferConfig",
-    "PoolConfig",
-    "canonical_name",
-    "did_you_mean",
-]
+    "ALIASES", "INSTANCE_SETTINGS", "SETTINGS", "ClusterConfig", "ConfigError", "EventConfig", "InstanceSettings",
+    "KvTransferConfig", "PoolConfig", "canonical_name", "did_you_mean",
+]  # fmt: skip

@@ -175,16 +175,10 @@ def _limits(config: PoolConfig, deployment: Deployment, seed: int) -> EngineLimi
 
 
 _SCHEDULING = (
-    "enable_prefix_caching",
-    "enable_chunked_prefill",
-    "schedule_policy",
-    "long_prefill_token_threshold",
-    "max_prefill_tokens",
-    "enable_mixed_chunk",
-    "schedule_conservativeness",
-    "capacity_scheduler_policy",
+    "enable_prefix_caching", "enable_chunked_prefill", "schedule_policy", "long_prefill_token_threshold",
+    "max_prefill_tokens", "enable_mixed_chunk", "schedule_conservativeness", "capacity_scheduler_policy",
     "data_parallel_balance",
-)
+)  # fmt: skip
 
 
 def _max_model_len(config: PoolConfig, deployment: Deployment, limits: EngineLimits) -> int:

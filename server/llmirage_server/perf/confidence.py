@@ -7,21 +7,11 @@ from llmirage_server.perf.catalogue.layers import Gqa, LayerGroup, Mamba2, Mla, 
 FITTED = "fitted: all of its kernels were measured, in these shapes or between them"
 
 # Mixtures among the measured kernels: hidden size, width, experts per token, experts (aiconfigurator-core 0.12.0).
-_MEASURED_MOE = frozenset(
-    {
-        (2048, 512, 8, 256),
-        (2048, 768, 8, 128),
-        (2880, 2880, 4, 32),
-        (2880, 2880, 4, 128),
-        (3072, 1536, 8, 256),
-        (4096, 1536, 8, 128),
-        (4096, 14336, 2, 8),
-        (5120, 8192, 1, 128),
-        (6144, 2560, 8, 160),
-        (7168, 2048, 8, 256),
-        (7168, 2048, 8, 384),
-    }
-)
+_MEASURED_MOE = frozenset({
+    (2048, 512, 8, 256), (2048, 768, 8, 128), (2880, 2880, 4, 32), (2880, 2880, 4, 128), (3072, 1536, 8, 256),
+    (4096, 1536, 8, 128), (4096, 14336, 2, 8), (5120, 8192, 1, 128), (6144, 2560, 8, 160), (7168, 2048, 8, 256),
+    (7168, 2048, 8, 384),
+})  # fmt: skip
 _MEASURED_HEADS = (64, 128)
 _MEASURED_WINDOWS = (0, 128)  # tokens
 

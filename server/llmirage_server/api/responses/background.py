@@ -21,6 +21,7 @@ from llmirage_shared.wire.output import named_event
 
 _LAST_EVENTS = {"cancelled": "incomplete"}  # the API has no event for a response that was cancelled
 _HOSTED = (*STAGES, "mcp_list_tools", "mcp_call")  # items of the API's own tools whose progress has events
+_WRITTEN = {"function_call": "arguments", "custom_tool_call": "input"}  # the field that the model writes, by type
 _WORDS = re.compile(r"\s*\S+\s*$|\s*\S+")
 
 
@@ -172,20 +173,18 @@ def _item_events(add: Callable[..., None], index: int, item: Item) -> None:
     elif kind == "reasoning":
         opened |= {"summary": []}
         opened.pop("content", None)
-    elif kind in ("function_call", "custom_tool_call"):
-        opened |= {"arguments" if kind == "function_call" else "input": "", "status": "in_progress"}
+    elif kind in _WRITTEN:
+        opened |= {_WRITTEN[kind]: "", "status": "in_progress"}
     add("response.output_item.added", output_index=index, item=opened)
     if kind == "message":
         for inner, part in enumerate(item["content"]):
             at = {**place, "content_index": inner}
             _content_events(add, at, part)
-    elif kind == "function_call":
-        add("response.function_call_arguments.delta", **place, delta=item["arguments"])
-        add("response.function_call_arguments.done", **place, name=item["name"], arguments=item["arguments"])
+    elif kind in _WRITTEN:
+        field, name = _WRITTEN[kind], {"name": item["name"]} if kind == "function_call" else {}
+        add(f"response.{kind}_{field}.delta", **place, delta=item[field])
+        add(f"response.{kind}_{field}.done", **place, **name, **{field: item[field]})
     elif kind in _HOSTED:
         for stage in ("in_progress", *STAGES.get(kind, ()), "completed"):
             add(f"response.{kind}.{stage}", **place)
-    elif kind == "custom_tool_call":
-        add("response.custom_tool_call_input.delta", **place, delta=item["input"])
-        add("response.custom_tool_call_input.done", **place, input=item["input"])
     add("response.output_item.done", output_index=index, item=item)

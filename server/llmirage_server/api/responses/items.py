@@ -14,32 +14,14 @@ from llmirage_shared.wire.errors import ApiError
 Item = dict[str, Any]
 
 _ID_PREFIX = {
-    "message": "msg_",
-    "function_call": "fc_",
-    "function_call_output": "fco_",
-    "custom_tool_call": "ctc_",
-    "custom_tool_call_output": "ctco_",
-    "reasoning": "rs_",
-    "compaction": "cmp_",
-    "web_search_call": "ws_",
-    "file_search_call": "fs_",
-    "code_interpreter_call": "ci_",
-    "image_generation_call": "ig_",
-    "mcp_list_tools": "mcpl_",
-    "mcp_call": "mcp_",
-    "mcp_approval_request": "mcpr_",
-    "mcp_approval_response": "mcpa_",
-    "computer_call": "cu_",
-    "computer_call_output": "cuo_",
-    "shell_call": "sh_",
-    "shell_call_output": "sho_",
-    "local_shell_call": "lsh_",
-    "local_shell_call_output": "lsho_",
-    "apply_patch_call": "ap_",
-    "apply_patch_call_output": "apo_",
-}
-
-
+    "message": "msg_", "reasoning": "rs_", "compaction": "cmp_",
+    "function_call": "fc_", "function_call_output": "fco_", "custom_tool_call": "ctc_", "custom_tool_call_output": "ctco_",
+    "web_search_call": "ws_", "file_search_call": "fs_", "code_interpreter_call": "ci_", "image_generation_call": "ig_",
+    "mcp_list_tools": "mcpl_", "mcp_call": "mcp_", "mcp_approval_request": "mcpr_", "mcp_approval_response": "mcpa_",
+    "computer_call": "cu_", "computer_call_output": "cuo_", "shell_call": "sh_", "shell_call_output": "sho_",
+    "local_shell_call": "lsh_", "local_shell_call_output": "lsho_",
+    "apply_patch_call": "ap_", "apply_patch_call_output": "apo_",
+}  # fmt: skip
 _UNSEEN = ("reasoning", "compaction_trigger", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response")
 
 
