@@ -15,6 +15,11 @@ class CalibrationSettings:
     output: str = _calibration(
         "calibrated.yaml", "Engine file to write, to be given as --engine.", short="o", metavar="FILE", check=cannot_be_file
     )
+    engine_log: str | None = _calibration(
+        None,
+        "Take flags and the size of the KV cache from the log that vLLM or SGLang wrote at its start.",
+        metavar="FILE",
+    )
     fit: tuple[str, ...] = _calibration(
         (),
         "Fit this factor; may be repeated.",

@@ -11,6 +11,7 @@ import click
 from llmirage_client.calibrate.calibration import Calibration
 from llmirage_client.calibrate.calibration import calibrate as calibrated
 from llmirage_client.calibrate.engine_file import Replays, changed_fields, engine_text
+from llmirage_client.calibrate.engine_log import with_log
 from llmirage_client.calibrate.measured_deployment import mismatches, unknown_names, with_measured
 from llmirage_client.calibrate.measured_run import MeasuredRun, MeasuredRunError, read_measured
 from llmirage_client.calibrate.table import as_json, factor_line, print_calibration
@@ -33,7 +34,7 @@ def calibrate(runs: tuple[str, ...], **settings: Any) -> None:
             problems.append(str(error))
     if problems:
         _refuse("\n".join(problems))
-    config = cluster_config(with_measured(settings, found), 0)
+    config = cluster_config(with_measured(with_log(settings, settings["engine_log"]), found), 0)
     profile = engine_fields(config)
     if problems := mismatches(config, found):
         _refuse("\n".join(problems))
