@@ -5,15 +5,16 @@ from __future__ import annotations
 from llmirage_client.load.options import RunOptions
 from llmirage_client.settings.endpoint import ConnectionSettings
 from llmirage_client.settings.output import PointSettings, ReportSettings, WorkerSettings
-from llmirage_client.settings.workload import WorkloadSettings
+from llmirage_client.settings.workload import LengthSettings, WorkloadSettings
 from llmirage_shared.command_line import argument, command, options
 
 run = command(
     "run",
     "llmirage_client.commands.actions.run:run",
     [
-        argument("file"),
+        argument("file", required=False),
         *options(ConnectionSettings),
+        *options(LengthSettings),
         *options(WorkloadSettings),
         *options(RunOptions),
         *options(PointSettings),
@@ -22,7 +23,8 @@ run = command(
     ],
     """Run a workload against an endpoint and report the metrics.
 
-    FILE is a workload file, bundled:NAME, or the name of a format that generates its own requests. Every root conversation
+    FILE is a workload file, bundled:NAME, or the name of a format that generates its own requests; --isl and --osl replace
+    it. A first request finds out whether the endpoint answers and knows the model and the key. Every root conversation
     runs once unless an option says otherwise. Exit status: 0 if all requests succeeded, 1 if some failed (unless --slo says
     how many may), 2 if the input was refused, 3 if an objective of --slo was missed, 130 after Ctrl-C (the report is written
     for what finished).

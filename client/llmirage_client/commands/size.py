@@ -14,7 +14,7 @@ size = command(
     [
         argument("workload", required=False),
         *options(SizingSettings),
-        *options(LengthSettings),
+        *options(LengthSettings, but=("isl_stddev", "osl_stddev", "input_file")),
         *options(SizingOutput),
         *cluster_options(*SHAPE_SETTINGS),
         *options(WorkloadSettings),

@@ -68,6 +68,9 @@ class ConnectionSettings:
     connect_timeout_seconds: float = _endpoint(
         30.0, "Time limit of connecting, TLS handshake included.", metavar="S", above=0, infinite=True
     )
+    preflight: bool = _endpoint(
+        True, "Ask the endpoint before the load starts whether it answers and knows the model and the key."
+    )
     retries: int = _endpoint(
         0,
         "Retry a request up to N times after a connection failure or HTTP 408, 409, 429, 5xx; retries count in its latency.",

@@ -54,12 +54,37 @@ class LengthSettings:
     """A load of lengths alone. isl, osl, turns, think_time: a number, or the text of a distribution."""
 
     isl: Any = _lengths(
-        None, "Input tokens per request: 1000, 800:1200 or 'lognormal(p50=900, p95=4000)'.", metavar="N|DIST", study=True
+        None,
+        "Input tokens per request: 1000, 800:1200 or 'lognormal(p50=900, p95=4000)'.",
+        aliases=("synthetic_input_tokens_mean",),
+        metavar="N|DIST",
+        study=True,
     )
-    osl: Any = _lengths(None, "Output tokens per request, in the same forms.", metavar="N|DIST", study=True)
+    osl: Any = _lengths(
+        None,
+        "Output tokens per request, in the same forms.",
+        aliases=("output_tokens_mean",),
+        metavar="N|DIST",
+        study=True,
+    )
+    isl_stddev: float = _lengths(
+        0.0, "Draw --isl from a normal distribution of this deviation.", aliases=("synthetic_input_tokens_stddev",), least=0
+    )
+    osl_stddev: float = _lengths(0.0, "Likewise --osl.", aliases=("output_tokens_stddev",), least=0)
     requests: int | None = _lengths(None, "Number of requests.", least=1, study=True, unset="1000")
     turns: Any = _lengths(
-        "1", "Requests per session; each continues the previous one with --isl new tokens.", metavar="N|DIST", study=True
+        "1",
+        "Requests per session; each continues the previous one with --isl new tokens.",
+        aliases=("session_turns_mean",),
+        metavar="N|DIST",
+        study=True,
     )
     think_time: Any = _lengths("0", "Seconds between a reply and the session's next request.", metavar="S|DIST", study=True)
-    shared_prefix: int = _lengths(0, "Tokens at the start of the prompt that all sessions share.", least=0, study=True)
+    shared_prefix: int = _lengths(
+        0,
+        "Tokens that every session starts with, before those of --isl.",
+        aliases=("shared_system_prompt_length", "prefix_prompt_length"),
+        least=0,
+        study=True,
+    )
+    input_file: str | None = _lengths(None, "Workload file, instead of the argument.", metavar="FILE")

@@ -56,7 +56,7 @@ def _reason(error: OSError) -> str:
 class EndpointSettings:
     """urls: at least one. api: says where the key goes, and which headers it wants besides.
 
-    keeps_conversations: bodies name conversations that are to be made on the server.
+    keeps_conversations: bodies name conversations that are to be made on the server. preflight: ask it before the load.
     """
 
     urls: tuple[str, ...]
@@ -68,6 +68,7 @@ class EndpointSettings:
     retries: int = 0
     url_strategy: UrlStrategy = "round_robin"
     keeps_conversations: bool = False
+    preflight: bool = False
     tls: Tls = field(default_factory=Tls)
 
     @property

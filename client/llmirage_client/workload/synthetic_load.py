@@ -30,15 +30,16 @@ def synthetic_load(
     turns: Any = 1,
     wait_s: Any = 0,
     shared_prefix_tokens: int = 0,
+    sessions: int | None = None,
     seed: int = 0,
 ) -> Workload:
-    """About `requests` requests in sessions of mode "tokens", without ids; exactly so many when turns is 1.
+    """`requests` requests in sessions of mode "tokens", without ids; or, where it is given, so many whole `sessions`.
 
     isl, osl: input and output tokens of a request: a number, "800:1200", "lognormal(p50=900, p95=4000, max=8000)" or a
     Distribution. turns: requests of a session, each of which continues the last one: its input is the last input, the last
     output and isl new tokens. wait_s: pause before each of these. arrivals: times of the sessions' first requests; None: the
-    load strategy says. shared_prefix_tokens: so many tokens of every first input are the same in all sessions; calls then
-    have ids. The last session is cut where the number of requests is reached.
+    load strategy says. shared_prefix_tokens: every session starts with these, before isl tokens of its first input; calls
+    then have ids. The last session is cut where the number of requests is reached.
 
     Raises WorkloadError with every parameter that makes no sense.
     """
@@ -54,31 +55,31 @@ def synthetic_load(
     if problems:
         raise WorkloadError(FORMAT_NAME, problems)
     source = np.random.default_rng([abs(seed), 1])
+    draw_turns = _drawn(turn_counts, lambda: turn_counts.count(source, least=1))
+    if sessions is not None:
+        turns_of = [draw_turns() for _ in range(sessions)]
+        requests, draw_turns = sum(turns_of), iter(turns_of).__next__
     inputs = lengths_in.counts(source, requests, least=1)
     outputs = lengths_out.counts(source, requests, least=1)
-    if shared_prefix_tokens > max(inputs):
-        longest = f"is longer than every prompt: the longest has {max(inputs):,} new tokens"
-        raise WorkloadError(FORMAT_NAME, [Problem(f"{shared_prefix_tokens:,} {longest}", field="shared_prefix")])
     ids = _Ids(shared_prefix_tokens, abs(seed)) if shared_prefix_tokens else None
-    sessions: list[Session] = []
+    made: list[Session] = []
     known: dict[tuple[int, int, float], Turn] = {}
     done = 0
-    draw_turns = _drawn(turn_counts, lambda: turn_counts.count(source, least=1))
     while done < requests:
         count = min(draw_turns(), requests - done)
         delays_s = [0.0, *waits_s.sample(source, count - 1).tolist()] if count > 1 else [0.0]
         lengths = list(zip(inputs[done : done + count], outputs[done : done + count], strict=True))
-        name = f"request_{len(sessions) + 1}" if count == 1 else f"session_{len(sessions) + 1}"
+        name = f"request_{len(made) + 1}" if count == 1 else f"session_{len(made) + 1}"
         if ids is None:
             chain = _lengths_only(lengths, delays_s, known)
         else:
             chain = [Turn(tokens=spec, delay_s=delay_s) for spec, delay_s in zip(ids.chain(lengths), delays_s, strict=True)]
-        sessions.append(Session(name, tuple(chain), mode="tokens"))
+        made.append(Session(name, tuple(chain), mode="tokens"))
         done += count
-    times_s = (arrivals or ArrivalProcess()).times_s(len(sessions), source)
+    times_s = (arrivals or ArrivalProcess()).times_s(len(made), source)
     if times_s is not None:
-        sessions = [replace(session, arrival_s=at_s) for session, at_s in zip(sessions, times_s, strict=True)]
-    return Workload.of_roots(FORMAT_NAME, FORMAT_NAME, sessions)
+        made = [replace(session, arrival_s=at_s) for session, at_s in zip(made, times_s, strict=True)]
+    return Workload.of_roots(FORMAT_NAME, FORMAT_NAME, made)
 
 
 def _read(value: Any, field: str, least: float, most: float, problems: list[Problem]) -> Distribution:
@@ -121,9 +122,9 @@ class _Ids:
 
     def chain(self, lengths: Sequence[tuple[int, int]]) -> list[TokenSpec]:
         specs = []
-        context = self._shared[: lengths[0][0]]
-        for number, (new, out) in enumerate(lengths):
-            prompt = np.concatenate([context, self._draw(new - (len(context) if number == 0 else 0))])
+        context = self._shared
+        for new, out in lengths:
+            prompt = np.concatenate([context, self._draw(new)])
             reply = self._draw(out)
             specs.append(TokenSpec(len(prompt), out, prompt, reply))
             context = np.concatenate([prompt, reply])

@@ -61,7 +61,17 @@ def serve() -> Iterator[Work]:
 def run() -> Iterator[Work]:
     """llmirage run, bundled:dag-example against an endpoint that answers at once: nearly all is start and report."""
     with Endpoint(chunks=16) as url, tempfile.TemporaryDirectory() as folder:
-        words = ["run", "bundled:dag-example", "--url", url, "--model", "m", "--artifact-dir", f"{folder}/run"]
+        words = [
+            "run",
+            "bundled:dag-example",
+            "--url",
+            url,
+            "--model",
+            "m",
+            "--artifact-dir",
+            f"{folder}/run",
+            "--overwrite",
+        ]
         yield command(1, *words)
 
 

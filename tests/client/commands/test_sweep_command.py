@@ -80,7 +80,8 @@ def workload(tmp_path: Path) -> Path:
 
 
 def invoke(workload: Path, endpoint: Endpoint, *arguments: Any) -> Result:
-    words = [str(workload), "--url", endpoint.url, "--model", "m", "--random-seed", "1", *map(str, arguments)]
+    words = [str(workload), "--url", endpoint.url, "--model", "m", "--random-seed", "1", "--no-preflight"]
+    words += map(str, arguments)
     return CliRunner().invoke(run, words)
 
 

@@ -73,8 +73,15 @@ def test_all_that_is_wrong_is_told_by_name() -> None:
     assert fields == ["isl", "osl", "turns", "think_time", "requests", "shared_prefix"]
 
 
-def test_a_shared_prefix_that_no_prompt_has_room_for_is_refused() -> None:
-    with pytest.raises(WorkloadError, match="shared_prefix: 500 is longer than every prompt: the longest has 100"):
-        synthetic_load(100, 10, 5, shared_prefix_tokens=500)
-    same = synthetic_load(100, 10, 5, shared_prefix_tokens=100)
-    assert len({turn.tokens.input_ids.tobytes() for s in same.sessions.values() for turn in s.turns}) == 1
+def test_a_shared_prefix_stands_before_the_input_and_may_be_longer() -> None:
+    workload = synthetic_load(100, 10, 4, turns=2, shared_prefix_tokens=500)
+    specs = [[turn.tokens for turn in session.turns if turn.tokens] for session in workload.sessions.values()]
+    assert [[spec.input_tokens for spec in chain] for chain in specs] == [[600, 710], [600, 710]]
+    assert all(spec.input_ids is not None and len(spec.input_ids) == spec.input_tokens for chain in specs for spec in chain)
+
+
+def test_so_many_whole_sessions() -> None:
+    workload = synthetic_load(100, 10, 7, turns="1:5", sessions=30, seed=4)
+    counts = [len(session.turns) for session in workload.sessions.values()]
+    assert len(counts) == 30
+    assert len(set(counts)) > 1

@@ -38,6 +38,7 @@ def endpoint_of(settings: Mapping[str, Any]) -> EndpointSettings:
         connect_timeout_s=settings["connect_timeout_seconds"],
         retries=settings["retries"],
         url_strategy=settings["url_strategy"] or ("sticky" if mode in ON_SERVER else "round_robin"),
+        preflight=settings["preflight"],
         keeps_conversations=mode == "server_conversation",
         tls=tls,
     )

@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from llmirage_client.commands.actions.preflight import preflight_problem
 from llmirage_client.commands.actions.run_description import expected_requests, model_shown
 from llmirage_client.commands.actions.spread import Spread, Stoppable, Zero, send_spread
 from llmirage_client.load.event_loop import run_on_best_loop, spare_the_collector
@@ -156,6 +157,7 @@ class _Run:
             raise RefusedError(str(error)) from None
         try:
             self.options = await self._know_endpoint(target)
+            await self._ask_first()
             self._check_prompts()
             self._open_records(target)
             result = await (self._send(target) if self._spread is None else self._send_spread(self._spread))
@@ -198,6 +200,13 @@ class _Run:
                     f"No model was given and the endpoint's list of models did not help ({reason}): 'default' it is."
                 )
         return dataclasses.replace(options, model=model, endpoint_kind=info.kind)
+
+    async def _ask_first(self) -> None:
+        if not self._endpoint.preflight:
+            return
+        problem = await preflight_problem(self._endpoint, self.options.model or "", self.options.endpoint_path)
+        if problem is not None:
+            raise RefusedError(problem)
 
     def _check_prompts(self) -> None:
         """Refuse what would fail on the way because no prompt can be written for it."""

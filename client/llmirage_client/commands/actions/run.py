@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,20 +17,24 @@ from llmirage_client.commands.actions.output import check_unused, new_folder
 from llmirage_client.commands.actions.points import conversations_wanted, search_of, sweep_points
 from llmirage_client.commands.actions.run_description import run_name
 from llmirage_client.commands.actions.spread import Spread
-from llmirage_client.commands.actions.workload import load_workload, readable
+from llmirage_client.commands.actions.workload import load_of, readable
 from llmirage_client.load.options import RunOptions
 from llmirage_client.report.console import render
 from llmirage_client.report.junit import suite_name, write_junit
 from llmirage_client.settings.run import one_point, run_options, with_distinct_conversations
+from llmirage_client.settings.workload import LengthSettings
 from llmirage_client.targets.endpoint import EndpointSettings
 from llmirage_client.workload.session import Workload
+from llmirage_shared.settings import settings_of
 
 
-def run(file: str, **settings: Any) -> None:
+def run(file: str | None, **settings: Any) -> None:
     check_unused(settings)
     endpoint = endpoint_of(settings)
     with readable():
-        workload = load_workload(file, settings, conversations_wanted(settings))
+        if settings["isl"] is not None and settings["random_seed"] is None:
+            settings["random_seed"] = int.from_bytes(os.urandom(6))
+        workload = load_of(file, settings, conversations_wanted(settings))
     options = run_options(workload, settings)
     workload = for_endpoint(workload, settings)
     spread = None
@@ -39,7 +44,8 @@ def run(file: str, **settings: Any) -> None:
     if search:
         settings |= {search.variable: (search.start,), "fixed_schedule": False}
         options = run_options(workload, settings, seed=options.seed)
-    shown = {name: value for name, value in one_point(settings).items() if value not in (None, ())}
+    of_file = () if settings["isl"] else settings_of(LengthSettings)
+    shown = {name: value for name, value in one_point(settings).items() if value not in (None, ()) and name not in of_file}
     if points or search:
         loads = Loads(workload, options, endpoint, shown, settings["artifact_dir"], settings["sleep_interval"], spread)
         if search:

@@ -6,7 +6,7 @@ import contextlib
 import json
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from llmirage_client.commands.actions.endpoint import for_endpoint
 from llmirage_client.commands.actions.output import check_unused, new_folder
 from llmirage_client.commands.actions.refusal import refuse
 from llmirage_client.commands.actions.run_description import expected_requests
-from llmirage_client.commands.actions.workload import load_workload, readable, without_file_problem
+from llmirage_client.commands.actions.workload import load_of, readable
 from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.slo import MISSED, judge_failures, verdicts_json
 from llmirage_client.report import files as run_files
@@ -34,10 +34,10 @@ from llmirage_client.simulate.simulation import Simulation, SimulationError
 from llmirage_client.simulator.cluster_settings import cluster_config
 from llmirage_client.simulator.deployments import assumed
 from llmirage_client.workload.session import Workload
-from llmirage_client.workload.synthetic_load import synthetic_load
 from llmirage_shared.settings import ConfigError
 
 _CTRL_C = "Ctrl-C"
+_MANY = 10_000  # requests, whose records take seconds to write
 
 
 def simulate(workload: str | None, **settings: Any) -> None:
@@ -50,7 +50,7 @@ def simulate(workload: str | None, **settings: Any) -> None:
         settings["random_seed"] = 0
     config = cluster_config(settings, settings["random_seed"])
     with readable():
-        loaded = _workload(workload, settings)
+        loaded = load_of(workload, settings, settings["num_conversations"])
     options = with_distinct_conversations(loaded, run_options(loaded, settings, model=""))  # --model is the cluster's
     loaded = for_endpoint(loaded, settings)
     if not settings["artifact_dir"] and not settings["json"] and (problem := cannot_be_folder("artifacts/simulation")):
@@ -101,23 +101,6 @@ def _stop_on_ctrl_c(stop: Callable[[str], None]) -> None:
         signal.signal(signal.SIGINT, on_interrupt)
 
 
-def _workload(file: str | None, settings: Mapping[str, Any]) -> Workload:
-    """Raises WorkloadError, ConfigError."""
-    if problem := without_file_problem(file, settings):
-        raise ConfigError([problem])
-    if file is not None:
-        return load_workload(file, settings, settings["num_conversations"])
-    return synthetic_load(
-        settings["isl"],
-        settings["osl"],
-        settings["requests"] or settings["request_count"] or 1000,
-        turns=settings["turns"],
-        wait_s=settings["think_time"],
-        shared_prefix_tokens=settings["shared_prefix"],
-        seed=settings["random_seed"],
-    )
-
-
 def _show(simulation: Simulation, settings: dict[str, Any]) -> bool:
     """Write the files, and print the summary or the report; return whether the files could be written."""
     if simulation.stopped:
@@ -153,6 +136,8 @@ def _write(simulation: Simulation, settings: dict[str, Any]) -> list[Path]:
         write_junit(settings["junit"], name, [("", verdict) for verdict in simulation.verdicts])
     if not settings["artifact_dir"] and settings["json"]:
         return []
+    if settings["records"] and len(simulation.columns.ok) > _MANY:
+        click.echo(f"Writing the records of {len(simulation.columns.ok):,} requests.", err=True)
     folder = Path(settings["artifact_dir"]) if settings["artifact_dir"] else new_folder("simulation")
     files = run_files.write_artifacts(
         simulation.result, folder, metrics=simulation.metrics, each_request=settings["records"]

@@ -11,6 +11,7 @@ from llmirage_client.settings.workload import WorkloadSettings
 from llmirage_client.workload.format_options import parse_pairs
 from llmirage_client.workload.registry import load
 from llmirage_client.workload.session import Workload, WorkloadError
+from llmirage_client.workload.synthetic_load import synthetic_load
 from llmirage_shared.settings import ConfigError, settings_of
 from llmirage_shared.tokens import TokenizerError
 
@@ -36,6 +37,34 @@ def load_workload(file: str, settings: Mapping[str, Any], conversations: int | N
     options |= {name: settings[name] for name in _OF_FORMATS if settings.get(name) is not None}
     offered = {name: settings.get(name) for name in _OFFERED} | {"seed": settings.get("random_seed")}
     return load(file, settings["format"], options, offered | {"conversations": conversations})
+
+
+def load_of(file: str | None, settings: Mapping[str, Any], conversations: int | None) -> Workload:
+    """The file, or a load of lengths. conversations: see load_workload. Raises WorkloadError, ConfigError."""
+    if file is not None and settings["input_file"] is not None:
+        raise ConfigError(["give WORKLOAD or --input-file, not both"])
+    file = file or settings["input_file"]
+    if problem := without_file_problem(file, settings):
+        raise ConfigError([problem])
+    if file is not None:
+        return load_workload(file, settings, conversations)
+    counts = settings["request_count"]
+    sent = sum(counts) if isinstance(counts, tuple) else counts
+    requests = settings["requests"] or sent
+    return synthetic_load(
+        _spread(settings["isl"], settings["isl_stddev"]),
+        _spread(settings["osl"], settings["osl_stddev"]),
+        requests or 1000,
+        turns=settings["turns"],
+        wait_s=settings["think_time"],
+        shared_prefix_tokens=settings["shared_prefix"],
+        sessions=None if requests else conversations,
+        seed=settings["random_seed"],
+    )
+
+
+def _spread(length: str, stddev: float) -> str:
+    return f"normal(mean={length}, std={stddev:g}, min=1)" if stddev else length
 
 
 def without_file_problem(file: str | None, settings: Mapping[str, Any]) -> str | None:

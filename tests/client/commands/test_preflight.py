@@ -1,0 +1,156 @@
+"""What `llmirage run` finds out before its load starts, and loads that need no file, against the server itself."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from llmirage_client.commands.run import run
+
+LOAD = ("--isl", 40, "--osl", 3, "--requests", 4, "--random-seed", 1)
+
+
+class Gateway(BaseHTTPRequestHandler):
+    """models: names of the list, None: there is none. status, message: of every error; 200: each request succeeds."""
+
+    models: list[str] | None = None
+    status = 200
+    message = ""
+    paths: list[str]
+
+    def do_GET(self) -> None:
+        if self.models is None:
+            self.answer(404, {"error": {"message": "no such path"}})
+        else:
+            self.answer(200, {"data": [{"id": name} for name in self.models]})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.paths.append(str(body["messages"][0]["content"]))
+        if self.status != 200:
+            self.answer(self.status, {"error": {"message": self.message}})
+            return
+        message = {"role": "assistant", "content": "yes"}
+        usage = {"prompt_tokens": 40, "completion_tokens": 3, "total_tokens": 43}
+        self.answer(200, {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "usage": usage})
+
+    def answer(self, status: int, value: Any) -> None:
+        data = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: Any) -> None: ...
+
+
+@contextlib.contextmanager
+def gateway(**known: Any) -> Iterator[tuple[str, list[str]]]:
+    """The URL, and the first messages of the requests that came."""
+    prompts: list[str] = []
+    with ThreadingHTTPServer(("127.0.0.1", 0), type("OneGateway", (Gateway,), {**known, "paths": prompts})) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        yield f"127.0.0.1:{server.server_address[1]}", prompts
+        server.shutdown()
+
+
+def invoke(tmp_path: Path, url: str, *words: object) -> Result:
+    places = ("--url", url, "--artifact-dir", tmp_path / "out")
+    return CliRunner().invoke(run, [*map(str, (*places, *(words or LOAD)))])
+
+
+def test_a_dead_endpoint_is_told_in_one_line_before_anything_is_written(tmp_path: Path) -> None:
+    result = invoke(tmp_path, "127.0.0.1:9", *LOAD, "--model", "m")
+    assert result.exit_code == 2
+    assert result.output == "http://127.0.0.1:9/v1: nothing listens at 127.0.0.1:9 (--no-preflight skips this request)\n"
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("known", "said"),
+    [
+        ({"models": ["a", "b"], "status": 404, "message": "no model m"}, "HTTP 404 for model m: no model m; it serves a, b"),
+        ({"models": ["a"], "status": 400, "message": "Invalid model name m"}, "HTTP 400 for model m: Invalid model name m"),
+        ({"models": None, "status": 404, "message": "no such path"}, "HTTP 404 for model m: no such path"),
+        ({"models": None, "status": 401, "message": "bad key"}, "the key is refused, HTTP 401: bad key; --api-key sets it"),
+    ],
+)
+def test_a_wrong_model_path_or_key_is_told_in_one_line(tmp_path: Path, known: dict[str, Any], said: str) -> None:
+    with gateway(**known) as (url, prompts):
+        result = invoke(tmp_path, url, *LOAD, "--model", "m")
+    assert result.exit_code == 2
+    assert said in result.output
+    assert result.output.count("\n") == 1
+    assert prompts == ["Hello"]
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        {"models": ["m"]},  # in the list: no request is sent
+        {"models": ["other"]},  # an alias that only a request shows
+        {"models": None},  # a gateway without a list
+        {"models": None, "status": 429, "message": "slow down"},  # the load itself will tell
+        {"models": None, "status": 400, "message": "max_completion_tokens is too small"},
+    ],
+)
+def test_what_may_well_work_is_not_refused(tmp_path: Path, known: dict[str, Any]) -> None:
+    with gateway(**known) as (url, prompts):
+        result = invoke(tmp_path, url, *LOAD, "--model", "m", "--no-streaming")
+    assert result.exit_code == (1 if "status" in known else 0), result.output
+    assert prompts.count("Hello") == (0 if known["models"] == ["m"] else 1)
+    assert len(prompts) - prompts.count("Hello") == 4
+
+
+def test_no_preflight_asks_nothing(tmp_path: Path) -> None:
+    with gateway(models=None) as (url, prompts):
+        assert invoke(tmp_path, url, *LOAD, "--model", "m", "--no-streaming", "--no-preflight").exit_code == 0
+    assert len(prompts) == 4
+    assert "Hello" not in prompts
+
+
+def test_a_sweep_asks_once(tmp_path: Path) -> None:
+    with gateway(models=None) as (url, prompts):
+        assert invoke(tmp_path, url, *LOAD, "--model", "m", "--no-streaming", "--concurrency", "1,2").exit_code == 0
+    assert prompts.count("Hello") == 1
+
+
+def test_lengths_in_aiperfs_words(tmp_path: Path) -> None:
+    words = ("--synthetic-input-tokens-mean", 50, "--output-tokens-mean", 3, "--request-count", 6, "--session-turns-mean", 2)
+    with gateway(models=["m"]) as (url, prompts):
+        result = invoke(tmp_path, url, *words, "--synthetic-input-tokens-stddev", 5, "--model", "m", "--no-streaming")
+    assert result.exit_code == 0, result.output
+    assert len(prompts) == 6
+    assert len(set(prompts)) == 3  # of three sessions, each of which sends its first message twice
+    assert len({len(prompt.split()) for prompt in prompts}) > 1  # as long as the deviation has them
+
+
+def test_a_shared_prefix_is_sent_before_every_prompt(tmp_path: Path) -> None:
+    words = ("--isl", 40, "--osl", 3, "--num-conversations", 5, "--shared-prefix", 100, "--endpoint-type", "chat")
+    with gateway(models=["m"]) as (url, prompts):
+        assert invoke(tmp_path, url, *words, "--model", "m", "--no-streaming").exit_code == 0
+    assert len(set(prompts)) == 5
+    halves = {prompt[: len(prompt) // 2] for prompt in prompts}
+    assert len({half[:150] for half in halves}) == 1
+
+
+def test_a_file_under_aiperfs_name_for_it(tmp_path: Path) -> None:
+    file = tmp_path / "file.jsonl"
+    file.write_text(json.dumps({"text": "one"}) + "\n")
+    with gateway(models=["m"]) as (url, prompts):
+        words = ("--input-file", file, "--model", "m", "--no-streaming")
+        assert invoke(tmp_path, url, *words).exit_code == 0
+        both = invoke(tmp_path, url, file, *words, "--overwrite")
+        neither = invoke(tmp_path, url, "--model", "m", "--overwrite")
+    assert prompts == ["one"]
+    assert "give WORKLOAD or --input-file, not both" in both.output
+    assert "give a WORKLOAD, or --isl and --osl" in neither.output
