@@ -11,7 +11,7 @@ from functools import cache
 
 import pytest
 import stored
-from commands import COMMANDS, play_command, unlike
+from commands import COMMANDS, REDEFINED, play_command, unlike
 from play import WAYS, ways_of
 from play_engines import is_fast
 from stored import OUTCOMES, PLANS, Row, differences, group_of, groups, packed, unpacked
@@ -38,6 +38,7 @@ def test_what_was_recorded_comes_out_again(family: str, group: str, way: str) ->
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_prints_and_writes_what_was_recorded(name: str) -> None:
     told = unlike(stored.read(stored.COMMANDS)[name], play_command(name))
+    told = [line for line in told if name not in REDEFINED or not line.startswith(REDEFINED[name])]
     assert not told, "\n".join(["", *told[:20]])
 
 

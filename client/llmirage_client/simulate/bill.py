@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from llmirage_client.measure.metrics import Metrics
 from llmirage_client.simulate.cluster_series import ClusterSeries
 from llmirage_client.simulator.engine import ServedPool
@@ -12,7 +14,7 @@ from llmirage_client.simulator.engine import ServedPool
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """Of all GPUs from the first request to the last reply. None: not known for one of them.
+    """Of all GPUs from the first measured request to the last reply, without the warm-up. None: not known for one of them.
 
     gpu_hours: of instances while they are there, idle or not, start up or drain. usd: low and high, by the on-demand prices
     of the catalogue (gpus.yaml there has their sources). energy_kwh: of the GPUs alone, at their TDP while a step is
@@ -27,8 +29,8 @@ class Bill:
     kwh_per_m_output_tokens: float | None
 
 
-def bill_of(pools: Sequence[ServedPool], metrics: Metrics, series: ClusterSeries | None) -> Bill:
-    """series: how long each instance was busy; None: energy is not known."""
+def bill_of(pools: Sequence[ServedPool], metrics: Metrics, series: ClusterSeries | None, start_s: float = 0.0) -> Bill:
+    """series: how long each instance was busy; None: energy is not known. start_s: of the first measured request."""
     hours = metrics.whole_run.get("benchmark_duration", 0.0) / 3600.0
     tokens_m = metrics.whole_run.get("total_osl", 0.0) / 1e6
     there = _shares(pools, series)
@@ -38,7 +40,7 @@ def bill_of(pools: Sequence[ServedPool], metrics: Metrics, series: ClusterSeries
     if all(price is not None for price in prices):
         low, high = (sum(count * price[end] for count, price in zip(counts, prices, strict=True) if price) for end in (0, 1))
         usd = low * hours, high * hours
-    energy = _energy_kwh(pools, series)
+    energy = _energy_kwh(pools, series, start_s, start_s + hours * 3600.0)
     return Bill(
         gpus=sum(pool.config.instances * pool.deployment.gpus for pool in pools),
         gpu_hours=sum(counts) * hours,
@@ -61,11 +63,11 @@ def _shares(pools: Sequence[ServedPool], series: ClusterSeries | None) -> list[f
     return shares
 
 
-def _energy_kwh(pools: Sequence[ServedPool], series: ClusterSeries | None) -> float | None:
+def _energy_kwh(pools: Sequence[ServedPool], series: ClusterSeries | None, start_s: float, end_s: float) -> float | None:
     if series is None or any(pool.deployment.gpu.tdp_w is None or pool.config.fixed_times for pool in pools):
         return None
     watts: list[float] = [
         pool.deployment.gpus * (pool.deployment.gpu.tdp_w or 0) for pool in pools for _ in range(pool.config.instances)
     ]
-    busy_s: list[float] = series.busy_s[:, -1].tolist()
+    busy_s = [float(np.diff(np.interp((start_s, end_s), series.time_s, busy))[0]) for busy in series.busy_s]
     return sum(power * seconds for power, seconds in zip(watts, busy_s, strict=True)) / 3.6e6

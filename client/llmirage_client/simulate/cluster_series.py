@@ -30,6 +30,7 @@ class ClusterSeries:
     running: sequences in the batch. waiting: in the queue or the front end. kv_used: share of the KV memory that running
     sequences hold. cached: share that the prefix cache has, what is in use among it. hit_tokens, query_tokens, preemptions,
     busy_s: counters since the start; busy_s grows while a step is under way.
+    held: shape (3, instances, samples), integrals of running, waiting and kv_used over time. most: shape (3, instances).
     pool: the name of each instance's pool. gpus: of each instance.
     phase: what each instance is, an index into PHASES. paid_s: shape (instances,), how long each was there, started up or
     drained, until the end.
@@ -45,6 +46,8 @@ class ClusterSeries:
     query_tokens: Floats
     preemptions: Floats
     busy_s: Floats
+    held: Floats
+    most: Floats
     pool: tuple[str, ...]
     gpus: tuple[int, ...]
     phase: npt.NDArray[np.int64]
@@ -94,6 +97,9 @@ class SeriesSampler:
         self._times: list[float] = []
         self._samples: list[list[Reading]] = []
         self._phases: list[list[int]] = []
+        self._held: list[Floats] = []  # integrals, which keep what is between two samples when those are thinned out
+        self._level = self._most = np.zeros((3, len(self._pools)))
+        self._held_s, self._sum = 0.0, self._level
         self._shares: dict[str, float] = {}
         self._looked_into = 0
         self.on_look: Callable[[float], None] = lambda now: None
@@ -101,7 +107,8 @@ class SeriesSampler:
     def look(self, now: float) -> None:
         self._note(now)
         if len(self._times) > MOST_SAMPLES:
-            self._times, self._samples, self._phases = self._times[::2], self._samples[::2], self._phases[::2]
+            kept = self._times, self._samples, self._phases, self._held
+            self._times, self._samples, self._phases, self._held = (each[::2] for each in kept)  # type: ignore[assignment]
             self._every_s *= 2
         self.next_s = (now // self._every_s + 1) * self._every_s
         self.on_look(now)
@@ -109,6 +116,7 @@ class SeriesSampler:
     def skip(self, to: float) -> None:
         """Nothing happens until then."""
         if self.next_s < to < math.inf:
+            self._sum_up(self.next_s, self._cluster.readings())  # idle from here on
             self.next_s = (to // self._every_s + 1) * self._every_s
 
     def finish(self, end_s: float) -> None:
@@ -133,6 +141,8 @@ class SeriesSampler:
             query_tokens=levels["prefix_query_tokens"],
             preemptions=levels["preemptions"],
             busy_s=levels["busy_s"],
+            held=np.stack(self._held, axis=-1),
+            most=self._most,
             pool=tuple(pool.config.name for pool in self._pools),
             gpus=tuple(pool.deployment.gpus for pool in self._pools),
             phase=np.array(self._phases).T,
@@ -142,10 +152,21 @@ class SeriesSampler:
 
     def _note(self, now: float) -> None:
         self._times.append(now)
-        self._samples.append(self._cluster.readings())
+        readings = self._cluster.readings()
+        self._samples.append(readings)
+        self._sum_up(now, readings)
+        self._held.append(self._sum)
         self._phases.append([PHASES.index(phase) for phase in self._cluster.phases()])
         if len(self._times) % _STEP_EVERY == 1:
             self._look_into_step()
+
+    def _sum_up(self, now: float, readings: list[Reading]) -> None:
+        """Until now the levels were those read last."""
+        self._sum = self._sum + self._level * (now - self._held_s)
+        self._held_s = now
+        levels = [(r.running, r.waiting, r.kv_used_tokens / max(r.kv_total_tokens, 1)) for r in readings]
+        self._level = np.array(levels, dtype=np.float64).T
+        self._most = np.maximum(self._most, self._level)
 
     def _look_into_step(self) -> None:
         """Take the step under way on one instance apart, each time of another one."""

@@ -11,7 +11,7 @@ from llmirage_client.measure.cluster_series import ClusterLevels
 from llmirage_client.report.numbers import count, number
 from llmirage_client.report.screen import Block, bold, plain_table, warning
 from llmirage_client.simulate.bill import Bill
-from llmirage_client.simulate.cluster_series import PHASES, ClusterSeries, Floats
+from llmirage_client.simulate.cluster_series import PHASES, ClusterSeries
 
 if TYPE_CHECKING:
     from llmirage_client.simulate.simulation import Simulation
@@ -43,9 +43,10 @@ def cluster_blocks(simulation: Simulation) -> list[Block]:
 
 
 def report_series(series: ClusterSeries) -> ClusterLevels:
-    """The same in the form of the report's files. A level holds from one sample to the next."""
+    """The same in the form of the report's files. A level is the mean from one sample to the next."""
     names = [f"{pool} {index}" for index, pool in enumerate(series.pool)]
     widths = np.maximum(np.diff(series.time_s), 1e-12)
+    held = np.diff(series.held) / widths
     queried = np.diff(series.query_tokens)
     hits = np.divide(np.diff(series.hit_tokens), queried, out=np.full(queried.shape, np.nan), where=queried > 0)
     more = {}
@@ -55,9 +56,9 @@ def report_series(series: ClusterSeries) -> ClusterLevels:
         instances=tuple(names),
         edges_s=series.time_s,
         levels={
-            "running": series.running[:, :-1],
-            "waiting": series.waiting[:, :-1],
-            "kv_used_pct": 100 * series.kv_used[:, :-1],
+            "running": held[0],
+            "waiting": held[1],
+            "kv_used_pct": 100 * held[2],
             "busy_pct": np.minimum(100 * np.diff(series.busy_s) / widths, 100.0),
             "prefix_hit_pct": 100 * hits,
             "preemptions": np.diff(series.preemptions),
@@ -73,18 +74,19 @@ def write_series(series: ClusterSeries, folder: Path) -> Path:
 
 
 def _instances(series: ClusterSeries) -> Block:
+    means = series.held[:, :, -1] / max(series.time_s[-1], 1e-12)
     table = plain_table("instance", "busy", "batch", "most", "waiting", "most", "KV used", "most", "cache hits", "preempted")
     for index, pool in enumerate(series.pool[:_INSTANCES_SHOWN]):
         queried = series.query_tokens[index, -1]
         table.add_row(
             f"{index} ({pool})",
             f"{series.utilisation(index):.0%}",
-            number(_mean(series.time_s, series.running[index])),
-            count(series.running[index].max()),
-            number(_mean(series.time_s, series.waiting[index])),
-            count(series.waiting[index].max()),
-            f"{_mean(series.time_s, series.kv_used[index]):.0%}",
-            f"{series.kv_used[index].max():.0%}",
+            number(means[0, index]),
+            count(series.most[0, index]),
+            number(means[1, index]),
+            count(series.most[1, index]),
+            f"{means[2, index]:.0%}",
+            f"{series.most[2, index]:.0%}",
             f"{series.hit_tokens[index, -1] / queried:.0%}" if queried else "-",
             count(series.preemptions[index, -1]),
         )
@@ -99,13 +101,6 @@ def _comings(series: ClusterSeries) -> str:
     steps += [f"{ready[at + 1]:.0f} from {series.time_s[at + 1]:.0f} s" for at in moves[:_MOVES_SHOWN]]
     more = f" and {moves.size - _MOVES_SHOWN} more changes" if moves.size > _MOVES_SHOWN else ""
     return f"Ready instances: {', '.join(steps)}{more}; mean {series.mean_ready():.2f}"
-
-
-def _mean(time_s: Floats, level: Floats) -> float:
-    """Over time, of a level that holds from one sample to the next."""
-    widths = np.diff(time_s)
-    whole = float(widths.sum())
-    return float((level[:-1] * widths).sum()) / whole if whole else float(level.mean())
 
 
 def _bill(bill: Bill, changes: bool) -> str:

@@ -9,6 +9,7 @@ Calling it again in one process costs what the run costs: deployments, catalogue
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -72,7 +73,8 @@ class Simulation:
         self.stopped = result.cancel_reason if result.cancel_reason != WINDOW_OVER else None
         self.series = series
         self.steps = steps
-        self.bill = bill_of(plan_of(config), metrics, series)
+        start_s = columns.start_s[columns.measured].min(initial=math.inf)
+        self.bill = bill_of(plan_of(config), metrics, series, float(start_s) if math.isfinite(start_s) else 0.0)
         self.summary = summary_of(metrics, series, self.bill, waited_s)
         self.repeats = result.repeats
         self.summary["repeats"] = None if result.repeats is None else result.repeats.as_dict()

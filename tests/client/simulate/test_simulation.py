@@ -297,3 +297,9 @@ def test_why_requests_failed_is_said_beside_the_json() -> None:
     assert failed.exit_code == 1
     assert json.loads(failed.stdout)["failed_requests"] == 7
     assert "7 of 7 requests failed: a request of 300 prompt and 20 output tokens can never finish" in failed.stderr
+
+
+def test_every_key_of_the_json_summary_is_documented() -> None:
+    result = CliRunner().invoke(main, [*FLAGS, "--requests", "5", "--json"])
+    page = (Path(__file__).parents[3] / "docs" / "simulate.md").read_text()
+    assert [key for key in json.loads(result.stdout) if f"`{key}`" not in page] == []

@@ -270,7 +270,7 @@ class Instance(InstanceBase):
         if empty:
             self._schedule_next_event()
             return
-        in_flight, begun_s = self._in_flight, start_s
+        in_flight = self._in_flight
         if self._run is not None:
             self._start_s = end_s = start_s + self._run.step_s(steps)
         elif self._group is None:
@@ -281,9 +281,8 @@ class Instance(InstanceBase):
             for stage in range(self._stages):
                 free_s[stage] = end_s = max(end_s, free_s[stage]) + seconds[stage]
             self._start_s = free_s[0]
-            if in_flight:
-                begun_s = max(start_s, in_flight[-1][0])  # steps of a pipeline overlap
-        self._busy_s += end_s - begun_s
+        # The GPUs of a pipeline wait while other stages have the batch.
+        self._busy_s += end_s - start_s if self._stages == 1 else sum(seconds) / self._stages
         in_flight.append((end_s, steps))
         if self._stages == 1:
             self.next_event_s = end_s

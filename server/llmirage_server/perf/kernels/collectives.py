@@ -53,7 +53,7 @@ class _Collective:
         launch = (self.base if near else self.other_base) + self.far_base
         wire = (self.slope if near else self.other_slope) * tokens + self.far_slope * tokens
         ideal = self.ideal_slope * tokens
-        return explain(self.seconds(tokens), 0.0, self.bytes_per_token * tokens, ideal, network=wire, launch=launch)
+        return explain(self.seconds(tokens), 0.0, self.bytes_per_token * tokens, 0.0, ideal, network=wire, launch=launch)
 
 
 def _collective(gpu: GpuSpec, paths: tuple[_Path, _Path], far: _Path, near_bytes: float, far_bytes: float) -> _Collective:

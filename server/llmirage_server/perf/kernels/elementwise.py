@@ -27,7 +27,7 @@ class _Elementwise:
     def work(self, tokens: float) -> Work:
         moved = self.bytes_per_token * tokens
         ideal = moved / self.bandwidth
-        return explain(self.seconds(tokens), 0.0, moved, ideal, memory=self.slope * tokens, launch=self.floor)
+        return explain(self.seconds(tokens), 0.0, moved, 0.0, ideal, memory=self.slope * tokens, launch=self.floor)
 
 
 def elementwise(gpu: GpuSpec, bytes_per_token: float, launches: int = 1) -> TokenKernel:

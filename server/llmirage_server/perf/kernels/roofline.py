@@ -13,16 +13,24 @@ def explain(
     seconds: float,
     flops: float,
     moved: float,
-    ideal_s: float,
+    arithmetic_s: float,
+    traffic_s: float,
     *,
     compute: float = 0.0,
     memory: float = 0.0,
     launch: float = 0.0,
     network: float = 0.0,
 ) -> Work:
-    """Return the Work of a call; its bound is the longest of the parts (seconds) that `seconds` is made of."""
+    """Return the Work of a call; its bound is the longest of the parts (seconds) that `seconds` is made of.
+
+    arithmetic_s, traffic_s: at the GPU's peak rates. The compute part also holds what no arithmetic takes: the tiles that a
+    few rows leave empty. Where it is the longest though the bytes take longer at the peak rates, memory is the bound.
+    """
     parts: dict[Bound, float] = {"compute": compute, "memory": memory, "launch": launch, "network": network}
-    return Work(seconds, flops, moved, ideal_s, max(parts, key=lambda bound: parts[bound]))
+    bound = max(parts, key=lambda part: parts[part])
+    if bound == "compute" and traffic_s > arithmetic_s:
+        bound = "memory"
+    return Work(seconds, flops, moved, max(arithmetic_s, traffic_s), bound)
 
 
 def round_up(rows: float, block: int) -> int:

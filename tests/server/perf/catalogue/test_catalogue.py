@@ -117,7 +117,7 @@ def test_a_name_in_other_words_is_recognised() -> None:
     for name, meant in (
         ("deepseek", "deepseek-ai/DeepSeek-V2-Lite-Chat or deepseek-ai/DeepSeek-V2.5 or deepseek-ai/DeepSeek-V3"),
         ("kimi k2", "moonshotai/Kimi-K2-Instruct or moonshotai/Kimi-K2-Instruct-0905 or moonshotai/Kimi-K2-Thinking"),
-        ("R1 Distill Qwen 14B", "Qwen/Qwen2.5-14B-Instruct"),
+        ("R1 Distill Qwen 14B", "deepseek-ai/DeepSeek-R1-Distill-Qwen-14B"),
     ):
         with pytest.raises(DeploymentError, match=re.escape(f"unknown model {name!r}; did you mean {meant}")):
             find_model(name)

@@ -30,6 +30,8 @@ PUBLISHED: list[tuple[str, float, float | None, str]] = [
     ("Qwen2.5-7B", 7.61, None, ""),
     ("Qwen2.5-14B", 14.7, None, ""),
     ("Qwen2.5-32B", 32.5, None, ""),
+    ("DeepSeek-R1-Distill-Qwen-14B", 14.7, None, ""),
+    ("DeepSeek-R1-Distill-Qwen-32B", 32.5, None, ""),
     ("Qwen2.5-72B", 72.7, None, ""),
     ("QwQ-32B", 32.5, None, ""),
     ("Qwen3-0.6B", 0.596, None, ""),
@@ -109,6 +111,12 @@ def test_parameter_counts_are_the_published_ones(name: str, total_b: float, acti
         active = model.active_parameters - len(without) * model.embedding_weights
         rounding = 0.5 if isinstance(active_b, int) else 0.05
         assert active / 1e9 == pytest.approx(active_b, rel=0.02, abs=rounding if active_b > 5 else 0)
+
+
+def test_a_distilled_model_has_a_context_of_its_own() -> None:
+    for size in ("14B", "32B"):
+        assert find_model(f"DeepSeek-R1-Distill-Qwen-{size}").max_model_len == 131072
+        assert find_model(f"Qwen2.5-{size}").max_model_len == 32768
 
 
 def test_no_model_goes_unchecked() -> None:

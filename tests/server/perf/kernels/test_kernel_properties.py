@@ -145,3 +145,13 @@ def test_large_kernels_come_close_to_the_speed_of_light_but_not_beyond(key: str)
         attention.decode(gpu, c, 64, 8, 128, 128, "bf16").work(256, 256 * 16384, 16384),
     ):
         assert 0.55 * work.seconds < work.ideal_s < work.seconds
+
+
+@given(rows=st.integers(1, 4096), n=st.integers(1, 64), k=st.integers(1, 64))
+def test_arithmetic_is_no_bound_where_the_bytes_take_longer(rows: int, n: int, k: int) -> None:
+    """Tiles that a few rows leave empty made products of one row compute-bound."""
+    gpu, c = FITTED[0]
+    for kernel in (gemm(gpu, c, BF16, 256 * n, 256 * k), moe.experts(gpu, c, FP8, 256 * k, 64 * n, 64, 4, 1)):
+        work = kernel.work(rows)
+        if work.bound == "compute":
+            assert work.bytes / gpu.bandwidth_bytes_per_s < work.ideal_s
