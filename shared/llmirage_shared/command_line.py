@@ -207,7 +207,7 @@ def lazily(place: str) -> Callable[..., Any]:
 
 def with_numbers(words: Sequence[str], bare: Mapping[str, str]) -> list[str]:
     """The words of a command line, with a number for each flag of `bare` that stands without one."""
-    nexts = [*words[1:], ""]
+    nexts = [*words, ""][1:]
     return [
         f"{word}={bare[word]}" if word in bare and not follower[:1].isdigit() else word
         for word, follower in zip(words, nexts, strict=True)
