@@ -47,7 +47,7 @@ def _size(file: str | None, settings: dict[str, Any]) -> bool:
     objectives, base, shapes, refused, notes = _asked(settings)
     source = _source(file, settings)
     traffic = _traffic(source, settings)
-    notes += _of_times(source)
+    notes += _of_workload(source)
     prices, price_source = _prices([shape.gpu for shape in shapes], settings)
     goal: Goal = settings["goal"] or ("cost" if all(shape.gpu in prices for shape in shapes) else "gpus")
     if goal == "cost" and (unknown := sorted({shape.gpu for shape in shapes} - set(prices))):
@@ -78,7 +78,7 @@ def _max_rate(file: str | None, settings: dict[str, Any]) -> bool:
             "--max-rate finds the request rate: omit --request-rate (or use --concurrency 1 to find the number of users)"
         )
     source = _source(file, settings)
-    notes += _of_times(source)
+    notes += _of_workload(source)
     settings["request_rate"] = None if settings["concurrency"] else 1.0
     progress, told = _progress()
     trials = Trials(_traffic(source, settings), objectives, settings["requests"] or REQUESTS, settings["max_time"], told)
@@ -168,14 +168,20 @@ def _of_pools(base: ClusterConfig, settings: dict[str, Any]) -> list[str]:
     return []
 
 
-def _of_times(source: RequestSource) -> list[str]:
-    """A note where the workload's own times are not used."""
-    if not source.workload(1).timed:
-        return []
-    return [
-        "The workload says when its conversations arrive; here they arrive as the traffic asked for. `llmirage sweep` with "
-        "`slo:` judges clusters under the file's own times."
-    ]
+def _of_workload(source: RequestSource) -> list[str]:
+    """Notes where the workload's own times are not used, and on conversations."""
+    workload, notes = source.workload(1), []
+    if workload.timed:
+        notes.append(
+            "The workload says when its conversations arrive; here they arrive as the traffic asked for. `llmirage sweep` "
+            "with `slo:` judges clusters under the file's own times."
+        )
+    if any(len(session.turns) > 1 for session in workload.sessions.values()):
+        notes.append(
+            "Conversations: their number drifts more slowly than the intervals of the figures know. Near its limit a "
+            "cluster may need one or two instances more; check the answer with a long `llmirage simulate`."
+        )
+    return notes
 
 
 def _source(file: str | None, settings: dict[str, Any]) -> RequestSource:
