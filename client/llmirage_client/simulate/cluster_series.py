@@ -107,8 +107,8 @@ class SeriesSampler:
     def look(self, now: float) -> None:
         self._note(now)
         if len(self._times) > MOST_SAMPLES:
-            kept = self._times, self._samples, self._phases, self._held
-            self._times, self._samples, self._phases, self._held = (each[::2] for each in kept)  # type: ignore[assignment]
+            self._times, self._samples = self._times[::2], self._samples[::2]
+            self._phases, self._held = self._phases[::2], self._held[::2]
             self._every_s *= 2
         self.next_s = (now // self._every_s + 1) * self._every_s
         self.on_look(now)
