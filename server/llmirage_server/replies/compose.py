@@ -6,10 +6,9 @@ import json
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from llmirage_server.replies.arguments import arguments_for, with_heard
 from llmirage_server.replies.commands import code_of, command_of, sql_of
+from llmirage_server.replies.draft import Draft
 from llmirage_server.replies.lexicon import split_words
 from llmirage_server.replies.listener import Hints
 from llmirage_server.replies.prompted import object_form, with_prompted_form
@@ -18,33 +17,20 @@ from llmirage_server.replies.refusals import is_refused, refusal_text
 from llmirage_server.replies.reply import (
     ANY_OBJECT,
     AUTO,
-    FinishReason,
     Grammar,
-    Part,
-    PartKind,
     Reply,
     ReplyRequest,
     ReplySource,
-    Tool,
 )
-from llmirage_server.replies.stops import find_stop, stopped_at_token, with_end_shown
+from llmirage_server.replies.stops import stopped_at_token, with_end_shown
 from llmirage_server.replies.structured import grammar, pattern
 from llmirage_server.replies.structured.values import value_for
 from llmirage_server.replies.tool_choice import PlannedCall, calls_now
-from llmirage_shared import vocabulary
 from llmirage_shared.prose_book import mix
 from llmirage_shared.synthetic_text import SyntheticText
-from llmirage_shared.tokens import TokenIds, Tokenizer
+from llmirage_shared.tokens import Tokenizer
 
 _THINKING = 0x7E11_0000_0000_0000  # so that thoughts are not the words of the answer
-# Tokens around thoughts and calls show nothing. They are those of the embedded tokenizer's chat template, so that the next
-# turn finds the call in the prefix cache, token for token; for other vocabularies those of the Hermes style of tool calls.
-_CALL_OPENS, _CALL_CLOSES = '<tool_call>\n{{"name": "{}", "arguments": ', "}\n</tool_call>"
-
-
-_CALL_KINDS: dict[str, PartKind] = {
-    "function": "function_call", "custom": "custom_call", "hosted": "hosted_call", "client": "client_call",
-}  # fmt: skip
 
 
 class ComposedReplies:
@@ -56,7 +42,6 @@ class ComposedReplies:
         self._refuses = refuses
         self._texts = texts
         self._thoughts = SyntheticText(tokenizer, seed)
-        self._own_marks = tokenizer.token_id(vocabulary.TOOL_CALL) is not None
 
     def reply(self, request: ReplyRequest) -> Reply:
         """The plan for one choice. Raises SchemaError, PatternError or GrammarError when what was asked for cannot be."""
@@ -73,32 +58,32 @@ class ComposedReplies:
             return self._texts.reply(request)
         key = conversation_key(request)
         most = max(1, request.limit_tokens if request.max_tokens is None else min(request.max_tokens, request.limit_tokens))
-        draft = _Draft(self._tokenizer, most)
+        draft = Draft(self._tokenizer, most)
         if request.reasoning_tokens:
             draft.add(
                 "reasoning", *self._thoughts.ids_and_pieces(key ^ _THINKING, request.reasoning_tokens, whole_sentences=True)
             )
-            draft.mark(vocabulary.END_OF_THINK if self._own_marks else "\n\n")
+            draft.end_thoughts()
         if refuse:
-            draft.say("refusal", refusal_text(key))
-            return draft.reply("stop", ends=self._tokenizer.end_id)
+            draft.write("refusal", refusal_text(key))
+            return draft.reply("stop")
         hosted_calls = 0
         while hosted := [call for call in calls if call.tool.kind == "hosted"][: request.most_hosted_calls - hosted_calls]:
             for call in hosted:
                 hosted_calls += 1
-                self._call(draft, call.tool, self._input(call, mix(key - hosted_calls)))
+                draft.call(call.tool, self._input(call, mix(key - hosted_calls)))
             request = replace(request, **_with_called(request, [call.tool.name for call in hosted]))
             calls = [call for call in calls if call.tool.kind != "hosted"] or calls_now(request)
         calls = [call for call in calls if call.tool.kind != "hosted"]
         if calls:
             for place, call in enumerate(calls):
-                self._call(draft, call.tool, self._input(call, mix(key + place)))
-            return draft.reply("tool_calls", ends=self._tokenizer.end_id)
+                draft.call(call.tool, self._input(call, mix(key + place)))
+            return draft.reply("tool_calls")
         if shaped:
             return self._shaped(draft, request, key)
-        rest = most - len(draft)
+        rest = draft.room_tokens
         if rest < 1:
-            return draft.reply("length")
+            return draft.reply("length", ends=False)
         answer = self._texts.reply(
             replace(
                 request,
@@ -108,15 +93,7 @@ class ComposedReplies:
             )
         )
         draft.add("text", answer.ids, list(answer.pieces))
-        return draft.reply(answer.finish_reason, answer.stop_reason)
-
-    def _call(self, draft: _Draft, tool: Tool, written: str) -> None:
-        name = tool.name
-        draft.mark(
-            f"{vocabulary.TOOL_CALL}{name}{vocabulary.TOOL_ARGUMENTS}" if self._own_marks else _CALL_OPENS.format(name)
-        )
-        draft.say(_CALL_KINDS[tool.kind], written, tool.name)
-        draft.mark(vocabulary.END_OF_TOOL_CALL if self._own_marks else _CALL_CLOSES)
+        return draft.reply(answer.finish_reason, answer.stop_reason, ends=False)
 
     def _input(self, call: PlannedCall, seed: int) -> str:
         tool = call.tool
@@ -127,16 +104,19 @@ class ComposedReplies:
             return grammar_text(tool.grammar, seed)
         return free_input(tool.name, call.said, call.formula)
 
-    def _shaped(self, draft: _Draft, request: ReplyRequest, key: int) -> Reply:
+    def _shaped(self, draft: Draft, request: ReplyRequest, key: int) -> Reply:
         if request.grammar is not None:
             text = grammar_text(request.grammar, key)
         else:
             schema = request.json_schema
             text = json_text(_value(schema, request.last_user_text, key))
-        draft.say("text", f"```json\n{text}\n```" if request.fenced else text)
-        if request.stop and (stopped := draft.stopped(request)) is not None:
+        draft.write("text", f"```json\n{text}\n```" if request.fenced else text)
+        if (
+            request.stop
+            and (stopped := draft.stopped(request.stop, request.include_stop_str, request.min_tokens)) is not None
+        ):
             return stopped
-        return draft.reply("stop", ends=self._tokenizer.end_id)
+        return draft.reply("stop")
 
 
 def _value(schema: Any, said: str, key: int) -> Any:
@@ -177,59 +157,3 @@ def grammar_text(shape: Grammar, seed: int) -> str:
     if shape.syntax == "lark":
         return grammar.text_for(shape.definition, seed)
     return pattern.whole_match(shape.definition, seed)
-
-
-class _Draft:
-    """Collects tokens and parts, and cuts what is too long."""
-
-    def __init__(self, tokenizer: Tokenizer, most: int) -> None:
-        self._tokenizer = tokenizer
-        self._most = most
-        self._ids: list[TokenIds] = []
-        self._pieces: list[str] = []
-        self._parts: list[Part] = []
-
-    def __len__(self) -> int:
-        return len(self._pieces)
-
-    def add(self, kind: PartKind, ids: TokenIds, pieces: list[str], name: str = "") -> None:
-        start = len(self)
-        self._ids.append(ids)
-        self._pieces += pieces
-        self._parts.append(Part(kind, start, len(self), name))
-
-    def say(self, kind: PartKind, text: str, name: str = "") -> None:
-        ids = self._tokenizer.encode_ordinary(text)
-        self.add(kind, ids, self._tokenizer.pieces(ids), name)
-
-    def mark(self, text: str) -> None:
-        """Tokens that cost time and memory but show nothing."""
-        ids = self._tokenizer.encode(text)
-        self._ids.append(ids)
-        self._pieces += [""] * len(ids)
-
-    def stopped(self, request: ReplyRequest) -> Reply | None:
-        """The reply cut where its last part runs into a stop string, if it does."""
-        part = self._parts[-1]
-        match = find_stop(self._pieces[part.start : part.end], request.stop, request.include_stop_str, request.min_tokens)
-        if match is None or part.start + match.tokens > self._most:
-            return None
-        end = part.start + match.tokens
-        pieces = [*self._pieces[: part.start], *match.pieces]
-        parts = (*self._parts[:-1], Part(part.kind, part.start, end, part.name))
-        return Reply(np.concatenate(self._ids)[:end], pieces, "stop", match.stop, parts)
-
-    def reply(self, finish_reason: FinishReason, stop_reason: str | int | None = None, ends: int | None = None) -> Reply:
-        """What was collected, cut to the limit; `ends` is the token that closes the turn, where there is room for it."""
-        total = len(self)
-        if ends is not None:
-            self._ids.append(np.array([ends], dtype=np.int32))
-            self._pieces.append("")
-        ids, most = np.concatenate(self._ids), self._most
-        if total > most or (ends is not None and total + 1 > most):
-            return Reply(ids[:most], self._pieces[:most], "length", None, tuple(_cut(self._parts, most)))
-        return Reply(ids, self._pieces, finish_reason, stop_reason, tuple(self._parts))
-
-
-def _cut(parts: list[Part], most: int) -> list[Part]:
-    return [replace(part, end=min(part.end, most)) for part in parts if part.start < most]
