@@ -1,4 +1,4 @@
-"""The colours of the report's style sheet, by theme and name."""
+"""The colours of the report's style sheets, by theme and name."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import re
 from pathlib import Path
 
 import llmirage_client.report.html as html
+import llmirage_shared
 
-STYLE = (Path(html.__file__).parent / "page.css").read_text()
+_BASE = Path(llmirage_shared.__file__).parent / "data" / "base.css"
+STYLE = _BASE.read_text() + (Path(html.__file__).parent / "page.css").read_text()
 
 
 def theme(selector: str) -> dict[str, str]:

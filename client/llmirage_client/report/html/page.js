@@ -1,24 +1,6 @@
-// Tooltips, the values under the pointer, the theme and the toggles. The page reads well without any of it.
+// Tooltips, the values under the pointer and the toggles. The page reads well without any of it.
 (function () {
   "use strict";
-  var root = document.documentElement;
-
-  // Theme: the reader's system decides until the button has been used.
-  var themes = ["auto", "light", "dark"];
-  var button = document.getElementById("theme");
-  function recall() { try { return localStorage.getItem("llmirage-theme"); } catch (e) { return null; } }
-  function show(theme) {
-    if (themes.indexOf(theme) < 1) { theme = "auto"; root.removeAttribute("data-theme"); } else { root.dataset.theme = theme; }
-    button.textContent = "Theme: " + theme;
-    return theme;
-  }
-  var theme = show(root.dataset.theme || recall());
-  button.hidden = false;
-  button.addEventListener("click", function () {
-    theme = show(themes[(themes.indexOf(theme) + 1) % 3]);
-    try { localStorage.setItem("llmirage-theme", theme); } catch (e) { /* a page from a file may not store */ }
-  });
-
   document.querySelectorAll("button[data-toggles]").forEach(function (toggle) {
     toggle.hidden = false;
     toggle.addEventListener("click", function () {

@@ -5,8 +5,6 @@ A page is one file, with no address of anything outside it and a policy that let
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +13,7 @@ from importlib.resources import files
 from typing import Literal
 
 from llmirage_client.report.html.svg import escape
+from llmirage_shared import pages
 
 
 def charts(*figures: str, size: str = "small") -> str:
@@ -99,19 +98,10 @@ class Section:
 def page(head: PageHead, sections: Sequence[Section], footer: str = "") -> str:
     """The whole HTML document. Every text of `head`, titles, leads and footer is escaped here; blocks are HTML already."""
     kept = [s for s in sections if any(s.blocks)]
-    script, style = _resource("page.js"), _resource("page.css")
-    allowed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{allowed}'"
     links = "".join(f'<a href="#{_anchor(s)}">{escape(s.short or s.title)}</a>' for s in kept)
     parts = [
-        "<!DOCTYPE html>\n",
-        '<html lang="en">\n<head>\n<meta charset="utf-8">\n',
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n',
-        f"<title>{escape(head.title)}</title>\n",
-        f'<style>\n{style}</style>\n</head>\n<body>\n<div class="page">\n',
-        f'<nav><strong>llmirage</strong>{links}<span class="gap"></span>',
-        '<button id="theme" type="button" hidden>Theme</button></nav>\n<main>\n',
+        '<div class="page">\n',
+        f'<nav><strong>llmirage</strong>{links}<span class="gap"></span>{pages.THEME_BUTTON}</nav>\n<main>\n',
         _head(head),
     ]
     for section in kept:
@@ -122,8 +112,8 @@ def page(head: PageHead, sections: Sequence[Section], footer: str = "") -> str:
     parts.append("</main>\n")
     if footer:
         parts.append(f"<footer>{escape(footer)}</footer>\n")
-    parts.append(f"</div>\n<script>{script}</script>\n</body>\n</html>\n")
-    return "".join(parts)
+    parts.append("</div>\n")
+    return pages.document(head.title, "".join(parts), _resource("page.css"), _resource("page.js"))
 
 
 def _head(head: PageHead) -> str:
