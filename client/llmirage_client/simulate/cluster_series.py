@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from llmirage_client.simulator.engine import Cluster, Reading, ServedPool
+from llmirage_client.simulator.engine import Cluster, Reading, ServedPool, StepShares
 
 Floats = npt.NDArray[np.float64]
 
@@ -100,7 +98,7 @@ class SeriesSampler:
         self._held: list[Floats] = []  # integrals, which keep what is between two samples when those are thinned out
         self._level = self._most = np.zeros((3, len(self._pools)))
         self._held_s, self._sum = 0.0, self._level
-        self._shares: dict[str, float] = {}
+        self._shares = StepShares()
         self._looked_into = 0
         self.on_look: Callable[[float], None] = lambda now: None
 
@@ -129,8 +127,6 @@ class SeriesSampler:
         seen = np.array(self._samples, dtype=np.float64)  # shape (samples, instances, fields of a reading)
         levels = {name: seen[:, :, i].T for i, name in enumerate(Reading._fields)}
         total = np.maximum(levels["kv_total_tokens"], 1.0)
-        whole = sum(self._shares.values()) or 1.0
-        shares = sorted(self._shares.items(), key=lambda entry: -entry[1])
         return ClusterSeries(
             time_s=np.array(self._times),
             running=levels["running"],
@@ -147,7 +143,7 @@ class SeriesSampler:
             gpus=tuple(pool.deployment.gpus for pool in self._pools),
             phase=np.array(self._phases).T,
             paid_s=np.array(self._cluster.paid_s()),
-            step_shares={name: seconds / whole for name, seconds in shares},
+            step_shares=self._shares.shares(),
         )
 
     def _note(self, now: float) -> None:
@@ -173,38 +169,5 @@ class SeriesSampler:
         for _ in self._pools:
             index = self._looked_into % len(self._pools)
             self._looked_into += 1
-            batches = self._cluster.batches(index)
-            explain: Any = getattr(self._pools[index].step_model, "explain", None)
-            if explain is None or not any(batch.prefill or batch.decode_contexts for batch in batches):
-                continue
-            operations = explain(batches)
-            whole_s = sum(operation.seconds for operation in operations) or 1.0
-            for operation in operations:
-                kind = _kind(operation.name)
-                self._shares[kind] = self._shares.get(kind, 0.0) + operation.seconds / whole_s
-            return
-
-
-_KINDS = (
-    ("attention", ("prefill attention", "decode attention", "sparse index", "gated delta, ", "state space, ")),
-    ("experts", ("experts",)),
-    ("communication", ("all-reduce", "all-gather", "reduce-scatter", "dispatch", "combine", "hand-over", "pipeline")),
-    ("host", ("host",)),
-    (
-        "norms, sampling and other",
-        ("norm", "embedding", "rotary", "activation", "sampling", "gate", "convolution", "latent norms"),
-    ),
-)
-
-
-@cache
-def _kind(operation: str) -> str:
-    """The group of operations that a report shows. What is in no other is a matrix product."""
-    name = operation.removeprefix("draft ")
-    for kind, words in _KINDS:
-        if kind == "norms, sampling and other":
-            if any(word in name for word in words) and "projection" not in name and not name.endswith("gate and up"):
-                return kind
-        elif any(name.startswith(word) or word in name for word in words):
-            return kind
-    return "matrix products"
+            if self._shares.look(self._pools[index].step_model, self._cluster.batches(index)):
+                return

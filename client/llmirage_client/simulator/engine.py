@@ -18,6 +18,7 @@ from llmirage_server.config.assembly import build, kv_link
 from llmirage_server.config.planning import ServedPool, plan
 from llmirage_server.config.yaml_lines import Entry, YamlNode, read_mapping
 from llmirage_server.drivers.virtual import ClusterRun, Flight, Observer
+from llmirage_server.perf.steps.kinds import StepShares
 
 if TYPE_CHECKING:
     from llmirage_server.app import LlmirageApp
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Cluster", "ClusterConfig", "ClusterRun", "ConfigError", "Entry", "Flight", "Observer", "Reading", "Request",
-    "RouterError", "ServedPool", "StepSpan", "YamlNode", "new_app", "new_cluster", "plan_of", "read_mapping",
+    "RouterError", "ServedPool", "StepShares", "StepSpan", "YamlNode", "new_app", "new_cluster", "plan_of", "read_mapping",
 ]  # fmt: skip
 
 _TEXT: dict[tuple[Any, ...], Any] = {}  # tokenizers and what speaks with them, by the settings that choose them
