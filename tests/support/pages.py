@@ -1,0 +1,39 @@
+"""What the pages show to be typed: their fenced blocks, as commands and as Python."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+_FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
+_SHELL = ("sh", "bash", "shell", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced block. language: as written behind the fence; line: of the fence in its page."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    text = page.read_text(encoding="utf-8")
+    for found in _FENCE.finditer(text):
+        indent, language, body = found.groups()
+        line = text.count("\n", 0, found.start()) + 1
+        yield Block(str(page.relative_to(ROOT)), line, language, re.sub(rf"^{indent}", "", body, flags=re.MULTILINE))
+
+
+def commands(block: Block) -> list[str]:
+    """The command lines of a block, each in one line: those behind a `$ `, or all lines of a shell block."""
+    lines = block.text.replace("\\\n", " ").splitlines()
+    if any(line.startswith("$ ") for line in lines):
+        return [line[2:].strip() for line in lines if line.startswith("$ ")]
+    return [line.strip() for line in lines if line.strip() and not line.startswith("#")] if block.language in _SHELL else []

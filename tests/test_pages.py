@@ -1,0 +1,114 @@
+"""What README.md and docs/ show to be typed is typed: every command and every Python program, in this process.
+
+A block that begins with a comment like `# study.yaml` is that file. What else a reader has before he types is in FILES and
+BEFORE; what needs more than this process is in ELSEWHERE, with what it needs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from pages import PAGES, ROOT, Block, blocks, commands
+from played_pages import Machine
+
+ELSEWHERE = {
+    "curl http://localhost": "curl and a port: tests/test_readme.py",
+    "ray start ": "a cluster of Ray",
+    " --executor ray ": "a cluster of Ray: tests/client/workers",
+    " --executor process ": "processes, which share a port: tests/client/workers",
+}
+WORKLOAD, CLUSTER = "workloads/dag-example.jsonl", "workloads/clusters/dense-8b.yaml"
+FILES = {
+    "README.md": {"my.dag.jsonl": WORKLOAD, CLUSTER: CLUSTER},
+    "docs/cluster-files.md": {"my-cluster.yaml": "yaml"},
+    "docs/routers.md": {"my_routers.py": "python"},
+    "docs/simulate.md": {"trace.jsonl": WORKLOAD, "mine.yaml": CLUSTER},
+    "docs/studies.md": {"study.yaml": "yaml"},
+}
+"""By page and name: a file of the repository, or a language: the page's first block of YAML, all of Python."""
+_RUN = "run bundled:dag-example --artifact-dir"
+BEFORE = {
+    "README.md": ["run bundled:chat --concurrency 8 --artifact-dir artifacts/RUN"],
+    "docs/calibrate.md": ["serve --model llama-3.1-8b --gpu h100_sxm --instances 1 --weights bf16"],
+    "docs/report.md": [f"{_RUN} {folder}" for folder in ("artifacts/RUN", "artifacts/SWEEP/1", "runs/a", "runs/b", "runs/c")]
+    + ["run bundled:dag-example"],
+}
+AFTER = {
+    "docs/routers.md": [f"simulate bundled:dag-example --instances 3 --router my_routers:{it}" for it in ("pick", "Canary")]
+}
+"""What the text around a page's programs says that they are for."""
+
+
+_typed: set[str] = set()  # studies of the package, which are the same on every page
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def elsewhere(command: str) -> bool:
+    return any(part in command for part in ELSEWHERE)
+
+
+def shown(page: Path) -> list[tuple[Block, str]]:
+    return [(block, line) for block in blocks(page) for line in commands(block)]
+
+
+def to_type() -> list[Path]:
+    return [page for page in PAGES if any(commands(block) or block.language == "python" for block in blocks(page))]
+
+
+def give_files(folder: Path, page: Path) -> None:
+    texts = {found[1]: block.text for block in blocks(page) if (found := re.match(r"# (\S+\.\w+)\n", block.text))}
+    for name, source in FILES.get(name_of(page), {}).items():
+        of_page = [block.text for block in blocks(page) if block.language == source]
+        texts[name] = "\n".join(of_page if source == "python" else of_page[:1]) or (ROOT / source).read_text()
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def problem_of(machine: Machine, line: str) -> str | None:
+    words = shlex.split(os.path.expandvars(line), comments=True)
+    if words[0] == "make":
+        return None if re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE) else "no such target"
+    if words[0] != "llmirage":
+        return "it is neither run here nor in ELSEWHERE"
+    if words[1] == "sweep":
+        if words[2] in _typed:
+            return None
+        _typed.update(name for name in words[2:3] if name.startswith("bundled:"))
+        words += ["--workers", "1"]
+    status, output = machine.command(words[1:])
+    return None if status == 0 and output else f"exit status {status}\n{output}"
+
+
+@pytest.mark.parametrize("page", to_type(), ids=lambda page: page.stem)
+def test_what_a_page_shows_to_be_typed_works(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KEY", "secret")
+    machine = Machine(tmp_path, monkeypatch)
+    give_files(tmp_path, page)
+    lines = [f"llmirage {line}" for line in BEFORE.get(name_of(page), ())]
+    for block in blocks(page):
+        lines += commands(block)
+        if block.language == "python":
+            machine.python(block.text, f"{name_of(page)}:{block.line}")
+            assert '"error"' not in capsys.readouterr().out
+    lines += [f"llmirage {line}" for line in AFTER.get(name_of(page), ())]
+    wrong = [(line, problem) for line in lines if not elsewhere(line) and (problem := problem_of(machine, line))]
+    assert not wrong, "\n".join(f"{name_of(page)}: {line}\n{problem}" for line, problem in wrong)
+
+
+def test_what_is_said_of_the_pages_is_of_pages_that_are_there() -> None:
+    lines = [line for page in PAGES for _, line in shown(page)]
+    assert not [part for part in ELSEWHERE if not any(part in line for line in lines)]
+    assert {*FILES, *BEFORE, *AFTER} <= {name_of(page) for page in to_type()}
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert not [file for file in FILES.get(name_of(page), ()) if Path(file).stem not in text], page
