@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
-from llmirage_shared.settings import About, ConfigError, at_call, settings_of
+from llmirage_shared.settings import About, ConfigError, at_call, did_you_mean, settings_of
 
 OPTIONS = "Options"  # the heading of options that need no other
 _PROBLEMS = "llmirage.problems"
@@ -18,9 +20,10 @@ class SettingOption(click.Option):
     """The flag of a setting. It accepts all names and shows the usual ones.
 
     checked: whether values are held to the setting's limits here; else whoever makes the configuration does that.
+    environment: the prefix of the environment variable that stands for the flag; empty: none does.
     """
 
-    def __init__(self, about: About, *, checked: bool = True) -> None:
+    def __init__(self, about: About, *, checked: bool = True, environment: str = "") -> None:
         self.about = about
         self._checked = checked
         boolean = bool in about.kinds
@@ -33,6 +36,7 @@ class SettingOption(click.Option):
             multiple=about.repeated,
             required=about.required,
             **(default if boolean or not unset else {}),
+            envvar=f"{environment}_{about.flag or about.name}".upper() if environment else None,
             metavar=None if boolean else about.metavar or _metavar(about),
             help=about.help + _remarks(about),
         )
@@ -44,7 +48,7 @@ class SettingOption(click.Option):
             given = tuple(value or ()) if self.multiple else value
             if isinstance(given, str | tuple):
                 given = self.about.parse(given)
-            problems = list(self.about.problems(given)) if self._checked else []
+            problems = list(self.about.problems(given)) if self._checked or _from_environment(ctx, self) else []
         except ValueError as error:
             problems = [str(error)]
         if problems:
@@ -56,6 +60,8 @@ class SettingOption(click.Option):
         try:
             return super().process_value(ctx, value)
         except click.BadParameter as error:
+            if _from_environment(ctx, self):
+                error.param_hint = str(self.envvar)
             ctx.meta.setdefault(_PROBLEMS, []).append(error)
             return None
 
@@ -74,6 +80,17 @@ class SettingOption(click.Option):
         if self.metavar in ("FILE", "DIR"):
             return [item(incomplete, type=self.metavar.lower())]
         return [item(choice) for choice in self.about.choices if choice.startswith(incomplete)]
+
+
+def _from_environment(ctx: click.Context, param: click.Parameter) -> bool:
+    return param.name is not None and ctx.get_parameter_source(param.name) is ParameterSource.ENVIRONMENT
+
+
+def environment_note() -> str:
+    """The end of an error message: which variables the current command took options from; empty if none."""
+    ctx = click.get_current_context(silent=True)
+    names = [] if ctx is None else [str(param.envvar) for param in ctx.command.params if _from_environment(ctx, param)]
+    return f"Options from the environment: {', '.join(names)}" if names else ""
 
 
 def _flags(about: About) -> list[str]:
@@ -112,14 +129,22 @@ def _text(default: Any) -> str:
 
 
 def options(
-    kind: type[Any], *names: str, but: Sequence[str] = (), checked: bool = True, order: Sequence[str] = ()
+    kind: type[Any],
+    *names: str,
+    but: Sequence[str] = (),
+    checked: bool = True,
+    order: Sequence[str] = (),
+    environment: str = "",
 ) -> list[click.Parameter]:
-    """The flags of a class of settings: those named, or all but some. order: of the headings; else that of the fields."""
+    """The flags of a class of settings: those named, or all but some. order: of the headings; else that of the fields.
+
+    environment: prefix of the environment variables that stand for the flags: "LLMIRAGE" makes LLMIRAGE_PORT of --port.
+    """
     found = settings_of(kind)
     chosen = [found[name] for name in names or found if name not in but]
     if order:
         chosen.sort(key=lambda about: order.index(about.group))
-    return [SettingOption(about, checked=checked) for about in chosen]
+    return [SettingOption(about, checked=checked, environment=environment) for about in chosen]
 
 
 class SettingsCommand(click.Command):
@@ -144,12 +169,21 @@ class SettingsCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         rest = super().parse_args(ctx, join_lists(with_numbers(args, self._bare), self._lists))
+        self._warn_of_unknown_variables()
         problems: list[click.BadParameter] = ctx.meta.pop(_PROBLEMS, [])
         if len(problems) == 1:
             raise problems[0]
         if problems:
             raise click.UsageError("\n".join(problem.format_message() for problem in problems), ctx)
         return rest
+
+    def _warn_of_unknown_variables(self) -> None:
+        """Tell of environment variables that are almost the name of one: a misspelled one has no effect."""
+        known = {str(param.envvar) for param in self.params if param.envvar}
+        for prefix in {name.partition("_")[0] + "_" for name in known}:
+            for name in sorted(name for name in os.environ if name.startswith(prefix) and name not in known):
+                if hint := did_you_mean(name, known):
+                    click.echo(f"{self.name}: the environment variable {name} stands for no option{hint}", err=True)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}

@@ -15,7 +15,7 @@ from llmirage_shared.wire import errors
 
 logger = logging.getLogger("llmirage")
 
-AcceptModels = Literal["served", "catalogue", "any"]
+AcceptModels = Literal["any", "served"]
 Catalogue = Callable[[], Iterable[Sequence[str]]]
 
 _REMEMBERED_NAMES = 1000
@@ -34,9 +34,9 @@ class ServedModel:
 class ServedModels:
     """Names a request may use, and the model that answers for each.
 
-    served: the listed names. accept "catalogue": also any model of `catalogue`, by its name with or without the
-    organisation; "any": every name. A name of a served model means that model; for other names the first model answers, with
-    one warning. catalogue: returns all names of each model; called when it is needed.
+    served: the listed names. accept "served": no others; "any": every name. Then a name of the catalogue, with or without
+    the organisation, means that model if it is served; for other names the first model answers, with one warning for each.
+    catalogue: returns all names of each model; called when it is needed.
     """
 
     def __init__(self, served: Mapping[str, ServedModel], accept: AcceptModels, catalogue: Catalogue, created: int) -> None:
@@ -45,22 +45,31 @@ class ServedModels:
         self._accept = accept
         self._catalogue_names = catalogue
         self._found = dict(served)  # by every name that a request used
-        self._spellings: dict[str, ServedModel | None] | None = None  # of the catalogue; a value None: not served
+        self._spellings: dict[str, ServedModel] | None = None  # of the catalogue's names that are served
 
     def find(self, name: str) -> ServedModel:
         """Raises ApiError (404, model_not_found) for a name that is not accepted; the empty name never is."""
         if (found := self._found.get(name)) is not None:
             return found
-        known = name.lower() in self._catalogue() if self._accept != "served" else False
-        if not name or not (known or self._accept == "any"):
+        if not name or self._accept == "served":
             raise errors.model_not_found(name, self.served)
-        found = self._catalogue().get(name.lower())
-        if found is None:
-            found = self._found[self.served[0]]
-            logger.warning("Requests for model %r are answered by the cluster of %r", errors.shorten(name), self.served[0])
+        found = self.meant(name)
         if len(self._found) < _REMEMBERED_NAMES:
             self._found[name] = found
+            if name.lower() not in self._catalogue():
+                self._warn(name)
         return found
+
+    def meant(self, name: str) -> ServedModel:
+        """The served model of that name; for any other name the first one."""
+        return self._found.get(name) or self._catalogue().get(name.lower()) or self._found[self.served[0]]
+
+    def _warn(self, name: str) -> None:
+        last = " No further names will be reported." if len(self._found) == _REMEMBERED_NAMES else ""
+        logger.warning(
+            "Requests for model %r are answered by the cluster's model %r (--accept-models served refuses unknown names).%s",
+            errors.shorten(name), self.served[0], last,
+        )  # fmt: skip
 
     async def list(self, exchange: HttpExchange) -> Response:
         if _is_anthropic(exchange):
@@ -70,19 +79,21 @@ class ServedModels:
         return exchange.json({"object": "list", "data": [self._card(name) for name in self.served]})
 
     async def retrieve(self, exchange: HttpExchange) -> Response:
+        """Any name that a request may use has a card; its `root` is the served model that answers for it."""
         name = exchange.path_id("model")
         return exchange.json(self._anthropic_card(name) if _is_anthropic(exchange) else self._card(name))
 
     def _card(self, name: str) -> dict[str, Any]:
         """An entry of the list, with vLLM's extra keys."""
+        found = self.find(name)
         return {
             "id": name,
             "object": "model",
             "created": self._created,
             "owned_by": "llmirage",
-            "root": name,
+            "root": name if name in self.served else found.model,
             "parent": None,
-            "max_model_len": self.find(name).max_model_len,
+            "max_model_len": found.max_model_len,
         }
 
     def _anthropic_card(self, name: str) -> dict[str, Any]:
@@ -96,14 +107,14 @@ class ServedModels:
             "max_tokens": most,
         }
 
-    def _catalogue(self) -> Mapping[str, ServedModel | None]:
-        """The catalogue's names in lower case, with and without the organisation, and the model that is served for each."""
+    def _catalogue(self) -> Mapping[str, ServedModel]:
+        """The served model for each of its names in the catalogue: in lower case, with and without the organisation."""
         if self._spellings is None:
             by_model = {served.model: served for served in reversed([self._found[name] for name in self.served])}
             self._spellings = {}
             for names in self._catalogue_names():
-                here = next((by_model[name] for name in names if name in by_model), None)
-                self._spellings |= {form: here for name in names for form in _forms(name)}
+                if (here := next((by_model[name] for name in names if name in by_model), None)) is not None:
+                    self._spellings |= {form: here for name in names for form in _forms(name)}
             for name in reversed(self.served):
                 self._spellings |= dict.fromkeys(_forms(name), self._found[name])
         return self._spellings

@@ -33,7 +33,7 @@ class ModerationsHandler(ServiceHandler):
         request = schema.moderations.ModerationRequest.check(await exchange.json_object(), service.documented_only)
         model = MODELS[0] if request.model is None else request.model
         if model not in MODELS:
-            raise errors.model_not_found(model, MODELS)
+            service.models.find(model)
         if isinstance(request.input, str):
             judged = [(request.input, True, False)]
         else:

@@ -86,7 +86,7 @@ async def prefill(service: Service, model: str, prompts: Sequence[TokenIds], exc
     leaves first (the cluster's memory is free then), and ApiError while the server refuses requests.
     """
     service.check_open()
-    served = service.models.find(model if model in service.models.served else service.models.served[0])
+    served = service.models.meant(model)
     longest = max(1, served.max_model_len - 1)
     requests = [
         service.new_request(prompt[:longest], _ONE_TOKEN, served.model, max_tokens=1) for prompt in prompts if len(prompt)

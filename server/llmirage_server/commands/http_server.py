@@ -22,6 +22,7 @@ from llmirage_server.app import LlmirageApp, create_app
 from llmirage_server.commands.banner import banner, farewell
 from llmirage_server.config import ClusterConfig, ConfigError
 from llmirage_server.config.file import make_config
+from llmirage_shared.command_line import environment_note
 
 GRACE_S = 1  # for connections whose client does not read, after the others were ended properly
 KEEP_ALIVE_S = 75  # agents think and run tools between two requests on one connection
@@ -115,6 +116,8 @@ def serve(cluster_file: str | None, host: str, port: int, access_log: bool, **fl
     except ConfigError as error:
         for problem in error.problems:
             click.echo(f"llmirage serve: {problem}", err=True)
+        if note := environment_note():
+            click.echo(f"llmirage serve: {note}", err=True)
         sys.exit(2)
 
 

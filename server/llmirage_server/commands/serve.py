@@ -8,6 +8,7 @@ from llmirage_shared.command_line import command, options
 from llmirage_shared.settings import setting, switch
 
 _SERVER = "Server"
+ENVIRONMENT = "LLMIRAGE"  # the prefix of the variables that stand for options
 
 
 class ServeSettings:
@@ -28,10 +29,17 @@ class ServeSettings:
 serve = command(
     "serve",
     "llmirage_server.commands.http_server:serve",
-    [*options(ServeSettings), *options(ClusterConfig, checked=False, order=GROUPS)],
+    [
+        *options(ServeSettings, environment=ENVIRONMENT),
+        *options(ClusterConfig, checked=False, order=GROUPS, environment=ENVIRONMENT),
+    ],
     """Start a simulated cluster behind an OpenAI-compatible API.
 
     Without arguments it serves Qwen3-30B-A3B on two instances of one H100 each, at the speed of that hardware.
+
+    Each option may also be given as an environment variable: LLMIRAGE_PORT stands for --port, LLMIRAGE_API_KEY for
+    --api-key (several values between spaces), LLMIRAGE_NATURAL_STOP=1 for --natural-stop. The command line wins over
+    variables, and variables win over the cluster file.
     """,
     rest=_SERVER,
 )

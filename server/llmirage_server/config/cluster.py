@@ -15,7 +15,7 @@ from llmirage_server.config.instance import GROUPS, MOST_INSTANCES, InstanceSett
 from llmirage_shared.plain_numbers import make_plain
 from llmirage_shared.settings import About, did_you_mean, settings_of, under
 
-AcceptModels = Literal["served", "catalogue", "any"]
+AcceptModels = Literal["any", "served"]
 UnknownFields = Literal["refuse", "ignore"]
 ReplyKind = Literal["prose", "echo"]
 Role = Literal["both", "prefill", "decode"]
@@ -132,7 +132,8 @@ class ClusterConfig(InstanceSettings):
         check=_speed_problem,
     )
     accept_models: AcceptModels = _replies(
-        "catalogue", "Model names that requests may use: the served ones, all in the catalogue, or any."
+        "any",
+        "Model names that requests may use: any (the first served model answers for an unknown name), or the served ones.",
     )
     tokenizer: str | None = _replies(None, "Folder or Hugging Face name of a tokenizer.", unset="the built-in one")
     replies: ReplyKind = _replies("prose", "What is said: prose, or the user's own words.")

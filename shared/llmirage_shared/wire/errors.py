@@ -134,9 +134,11 @@ def context_length_exceeded(limit_tokens: int, prompt_tokens: int, max_tokens: i
 
 
 def model_not_found(model: str, served: Sequence[str]) -> ApiError:
+    """404. `served` are the names there are; a server refuses other names only if it was told to."""
     listed = ", ".join(f"`{name}`" for name in served)
+    here = f"This server serves {listed}; {'--accept-models served' if model else 'no name was given'}."
     return ApiError(
-        f"The model `{shorten(model)}` does not exist or you do not have access to it. (This server serves {listed}.)",
+        f"The model `{shorten(model)}` does not exist or you do not have access to it. ({here})",
         status=404,
         param="model",
         code="model_not_found",

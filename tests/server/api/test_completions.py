@@ -85,25 +85,58 @@ def test_served_names_are_listed_and_echoed(make_api: Any) -> None:
     assert api.complete(model="beta").json()["model"] == "beta"
 
 
-def test_a_model_of_the_catalogue_is_answered_under_its_name_with_one_warning(
-    make_api: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_any_name_is_answered_under_itself_with_one_warning(make_api: Any, caplog: pytest.LogCaptureFixture) -> None:
     api = make_api()
     with caplog.at_level(logging.WARNING):
-        assert api.complete(model="Qwen3-0.6B").json()["model"] == "Qwen3-0.6B"
-        assert api.complete(model="Qwen3-0.6B").status_code == 200
-        assert len(caplog.records) == 1
-        assert "'Qwen3-0.6B'" in caplog.text
+        for _ in range(2):
+            assert api.complete(model="gpt-99").json()["model"] == "gpt-99"
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+        assert "'gpt-99'" in caplog.text
+        assert "--accept-models served" in caplog.text
         assert api.complete(model="qwen3-30b-a3b").status_code == 200  # another spelling of what is served
         assert len(caplog.records) == 1
 
 
-def test_accept_models_decides_which_names_are_taken(make_api: Any) -> None:
-    served, any_name = make_api(accept_models="served"), make_api(accept_models="any")
-    assert served.complete(model="Qwen/Qwen3-0.6B").status_code == 404
-    assert served.complete().status_code == 200
-    assert any_name.complete(model="gpt-99").json()["model"] == "gpt-99"
-    assert any_name.complete(model="").status_code == 404
+def test_warnings_of_unknown_names_end_and_say_so(
+    make_api: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llmirage_server.api.models._REMEMBERED_NAMES", 3)
+    api = make_api()
+    for name in ("a", "b", "c", "d", "c"):
+        assert api.complete(model=name).json()["model"] == name
+    assert len(caplog.records) == 2
+    assert "No further names" in caplog.records[-1].getMessage()
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}),
+        ("/v1/completions", {"prompt": "x"}),
+        ("/v1/responses", {"input": "x"}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2}),
+        ("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": "x"}]}),
+        ("/v1/embeddings", {"input": "x"}),
+        ("/v1/moderations", {"input": "x"}),
+        ("/v1/rerank", {"query": "x", "documents": ["y"]}),
+        ("/tokenize", {"prompt": "x"}),
+    ],
+)
+def test_every_endpoint_takes_any_name_or_only_the_served_ones(make_api: Any, path: str, body: dict[str, Any]) -> None:
+    any_name, served = make_api(), make_api(accept_models="served")
+    assert any_name.post(path, body | {"model": "gpt-99"}).status_code == 200
+    refused = served.post(path, body | {"model": "gpt-99"})
+    assert refused.status_code == 404
+    assert "--accept-models served" in refused.json()["error"]["message"]
+    assert any_name.post(path, body | {"model": ""}).status_code == 404
+
+
+def test_a_model_can_be_retrieved_by_every_name_that_is_answered(make_api: Any) -> None:
+    any_name, served = make_api(), make_api(accept_models="served")
+    card = any_name.request("GET", "/v1/models/org/gpt-99").json()
+    assert (card["id"], card["root"]) == ("org/gpt-99", MODEL)
+    assert [card["id"] for card in any_name.request("GET", "/v1/models").json()["data"]] == [MODEL]
+    assert served.request("GET", "/v1/models/org/gpt-99").status_code == 404
     assert any_name.request("GET", "/v1/models/").status_code == 404
 
 

@@ -48,7 +48,8 @@ def test_a_missing_prompt_is_named(api: Any) -> None:
     assert_error(response, 400, "prompt", "missing_required_parameter", "Missing required parameter: 'prompt'.")
 
 
-def test_an_unknown_model_is_a_404(api: Any) -> None:
+def test_an_unknown_model_is_a_404_where_only_served_ones_are_accepted(make_api: Any) -> None:
+    api = make_api(accept_models="served")
     response = api.post("/v1/chat/completions", CHAT | {"model": "gpt-99"})
     assert_error(
         response, 404, "model", "model_not_found", "The model `gpt-99` does not exist or you do not have access to it."
@@ -104,7 +105,8 @@ def test_odd_text_is_answered(make_api: Any, api: Any, text: str, stream: bool) 
     assert echo.chat(text, max_tokens=3, stream=stream).status_code == 200
 
 
-def test_odd_names_are_only_unknown_models(api: Any) -> None:
+def test_odd_names_are_only_unknown_models(make_api: Any) -> None:
+    api = make_api(accept_models="served")
     for name in ("\ud800", "\x00", "", "a" * 10_000):
         assert_error(
             api.post("/v1/chat/completions", CHAT | {"model": name}), 404, "model", "model_not_found", "does not exist"

@@ -58,6 +58,7 @@ def test_refusals(api: Any, path: str, body: dict[str, Any], param: str, code: s
     assert (response.json()["error"]["param"], response.json()["error"]["code"]) == (param, code)
 
 
-def test_unknown_models_are_not_found(api: Any) -> None:
+def test_unknown_models_are_not_found(make_api: Any) -> None:
+    api = make_api(accept_models="served")
     for path, body in (("/tokenize", {"prompt": "x"}), ("/detokenize", {"tokens": [1]})):
         assert api.post(path, body | {"model": "nope"}).status_code == 404

@@ -157,7 +157,7 @@ EFFECTS: dict[str, tuple[Sequence[str], Sequence[str], Observe]] = {
     "router": ((), ["--router", "round_robin"], lambda app: type(app.driver.cluster._pools.pool_of[0].router)),
     "on_crash": (["--cluster", "bundled:failover"], ["--on-crash", "fail"], lambda app: app.driver.cluster._on_crash),
     "speed": ((), ["--speed", "max"], lambda app: type(app.driver)),
-    "accept_models": ((), ["--accept-models", "any"], accepts),
+    "accept_models": ((), ["--accept-models", "served"], accepts),
     "tokenizer": ((), ["--tokenizer", "/no/such/folder"], reply),
     "replies": ((), ["--replies", "echo"], reply),
     "natural_stop": ((), ["--natural-stop"], lambda app: reply(app, max_tokens=2000)),
