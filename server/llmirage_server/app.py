@@ -52,7 +52,7 @@ class LlmirageApp(Starlette):
         guard = ApiKeys(config.api_key) if config.api_key else None
         super().__init__(routes=routes(self.service, guard), lifespan=_lifespan)
         self.router.redirect_slashes = False
-        self.router.default = EndpointApp(UNKNOWN, guard)
+        self.router.default = EndpointApp(UNKNOWN, guard, journal=self.service.journal)
 
     @property
     def deployment(self) -> Deployment:

@@ -40,7 +40,7 @@ class ChatHandler(ServiceHandler):
         service = self._service
         request = parse_chat(await exchange.json_object(), service.documented_only)
         body, sampling = request.body, request.sampling
-        served = service.models.find(body.model)
+        served = service.models.asked(body.model, exchange)
         constraints = chat_constraints(request)
         ids = await service.encode_chat(
             request.messages,

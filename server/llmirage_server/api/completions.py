@@ -29,7 +29,7 @@ class CompletionsHandler(ServiceHandler):
         service = self._service
         request = parse_completion(await exchange.json_object(), service.documented_only)
         body, sampling = request.body, request.sampling
-        served = service.models.find(body.model)
+        served = service.models.asked(body.model, exchange)
         tokenizer = await service.tokenizer()
         prompts = await self._prompts(request, tokenizer)
         n, best_of = sampling.n, body.best_of or sampling.n

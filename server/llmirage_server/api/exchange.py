@@ -18,6 +18,7 @@ from urllib.parse import parse_qs
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from llmirage_server.telemetry.journal import Journal, JournalEntry, Outcome, cut
 from llmirage_shared.virtual_time import precise_clock
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
@@ -49,9 +50,10 @@ class HttpExchange:
 
     arrived_s: when the whole request had arrived, seconds on `precise_clock`. A slow body is the client's or the network's
     time: no server can begin before it has it. more_headers: of the response, beside those that every response has.
+    entry: what the journal says of the request.
     """
 
-    __slots__ = ("_clock", "arrived_s", "headers", "more_headers", "receive", "request_id", "scope")
+    __slots__ = ("_clock", "arrived_s", "entry", "headers", "more_headers", "receive", "request_id", "scope")
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self._clock = precise_clock()
@@ -59,6 +61,7 @@ class HttpExchange:
         self.receive = receive
         self.arrived_s = self._arrival()
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.entry = JournalEntry(scope["method"], scope["path"], scope.get("client"), scope["headers"])
         self.more_headers: Sequence[Header] = _UNLIMITED if scope["method"] == "POST" else ()
         given = self.headers.get(b"x-request-id")
         if given is not None and _REQUEST_ID.fullmatch(given):
@@ -107,6 +110,10 @@ class HttpExchange:
         arrived_s: float | None = self.scope.get("state", {}).get(ARRIVED)
         return self._clock() if arrived_s is None else arrived_s
 
+    def elapsed_s(self) -> float:
+        """Seconds since the request arrived."""
+        return self._clock() - self.arrived_s
+
     def header(self, name: bytes) -> str | None:
         """A header's value; None if it is absent or empty. name: in lower case."""
         return self.headers.get(name, b"").decode("latin-1") or None
@@ -127,7 +134,7 @@ class HttpExchange:
 
     def response_headers(self, content_type: bytes) -> list[Header]:
         """The headers that every response has."""
-        elapsed_ms = int((self._clock() - self.arrived_s) * 1000)
+        elapsed_ms = int(self.elapsed_s() * 1000)
         headers = [
             (b"content-type", content_type),
             (b"x-request-id", self.request_id),
@@ -157,6 +164,7 @@ class HttpExchange:
 
     def error(self, error: ApiError) -> Response:
         """A refusal in the API's own form."""
+        self.entry.error = cut(error.message)
         return self.refusal(error, self.error_body(error))
 
     def error_body(self, error: ApiError) -> dict[str, Any]:
@@ -190,35 +198,56 @@ class EndpointApp:
     """The ASGI application of one path. Whatever happens, the client gets a response in the API's own form."""
 
     def __init__(
-        self, handlers: Mapping[str, Handler], guard: Guard | None = None, exchange: type[HttpExchange] = HttpExchange
+        self,
+        handlers: Mapping[str, Handler],
+        guard: Guard | None = None,
+        exchange: type[HttpExchange] = HttpExchange,
+        journal: Journal | None = None,
     ) -> None:
-        """handlers: by method. guard: raises ApiError for a request that may not be served."""
+        """handlers: by method. guard: raises ApiError for a request that may not be served. journal: where requests go."""
         self.handlers = handlers
         self.guard = guard
+        self.journal = journal
         self._exchange = exchange
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = self._exchange(scope, receive)
-        method = scope["method"]
+        if self.journal is not None and scope["method"] != "OPTIONS":
+            self.journal.begin(exchange.entry)
+        status: int | None = None
+        outcome: Outcome = "client_left"
+        try:
+            if (response := await self._response(exchange)) is not None:
+                status, outcome = response.status_code, "failed"
+                await response(scope, receive, send)
+                outcome = getattr(response, "outcome", "complete")
+        finally:
+            if exchange.entry.number:
+                assert self.journal is not None
+                self.journal.end(exchange.entry, status, outcome, exchange.elapsed_s())
+
+    async def _response(self, exchange: HttpExchange) -> Response | None:
+        """The response of the request's handler, None for a client that has gone."""
+        method = exchange.scope["method"]
         handler = self.handlers.get(method)
         try:
             if self.guard is not None and method != "OPTIONS":
                 self.guard(exchange)
             if handler is not None:
-                response = await handler(exchange)
-            elif method == "OPTIONS":
-                response = exchange.preflight()
-            else:
-                response = exchange.error(errors.method_not_supported(method, scope["path"], list(self.handlers)))
-                response.raw_headers.append((b"allow", ", ".join(self.handlers).encode()))
+                return await handler(exchange)
+            if method == "OPTIONS":
+                return exchange.preflight()
+            refused = errors.method_not_supported(method, exchange.scope["path"], list(self.handlers))
+            response = exchange.error(refused)
+            response.raw_headers.append((b"allow", ", ".join(self.handlers).encode()))
+            return response
         except ApiError as error:
-            response = exchange.error(error)
+            return exchange.error(error)
         except ClientGoneError:
-            return
+            return None
         except Exception:
             logger.exception("A request failed inside the server; please report this")
-            response = exchange.error(errors.internal_error())
-        await response(scope, receive, send)
+            return exchange.error(errors.internal_error())
 
 
 async def unknown_url(exchange: HttpExchange) -> Response:

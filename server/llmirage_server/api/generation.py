@@ -22,6 +22,7 @@ from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.routers import RouterError
 from llmirage_server.drivers.live import Driver
 from llmirage_server.replies.reply import Reply
+from llmirage_server.telemetry.journal import JournalEntry, Outcome
 from llmirage_server.telemetry.metrics import PrometheusMetrics
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
@@ -82,6 +83,7 @@ class Generation:
     choices: list[Choice]
     n: int
     arrived_s: float  # when their request reached the server, see HttpExchange
+    entry: JournalEntry  # of their request
 
     def start(self) -> None:
         """Submit all choices to the cluster. Their requests' tags must be set.
@@ -108,6 +110,7 @@ class Generation:
             self.host.under_way.remove(self)
             for choice in self.choices:
                 self.host.metrics.ended(choice.request, choice.reply.finish_reason)
+            self.entry.generated([choice.request for choice in self.choices], self.n, self.choices[0].reply)
 
     def usage(self) -> dict[str, Any]:
         """Prompt tokens count once for each prompt, whatever n is."""
@@ -148,6 +151,7 @@ class TokenStream(EventSourceResponse):
         self._direct = False  # the tick may step `send` itself
         self._pending: list[bytes] = [opening] if opening else []
         self._last = False  # the end of the response is pending or sent
+        self._aborted = False
         self._suspended: _SuspendedSend | None = None
         self._wake_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -160,6 +164,12 @@ class TokenStream(EventSourceResponse):
         self._generation.start()
         self._generation.host.open_responses.add(self)
         return self
+
+    @property
+    def outcome(self) -> Outcome:
+        """How the response ended, once it has."""
+        sent = self._last and not self._pending and self._suspended is None
+        return "failed" if self._aborted else "complete" if sent else "client_left"
 
     def end_of_choice(self) -> bytes:
         """One more choice is complete: what must follow its last chunk in the response."""
@@ -197,6 +207,7 @@ class TokenStream(EventSourceResponse):
         self._generation.stop()  # tokens that are due by now leave before the error, and may be the last
         if self._unfinished:
             self._unfinished = 0
+            self._aborted = True
             self.write(self._failed(error))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -19,6 +19,7 @@ AcceptModels = Literal["any", "served"]
 Catalogue = Callable[[], Iterable[Sequence[str]]]
 
 _REMEMBERED_NAMES = 1000
+_LONG_NAME = 200  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,11 @@ class ServedModels:
             "Requests for model %r are answered by the cluster's model %r (--accept-models served refuses unknown names).%s",
             errors.shorten(name), self.served[0], last,
         )  # fmt: skip
+
+    def asked(self, name: str, exchange: HttpExchange) -> ServedModel:
+        """The model that answers a request which names this one; the journal has the name. Raises as `find`."""
+        exchange.entry.model = name if len(name) < _LONG_NAME else errors.shorten(name)
+        return self.find(name)
 
     async def list(self, exchange: HttpExchange) -> Response:
         if _is_anthropic(exchange):

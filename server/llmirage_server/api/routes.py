@@ -9,6 +9,7 @@ from functools import partial
 from starlette.responses import Response
 from starlette.routing import Route
 
+from llmirage_server.api.admin.journal import JournalHandler
 from llmirage_server.api.chat import ChatHandler, StoredChatHandler
 from llmirage_server.api.completions import CompletionsHandler
 from llmirage_server.api.conversations import ConversationsHandler
@@ -32,10 +33,13 @@ _OPEN = ("/health", "/ping", "/metrics")  # probes and scrapers have no key
 def routes(service: Service, guard: Guard | None) -> list[Route]:
     """All endpoints, the busiest first. guard: of all but those in `_OPEN`."""
     messages = MessagesHandler(service)
-    of_messages = partial(EndpointApp, guard=guard, exchange=MessagesExchange)
-    table = {**_openai(service), **_engines(service)}
+    app = partial(EndpointApp, guard=guard, journal=service.journal)
+    of_messages = partial(app, exchange=MessagesExchange)
     return [
-        *[Route(path, EndpointApp(methods, None if path in _OPEN else guard)) for path, methods in table.items()],
+        *[Route(path, app(methods)) for path, methods in _openai(service).items()],
+        *[Route(path, app(methods)) for path, methods in _engines(service).items()],
+        *[Route(path, EndpointApp(methods, None if path in _OPEN else guard)) for path, methods in _probes(service).items()],
+        *[Route(f"/llmirage/{name}", EndpointApp(methods, guard)) for name, methods in _admin(service).items()],
         Route("/v1/messages", of_messages(_post(messages.create))),
         Route("/v1/messages/count_tokens", of_messages(_post(messages.count_tokens))),
         Route("/v1/messages{rest:path}", of_messages(UNKNOWN)),
@@ -67,14 +71,12 @@ def _openai(service: Service) -> dict[str, Methods]:
         "/v1/moderations": _post(ModerationsHandler(service).create),
         "/v1/models": _get(service.models.list),
         "/v1/models/{model:path}": _get(service.models.retrieve),
-        "/health": _get(partial(_health, service)),
-        "/openapi.json": _get(OpenApiHandler(service).document),
     }
 
 
 def _engines(service: Service) -> dict[str, Methods]:
     """What vLLM and SGLang have beside it."""
-    engine, sglang = EngineHandler(service), SglangHandler(service)
+    sglang = SglangHandler(service)
     tokens, rerank = TokenizationHandler(service), RerankHandler(service)
     return {
         "/tokenize": _post(tokens.tokenize),
@@ -84,6 +86,17 @@ def _engines(service: Service) -> dict[str, Methods]:
         "/v2/rerank": _post(rerank.rerank),
         "/score": _post(rerank.score),
         "/v1/score": _post(rerank.score),
+        "/generate": {"POST": sglang.generate, "PUT": sglang.generate},
+        "/abort_request": _post(sglang.abort_request),
+    }
+
+
+def _probes(service: Service) -> dict[str, Methods]:
+    """What asks for the state of the server or changes it: the journal has none of these requests."""
+    engine, sglang = EngineHandler(service), SglangHandler(service)
+    return {
+        "/health": _get(partial(_health, service)),
+        "/openapi.json": _get(OpenApiHandler(service).document),
         "/ping": {**_get(engine.ping), **_post(engine.ping)},
         "/metrics": _get(engine.metrics),
         "/version": _get(engine.version),
@@ -93,8 +106,6 @@ def _engines(service: Service) -> dict[str, Methods]:
         "/sleep": _post(engine.sleep),
         "/wake_up": _post(engine.wake_up),
         "/is_sleeping": _get(engine.is_sleeping),
-        "/generate": {"POST": sglang.generate, "PUT": sglang.generate},
-        "/abort_request": _post(sglang.abort_request),
         "/health_generate": _get(sglang.health_generate),
         "/get_model_info": _get(engine.model_info),
         "/model_info": _get(engine.model_info),
@@ -102,6 +113,12 @@ def _engines(service: Service) -> dict[str, Methods]:
         "/get_load": _get(engine.get_load),
         "/flush_cache": {**_get(engine.flush_cache), **_post(engine.flush_cache)},
     }
+
+
+def _admin(service: Service) -> dict[str, Methods]:
+    """What llmirage alone has, under /llmirage/."""
+    journal = JournalHandler(service)
+    return {"journal": _methods(GET=journal.list, DELETE=journal.clear)}
 
 
 async def _health(service: Service, exchange: HttpExchange) -> Response:

@@ -23,6 +23,7 @@ from llmirage_server.replies.reply import Reply, ReplyRequest, ReplySource
 from llmirage_server.replies.structured.grammar import GrammarError
 from llmirage_server.replies.structured.pattern import PatternError
 from llmirage_server.replies.structured.schema import SchemaError
+from llmirage_server.telemetry.journal import Journal
 from llmirage_server.telemetry.metrics import PrometheusMetrics
 from llmirage_shared.chat_template import Ending
 from llmirage_shared.prompt_encoder import PromptEncoder
@@ -64,6 +65,7 @@ class Service:
         self.limits: RateLimits | None = None
         self.documented_only = True  # refuse fields of requests that neither the API nor any engine documents
         self.metrics = PrometheusMetrics(lambda: models.served)
+        self.journal = Journal()
         self.open_responses: set[OpenResponse] = set()
         self.under_way: set[Generation] = set()
         self._refusal: Callable[[], ApiError] | None = None  # of all new requests
@@ -142,6 +144,9 @@ class Service:
         param: the field that holds the prompts. Raises ApiError for a prompt that does not fit the context window, a request
         over the rate limits, and constraints that no reply meets.
         """
+        history = constraints.history
+        user = history.last_user_text or prompts[0].user_text
+        exchange.entry.asked(served.model, user, history.system, history.called, history.results, sampling.stream)
         self.check_open()
         if sampling.priority and not served.priorities:
             raise errors.unsupported("priority", "Priorities need a cluster with schedule_policy priority.")
@@ -159,7 +164,7 @@ class Service:
         if self.limits is not None:
             self.limits.admit(exchange, served.model, _tokens(prompts, sampling))
         affinity, correlation = exchange.header(b"x-session-affinity"), exchange.header(b"x-correlation-id")
-        asked = (sampling, constraints, constraints.history)
+        asked = (sampling, constraints, history)
         requested = {name: getattr(source, name) for source, names in zip(asked, _REQUESTED, strict=True) for name in names}
         # Who asks for a number of tokens gets it.
         requested["may_refuse"] = constraints.may_refuse and not (sampling.ignore_eos or sampling.min_tokens)
@@ -187,7 +192,7 @@ class Service:
                     max_tokens=sampling.max_tokens or room_tokens,
                 )
                 choices.append(Choice(reply, request, prompt.echo, served.speculates))
-        return Generation(self, choices, sampling.n, exchange.arrived_s)
+        return Generation(self, choices, sampling.n, exchange.arrived_s, exchange.entry)
 
 
 def _prompt_ending(add_generation_prompt: bool | None, continue_final_message: bool | None) -> Ending:

@@ -45,7 +45,7 @@ class SglangHandler(ServiceHandler):
         params = request.sampling_params or schema.sglang.SglangSampling()
         prompts, batched = await self._prompts(request)
         sampling = _sampling(request, params)
-        served = service.models.find(service.models.served[0])
+        served = service.models.asked(service.models.served[0], exchange)
         param = "text" if request.text is not None else "input_ids"
         generation = await service.generate(prompts, sampling, served, exchange, param, _constraints(params))
         tokenizer = await service.tokenizer()

@@ -86,11 +86,15 @@ async def prefill(service: Service, model: str, prompts: Sequence[TokenIds], exc
     leaves first (the cluster's memory is free then), and ApiError while the server refuses requests.
     """
     service.check_open()
+    entry = exchange.entry
+    entry.model = errors.shorten(model, 200)
     served = service.models.meant(model)
+    entry.served = served.model
     longest = max(1, served.max_model_len - 1)
     requests = [
         service.new_request(prompt[:longest], _ONE_TOKEN, served.model, max_tokens=1) for prompt in prompts if len(prompt)
     ]
     if requests:
         choices = [Choice(_EMPTY_REPLY, request, "") for request in requests]
-        await finish(Generation(service, choices, 1, exchange.arrived_s), exchange)
+        await finish(Generation(service, choices, 1, exchange.arrived_s, entry), exchange)
+        entry.output_tokens, entry.finish_reason = 0, None  # the token that ends a prefill is no output

@@ -14,6 +14,7 @@ from llmirage_shared.wire.sampling import Sampling
 
 # Fields of an assistant message that can stand for its content.
 _INSTEAD_OF_CONTENT = frozenset(("tool_calls", "function_call", "refusal", "audio", "reasoning", "reasoning_content"))
+_SYSTEM = ("system", "developer")
 # How smolagents writes calls and results as text.
 _CALLING = "Calling tools:"
 _CALLED_NAME = re.compile(r"['\"]name['\"]: ?['\"]([\w.-]+)['\"]")
@@ -28,6 +29,7 @@ class ChatHistory:
     called, results: names of the tools called since then, and what each returned ("" for no result).
     called_before: names of the tools called between the last user message and the one before.
     text_before: text of the user message before the last; "" without one.
+    system: texts of the system and developer messages, joined by blank lines. turn: the number of user messages.
     """
 
     last_user_text: str
@@ -35,6 +37,8 @@ class ChatHistory:
     results: tuple[str, ...]
     called_before: tuple[str, ...]
     text_before: str
+    system: str = ""
+    turn: int = 1
 
 
 NO_HISTORY = ChatHistory("", (), (), (), "")
@@ -137,6 +141,8 @@ def chat_history(messages: Sequence[Mapping[str, Any]]) -> ChatHistory:
         tuple([result for _, result in calls]),
         tuple([name for name, _ in before]),
         _text(messages[users[-2]].get("content")) if len(users) > 1 else "",
+        "\n\n".join([_text(message.get("content")) for message in messages if message.get("role") in _SYSTEM]),
+        len(users),
     )
 
 

@@ -138,7 +138,7 @@ def test_what_was_used_comes_back_evenly() -> None:
 
 
 async def some_exchange() -> exchange.HttpExchange:
-    return exchange.HttpExchange({"type": "http", "method": "POST", "headers": []}, None)  # type: ignore[arg-type]
+    return exchange.HttpExchange({"type": "http", "method": "POST", "path": "/", "headers": []}, None)  # type: ignore[arg-type]
 
 
 @given(st.lists(st.tuples(st.floats(0, 5), st.integers(0, 40)), max_size=60))

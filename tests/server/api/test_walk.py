@@ -11,7 +11,8 @@ another, with nothing else entered in between, are one visit. No file is entered
 in (until the cluster has the request), nor on the way out (in each tick of the driver, until the bytes are handed to the
 connection).
 
-Not steps: constructors and what they call (they keep what they are given), and the clock. `routes.py` runs at start-up only,
+Not steps: constructors and what they call (they keep what they are given), the clock, and the journal (it is told, and gives
+nothing back). `routes.py` runs at start-up only,
 but a reader needs it, so it counts.
 """
 
@@ -43,7 +44,7 @@ MODEL = "Qwen/Qwen3-30B-A3B"
 SERVER, SHARED = Path(llmirage_server.__file__).parent, Path(llmirage_shared.__file__).parent
 DESIGN = Path(__file__).resolve().parents[3] / "DESIGN.md"
 MOST_FILES = 15
-CLOCK = "shared/virtual_time.py"
+NO_STEPS = ("shared/virtual_time.py", "server/telemetry/journal.py")
 TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
 
 
@@ -83,7 +84,7 @@ class Walk:
     def visit(self, file: str | None, function: str) -> Visit:
         """The visit that a call into a file belongs to: the caller's own one, if the call is no step."""
         here = self._stack[-1]
-        if file is None or file == CLOCK or self._in_constructor or not is_step(here.file, file):
+        if file is None or file in NO_STEPS or self._in_constructor or not is_step(here.file, file):
             return here
         live = [visit for visit in self._stack if visit.file == file]
         if live:

@@ -57,7 +57,7 @@ class MessagesHandler(ServiceHandler):
         service = self._service
         body = continued(service.state, await exchange.json_object())
         request = schema.messages.MessagesRequest.check(body, service.documented_only)
-        served = service.models.find(request.model)
+        served = service.models.asked(request.model, exchange)
         chat = chat_messages(request)
         constraints = messages_constraints(request, chat)
         user = (request.metadata or {}).get("user_id")

@@ -54,7 +54,7 @@ class ResponsesHandler(ServiceHandler):
         _check_combinations(request)
         if request.model is None:
             raise errors.missing("model")
-        served = service.models.find(request.model)
+        served = service.models.asked(request.model, exchange)
         context = read_context(service.state, request)
         constraints = response_constraints(request, chat_form(request, context.items), context.items)
         generation, context = await self._generation(request, context, constraints, served, exchange)
@@ -144,7 +144,7 @@ class ResponsesHandler(ServiceHandler):
         request = schema.responses.ResponseRequest.check(await exchange.json_object(), service.documented_only)
         if request.model is None:
             raise errors.missing("model")
-        served = service.models.find(request.model)
+        served = service.models.asked(request.model, exchange)
         context = read_context(service.state, request)
         generation, context = await self._generation(request, context, TEXT, served, exchange)
         await finish(generation, exchange)

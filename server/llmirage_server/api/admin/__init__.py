@@ -1,0 +1,1 @@
+"""What tests and people ask the server itself, under /llmirage/."""

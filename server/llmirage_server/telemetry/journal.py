@@ -1,0 +1,200 @@
+"""The journal: what the last requests asked, what they got, and how they ended. GET /llmirage/journal shows it.
+
+An entry is made when a request arrives and filled in when its generation is planned and when it ends; nothing is done for
+a token. Every text is cut, so the journal's memory is bounded by its number of entries.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+from llmirage_server.cluster.request import Request
+from llmirage_server.replies.reply import Reply
+
+MOST_ENTRIES = 1000
+MOST_CHARACTERS = 4_000  # of each text of an entry
+MOST_ITEMS = 16  # tool results and tool calls of an entry
+MOST_HEADERS = 64
+
+Outcome = Literal["running", "complete", "client_left", "failed", "cut"]
+"""How a response ended. complete: the whole response was sent, a refusal too. client_left: the client closed the connection
+first. failed: the server ended the stream with an error. cut: a fault ended it."""
+
+RawHeaders = Sequence[tuple[bytes, bytes]]
+REDACTED = "[redacted]"
+_SECRET = re.compile(r"auth|key|token|secret|cookie|passw|credential|signature")
+_NO_SECRET = frozenset(("idempotency-key",))  # what tells a retry from a new request
+
+
+class JournalEntry:
+    """One API request. Times are seconds; `number` is 0 until the entry is in a journal.
+
+    at_s: Unix time of the arrival. elapsed_s: from the arrival to the end of the response, on the server's clock.
+    ttft_s, duration_s: from the arrival to the first and to the last token, in the cluster's time; None without one.
+    client: address and port of the connection. model: as the request names it; served: the cluster's model.
+    user, system, results: the text of the last user message (or prompt), the system prompt, (tool, content) of the tool
+    results of this turn. stream: whether the response is one.
+    error: the message of a refusal. reply, calls: text and (tool, arguments) of the first choice, as far as generated.
+    rule: the script's rule that made the reply, `file:line`. fault: the name of the fault.
+    """
+
+    __slots__ = (
+        "_headers", "at_s", "cached_tokens", "calls", "client", "duration_s", "elapsed_s", "error", "fault",
+        "finish_reason", "method", "model", "number", "outcome", "output_tokens", "path", "prompt_tokens", "reply",
+        "results", "rule", "served", "status", "stream", "system", "ttft_s", "user",
+    )  # fmt: skip
+
+    def __init__(self, method: str, path: str, client: tuple[str, int] | None, headers: RawHeaders) -> None:
+        self.number = 0
+        self.at_s = time.time()
+        self.method = method
+        self.path = cut(path)
+        self.client = client
+        small = sum(map(len, itertools.chain.from_iterable(headers))) <= MOST_CHARACTERS
+        self._headers = headers if small else [(name[:80], value[:400]) for name, value in headers[:MOST_HEADERS]]
+        self.model = self.served = self.user = self.system = self.reply = self.error = self.rule = self.fault = ""
+        self.results: tuple[tuple[str, str], ...] = ()
+        self.calls: tuple[tuple[str, str], ...] = ()
+        self.stream = False
+        self.status: int | None = None
+        self.outcome: Outcome = "running"
+        self.finish_reason: str | None = None
+        self.prompt_tokens = self.cached_tokens = self.output_tokens = 0
+        self.ttft_s: float | None = None
+        self.duration_s: float | None = None
+        self.elapsed_s: float | None = None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The request's headers, names in lower case, without secrets."""
+        return dict(map(_header, self._headers))
+
+    def asked(self, served: str, user: str, system: str, tools: Sequence[str], results: Sequence[str], stream: bool) -> None:
+        """Note what a request for a reply says. tools, results: names and contents of this turn's tool results."""
+        self.served = served
+        self.user = cut(user)
+        self.system = cut(system)
+        if tools:
+            self.results = tuple(
+                [(cut(tool), cut(result)) for tool, result in zip(tools[:MOST_ITEMS], results, strict=False)]
+            )
+        self.stream = stream
+
+    def generated(self, requests: Sequence[Request], n: int, reply: Reply) -> None:
+        """Note what the cluster did. requests: one for each choice, `n` for each prompt; reply: that of the first."""
+        first = requests[0]
+        for request in requests[::n]:
+            self.prompt_tokens += request.prompt_tokens
+            self.cached_tokens += request.cached_tokens
+        self.output_tokens = sum([request.produced for request in requests])
+        produced = first.produced
+        if not math.isnan(first.first_token_s):
+            self.ttft_s = first.first_token_s - first.arrival_s
+        if produced >= first.output_tokens:
+            self.finish_reason = reply.finish_reason
+            self.duration_s = max([request.finished_s for request in requests]) - first.arrival_s
+        if not reply.parts:
+            self.reply = cut("".join(reply.pieces[: min(produced, MOST_CHARACTERS)]))
+            return
+        said = [(part, "".join(reply.pieces[part.start : min(part.end, produced)])) for part in reply.parts]
+        self.reply = cut("".join([text for part, text in said if part.kind in ("text", "refusal")]))
+        calls = [(part.name, cut(text)) for part, text in said if part.kind.endswith("_call") and part.start < produced]
+        self.calls = tuple(calls[:MOST_ITEMS])
+
+    def shown(self) -> dict[str, Any]:
+        """The entry as JSON data."""
+        return {
+            "number": self.number,
+            "at_s": round(self.at_s, 6),
+            "method": self.method,
+            "path": self.path,
+            "client": f"{self.client[0]}:{self.client[1]}" if self.client else None,
+            "headers": self.headers,
+            "model": self.model or None,
+            "served": self.served or None,
+            "stream": self.stream,
+            "system": self.system,
+            "user": self.user,
+            "results": [{"name": name, "content": content} for name, content in self.results],
+            "status": self.status,
+            "error": self.error or None,
+            "outcome": self.outcome,
+            "reply": self.reply,
+            "calls": [{"name": name, "arguments": written} for name, written in self.calls],
+            "finish_reason": self.finish_reason,
+            "prompt_tokens": self.prompt_tokens,
+            "cached_tokens": self.cached_tokens,
+            "output_tokens": self.output_tokens,
+            "ttft_s": self.ttft_s,
+            "duration_s": self.duration_s,
+            "elapsed_s": self.elapsed_s,
+            "rule": self.rule or None,
+            "fault": self.fault or None,
+        }
+
+
+class Journal:
+    """The last entries, oldest first, running requests among them.
+
+    observers: called with each entry when its response has ended. last: the number of the newest entry there ever was.
+    """
+
+    def __init__(self, most: int = MOST_ENTRIES) -> None:
+        self.entries: deque[JournalEntry] = deque(maxlen=most)
+        self.observers: list[Callable[[JournalEntry], None]] = []
+        self._numbers = itertools.count(1)
+        self.last = 0
+
+    def begin(self, entry: JournalEntry) -> None:
+        self.last = entry.number = next(self._numbers)
+        self.entries.append(entry)
+
+    def end(self, entry: JournalEntry, status: int | None, outcome: Outcome, elapsed_s: float) -> None:
+        """Note how a response ended. status None: none was sent."""
+        entry.status = status
+        entry.outcome = outcome
+        entry.elapsed_s = elapsed_s
+        for observer in self.observers:
+            observer(entry)
+
+    def clear(self) -> None:
+        """Forget all entries; numbers go on."""
+        self.entries.clear()
+
+    def found(self, wanted: Mapping[str, str], since: int | None, limit: int) -> list[JournalEntry]:
+        """Entries whose fields have these values: the first `limit` after number `since`, or the last `limit`; oldest first.
+
+        wanted: texts by names of FILTERS; for `path`, `rule` and `fault` a part of the value will do.
+        """
+        after: Iterable[JournalEntry] = [entry for entry in self.entries if since is None or entry.number > since]
+        matching = [entry for entry in after if all(_fits(entry, name, value) for name, value in wanted.items())]
+        return matching[:limit] if since is not None else matching[max(0, len(matching) - limit) :]
+
+
+FILTERS = ("method", "path", "model", "status", "outcome", "rule", "fault")
+_BY_PART = ("path", "rule", "fault")
+
+
+def cut(text: str) -> str:
+    """A text of at most MOST_CHARACTERS; the end of a longer one says how long it was."""
+    if len(text) <= MOST_CHARACTERS:
+        return text
+    return f"{text[:MOST_CHARACTERS]}… ({len(text):,} characters)"
+
+
+def _fits(entry: JournalEntry, name: str, wanted: str) -> bool:
+    value = getattr(entry, name)
+    return wanted in value if name in _BY_PART else wanted == str(value)
+
+
+def _header(header: tuple[bytes, bytes]) -> tuple[str, str]:
+    name, value = header[0].decode("latin-1").lower(), header[1]
+    if name not in _NO_SECRET and _SECRET.search(name):
+        return name, REDACTED
+    return name, value.decode("latin-1")

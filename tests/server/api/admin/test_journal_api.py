@@ -1,0 +1,193 @@
+"""GET /llmirage/journal shows what requests asked, what they got, and how they ended."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from llmirage_server.app import create_app
+from llmirage_server.config import ClusterConfig
+from llmirage_shared import virtual_time
+from llmirage_shared.wire import errors
+
+MODEL = "Qwen/Qwen3-30B-A3B"
+MESSAGES = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Hello there"}]
+PATH = "/llmirage/journal"
+
+
+def last(api: Any, **query: Any) -> dict[str, Any]:
+    entry: dict[str, Any] = api.request("GET", PATH, params=query).json()["entries"][-1]
+    return entry
+
+
+def test_a_chat_request(make_api: Callable[..., Any]) -> None:
+    api = make_api(ttft_ms=5.0, itl_ms=1.0)
+    reply = api.chat(messages=MESSAGES, max_tokens=7, model="qwen3-30b-a3b", headers={})
+    entry = last(api)
+    assert (entry["method"], entry["path"], entry["status"]) == ("POST", "/v1/chat/completions", 400)
+    assert "headers" in entry["error"]
+    reply = api.chat(messages=MESSAGES, max_tokens=7, model="qwen3-30b-a3b").json()
+    entry = last(api)
+    assert (entry["model"], entry["served"]) == ("qwen3-30b-a3b", MODEL)
+    assert (entry["system"], entry["user"], entry["results"]) == ("Be short.", "Hello there", [])
+    assert (entry["status"], entry["outcome"], entry["error"], entry["stream"]) == (200, "complete", None, False)
+    assert entry["reply"] == reply["choices"][0]["message"]["content"]
+    assert entry["finish_reason"] == "length"
+    assert (entry["prompt_tokens"], entry["output_tokens"]) == (reply["usage"]["prompt_tokens"], 7)
+    assert entry["duration_s"] == pytest.approx(entry["ttft_s"] + 0.006)
+    assert entry["elapsed_s"] > 0
+    assert (entry["rule"], entry["fault"]) == (None, None)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_calls_and_their_results(make_api: Callable[..., Any], stream: bool) -> None:
+    tool = {"type": "function", "function": {"name": "get_order", "parameters": {"type": "object", "properties": {}}}}
+    call = {"id": "c1", "type": "function", "function": {"name": "get_order", "arguments": "{}"}}
+    messages = [
+        {"role": "user", "content": "Where is it?"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "shipped"},
+    ]
+    api = make_api()
+    api.chat(messages=messages, tools=[tool], tool_choice="required", stream=stream)
+    entry = last(api)
+    assert entry["results"] == [{"name": "get_order", "content": "shipped"}]
+    assert entry["calls"] == [{"name": "get_order", "arguments": "{}"}]
+    assert (entry["finish_reason"], entry["stream"], entry["outcome"]) == ("tool_calls", stream, "complete")
+
+
+BODIES = {
+    "/v1/completions": {"model": MODEL, "prompt": "Hello there", "max_tokens": 3},
+    "/v1/responses": {"model": MODEL, "input": "Hello there", "max_output_tokens": 16},
+    "/v1/messages": {"model": MODEL, "messages": [{"role": "user", "content": "Hello there"}], "max_tokens": 3},
+    "/generate": {"text": "Hello there", "sampling_params": {"max_new_tokens": 3}},
+}
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_every_api_that_generates(make_api: Callable[..., Any], path: str) -> None:
+    api = make_api()
+    api.post(path, BODIES[path])
+    entry = last(api, path=path)
+    assert (entry["model"], entry["user"], entry["outcome"]) == (MODEL, "Hello there", "complete")
+    assert entry["output_tokens"] >= 3
+    assert entry["reply"]
+
+
+def test_a_response_in_the_background_is_told_of_when_it_is_done(make_api: Callable[..., Any]) -> None:
+    api = make_api()
+    api.post("/v1/responses", BODIES["/v1/responses"] | {"background": True})
+    api.request("GET", "/health")
+    assert last(api, path="responses")["output_tokens"] == 16
+
+
+def test_embeddings_have_no_output(make_api: Callable[..., Any]) -> None:
+    api = make_api()
+    api.post("/v1/embeddings", {"model": MODEL, "input": "Hello there"})
+    entry = last(api)
+    assert (entry["model"], entry["output_tokens"], entry["finish_reason"]) == (MODEL, 0, None)
+    assert entry["prompt_tokens"] > 0
+
+
+def test_refusals_and_unknown_paths_are_there_probes_are_not(make_api: Callable[..., Any]) -> None:
+    api = make_api(api_key=("sk-1",), accept_models="served")
+    headers = {"Authorization": "Bearer sk-1"}
+    api.request("GET", "/health")
+    api.chat()
+    api.request("POST", "/v1/chat/completions", json={"model": "x", "messages": MESSAGES}, headers=headers)
+    api.request("GET", "/v1/nothing", headers=headers)
+    assert api.request("GET", PATH).status_code == 401
+    shown = api.request("GET", PATH, headers=headers)
+    assert "sk-1" not in shown.text
+    found = [(entry["path"], entry["status"], entry["model"]) for entry in shown.json()["entries"]]
+    assert found == [
+        ("/v1/chat/completions", 401, None),
+        ("/v1/chat/completions", 404, "x"),
+        ("/v1/nothing", 404, None),
+    ]
+
+
+def test_clearing_and_reading_on(make_api: Callable[..., Any]) -> None:
+    api = make_api()
+    for text in ("one", "two", "three"):
+        api.chat(text, max_tokens=1)
+    assert [entry["user"] for entry in api.request("GET", PATH, params={"since": 1, "limit": 1}).json()["entries"]] == [
+        "two"
+    ]
+    assert api.request("DELETE", PATH).json() == {"last": 3}
+    api.chat("four", max_tokens=1)
+    found = api.request("GET", PATH, params={"since": 3}).json()
+    assert ([entry["user"] for entry in found["entries"]], found["last"]) == (["four"], 4)
+
+
+@pytest.mark.parametrize("query", ["limit=-1", "limit=1001", "since=x", "since=" + "9" * 30, "modle=a"])
+def test_a_wrong_parameter_is_refused(api: Any, query: str) -> None:
+    refused = api.request("GET", f"{PATH}?{query}")
+    assert refused.status_code == 400
+    assert query.partition("=")[0] in refused.json()["error"]["message"]
+
+
+class Client:
+    """A streaming request through raw ASGI, in virtual time."""
+
+    def __init__(self) -> None:
+        self.app = create_app(ClusterConfig(ttft_ms=100.0, itl_ms=100.0))
+        self.left = asyncio.Event()
+        self._asked = False
+
+    async def run(self) -> dict[str, Any]:
+        scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": [], "query_string": b""}
+        await self.app(scope, self._receive, self._send)
+        return self.app.service.journal.entries[-1].shown()
+
+    async def _receive(self) -> dict[str, Any]:
+        if not self._asked:
+            self._asked = True
+            body = {"model": MODEL, "prompt": "Hello", "max_tokens": 50, "stream": True}
+            return {"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}
+        await self.left.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Any) -> None: ...
+
+
+def test_a_client_that_leaves() -> None:
+    async def run() -> dict[str, Any]:
+        client = Client()
+        asyncio.get_running_loop().call_later(0.45, client.left.set)
+        return await client.run()
+
+    entry = virtual_time.run(run())
+    assert (entry["outcome"], entry["output_tokens"], entry["finish_reason"]) == ("client_left", 4, None)
+    assert entry["reply"]
+    assert entry["ttft_s"] == pytest.approx(0.1)
+    assert entry["duration_s"] is None
+    assert entry["elapsed_s"] == pytest.approx(0.45)
+
+
+def test_a_stream_that_the_server_ends() -> None:
+    async def run() -> dict[str, Any]:
+        client = Client()
+        asyncio.get_running_loop().call_later(0.45, client.app.service.pause, errors.shutting_down)
+        return await client.run()
+
+    entry = virtual_time.run(run())
+    assert (entry["outcome"], entry["status"], entry["output_tokens"]) == ("failed", 200, 4)
+
+
+def test_a_running_request_is_shown() -> None:
+    async def run() -> dict[str, Any]:
+        client = Client()
+        task = asyncio.ensure_future(client.run())
+        await asyncio.sleep(0.2)
+        shown = client.app.service.journal.entries[-1].shown()
+        client.left.set()
+        await task
+        return shown
+
+    entry = virtual_time.run(run())
+    assert (entry["outcome"], entry["status"], entry["user"]) == ("running", None, "Hello")
