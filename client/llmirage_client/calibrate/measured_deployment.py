@@ -1,4 +1,4 @@
-"""Which model on which GPU the runs of a calibration measured, by their own files, against the cluster it is made for."""
+"""What the runs of a calibration measured, by their own files, against the cluster it is made for."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ _KEYS: Mapping[str, Callable[[str], str]] = {"model": model_key, "gpu": gpu_key}
 
 
 def with_measured(settings: Mapping[str, Any], runs: Sequence[MeasuredRun]) -> dict[str, Any]:
-    """The settings with the model and the GPU that the runs name, where the user did not.
+    """The settings with those of the deployment that all runs measured, where the user gave none.
 
-    Raises ConfigError when neither says: a calibration to a default would be one to another deployment.
+    Raises ConfigError when nothing says model or GPU: a calibration to a default would be one to another deployment.
     """
     filled = dict(settings)
     if settings["cluster_file"] is not None:
         return filled
-    missing = []
-    for name in _KEYS:
-        if settings[name] is None:
-            found = {key for run in runs if (key := _key(run, name)) is not None}
-            filled[name] = found.pop() if len(found) == 1 else None
-        if filled[name] is None:
-            missing.append(name)
+    several = [run.place for run in runs if len(run.deployment) > 1]
+    if several:
+        raise ConfigError([f"{several[0]} measured a cluster of several pools: give its --cluster FILE"])
+    for name in dict.fromkeys(name for run in runs for pool in run.deployment for name in pool):
+        found = _measured(runs, name)
+        if filled.get(name, True) is None and len(found) == 1:
+            filled[name] = found.pop()
+    missing = [name for name in _KEYS if filled[name] is None]
     if missing:
         flags = " and ".join(f"--{name}" for name in missing)
         words = " and ".join("GPU" if name == "gpu" else name for name in missing)
@@ -36,34 +37,47 @@ def with_measured(settings: Mapping[str, Any], runs: Sequence[MeasuredRun]) -> d
 
 
 def mismatches(config: ClusterConfig, runs: Sequence[MeasuredRun]) -> list[str]:
-    """One sentence for each run that measured another model or another GPU than the cluster has. Raises ConfigError."""
-    pools = plan_of(config)
-    there = {
-        "model": {pool.deployment.model.name for pool in pools},
-        "gpu": {pool.deployment.gpu.key for pool in pools},
-    }
-    return [
-        f"{run.place} measured {run.deployment[name]}, and the cluster to be calibrated has {', '.join(sorted(keys))}: "
-        f"give the --{name} that was measured, or its --cluster FILE"
-        for run in runs
-        for name, keys in there.items()
-        if (key := _key(run, name)) is not None and key not in keys
-    ]
+    """One sentence for each setting in which a run measured another deployment than the cluster. Raises ConfigError."""
+    cluster = [pool.described for pool in plan_of(config)]
+    found = []
+    for run in runs:
+        for name in cluster[0]:
+            there = sorted({str(pool[name]) for pool in cluster})
+            measured = sorted(str(value) for value in _measured([run], name))
+            if measured and measured != there:
+                flag = name.replace("_", "-")
+                found.append(
+                    f"{run.place} measured {_words(name, measured)}, and the cluster to be calibrated has "
+                    f"{_words(name, there)}: give the --{flag} that was measured, or its --cluster FILE"
+                )
+    return found
 
 
 def unknown_names(runs: Sequence[MeasuredRun]) -> list[str]:
     """Notes on models whose name in a run says nothing, so that they could not be compared."""
     return [
-        f"{run.place} calls its model {run.deployment['model']}, which the catalogue does not know: whether it is the "
+        f"{run.place} calls its model {pool['model']}, which the catalogue does not know: whether it is the "
         "cluster's model could not be checked"
         for run in runs
-        if "model" in run.deployment and _key(run, "model") is None
+        for pool in run.deployment
+        if "model" in pool and _key(pool, "model") is None
     ]
 
 
-def _key(run: MeasuredRun, name: str) -> str | None:
-    """The catalogue's name of what the run measured; None: the run does not say, or the catalogue does not know it."""
+def _words(name: str, values: Sequence[str]) -> str:
+    text = ", ".join(values)
+    return text if name in _KEYS else f"{name} {text}"
+
+
+def _measured(runs: Sequence[MeasuredRun], name: str) -> set[Any]:
+    return {key for run in runs for pool in run.deployment if (key := _key(pool, name)) is not None}
+
+
+def _key(pool: Mapping[str, Any], name: str) -> Any:
+    """What a run measured, in the catalogue's words; None: the run does not say, or the catalogue does not know it."""
+    if name not in _KEYS:
+        return pool.get(name)
     try:
-        return _KEYS[name](run.deployment[name]) if name in run.deployment else None
+        return _KEYS[name](pool[name]) if name in pool else None
     except ConfigError:
         return None

@@ -35,8 +35,8 @@ class MeasuredRunError(ValueError):
 class MeasuredRun:
     """requests: in the order in which they were sent. figures: measured seconds by name of FIGURES; NaN where unknown.
 
-    counted: requests whose times count; those of a warm-up are load only. notes: what was left out. deployment: the model
-    and the GPU, by these names, as far as the run's files say what was measured.
+    counted: requests whose times count; those of a warm-up are load only. notes: what was left out. deployment: what was
+    measured, as RunResult has it, as far as the run's files say it.
     """
 
     place: str
@@ -46,7 +46,7 @@ class MeasuredRun:
     load: Floats  # requests in flight in the middle of each
     unloaded: Bools  # no other request was in flight between its start and its first token
     notes: list[str] = field(default_factory=list)
-    deployment: dict[str, str] = field(default_factory=dict)
+    deployment: list[dict[str, Any]] = field(default_factory=list)
 
 
 def read_measured(place: str) -> MeasuredRun:
@@ -90,7 +90,9 @@ def _of_folder(path: Path) -> MeasuredRun:
     )
     number = np.array([record.session_num for record in result.records], dtype=np.int64)
     run = _measured(path, columns, slots, usage.get("usage_prompt_cache_read_tokens"), number)
-    _add_deployment(run, model=result.model, gpu=options.get("gpu"))
+    run.deployment.extend(result.deployment)
+    if not result.deployment:
+        _add_deployment(run, model=result.model, gpu=options.get("gpu"))
     late_ms = None if result.client_cost is None else result.client_cost.timers_late_p95_ms
     if late_ms is not None and late_ms > _LATE_CLIENT_MS:
         run.notes.append(
@@ -170,7 +172,8 @@ def _of_evalscope(path: Path) -> MeasuredRun:
 
 
 def _add_deployment(run: MeasuredRun, **said: Any) -> None:
-    run.deployment.update((name, value) for name, value in said.items() if isinstance(value, str) and value)
+    if pool := {name: value for name, value in said.items() if isinstance(value, str) and value}:
+        run.deployment.append(pool)
 
 
 def _columns(start: Floats, ttft: Floats, latency: Floats, prompt: Floats, output: Floats, ok: Bools) -> Columns:

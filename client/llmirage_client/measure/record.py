@@ -172,6 +172,7 @@ class RunResult:
     repeats: what conversations that repeat, or are too few, mean for the figures; its notes are among `notes` too.
     workers: who sent it, when that was more than one process.
     version: of the product that made the run; empty: this one.
+    deployment: what served it, each pool of instances by names of settings, as far as it is known.
     """
 
     records: list[Record]
@@ -197,3 +198,4 @@ class RunResult:
     workers: list[WorkerResult] = field(default_factory=list)
     repeats: Repeats | None = None
     version: str = ""
+    deployment: list[dict[str, Any]] = field(default_factory=list)

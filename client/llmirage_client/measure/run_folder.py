@@ -145,6 +145,7 @@ class _About:
             client_cost=_client_cost(own.get("client")),
             workers=_workers(own.get("workers")),
             notes=[str(note) for note in _list(own.get("notes"))],
+            deployment=[pool for pool in _list(self.own.get("deployment")) if isinstance(pool, dict)],
             version=str(self.own.get("version") or self.summary.get("aiperf_version") or ""),
         )
 

@@ -28,6 +28,7 @@ SCHEMA_VERSION = "1.4"  # of AIPerf's summary, whose structure this one follows
 def run_head(result: RunResult, benchmark_id: str, start_unix_ns: int) -> dict[str, Any]:
     """JSON-able, without secrets. Of the result only what describes the run; its records do not matter."""
     made_by = result.version or version("llmirage")
+    served = {"deployment": result.deployment} if result.deployment else {}
     return {
         "schema_version": SCHEMA_VERSION,
         "benchmark_id": benchmark_id,
@@ -38,7 +39,7 @@ def run_head(result: RunResult, benchmark_id: str, start_unix_ns: int) -> dict[s
             "options": hide_in_options(result.options),
         },
         "start_time": datetime.fromtimestamp(start_unix_ns / 1e9, UTC).isoformat(timespec="microseconds"),
-        "llmirage": {"version": made_by, "speed": result.speed, "start_unix_ns": start_unix_ns},
+        "llmirage": {"version": made_by, "speed": result.speed, "start_unix_ns": start_unix_ns, **served},
     }
 
 

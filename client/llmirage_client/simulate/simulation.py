@@ -145,6 +145,7 @@ def simulate(
         url=f"simulation (via {via})",
         model=options.model,
         options=shown or {},
+        deployment=[pool.described for pool in pools],
         client_cpu_s=time.process_time() - begun_s,
     )
     series, waited_s, rows = sampler.series(), carried.waited_s, carried.rows

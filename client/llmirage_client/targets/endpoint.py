@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass, field
+from typing import Any
 
 from llmirage_client.choices import EndpointName, UrlStrategy
 from llmirage_client.targets.endpoints import endpoint_named
@@ -57,6 +58,7 @@ class EndpointSettings:
     """urls: at least one. api: says where the key goes, and which headers it wants besides.
 
     keeps_conversations: bodies name conversations that are to be made on the server. preflight: ask it before the load.
+    deployment: what it runs, as RunResult has it, where somebody has asked.
     """
 
     urls: tuple[str, ...]
@@ -69,6 +71,7 @@ class EndpointSettings:
     url_strategy: UrlStrategy = "round_robin"
     keeps_conversations: bool = False
     preflight: bool = False
+    deployment: tuple[dict[str, Any], ...] = ()
     tls: Tls = field(default_factory=Tls)
 
     @property

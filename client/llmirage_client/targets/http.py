@@ -135,11 +135,12 @@ class HttpTarget:
         _take_in(exchange, call.new_reply(), arrived, call.empty_ok)
         return exchange
 
-    async def get(self, path: str) -> tuple[int, bytes]:
-        """GET a path below the API root: status and body. Raises Fault."""
+    async def get(self, path: str, from_root: bool = False) -> tuple[int, bytes]:
+        """GET a path below the API root, or below the server's: status and body. Raises Fault."""
         arrived = Arrived()
         headers = [*self._headers.values(), ("Accept", "application/json")]
-        await self._wire.request(Outgoing("GET", self.base_url + path, headers, b""), arrived)
+        url = str(httpx.URL(self.base_url).join(path)) if from_root else self.base_url + path
+        await self._wire.request(Outgoing("GET", url, headers, b""), arrived)
         if arrived.fault is not None:
             raise arrived.fault
         return arrived.status or 0, arrived.body

@@ -36,9 +36,9 @@ class SpreadTarget:
         exchange.url = url
         return exchange
 
-    async def get(self, path: str) -> tuple[int, bytes]:
+    async def get(self, path: str, from_root: bool = False) -> tuple[int, bytes]:
         """Asks the first server: they are of the same kind."""
-        return await self._targets[0][1].get(path)
+        return await self._targets[0][1].get(path, from_root)
 
     async def close(self) -> None:
         for _, target in self._targets:
@@ -74,8 +74,8 @@ class TargetOverOne:
     def now(self) -> float:
         return self._target.now()
 
-    async def get(self, path: str) -> tuple[int, bytes]:
-        return await self._target.get(path)
+    async def get(self, path: str, from_root: bool = False) -> tuple[int, bytes]:
+        return await self._target.get(path, from_root)
 
     async def close(self) -> None:
         await self._target.close()

@@ -43,7 +43,10 @@ class EngineHandler(ServiceHandler):
         return exchange.json({"server_load": sum(_in_flight(instance) for instance in self._service.driver.snapshot())})
 
     async def server_info(self, exchange: HttpExchange) -> Response:
-        return exchange.json({"vllm_config": _config(exchange), "version": _version(), "instances": self._instances()})
+        """deployment: what runs, pool by pool."""
+        pools = [pool.described for pool in exchange.scope["app"].pools]
+        known = {"vllm_config": _config(exchange), "version": _version(), "deployment": pools}
+        return exchange.json(known | {"instances": self._instances()})
 
     async def reset_prefix_cache(self, exchange: HttpExchange) -> Response:
         """All instances forget the KV that no request uses."""

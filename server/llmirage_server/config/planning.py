@@ -49,6 +49,25 @@ class ServedPool:
         return f"KV blocks of {self.limits.page_size} token{'' if self.limits.page_size == 1 else 's'}"
 
     @property
+    def described(self) -> dict[str, Any]:
+        """What runs, by names of settings: those of the catalogue, and nothing left to a default."""
+        deployment, parallel = self.deployment, self.deployment.parallel
+        return {
+            "model": self.model,
+            "gpu": deployment.gpu.key,
+            "engine": deployment.engine.base,
+            "weights": deployment.weight_dtype,
+            "kv_cache_dtype": deployment.kv_dtype,
+            "tensor_parallel_size": parallel.tp,
+            "pipeline_parallel_size": parallel.pp,
+            "data_parallel_size": parallel.dp,
+            "expert_parallel_size": parallel.ep,
+            "max_num_seqs": deployment.max_num_seqs,
+            "max_num_batched_tokens": deployment.max_num_batched_tokens,
+            "instances": self.config.instances,
+        }
+
+    @property
     def assumptions(self) -> dict[str, str]:
         """The main settings that were not given, by name, and in words what counts instead."""
         config, deployment = self.config, self.deployment

@@ -52,10 +52,12 @@ def test_the_requests_of_a_run_are_served_again_as_they_were(folder: Path) -> No
 
 def test_the_factors_of_a_server_are_found_within_three_percent(folder: Path) -> None:
     out = folder / "calibrated.yaml"
-    options = ["--model", "llama-3.1-8b", "--gpu", "h100_sxm", "--instances", "1", "--engine", "vllm"]
-    outcome = CliRunner().invoke(main, ["calibrate", str(folder / "run"), *options, "-o", str(out), "--json"])
+    outcome = CliRunner().invoke(main, ["calibrate", str(folder / "run"), "-o", str(out), "--json"])
     assert outcome.exit_code == 0, outcome.output
     report = json.loads(outcome.stdout)
+    assert (
+        report["deployment"] == "meta-llama/Llama-3.1-8B-Instruct on 1x H100 SXM, bf16 weights, bf16 KV"
+    )  # as the run says
     assert report["factors"]["decode_scale"]["after"] == pytest.approx(1.3, rel=0.03)
     assert report["factors"]["prefill_scale"]["after"] == pytest.approx(0.8, rel=0.03)
     assert report["factors"]["front_end_ms"]["after"] == pytest.approx(5.0, rel=0.03)
@@ -226,9 +228,12 @@ def test_an_engine_file_says_only_what_differs() -> None:
         (["few.json", "--gpu", "h100_sxm", "--model", "llama-3.1-8b"], "3 requests are not enough: at least 20 are needed"),
         (["bad.json"], "bad.json: not valid JSON"),
         (["few.json"], "the runs do not say which model and GPU was measured: give --model and --gpu, or --cluster FILE"),
-        (["RUN"], "the runs do not say which GPU was measured: give --gpu, or --cluster FILE"),
-        (["B200"], "B200 measured b200, and the cluster to be calibrated has h100_sxm: give the --gpu that was measured"),
+        (["OLD"], "the runs do not say which GPU was measured: give --gpu, or --cluster FILE"),
+        (["B200"], "B200 measured b200_sxm, and the cluster to be calibrated has h100_sxm: give the --gpu that was"),
         (["RUN", "--model", "qwen3-8b", "--gpu", "h100_sxm"], "measured meta-llama/Llama-3.1-8B-Instruct, and the cluster"),
+        (["RUN", "--weights", "fp8"], "run measured weights bf16, and the cluster to be calibrated has weights fp8"),
+        (["RUN", "--tp", "2"], "run measured tensor_parallel_size 1, and the cluster to be calibrated has tensor_"),
+        (["RUN", "--instances", "2"], "give the --instances that was measured, or its --cluster FILE"),
     ],
 )
 def test_bad_input(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str) -> None:
@@ -236,11 +241,13 @@ def test_bad_input(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     few = {"input_lens": [9] * 3, "output_lens": [2] * 3, "ttfts": [0.1] * 3, "itls": [[0.1]] * 3, "request_rate": "inf"}
     Path("few.json").write_text(json.dumps(few))
     Path("bad.json").write_text("{")
-    shutil.copytree(folder / "run", "B200")
-    summary = Path("B200/profile_export_aiperf.json")
-    content = json.loads(summary.read_text())
-    content["input_config"]["options"] = {"gpu": "b200"}
-    summary.write_text(json.dumps(content))
+    for name, options in (("OLD", {}), ("B200", {"gpu": "b200"})):
+        shutil.copytree(folder / "run", name)
+        summary = Path(name, "profile_export_aiperf.json")
+        content = json.loads(summary.read_text())
+        content["input_config"]["options"] = options
+        del content["llmirage"]["deployment"]
+        summary.write_text(json.dumps(content))
     given = [str(folder / "run") if argument == "RUN" else argument for argument in arguments]
     given += ["--gpu", "h100_sxm"] if given == ["B200"] else []
     outcome = CliRunner().invoke(main, ["calibrate", *given])

@@ -19,18 +19,26 @@ LOAD = ("--isl", 40, "--osl", 3, "--requests", 4, "--random-seed", 1)
 
 
 class Gateway(BaseHTTPRequestHandler):
-    """models: names of the list, None: there is none. status, message: of every error; 200: each request succeeds."""
+    """models: names of the list, None: there is none; owner: of each; info: what it says of itself.
+
+    status, message: of every error; 200: each request succeeds.
+    """
 
     models: list[str] | None = None
+    owner = "somebody"
+    info: Any = None
     status = 200
     message = ""
     paths: list[str]
 
     def do_GET(self) -> None:
-        if self.models is None:
+        if self.path.endswith("server_info"):
+            self.paths.append(self.path)
+            self.answer(200, self.info)
+        elif self.models is None:
             self.answer(404, {"error": {"message": "no such path"}})
         else:
-            self.answer(200, {"data": [{"id": name} for name in self.models]})
+            self.answer(200, {"data": [{"id": name, "owned_by": self.owner} for name in self.models]})
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -122,6 +130,52 @@ def test_a_sweep_asks_once(tmp_path: Path) -> None:
     with gateway(models=None) as (url, prompts):
         assert invoke(tmp_path, url, *LOAD, "--model", "m", "--no-streaming", "--concurrency", "1,2").exit_code == 0
     assert prompts.count("Hello") == 1
+
+
+SGLANG = {"model_path": "m", "tp_size": 8, "dp_size": 8, "enable_dp_attention": True, "ep_size": 8, "quantization": "fp8"}
+POOL = {"model": "Qwen/Qwen3-8B", "gpu": "h100_sxm", "weights": "fp8", "tensor_parallel_size": 2, "instances": 3}
+
+
+@pytest.mark.parametrize(
+    ("owner", "info", "asked", "deployment"),
+    [
+        ("llmirage", {"deployment": [POOL]}, ["/server_info"], [POOL]),
+        (
+            "sglang",
+            SGLANG,
+            ["/get_server_info"],
+            [
+                {
+                    "engine": "sglang",
+                    "model": "m",
+                    "tensor_parallel_size": 1,
+                    "expert_parallel_size": 8,
+                    "weights": "fp8",
+                    "data_parallel_size": 8,
+                }
+            ],
+        ),
+        ("llmirage", {}, ["/server_info"], None),  # an older server
+        ("llmirage", ["?"], ["/server_info"], None),
+        ("openai", {"deployment": [POOL]}, [], None),  # a gateway: nothing more is asked
+    ],
+)
+def test_what_the_server_runs_is_kept(
+    tmp_path: Path, owner: str, info: Any, asked: list[str], deployment: list[dict[str, Any]] | None
+) -> None:
+    with gateway(models=["m"], owner=owner, info=info) as (url, paths):
+        assert invoke(tmp_path, url, *LOAD, "--model", "m", "--no-streaming", "--concurrency", "1,2").exit_code == 0
+    assert [path for path in paths if path.startswith("/")] == asked
+    summaries = [json.loads(path.read_text()) for path in tmp_path.rglob("profile_export_aiperf.json")]
+    assert [summary["llmirage"].get("deployment") for summary in summaries] == [deployment] * 2
+
+
+def test_equal_instances_of_two_servers_are_one_pool(tmp_path: Path) -> None:
+    known = {"models": ["m"], "owner": "llmirage", "info": {"deployment": [POOL]}}
+    with gateway(**known) as (one, _), gateway(**known) as (two, _):
+        assert invoke(tmp_path, f"{one},{two}", *LOAD, "--model", "m", "--no-streaming").exit_code == 0
+    summary = json.loads((tmp_path / "out/profile_export_aiperf.json").read_text())
+    assert summary["llmirage"]["deployment"] == [POOL | {"instances": 6}]
 
 
 def test_lengths_in_aiperfs_words(tmp_path: Path) -> None:

@@ -50,6 +50,9 @@ def test_server_info_shows_the_settings_and_the_instances(make_api: Callable[...
     assert (told["vllm_config"]["seed"], told["vllm_config"]["speed"]) == (7, "max")
     assert [instance["index"] for instance in told["instances"]] == [0, 1]
     assert told["instances"][0]["kv_total_tokens"] > 100_000
+    [pool] = told["deployment"]
+    assert (pool["model"], pool["gpu"], pool["engine"], pool["weights"]) == (MODEL, "h100_sxm", "vllm", "fp8")
+    assert (pool["tensor_parallel_size"], pool["expert_parallel_size"], pool["instances"]) == (1, 1, 2)
 
 
 def test_a_sleeping_server_refuses_until_it_wakes(make_api: Callable[..., Any]) -> None:

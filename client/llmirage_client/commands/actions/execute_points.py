@@ -66,7 +66,9 @@ class Loads:
         click.echo(f"{point.name} ({point.number}" + (f" of {total})" if total else ")"), err=True)
         outcome = carry_out(self.workload, options, self.endpoint, lambda o: self._folder(o, point), shown, self.spread)
         self.options = replace(self.options, model=outcome.options.model)
-        self.endpoint = replace(self.endpoint, preflight=False)  # the first point has asked
+        self.endpoint = replace(  # the first point has asked
+            self.endpoint, preflight=False, deployment=tuple(outcome.result.deployment)
+        )
         self.title = f"{outcome.result.model} at {outcome.result.url}, workload {self.workload.path}, seed {options.seed}"
         self.roots_taken = outcome.roots_taken
         result = PointResult(

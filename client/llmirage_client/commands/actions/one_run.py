@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from llmirage_client.commands.actions.preflight import preflight_problem
+from llmirage_client.commands.actions.preflight import preflight
 from llmirage_client.commands.actions.run_description import expected_requests, model_shown
 from llmirage_client.commands.actions.spread import Spread, Stoppable, Zero, send_spread
 from llmirage_client.load.event_loop import run_on_best_loop, spare_the_collector
@@ -143,6 +143,7 @@ class _Run:
         self._spread = spread
         self._zero = Zero.now()
         self._notes: list[str] = []
+        self._deployment = list(endpoint.deployment)
         if any(session.mode == "verbatim" for session in workload.sessions.values()) and (
             options.extra_inputs or options.model
         ):
@@ -166,6 +167,7 @@ class _Run:
                 url=self._endpoint.url,
                 model=model_shown(self.options, self._workload),
                 options=self._shown,
+                deployment=self._deployment,
                 notes=[*self._notes, *result.notes],
             )
         finally:
@@ -204,9 +206,10 @@ class _Run:
     async def _ask_first(self) -> None:
         if not self._endpoint.preflight:
             return
-        problem = await preflight_problem(self._endpoint, self.options.model or "", self.options.endpoint_path)
-        if problem is not None:
-            raise RefusedError(problem)
+        found = await preflight(self._endpoint, self.options.model or "", self.options.endpoint_path)
+        if found.problem is not None:
+            raise RefusedError(found.problem)
+        self._deployment = found.deployment
 
     def _check_prompts(self) -> None:
         """Refuse what would fail on the way because no prompt can be written for it."""
@@ -241,6 +244,7 @@ class _Run:
             workload_format=self._workload.format,
             workload_path=self._workload.path,
             options=self._shown,
+            deployment=self._deployment,
             notes=[*self._notes, *self._workload.notes],
         )
 

@@ -1,4 +1,4 @@
-"""What is asked of an endpoint before the load starts: whether it is there, and knows the model and the key."""
+"""What is asked of an endpoint before the load starts: is it there, does it know model and key, what runs there."""
 
 from __future__ import annotations
 
@@ -6,25 +6,41 @@ import asyncio
 import dataclasses
 import json
 import re
+from dataclasses import dataclass, field
+from typing import Any
 
 from llmirage_client.measure.record import RequestError
 from llmirage_client.targets.endpoint import EndpointSettings
 from llmirage_client.targets.endpoints import TurnRequest, endpoint_named
+from llmirage_client.targets.engine_settings import sglang_settings
 from llmirage_client.targets.fault import Fault
 from llmirage_client.targets.target import Call, EndpointTarget
 
 _WITHIN_S = 10.0
 _FEWEST_TOKENS = 16  # the least that the Responses API takes as max_output_tokens
+_INFO = {"llmirage": "/server_info", "sglang": "/get_server_info"}  # by what the list of models says of its owner
 _SKIP = "--no-preflight skips this request"
 
 
-async def preflight_problem(endpoint: EndpointSettings, model: str, path: str | None) -> str | None:
-    """Why no request of the run can succeed, in one line; None: nothing speaks against it.
+@dataclass(slots=True)
+class Preflight:
+    """problem: why no request of the run can succeed, in one line; None: nothing speaks against it.
+
+    deployment: what the endpoint runs, as far as it says; see RunResult.
+    """
+
+    problem: str | None = None
+    deployment: list[dict[str, Any]] = field(default_factory=list)
+
+
+async def preflight(endpoint: EndpointSettings, model: str, path: str | None) -> Preflight:
+    """Ask every server of the endpoint.
 
     The list of models is asked for. Only if it is refused or lacks the model, a short request is sent: many gateways hide
     the list, and many servers answer for names that are not in it. model: empty if the workload's requests name theirs.
     path: of the requests, where it is not the API's own.
     """
+    found = Preflight()
     for url in endpoint.urls:
         timeout_s = min(_WITHIN_S, endpoint.timeout_s or _WITHIN_S)
         one = dataclasses.replace(endpoint, urls=(url,), retries=0, keeps_conversations=False, timeout_s=timeout_s)
@@ -32,25 +48,53 @@ async def preflight_problem(endpoint: EndpointSettings, model: str, path: str | 
         try:
             async with asyncio.timeout(timeout_s):
                 status, body = await target.get("/models")
-            names = _names(body) if status == 200 else []
+            models = _models(body) if status == 200 else []
+            names = [str(entry["id"]) for entry in models]
             if model and endpoint.api != "raw" and (not names or model not in names):
                 problem = await _refusal(target, endpoint, model, path, names)
                 if problem is not None:
-                    return f"{url}: {problem} ({_SKIP})"
+                    return Preflight(f"{url}: {problem} ({_SKIP})")
+            _add(found.deployment, await _deployment(target, {str(entry.get("owned_by")) for entry in models}))
         except TimeoutError:
-            return f"{url}: no answer within {timeout_s:g} s ({_SKIP})"
+            return Preflight(f"{url}: no answer within {timeout_s:g} s ({_SKIP})")
         except Fault as fault:
-            return f"{url}: {fault.message} ({_SKIP})"
+            return Preflight(f"{url}: {fault.message} ({_SKIP})")
         finally:
             await target.close()
-    return None
+    return found
 
 
-def _names(body: bytes) -> list[str]:
+def _models(body: bytes) -> list[dict[str, Any]]:
     try:
-        return [str(entry["id"]) for entry in json.loads(body)["data"]]
+        return [entry for entry in json.loads(body)["data"] if "id" in entry]
     except (ValueError, TypeError, KeyError):
         return []
+
+
+async def _deployment(target: EndpointTarget, owners: set[str]) -> list[dict[str, Any]]:
+    """What one server runs. Only those are asked that have something to say; a gateway is not."""
+    path = next((path for owner, path in _INFO.items() if owner in owners), None)
+    if path is None:
+        return []
+    try:
+        async with asyncio.timeout(_WITHIN_S):
+            status, body = await target.get(path, from_root=True)
+        told = json.loads(body) if status == 200 else {}
+        if path == _INFO["sglang"]:
+            return [{"engine": "sglang", "model": told["model_path"], **sglang_settings(told)}]
+        return [pool for pool in told["deployment"] if isinstance(pool, dict)]
+    except (TimeoutError, Fault, ValueError, TypeError, KeyError):
+        return []
+
+
+def _add(pools: list[dict[str, Any]], more: list[dict[str, Any]]) -> None:
+    """Equal instances of several servers are instances of one pool."""
+    for pool in more:
+        same = next((one for one in pools if one | {"instances": 0} == pool | {"instances": 0}), None)
+        if same is None:
+            pools.append(pool)
+        else:
+            same["instances"] = same.get("instances", 1) + pool.get("instances", 1)
 
 
 async def _refusal(

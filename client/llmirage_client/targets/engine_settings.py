@@ -1,0 +1,57 @@
+"""What engines call their settings, and what this package calls them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+# Ours by the engine's name; the same where they are equal.
+_VLLM = ("pipeline_parallel_size", "data_parallel_size", "tensor_parallel_size", "block_size", "gpu_memory_utilization",
+         "max_num_seqs", "max_num_batched_tokens", "max_model_len")  # fmt: skip
+_SGLANG = {
+    "tp_size": "tensor_parallel_size",
+    "pp_size": "pipeline_parallel_size",
+    "ep_size": "expert_parallel_size",
+    "page_size": "block_size",
+    "mem_fraction_static": "gpu_memory_utilization",
+    "max_running_requests": "max_num_seqs",
+    "chunked_prefill_size": "max_num_batched_tokens",
+    "context_length": "max_model_len",
+}
+_FORMATS = {"quantization": "weights", "kv_cache_dtype": "kv_cache_dtype"}
+_FORMAT_NAMES = {"fp8": "fp8", "fp8_e4m3": "fp8"}  # others say too little of what a kernel reads
+
+
+def vllm_settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """given: arguments of vLLM. Without the model, whose name the caller may have to look up."""
+    settings = _numbers(given, {name: name for name in _VLLM}) | _formats(given)
+    if given.get("enable_expert_parallel") is True:  # over all GPUs of a stage
+        sizes = (settings.get(f"{name}_parallel_size", 1) for name in ("tensor", "data"))
+        settings["expert_parallel_size"] = math.prod(sizes)
+    return settings
+
+
+def sglang_settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """given: fields of SGLang's ServerArgs. Without the model.
+
+    Its tp_size counts all GPUs of a replica: with attention data parallelism its dp_size groups share them. Without it,
+    dp_size counts replicas.
+    """
+    settings = _numbers(given, _SGLANG) | _formats(given)
+    groups = given.get("dp_size") or 1
+    if given.get("enable_dp_attention") is True:
+        settings["data_parallel_size"] = groups
+        settings["tensor_parallel_size"] = max(1, settings.get("tensor_parallel_size", 1) // groups)
+    elif groups > 1:
+        settings["instances"] = groups
+    return settings
+
+
+def _numbers(given: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Those above 0: engines say -1 and 0 for what is off."""
+    return {ours: v for name, ours in names.items() if isinstance(v := given.get(name), int | float) and v > 0}
+
+
+def _formats(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {ours: _FORMAT_NAMES[v] for name, ours in _FORMATS.items() if (v := given.get(name)) in _FORMAT_NAMES}
