@@ -16,9 +16,9 @@ from llmirage_server.cluster.snapshots import Reading, StepSpan
 from llmirage_server.config import ClusterConfig, ConfigError
 from llmirage_server.config.assembly import build, kv_link
 from llmirage_server.config.planning import ServedPool, plan
-from llmirage_server.config.yaml_lines import Entry, YamlNode, read_mapping
 from llmirage_server.drivers.virtual import ClusterRun, Flight, Observer
 from llmirage_server.perf.steps.kinds import StepShares
+from llmirage_shared.yaml_lines import Entry, YamlNode, read_mapping
 
 if TYPE_CHECKING:
     from llmirage_server.app import LlmirageApp

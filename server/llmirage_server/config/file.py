@@ -19,11 +19,11 @@ from llmirage_server.config import (
     canonical_name,
     did_you_mean,
 )
-from llmirage_server.config.yaml_lines import Entry, YamlNode, read_mapping
 from llmirage_server.perf.catalogue.engines import find_engine
 from llmirage_server.perf.catalogue.lookup import find_gpu, find_model
 from llmirage_server.perf.errors import DeploymentError
 from llmirage_shared.settings import convert_to, settings_of
+from llmirage_shared.yaml_lines import Entry, YamlNode, read_mapping
 
 BUNDLED = "bundled:"
 BUNDLED_DIRECTORY = Path(__file__).parents[1] / "clusters"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from llmirage_server.config import ConfigError
+from llmirage_shared.settings import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,11 @@ def read_mapping(path: str, what: str = "a cluster file") -> tuple[Entry, ...]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigError([f"{path}: cannot be read: {reason}"]) from None
+    return parse_mapping(text, path, what)
+
+
+def parse_mapping(text: str, path: str, what: str) -> tuple[Entry, ...]:
+    """As read_mapping, of a text. path: what errors call it."""
     try:
         root = yaml.compose(text, yaml.SafeLoader)
         if root is None:
@@ -56,7 +62,7 @@ def read_mapping(path: str, what: str = "a cluster file") -> tuple[Entry, ...]:
     return entries
 
 
-_DEEPEST = 10
+_DEEPEST = 16
 
 
 def _locate(path: str, node: Any, constructor: Any, depth: int) -> YamlNode:
@@ -80,3 +86,13 @@ def _plain(path: str, node: Any, constructor: Any) -> Any:
         return constructor.construct_object(node, deep=True)
     except ValueError as error:  # a date, for instance, that no calendar has
         raise ConfigError([f"{path}:{node.start_mark.line + 1}: not valid YAML: {error}"]) from None
+
+
+def node_of(value: Any) -> YamlNode:
+    """JSON data as a node; its lines are 0."""
+    if isinstance(value, Mapping):
+        entries = tuple(Entry(str(key), 0, node_of(item)) for key, item in value.items())
+        return YamlNode(0, value, entries=entries)
+    if isinstance(value, list | tuple):
+        return YamlNode(0, value, items=tuple(map(node_of, value)))
+    return YamlNode(0, value)
