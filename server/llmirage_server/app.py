@@ -12,6 +12,7 @@ from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
 from llmirage_server.api.access import ApiKeys, RateLimits
+from llmirage_server.api.admin.live import LiveHandler
 from llmirage_server.api.exchange import EndpointApp
 from llmirage_server.api.models import ServedModel, ServedModels
 from llmirage_server.api.routes import UNKNOWN, routes
@@ -25,6 +26,7 @@ from llmirage_server.config.planning import ServedPool, plan
 from llmirage_server.drivers.live import Driver, FreeDriver, PacedDriver
 from llmirage_server.perf.catalogue.lookup import model_names
 from llmirage_server.perf.deployment import Deployment
+from llmirage_server.telemetry.page.state import LiveCluster
 from llmirage_shared import tokenizer_loader
 from llmirage_shared.chat_template import ChatTemplateError
 from llmirage_shared.prompt_encoder import PromptEncoder
@@ -33,8 +35,11 @@ from llmirage_shared.prompt_encoder import PromptEncoder
 class LlmirageApp(Starlette):
     """The ASGI application. `config`, `pools`, `model_names`, `driver` and `service` are its parts."""
 
-    def __init__(self, config: ClusterConfig) -> None:
-        """Raises ConfigError for a configuration that cannot work; the message shows the arithmetic."""
+    def __init__(self, config: ClusterConfig, *, page: bool = False) -> None:
+        """page: whether there is a live page at `/`.
+
+        Raises ConfigError for a configuration that cannot work; the message shows the arithmetic.
+        """
         self.config = config
         self.pools = plan(config)
         self.kv_link = kv_link(config, self.pools)
@@ -50,7 +55,9 @@ class LlmirageApp(Starlette):
         if (config.rate_limit, config.token_limit) != (None, None):
             self.service.limits = RateLimits(config.rate_limit, config.token_limit)
         guard = ApiKeys(config.api_key) if config.api_key else None
-        super().__init__(routes=routes(self.service, guard), lifespan=_lifespan)
+        self.page = page
+        live = LiveHandler(self.service, LiveCluster(config, self.pools, self.service)) if page else None
+        super().__init__(routes=routes(self.service, guard, live), lifespan=_lifespan)
         self.router.redirect_slashes = False
         self.router.default = EndpointApp(UNKNOWN, guard, journal=self.service.journal)
 
@@ -85,9 +92,12 @@ async def _lifespan(app: LlmirageApp) -> AsyncIterator[None]:
     app.service.close()
 
 
-def create_app(config: ClusterConfig | None = None) -> LlmirageApp:
-    """Return the application for a configuration, by default the default cluster. Raises ConfigError."""
-    return LlmirageApp(config or ClusterConfig())
+def create_app(config: ClusterConfig | None = None, *, page: bool = False) -> LlmirageApp:
+    """Return the application for a configuration, by default the default cluster; with a live page, if asked for.
+
+    Raises ConfigError.
+    """
+    return LlmirageApp(config or ClusterConfig(), page=page)
 
 
 def _state(path: str | None) -> State:

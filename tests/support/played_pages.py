@@ -53,7 +53,7 @@ class Machine:
         """Run the program. name: of the file that tracebacks show."""
         exec(compile(text, name, "exec"), {"__name__": "__main__"})
 
-    def _serve(self, config: ClusterConfig, host: str, port: int, access_log: bool) -> int:
+    def _serve(self, config: ClusterConfig, host: str, port: int, access_log: bool, page: bool) -> int:
         print(banner(create_app(config), f"http://{host}:{port}"))
         self._config = config
         return 0

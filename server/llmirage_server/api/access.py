@@ -8,8 +8,9 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
-from llmirage_server.api.exchange import Header, HttpExchange
+from llmirage_server.api.exchange import Guard, Header, HttpExchange
 from llmirage_shared.wire import errors
 
 _REMEMBERED_KEYS = 10_000
@@ -28,6 +29,19 @@ class ApiKeys:
             raise errors.no_api_key()
         if not any(hmac.compare_digest(given.encode("latin-1"), key) for key in self._keys):
             raise errors.wrong_api_key(given)
+
+
+def own_pages_only(guard: Guard | None) -> Guard:
+    """`guard`, and no page of another server: what changes this one must not be at the command of any page in a browser."""
+
+    def check(exchange: HttpExchange) -> None:
+        origin = exchange.header(b"origin")
+        if origin is not None and urlsplit(origin).netloc != exchange.header(b"host"):
+            raise errors.foreign_page(exchange.scope["path"], errors.shorten(origin))
+        if guard is not None:
+            guard(exchange)
+
+    return check
 
 
 def given_key(exchange: HttpExchange) -> str:

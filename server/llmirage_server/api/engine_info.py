@@ -28,8 +28,7 @@ class EngineHandler(ServiceHandler):
 
     async def metrics(self, exchange: HttpExchange) -> Response:
         service = self._service
-        requests = [choice.request for generation in service.under_way for choice in generation.choices]
-        text = service.metrics.exposition(service.driver.snapshot(), requests)
+        text = service.metrics.exposition(service.driver.snapshot(), service.requests_under_way())
         return exchange.content(text.encode(), b"text/plain; version=0.0.4; charset=utf-8")
 
     async def ping(self, exchange: HttpExchange) -> Response:

@@ -9,7 +9,9 @@ from functools import partial
 from starlette.responses import Response
 from starlette.routing import Route
 
+from llmirage_server.api.access import own_pages_only
 from llmirage_server.api.admin.journal import JournalHandler
+from llmirage_server.api.admin.live import LiveHandler
 from llmirage_server.api.chat import ChatHandler, StoredChatHandler
 from llmirage_server.api.completions import CompletionsHandler
 from llmirage_server.api.conversations import ConversationsHandler
@@ -27,19 +29,23 @@ from llmirage_server.api.tokenization import TokenizationHandler
 
 Methods = Mapping[str, Handler]
 
-_OPEN = ("/health", "/ping", "/metrics")  # probes and scrapers have no key
+# Probes, scrapers and browsers that open a page have no key.
+_OPEN = ("/", "/docs", "/health", "/ping", "/metrics", "/openapi.json")
 
 
-def routes(service: Service, guard: Guard | None) -> list[Route]:
-    """All endpoints, the busiest first. guard: of all but those in `_OPEN`."""
+def routes(service: Service, guard: Guard | None, live: LiveHandler | None = None) -> list[Route]:
+    """All endpoints, the busiest first. guard: of all but those in `_OPEN`. live: shows the live page."""
     messages = MessagesHandler(service)
     app = partial(EndpointApp, guard=guard, journal=service.journal)
     of_messages = partial(app, exchange=MessagesExchange)
+    own = own_pages_only(guard)
     return [
         *[Route(path, app(methods)) for path, methods in _openai(service).items()],
         *[Route(path, app(methods)) for path, methods in _engines(service).items()],
         *[Route(path, EndpointApp(methods, None if path in _OPEN else guard)) for path, methods in _probes(service).items()],
-        *[Route(f"/llmirage/{name}", EndpointApp(methods, guard)) for name, methods in _admin(service).items()],
+        *[Route(path, EndpointApp(methods, own)) for path, methods in _controls(service).items()],
+        *([Route("/", EndpointApp(_get(live.page)))] if live is not None else ()),
+        *[Route(f"/llmirage/{name}", EndpointApp(methods, own)) for name, methods in _admin(service, live).items()],
         Route("/v1/messages", of_messages(_post(messages.create))),
         Route("/v1/messages/count_tokens", of_messages(_post(messages.count_tokens))),
         Route("/v1/messages{rest:path}", of_messages(UNKNOWN)),
@@ -92,33 +98,44 @@ def _engines(service: Service) -> dict[str, Methods]:
 
 
 def _probes(service: Service) -> dict[str, Methods]:
-    """What asks for the state of the server or changes it: the journal has none of these requests."""
-    engine, sglang = EngineHandler(service), SglangHandler(service)
+    """What asks for the state of the server: the journal has none of these requests."""
+    engine, sglang, openapi = EngineHandler(service), SglangHandler(service), OpenApiHandler(service)
     return {
         "/health": _get(partial(_health, service)),
-        "/openapi.json": _get(OpenApiHandler(service).document),
+        "/openapi.json": _get(openapi.document),
+        "/docs": _get(openapi.page),
         "/ping": {**_get(engine.ping), **_post(engine.ping)},
         "/metrics": _get(engine.metrics),
         "/version": _get(engine.version),
         "/load": _get(engine.load),
         "/server_info": _get(engine.server_info),
-        "/reset_prefix_cache": _post(engine.reset_prefix_cache),
-        "/sleep": _post(engine.sleep),
-        "/wake_up": _post(engine.wake_up),
-        "/is_sleeping": _get(engine.is_sleeping),
         "/health_generate": _get(sglang.health_generate),
         "/get_model_info": _get(engine.model_info),
         "/model_info": _get(engine.model_info),
         "/get_server_info": _get(engine.get_server_info),
         "/get_load": _get(engine.get_load),
+    }
+
+
+def _controls(service: Service) -> dict[str, Methods]:
+    """What changes the state of the engine; refused to pages of other servers that a browser shows."""
+    engine = EngineHandler(service)
+    return {
+        "/reset_prefix_cache": _post(engine.reset_prefix_cache),
+        "/sleep": _post(engine.sleep),
+        "/wake_up": _post(engine.wake_up),
+        "/is_sleeping": _get(engine.is_sleeping),
         "/flush_cache": {**_get(engine.flush_cache), **_post(engine.flush_cache)},
     }
 
 
-def _admin(service: Service) -> dict[str, Methods]:
-    """What llmirage alone has, under /llmirage/."""
+def _admin(service: Service, live: LiveHandler | None) -> dict[str, Methods]:
+    """What llmirage alone has, under /llmirage/; refused like `_controls`."""
     journal = JournalHandler(service)
-    return {"journal": _methods(GET=journal.list, DELETE=journal.clear)}
+    admin: dict[str, Methods] = {"journal": _methods(GET=journal.list, DELETE=journal.clear)}
+    if live is not None:
+        admin |= {"live": _get(live.live), "speed": _post(live.speed)}
+    return admin
 
 
 async def _health(service: Service, exchange: HttpExchange) -> Response:

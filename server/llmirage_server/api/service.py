@@ -90,6 +90,10 @@ class Service:
         if self._refusal is not None:
             raise self._refusal()
 
+    def requests_under_way(self) -> list[Request]:
+        """Those that the metrics have not counted yet."""
+        return [choice.request for generation in self.under_way for choice in generation.choices]
+
     def new_request(self, prompt: TokenIds, output: TokenIds, model: str, **fields: Any) -> Request:
         """A request for the cluster with an id of its own."""
         return Request(next(self._request_ids), prompt, output, model=model, **fields)

@@ -114,7 +114,8 @@ def _cluster_rows(app: LlmirageApp, url: str) -> list[tuple[str, str]]:
         rows.append(("transfer", _transfer(app)))
     if config.events:
         rows.append(("events", _events(config)))
-    return [*rows, ("speed", _speed(config.speed)), ("API", f"{url}/v1")]
+    page = [("page", f"{url}/")] if app.page else []
+    return [*rows, ("speed", _speed(config.speed)), *page, ("API", f"{url}/v1")]
 
 
 def _unloaded(pool: ServedPool) -> str:

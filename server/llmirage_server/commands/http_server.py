@@ -22,7 +22,10 @@ from llmirage_server.app import LlmirageApp, create_app
 from llmirage_server.commands.banner import banner, farewell
 from llmirage_server.config import ClusterConfig, ConfigError
 from llmirage_server.config.file import make_config
+from llmirage_server.telemetry.access_log import access_line
 from llmirage_shared.command_line import environment_note
+
+logger = logging.getLogger("llmirage.access")
 
 GRACE_S = 1  # for connections whose client does not read, after the others were ended properly
 KEEP_ALIVE_S = 75  # agents think and run tools between two requests on one connection
@@ -72,7 +75,7 @@ class StampingProtocol(HttpToolsProtocol):
 class LiveServer(uvicorn.Server):
     """A uvicorn server that ends open streams by itself and takes SIGINT and SIGTERM for a normal end."""
 
-    def __init__(self, app: LlmirageApp, on_start: Callable[[], None] = lambda: None, access_log: bool = False) -> None:
+    def __init__(self, app: LlmirageApp, on_start: Callable[[], None] = lambda: None) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
@@ -80,7 +83,7 @@ class LiveServer(uvicorn.Server):
                 ws="none",
                 lifespan="on",
                 log_config=None,
-                access_log=access_log,
+                access_log=False,
                 server_header=False,
                 date_header=False,
                 timeout_keep_alive=KEEP_ALIVE_S,
@@ -108,11 +111,11 @@ class LiveServer(uvicorn.Server):
         self.should_exit = True
 
 
-def serve(cluster_file: str | None, host: str, port: int, access_log: bool, **flags: Any) -> None:
+def serve(cluster_file: str | None, host: str, port: int, access_log: bool, no_ui: bool, **flags: Any) -> None:
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
     try:
         config = make_config(cluster_file, flags)
-        sys.exit(_serve(config, host, port, access_log))
+        sys.exit(_serve(config, host, port, access_log, not no_ui))
     except ConfigError as error:
         for problem in error.problems:
             click.echo(f"llmirage serve: {problem}", err=True)
@@ -121,21 +124,22 @@ def serve(cluster_file: str | None, host: str, port: int, access_log: bool, **fl
         sys.exit(2)
 
 
-def _serve(config: ClusterConfig, host: str, port: int, access_log: bool) -> int:
+def _serve(config: ClusterConfig, host: str, port: int, access_log: bool, page: bool) -> int:
     try:
         bound = bind(host, port)  # first of all, so that a port in use is told at once
     except PortInUseError as error:
         click.echo(f"llmirage serve: {error}", err=True)
         return 1
     with bound:
-        app = create_app(config)
+        app = create_app(config, page=page)
         if config.tokenizer is not None:
             app.service.text.load()  # a tokenizer that cannot be loaded is a configuration error, told before the start
         if access_log:
-            logging.getLogger("uvicorn.access").setLevel(logging.INFO)
+            logger.setLevel(logging.INFO)
+            app.service.journal.observers.append(lambda entry: logger.info("%s", access_line(entry)))
         # Fewer collections: what requests leave behind is small, and each pass costs time that tokens wait.
         gc.set_threshold(20_000, 20, 50)
-        server = LiveServer(app, lambda: click.echo(banner(app, base_url(bound))), access_log)
+        server = LiveServer(app, lambda: click.echo(banner(app, base_url(bound))))
         server.run(sockets=[bound])
     if summary := farewell(app.driver.pacing.summary()):
         click.echo(summary)

@@ -23,7 +23,10 @@ class ServeSettings:
     )
     host: str = setting("127.0.0.1", _SERVER, "Address to listen on.")
     port: int = setting(8000, _SERVER, "Port to listen on; 0: any free port.", short="p", least=0, most=65535)
-    access_log: bool = switch(_SERVER, "Log each request.")
+    access_log: bool = switch(
+        _SERVER, "Log each request when its response has ended: status, model, tokens, TTFT, the script's rule, the fault."
+    )
+    no_ui: bool = switch(_SERVER, "Serve no live page at /.")
 
 
 serve = command(

@@ -63,6 +63,15 @@ class Driver(abc.ABC):
         self.saturation.look(at, self._clock())
         self._schedule_next_event()
 
+    @property
+    def speed(self) -> float:
+        """Seconds of cluster time in a second; inf: without waiting."""
+        return math.inf
+
+    def set_speed(self, speed: float) -> None:
+        """Change the speed from now on, if there is one to change. speed: above 0, finite."""
+        raise TypeError(f"{type(self).__name__} has no speed that can be changed")
+
     def cancel(self, requests: Iterable[Request]) -> None:
         """Cancel requests, finished ones too: their KV and batch slots are free at once."""
         now = self._sync()
@@ -138,6 +147,21 @@ class PacedDriver(Driver):
         self._start_s = 0.0  # wall time at which the cluster's clock was 0
         self._alarm: Alarm | None = None
         self._event_s = math.inf  # cluster time for which the alarm is set
+
+    @property
+    def speed(self) -> float:
+        return self._speed
+
+    def set_speed(self, speed: float) -> None:
+        if self._loop is None:
+            self._speed = speed
+        else:
+            reached = self._sync()
+            self._speed = speed
+            self._start_s = self._clock() - reached / speed
+            self._event_s = math.nan
+            self._schedule_next_event()
+        self.pacing.set_speed(speed)
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
         reached = 0.0 if self._loop is None else self._now()

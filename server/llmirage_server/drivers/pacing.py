@@ -38,8 +38,7 @@ class Pacing:
     """
 
     def __init__(self, speed: float = 1.0) -> None:
-        self.late_s = max(min(LATE_S, LATE_CLUSTER_S / speed), TIMER_S)
-        self._speed = speed
+        self.set_speed(speed)
         self.counts = [0] * (len(EDGES_S) + 1)
         self.tokens = 0
         self.late_tokens = 0
@@ -49,6 +48,10 @@ class Pacing:
         self._window_tokens = 0
         self._window_late = 0
         self._next_warning_s = float("-inf")
+
+    def set_speed(self, speed: float) -> None:
+        self.late_s = max(min(LATE_S, LATE_CLUSTER_S / speed), TIMER_S)
+        self._speed = speed
 
     def sent(self, lag_s: float, tokens: int, now_s: float) -> None:
         """Record that `tokens` tokens left `lag_s` after they were due."""

@@ -139,6 +139,11 @@ class PrometheusMetrics:
             reason = "length" if finish_reason == "length" else "stop"
         self._engine(request.model, max(0, request.instance)).ended(request, reason)
 
+    @property
+    def generated_tokens(self) -> int:
+        """Of requests that have ended."""
+        return sum([engine.generation_tokens for engine in self._engines.values()])
+
     def exposition(self, instances: Iterable[InstanceSnapshot], under_way: Iterable[Request]) -> str:
         """All metrics in Prometheus's text format 0.0.4. under_way: requests that have not ended."""
         states = {(self._model(state.model), state.index): state for state in instances}

@@ -189,6 +189,11 @@ def no_api_key() -> ApiError:
     )
 
 
+def foreign_page(path: str, origin: str) -> ApiError:
+    """A page of another server calls what only this server's own page may call."""
+    return ApiError(f"{path} may not be called by a page of {origin}.", status=403, code="foreign_origin")
+
+
 def wrong_api_key(key: str) -> ApiError:
     """The message shows only the ends of the key."""
     shown = key if len(key) < 12 else f"{key[:8]}{'*' * min(len(key) - 12, 40)}{key[-4:]}"

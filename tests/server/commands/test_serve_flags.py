@@ -27,7 +27,7 @@ def parse(arguments: Sequence[str]) -> ClusterConfig:
     """The configuration that `llmirage serve` with these arguments starts."""
     flags = serve.make_context("serve", list(arguments)).params
     cluster_file = flags.pop("cluster_file")
-    for name in ("host", "port", "access_log"):
+    for name in ("host", "port", "access_log", "no_ui"):
         del flags[name]
     return make_config(cluster_file, flags)
 
@@ -174,7 +174,7 @@ EFFECTS: dict[str, tuple[Sequence[str], Sequence[str], Observe]] = {
 def test_every_setting_has_a_flag_in_this_table() -> None:
     assert set(EFFECTS) == set(SETTINGS)
     flags = {param.name for param in serve.params}
-    assert flags == set(SETTINGS) | {"cluster_file", "host", "port", "access_log"}
+    assert flags == set(SETTINGS) | {"cluster_file", "host", "port", "access_log", "no_ui"}
 
 
 def outcome(arguments: Sequence[str], observe: Observe) -> Any:

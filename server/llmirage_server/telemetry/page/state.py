@@ -1,0 +1,128 @@
+"""What the live page shows: the cluster that is simulated, its state now, and the requests that changed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from llmirage_server.cluster.request import Request
+from llmirage_server.config import ClusterConfig
+from llmirage_server.config.planning import ServedPool
+from llmirage_server.drivers.live import Driver
+from llmirage_server.perf.steps.kinds import StepShares
+from llmirage_server.telemetry.journal import Journal, JournalEntry
+from llmirage_server.telemetry.metrics import PrometheusMetrics
+
+SHOWN_REQUESTS = 100
+
+
+class WatchedServer(Protocol):
+    """What the page reads of a server."""
+
+    driver: Driver
+    metrics: PrometheusMetrics
+    journal: Journal
+
+    def requests_under_way(self) -> list[Request]: ...
+
+
+class LiveCluster:
+    """The parts of the server that the page looks at. Reading them changes nothing."""
+
+    def __init__(self, config: ClusterConfig, pools: Sequence[ServedPool], server: WatchedServer) -> None:
+        self._config = config
+        self._pools = pools
+        self._pool_of = [pool for pool in pools for _ in range(pool.config.instances)]
+        self._server = server
+        self._steps = StepShares()
+        self._looked_into = 0
+
+    @property
+    def journal(self) -> Journal:
+        return self._server.journal
+
+    def facts(self) -> dict[str, Any]:
+        """What does not change: names of the served models, and the rest in words, by heading."""
+        words: dict[str, str] = {}
+        for pool in self._pools:
+            several, deployment = len(self._pools) > 1, pool.deployment
+            instances = "1 instance" if pool.config.instances == 1 else f"{pool.config.instances} instances"
+            role = "" if pool.config.role == "both" else f", {pool.config.role} only"
+            words[f"pool {pool.config.name}" if several else "cluster"] = f"{instances} of {deployment.describe()}{role}"
+            title = f"engine of {pool.config.name}" if several else "engine"
+            words[title] = (
+                f"{deployment.engine.title}, {pool.kv_blocks}, {pool.limits.kv_capacity_tokens:,} tokens of KV on each "
+                f"instance, at most {pool.max_model_len:,} tokens per request"
+            )
+            if pool.assumptions:
+                words[f"assumed for {pool.config.name}" if several else "assumed"] = "; ".join(pool.assumptions.values())
+        words["router"] = self._config.router
+        words["replies"] = self._config.replies
+        return {"models": list(dict.fromkeys(name for pool in self._pools for name in pool.names)), "facts": words}
+
+    def now(self, at_s: float) -> dict[str, Any]:
+        """The state of the cluster. at_s: the present, seconds on any clock. Counters only grow."""
+        snapshots = self._server.driver.snapshot()
+        self._look_into_step()
+        speed = self._server.driver.speed
+        return {
+            "at_s": at_s,
+            "speed": "max" if speed == math.inf else speed,
+            "totals": {
+                "tokens": self._server.metrics.generated_tokens
+                + sum([request.produced for request in self._server.requests_under_way()]),
+                "requests": self.journal.last,
+            },
+            "instances": [
+                {
+                    "index": one.index,
+                    "pool": one.pool if len(self._pools) > 1 else "",
+                    "state": one.state,
+                    "running": one.running,
+                    "waiting": one.waiting,
+                    "most": pool.limits.max_num_seqs * pool.deployment.parallel.dp,
+                    "kv_used": one.kv_used_tokens,
+                    "kv_cached": one.cached_tokens,
+                    "kv_total": one.kv_total_tokens,
+                    "hit_tokens": one.prefix_hit_tokens,
+                    "query_tokens": one.prefix_query_tokens,
+                    "preemptions": one.preemptions,
+                }
+                for one, pool in zip(snapshots, self._pool_of, strict=True)
+            ],
+            "step_shares": self._steps.shares(),
+        }
+
+    def _look_into_step(self) -> None:
+        """Take the step under way on one instance apart, each time of another one."""
+        for _ in self._pool_of:
+            index = self._looked_into % len(self._pool_of)
+            self._looked_into += 1
+            if self._steps.look(self._pool_of[index].step_model, self._server.driver.cluster.batches(index)):
+                return
+
+
+class Watch:
+    """One reader of the page: knows which requests the reader has seen."""
+
+    def __init__(self, cluster: LiveCluster) -> None:
+        self._cluster = cluster
+        self._running: list[JournalEntry] = []
+        self._last: int | None = None
+
+    def next(self, at_s: float) -> dict[str, Any]:
+        """The state now; the first one has the facts and the last requests, the others only requests that are new or ended.
+
+        at_s: as `LiveCluster.now` has it.
+        """
+        state = self._cluster.now(at_s)
+        if self._last is None:
+            state["server"] = self._cluster.facts()
+        entries = self._cluster.journal.found({}, None, SHOWN_REQUESTS)
+        fresh = [entry for entry in entries if self._last is None or entry.number > self._last]
+        ended = [entry for entry in self._running if entry.outcome != "running"]
+        self._running = [entry for entry in [*self._running, *fresh] if entry.outcome == "running"]
+        self._last = self._cluster.journal.last
+        state["requests"] = [entry.shown() for entry in (*ended, *fresh)]
+        return state
