@@ -12,7 +12,7 @@ from llmirage_server.api.openapi.document import openapi_document
 from llmirage_server.api.openapi.operations import EXAMPLES, OPERATIONS
 
 MODEL = "Qwen/Qwen3-30B-A3B"
-UNLISTED = {"/sleep", "/wake_up", "/is_sleeping", "/openapi.json", "/docs", "/v1/messages{rest:path}"}  # the last: no endpoint
+UNLISTED = {"/sleep", "/wake_up", "/is_sleeping", "/openapi.json", "/docs", "/v1/messages{rest:path}"}  # the last is none
 DOCUMENT = openapi_document(MODEL)
 SAID = [{"role": "user", "content": "Hello"}]
 
