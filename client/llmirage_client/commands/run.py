@@ -23,11 +23,12 @@ run = command(
     ],
     """Run a workload against an endpoint and report the metrics.
 
-    FILE is a workload file, bundled:NAME, or the name of a format that generates its own requests; --isl and --osl replace
-    it. A first request finds out whether the endpoint answers and knows the model and the key. Every root conversation
-    runs once unless an option says otherwise. Exit status: 0 if all requests succeeded, 1 if some failed (unless --slo says
-    how many may), 2 if the input was refused, 3 if an objective of --slo was missed, 130 after Ctrl-C (the report is written
-    for what finished).
+    FILE is a workload file, bundled:NAME, a preset of `llmirage generate` (as in coding-agent --agents 200), or the name of
+    a format that generates its own requests; --isl and --osl replace it. A first request finds out whether the endpoint
+    answers and knows the model and the key. Every root conversation runs once unless an option says otherwise. Exit status:
+    0 if all requests succeeded, 1 if some failed (unless --slo says how many may), 2 if the input was refused, 3 if an
+    objective of --slo was missed, 4 if the answer of --find-max rests on prompts that the endpoint had seen before, 130
+    after Ctrl-C (the report is written for what finished).
     """,
     lists=("--parallel", "--number", "--rate"),
 )

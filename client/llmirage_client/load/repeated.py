@@ -45,7 +45,7 @@ def _repeats_of(
     endpoint_new: bool,
 ) -> Repeats | None:
     """names: of the sessions, one a row. unfilled: see Repeats, if there are so few. shared: by name, the share of a first
-    prompt that other conversations begin with. None if there is nothing to tell.
+    prompt that other conversations begin with; without those that inherit a context. None if there is nothing to tell.
     """
     numbers = columns.conversation.tolist()
     depths = columns.agent_depth

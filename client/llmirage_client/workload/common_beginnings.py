@@ -43,10 +43,15 @@ def common_tokens(workload: Workload) -> Mapping[str, int]:
 
 
 def common_shares(workload: Workload) -> Mapping[str, float]:
-    """By root: the share of its first prompt with which other roots begin too. Counts of tokens have nothing in common."""
-    named = sorted((_written(workload.sessions[root]), root) for root in workload.roots)
-    common = _common_bytes([prompt for prompt, _ in named], [root for _, root in named])
-    return {root: size / max(len(prompt), 1) for (prompt, root), size in zip(named, common, strict=True)}
+    """By session that starts with a context of its own: the share of its first prompt with which others begin too.
+
+    Counts of tokens have nothing in common.
+    """
+    forked = {child for one in workload.sessions.values() for turn in one.turns for branch in turn.branches
+              if branch.kind == "fork" for child in branch.children}  # fmt: skip
+    named = sorted((_written(session), name) for name, session in workload.sessions.items() if name not in forked)
+    common = _common_bytes([prompt for prompt, _ in named], [name for _, name in named])
+    return {name: size / max(len(prompt), 1) for (prompt, name), size in zip(named, common, strict=True)}
 
 
 def _written(session: Session) -> bytes:

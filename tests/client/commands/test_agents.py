@@ -88,6 +88,31 @@ def test_the_first_ten_lines_say_it(words: list[Any], note: str, tmp_path: Path)
     assert exported["notes"][0].startswith(note)
 
 
+def test_the_name_of_a_preset_is_as_many_distinct_agents(generated: Path) -> None:
+    written, drawn = simulated(generated, "--concurrency", AGENTS), simulated("agent-chain", "--agents", AGENTS)
+    assert drawn["repeats"] is None
+    assert drawn["ttft_ms"]["mean"] == pytest.approx(written["ttft_ms"]["mean"], rel=0.15)
+    told = simulated("batch", "--agents", 300, "--format-option", "output=20")["repeats"]
+    assert (told["conversations"], told["distinct"], told["varied"]) == (300, 200, True)
+    assert simulated("chat", "--num-conversations", 7)["repeats"] is None
+
+
+def test_a_beginning_that_sub_agents_have_in_common_is_no_hit_of_a_repeat(tmp_path: Path) -> None:
+    lines = []
+    for n in range(4):
+        task = " ".join(f"task{n}{i}" for i in range(30))
+        child = {"role": "user", "content": f"{SYSTEM * 8}\n\n{' '.join(f'look{n}{i}' for i in range(30))}"}
+        lines.append({"session_id": f"child{n}", "turns": [{"messages": [child], "max_tokens": 4}]})
+        root = {"messages": [{"role": "user", "content": task}], "max_tokens": 4, "spawns": [f"child{n}"]}
+        end = {"messages": [{"role": "user", "content": f"end{n}"}], "max_tokens": 4}
+        lines.append({"session_id": f"root{n}", "turns": [root, end]})
+    file = tmp_path / "team.jsonl"
+    file.write_text("\n".join(map(json.dumps, lines)))
+    words = [file, "--concurrency", 1, "--num-conversations", 12]
+    assert simulated(*words, "--vary")["repeats"]["hit_share"] < 0.02
+    assert simulated(*words)["repeats"]["hit_share"] > 0.1
+
+
 def test_files_stay_verbatim_unless_asked(tmp_path: Path) -> None:
     file = conversations(tmp_path, 2)
     words = [file, "--num-conversations", 4, "--random-seed", 1]
@@ -196,10 +221,10 @@ def conversations(folder: Path, count: int) -> Path:
     return file
 
 
-def ran(endpoint: Remembers, file: Path, *words: Any) -> tuple[str, list[str]]:
+def ran(endpoint: Remembers, file: Path, *words: Any, status: int = 0) -> tuple[str, list[str]]:
     out = file.parent / "out"
     result = invoke("run", file, "--url", endpoint.url, "--no-streaming", "--artifact-dir", out, "--overwrite", *words)
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == status, result.output
     summary = out / "profile_export_aiperf.json"
     notes = json.loads(summary.read_text())["llmirage"]["notes"] if summary.exists() else []
     return " ".join(result.stdout.split()), notes
@@ -231,7 +256,7 @@ def test_a_search_does_not_conclude_from_repeats(endpoint: Remembers, tmp_path: 
     file = conversations(tmp_path, 6)
     words = ["--find-max", "latency_p99<60s", "--num-conversations", 4, "--find-max-upper-bound", 4, "--random-seed", 1]
     doubt = "It holds only for prompts that the endpoint has seen before"
-    assert doubt in ran(endpoint, file, *words)[0]
+    assert doubt in ran(endpoint, file, *words, status=4)[0]
     endpoint.prompts.clear()
     assert doubt not in ran(endpoint, file, *words, "--vary")[0]
-    assert doubt in ran(endpoint, file, *words, "--vary")[0]  # the same prompts a second time
+    assert doubt in ran(endpoint, file, *words, "--vary", status=4)[0]  # the same prompts a second time

@@ -178,7 +178,7 @@ def test_a_failed_request_anywhere_ends_a_sweep_with_1(endpoint: Endpoint, workl
 
 def test_a_search_finds_how_many_the_endpoint_bears(endpoint: Endpoint, workload: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    result = invoke(workload, endpoint, "--find-max", "latency_p50<60s", "--number", 32, "--artifact-dir", out)
+    result = invoke(workload, endpoint, "--find-max", "latency_p50<60s", "--number", 32, "--vary", "--artifact-dir", out)
     assert result.exit_code == 0, result.output
     assert "The highest concurrency that meets latency_p50<60s is 5; 6 misses it." in result.output
     content = json.loads((out / "sweep.json").read_text())

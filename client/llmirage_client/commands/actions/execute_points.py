@@ -28,9 +28,10 @@ from llmirage_client.report.points_table import one_line, render_points
 from llmirage_client.targets.endpoint import EndpointSettings
 from llmirage_client.workload.session import Workload
 
+IN_DOUBT = 4  # exit status: the answer of a search rests on prompts that the endpoint had seen before
 _DOUBT = (
-    "It holds only for prompts that the endpoint has seen before: --vary gives repeats fresh tokens, a restart empties the "
-    "cache of the endpoint."
+    "It holds only for prompts that the endpoint has seen before (exit status 4): --vary gives repeats fresh tokens, a "
+    "restart empties the cache of the endpoint."
 )
 
 
@@ -150,7 +151,7 @@ def execute_sweep(loads: Loads, points: Sequence[Point], stop_at_saturation: boo
 
 
 def execute_search(loads: Loads, search: Search) -> int:
-    """Searches. Returns the exit status: 0 with an answer, 1 when nothing meets the objectives."""
+    """Searches. Returns the exit status: 0 with an answer, IN_DOUBT with one that may not hold, 1 when nothing meets."""
     states = MaxSearch(search.start, search.lower, search.upper, search.variable == "concurrency", search.precision)
     results: list[PointResult] = []
     stopped = False
@@ -171,12 +172,15 @@ def execute_search(loads: Loads, search: Search) -> int:
         states.tell(point.load, met)
         _save(loads, results, answer=_answer(search, states, True))
         click.echo(f"  {'meets' if met else 'does not meet'} the SLO: {result.reasons()}")
+    doubt = ""
     if results:
         wrapped = loads.wrapped()
         doubtful = any(result.repeats is not None and result.repeats.doubtful for result in results)
         doubt = _DOUBT if wrapped or doubtful else ""
         _report(loads, results, [wrapped] if wrapped else [], _answer(search, states, stopped, doubt))
-    return INTERRUPTED if stopped else 0 if states.best is not None else 1
+    if stopped or states.best is None:
+        return INTERRUPTED if stopped else 1
+    return IN_DOUBT if doubt else 0
 
 
 def _answer(search: Search, states: MaxSearch, interrupted: bool, doubt: str = "") -> SearchAnswer:

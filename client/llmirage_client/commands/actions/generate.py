@@ -15,9 +15,9 @@ from llmirage_client.workload.convert import ConversionError, convert
 from llmirage_client.workload.session import Problem, Workload, WorkloadError
 from llmirage_client.workload.shape import shape
 from llmirage_client.workload.summary import summarise
+from llmirage_client.workload.synthesis.generated import sessions_of
 from llmirage_client.workload.synthesis.plan import Plan, draw_plan
 from llmirage_client.workload.synthesis.profile import Profile, read_profile, read_values
-from llmirage_client.workload.synthesis.sessions import as_messages, as_tokens
 from llmirage_client.workload.synthesis.table import as_yaml, compare, gaps
 from llmirage_shared.prompt_encoder import PromptEncoder
 from llmirage_shared.settings import ConfigError
@@ -50,26 +50,14 @@ def _generate(preset: str, given: list[tuple[str, Any]], output: str | None, set
     vocabulary, template = load(settings["tokenizer"])
     text = SyntheticText(vocabulary, seed)
     plan = draw_plan(profile, seed)
-    if profile.format == "agentic_jsonl":
-        if profile.branching:
-            raise _cannot(
-                preset,
-                "agentic_jsonl has only chains of requests: set sub_agents.share=0, forks.share=0 and forks.background=0",
-            )
-        workload = as_tokens(plan, text if settings["token_ids"] else None)
-    else:
-        workload = as_messages(plan, text, profile.exact_replies)
+    workload = sessions_of(profile, plan, text, settings["token_ids"])
     try:
         converted = convert(workload, profile.format)
     except ConversionError as error:
-        raise _cannot(preset, str(error)) from None
+        raise WorkloadError(preset, [Problem(str(error), field="format")]) from None
     write_output(converted.data, output)
     _report(profile, plan, workload, output, seed)
     _reuse(workload, PromptEncoder(vocabulary, template))
-
-
-def _cannot(preset: str, message: str) -> Exception:
-    return WorkloadError(preset, [Problem(message, field="format")])
 
 
 def _report(profile: Profile, plan: Plan, workload: Workload, output: str | None, seed: int) -> None:

@@ -91,7 +91,7 @@ def conversations_wanted(settings: Mapping[str, Any]) -> int | None:
     """How many conversations all points and the warm-up take together, for workloads that draw as many as are wanted."""
     counts = settings["num_conversations"]
     if counts is None:
-        return _SEARCHED if settings["find_max"] else None
+        return _SEARCHED if settings["find_max"] else settings["agents"]
     points = max(len(settings[name] or ()) for name in _VARIABLES) if len(counts) == 1 else 1
     warm_up = settings["num_warmup_sessions"] or 0
     probes = _PROBES if settings["find_max"] else max(points, 1)

@@ -25,6 +25,7 @@ from llmirage_client.settings.run import one_point, run_options, with_distinct_c
 from llmirage_client.settings.workload import LengthSettings
 from llmirage_client.targets.endpoint import EndpointSettings
 from llmirage_client.workload.session import Workload
+from llmirage_client.workload.synthesis.generated import is_preset
 from llmirage_shared.settings import settings_of
 
 
@@ -32,7 +33,7 @@ def run(file: str | None, **settings: Any) -> None:
     check_unused(settings)
     endpoint = endpoint_of(settings)
     with readable():
-        if settings["isl"] is not None and settings["random_seed"] is None:
+        if (settings["isl"] is not None or is_preset(file)) and settings["random_seed"] is None:
             settings["random_seed"] = int.from_bytes(os.urandom(6))
         workload = load_of(file, settings, conversations_wanted(settings))
     options = run_options(workload, settings)

@@ -50,7 +50,7 @@ def simulate(workload: str | None, **settings: Any) -> None:
         settings["random_seed"] = 0
     config = cluster_config(settings, settings["random_seed"])
     with readable():
-        loaded = load_of(workload, settings, settings["num_conversations"])
+        loaded = load_of(workload, settings, settings["num_conversations"] or settings["agents"])
     options = with_distinct_conversations(loaded, run_options(loaded, settings, model=""))  # --model is the cluster's
     loaded = for_endpoint(loaded, settings)
     if not settings["artifact_dir"] and not settings["json"] and (problem := cannot_be_folder("artifacts/simulation")):

@@ -11,6 +11,7 @@ from llmirage_client.settings.workload import WorkloadSettings
 from llmirage_client.workload.format_options import parse_pairs
 from llmirage_client.workload.registry import load
 from llmirage_client.workload.session import Workload, WorkloadError
+from llmirage_client.workload.synthesis.generated import is_preset, preset_workload
 from llmirage_client.workload.synthetic_load import synthetic_load
 from llmirage_shared.settings import ConfigError, settings_of
 from llmirage_shared.tokens import TokenizerError
@@ -29,12 +30,18 @@ def readable() -> Iterator[None]:
 
 
 def load_workload(file: str, settings: Mapping[str, Any], conversations: int | None = None) -> Workload:
-    """conversations: how many the run takes, where it says. Raises WorkloadError, ConfigError."""
+    """A file, or the name of a preset of `generate`. conversations: how many the run takes, where it says.
+
+    Raises WorkloadError, TokenizerError, ConfigError.
+    """
     try:
         options = parse_pairs(settings["format_option"])
     except ValueError as error:
         raise ConfigError([f"Invalid value for --format-option: {error}"]) from None
     options |= {name: settings[name] for name in _OF_FORMATS if settings.get(name) is not None}
+    if is_preset(file):
+        seed = settings.get("random_seed") or 0
+        return preset_workload(file, conversations, seed, settings.get("tokenizer"), list(options.items()))
     offered = {name: settings.get(name) for name in _OFFERED} | {"seed": settings.get("random_seed")}
     return load(file, settings["format"], options, offered | {"conversations": conversations})
 

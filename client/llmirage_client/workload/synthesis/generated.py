@@ -1,0 +1,48 @@
+"""Workloads that are drawn instead of read: a plan becomes sessions, and the name of a preset a workload."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from llmirage_client.workload.files import fault
+from llmirage_client.workload.session import Workload
+from llmirage_client.workload.synthesis.plan import Plan, draw_plan
+from llmirage_client.workload.synthesis.profile import Profile, presets, read_profile
+from llmirage_client.workload.synthesis.sessions import as_messages, as_tokens
+from llmirage_shared.synthetic_text import SyntheticText
+from llmirage_shared.tokenizer_loader import load
+
+MOST_DRAWN = 200  # conversations: their prompts are kept; a run repeats them with fresh tokens
+
+
+def is_preset(name: str | None) -> bool:
+    """Whether the name is that of a preset, and no file is called so."""
+    return name in presets() and not Path(name).exists()
+
+
+def preset_workload(
+    name: str, conversations: int | None, seed: int, tokenizer: str | None, changes: Sequence[tuple[str, Any]]
+) -> Workload:
+    """Conversations of a preset, MOST_DRAWN at most. changes: (name of a parameter, value). Raises WorkloadError,
+    TokenizerError."""
+    if conversations is not None:
+        changes = [*changes, ("conversations", min(conversations, MOST_DRAWN))]
+    profile = read_profile(name, changes)
+    text = SyntheticText(load(tokenizer)[0], seed)
+    return replace(sessions_of(profile, draw_plan(profile, seed), text, with_ids=True), path=name)
+
+
+def sessions_of(profile: Profile, plan: Plan, text: SyntheticText, with_ids: bool) -> Workload:
+    """with_ids: of the tokens, for a format in tokens. Raises WorkloadError for branches, which such a format has not."""
+    if profile.format != "agentic_jsonl":
+        return as_messages(plan, text, profile.exact_replies)
+    if profile.branching:
+        raise fault(
+            profile.name,
+            "agentic_jsonl has only chains of requests: set sub_agents.share=0, forks.share=0 and forks.background=0",
+            field="format",
+        )
+    return as_tokens(plan, text if with_ids else None)
