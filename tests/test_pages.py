@@ -25,6 +25,7 @@ WORKLOAD, CLUSTER = "workloads/dag-example.jsonl", "workloads/clusters/dense-8b.
 FILES = {
     "README.md": {"my.dag.jsonl": WORKLOAD, CLUSTER: CLUSTER},
     "docs/cluster-files.md": {"my-cluster.yaml": "yaml"},
+    "docs/faults.md": {"faults.yaml": "yaml"},
     "docs/routers.md": {"my_routers.py": "python"},
     "docs/simulate.md": {"trace.jsonl": WORKLOAD, "mine.yaml": CLUSTER},
     "docs/studies.md": {"study.yaml": "yaml"},

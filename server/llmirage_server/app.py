@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 from llmirage_server.api.access import ApiKeys, RateLimits
 from llmirage_server.api.admin.live import LiveHandler
 from llmirage_server.api.exchange import EndpointApp
+from llmirage_server.api.faults import FaultsOnOrder
 from llmirage_server.api.models import ServedModel, ServedModels
 from llmirage_server.api.routes import UNKNOWN, routes
 from llmirage_server.api.service import Service
@@ -24,6 +25,7 @@ from llmirage_server.config import ClusterConfig, ConfigError
 from llmirage_server.config.assembly import build, kv_link
 from llmirage_server.config.planning import ServedPool, plan
 from llmirage_server.drivers.live import Driver, FreeDriver, PacedDriver
+from llmirage_server.faults.rule import read_faults_file
 from llmirage_server.perf.catalogue.lookup import model_names
 from llmirage_server.perf.deployment import Deployment
 from llmirage_server.telemetry.page.state import LiveCluster
@@ -54,12 +56,15 @@ class LlmirageApp(Starlette):
         self.service.documented_only = config.unknown_fields == "refuse"
         if (config.rate_limit, config.token_limit) != (None, None):
             self.service.limits = RateLimits(config.rate_limit, config.token_limit)
+        self.service.faults = FaultsOnOrder(self.service, config.seed, config.allow_fault_header)
+        if config.faults is not None:
+            self.service.faults.add(read_faults_file(config.faults))
         guard = ApiKeys(config.api_key) if config.api_key else None
         self.page = page
         live = LiveHandler(self.service, LiveCluster(config, self.pools, self.service)) if page else None
         super().__init__(routes=routes(self.service, guard, live), lifespan=_lifespan)
         self.router.redirect_slashes = False
-        self.router.default = EndpointApp(UNKNOWN, guard, journal=self.service.journal)
+        self.router.default = EndpointApp(UNKNOWN, guard, journal=self.service.journal, faults=self.service.faults)
 
     @property
     def deployment(self) -> Deployment:

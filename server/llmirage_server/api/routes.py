@@ -10,6 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from llmirage_server.api.access import own_pages_only
+from llmirage_server.api.admin.faults import FaultsHandler
 from llmirage_server.api.admin.journal import JournalHandler
 from llmirage_server.api.admin.live import LiveHandler
 from llmirage_server.api.chat import ChatHandler, StoredChatHandler
@@ -36,7 +37,7 @@ _OPEN = ("/", "/docs", "/health", "/ping", "/metrics", "/openapi.json")
 def routes(service: Service, guard: Guard | None, live: LiveHandler | None = None) -> list[Route]:
     """All endpoints, the busiest first. guard: of all but those in `_OPEN`. live: shows the live page."""
     messages = MessagesHandler(service)
-    app = partial(EndpointApp, guard=guard, journal=service.journal)
+    app = partial(EndpointApp, guard=guard, journal=service.journal, faults=service.faults)
     of_messages = partial(app, exchange=MessagesExchange)
     own = own_pages_only(guard)
     return [
@@ -131,8 +132,12 @@ def _controls(service: Service) -> dict[str, Methods]:
 
 def _admin(service: Service, live: LiveHandler | None) -> dict[str, Methods]:
     """What llmirage alone has, under /llmirage/; refused like `_controls`."""
-    journal = JournalHandler(service)
-    admin: dict[str, Methods] = {"journal": _methods(GET=journal.list, DELETE=journal.clear)}
+    journal, faults = JournalHandler(service), FaultsHandler(service)
+    admin: dict[str, Methods] = {
+        "journal": _methods(GET=journal.list, DELETE=journal.clear),
+        "faults": _methods(GET=faults.list, POST=faults.add, DELETE=faults.clear),
+        "faults/{id}": {"DELETE": faults.remove},
+    }
     if live is not None:
         admin |= {"live": _get(live.live), "speed": _post(live.speed)}
     return admin

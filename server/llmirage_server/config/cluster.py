@@ -21,7 +21,7 @@ ReplyKind = Literal["prose", "echo"]
 Role = Literal["both", "prefill", "decode"]
 OnCrash = Literal["reroute", "fail"]
 Action = Literal["crash", "stop", "start"]
-_time, _cluster, _, _replies, _access = map(under, GROUPS[5:])
+_time, _cluster, _, _replies, _access, _faults = map(under, GROUPS[5:])
 _transfer, _events = under("kv_transfer"), under("events")  # blocks of cluster files
 
 
@@ -160,6 +160,15 @@ class ClusterConfig(InstanceSettings):
     rate_limit: int | None = _access(None, "Requests per minute and key; more are refused (429).", least=1, unset="no limit")
     token_limit: int | None = _access(
         None, "Tokens per minute and key, prompt tokens plus max_tokens; more are refused (429).", least=1, unset="no limit"
+    )
+    faults: str | None = _faults(
+        None,
+        "YAML file of faults: errors, delays and broken replies on purpose (docs/faults.md).",
+        metavar="FILE",
+        unset="none",
+    )
+    allow_fault_header: bool = _faults(
+        False, "Let a request order a fault for itself with the header X-Llmirage-Fault.", switch=True
     )
 
     pools: tuple[PoolConfig, ...] = ()

@@ -168,6 +168,8 @@ EFFECTS: dict[str, tuple[Sequence[str], Sequence[str], Observe]] = {
     "api_key": ((), ["--api-key", "secret"], lambda app: app.routes[0].app.guard),
     "rate_limit": ((), ["--rate-limit", "5"], lambda app: app.service.limits),
     "token_limit": ((), ["--token-limit", "5"], lambda app: app.service.limits),
+    "faults": ((), ["--faults", "/no/such/file"], shown),
+    "allow_fault_header": ((), ["--allow-fault-header"], lambda app: app.service.faults.allow_header),
 }
 
 
@@ -186,8 +188,8 @@ def outcome(arguments: Sequence[str], observe: Observe) -> Any:
 
 @pytest.mark.parametrize("name", EFFECTS)
 def test_every_flag_has_an_effect(name: str) -> None:
-    """A refusal counts for two: the silicon model comes with an extra that may be missing, the tokenizer is not there."""
+    """A refusal counts for three: the silicon model comes with an extra that may be missing, the files are not there."""
     without, given, observe = EFFECTS[name]
     before, after = outcome(without, observe), outcome([*without, *given], observe)
     assert before != after
-    assert ("refused: " in str(after)) <= (name in ("perf_model", "tokenizer"))
+    assert ("refused: " in str(after)) <= (name in ("perf_model", "tokenizer", "faults"))

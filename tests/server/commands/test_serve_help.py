@@ -46,6 +46,7 @@ def test_headings_come_in_the_order_in_which_people_choose() -> None:
         "Autoscaling",
         "Replies and API",
         "Access",
+        "Faults",
     ]
 
 
