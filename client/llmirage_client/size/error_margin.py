@@ -7,7 +7,7 @@ were as wrong as in the median run, but not as in the worst tenth. not proven: n
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from llmirage_client.measure.slo import Verdict
@@ -66,8 +66,13 @@ def error_margin(verdict: Verdict, config: ClusterConfig) -> ErrorMargin:
 
 
 def margins_of(trial: Trial) -> list[ErrorMargin]:
-    """One for each verdict of the trial."""
-    return [error_margin(verdict, trial.config) for verdict in trial.verdicts]
+    """One for each verdict of the trial, at the worse end of what the noise of the simulation leaves open."""
+    pairs = zip(trial.verdicts, trial.intervals, strict=True)
+    worst = [
+        verdict if interval is None else replace(verdict, value=interval.worse(verdict.objective))
+        for verdict, interval in pairs
+    ]
+    return [error_margin(verdict, trial.config) for verdict in worst]
 
 
 def least_confident(margins: Iterable[ErrorMargin]) -> Confidence:

@@ -1,14 +1,15 @@
 """How sure a simulated figure is, and when a simulation knows enough to say whether its objectives are met.
 
-Requests of one simulation depend on each other: a busy minute is slow for all. So their spread is taken over BATCHES
-consecutive batches of equal numbers (batch means). Interval and verdict do not look at each other's limit: an interval
-depends on the figures alone, and a stricter objective is never decided earlier as met than a laxer one.
+Requests of one simulation depend on each other: a busy minute is slow for all. So their spread is taken over at
+most BATCHES consecutive batches of equal numbers (batch means): of conversations, of batches that are no shorter than they
+live. Interval and verdict do not look at each other's limit: an interval depends on the figures alone, and a stricter
+objective is never decided earlier as met than a laxer one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -22,7 +23,10 @@ from llmirage_client.size.early_stop import METRICS, EarlyStop, stamps
 
 BATCHES = 10
 _FAR = 3.0  # times the requests beyond a limit that an objective allows: far more than noise explains
-_DEVIATIONS = 2.0  # standard errors on each side of a figure: it lies there in about 95 of 100 simulations
+_FAR_IN_ALL = 2.0  # the same of all requests that may count, which are many
+# Standard errors on each side of a figure, by the number of batches: it lies there in 95 of 100 simulations (Student's t).
+_DEVIATIONS = {4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}
+FEWEST_BATCHES = min(_DEVIATIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,35 +41,42 @@ class Interval:
         low, high = objective.met_by(self.low), objective.met_by(self.high)
         return low if low == high else None
 
+    def worse(self, objective: Objective) -> float:
+        """The end that is closer to missing the objective."""
+        return self.high if objective.comparison[0] == "<" else self.low
+
     def load(self, objective: Objective) -> float:
         """The share of the limit that its worse end uses."""
-        return Verdict(objective, self.high if objective.comparison[0] == "<" else self.low).load
+        return Verdict(objective, self.worse(objective)).load
 
 
-def interval_of(values: Floats, statistic: str) -> Interval | None:
-    """values: of requests in the order in which they were sent; NaN where a request has none. None: of no such statistic."""
-    known = values[~np.isnan(values)]
-    if known.size < BATCHES:
+def interval_of(values: Floats, statistic: str, batches: int = BATCHES) -> Interval | None:
+    """values: of requests in the order in which they were sent; NaN where a request has none. None: of no such statistic.
+
+    batches: FEWEST_BATCHES to BATCHES.
+    """
+    known, deviations = values[~np.isnan(values)], _DEVIATIONS[batches]
+    if known.size < batches:
         return Interval(-math.inf, math.inf)
     if statistic == "avg":
         middle = float(known.mean())
-        error = _error(known)
-        return Interval(middle - _DEVIATIONS * error, middle + _DEVIATIONS * error)
+        error = _error(known, batches)
+        return Interval(middle - deviations * error, middle + deviations * error)
     if statistic[0] != "p":
         return None
     share = float(statistic[1:]) / 100
     figure = np.percentile(known, share * 100)
-    error = max(_error((known > figure).astype(np.float64)), math.sqrt(share * (1 - share) / known.size))
-    low, high = share - _DEVIATIONS * error, share + _DEVIATIONS * error
+    error = max(_error((known > figure).astype(np.float64), batches), math.sqrt(share * (1 - share) / known.size))
+    low, high = share - deviations * error, share + deviations * error
     if high < 1:
         return Interval(*np.percentile(known, [max(low, 0.0) * 100, high * 100]).tolist())
     # No request is as slow as that: the percentile of each batch says how far their own goes.
-    spread = float(np.std([np.percentile(batch, share * 100) for batch in np.array_split(known, BATCHES)], ddof=1))
-    worst = float(figure) + _DEVIATIONS * spread / math.sqrt(BATCHES)
+    spread = float(np.std([np.percentile(batch, share * 100) for batch in np.array_split(known, batches)], ddof=1))
+    worst = float(figure) + deviations * spread / math.sqrt(batches)
     return Interval(float(np.percentile(known, max(low, 0.0) * 100)), worst)
 
 
-def intervals_of(objectives: Sequence[Objective], columns: Columns) -> tuple[Interval | None, ...]:
+def intervals_of(objectives: Sequence[Objective], columns: Columns, batches: int) -> tuple[Interval | None, ...]:
     """Of the measured requests; None for objectives that no interval is known of."""
     order = np.argsort(columns.start_s, kind="stable")
     order = order[columns.measured[order]]
@@ -77,17 +88,17 @@ def intervals_of(objectives: Sequence[Objective], columns: Columns) -> tuple[Int
         "inter_token_latency": np.where(events > 1, (last - first) / gaps, np.nan),
     }
     return tuple(
-        interval_of(np.where(ok, values[one.metric.tag], np.nan) * 1e3, one.statistic or "")
+        interval_of(np.where(ok, values[one.metric.tag], np.nan) * 1e3, one.statistic or "", batches)
         if one.metric.tag in values
         else None
         for one in objectives
     )
 
 
-def _error(values: Floats) -> float:
+def _error(values: Floats, batches: int) -> float:
     """The standard error of the mean of values that depend on their neighbours."""
-    means = [batch.mean() for batch in np.array_split(values, BATCHES)]
-    return float(np.std(means, ddof=1)) / math.sqrt(BATCHES)
+    means = [batch.mean() for batch in np.array_split(values, batches)]
+    return float(np.std(means, ddof=1)) / math.sqrt(batches)
 
 
 class Looks:
@@ -95,7 +106,8 @@ class Looks:
 
     first: number of the first request that counts. looks: after how many of them, in the order in which they were sent, it
     looks; the last is all. counted: how many it has looked at; 0: the run was stopped before, or the objectives are not of
-    its kind. intervals: of the objectives, at the last look.
+    its kind. intervals: of the objectives, at the last look. batches: how many for so many requests, see `interval_of`.
+    met_ends: whether objectives that are met end it before the last look.
     """
 
     def __init__(
@@ -105,24 +117,27 @@ class Looks:
         looks: Sequence[int],
         failures: bool,
         floors: Mapping[str, float] = MappingProxyType({}),
+        batches: Callable[[int], int] = lambda count: BATCHES,
+        met_ends: bool = True,
     ) -> None:
         self._objectives = objectives
         self._first = first
         self._looks = list(looks)
+        self._batches = batches
+        self._met_ends = met_ends
         self._over = np.zeros(looks[-1], dtype=bool)
         self._values = {tag: np.full(looks[-1], np.nan) for tag in {one.metric.tag for one in objectives} & METRICS.keys()}
         self._left = looks[0]
         self._early = EarlyStop(objectives, looks[0], failures, floors, _FAR)
+        self._late = EarlyStop(objectives, looks[-1], failures, floors, _FAR_IN_ALL)
         self.counted = 0
         self.intervals: list[Interval | None] = [None] * len(objectives)
 
     @property
     def clear(self) -> bool | None:
         """Whether the objectives are met, as far as the intervals can tell; None: they cannot."""
-        told = [
-            None if interval is None else interval.clear(objective)
-            for objective, interval in zip(self._objectives, self.intervals, strict=True)
-        ]
+        pairs = zip(self._objectives, self.intervals, strict=True)
+        told = [None if interval is None else interval.clear(objective) for objective, interval in pairs]
         return False if False in told else None if None in told else True
 
     def __call__(self, row: TokenRow) -> str | int | None:
@@ -134,6 +149,8 @@ class Looks:
                 if tokens > 1 or tag != "inter_token_latency":
                     values[place] = METRICS[tag](row.start_s, first, last, tokens)
         if not self.counted and place < self._looks[0] and (reason := self._early(row)):
+            return reason
+        if reason := self._late(row):
             return reason
         if not self._looks or place >= self._looks[0]:
             return None
@@ -148,9 +165,9 @@ class Looks:
     def _look(self, count: int) -> bool:
         self.counted = count
         self.intervals = [
-            interval_of(self._values[one.metric.tag][:count], one.statistic or "")
+            interval_of(self._values[one.metric.tag][:count], one.statistic or "", self._batches(count))
             if one.metric.tag in self._values
             else None
             for one in self._objectives
         ]
-        return self.clear is not None
+        return self.clear is False or (self.clear is True and self._met_ends)

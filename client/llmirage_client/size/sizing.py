@@ -85,13 +85,8 @@ def size(
     while queue or (sufficient and answer is None):
         cheapest = cost(sufficient[0].shape, sufficient[0].instances) if sufficient else None
         if cheapest is not None and answer is None and (not queue or queue[0][0] > cheapest):
-            best = min(sufficient, key=lambda capacity: capacity.trial.load)
-            sufficient.remove(best)
-            search = searches[best.shape]
-            if search.suffices_below(best):
-                answer = best
-            else:
-                wait(search)
+            answer = min(sufficient, key=lambda capacity: capacity.trial.load)
+            sufficient.remove(answer)
             continue
         key, _, search = heapq.heappop(queue)
         assert search.least is not None

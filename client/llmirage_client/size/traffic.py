@@ -100,6 +100,17 @@ class RequestSource:
         return RequestSizes(prompt, new, reply)
 
     @cached_property
+    def spread(self) -> float:
+        """Mean square of the requests' tokens over the square of their mean, of prompts or replies, whichever is more.
+
+        1 where all are equal; so many times more requests are needed for means that are as precise.
+        """
+        if self.sizes is None:
+            return 1.0
+        tokens = np.array([self.sizes.new, self.sizes.reply], dtype=np.float64)
+        return float(((tokens**2).mean(axis=1) / tokens.mean(axis=1) ** 2).max())
+
+    @cached_property
     def lengths(self) -> Lengths | None:
         """Means of the sizes."""
         sizes = self.sizes

@@ -18,7 +18,7 @@ from llmirage_client.simulate.simulation import simulate
 from llmirage_client.simulate.window import Window
 from llmirage_client.simulator.bounds import Bounds
 from llmirage_client.simulator.engine import ClusterConfig
-from llmirage_client.size.looks import Interval, Looks, intervals_of
+from llmirage_client.size.looks import BATCHES, FEWEST_BATCHES, Interval, Looks, intervals_of
 from llmirage_client.size.traffic import Kind, Traffic, amount_text
 
 REQUESTS = 1000  # that are measured: ten of them are beyond the 99th percentile
@@ -26,13 +26,17 @@ FEW_REQUESTS = 200  # a 99th percentile of fewer is the largest value or the sec
 _FILLING = 8  # requests sent before those that are measured, beside as many as the cluster holds
 _LATENCY_S = 5.0  # assumed where the roofline has no estimate
 _GROWTH = 1.15  # of the requests in flight, from the first half to the second: more means that they do not stay as many
-_GROWTH_NOISE = 2.0  # standard deviations of a Poisson count
+_GROWTH_NOISE = 2.0  # standard deviations: of a Poisson count, and of the means of batches
 _LONGER = 4
-_MORE = 4  # times the measured requests, where these leave a doubt
+_MORE = 8  # times the measured requests, where these leave a doubt
 _BEYOND_DOUBT = 0.9  # of a limit
 _OLD = 99  # percent of the turns are not older: a simulation is measured when these ages are all there
-_LIFETIMES = 4  # of conversations, to be measured at least: how many there are at a time changes only so fast
-_MOST_SESSIONS = 16  # times the measured requests, at most, for these
+# Of conversations, whose number and whose cached tokens change only so fast. Clusters that lose more and more of what was
+# cached look well for ten lifetimes: a short simulation shows that objectives are missed, and none that they are met.
+_SETTLED = 1.5  # lifetimes until as many end as begin and the caches are full
+_LIFETIMES, _MOST_LIFETIMES = 2, 12  # that are measured
+_MOST_SESSIONS = 30  # times the measured requests, at most, for these
+_MOST_SPREAD = 4.0  # times the measured requests, at most, for lengths that differ much
 _SHORTFALL = 0.05  # of the offered rate that may be missing from the delivered one
 _SHORTFALL_NOISE = 3.0  # standard deviations of a Poisson count
 _OVERLOADED = 2  # times the measured requests: enough to fill a cluster that cannot keep up anyway
@@ -126,6 +130,7 @@ class TrialPlan:
     """first: requests sent before those that are measured. looks: after how many measured ones it may be over.
 
     whole: requests that are sent. prepared: requests of the workload that is made for them. ramp_s: see Traffic.run_options.
+    batch: requests of a batch that tells of the noise, at least. met_ends: see Looks. longer: it is not to be repeated.
     """
 
     first: int
@@ -133,6 +138,12 @@ class TrialPlan:
     whole: int
     prepared: int
     ramp_s: float
+    batch: int
+    met_ends: bool
+    longer: bool
+
+    def batches(self, count: int) -> int:
+        return min(BATCHES, max(FEWEST_BATCHES, count // self.batch))
 
 
 class Trials:
@@ -183,21 +194,19 @@ class Trials:
     def _once(self, config: ClusterConfig, traffic: Traffic, to_the_end: bool) -> Trial:
         key = config, traffic.kind, traffic.amount, to_the_end
         if key not in self._known:
-            self._known[key] = self._run(config, traffic, to_the_end)
+            self._known[key] = self._run(config, traffic, to_the_end, self._plan(config, traffic))
             self._simulations += 1
             self._requests += self._known[key].requests
         return self._known[key]
 
-    def _run(self, config: ClusterConfig, traffic: Traffic, to_the_end: bool, longer: int = 1) -> Trial:
-        """longer: multiplies the requests, for a cluster that may have been still filling up."""
-        plan = self._plan(config, traffic, longer)
+    def _run(self, config: ClusterConfig, traffic: Traffic, to_the_end: bool, plan: TrialPlan) -> Trial:
         source, first = traffic.source, plan.first
         workload, options = source.workload(plan.prepared), traffic.run_options(plan.whole, plan.ramp_s)
         window, looks = None, None
         if source.tokens_alone:
             objectives = () if to_the_end else self.objectives
             failures = not (self._failures_allowed or to_the_end)
-            looks = Looks(objectives, first, plan.looks, failures, self._floors(config))
+            looks = Looks(objectives, first, plan.looks, failures, self._floors(config), plan.batches, plan.met_ends)
             window = Window(first, plan.looks[-1], looks)
         simulation = simulate(
             config,
@@ -213,15 +222,15 @@ class Trials:
             columns = replace(columns, measured=_of_rank(columns, first, count))
             metrics = compute_columns(columns)
         verdicts = () if simulation.stopped else judge(self.objectives, metrics)
-        intervals = intervals_of(self.objectives, columns)
+        intervals = intervals_of(self.objectives, columns, plan.batches(count))
         problem = simulation.stopped or self._problem(metrics, count)
         offered = traffic.amount if traffic.kind == "request_rate" else None
         delivered = _delivered(columns)
         allowed = max(_SHORTFALL, _SHORTFALL_NOISE * math.sqrt(source.clumping / count))
         if problem is None and offered is not None:
             problem = _growth(columns) or _shortfall(offered, delivered, allowed)
-            if problem is not None and longer == 1 and all(verdict.met for verdict in verdicts):
-                again = self._run(config, traffic, to_the_end, _LONGER)
+            if problem is not None and not plan.longer and all(verdict.met for verdict in verdicts):
+                again = self._run(config, traffic, to_the_end, self._plan(config, traffic, True))
                 return replace(again, requests=again.requests + len(columns))
         figures = simulation.summary | {
             "users": _users(columns),
@@ -231,34 +240,40 @@ class Trials:
         }
         return Trial(config, traffic.kind, traffic.amount, verdicts, problem, len(columns), count, figures, intervals)
 
-    def _plan(self, config: ClusterConfig, traffic: Traffic, longer: int = 1) -> TrialPlan:
+    def _plan(self, config: ClusterConfig, traffic: Traffic, longer: bool = False) -> TrialPlan:
+        """longer: for a cluster that may have been still filling up."""
         source, amount = traffic.source, traffic.amount
-        busy = self._running(config, traffic) * longer
-        count = max(self._wanted, 2 * busy)
+        busy = self._running(config, traffic)
+        wanted = math.ceil(self._wanted * min(source.spread, _MOST_SPREAD))
+        count = max(wanted, 2 * busy)
+        most, batch = max(count, _MORE * wanted), 1
         by_rate = traffic.kind == "request_rate"
         latency_s = busy / amount if by_rate else self._latency_s(config, int(amount))
         ages_s = source.ages_s(latency_s)
         lifetime_s = float(np.percentile(ages_s, _OLD)) + latency_s
         if by_rate:
-            begun = amount * float(np.clip(lifetime_s - ages_s, 0.0, None).mean())  # requests until as many come as end
+            settled_s = _SETTLED * lifetime_s
+            begun = amount * float(np.clip(settled_s - ages_s, 0.0, None).mean())  # requests until then
             first = math.ceil(busy + _FILLING if source.single_turns else begun + busy + _FILLING)
             waiting = 0 if source.single_turns else math.ceil(amount * lifetime_s)
         else:
             waiting = math.ceil(amount * source.clumping)
             first = 2 * busy + waiting
-        most = _MORE * self._wanted
         if not source.single_turns:
-            count = max(count, min(_LIFETIMES * waiting, _MOST_SESSIONS * self._wanted))
-            most = _MORE * count
+            batch, most = waiting, _MOST_SESSIONS * self._wanted
+            count = max(count, min(_LIFETIMES * waiting, most))
+            most = max(count, min(_MOST_LIFETIMES * waiting, most))
+        if longer:
+            first, count = first * _LONGER, min(count * _LONGER, most)
         looks = [count]
-        while source.tokens_alone and looks[-1] * 2 <= most:
-            looks.append(looks[-1] * 2)
+        while source.tokens_alone and looks[-1] < most:
+            looks.append(min(looks[-1] * 2, most))
         whole = first + looks[-1] + 2 * busy
         if source.limit is not None and source.limit < whole:
             whole = source.limit
             first = min(first, whole // 4)
             looks = sorted({min(look, whole - first) for look in looks})
-        return TrialPlan(first, tuple(looks), whole, whole + waiting, lifetime_s)
+        return TrialPlan(first, tuple(looks), whole, whole + waiting, lifetime_s, batch, source.single_turns, longer)
 
     def _latency_s(self, config: ClusterConfig, users: int) -> float:
         """About how long a request takes with so many users."""
@@ -319,9 +334,11 @@ def _growth(columns: Columns) -> str | None:
     begun = np.searchsorted(np.sort(columns.start_s), places, side="right")
     over = np.searchsorted(np.sort(np.nan_to_num(columns.end_s, nan=np.inf)), places, side="right")
     running = (begun - over).astype(np.float64)
-    half = running.size // 2
-    before, after = float(running[:half].mean()), float(running[half:].mean())
-    if after <= _GROWTH * before + _GROWTH_NOISE * math.sqrt(before):
+    batches = np.array([batch.mean() for batch in np.array_split(running, BATCHES)])
+    halves = batches.reshape(2, BATCHES // 2)
+    before, after = halves.mean(axis=1).tolist()
+    error = math.sqrt(before + halves.var(axis=1, ddof=1).mean() * 4 / BATCHES)
+    if after <= _GROWTH * before + _GROWTH_NOISE * error:
         return None
     return f"the load is not sustained: {before:,.0f} requests are in progress in the first half, {after:,.0f} in the second"
 

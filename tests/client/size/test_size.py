@@ -68,7 +68,7 @@ def test_a_stricter_objective_never_costs_less(limits: tuple[int, int], ttft_ms:
 
 
 def test_large_traffic_is_judged_by_sampled_instances_and_stays_monotone() -> None:
-    answers = [sized("ttft_p95<200ms", amount, SHAPES[:1]).answer for amount in (600.0, 1200.0)]
+    answers = [sized("ttft_p95<200ms", amount, SHAPES[:1]).answer for amount in (2400.0, 4800.0)]
     assert all(answer is not None and answer.capacity.sampled for answer in answers)
     few, many = (answer.gpus for answer in answers if answer is not None)
     assert few <= many <= 2 * few

@@ -169,19 +169,13 @@ def _of_pools(base: ClusterConfig, settings: dict[str, Any]) -> list[str]:
 
 
 def _of_workload(source: RequestSource) -> list[str]:
-    """Notes where the workload's own times are not used, and on conversations."""
-    workload, notes = source.workload(1), []
-    if workload.timed:
-        notes.append(
-            "The workload says when its conversations arrive; here they arrive as the traffic asked for. `llmirage sweep` "
-            "with `slo:` judges clusters under the file's own times."
-        )
-    if any(len(session.turns) > 1 for session in workload.sessions.values()):
-        notes.append(
-            "Conversations: their number drifts more slowly than the intervals of the figures know. Near its limit a "
-            "cluster may need one or two instances more; check the answer with a long `llmirage simulate`."
-        )
-    return notes
+    """Notes where the workload's own times are not used."""
+    if not source.workload(1).timed:
+        return []
+    return [
+        "The workload says when its conversations arrive; here they arrive as the traffic asked for. `llmirage sweep` "
+        "with `slo:` judges clusters under the file's own times."
+    ]
 
 
 def _source(file: str | None, settings: dict[str, Any]) -> RequestSource:
