@@ -53,9 +53,10 @@ bench: .venv/.dev  ## CPU cost of the hot paths against the committed baseline (
 accuracy: .venv/.dev  ## error against measured silicon, into docs/accuracy.md; DATA=folder, RUNS=my.csv
 	@PYTHONPATH=tools:tests/benchmarks $(BIN)/python -m accuracy $(if $(DATA),--data $(DATA)) $(if $(RUNS),--runs $(RUNS)) $(ARGS)
 
-docs: .venv/.dev  ## rewrite docs/commands.md and docs/api.md from the commands and the server themselves
+docs: .venv/.dev  ## rewrite docs/commands.md, docs/api.md and docs/faults.md from the commands and the server themselves
 	@$(BIN)/python tools/command_docs.py docs/commands.md
 	@$(BIN)/python tools/api_docs.py docs/api.md
+	@$(BIN)/python tools/fault_docs.py docs/faults.md
 
 whatif: .venv/.dev  ## run the commands in docs/what-if.md and rewrite what they print (half a minute of CPU)
 	@$(BIN)/python tools/what_if_docs.py docs/what-if.md

@@ -17,7 +17,7 @@ PACKAGES = {name: ROOT / side / name for side, name in [
     ("shared", "llmirage_shared"), ("server", "llmirage_server"), ("client", "llmirage_client")]}  # fmt: skip
 HTTP_LIBRARIES = ("starlette", "uvicorn", "sse_starlette", "httpx", "httpx2", "anyio", "httptools", "h11")
 
-SERVER_ROOMS = ("commands", "config", "api", "replies", "cluster", "perf", "drivers", "telemetry", "app")
+SERVER_ROOMS = ("commands", "config", "api", "replies", "cluster", "perf", "drivers", "faults", "telemetry", "app")
 
 
 def server_rooms_but(*known: str) -> tuple[str, ...]:
@@ -37,6 +37,7 @@ WALLS = [
     ),
     ("llmirage_server", "perf", (*server_rooms_but("perf"), "asyncio", "HTTP")),
     ("llmirage_server", "config", ("server.commands", "server.app", "server.api", "server.drivers", "HTTP")),
+    ("llmirage_server", "faults", (*server_rooms_but("faults"), "HTTP")),
     ("llmirage_server", "drivers", ("server.commands", "server.app", "server.config", "server.perf", "HTTP")),
     ("llmirage_client", "workload", ("client.load", "client.targets", "client.report", "HTTP")),
     ("llmirage_client", "measure", ("client.load", "client.targets", "client.report", "HTTP")),

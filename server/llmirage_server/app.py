@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 from llmirage_server.api.access import ApiKeys, RateLimits
 from llmirage_server.api.admin.live import LiveHandler
 from llmirage_server.api.exchange import EndpointApp
+from llmirage_server.api.faults import FaultsOnOrder
 from llmirage_server.api.models import ServedModel, ServedModels
 from llmirage_server.api.routes import UNKNOWN, routes
 from llmirage_server.api.service import Service
@@ -24,17 +25,13 @@ from llmirage_server.config import ClusterConfig, ConfigError
 from llmirage_server.config.assembly import build, kv_link
 from llmirage_server.config.planning import ServedPool, plan
 from llmirage_server.drivers.live import Driver, FreeDriver, PacedDriver
+from llmirage_server.faults.rule import read_faults_file
 from llmirage_server.perf.catalogue.lookup import model_names
 from llmirage_server.perf.deployment import Deployment
 from llmirage_server.telemetry.page.state import LiveCluster
 from llmirage_shared import tokenizer_loader
 from llmirage_shared.chat_template import ChatTemplateError
 from llmirage_shared.prompt_encoder import PromptEncoder
-from llmirage_shared.settings import at_call
-
-# Only with --upstream or --replay: they bring httpx and YAML, which a server starts without.
-make_upstream = at_call("llmirage_server.api.upstream:HttpUpstream")
-make_replay = at_call("llmirage_server.api.replay:make_replay")
 
 
 class LlmirageApp(Starlette):
@@ -59,16 +56,15 @@ class LlmirageApp(Starlette):
         self.service.documented_only = config.unknown_fields == "refuse"
         if (config.rate_limit, config.token_limit) != (None, None):
             self.service.limits = RateLimits(config.rate_limit, config.token_limit)
+        self.service.faults = FaultsOnOrder(self.service, config.seed, config.allow_fault_header)
+        if config.faults is not None:
+            self.service.faults.add(read_faults_file(config.faults))
         guard = ApiKeys(config.api_key) if config.api_key else None
         self.page = page
         live = LiveHandler(self.service, LiveCluster(config, self.pools, self.service)) if page else None
-        if config.upstream is not None:
-            self.service.upstream = make_upstream(config.upstream, config.upstream_key)
-        self.replay = None if config.replay is None else make_replay(self.service, config)
-        before = () if self.replay is None else (self.replay.before,)
-        super().__init__(routes=routes(self.service, guard, live, *before), lifespan=_lifespan)
+        super().__init__(routes=routes(self.service, guard, live), lifespan=_lifespan)
         self.router.redirect_slashes = False
-        self.router.default = EndpointApp(UNKNOWN, guard, journal=self.service.journal)
+        self.router.default = EndpointApp(UNKNOWN, guard, journal=self.service.journal, faults=self.service.faults)
 
     @property
     def deployment(self) -> Deployment:
@@ -99,10 +95,6 @@ async def _lifespan(app: LlmirageApp) -> AsyncIterator[None]:
     yield
     await warming
     app.service.close()
-    if app.replay is not None:
-        app.replay.close()
-    if app.service.upstream is not None:
-        await app.service.upstream.close()
 
 
 def create_app(config: ClusterConfig | None = None, *, page: bool = False) -> LlmirageApp:

@@ -111,7 +111,7 @@ def simulate(
     for a cluster that cannot be, and SimulationError for what makes no sense, or comes to nothing: a load that never lets
     time pass.
     """
-    config = dataclasses.replace(config, speed=1.0, rate_limit=None, token_limit=None, api_key=())
+    config = dataclasses.replace(config, speed=1.0, rate_limit=None, token_limit=None, api_key=(), faults=None)
     pools = plan_of(config)
     options = dataclasses.replace(
         options, speed=1.0, endpoint_kind="llmirage", model=options.model or pools[0].names[0], seed=options.seed or 0

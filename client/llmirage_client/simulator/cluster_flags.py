@@ -12,7 +12,7 @@ from llmirage_shared.settings import setting
 NOT_HERE = frozenset(
     (
         *("speed", "accept_models", "tokenizer", "unknown_fields", "state", "seed", "api_key", "rate_limit", "token_limit"),
-        *("replay", "replay_timing", "replay_match", "replay_ignore", "on_miss", "upstream", "upstream_key"),
+        *("faults", "allow_fault_header"),
     )
 )
 # What `llmirage size` looks for itself.

@@ -86,10 +86,12 @@ class _AppCall:
             if not incoming.started.done() and not self._gone.done():
                 raise RuntimeError("the app returned without a response")
         except Exception as error:
+            kind = FaultKind.CLOSED if isinstance(error, ConnectionAbortedError) else FaultKind.RESET
+            broken = Fault(kind, str(error) if isinstance(error, ConnectionError) else f"the app failed: {error!r}")
             if incoming.started.done():
-                incoming.end(Fault(FaultKind.RESET, f"the app failed: {error!r}"))
+                incoming.end(broken)
             else:
-                incoming.started.set_exception(error)
+                incoming.started.set_exception(broken if isinstance(error, ConnectionError) else error)
         finally:
             self._entered()
             incoming.end()
@@ -125,6 +127,7 @@ class MemoryStream:
     """A reply's body. Iterating gives bytes as they come; `collect` waits for the end, after which `segments` has all."""
 
     read_error: ClassVar[type[Exception]]
+    protocol_error: ClassVar[type[Exception]]  # the connection was closed before the response was complete
     read_timeout: ClassVar[type[Exception]]
 
     def __init__(self, call: _AppCall, read_s: float | None) -> None:
@@ -144,11 +147,16 @@ class MemoryStream:
                 raise self.read_timeout(f"nothing came for {self._read_s:g} s") from error
             if not incoming.segments:
                 if incoming.fault is not None:
-                    raise self.read_error(incoming.fault.message) from incoming.fault
+                    raise self.broken(incoming.fault) from incoming.fault
                 return
             data = b"".join([piece for _, piece in incoming.segments])
             incoming.segments.clear()
             yield data
+
+    @classmethod
+    def broken(cls, fault: Fault) -> Exception:
+        """What the library raises for it."""
+        return (cls.protocol_error if fault.kind is FaultKind.CLOSED else cls.read_error)(fault.message)
 
     async def collect(self) -> tuple[float | None, Fault | None]:
         await self._incoming.wait(for_bytes=False)
@@ -191,6 +199,8 @@ class MemoryCore:
             call.leave()
             wake(entered)
             raise
+        except Fault as fault:
+            raise self.stream.broken(fault) from fault
         return self.response(
             call.incoming.status,
             headers=call.incoming.headers,
@@ -230,6 +240,7 @@ def _scope(request: Any) -> Message:
 
 class _HttpxMemoryStream(MemoryStream, TimedStream):
     read_error = httpx.ReadError
+    protocol_error = httpx.RemoteProtocolError
     read_timeout = httpx.ReadTimeout
 
 

@@ -12,6 +12,7 @@ from llmirage_client.simulator.memory import MemoryCore, MemoryStream
 
 class _Httpx2MemoryStream(MemoryStream, httpx2.AsyncByteStream):
     read_error = httpx2.ReadError
+    protocol_error = httpx2.RemoteProtocolError
     read_timeout = httpx2.ReadTimeout
 
 

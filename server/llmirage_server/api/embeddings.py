@@ -68,8 +68,7 @@ class EmbeddingsHandler(ServiceHandler):
             raise errors.too_long("input", "an array", MOST_INPUTS, len(inputs))
         model = embedding_model(service, request.model)
         check_dimensions(model, request.dimensions)
-        if service.limits is not None:
-            service.limits.admit(exchange, request.model, _estimated_tokens(inputs))
+        service.admit(exchange, request.model, _estimated_tokens(inputs))
         tokenizer = await service.tokenizer()
         texts, ids = await maybe_in_thread(inputs, lambda: texts_and_ids(inputs, model, tokenizer))
         _, body = await asyncio.gather(

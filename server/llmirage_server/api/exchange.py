@@ -18,6 +18,7 @@ from urllib.parse import parse_qs
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from llmirage_server.api.fault_hooks import FaultOfRequest, Faults
 from llmirage_server.telemetry.journal import Journal, JournalEntry, Outcome, cut
 from llmirage_shared.virtual_time import precise_clock
 from llmirage_shared.wire import errors
@@ -28,6 +29,7 @@ logger = logging.getLogger("llmirage")
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 MAX_BODY_BYTES = 128 * 1024 * 1024
 ARRIVED = "llmirage.arrived_s"  # key in a scope's state: when the HTTP server had the whole request
+FAULT_HEADER = b"x-llmirage-fault"
 Header = tuple[bytes, bytes]
 # The rate limits that a server without limits reports: as if this request were the only one.
 _UNLIMITED: Sequence[Header] = (
@@ -50,10 +52,14 @@ class HttpExchange:
 
     arrived_s: when the whole request had arrived, seconds on `precise_clock`. A slow body is the client's or the network's
     time: no server can begin before it has it. more_headers: of the response, beside those that every response has.
-    entry: what the journal says of the request.
+    entry: what the journal says of the request. fault: what goes wrong with it on purpose; None: nothing. held_s: for how
+    long a fault kept it before its handler went on.
     """
 
-    __slots__ = ("_clock", "arrived_s", "entry", "headers", "more_headers", "receive", "request_id", "scope")
+    __slots__ = (
+        *("_clock", "arrived_s", "entry", "fault", "headers", "held_s"),
+        *("more_headers", "receive", "request_id", "scope"),
+    )
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self._clock = precise_clock()
@@ -62,6 +68,8 @@ class HttpExchange:
         self.arrived_s = self._arrival()
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.entry = JournalEntry(scope["method"], scope["path"], scope.get("client"), scope["headers"])
+        self.fault: FaultOfRequest | None = None
+        self.held_s = 0.0
         self.more_headers: Sequence[Header] = _UNLIMITED if scope["method"] == "POST" else ()
         given = self.headers.get(b"x-request-id")
         if given is not None and _REQUEST_ID.fullmatch(given):
@@ -75,35 +83,23 @@ class HttpExchange:
         empty: what an empty body stands for; None: it is refused.
         """
         body = await self._body()
-        return empty if empty is not None and not body.strip() else _json_object(body)
-
-    async def kept_json(self) -> tuple[bytes, dict[str, Any]]:
-        """The body, decompressed, and the JSON object in it; the handler can read it once more. Raises as `json_object`."""
-        body = await self._body()
-        self.headers.pop(b"content-encoding", None)
-        later = self.receive
-        messages: list[Message] = [{"type": "http.request", "body": body}]
-
-        async def again() -> Message:
-            return messages.pop() if messages else await later()
-
-        self.receive = again
-        return body, _json_object(body)
+        self.entry.digest = hash(body)
+        value = empty if empty is not None and not body.strip() else _json_object(body)
+        if self.fault is not None:
+            await self.fault.parsed(value)
+        return value
 
     async def _body(self) -> bytes:
-        kind = self.headers.get(b"content-type")
-        if kind is not None and b"json" not in kind.lower():
-            raise errors.unsupported_content_type(kind.decode("latin-1"))
-        return await self.body_of_any_type()
-
-    async def body_of_any_type(self) -> bytes:
-        """The body, complete and decompressed. Raises ClientGoneError, and ApiError for one too large."""
-        body = await self._received_body()
+        """The body, complete and decompressed. Raises ClientGoneError, and ApiError for one too large or of another type."""
+        body = await self._compressed_body()
         self.arrived_s = self._arrival()
         encoding = self.headers.get(b"content-encoding")
         return body if encoding is None else _decompressed(body, encoding.strip().lower())
 
-    async def _received_body(self) -> bytes:
+    async def _compressed_body(self) -> bytes:
+        kind = self.headers.get(b"content-type")
+        if kind is not None and b"json" not in kind.lower():
+            raise errors.unsupported_content_type(kind.decode("latin-1"))
         length = self.headers.get(b"content-length", b"0")
         if length.isdigit() and int(length[:20]) > MAX_BODY_BYTES:
             raise errors.body_too_large(MAX_BODY_BYTES)
@@ -125,6 +121,11 @@ class HttpExchange:
         """The HTTP server's stamp, else now."""
         arrived_s: float | None = self.scope.get("state", {}).get(ARRIVED)
         return self._clock() if arrived_s is None else arrived_s
+
+    @property
+    def submitted_s(self) -> float:
+        """When the cluster gets the request: at its arrival, or as much later as a fault kept it."""
+        return self.arrived_s + self.held_s
 
     def elapsed_s(self) -> float:
         """Seconds since the request arrived."""
@@ -188,7 +189,7 @@ class HttpExchange:
         return error.body()
 
     def refusal(self, error: ApiError, body: dict[str, Any]) -> Response:
-        self.more_headers = error.headers
+        self.more_headers = self.entry.advice = error.headers
         return self.json(body, error.status)
 
     def preflight(self) -> Response:
@@ -219,11 +220,13 @@ class EndpointApp:
         guard: Guard | None = None,
         exchange: type[HttpExchange] = HttpExchange,
         journal: Journal | None = None,
+        faults: Faults | None = None,
     ) -> None:
         """handlers: by method. guard: raises ApiError for a request that may not be served. journal: where requests go."""
         self.handlers = handlers
         self.guard = guard
         self.journal = journal
+        self.faults = faults
         self._exchange = exchange
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -235,11 +238,17 @@ class EndpointApp:
         try:
             if (response := await self._response(exchange)) is not None:
                 status, outcome = response.status_code, "failed"
-                await response(scope, receive, send)
+                if exchange.fault is None:
+                    await response(scope, receive, send)
+                else:
+                    await exchange.fault.respond(response, receive, send)
                 outcome = getattr(response, "outcome", "complete")
         finally:
+            if exchange.fault is not None:
+                status, outcome = exchange.fault.ended(status, outcome)
             if exchange.entry.number:
                 assert self.journal is not None
+                exchange.entry.arrived_s = exchange.arrived_s
                 self.journal.end(exchange.entry, status, outcome, exchange.elapsed_s())
 
     async def _response(self, exchange: HttpExchange) -> Response | None:
@@ -249,6 +258,9 @@ class EndpointApp:
         try:
             if self.guard is not None and method != "OPTIONS":
                 self.guard(exchange)
+            faults = self.faults
+            if faults is not None and (faults.rules or faults.cuts or FAULT_HEADER in exchange.headers):
+                await faults.arrived(exchange)
             if handler is not None:
                 return await handler(exchange)
             if method == "OPTIONS":

@@ -101,6 +101,11 @@ class Generation:
             self.stop()
             raise errors.no_instance()
 
+    @property
+    def instance(self) -> int:
+        """The instance that serves the first choice now, -1 for none."""
+        return self.choices[0].request.instance
+
     def stop(self) -> None:
         """Free what unfinished choices hold in the cluster. Call it at every end; calling it again does nothing."""
         unfinished = [choice.request for choice in self.choices if not choice.finished]

@@ -13,9 +13,9 @@ import numpy.typing as npt
 from llmirage_server.api.access import RateLimits
 from llmirage_server.api.constraints import TEXT, ReplyConstraints
 from llmirage_server.api.exchange import HttpExchange
+from llmirage_server.api.faults import FaultsOnOrder
 from llmirage_server.api.generation import Choice, Generation, OpenResponse
 from llmirage_server.api.models import ServedModel, ServedModels
-from llmirage_server.api.relay import Upstream
 from llmirage_server.api.state import MemoryState, State
 from llmirage_server.api.text import TextLoader, TextTools
 from llmirage_server.cluster.request import Request
@@ -64,10 +64,10 @@ class Service:
         self.system_fingerprint = system_fingerprint
         self.state = state or MemoryState()
         self.limits: RateLimits | None = None
-        self.upstream: Upstream | None = None  # what answers in this server's place, where that is wanted
         self.documented_only = True  # refuse fields of requests that neither the API nor any engine documents
         self.metrics = PrometheusMetrics(lambda: models.served)
         self.journal = Journal()
+        self.faults = FaultsOnOrder(self)
         self.open_responses: set[OpenResponse] = set()
         self.under_way: set[Generation] = set()
         self._refusal: Callable[[], ApiError] | None = None  # of all new requests
@@ -95,6 +95,12 @@ class Service:
     def requests_under_way(self) -> list[Request]:
         """Those that the metrics have not counted yet."""
         return [choice.request for generation in self.under_way for choice in generation.choices]
+
+    def admit(self, exchange: HttpExchange, model: str, tokens: int) -> None:
+        """Count a request where there are rate limits. Raises ApiError (429) for one over them."""
+        ordered = None if exchange.fault is None else exchange.fault.limits
+        if (limits := ordered or self.limits) is not None:
+            limits.admit(exchange, model, tokens)
 
     def new_request(self, prompt: TokenIds, output: TokenIds, model: str, **fields: Any) -> Request:
         """A request for the cluster with an id of its own."""
@@ -167,8 +173,7 @@ class Service:
             wanted_tokens = 1 if sampling.max_tokens is None else sampling.max_tokens
             if len(prompt.ids) + wanted_tokens > limit_tokens:
                 raise errors.context_length_exceeded(limit_tokens, len(prompt.ids), sampling.max_tokens, param)
-        if self.limits is not None:
-            self.limits.admit(exchange, served.model, _tokens(prompts, sampling))
+        self.admit(exchange, served.model, _tokens(prompts, sampling))
         affinity, correlation = exchange.header(b"x-session-affinity"), exchange.header(b"x-correlation-id")
         asked = (sampling, constraints, history)
         requested = {name: getattr(source, name) for source, names in zip(asked, _REQUESTED, strict=True) for name in names}
@@ -198,7 +203,10 @@ class Service:
                     max_tokens=sampling.max_tokens or room_tokens,
                 )
                 choices.append(Choice(reply, request, prompt.echo, served.speculates))
-        return Generation(self, choices, sampling.n, exchange.arrived_s, exchange.entry)
+        generation = Generation(self, choices, sampling.n, exchange.submitted_s, exchange.entry)
+        if exchange.fault is not None:
+            exchange.fault.generation = generation
+        return generation
 
 
 def _prompt_ending(add_generation_prompt: bool | None, continue_final_message: bool | None) -> Ending:

@@ -96,5 +96,5 @@ async def prefill(service: Service, model: str, prompts: Sequence[TokenIds], exc
     ]
     if requests:
         choices = [Choice(_EMPTY_REPLY, request, "") for request in requests]
-        await finish(Generation(service, choices, 1, exchange.arrived_s, entry), exchange)
+        await finish(Generation(service, choices, 1, exchange.submitted_s, entry), exchange)
         entry.output_tokens, entry.finish_reason = 0, None  # the token that ends a prefill is no output

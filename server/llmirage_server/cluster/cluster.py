@@ -136,6 +136,12 @@ class Cluster(ClusterReadings):
             instance.clear_cache(self._now)
             self._look_again(instance.index)
 
+    def crash(self, instance: int, now: float, restart_after_s: float | None = None) -> None:
+        """Let an instance crash now. Its requests are rerouted or fail in the next `advance`, as `on_crash` says."""
+        self._go_to(now)
+        self._lifecycle.add(LifecycleEvent(self._now, instance, "crash", restart_after_s))
+        self._note_life()
+
     def catch_up(self, now: float) -> None:
         """Let instances come and go until `now` in a cluster without requests, which nobody drives meanwhile."""
         if not self._held and self._idle():
@@ -284,11 +290,9 @@ class Cluster(ClusterReadings):
         while request := self._admission.admit(target, self._now):
             tokens = travelling_tokens(request)
             if self._transfers.link.skip_cached:
-                key = request.key[: TOKEN_BYTES * travelling_tokens(request)]
-                tokens -= self._instances[target].match(key)
-            sender = self._pools.pool_of[request.instance]
+                tokens -= self._instances[target].match(request.key[: TOKEN_BYTES * tokens])
+            began_s, sender = max(request.admitted_s, request.placed_s), self._pools.pool_of[request.instance]
             bytes_ = tokens * sender.kv_bytes_per_token + sender.kv_bytes_per_sequence
-            began_s = max(request.admitted_s, request.placed_s)
             self._transfers.send(request, request.instance, target, tokens, bytes_, began_s, self._now)
             self._note_arrival()
 
@@ -350,9 +354,7 @@ class Cluster(ClusterReadings):
         if event.action == "start":
             if stands_still:
                 self._lose(index)  # a process that starts has no KV of the one before
-            undelivered, waiting = list(self._undelivered), list(self._waiting)
-            self._undelivered.clear()
-            self._waiting.clear()
+            undelivered, self._undelivered, waiting, self._waiting = self._undelivered, {}, self._waiting, {}
             failed = [request for request in undelivered if not self._deliver(request)]
             failed += [request for request in waiting if not self._place_again(request)]
             return [StepEnd(self._now, -1, failed)] if failed else []
@@ -384,10 +386,8 @@ class Cluster(ClusterReadings):
         failed = [request for request in again if not self._deliver(request)]
         self._send_all()
         for request in lost:
-            if self._on_crash == "fail":
-                request.failed = True
-                failed.append(request)
-            elif not self._place_again(request):
+            request.failed = self._on_crash == "fail"
+            if request.failed or not self._place_again(request):
                 failed.append(request)
         return [StepEnd(self._now, index, failed)] if failed else []
 

@@ -15,7 +15,7 @@ from llmirage_shared.settings import ConfigError, settings_of, under
 # The headings of the help, in its order.
 GROUPS = (
     *("Model and hardware", "Parallelism", "Engine", "KV cache", "Speculative decoding"),
-    *("Time", "Cluster", "Autoscaling", "Replies and API", "Recordings", "Access"),
+    *("Time", "Cluster", "Autoscaling", "Replies and API", "Access", "Faults"),
 )
 _model, _parallel, _engine, _kv, _speculation, _time, _, _scaling, _replies, _, _ = map(under, GROUPS)
 

@@ -85,6 +85,16 @@ class Driver(abc.ABC):
             self.cluster.clear_cache(self._sync())
             self._schedule_next_event()
 
+    def crash(self, instance: int, restart_after_s: float | None) -> None:
+        """Let an instance crash now."""
+        self.cluster.crash(instance, self._sync(), restart_after_s)
+        self._schedule_next_event()
+
+    @property
+    def now_s(self) -> float:
+        """The cluster's time, without advancing it."""
+        return max(self.cluster.reached_s, 0.0)
+
     def snapshot(self) -> list[InstanceSnapshot]:
         """The state of every instance, now."""
         if self._loop is not None:
@@ -173,6 +183,10 @@ class PacedDriver(Driver):
             self._alarm.clear()
         self._alarm = make_alarm(loop, self._tick)
         self._event_s = math.inf
+
+    @property
+    def now_s(self) -> float:
+        return 0.0 if self._loop is None else self._now()
 
     def _now(self) -> float:
         return (self._clock() - self._start_s) * self._speed

@@ -42,10 +42,15 @@ class JournalEntry:
     results of this turn. stream: whether the response is one.
     error: the message of a refusal. reply, calls: text and (tool, arguments) of the first choice, as far as generated.
     rule: the script's rule that made the reply, `file:line`. fault: the name of the fault.
+
+    For the verdict: arrived_s: the arrival on the server's clock, once the response has ended. digest: equal bodies have
+    equal ones, 0 without a body. advice: the headers of a refusal. continues: the numbers of requests whose reply a fault
+    had cut and whose text stands in this one as if it were the whole reply.
     """
 
     __slots__ = (
-        "_headers", "at_s", "cached_tokens", "calls", "client", "duration_s", "elapsed_s", "error", "fault",
+        "_headers", "advice", "arrived_s", "at_s", "cached_tokens", "calls", "client", "continues", "digest", "duration_s",
+        "elapsed_s", "error", "fault",
         "finish_reason", "method", "model", "number", "outcome", "output_tokens", "path", "prompt_tokens", "reply",
         "results", "rule", "served", "status", "stream", "system", "ttft_s", "user",
     )  # fmt: skip
@@ -69,6 +74,10 @@ class JournalEntry:
         self.ttft_s: float | None = None
         self.duration_s: float | None = None
         self.elapsed_s: float | None = None
+        self.arrived_s = 0.0
+        self.digest = 0
+        self.advice: RawHeaders = ()
+        self.continues: tuple[int, ...] = ()
 
     @property
     def headers(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""docs/api.md says what the server does with each parameter; it is made from calls to it."""
+"""docs/api.md says what the server does with each parameter, docs/faults.md what it does wrong on order; both are made."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_the_table_of_parameters_is_what_the_server_does() -> None:
-    check = [sys.executable, str(ROOT / "tools/api_docs.py"), "--check", str(ROOT / "docs/api.md")]
+@pytest.mark.parametrize("page", ["api", "faults"])
+def test_the_tables_are_what_the_server_does(page: str) -> None:
+    check = [sys.executable, str(ROOT / f"tools/{page.removesuffix('s')}_docs.py"), "--check", str(ROOT / f"docs/{page}.md")]
     done = subprocess.run(check, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +20,6 @@ SGLANG, TRTLLM = ["--engine", "sglang"], ["--engine", "trtllm"]
 MTP = ["--model", "deepseek-ai/DeepSeek-V3", "--gpu", "h200_sxm", "--weights", "auto", "--tp", "8"]
 DRAFT = ["--speculative-method", "draft_model", "--draft-model", "Qwen/Qwen3-0.6B", "--num-speculative-tokens", "2"]
 
-EMPTY = str(Path(__file__).parent)  # a folder without recordings
 SCALED = ["--scale-on-rate", "2"]
 
 
@@ -167,16 +165,11 @@ EFFECTS: dict[str, tuple[Sequence[str], Sequence[str], Observe]] = {
     "state": ((), ["--state", ":memory:"], lambda app: type(app.service.state).__name__),
     "reply_tokens": ((), ["--reply-tokens", "400"], reply),
     "seed": ((), ["--seed", "1"], reply),
-    "replay": ((), ["--replay", EMPTY], lambda app: app.replay is None),
-    "replay_timing": (["--replay", EMPTY], ["--replay-timing", "none"], lambda app: app.replay._timing),
-    "replay_match": (["--replay", EMPTY], ["--replay-match", "messages"], lambda app: app.replay._library.matcher._fields),
-    "replay_ignore": (["--replay", EMPTY], ["--replay-ignore", "a+"], lambda app: app.replay._library.matcher._ignored),
-    "on_miss": (["--replay", EMPTY], ["--on-miss", "generated"], lambda app: app.replay._on_miss),
-    "upstream": ((), ["--upstream", "http://x.test"], lambda app: app.service.upstream is None),
-    "upstream_key": (["--upstream", "http://x.test"], ["--upstream-key", "k"], lambda app: app.service.upstream.key),
     "api_key": ((), ["--api-key", "secret"], lambda app: app.routes[0].app.guard),
     "rate_limit": ((), ["--rate-limit", "5"], lambda app: app.service.limits),
     "token_limit": ((), ["--token-limit", "5"], lambda app: app.service.limits),
+    "faults": ((), ["--faults", "/no/such/file"], shown),
+    "allow_fault_header": ((), ["--allow-fault-header"], lambda app: app.service.faults.allow_header),
 }
 
 
@@ -195,8 +188,8 @@ def outcome(arguments: Sequence[str], observe: Observe) -> Any:
 
 @pytest.mark.parametrize("name", EFFECTS)
 def test_every_flag_has_an_effect(name: str) -> None:
-    """A refusal counts for two: the silicon model comes with an extra that may be missing, the tokenizer is not there."""
+    """A refusal counts for three: the silicon model comes with an extra that may be missing, the files are not there."""
     without, given, observe = EFFECTS[name]
     before, after = outcome(without, observe), outcome([*without, *given], observe)
     assert before != after
-    assert ("refused: " in str(after)) <= (name in ("perf_model", "tokenizer"))
+    assert ("refused: " in str(after)) <= (name in ("perf_model", "tokenizer", "faults"))

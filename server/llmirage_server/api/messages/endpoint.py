@@ -28,7 +28,7 @@ from llmirage_shared.wire.output import escape, named_event, new_id
 from llmirage_shared.wire.sampling import Sampling
 
 _ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
-                429: "rate_limit_error", 500: "api_error", 503: "overloaded_error", 529: "overloaded_error"}  # fmt: skip
+                429: "rate_limit_error", 503: "overloaded_error", 504: "timeout_error", 529: "overloaded_error"}  # fmt: skip
 
 
 class MessagesExchange(HttpExchange):
@@ -45,7 +45,7 @@ class MessagesExchange(HttpExchange):
 
 def messages_error(error: ApiError) -> dict[str, Any]:
     """An error as the Messages API writes it."""
-    kind = _ERROR_TYPES.get(error.status, "invalid_request_error")
+    kind = _ERROR_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
     message = error.message if error.param is None or error.param in error.message else f"{error.param}: {error.message}"
     return {"type": "error", "error": {"type": kind, "message": message}}
 

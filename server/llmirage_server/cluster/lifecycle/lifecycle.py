@@ -96,10 +96,14 @@ class Lifecycle:
             self.draining.discard(index)
             if event.restart_after_s is not None:
                 self._pay(index, time_s)
-                self._push(LifecycleEvent(time_s + event.restart_after_s, index, "start"))
+                self.add(LifecycleEvent(time_s + event.restart_after_s, index, "start"))
             else:
                 self._pay_no_more(index, time_s)
         return event
+
+    def add(self, event: LifecycleEvent) -> None:
+        """One more event, not earlier than those that have happened."""
+        heappush(self._coming, (event.time_s, next(self._serial), event))
 
     # --- what autoscaling asks for ---
 
@@ -118,7 +122,7 @@ class Lifecycle:
         """An instance that is gone begins to start up."""
         self._booting.add(index)
         self._pay(index, now)
-        self._push(LifecycleEvent(now + start_up_s, index, "start"))
+        self.add(LifecycleEvent(now + start_up_s, index, "start"))
 
     def call_off(self, index: int, now: float) -> None:
         """An instance that is starting up does not come."""
@@ -152,9 +156,6 @@ class Lifecycle:
         if self._states[index] == "down" and not math.isnan(self._paid_since_s[index]):
             return "starting"
         return self._states[index]
-
-    def _push(self, event: LifecycleEvent) -> None:
-        heappush(self._coming, (event.time_s, next(self._serial), event))
 
     def _pay(self, index: int, now: float) -> None:
         if math.isnan(self._paid_since_s[index]):

@@ -1,0 +1,233 @@
+"""Faults between a request and its handler: choosing one, what happens before the reply, the altered connection."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
+
+from starlette.responses import Response
+from starlette.types import Receive, Send
+
+from llmirage_server.api.access import RateLimits, given_key
+from llmirage_server.api.exchange import FAULT_HEADER, ClientGoneError, HttpExchange
+from llmirage_server.api.fault_hooks import FaultOfRequest, Limits, Placed
+from llmirage_server.drivers.live import Driver
+from llmirage_server.faults.active import ActiveFaults, Pending
+from llmirage_server.faults.connection import FaultyConnection
+from llmirage_server.faults.fault import InjectedFault, SoFar
+from llmirage_server.faults.rule import FaultRule, Subject, read_rule
+from llmirage_server.telemetry.journal import Outcome
+from llmirage_shared.wire.errors import ApiError
+from llmirage_shared.yaml_lines import node_of
+
+logger = logging.getLogger("llmirage")
+
+_REMEMBERED_CUTS = 100
+
+
+class DriverHost(Protocol):
+    """Who has the driver, which may be replaced by another one."""
+
+    driver: Driver
+
+
+class FaultsOnOrder(ActiveFaults):
+    """The faults of a server. allow_header: whether a request may order a fault for itself.
+
+    cuts: the text of each reply that a fault has cut, and the number of its request in the journal.
+    """
+
+    def __init__(self, host: DriverHost, seed: int = 0, allow_header: bool = False) -> None:
+        super().__init__(lambda: host.driver.now_s, seed)
+        self.cuts: OrderedDict[str, int] = OrderedDict()
+        self._host = host
+        self.allow_header = allow_header
+        self._warned = False
+        self._limits: WeakKeyDictionary[FaultRule, RateLimits] = WeakKeyDictionary()
+
+    @property
+    def driver(self) -> Driver:
+        return self._host.driver
+
+    async def arrived(self, exchange: HttpExchange) -> None:
+        """Choose a fault before the body is read. Raises ApiError for one that refuses the request."""
+        ordered = self._ordered(exchange)
+        exchange.fault = request = RequestFault(self, exchange, ordered)
+        await request.choose(None if ordered is None else (ordered,))
+
+    def prepare(self, rule: FaultRule) -> None:
+        """Begin to count for a fault that a script holds; the others are prepared when they are added."""
+        rule.begin(0, self._seed, self._now_s())
+
+    async def happen(self, rule: FaultRule, exchange: HttpExchange, streamed: bool) -> None:
+        """Let a fault happen that a script has chosen, if its own conditions allow it. Raises ApiError as `arrived` does.
+
+        streamed: whether the reply is a stream.
+        """
+        request: FaultOfRequest = exchange.fault or RequestFault(self, exchange)
+        exchange.fault = request
+        await request.scripted(rule, streamed)
+
+    def limits_of(self, rule: FaultRule) -> RateLimits | None:
+        """The token buckets of a fault that has some."""
+        if rule.fault.limits is not None and rule not in self._limits:
+            self._limits[rule] = RateLimits(*rule.fault.limits)
+        return self._limits.get(rule)
+
+    def was_cut(self, text: str, number: int) -> None:
+        """A reply was cut after this text."""
+        if text.strip():
+            self.cuts[text.strip()] = number
+            if len(self.cuts) > _REMEMBERED_CUTS:
+                self.cuts.popitem(last=False)
+
+    def _ordered(self, exchange: HttpExchange) -> FaultRule | None:
+        """The fault in the request's header. Raises ApiError for one that does not exist."""
+        given = exchange.header(FAULT_HEADER)
+        if given is None:
+            return None
+        if not self.allow_header:
+            if not self._warned:
+                logger.warning("X-Llmirage-Fault was ignored: the server allows it with --allow-fault-header")
+                self._warned = True
+            return None
+        problems: list[str] = []
+        rule = read_rule(
+            node_of(given), "X-Llmirage-Fault", lambda _, place, problem: problems.append(f"{place}: {problem}")
+        )
+        if rule is None:
+            raise ApiError("; ".join(problems), code="invalid_fault")
+        self.prepare(rule)
+        return rule
+
+
+class RequestFault:
+    """The fault of one request. limits: rate limits instead of the server's. generation: what the cluster serves for it."""
+
+    def __init__(self, faults: FaultsOnOrder, exchange: HttpExchange, ordered: FaultRule | None = None) -> None:
+        """ordered: the fault that the request's header names."""
+        scope = exchange.scope
+        self.subject = Subject(scope["method"], scope["path"], given_key(exchange))
+        self.limits: Limits | None = None
+        self.generation: Placed | None = None
+        self._faults = faults
+        self._exchange = exchange
+        self._ordered = ordered
+        self._pending: Pending | None = None
+        self._fault: InjectedFault | None = None
+        self._hold_s = 0.0
+        self._connection: FaultyConnection | None = None
+
+    async def choose(self, rules: tuple[FaultRule, ...] | None) -> None:
+        """Choose among these faults, or all in force. Raises ApiError for one that refuses the request."""
+        chosen = self._faults.first(self.subject, rules)
+        self._pending = chosen if isinstance(chosen, Pending) else None
+        if not isinstance(chosen, FaultRule):
+            return
+        fault = chosen.fault
+        self._exchange.entry.fault = fault.kind
+        self.limits = self._faults.limits_of(chosen)
+        if fault.refusal is not None:
+            raise fault.refusal
+        if fault.hold_s:
+            self._hold_s = fault.hold_s
+            if self.subject.method != "POST" or self.subject.body is not None:
+                await self._hold()
+        elif self.limits is None:
+            self._fault = fault
+
+    async def parsed(self, body: Mapping[str, Any]) -> None:
+        """The request's body is known. Raises ApiError for a fault that refuses it."""
+        self.subject = replace(self.subject, body=body)
+        cuts = self._faults.cuts
+        if cuts:
+            self._exchange.entry.continues = tuple([cuts[text] for text in assistant_texts(body) if text in cuts])
+        if self._hold_s:
+            await self._hold()
+        elif self._pending is not None:
+            if self._ordered is not None and self._ordered.fault.streams_only and not body.get("stream"):
+                raise ApiError(
+                    f"X-Llmirage-Fault: {self._ordered.fault.kind} happens to streams: the request needs stream true."
+                )
+            await self.choose(self._pending.rules)
+
+    async def scripted(self, rule: FaultRule, streamed: bool) -> None:
+        """Let this fault happen, in place of any other. Raises ApiError for one that refuses the request."""
+        self.subject = replace(self.subject, body={"model": self._exchange.entry.model, "stream": streamed})
+        self._fault = None
+        await self.choose((rule,))
+
+    async def respond(self, response: Response, receive: Receive, send: Send) -> None:
+        """Send the response, altered. Raises ConnectionError if it was to break a connection that is none (in process)."""
+        exchange = self._exchange
+        if self._fault is None and self._pending is None:
+            await response(exchange.scope, receive, send)
+            return
+        so_far = SoFar(exchange.error_body)
+        connection = self._connection = FaultyConnection(self._at_start, self, so_far, receive, send)
+        await response(exchange.scope, connection.receive, connection.send)
+        connection.raise_if_broken()
+
+    def ended(self, status: int | None, outcome: Outcome) -> tuple[int | None, Outcome]:
+        """The status that was sent and how the response ended, which is as given unless the fault changed it."""
+        connection = self._connection
+        if connection is None or connection.altered is None:
+            return status, outcome
+        if connection.ended:
+            self._faults.was_cut(connection.so_far.text, self._exchange.entry.number)
+            return connection.status, "cut"
+        return connection.status, "complete" if connection.altered.refusal else outcome
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds / self._faults.driver.speed)
+
+    def crash(self, restart_after_s: float | None) -> None:
+        if self.generation is not None and self.generation.instance >= 0:
+            self._faults.driver.crash(self.generation.instance, restart_after_s)
+
+    def _at_start(self) -> InjectedFault | None:
+        """What alters the response that begins now."""
+        if self._pending is not None:
+            instance = -1 if self.generation is None else self.generation.instance
+            known = replace(self.subject, body=self.subject.body or {}, instance=instance)
+            chosen = self._faults.first(known, self._pending.rules)
+            if isinstance(chosen, FaultRule):
+                self._fault = chosen.fault
+                self._exchange.entry.fault = chosen.fault.kind
+                if chosen.fault.refusal is not None:
+                    self._exchange.entry.advice = chosen.fault.refusal.headers
+        return self._fault
+
+    async def _hold(self) -> None:
+        """Keep the request from the cluster. Raises ClientGoneError."""
+        exchange, began_s = self._exchange, self._exchange.elapsed_s()
+        sleeping = asyncio.ensure_future(self.sleep(self._hold_s))
+        leaving = asyncio.ensure_future(_disconnect(exchange))
+        try:
+            await asyncio.wait((sleeping, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if leaving.done():
+                raise ClientGoneError
+        finally:
+            sleeping.cancel()
+            leaving.cancel()
+        exchange.held_s += exchange.elapsed_s() - began_s
+
+
+async def _disconnect(exchange: HttpExchange) -> None:
+    while (await exchange.receive())["type"] != "http.disconnect":
+        pass
+
+
+def assistant_texts(body: Mapping[str, Any]) -> Iterator[str]:
+    """The texts of the assistant's messages in a request of any API, without white space at their ends."""
+    for message in body.get("messages") or body.get("input") or ():
+        if isinstance(message, dict) and message.get("role") == "assistant":
+            content = message.get("content")
+            parts = content if isinstance(content, list) else [{"text": content}]
+            texts = [part.get("text") for part in parts if isinstance(part, dict)]
+            yield "".join([text for text in texts if isinstance(text, str)]).strip()

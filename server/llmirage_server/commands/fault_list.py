@@ -1,0 +1,51 @@
+"""What `llmirage faults` prints."""
+
+from __future__ import annotations
+
+import json as json_module
+import textwrap
+from collections.abc import Iterable
+from dataclasses import asdict
+
+import click
+
+from llmirage_server.faults.registry import FAULTS, FaultDescription, described, parameter_texts
+from llmirage_server.faults.rule import Conditions
+from llmirage_shared.settings import ConfigError, did_you_mean
+
+_WIDTH = 100
+_INDENT = 20
+
+
+def faults(kind: str | None, json: bool) -> None:
+    """Raises ConfigError for a fault that does not exist."""
+    if kind is not None and kind not in FAULTS:
+        raise ConfigError([f"there is no fault {kind!r}{did_you_mean(kind, FAULTS)}; there are {', '.join(FAULTS)}"])
+    chosen = [described(FAULTS[kind])] if kind is not None else list(map(described, FAULTS.values()))
+    if json:
+        click.echo(json_module.dumps([asdict(fault) for fault in chosen], indent=2))
+    elif kind is not None:
+        click.echo("\n".join(_explained(chosen[0])))
+    else:
+        click.echo("\n".join(_listed((fault.kind, fault.summary) for fault in chosen)))
+        click.echo("\n`llmirage faults KIND` tells the parameters of one, and which requests it can be limited to.")
+
+
+def _explained(fault: FaultDescription) -> list[str]:
+    lines = [f"{fault.kind}: {fault.summary}", ""]
+    if fault.streams_only:
+        lines += ["It happens to streamed replies only.", ""]
+    if fault.parameters:
+        lines += ["Parameters", *_listed(fault.parameters), ""]
+    lines += ["Which requests", *_listed(parameter_texts(Conditions)), ""]
+    return [*lines, "Example, a line of the list `faults:` in a file:", f"  - {fault.example}"]
+
+
+def _listed(texts: Iterable[tuple[str, str]]) -> list[str]:
+    indent = " " * _INDENT
+    return [
+        textwrap.fill(
+            text, _WIDTH, break_on_hyphens=False, initial_indent=f"  {name}".ljust(_INDENT), subsequent_indent=indent
+        )
+        for name, text in texts
+    ]

@@ -1,0 +1,168 @@
+"""What a fault is: its parameters, and what it does to a response, as steps for the connection."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from llmirage_server.faults.events import StreamEvent
+from llmirage_shared.plain_numbers import make_plain
+from llmirage_shared.settings import settings_of, under
+from llmirage_shared.wire.errors import ApiError
+from llmirage_shared.wire.output import encoded
+
+parameter = under("Parameters")
+
+
+@dataclass(slots=True, frozen=True)
+class Pause:
+    """Nothing is sent for so long. Cluster time."""
+
+    seconds: float
+
+
+@dataclass(slots=True, frozen=True)
+class Close:
+    """Nothing more is sent. ended: the body ends as a complete one does; closed: the connection is closed before the body
+    is complete (FIN); reset: the connection is reset (RST), and what the client has not read may be lost."""
+
+    how: Literal["ended", "closed", "reset"]
+
+
+@dataclass(slots=True, frozen=True)
+class CrashInstance:
+    """The instance that serves the request crashes. restart_after_s: None: it does not come back."""
+
+    restart_after_s: float | None
+
+
+Step = bytes | Pause | Close | CrashInstance
+Header = tuple[bytes, bytes]
+
+
+@dataclass(slots=True)
+class SoFar:
+    """What has passed of one response.
+
+    error_body: an error in the form of the request's API. tokens: events with tokens; text: the answer's text in them.
+    sent_bytes: of all events. struck: the fault has happened. response, sequence: of a Responses stream, the last object and
+    the number of the last event.
+    """
+
+    error_body: Callable[[ApiError], dict[str, Any]]
+    tokens: int = 0
+    sent_bytes: int = 0
+    text: str = ""
+    struck: bool = False
+    response: Any = None
+    sequence: int = 0
+
+    def note(self, event: StreamEvent) -> None:
+        self.tokens += event.brings_tokens
+        self.sent_bytes += len(event.raw)
+        self.text += event.text
+        if event.name.startswith("response."):
+            self.response = event.data.get("response", self.response)
+            self.sequence = event.data.get("sequence_number", self.sequence)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InjectedFault:
+    """One fault with its parameters. A subclass says what it changes; what it does not override stays as it is.
+
+    kind: its name. example: as a line of a file of faults. streams_only: whether it needs a streamed reply.
+    """
+
+    kind: ClassVar[str]
+    example: ClassVar[str]
+    streams_only: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        make_plain(self)
+
+    @property
+    def refusal(self) -> ApiError | None:
+        """What is sent instead of a reply."""
+        return None
+
+    @property
+    def hold_s(self) -> float:
+        """How long the request is kept before the cluster gets it. Cluster time."""
+        return 0.0
+
+    @property
+    def limits(self) -> tuple[int | None, int | None] | None:
+        """Requests and tokens per minute and key that replace the server's; None: no others."""
+        return None
+
+    def headers(self, headers: Sequence[Header]) -> Sequence[Header]:
+        """The headers of the response. Without content-length, which follows from the body."""
+        return headers
+
+    def begin(self) -> Iterable[Step]:
+        """What happens before the response begins."""
+        return ()
+
+    def event(self, event: StreamEvent, so_far: SoFar) -> Iterable[Step]:
+        """What is sent for one event of a streamed reply."""
+        yield event.raw
+
+    def whole(self, body: bytes) -> Iterable[Step]:
+        """What is sent for a reply in one piece."""
+        yield body
+
+    def parameters(self) -> dict[str, Any]:
+        """The parameters by name."""
+        return {name: getattr(self, about.field) for name, about in settings_of(type(self)).items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultAtToken(InjectedFault):
+    """A fault that happens once, before the event that brings the next token after `after_tokens` of them.
+
+    A reply that is shorter meets it before its end.
+    """
+
+    after_tokens: int = parameter(
+        1, "Events with tokens that are sent before it; a shorter reply meets it at its end.", least=0
+    )
+
+    def event(self, event: StreamEvent, so_far: SoFar) -> Iterable[Step]:
+        due = event.brings_tokens and so_far.tokens >= self.after_tokens
+        if so_far.struck or not (due or event.ends_reply):
+            yield event.raw
+        else:
+            so_far.struck = True
+            yield from self.strike(event, so_far)
+
+    def strike(self, event: StreamEvent, so_far: SoFar) -> Iterable[Step]:
+        """What is sent in place of that event."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class EditedReply(InjectedFault):
+    """A fault that changes objects of the reply: each event of a stream, and the body of a reply in one piece."""
+
+    def edit(self, data: Any) -> Any:
+        """The object as it is sent, None for an event that is left out. data: a fresh copy."""
+        raise NotImplementedError
+
+    def event(self, event: StreamEvent, so_far: SoFar) -> Iterable[Step]:
+        if event.data is None:
+            yield event.raw
+            return
+        edited = self.edit(event.data)
+        if edited is not None:
+            renamed = edited.get("type", event.name) if event.name else ""
+            yield StreamEvent(b"", renamed).with_data(edited)
+
+    def whole(self, body: bytes) -> Iterable[Step]:
+        yield encoded(self.edit(json.loads(body)))
+
+
+def duration(default: Any, help: str, **about: Any) -> Any:
+    """A parameter in seconds of the cluster's time: at --speed N it takes an Nth of them."""
+    return parameter(default, help, **({"least": 0, "most": 86_400} | about))

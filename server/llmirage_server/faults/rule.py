@@ -1,0 +1,259 @@
+"""A fault and the requests that it meets: read from a file, a request's body or a header."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from llmirage_server.faults.fault import InjectedFault
+from llmirage_server.faults.registry import FAULTS
+from llmirage_shared.settings import About, ConfigError, did_you_mean, settings_of, under
+from llmirage_shared.yaml_lines import Entry, YamlNode, read_mapping
+
+# The endpoints that generate, by the names that conditions may use. A fault without `endpoint` meets all of them.
+ENDPOINTS: Mapping[str, str] = {
+    "chat": "/v1/chat/completions",
+    "completions": "/v1/completions",
+    "responses": "/v1/responses",
+    "messages": "/v1/messages",
+    "embeddings": "/v1/embeddings",
+    "generate": "/generate",
+}
+Report = Callable[[int, str, str], None]
+"""Called with line, field and problem."""
+
+_condition = under("Conditions")
+
+
+def _endpoint_problem(value: str | None) -> str | None:
+    if value is None or value in ENDPOINTS or value.startswith("/"):
+        return None
+    hint = did_you_mean(value, ENDPOINTS)
+    return f"must be one of {', '.join(ENDPOINTS)}, or a path such as /v1/models or /v1/*; not {value!r}{hint}"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A request as conditions see it. body, instance: None until they are known."""
+
+    method: str
+    path: str
+    key: str
+    body: Mapping[str, Any] | None = None
+    instance: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conditions:
+    """Which requests a fault meets. All that are given must hold."""
+
+    model: str | None = _condition(None, "Model named in the request; `*` stands for anything.", unset="any")
+    endpoint: str | None = _condition(
+        None,
+        f"{', '.join(ENDPOINTS)}; or a path, where `*` stands for anything.",
+        unset="POST to any of those named",
+        check=_endpoint_problem,
+    )
+    key: str | None = _condition(None, "API key of the request.", unset="any")
+    instance: int | None = _condition(
+        None, "Number of the instance that serves the request, over the whole cluster.", unset="any", least=0
+    )
+    probability: float = _condition(1.0, "Share of the matching requests, drawn by --seed.", above=0, most=1)
+    times: int | None = _condition(None, "How often it happens; later requests succeed.", unset="always", least=1)
+    from_s: float = _condition(
+        0.0, "Begin so many seconds of the cluster's time after the start, or after the fault was added.", least=0
+    )
+    until_s: float | None = _condition(None, "End at that time.", unset="it does not end", above=0)
+
+    def at(self, now_s: float) -> bool:
+        return self.from_s <= now_s and (self.until_s is None or now_s < self.until_s)
+
+    def fit_head(self, subject: Subject) -> bool:
+        """Whether what is known before the body matches."""
+        if self.endpoint is None:
+            asked = subject.method == "POST" and subject.path in _GENERATE
+        else:
+            asked = fnmatchcase(subject.path, ENDPOINTS.get(self.endpoint, self.endpoint))
+        return asked and (self.key is None or self.key == subject.key)
+
+
+_GENERATE = frozenset(ENDPOINTS.values())
+
+
+@dataclass(eq=False)
+class FaultRule:
+    """A fault, its conditions, and how often it has happened.
+
+    source: where it was given, `file:line` for instance. number: its id once it is in force. since_s: when that was.
+    """
+
+    fault: InjectedFault
+    conditions: Conditions
+    source: str = ""
+    number: int = 0
+    since_s: float = 0.0
+    happened: int = 0
+    draws: random.Random = field(default_factory=random.Random)
+
+    def begin(self, number: int, seed: int, now_s: float) -> None:
+        """It is in force from now on."""
+        self.number = number
+        self.since_s = now_s
+        self.draws = random.Random(f"{seed}:{number}")
+
+    def fits(self, subject: Subject, now_s: float) -> bool | None:
+        """Whether it may happen to a request; None if that depends on what is not known of it yet."""
+        wanted = self.conditions
+        spent = wanted.times is not None and self.happened >= wanted.times
+        if spent or not wanted.at(now_s - self.since_s) or not wanted.fit_head(subject):
+            return False
+        if wanted.model is not None or self.fault.streams_only:
+            if subject.body is None:
+                return None
+            if not self._fits_body(subject.body):
+                return False
+        if wanted.instance is not None:
+            return None if subject.instance is None else wanted.instance == subject.instance
+        return True
+
+    def _fits_body(self, body: Mapping[str, Any]) -> bool:
+        wanted, named = self.conditions.model, body.get("model")
+        if wanted is not None and not (isinstance(named, str) and fnmatchcase(named, wanted)):
+            return False
+        return bool(body.get("stream")) or not self.fault.streams_only
+
+    def drawn(self) -> bool:
+        """Whether it happens to a request that it fits. Counts those to which it does."""
+        if self.conditions.probability < 1 and self.draws.random() >= self.conditions.probability:
+            return False
+        self.happened += 1
+        return True
+
+
+def read_faults_file(path: str) -> list[FaultRule]:
+    """The faults of a file, in order. Raises ConfigError with `file:line: field: problem` for all problems."""
+    problems: list[str] = []
+
+    def report(line: int, place: str, problem: str) -> None:
+        problems.append(f"{path}:{line}: {place}: {problem}")
+
+    rules: list[FaultRule] = []
+    for entry in read_mapping(path, "a file of faults"):
+        if entry.key != "faults":
+            report(entry.line, entry.key, f"unknown key{did_you_mean(entry.key, ['faults'])}; known: faults")
+            continue
+        rules += read_rules(entry.node, "faults", report, path)
+    if problems:
+        raise ConfigError(problems)
+    return rules
+
+
+def read_rules(node: YamlNode, place: str, report: Report, source: str = "") -> list[FaultRule]:
+    """A list of faults. source: where it stands, for the lists of faults in force."""
+    if node.items is None:
+        report(node.line, place, "must be a list of faults, each such as {kind: status, status: 503}")
+        return []
+    read = [read_rule(item, f"{place}[{index}]", report, source) for index, item in enumerate(node.items)]
+    return [rule for rule in read if rule is not None]
+
+
+def read_rule(node: YamlNode, place: str, report: Report, source: str = "") -> FaultRule | None:
+    """One fault with its conditions: `{kind: NAME, ...}`, or in one line `NAME; parameter=value; ...`.
+
+    None if something is wrong with it, which `report` has been told.
+    """
+    if isinstance(node.value, str):
+        node = _from_text(node)
+    if node.entries is None:
+        report(node.line, place, "must be a fault such as {kind: status, status: 503}")
+        return None
+    kinds = [entry for entry in node.entries if entry.key == "kind"]
+    if not kinds:
+        report(node.line, place, f"kind is missing: one of {', '.join(FAULTS)}")
+        return None
+    kind = FAULTS.get(str(kinds[0].node.value))
+    if kind is None:
+        said = kinds[0].node.value
+        report(
+            kinds[0].line, f"{place}.kind", f"there is no fault {said!r}{did_you_mean(said, FAULTS)}; see `llmirage faults`"
+        )
+        return None
+    reader = _RuleReader(kind, place, report)
+    values = reader.values([entry for entry in node.entries if entry is not kinds[0]])
+    return (
+        None
+        if values is None
+        else reader.rule(node.line, values, f"{source}:{node.line}" if source and node.line else source)
+    )
+
+
+class _RuleReader:
+    """Reads the fields of one fault."""
+
+    def __init__(self, kind: type[InjectedFault], place: str, report: Report) -> None:
+        self._kind = kind
+        self._place = place
+        self._report = report
+        self._known: dict[str, About] = {**settings_of(kind), **settings_of(Conditions)}
+
+    def values(self, entries: list[Entry]) -> dict[str, Any] | None:
+        values: dict[str, Any] = {}
+        wrong = False
+        for entry in entries:
+            problem = ""
+            about = self._known.get(entry.key)
+            if about is None:
+                problem = (
+                    f"unknown key{did_you_mean(entry.key, self._known)}; {self._kind.kind} has {', '.join(self._known)}"
+                )
+            elif entry.key in values:
+                problem = "given twice"
+            else:
+                try:
+                    value = entry.node.value
+                    values[entry.key] = about.convert(value.typed(about) if isinstance(value, _FaultWord) else value)
+                except ValueError as error:
+                    problem = str(error)
+            if problem:
+                wrong = True
+                self._report(entry.line, f"{self._place}.{entry.key}", problem)
+        return None if wrong else values
+
+    def rule(self, line: int, values: dict[str, Any], source: str) -> FaultRule | None:
+        of_fault = settings_of(self._kind)
+        try:
+            fault = self._kind(**{name: value for name, value in values.items() if name in of_fault})
+            conditions = Conditions(**{name: value for name, value in values.items() if name not in of_fault})
+            if conditions.until_s is not None and conditions.until_s <= conditions.from_s:
+                raise ConfigError([f"until_s ({conditions.until_s:g}) must be later than from_s ({conditions.from_s:g})"])
+            if conditions.instance is not None and fault.limits is not None:
+                raise ConfigError(["instance does not go with rate_limit: a request is counted before it gets an instance"])
+        except ConfigError as error:
+            for problem in error.problems:
+                self._report(line, self._place, problem)
+            return None
+        return FaultRule(fault, conditions, source)
+
+
+def _from_text(node: YamlNode) -> YamlNode:
+    """`cut; after_tokens=20` as a mapping."""
+    kind, *parts = [part.strip() for part in node.value.split(";")]
+    pairs = [part.partition("=") for part in parts if part]
+    given = [("kind", kind), *[(name.strip(), _FaultWord(value.strip())) for name, _, value in pairs]]
+    entries = tuple(Entry(name, node.line, YamlNode(node.line, value)) for name, value in given)
+    return YamlNode(node.line, {entry.key: entry.node.value for entry in entries}, entries=entries)
+
+
+class _FaultWord(str):
+    """A value that was given as a text, whatever its type."""
+
+    __slots__ = ()
+
+    def typed(self, about: About) -> Any:
+        """Raises ValueError."""
+        if bool in about.kinds and self.lower() in ("true", "false"):
+            return self.lower() == "true"
+        return about.parse(str(self))
