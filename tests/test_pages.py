@@ -96,13 +96,21 @@ def test_what_a_page_shows_to_be_typed_works(
     machine = Machine(tmp_path, monkeypatch)
     give_files(tmp_path, page)
     lines = [f"llmirage {line}" for line in BEFORE.get(name_of(page), ())]
+    wrong: list[tuple[str, str]] = []
+
+    def type_all() -> None:
+        typed = [line for line in lines if not elsewhere(line)]
+        wrong.extend([(line, problem) for line in typed if (problem := problem_of(machine, line))])
+        lines.clear()
+
     for block in blocks(page):
         lines += commands(block)
         if block.language == "python":
+            type_all()
             machine.python(block.text, f"{name_of(page)}:{block.line}")
             assert '"error"' not in capsys.readouterr().out
     lines += [f"llmirage {line}" for line in AFTER.get(name_of(page), ())]
-    wrong = [(line, problem) for line in lines if not elsewhere(line) and (problem := problem_of(machine, line))]
+    type_all()
     assert not wrong, "\n".join(f"{name_of(page)}: {line}\n{problem}" for line, problem in wrong)
 
 

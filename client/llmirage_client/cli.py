@@ -53,6 +53,7 @@ def _discard_output() -> None:
 
 COMMANDS = {
     "serve": ("llmirage_server.commands.serve:serve", "Start a simulated cluster behind an OpenAI-compatible API."),
+    "script": ("llmirage_server.commands.script:script", "Check scripts of replies, or begin one."),
     "run": ("llmirage_client.commands.run:run", "Run a workload against an endpoint and report the metrics."),
     "check": ("llmirage_client.commands.check:check", "Validate a workload file without sending anything."),
     "inspect": (

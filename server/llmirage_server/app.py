@@ -6,7 +6,8 @@ import contextlib
 import hashlib
 import math
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
@@ -17,7 +18,7 @@ from llmirage_server.api.exchange import EndpointApp
 from llmirage_server.api.faults import FaultsOnOrder
 from llmirage_server.api.models import ServedModel, ServedModels
 from llmirage_server.api.routes import UNKNOWN, routes
-from llmirage_server.api.service import Service
+from llmirage_server.api.service import Service, new_scripts
 from llmirage_server.api.state import MemoryState, SqliteState, State
 from llmirage_server.api.text import TextLoader, TextTools, warm_up
 from llmirage_server.cluster.limits import EngineLimits
@@ -37,8 +38,8 @@ from llmirage_shared.prompt_encoder import PromptEncoder
 class LlmirageApp(Starlette):
     """The ASGI application. `config`, `pools`, `model_names`, `driver` and `service` are its parts."""
 
-    def __init__(self, config: ClusterConfig, *, page: bool = False) -> None:
-        """page: whether there is a live page at `/`.
+    def __init__(self, config: ClusterConfig, *, page: bool = False, script: Mapping[str, Any] | None = None) -> None:
+        """page: whether there is a live page at `/`. script: scripted replies, as a script's file has them.
 
         Raises ConfigError for a configuration that cannot work; the message shows the arithmetic.
         """
@@ -59,6 +60,8 @@ class LlmirageApp(Starlette):
         self.service.faults = FaultsOnOrder(self.service, config.seed, config.allow_fault_header)
         if config.faults is not None:
             self.service.faults.add(read_faults_file(config.faults))
+        if config.script or script is not None:
+            self.service.scripts = new_scripts(self.service.faults, config.script, script)
         guard = ApiKeys(config.api_key) if config.api_key else None
         self.page = page
         live = LiveHandler(self.service, LiveCluster(config, self.pools, self.service)) if page else None
@@ -97,12 +100,16 @@ async def _lifespan(app: LlmirageApp) -> AsyncIterator[None]:
     app.service.close()
 
 
-def create_app(config: ClusterConfig | None = None, *, page: bool = False) -> LlmirageApp:
+def create_app(
+    config: ClusterConfig | None = None, *, page: bool = False, script: Mapping[str, Any] | None = None
+) -> LlmirageApp:
     """Return the application for a configuration, by default the default cluster; with a live page, if asked for.
+
+    script: scripted replies, as a script's file has them; they come before those of `config.script`.
 
     Raises ConfigError.
     """
-    return LlmirageApp(config or ClusterConfig(), page=page)
+    return LlmirageApp(config or ClusterConfig(), page=page, script=script)
 
 
 def _state(path: str | None) -> State:

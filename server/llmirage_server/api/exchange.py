@@ -52,14 +52,13 @@ class HttpExchange:
 
     arrived_s: when the whole request had arrived, seconds on `precise_clock`. A slow body is the client's or the network's
     time: no server can begin before it has it. more_headers: of the response, beside those that every response has.
-    entry: what the journal says of the request. fault: what goes wrong with it on purpose; None: nothing. held_s: for how
-    long a fault kept it before its handler went on.
+    entry: what the journal says of the request. body: its JSON object, empty until it has been read. fault: what goes wrong
+    with it on purpose; None: nothing. held_s: for how long a fault or a script kept it from the cluster.
     """
 
     __slots__ = (
-        *("_clock", "arrived_s", "entry", "fault", "headers", "held_s"),
-        *("more_headers", "receive", "request_id", "scope"),
-    )
+        "_clock", "arrived_s", "body", "entry", "fault", "headers", "held_s", "more_headers", "receive", "request_id", "scope",
+    )  # fmt: skip
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self._clock = precise_clock()
@@ -67,6 +66,7 @@ class HttpExchange:
         self.receive = receive
         self.arrived_s = self._arrival()
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.body: Mapping[str, Any] = {}
         self.entry = JournalEntry(scope["method"], scope["path"], scope.get("client"), scope["headers"])
         self.fault: FaultOfRequest | None = None
         self.held_s = 0.0
@@ -85,6 +85,7 @@ class HttpExchange:
         body = await self._body()
         self.entry.digest = hash(body)
         value = empty if empty is not None and not body.strip() else _json_object(body)
+        self.body = value
         if self.fault is not None:
             await self.fault.parsed(value)
         return value

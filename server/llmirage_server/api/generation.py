@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
@@ -84,6 +84,7 @@ class Generation:
     n: int
     arrived_s: float  # when their request reached the server, see HttpExchange
     entry: JournalEntry  # of their request
+    usage_instead: Mapping[str, int] | None = None  # counts to report instead of the real ones
 
     def start(self) -> None:
         """Submit all choices to the cluster. Their requests' tags must be set.
@@ -121,12 +122,13 @@ class Generation:
         """Prompt tokens count once for each prompt, whatever n is."""
         prompts = [choice.request for choice in self.choices[:: self.n]]
         thinking = [choice for choice in self.choices if choice.reply.parts]
-        return usage(
-            sum(request.prompt_tokens for request in prompts),
-            sum(choice.request.produced for choice in self.choices),
-            sum(request.cached_tokens for request in prompts),
-            sum(min(choice.request.produced, choice.reply.reasoning_tokens) for choice in thinking),
-        )
+        counts = {
+            "prompt_tokens": sum(request.prompt_tokens for request in prompts),
+            "completion_tokens": sum(choice.request.produced for choice in self.choices),
+            "cached_tokens": sum(request.cached_tokens for request in prompts),
+            "reasoning_tokens": sum(min(choice.request.produced, choice.reply.reasoning_tokens) for choice in thinking),
+        }
+        return usage(**(counts | dict(self.usage_instead or {})))
 
 
 class TokenStream(EventSourceResponse):

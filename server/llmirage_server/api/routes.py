@@ -13,6 +13,7 @@ from llmirage_server.api.access import own_pages_only
 from llmirage_server.api.admin.faults import FaultsHandler
 from llmirage_server.api.admin.journal import JournalHandler
 from llmirage_server.api.admin.live import LiveHandler
+from llmirage_server.api.admin.script import ScriptHandler
 from llmirage_server.api.chat import ChatHandler, StoredChatHandler
 from llmirage_server.api.completions import CompletionsHandler
 from llmirage_server.api.conversations import ConversationsHandler
@@ -132,11 +133,12 @@ def _controls(service: Service) -> dict[str, Methods]:
 
 def _admin(service: Service, live: LiveHandler | None) -> dict[str, Methods]:
     """What llmirage alone has, under /llmirage/; refused like `_controls`."""
-    journal, faults = JournalHandler(service), FaultsHandler(service)
+    journal, faults, script = JournalHandler(service), FaultsHandler(service), ScriptHandler(service)
     admin: dict[str, Methods] = {
         "journal": _methods(GET=journal.list, DELETE=journal.clear),
         "faults": _methods(GET=faults.list, POST=faults.add, DELETE=faults.clear),
         "faults/{id}": {"DELETE": faults.remove},
+        "script": _methods(GET=script.show, POST=script.add, PUT=script.replace, DELETE=script.clear),
     }
     if live is not None:
         admin |= {"live": _get(live.live), "speed": _post(live.speed)}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,7 @@ from llmirage_server.telemetry.journal import Journal
 from llmirage_server.telemetry.metrics import PrometheusMetrics
 from llmirage_shared.chat_template import Ending
 from llmirage_shared.prompt_encoder import PromptEncoder
+from llmirage_shared.settings import at_call
 from llmirage_shared.tokens import TokenIds, Tokenizer
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.chat import ChatHistory
@@ -52,6 +54,50 @@ class EncodedPrompt:
     echo: str = ""  # the prompt's text, if the response repeats it
 
 
+class ScriptedReplies(Protocol):
+    """What a script says to one request."""
+
+    @property
+    def usage(self) -> Mapping[str, int]:
+        """Counts to report instead of the real ones."""
+        ...
+
+    def reply(
+        self, prompt: int, request: ReplyRequest, tokenizer: Tokenizer, generated: Callable[[ReplyRequest], Reply]
+    ) -> Reply:
+        """The reply to one choice of a prompt. Raises ApiError for a rule that cannot reply to it."""
+        ...
+
+
+class ScriptSource(Protocol):
+    """The scripts of a server."""
+
+    async def answer(
+        self, exchange: HttpExchange, history: ChatHistory, users: Sequence[str], streamed: bool
+    ) -> ScriptedReplies | None:
+        """What they say to a request, None if nothing; after a fault or a delay of theirs.
+
+        users: the last user message, or each prompt. Raises ApiError for a request that they refuse.
+        """
+        ...
+
+    def add(self, data: Mapping[str, Any]) -> None:
+        """Put rules before all others. data: a script. Raises ConfigError."""
+        ...
+
+    def replace(self, data: Mapping[str, Any]) -> None:
+        """Drop all rules for these; files are not read any more. data: a script. Raises ConfigError."""
+        ...
+
+    def shown(self) -> dict[str, Any]:
+        """The rules in force and how often each has replied, as JSON data."""
+        ...
+
+
+# What reads and plays scripts takes 20 ms to import, and most servers have none.
+new_scripts: Callable[..., ScriptSource] = at_call("llmirage_server.api.scripts:LoadedScripts")
+
+
 class Service:
     """The cluster's driver, the tokenizer, the served models, and the responses in progress."""
 
@@ -68,6 +114,7 @@ class Service:
         self.metrics = PrometheusMetrics(lambda: models.served)
         self.journal = Journal()
         self.faults = FaultsOnOrder(self)
+        self.scripts: ScriptSource | None = None
         self.open_responses: set[OpenResponse] = set()
         self.under_way: set[Generation] = set()
         self._refusal: Callable[[], ApiError] | None = None  # of all new requests
@@ -173,6 +220,11 @@ class Service:
             wanted_tokens = 1 if sampling.max_tokens is None else sampling.max_tokens
             if len(prompt.ids) + wanted_tokens > limit_tokens:
                 raise errors.context_length_exceeded(limit_tokens, len(prompt.ids), sampling.max_tokens, param)
+        scripted = None
+        if self.scripts is not None:
+            scripted = await self.scripts.answer(
+                exchange, history, [history.last_user_text or each.user_text for each in prompts], sampling.stream
+            )
         self.admit(exchange, served.model, _tokens(prompts, sampling))
         affinity, correlation = exchange.header(b"x-session-affinity"), exchange.header(b"x-correlation-id")
         asked = (sampling, constraints, history)
@@ -180,20 +232,21 @@ class Service:
         # Who asks for a number of tokens gets it.
         requested["may_refuse"] = constraints.may_refuse and not (sampling.ignore_eos or sampling.min_tokens)
         choices = []
-        for prompt in prompts:
+        for place, prompt in enumerate(prompts):
             room_tokens = limit_tokens - len(prompt.ids)
             for choice in range(sampling.n):
-                reply = _planned(
-                    tools.replies,
-                    ReplyRequest(
-                        prompt_ids=prompt.ids,
-                        last_user_text=prompt.user_text,
-                        limit_tokens=room_tokens,
-                        conversation=correlation or affinity,
-                        choice=choice,
-                        **requested,
-                    ),
+                wanted = ReplyRequest(
+                    prompt_ids=prompt.ids,
+                    last_user_text=prompt.user_text,
+                    limit_tokens=room_tokens,
+                    conversation=correlation or affinity,
+                    choice=choice,
+                    **requested,
                 )
+                if scripted is None:
+                    reply = _planned(tools.replies, wanted)
+                else:
+                    reply = scripted.reply(place, wanted, tools.encoder.tokenizer, partial(_planned, tools.replies))
                 request = self.new_request(
                     prompt.ids,
                     reply.ids,
@@ -203,7 +256,8 @@ class Service:
                     max_tokens=sampling.max_tokens or room_tokens,
                 )
                 choices.append(Choice(reply, request, prompt.echo, served.speculates))
-        generation = Generation(self, choices, sampling.n, exchange.submitted_s, exchange.entry)
+        usage = None if scripted is None else scripted.usage
+        generation = Generation(self, choices, sampling.n, exchange.submitted_s, exchange.entry, usage)
         if exchange.fault is not None:
             exchange.fault.generation = generation
         return generation

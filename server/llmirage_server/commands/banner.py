@@ -114,6 +114,9 @@ def _cluster_rows(app: LlmirageApp, url: str) -> list[tuple[str, str]]:
         rows.append(("transfer", _transfer(app)))
     if config.events:
         rows.append(("events", _events(config)))
+    rules = 0 if app.service.scripts is None else len(app.service.scripts.shown()["rules"])
+    if rules:
+        rows.append(("script", f"{', '.join(config.script)}: {rules} rule{'s' * (rules > 1)}"))
     page = [("page", f"{url}/")] if app.page else []
     return [*rows, ("speed", _speed(config.speed)), *page, ("API", f"{url}/v1")]
 

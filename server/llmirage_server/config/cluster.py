@@ -137,6 +137,9 @@ class ClusterConfig(InstanceSettings):
     )
     tokenizer: str | None = _replies(None, "Folder or Hugging Face name of a tokenizer.", unset="the built-in one")
     replies: ReplyKind = _replies("prose", "What is said: prose, or the user's own words.")
+    script: tuple[str, ...] = _replies(
+        (), "Scripted replies, in YAML or JSON; may be repeated (docs/scripts.md).", metavar="FILE", unset="none"
+    )
     natural_stop: bool = _replies(
         False, "Treat max_tokens as an upper limit, as models do; off: replies have exactly max_tokens."
     )

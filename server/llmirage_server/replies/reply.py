@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-FinishReason = Literal["stop", "length", "tool_calls"]
+FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
 PartKind = Literal["reasoning", "text", "refusal", "function_call", "custom_call", "hosted_call", "client_call"]
 
 

@@ -15,6 +15,7 @@ from llmirage_shared.wire.sampling import Sampling
 # Fields of an assistant message that can stand for its content.
 _INSTEAD_OF_CONTENT = frozenset(("tool_calls", "function_call", "refusal", "audio", "reasoning", "reasoning_content"))
 _SYSTEM = ("system", "developer")
+_RESULT = ("tool", "function")
 # How smolagents writes calls and results as text.
 _CALLING = "Calling tools:"
 _CALLED_NAME = re.compile(r"['\"]name['\"]: ?['\"]([\w.-]+)['\"]")
@@ -30,6 +31,7 @@ class ChatHistory:
     called_before: names of the tools called between the last user message and the one before.
     text_before: text of the user message before the last; "" without one.
     system: texts of the system and developer messages, joined by blank lines. turn: the number of user messages.
+    newest: how many results, at the end, came with the last message.
     """
 
     last_user_text: str
@@ -39,6 +41,7 @@ class ChatHistory:
     text_before: str
     system: str = ""
     turn: int = 1
+    newest: int = 0
 
 
 NO_HISTORY = ChatHistory("", (), (), (), "")
@@ -143,6 +146,7 @@ def chat_history(messages: Sequence[Mapping[str, Any]]) -> ChatHistory:
         _text(messages[users[-2]].get("content")) if len(users) > 1 else "",
         "\n\n".join([_text(message.get("content")) for message in messages if message.get("role") in _SYSTEM]),
         len(users),
+        next((back for back, message in enumerate(reversed(messages)) if message.get("role") not in _RESULT), 0),
     )
 
 

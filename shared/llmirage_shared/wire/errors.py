@@ -145,6 +145,16 @@ def model_not_found(model: str, served: Sequence[str]) -> ApiError:
     )
 
 
+def no_rule(endpoint: str, user: str) -> ApiError:
+    """404, for a server whose script replies to all requests or to none. user: the last user message, or the prompt."""
+    return ApiError(
+        f"No rule of the script fits this request (endpoint {endpoint}, user message '{shorten(user)}'). The script says "
+        "fallback: error.",
+        status=404,
+        code="no_rule",
+    )
+
+
 def unknown_url(method: str, path: str) -> ApiError:
     return ApiError(f"Invalid URL ({method} {shorten(path)})", status=404, code="unknown_url")
 

@@ -9,6 +9,7 @@ import pytest
 
 from llmirage_server.app import LlmirageApp, create_app, load_text_tools
 from llmirage_server.commands.banner import banner
+from llmirage_server.commands.script_actions import EXAMPLE_FILE
 from llmirage_server.commands.serve import serve
 from llmirage_server.config import SETTINGS, ClusterConfig, ConfigError
 from llmirage_server.config.file import make_config
@@ -160,6 +161,7 @@ EFFECTS: dict[str, tuple[Sequence[str], Sequence[str], Observe]] = {
     "accept_models": ((), ["--accept-models", "served"], accepts),
     "tokenizer": ((), ["--tokenizer", "/no/such/folder"], reply),
     "replies": ((), ["--replies", "echo"], reply),
+    "script": ((), ["--script", str(EXAMPLE_FILE)], lambda app: app.service.scripts is not None),
     "natural_stop": ((), ["--natural-stop"], lambda app: reply(app, max_tokens=2000)),
     "unknown_fields": ((), ["--unknown-fields", "ignore"], lambda app: app.service.documented_only),
     "state": ((), ["--state", ":memory:"], lambda app: type(app.service.state).__name__),

@@ -27,6 +27,7 @@ from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.output import escape, named_event, new_id
 from llmirage_shared.wire.sampling import Sampling
 
+_STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
 _ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
                 429: "rate_limit_error", 503: "overloaded_error", 504: "timeout_error", 529: "overloaded_error"}  # fmt: skip
 
@@ -147,7 +148,7 @@ class _Message:
 
     def _stop(self) -> dict[str, Any]:
         reply = self._reply
-        reason = {"length": "max_tokens", "tool_calls": "tool_use"}.get(reply.finish_reason, "end_turn")
+        reason = _STOP_REASONS.get(reply.finish_reason, "end_turn")
         if any(part.kind == "refusal" for part in reply.parts):
             reason = "refusal"
         if reply.stop_reason is not None:
@@ -158,7 +159,7 @@ class _Message:
         usage = self._generation.usage()
         cached = usage["prompt_tokens_details"]["cached_tokens"]
         return {
-            "input_tokens": usage["prompt_tokens"] - cached,
+            "input_tokens": max(0, usage["prompt_tokens"] - cached),
             "cache_creation_input_tokens": 0,
             "cache_read_input_tokens": cached,
             "output_tokens": usage["completion_tokens"],

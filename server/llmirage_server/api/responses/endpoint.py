@@ -38,6 +38,7 @@ from llmirage_shared.wire.output import new_id
 from llmirage_shared.wire.paging import integer, page
 from llmirage_shared.wire.sampling import Sampling
 
+_INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}  # by finish reason
 _LOGPROBS = "message.output_text.logprobs"
 
 
@@ -210,9 +211,9 @@ def _complete(response: Item, writer: ResponseWriter, generation: Generation) ->
     [choice] = generation.choices
     response["output"] = writer.finished_items()
     response["usage"] = response_usage(generation.usage())
-    if choice.reply.finish_reason == "length":
+    if (cut_by := _INCOMPLETE.get(choice.reply.finish_reason)) is not None:
         response["status"] = "incomplete"
-        response["incomplete_details"] = {"reason": "max_output_tokens"}
+        response["incomplete_details"] = {"reason": cut_by}
     else:
         response["status"] = "completed"
         response["completed_at"] = int(time.time())

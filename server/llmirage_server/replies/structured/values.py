@@ -52,6 +52,14 @@ def validator_for(schema: Any) -> Any:
     return Draft202012Validator(schema, format_checker=Draft202012Validator.FORMAT_CHECKER)
 
 
+def first_problem(value: Any, schema: Any) -> str:
+    """What makes a value invalid against the schema, "" if nothing does. Raises SchemaError when the schema is none."""
+    for error in validator_for(schema).iter_errors(value):
+        path = ".".join(str(part) for part in error.absolute_path)
+        return f"{path}: {error.message}" if path else str(error.message)
+    return ""
+
+
 class _NoValueError(ValueError):
     """This way there is no value; another attempt may choose another."""
 

@@ -1,0 +1,1 @@
+"""Scripted replies: rules in a file say which request gets which reply."""

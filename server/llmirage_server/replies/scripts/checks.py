@@ -1,0 +1,120 @@
+"""What can be wrong with a script although each of its values is right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from llmirage_server.replies.scripts.conditions import (
+    CONVERSING,
+    EndpointCondition,
+    ResultCondition,
+    TextCondition,
+    TurnCondition,
+)
+from llmirage_server.replies.scripts.rule import ScriptedCall, ScriptedReply, ScriptRule
+from llmirage_server.replies.scripts.template import Template, problems_of, rendered, templates_in
+from llmirage_server.replies.structured.schema import SchemaError
+from llmirage_server.replies.structured.values import validator_for
+from llmirage_shared.settings import did_you_mean
+
+
+def shadowed(rules: Sequence[ScriptRule]) -> Iterator[str]:
+    """A problem for each rule to which an earlier one leaves nothing."""
+    for index, rule in enumerate(rules):
+        first = next((earlier for earlier in rules[:index] if earlier.covers(rule)), None)
+        if first is not None:
+            yield f"{rule.place}: can never match: what fits it fits {first.place} before; put it first, or add a condition"
+
+
+def rule_problems(rule: ScriptRule) -> Iterator[str]:
+    """Conditions that exclude each other, and placeholders without a value."""
+    yield from _contradictions(rule)
+    groups, named = _groups(rule)
+    result = rule.when.get("tool_result")
+    results = result.there if isinstance(result, ResultCondition) else len(rule.replies) > 1
+    found = [name for reply in rule.replies for each in (reply, *reply.choices) for name in _placeholders(each)]
+    for name in dict.fromkeys(found):
+        yield from problems_of(name, groups, named, results)
+
+
+def _contradictions(rule: ScriptRule) -> Iterator[str]:
+    endpoint = rule.when.get("endpoint")
+    if not isinstance(endpoint, EndpointCondition) or endpoint.names & CONVERSING:
+        return
+    result, turn = rule.when.get("tool_result"), rule.when.get("turn")
+    impossible = {
+        "system": "system" in rule.when,
+        "tool_result": isinstance(result, ResultCondition) and result.there,
+        "turn": isinstance(turn, TurnCondition) and 1 not in turn.span,
+        "tool_calls": any(each.calls for reply in rule.replies for each in (reply, *reply.choices)),
+    }
+    for name in [name for name, is_so in impossible.items() if is_so]:
+        yield f"can never match: requests for {' and '.join(sorted(endpoint.names))} have no {_WORDS[name]}"
+
+
+_WORDS = {"system": "system prompt", "tool_result": "tool results", "turn": "second turn", "tool_calls": "tools to call"}
+
+
+def _groups(rule: ScriptRule) -> tuple[int, list[str]]:
+    """How many groups the rule's regular expressions have, and the names of some."""
+    matches = []
+    for condition in rule.when.values():
+        if isinstance(condition, TextCondition):
+            matches.append(condition.match)
+        elif isinstance(condition, ResultCondition) and condition.content is not None:
+            matches.append(condition.content)
+        else:
+            matches += [match for _, match in getattr(condition, "wanted", ())]
+    return sum(match.group_count for match in matches), [name for match in matches for name in match.group_names]
+
+
+def _placeholders(reply: ScriptedReply) -> Iterator[str]:
+    texts = [reply.text, reply.reasoning, reply.refusal, reply.json, [call.arguments for call in reply.calls]]
+    for template in templates_in(texts):
+        yield from template.names
+
+
+# --- tools --------------------------------------------------------------------------------------------------------------
+
+
+def declared_tools(value: Any) -> Mapping[str, Any]:
+    """JSON Schemas of the arguments by tool, of declarations in any API's form. Raises ValueError."""
+    found: dict[str, Any] = {}
+    for index, tool in enumerate(value if isinstance(value, list) else [value]):
+        inner = tool.get("function", tool) if isinstance(tool, dict) else None
+        if not isinstance(inner, dict) or not isinstance(inner.get("name"), str):
+            raise ValueError(f"[{index}] must be a tool as requests declare it, with a name and its parameters")
+        schema = inner.get("parameters") or inner.get("input_schema") or {}
+        try:
+            validator_for(schema)
+        except SchemaError as error:
+            raise ValueError(f"{inner['name']}: the parameters are not a JSON Schema: {error}") from None
+        found[inner["name"]] = schema
+    return found
+
+
+class _LaterText(str):
+    """Stands for a text that is known when a request comes."""
+
+    bare = False
+
+    @staticmethod
+    def of(template: Template, _: tuple[str, ...]) -> _LaterText:
+        text = _LaterText(template)
+        text.bare = template.bare
+        return text
+
+
+def argument_problem(call: ScriptedCall, tools: Mapping[str, Any]) -> str:
+    """What is wrong with a call, as far as it is known before a request; "" if nothing is. tools: as of `declared_tools`."""
+    if isinstance(call.arguments, Template):
+        return ""
+    if call.name not in tools:
+        return f"`tools` declares no {call.name!r}{did_you_mean(call.name, tools)}; it has {', '.join(tools)}"
+    for error in validator_for(tools[call.name]).iter_errors(rendered(call.arguments, _LaterText.of)):
+        if isinstance(error.instance, _LaterText) and (error.instance.bare or error.validator != "type"):
+            continue
+        path = "".join(f".{part}" for part in error.absolute_path)
+        return f"arguments{path}: {error.message}"
+    return ""

@@ -1,0 +1,149 @@
+"""What a rule asks of a request before it replies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from llmirage_server.replies.scripts.text_match import Groups, TextMatch
+
+ENDPOINTS: Mapping[str, str] = {
+    "/v1/chat/completions": "chat",
+    "/v1/completions": "completions",
+    "/v1/responses": "responses",
+    "/v1/messages": "messages",
+    "/generate": "generate",
+}
+"""The endpoints whose replies can be scripted: paths, and how rules call them."""
+CONVERSING = frozenset(("chat", "responses", "messages"))  # the others have a prompt: no messages, no tools
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptRequest:
+    """A request as rules see it.
+
+    user: the last user message, or the prompt. turn: how many user messages there are. results: (tool, content) of each tool
+    result since the last user message; newest: how many of them, at the end, came with the last message.
+    header: a header's value by its name in lower case.
+    """
+
+    endpoint: str
+    model: str
+    user: str
+    system: str = ""
+    turn: int = 1
+    results: tuple[tuple[str, str], ...] = ()
+    newest: int = 0
+    header: Callable[[str], str | None] = lambda _: None
+    metadata: Mapping[str, Any] | None = None
+
+    @property
+    def newest_results(self) -> tuple[tuple[str, str], ...]:
+        return self.results[len(self.results) - self.newest :]
+
+
+class Condition(Protocol):
+    """One key of `when`."""
+
+    def fits(self, request: ScriptRequest, groups: Groups) -> bool:
+        """Whether a request fits; adds what regular expressions matched to `groups`."""
+        ...
+
+    def covers(self, other: Any) -> bool:
+        """Whether it is certain that every request which fits `other`, of the same key, fits this one."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointCondition:
+    names: frozenset[str]
+
+    def fits(self, request: ScriptRequest, groups: Groups) -> bool:
+        return request.endpoint in self.names
+
+    def covers(self, other: EndpointCondition) -> bool:
+        return other.names <= self.names
+
+
+@dataclass(frozen=True, slots=True)
+class TextCondition:
+    """On the model's name, the last user message or the system prompt."""
+
+    field: str
+    match: TextMatch
+
+    def fits(self, request: ScriptRequest, groups: Groups) -> bool:
+        return self.match.fits(getattr(request, self.field), groups)
+
+    def covers(self, other: TextCondition) -> bool:
+        return self.match.covers(other.match)
+
+
+@dataclass(frozen=True, slots=True)
+class ResultCondition:
+    """On tool results. there: whether this turn has any. name, content: of one of the newest results."""
+
+    there: bool
+    name: TextMatch | None = None
+    content: TextMatch | None = None
+
+    def fits(self, request: ScriptRequest, groups: Groups) -> bool:
+        if self.name is None and self.content is None:
+            return bool(request.results) == self.there
+        return any(self._one_fits(name, content, groups) for name, content in request.newest_results[::-1])
+
+    def _one_fits(self, name: str, content: str, groups: Groups) -> bool:
+        return (self.name is None or self.name.fits(name)) and (self.content is None or self.content.fits(content, groups))
+
+    def covers(self, other: ResultCondition) -> bool:
+        return (
+            self.there == other.there
+            and (self.name is None or (other.name is not None and self.name.covers(other.name)))
+            and (self.content is None or (other.content is not None and self.content.covers(other.content)))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Numbers from 1: `first` to `last`; None: no end."""
+
+    first: int = 1
+    last: int | None = None
+
+    def __contains__(self, number: int) -> bool:
+        return self.first <= number and (self.last is None or number <= self.last)
+
+    def covers(self, other: Span) -> bool:
+        ends = self.last is None or (other.last is not None and other.last <= self.last)
+        return self.first <= other.first and ends
+
+
+@dataclass(frozen=True, slots=True)
+class TurnCondition:
+    span: Span
+
+    def fits(self, request: ScriptRequest, groups: Groups) -> bool:
+        return request.turn in self.span
+
+    def covers(self, other: TurnCondition) -> bool:
+        return self.span.covers(other.span)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTexts:
+    """On headers, or on the request's metadata: each name has a value that fits."""
+
+    where: str
+    wanted: tuple[tuple[str, TextMatch], ...]
+
+    def fits(self, request: ScriptRequest, groups: Groups) -> bool:
+        return all(self._one_fits(request, name, match, groups) for name, match in self.wanted)
+
+    def _one_fits(self, request: ScriptRequest, name: str, match: TextMatch, groups: Groups) -> bool:
+        value = request.header(name.lower()) if self.where == "header" else (request.metadata or {}).get(name)
+        return isinstance(value, str) and match.fits(value, groups)
+
+    def covers(self, other: NamedTexts) -> bool:
+        theirs = dict(other.wanted)
+        return all(name in theirs and match.covers(theirs[name]) for name, match in self.wanted)

@@ -1,0 +1,123 @@
+"""A script: rules in order, what each asks and what it replies, and what happens when none matches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from llmirage_server.replies.reply import FinishReason
+from llmirage_server.replies.scripts.conditions import Condition, ScriptRequest, Span
+from llmirage_server.replies.scripts.template import Scope, Template
+from llmirage_server.replies.scripts.text_match import Groups
+
+Fallback = Literal["generated", "error", "upstream"]
+FALLBACKS: tuple[Fallback, ...] = ("generated", "error", "upstream")
+
+
+ALL = Span()
+
+
+class NoJson:
+    """Stands for the absence of a JSON value, which may be null."""
+
+
+NO_JSON = NoJson()
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedCall:
+    """A tool call. arguments: JSON data with templates, checked against the tool's schema; a Template goes out as it is."""
+
+    name: str
+    arguments: Any
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedReply:
+    """What a rule says. Without text, calls, JSON, reasoning, refusal, tokens and choices the reply is a generated one.
+
+    tokens: so many tokens of prose. choices: one for each choice of the request, again from the first if there are more.
+    usage: fields that replace what was counted. delay_s: seconds of the cluster's time before the request gets to it.
+    fault: what goes wrong with it, for the server's faults.
+    """
+
+    text: Template | None = None
+    calls: tuple[ScriptedCall, ...] = ()
+    json: Any = NO_JSON
+    reasoning: Template | None = None
+    refusal: Template | None = None
+    tokens: int = 0
+    choices: tuple[ScriptedReply, ...] = ()
+    finish_reason: FinishReason | None = None
+    usage: Mapping[str, int] = field(default_factory=dict)
+    delay_s: float = 0.0
+    fault: Any = None
+
+    @property
+    def says_something(self) -> bool:
+        """Whether anything of the reply itself is scripted."""
+        texts = (self.text, self.reasoning, self.refusal)
+        return bool(self.calls or self.tokens or self.choices) or self.json is not NO_JSON or texts != (None, None, None)
+
+
+@dataclass(slots=True, eq=False)
+class ScriptRule:
+    """place: where it stands, `file:line`. when: its conditions by key. nth: which of the requests that fit it replies to.
+
+    replies: in order; the last one is given again and again.
+    fitting, replied: requests so far. Only a rule with `nth` counts as fitting those that an earlier rule replied to.
+    """
+
+    place: str
+    when: Mapping[str, Condition]
+    replies: Sequence[ScriptedReply]
+    nth: Span = ALL
+    fitting: int = 0
+    replied: int = 0
+
+    def fits(self, request: ScriptRequest) -> Groups | None:
+        """What regular expressions matched, None if the rule does not reply to the request. Counts."""
+        groups = Groups()
+        if not all(condition.fits(request, groups) for condition in self.when.values()):
+            return None
+        self.fitting += 1
+        return groups if self.fitting in self.nth else None
+
+    def covers(self, other: ScriptRule) -> bool:
+        """Whether it is certain that nothing is left for a later rule."""
+        if self.nth != ALL:
+            return False
+        return all(key in other.when and condition.covers(other.when[key]) for key, condition in self.when.items())
+
+
+@dataclass(frozen=True, slots=True)
+class RuleMatch:
+    """The rule for a request, its reply, and the values of placeholders."""
+
+    rule: ScriptRule
+    reply: ScriptedReply
+    scope: Scope
+
+
+@dataclass(slots=True)
+class Script:
+    """Rules in order. misses: requests so far that none matched."""
+
+    rules: Sequence[ScriptRule] = ()
+    fallback: Fallback = "generated"
+    misses: int = 0
+
+    def match(self, request: ScriptRequest) -> RuleMatch | None:
+        """The first rule that fits, None if none does. Rules with `nth` count every request that fits them."""
+        found: RuleMatch | None = None
+        for rule in self.rules:
+            if found is not None and rule.nth == ALL:
+                continue
+            groups = rule.fits(request)
+            if found is None and groups is not None:
+                reply = rule.replies[min(rule.replied, len(rule.replies) - 1)]
+                rule.replied += 1
+                found = RuleMatch(rule, reply, Scope(request, groups, rule.replied))
+        self.misses += found is None
+        return found
