@@ -57,7 +57,8 @@ class HttpExchange:
     """
 
     __slots__ = (
-        "_clock", "arrived_s", "body", "entry", "fault", "headers", "held_s", "more_headers", "receive", "request_id", "scope",
+        "_clock", "arrived_s", "body", "entry", "fault", "headers", "held_s", "more_headers", "receive", "request_id",
+        "scope",
     )  # fmt: skip
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
