@@ -46,9 +46,10 @@ class LoadOptions(RequestOptions):
     )
     concurrency_ramp_s: float = _load(
         0.0,
-        "Raise the concurrency from 1 to --concurrency over S seconds.",
+        "Raise the concurrency from 1 to --concurrency over S seconds; 0 starts all at once.",
         name="concurrency_ramp_duration",
-        above=0,
+        least=0,
+        study=True,
         needs="{} needs {concurrency}, the end of the ramp",
     )
     request_rate_per_s: float | None = _load(

@@ -39,7 +39,12 @@ class RunOptions(LoadOptions):
     """
 
     warmup_request_count: int = _begins(
-        "request_count", 0, "Warm up with N requests.", aliases=("num_warmup_requests",), least=0
+        "request_count",
+        0,
+        "Warm up with N requests.",
+        aliases=("warmup_requests", "num_warmup_requests"),
+        least=0,
+        study=True,
     )
     warmup_num_conversations: int | None = _begins(
         "num_conversations",

@@ -35,10 +35,8 @@ def cluster_blocks(simulation: Simulation) -> list[Block]:
         shares = ", ".join(f"{name} {share:.0%}" for name, share in series.step_shares.items())
         blocks += ["", f"Time of steps: {shares}"]
     blocks.append(_bill(simulation.bill, series.changes))
-    if simulation.summary["saturated"]:
-        blocks.append(
-            warning("Saturated: the last requests waited more than 5 s for their first step, and the queue grows.")
-        )
+    if simulation.saturation is not None:
+        blocks.append(warning(f"Saturated: {simulation.saturation}."))
     return blocks
 
 

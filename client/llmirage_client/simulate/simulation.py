@@ -25,6 +25,7 @@ from llmirage_client.simulate.bill import bill_of
 from llmirage_client.simulate.cluster_series import ClusterSeries, SeriesSampler
 from llmirage_client.simulate.engine_run import EngineRun
 from llmirage_client.simulate.garbage import few_collections
+from llmirage_client.simulate.saturation import saturation, start_burst
 from llmirage_client.simulate.summary import summary_of
 from llmirage_client.simulate.token_columns import columns_of_rows, token_metrics
 from llmirage_client.simulate.token_rows import TokenRows
@@ -52,7 +53,7 @@ class Simulation:
 
     columns: one row a request. repeats: of conversations, or None; size and sweep must not conclude from doubtful ones.
     result: with the records of single requests, which are made when they are asked for.
-    verdicts: of the run's own objectives (--slo).
+    verdicts: of the run's own objectives (--slo). saturation: why the cluster does not keep up with the load, or None.
     series: the cluster over time; steps: of each instance, where they were to be traced.
     """
 
@@ -63,7 +64,7 @@ class Simulation:
         columns: Columns,
         metrics: Metrics,
         series: ClusterSeries,
-        waited_s: list[float],
+        saturated: str | None,
         steps: list[list[StepSpan]],
         rows: TokenRows | None,
     ) -> None:
@@ -75,7 +76,8 @@ class Simulation:
         self.steps = steps
         start_s = columns.start_s[columns.measured].min(initial=math.inf)
         self.bill = bill_of(plan_of(config), metrics, series, float(start_s) if math.isfinite(start_s) else 0.0)
-        self.summary = summary_of(metrics, series, self.bill, waited_s)
+        self.saturation = saturated
+        self.summary = summary_of(metrics, series, self.bill, self.saturation is not None)
         self.repeats = result.repeats
         self.summary["repeats"] = None if result.repeats is None else result.repeats.as_dict()
         self.verdicts = verdicts_of(result.options, metrics)
@@ -163,7 +165,10 @@ def simulate(
     result.repeats = repeats_in_run(workload, options, carried.roots_taken, columns, names)
     if result.repeats is not None:
         result.notes[:0] = result.repeats.notes
-    return Simulation(config, result, columns, metrics, series, waited_s, steps, rows)
+    if window is None and (burst := start_burst(columns, options)):
+        result.notes.append(burst)
+    saturated = saturation(waited_s, options.concurrency or 0)
+    return Simulation(config, result, columns, metrics, series, saturated, steps, rows)
 
 
 def check(workload: Workload) -> None:

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from llmirage_client.measure.metrics import Metrics
 
 if TYPE_CHECKING:
     from llmirage_client.simulate.bill import Bill
     from llmirage_client.simulate.cluster_series import ClusterSeries
-
-LONG_WAIT_S = 5.0  # from arrival to the first step; the same limit as the server's own warning (saturation.py)
-_LAST_SHARE = 0.1  # of the requests: those that tell whether a queue has built up
 
 _TIMES = {
     "ttft_ms": "time_to_first_token",
@@ -24,11 +18,11 @@ _TIMES = {
 }
 
 
-def summary_of(metrics: Metrics, series: ClusterSeries | None, bill: Bill, waited_s: Sequence[float] = ()) -> dict[str, Any]:
+def summary_of(metrics: Metrics, series: ClusterSeries | None, bill: Bill, saturated: bool) -> dict[str, Any]:
     """Plain figures by name, for JSON; None where there is none.
 
     ttft_ms, tpot_ms, itl_ms, latency_ms: {mean, p50, p90, p99}; tpot_ms is the mean gap of each request's tokens, itl_ms
-    every single gap. saturated: whether the last tenth of the requests waited over 5 s for their first step, in the median.
+    every single gap. saturated: see simulate.saturation.
     """
     summary: dict[str, Any] = {}
     for name, tag in _TIMES.items():
@@ -46,7 +40,7 @@ def summary_of(metrics: Metrics, series: ClusterSeries | None, bill: Bill, waite
         "goodput_per_s": whole.get("goodput"),
         "cached_token_share": None if cached is None else cached / 100.0,
         "preemptions": None if series is None else int(series.preemptions[:, -1].sum()),
-        "saturated": saturated(waited_s) if series is not None else None,
+        "saturated": saturated if series is not None else None,
         "utilisation": None if series is None else series.utilisation(),
         "gpus": bill.gpus,
         "instances_ready": None if series is None else series.mean_ready(),
@@ -57,14 +51,3 @@ def summary_of(metrics: Metrics, series: ClusterSeries | None, bill: Bill, waite
         "usd_per_m_output_tokens": bill.usd_per_m_output_tokens,
         "step_shares": None if series is None else series.step_shares,
     }
-
-
-def saturated(waited_s: Sequence[float]) -> bool:
-    """waited_s: of requests in the order in which they were over; those that never began count until they were given up."""
-    waits = np.array(waited_s, dtype=np.float64)
-    waits = waits[~np.isnan(waits)]
-    last = np.sort(waits[-max(1, int(waits.size * _LAST_SHARE)) :])
-    if not last.size:
-        return False
-    median_s = (last[(last.size - 1) // 2] + last[last.size // 2]) / 2  # np.median would load numpy.ma
-    return bool(median_s > LONG_WAIT_S)

@@ -21,9 +21,11 @@ from llmirage_client.report.files import write_artifacts
 from llmirage_client.settings.contradictions import as_key
 from llmirage_client.settings.run import run_options, with_distinct_conversations
 from llmirage_client.simulate.report import write_series
+from llmirage_client.simulate.saturation import start_burst
 from llmirage_client.simulate.simulation import Simulation, SimulationError, simulate
 from llmirage_client.simulator.engine import ClusterConfig, ConfigError
 from llmirage_client.sweep.file import StudyPoint
+from llmirage_client.sweep.gradual_start import gradual_start_s
 from llmirage_client.sweep.load_settings import by_name
 from llmirage_client.workload import registry
 from llmirage_client.workload.session import Workload, WorkloadError
@@ -32,6 +34,7 @@ from llmirage_client.workload.synthetic_load import synthetic_load
 Status = Literal["ok", "refused", "stopped", "failed"]
 SERIES_SAMPLES = 120
 _REQUESTS = 1000
+_RAMP = "concurrency_ramp_duration"
 _FIRST_FIGURES = (
     "gpus", "instances_ready", "instances_most", "requests", "failed_requests", "duration_s", "request_per_s",
     "output_tok_per_s", "total_tok_per_s", "output_tok_per_s_per_gpu",
@@ -64,13 +67,17 @@ def _row(task: Task) -> dict[str, Any]:
         options = _options(workload, task.load)
         max_time_s = task.load.get("max_time", task.max_time_s)
         shown = {key: value for key, value in task.load.items() if key != "slo"} | {"fixed_schedule": options.fixed_schedule}
+        if _RAMP not in task.load and (ramp_s := gradual_start_s(task.config, workload, options)):
+            options = dataclasses.replace(options, concurrency_ramp_s=ramp_s)
+            shown[_RAMP] = round(ramp_s, 3)
         simulation = simulate(task.config, workload, options, max_time_s=max_time_s, shown=shown)
     except (ConfigError, SimulationError, WorkloadError) as error:
         return {"status": "refused", "reason": _one_line(error)}
     except Exception as error:  # one point must not end the study
         return {"status": "failed", "reason": f"{type(error).__name__}: {_one_line(error)}"}
     repeats = simulation.repeats
-    about = "" if repeats is None else " ".join(repeats.notes)
+    burst = start_burst(simulation.columns, options)
+    about = " ".join([*(() if repeats is None else repeats.notes), *filter(None, (burst,))])
     row: dict[str, Any] = {"status": "ok", "reason": about, "figures": figures_of(simulation, task.load.get("slo"))}
     if short := _rate_not_sent(simulation, options):
         row["reason"] = " ".join(filter(None, (about, f"{short}.")))

@@ -16,8 +16,8 @@ from llmirage_client.cli import main
 from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.cluster_series import read_cluster_series
 from llmirage_client.simulate.chrome_trace import write_trace
+from llmirage_client.simulate.saturation import saturation
 from llmirage_client.simulate.simulation import VIAS, SimulationError, simulate
-from llmirage_client.simulate.summary import saturated
 from llmirage_client.simulate.token_rows import TokenRow
 from llmirage_client.simulate.window import Window
 from llmirage_client.simulator.engine import ClusterConfig, ConfigError
@@ -98,9 +98,9 @@ def test_a_cluster_that_cannot_be_is_refused_with_the_arithmetic() -> None:
 
 
 def test_saturation_is_seen_in_the_last_requests() -> None:
-    assert not saturated([])
-    assert not saturated([9.0] * 10 + [0.1] * 90)
-    assert saturated([0.1] * 90 + [9.0] * 10)
+    assert saturation([]) is None
+    assert saturation([9.0] * 10 + [0.1] * 90) is None
+    assert saturation([0.1] * 90 + [9.0] * 10) == "the last requests waited 9 s for their first step (median)"
     overloaded = simulate(CLUSTER, synthetic_load(4000, 400, 600, seed=1), RunOptions(request_rate_per_s=60.0, seed=1))
     assert overloaded.summary["saturated"] is True
 

@@ -318,3 +318,24 @@ def test_a_rate_that_was_not_sent_meets_no_objective() -> None:
     assert "of 20 turns/s were there to send" in row["reason"]
     single = load | {"turns": "1", "slo": "ttft_p99<10s"}
     assert work(Task(0, task.config, single, None, None))["figures"]["slo_met"] is True
+
+
+def test_users_of_a_closed_loop_start_one_by_one_unless_the_study_says_otherwise(tmp_path: Path) -> None:
+    text = """\
+model: llama-3.1-8b
+weights: bf16
+instances: 1
+isl: 2000
+osl: 100
+requests: 400
+concurrency: 64
+points:
+  - {name: gradual}
+  - {name: at once, concurrency_ramp_duration: 0}
+"""
+    gradual, at_once = (
+        work(Task(point.number, point.config, point.load, None, None))["figures"]["ttft_p99_ms"]
+        for point in study_of(tmp_path, text).points
+        if point.config is not None
+    )
+    assert gradual < 0.5 * at_once

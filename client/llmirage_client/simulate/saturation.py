@@ -1,0 +1,78 @@
+"""Whether the simulated cluster kept up with its load, and whether the load was what figures of a steady state need."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import combinations
+
+import numpy as np
+
+from llmirage_client.load.options import RunOptions
+from llmirage_client.measure.arrays import Floats
+from llmirage_client.measure.columns import Columns
+
+LONG_WAIT_S = 5.0  # from arrival to the first step; the same limit as the server's own warning (drivers/saturation.py)
+_LAST_SHARE = 0.1  # of the requests: those that tell whether many wait in the end
+_START_SHARE = 0.25  # of the requests, which fill the cluster and tell nothing of a queue
+_BATCHES = 12  # of the others, in which a queue grows
+_FEWEST = 5  # requests of a batch
+_GROWTH = 1.5  # times as long a wait in the last third of the batches as in the first
+_GROWTH_S = 0.1  # and so much longer
+_ORDERED = 0.7  # Kendall's tau of the batches: less than 1 in 1,000 of 12 in random order have more
+_BURST = 1.25  # times the 99th percentile of the other requests
+_FEW_REQUESTS = 100
+
+
+def saturation(waited_s: Sequence[float], users: int = 0) -> str | None:
+    """A sentence if the last requests waited long for their first step, or if waits grow through the run.
+
+    waited_s: of requests in the order in which they were over; those that never began count until they were given up.
+    users: of a closed loop, whose first requests wait for each other.
+    """
+    waits = np.array(waited_s, dtype=np.float64)
+    waits = waits[~np.isnan(waits)]
+    if not waits.size:
+        return None
+    last_s = _median(waits[-max(1, int(waits.size * _LAST_SHARE)) :])
+    if last_s > LONG_WAIT_S:
+        return f"the last requests waited {last_s:,.0f} s for their first step (median)"
+    waits = waits[max(int(waits.size * _START_SHARE), 2 * users) :]
+    if waits.size < _BATCHES * _FEWEST:
+        return None
+    means = [float(batch.mean()) for batch in np.array_split(waits, _BATCHES)]
+    third = _BATCHES // 3
+    early_s, late_s = sum(means[:third]) / third, sum(means[-third:]) / third
+    ordered = [math.copysign(later != sooner, later - sooner) for sooner, later in combinations(means, 2)]
+    if late_s < max(_GROWTH * early_s, early_s + _GROWTH_S) or sum(ordered) < _ORDERED * len(ordered):
+        return None
+    return f"the queue grows, requests waited {early_s:,.2f} s for their first step at first and {late_s:,.2f} s at last"
+
+
+def start_burst(columns: Columns, options: RunOptions) -> str | None:
+    """A note where users who all begin at once decide the 99th percentile of TTFT."""
+    users = options.concurrency or 0
+    if users < 2 or options.concurrency_ramp_s or options.rates is not None or options.fixed_schedule:
+        return None
+    rows = columns.measured & columns.ok
+    order = np.argsort(columns.start_s[rows], kind="stable")
+    ttft_ms = ((columns.first_s - columns.start_s)[rows] * 1e3)[order]
+    if ttft_ms.size < users + _FEW_REQUESTS:
+        return None
+    of_all, of_rest = _p99(ttft_ms), _p99(ttft_ms[users:])
+    if not of_all > _BURST * of_rest:
+        return None
+    return (
+        f"All {users:,} conversations start at once, and that decides the TTFT p99: it is {of_all:,.0f} ms, and "
+        f"{of_rest:,.0f} ms without the first {users:,} requests. --concurrency-ramp-duration S starts them one by one."
+    )
+
+
+def _p99(values: Floats) -> float:
+    known = np.sort(values[~np.isnan(values)])
+    return float(known[math.ceil(known.size * 0.99) - 1]) if known.size else math.nan
+
+
+def _median(values: Floats) -> float:
+    known = np.sort(values)  # np.median would load numpy.ma
+    return float(known[(known.size - 1) // 2] + known[known.size // 2]) / 2
