@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +42,8 @@ def read_mapping(path: str, what: str = "a cluster file") -> tuple[Entry, ...]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigError([f"{path}: cannot be read: {reason}"]) from None
+    if path.endswith(".json"):  # which may be indented by tabs, as YAML may not
+        text = _INDENT.sub(lambda found: " " * len(found[0]), text)
     return parse_mapping(text, path, what)
 
 
@@ -62,7 +65,9 @@ def parse_mapping(text: str, path: str, what: str) -> tuple[Entry, ...]:
     return entries
 
 
-_DEEPEST = 16
+_INDENT = re.compile(r"^\t+", re.MULTILINE)
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_DEEPEST = 32
 
 
 def _locate(path: str, node: Any, constructor: Any, depth: int) -> YamlNode:
@@ -83,16 +88,21 @@ def _locate(path: str, node: Any, constructor: Any, depth: int) -> YamlNode:
 
 def _plain(path: str, node: Any, constructor: Any) -> Any:
     try:
-        return constructor.construct_object(node, deep=True)
+        value = constructor.construct_object(node, deep=True)
+        if isinstance(value, str) and _SURROGATE.search(value):  # JSON writes other characters as two of them
+            value = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return value
     except ValueError as error:  # a date, for instance, that no calendar has
         raise ConfigError([f"{path}:{node.start_mark.line + 1}: not valid YAML: {error}"]) from None
 
 
-def node_of(value: Any) -> YamlNode:
-    """JSON data as a node; its lines are 0."""
+def node_of(value: Any, depth: int = 0) -> YamlNode:
+    """JSON data as a node; its lines are 0. Raises ConfigError for data nested too deeply."""
+    if depth > _DEEPEST:
+        raise ConfigError([f"nested more than {_DEEPEST} deep"])
     if isinstance(value, Mapping):
-        entries = tuple(Entry(str(key), 0, node_of(item)) for key, item in value.items())
+        entries = tuple(Entry(str(key), 0, node_of(item, depth + 1)) for key, item in value.items())
         return YamlNode(0, value, entries=entries)
     if isinstance(value, list | tuple):
-        return YamlNode(0, value, items=tuple(map(node_of, value)))
+        return YamlNode(0, value, items=tuple(node_of(item, depth + 1) for item in value))
     return YamlNode(0, value)

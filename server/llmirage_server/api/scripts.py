@@ -58,6 +58,7 @@ class LoadedScripts:
         """Raises ConfigError with all problems of the files and of `inline`, a script as Python data."""
         self.paths = tuple(paths)
         self.misses = 0
+        self._scripts = 0  # those given as data so far
         self._faults = faults
         self._stamps = self._look()
         self._looked_s = time.monotonic()
@@ -137,9 +138,14 @@ class LoadedScripts:
         return self._prepared(read_scripts(self.paths, read_rule))
 
     def _of_data(self, data: Mapping[str, Any]) -> Script:
-        return self._prepared(script_of(data, read_rule))
+        name = f"script {self._scripts + 1}" if self._scripts else "script"
+        script = self._prepared(script_of(data, read_rule, name))
+        self._scripts += 1
+        return script
 
     def _prepared(self, script: Script) -> Script:
+        if script.fallback == "upstream":
+            raise ConfigError(["fallback: upstream needs the address of another server, and this one has none"])
         for fault in {reply.fault for rule in script.rules for reply in rule.replies} - {None}:
             self._faults.prepare(fault)
         return script

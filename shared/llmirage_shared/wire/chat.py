@@ -31,7 +31,7 @@ class ChatHistory:
     called_before: names of the tools called between the last user message and the one before.
     text_before: text of the user message before the last; "" without one.
     system: texts of the system and developer messages, joined by blank lines. turn: the number of user messages.
-    newest: how many results, at the end, came with the last message.
+    newest: how many results, at the end, came after the assistant's last message.
     """
 
     last_user_text: str
@@ -146,8 +146,18 @@ def chat_history(messages: Sequence[Mapping[str, Any]]) -> ChatHistory:
         _text(messages[users[-2]].get("content")) if len(users) > 1 else "",
         "\n\n".join([_text(message.get("content")) for message in messages if message.get("role") in _SYSTEM]),
         len(users),
-        next((back for back, message in enumerate(reversed(messages)) if message.get("role") not in _RESULT), 0),
+        min(len(calls), _results_after_reply(messages)),
     )
+
+
+def _results_after_reply(messages: Sequence[Mapping[str, Any]]) -> int:
+    """How many tool results follow the last message of the assistant."""
+    count = 0
+    for message in reversed(messages):
+        if message.get("role") == "assistant":
+            break
+        count += message.get("role") in _RESULT
+    return count
 
 
 def last_user_text(messages: Sequence[Mapping[str, Any]]) -> str:

@@ -328,6 +328,20 @@ def test_a_fixed_length_is_exact(scripted: Callable[..., Any]) -> None:
     assert (cut["usage"]["completion_tokens"], cut["choices"][0]["finish_reason"]) == (77, "length")
 
 
+def test_no_reply_is_longer_than_the_context_window(scripted: Callable[..., Any]) -> None:
+    usage = scripted({"reply": {"tokens": 1_000_000}}, settings={"max_model_len": 500}).chat().json()["usage"]
+    assert usage["total_tokens"] == 500
+
+
+@pytest.mark.parametrize(
+    "fields", [{"logprobs": True}, {"return_token_ids": True}, {"stream": True, "logprobs": True}], ids=str
+)
+def test_fields_about_tokens_work_with_scripts(scripted: Callable[..., Any], fields: Any) -> None:
+    reply = scripted({"reply": "Hello there"}).chat(**fields)
+    assert reply.status_code == 200
+    assert "Hello" in reply.text
+
+
 def test_max_tokens_and_stop_strings_hold(scripted: Callable[..., Any]) -> None:
     api = scripted({"reply": "one two three four five six seven"})
     cut = api.chat(max_tokens=3).json()

@@ -10,7 +10,7 @@ from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.service import ServiceHandler
 from llmirage_server.faults.rule import Conditions, FaultRule, read_rules
 from llmirage_server.telemetry.journal import REDACTED
-from llmirage_shared.settings import settings_of
+from llmirage_shared.settings import ConfigError, settings_of
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.yaml_lines import node_of
 
@@ -28,9 +28,11 @@ class FaultsHandler(ServiceHandler):
         body = await exchange.json_object()
         given = body.get("faults", [body])
         problems: list[str] = []
-        rules = read_rules(
-            node_of(given), "faults", lambda _, place, problem: problems.append(f"{place}: {problem}"), _SOURCE
-        )
+        try:
+            node = node_of(given)
+        except ConfigError as error:
+            raise ApiError(f"faults: {error}", param="faults", code="invalid_fault") from None
+        rules = read_rules(node, "faults", lambda _, place, problem: problems.append(f"{place}: {problem}"), _SOURCE)
         if "faults" in body and len(body) > 1:
             problems.append(f"unknown keys beside faults: {', '.join(sorted(body.keys() - {'faults'}))}")
         if problems:

@@ -39,7 +39,9 @@ def planned_reply(
     ends = reason != "length"
     _write(draft, scripted, match.scope, request)
     if scripted.tokens:  # the token that ends the turn is one of them
-        draft.add("text", *SyntheticText(tokenizer).ids_and_pieces(conversation_key(request), scripted.tokens - ends))
+        draft.add(
+            "text", *SyntheticText(tokenizer).ids_and_pieces(conversation_key(request), min(scripted.tokens - ends, most))
+        )
     stopped = None
     if request.stop and not scripted.calls and len(draft):
         stopped = draft.stopped(request.stop, request.include_stop_str, request.min_tokens)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
 from collections.abc import Mapping
@@ -23,6 +24,11 @@ class Groups:
 
     numbered: list[str] = field(default_factory=list)
     named: dict[str, str] = field(default_factory=dict)
+
+
+@functools.lru_cache(maxsize=4)  # every rule looks at the same texts, which may be long
+def _folded(text: str) -> str:
+    return text.casefold()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +69,7 @@ class TextMatch:
     def fits(self, text: str, groups: Groups | None = None) -> bool:
         """Whether the text fits. groups: gets what the groups of a regular expression matched."""
         if self.kind == "contains":
-            folded = text.casefold()
+            folded = _folded(text)
             return all(wanted in folded for wanted in self.texts)
         if self.kind == "exact":
             return text == self.texts[0]

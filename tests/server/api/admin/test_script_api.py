@@ -34,7 +34,7 @@ def test_rules_are_added_replaced_and_dropped(make_api: Callable[..., Any]) -> N
     api.post(PATH, {"rules": [YES]})
     assert [said(api.chat("a")), said(api.chat("b"))] == ["yes", "no"]
     shown = api.request("GET", PATH).json()["rules"]
-    assert [(rule["fitting"], rule["replied"]) for rule in shown] == [(1, 1), (2, 2)]
+    assert [(rule["rule"], rule["replied"]) for rule in shown] == [("script 2 rules[0]", 1), ("script rules[0]", 2)]
     api.request("PUT", PATH, json={"rules": [], "fallback": "error"})
     assert api.chat("a").status_code == 404
     assert api.request("GET", PATH).json()["misses"] == 3 - 2
@@ -51,6 +51,10 @@ def test_wrong_rules_change_nothing(make_api: Callable[..., Any]) -> None:
     assert error["code"] == "invalid_script"
     assert "rules[0].repyl: unknown key (did you mean 'reply'?)" in error["message"]
     assert "rules[1].when.usr" in error["message"]
+    deep: list[Any] = []
+    for _ in range(40):
+        deep = [deep]
+    assert "nested more than 32 deep" in api.post(PATH, {"rules": [{"reply": {"json": deep}}]}).text
     assert said(api.chat("a")) == "yes"
 
 

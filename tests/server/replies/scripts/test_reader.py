@@ -166,6 +166,15 @@ def test_an_undeclared_tool_is_refused_where_tools_are_declared() -> None:
         script({"reply": {"tool_calls": [{"name": "get_ordr"}]}}, tools=[{"name": "get_order"}])
 
 
+def test_json_as_json_libraries_write_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({"rules": [{"reply": "\U0001f600 a/b"}]}, indent="\t").replace("/", "\\/"))
+    assert "\\ud83d" in path.read_text()
+    [rule] = read_scripts([str(path)], read_fault).rules
+    assert str(rule.replies[0].text) == "\U0001f600 a/b"
+    assert rule.place == f"{path}:3"
+
+
 def test_files_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         read_scripts([str(tmp_path / "none.yaml")], read_fault)
