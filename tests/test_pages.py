@@ -19,6 +19,7 @@ ELSEWHERE = {
     "curl http://localhost": "curl and a port: tests/test_readme.py",
     "ray start ": "a cluster of Ray",
     " --executor ray ": "a cluster of Ray: tests/client/workers",
+    "llmirage record --upstream ": "a port and a server behind it: tests/server/commands/test_record.py",
     " --executor process ": "processes, which share a port: tests/client/workers",
 }
 WORKLOAD, CLUSTER = "workloads/dag-example.jsonl", "workloads/clusters/dense-8b.yaml"
@@ -26,6 +27,11 @@ FILES = {
     "README.md": {"my.dag.jsonl": WORKLOAD, CLUSTER: CLUSTER},
     "docs/cluster-files.md": {"my-cluster.yaml": "yaml"},
     "docs/faults.md": {"faults.yaml": "yaml"},
+    "docs/recordings.md": {"recordings/chat-what-is-the-weather-3f2a91c0.yaml": "yaml"}
+    | {
+        name: f"tests/data/recordings/{Path(name).name}"
+        for name in ("cassettes/test_agent.yaml", "pairs.jsonl", "batch_input.jsonl", "batch_output.jsonl")
+    },
     "docs/routers.md": {"my_routers.py": "python"},
     "docs/simulate.md": {"trace.jsonl": WORKLOAD, "mine.yaml": CLUSTER},
     "docs/studies.md": {"study.yaml": "yaml"},

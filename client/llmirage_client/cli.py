@@ -79,6 +79,7 @@ COMMANDS = {
     "report": ("llmirage_client.commands.report:report", "Write an HTML report of one run or several."),
     "compare": ("llmirage_client.commands.compare:compare", "Compare runs, with confidence intervals."),
     "faults": ("llmirage_server.commands.faults:faults", "List the faults that a server can be told to make."),
+    "record": ("llmirage_server.commands.record:record", "Record what a server answers, for `serve --replay`."),
     "step": ("llmirage_server.commands.step:step", "Explain one forward pass of a model on a GPU, operation by operation."),
     "catalog": (
         "llmirage_client.commands.catalog:catalog",

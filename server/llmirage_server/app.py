@@ -33,6 +33,11 @@ from llmirage_server.telemetry.page.state import LiveCluster
 from llmirage_shared import tokenizer_loader
 from llmirage_shared.chat_template import ChatTemplateError
 from llmirage_shared.prompt_encoder import PromptEncoder
+from llmirage_shared.settings import at_call
+
+# Only with --upstream or --replay: they bring httpx and YAML, which a server starts without.
+make_upstream = at_call("llmirage_server.api.upstream:HttpUpstream")
+make_replay = at_call("llmirage_server.api.replay:make_replay")
 
 
 class LlmirageApp(Starlette):
@@ -65,7 +70,11 @@ class LlmirageApp(Starlette):
         guard = ApiKeys(config.api_key) if config.api_key else None
         self.page = page
         live = LiveHandler(self.service, LiveCluster(config, self.pools, self.service)) if page else None
-        super().__init__(routes=routes(self.service, guard, live), lifespan=_lifespan)
+        if config.upstream is not None:
+            self.service.upstream = make_upstream(config.upstream, config.upstream_key)
+        self.replay = None if config.replay is None else make_replay(self.service, config)
+        before = () if self.replay is None else (self.replay.before,)
+        super().__init__(routes=routes(self.service, guard, live, *before), lifespan=_lifespan)
         self.router.redirect_slashes = False
         self.router.default = EndpointApp(UNKNOWN, guard, journal=self.service.journal, faults=self.service.faults)
 
@@ -98,6 +107,10 @@ async def _lifespan(app: LlmirageApp) -> AsyncIterator[None]:
     yield
     await warming
     app.service.close()
+    if app.replay is not None:
+        app.replay.close()
+    if app.service.upstream is not None:
+        await app.service.upstream.close()
 
 
 def create_app(

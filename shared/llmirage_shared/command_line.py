@@ -197,6 +197,14 @@ class SettingsCommand(click.Command):
                 formatter.write_dl(records, col_max=36)
 
 
+class SettingsGroup(SettingsCommand, click.Group):
+    """A command with options of its own, and commands below it."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_options(ctx, formatter)
+        self.format_commands(ctx, formatter)
+
+
 def command(name: str, runner: str, params: Iterable[click.Parameter], help: str, **details: Any) -> SettingsCommand:
     """A command: its arguments and options, and who does the work, as `module:function`; details: of SettingsCommand."""
     look = {"help_option_names": ["-h", "--help"], "max_content_width": 110}

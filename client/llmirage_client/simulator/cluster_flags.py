@@ -13,6 +13,7 @@ NOT_HERE = frozenset(
     (
         *("speed", "accept_models", "tokenizer", "unknown_fields", "state", "seed", "api_key", "rate_limit", "token_limit"),
         *("faults", "allow_fault_header"),
+        *("replay", "replay_timing", "replay_match", "replay_ignore", "on_miss", "upstream", "upstream_key"),
     )
 )
 # What `llmirage size` looks for itself.

@@ -136,7 +136,8 @@ def _in_flight(instance: InstanceSnapshot) -> int:
 def _config(exchange: HttpExchange) -> dict[str, Any]:
     """The server's settings without its keys."""
     settings = dataclasses.asdict(exchange.scope["app"].config)
-    settings.pop("api_key", None)
+    for name in ("api_key", "upstream_key"):
+        settings.pop(name, None)
     return {name: "max" if value == math.inf else value for name, value in settings.items()}
 
 

@@ -91,17 +91,33 @@ class HttpExchange:
             await self.fault.parsed(value)
         return value
 
+    async def kept_json(self) -> tuple[bytes, dict[str, Any]]:
+        """The body, decompressed, and the JSON object in it; the handler can read it once more. Raises as `json_object`."""
+        body = await self._body()
+        self.headers.pop(b"content-encoding", None)
+        later = self.receive
+        messages: list[Message] = [{"type": "http.request", "body": body}]
+
+        async def again() -> Message:
+            return messages.pop() if messages else await later()
+
+        self.receive = again
+        return body, _json_object(body)
+
     async def _body(self) -> bytes:
-        """The body, complete and decompressed. Raises ClientGoneError, and ApiError for one too large or of another type."""
-        body = await self._compressed_body()
+        kind = self.headers.get(b"content-type")
+        if kind is not None and b"json" not in kind.lower():
+            raise errors.unsupported_content_type(kind.decode("latin-1"))
+        return await self.body_of_any_type()
+
+    async def body_of_any_type(self) -> bytes:
+        """The body, complete and decompressed. Raises ClientGoneError, and ApiError for one too large."""
+        body = await self._received_body()
         self.arrived_s = self._arrival()
         encoding = self.headers.get(b"content-encoding")
         return body if encoding is None else _decompressed(body, encoding.strip().lower())
 
-    async def _compressed_body(self) -> bytes:
-        kind = self.headers.get(b"content-type")
-        if kind is not None and b"json" not in kind.lower():
-            raise errors.unsupported_content_type(kind.decode("latin-1"))
+    async def _received_body(self) -> bytes:
         length = self.headers.get(b"content-length", b"0")
         if length.isdigit() and int(length[:20]) > MAX_BODY_BYTES:
             raise errors.body_too_large(MAX_BODY_BYTES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from starlette.responses import Response
@@ -30,40 +30,46 @@ from llmirage_server.api.sglang import SglangHandler
 from llmirage_server.api.tokenization import TokenizationHandler
 
 Methods = Mapping[str, Handler]
+Wrapper = Callable[[Handler], Handler]
 
 # Probes, scrapers and browsers that open a page have no key.
 _OPEN = ("/", "/docs", "/health", "/ping", "/metrics", "/openapi.json")
 
 
-def routes(service: Service, guard: Guard | None, live: LiveHandler | None = None) -> list[Route]:
-    """All endpoints, the busiest first. guard: of all but those in `_OPEN`. live: shows the live page."""
+def routes(
+    service: Service, guard: Guard | None, live: LiveHandler | None = None, before: Wrapper = lambda handler: handler
+) -> list[Route]:
+    """All endpoints, the busiest first.
+
+    guard: of all but those in `_OPEN`. live: shows the live page. before: wraps the handlers that make replies.
+    """
     messages = MessagesHandler(service)
     app = partial(EndpointApp, guard=guard, journal=service.journal, faults=service.faults)
     of_messages = partial(app, exchange=MessagesExchange)
     own = own_pages_only(guard)
     return [
-        *[Route(path, app(methods)) for path, methods in _openai(service).items()],
+        *[Route(path, app(methods)) for path, methods in _openai(service, before).items()],
         *[Route(path, app(methods)) for path, methods in _engines(service).items()],
         *[Route(path, EndpointApp(methods, None if path in _OPEN else guard)) for path, methods in _probes(service).items()],
         *[Route(path, EndpointApp(methods, own)) for path, methods in _controls(service).items()],
         *([Route("/", EndpointApp(_get(live.page)))] if live is not None else ()),
         *[Route(f"/llmirage/{name}", EndpointApp(methods, own)) for name, methods in _admin(service, live).items()],
-        Route("/v1/messages", of_messages(_post(messages.create))),
+        Route("/v1/messages", of_messages(_post(before(messages.create)))),
         Route("/v1/messages/count_tokens", of_messages(_post(messages.count_tokens))),
         Route("/v1/messages{rest:path}", of_messages(UNKNOWN)),
     ]
 
 
-def _openai(service: Service) -> dict[str, Methods]:
+def _openai(service: Service, before: Wrapper) -> dict[str, Methods]:
     """The OpenAI API."""
     responses, conversations = ResponsesHandler(service), ConversationsHandler(service)
     stored = StoredChatHandler(service.state)
     return {
-        "/v1/chat/completions": _methods(POST=ChatHandler(service).create, GET=stored.list),
+        "/v1/chat/completions": _methods(POST=before(ChatHandler(service).create), GET=stored.list),
         "/v1/chat/completions/{id}": _methods(GET=stored.retrieve, POST=stored.update, DELETE=stored.delete),
         "/v1/chat/completions/{id}/messages": _get(stored.messages),
-        "/v1/completions": _post(CompletionsHandler(service).create),
-        "/v1/responses": _post(responses.create),
+        "/v1/completions": _post(before(CompletionsHandler(service).create)),
+        "/v1/responses": _post(before(responses.create)),
         "/v1/responses/input_tokens": _post(responses.input_tokens),
         "/v1/responses/compact": _post(responses.compact),
         "/v1/responses/{id}": _methods(GET=responses.retrieve, DELETE=responses.delete),
@@ -75,7 +81,7 @@ def _openai(service: Service) -> dict[str, Methods]:
         ),
         "/v1/conversations/{id}/items": _methods(GET=conversations.list_items, POST=conversations.add_items),
         "/v1/conversations/{id}/items/{item}": _methods(GET=conversations.retrieve_item, DELETE=conversations.delete_item),
-        "/v1/embeddings": _post(EmbeddingsHandler(service).create),
+        "/v1/embeddings": _post(before(EmbeddingsHandler(service).create)),
         "/v1/moderations": _post(ModerationsHandler(service).create),
         "/v1/models": _get(service.models.list),
         "/v1/models/{model:path}": _get(service.models.retrieve),

@@ -17,6 +17,7 @@ from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.faults import FaultsOnOrder
 from llmirage_server.api.generation import Choice, Generation, OpenResponse
 from llmirage_server.api.models import ServedModel, ServedModels
+from llmirage_server.api.relay import Upstream
 from llmirage_server.api.state import MemoryState, State
 from llmirage_server.api.text import TextLoader, TextTools
 from llmirage_server.cluster.request import Request
@@ -110,6 +111,7 @@ class Service:
         self.system_fingerprint = system_fingerprint
         self.state = state or MemoryState()
         self.limits: RateLimits | None = None
+        self.upstream: Upstream | None = None  # what answers in this server's place, where that is wanted
         self.documented_only = True  # refuse fields of requests that neither the API nor any engine documents
         self.metrics = PrometheusMetrics(lambda: models.served)
         self.journal = Journal()

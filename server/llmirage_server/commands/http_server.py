@@ -15,10 +15,11 @@ from typing import Any
 import click
 import uvicorn
 from sse_starlette.sse import AppStatus
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from llmirage_server.api.exchange import ARRIVED
-from llmirage_server.app import LlmirageApp, create_app
+from llmirage_server.app import create_app
 from llmirage_server.commands.banner import banner, farewell
 from llmirage_server.config import ClusterConfig, ConfigError
 from llmirage_server.config.file import make_config
@@ -75,7 +76,8 @@ class StampingProtocol(HttpToolsProtocol):
 class LiveServer(uvicorn.Server):
     """A uvicorn server that ends open streams by itself and takes SIGINT and SIGTERM for a normal end."""
 
-    def __init__(self, app: LlmirageApp, on_start: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, app: ASGIApp, close: Callable[[], None], on_start: Callable[[], None] = lambda: None) -> None:
+        """close: ends the responses that are under way."""
         super().__init__(
             uvicorn.Config(
                 app,
@@ -90,7 +92,7 @@ class LiveServer(uvicorn.Server):
                 timeout_graceful_shutdown=GRACE_S,
             )
         )
-        self._app = app
+        self._close = close
         self._on_start = on_start
         # sse-starlette would cut streams off at some moment after the signal; `shutdown` ends them properly.
         AppStatus.enable_automatic_graceful_drain = False
@@ -100,7 +102,7 @@ class LiveServer(uvicorn.Server):
         self._on_start()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._app.service.close()
+        self._close()
         # A client that does not read cannot be told; uvicorn would log its response as an error.
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         await super().shutdown(sockets)
@@ -139,7 +141,7 @@ def _serve(config: ClusterConfig, host: str, port: int, access_log: bool, page: 
             app.service.journal.observers.append(lambda entry: logger.info("%s", access_line(entry)))
         # Fewer collections: what requests leave behind is small, and each pass costs time that tokens wait.
         gc.set_threshold(20_000, 20, 50)
-        server = LiveServer(app, lambda: click.echo(banner(app, base_url(bound))))
+        server = LiveServer(app, app.service.close, lambda: click.echo(banner(app, base_url(bound))))
         server.run(sockets=[bound])
     if summary := farewell(app.driver.pacing.summary()):
         click.echo(summary)

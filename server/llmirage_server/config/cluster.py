@@ -6,9 +6,11 @@ import dataclasses
 
 # ruff: noqa: RUF009  what declares a setting is dataclasses.field with a fixed form of metadata
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass
 from typing import Any, Literal, get_args
+from urllib.parse import urlsplit
 
 from llmirage_server.cluster.routers import ROUTERS
 from llmirage_server.config.instance import GROUPS, MOST_INSTANCES, InstanceSettings
@@ -18,10 +20,12 @@ from llmirage_shared.settings import About, did_you_mean, settings_of, under
 AcceptModels = Literal["any", "served"]
 UnknownFields = Literal["refuse", "ignore"]
 ReplyKind = Literal["prose", "echo"]
+ReplayTiming = Literal["recorded", "cluster", "none"]
+OnMiss = Literal["error", "generated", "record"]
 Role = Literal["both", "prefill", "decode"]
 OnCrash = Literal["reroute", "fail"]
 Action = Literal["crash", "stop", "start"]
-_time, _cluster, _, _replies, _access, _faults = map(under, GROUPS[5:])
+_time, _cluster, _, _replies, _recordings, _access, _faults = map(under, GROUPS[5:])
 _transfer, _events = under("kv_transfer"), under("events")  # blocks of cluster files
 
 
@@ -49,6 +53,23 @@ def _speed_problem(speed: float) -> str | None:
 def _key_problem(keys: tuple[str, ...]) -> str | None:
     odd = [key for key in keys if not key or not key.isascii() or not key.isprintable() or " " in key]
     return "must be of visible ASCII characters" if odd else None
+
+
+def _regex_problem(patterns: tuple[str, ...]) -> str | None:
+    for text in patterns:
+        try:
+            re.compile(text)
+        except re.error as error:
+            return f"{text!r} is no regular expression: {error}"
+    return None
+
+
+def url_problem(url: str) -> str | None:
+    """The end of a sentence about what is no address of a server."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        return f"must be an address such as https://api.openai.com/v1, not {url!r}"
+    return "must be without a user and password: give the key with --upstream-key" if "@" in parts.netloc else None
 
 
 _SYNONYMS = {  # what people call the two kinds of link
@@ -152,6 +173,42 @@ class ClusterConfig(InstanceSettings):
         unset="kept in memory",
     )
     seed: int = _replies(0, "Seed of replies and routing.")
+    replay: str | None = _recordings(
+        None,
+        "Answer requests with the recordings of this folder (docs/recordings.md).",
+        metavar="DIR",
+        unset="replies are generated",
+    )
+    replay_timing: ReplayTiming = _recordings(
+        "recorded",
+        "When replayed events leave: at their recorded times, as the cluster makes their tokens, or at once.",
+    )
+    replay_match: tuple[str, ...] = _recordings(
+        (),
+        "A field of the body that must be as recorded; may be repeated.",
+        metavar="FIELD",
+        unset="the model, what is said, tools, and the form of the answer",
+    )
+    replay_ignore: tuple[str, ...] = _recordings(
+        (),
+        "Text that need not be as recorded; may be repeated.",
+        metavar="REGEX",
+        unset="dates and UUIDs in system prompts",
+        check=_regex_problem,
+    )
+    on_miss: OnMiss = _recordings(
+        "error", "What answers a request without a recording: an error, a generated reply, or --upstream, recorded anew."
+    )
+    upstream: str | None = _recordings(
+        None, "Server that answers what is not answered here.", metavar="URL", unset="none", check=url_problem
+    )
+    upstream_key: str | None = _recordings(
+        None,
+        "Key for the upstream, in place of those that requests bring.",
+        metavar="KEY",
+        unset="the request's",
+        check=lambda key: _key_problem((key,)),
+    )
     api_key: tuple[str, ...] = _access(
         (),
         "Refuse requests without this key (401); may be repeated.",
@@ -187,6 +244,8 @@ class ClusterConfig(InstanceSettings):
         yield from super()._problems()
         yield from self._pool_problems()
         yield from self._event_problems()
+        if self.on_miss == "record" and (self.replay is None or self.upstream is None):
+            yield "on_miss record needs --replay, the folder for new recordings, and --upstream, which answers"
 
     def _pool_problems(self) -> Iterator[str]:
         names = [pool.name for pool in self.pools]

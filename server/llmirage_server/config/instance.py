@@ -15,9 +15,9 @@ from llmirage_shared.settings import ConfigError, settings_of, under
 # The headings of the help, in its order.
 GROUPS = (
     *("Model and hardware", "Parallelism", "Engine", "KV cache", "Speculative decoding"),
-    *("Time", "Cluster", "Autoscaling", "Replies and API", "Access", "Faults"),
+    *("Time", "Cluster", "Autoscaling", "Replies and API", "Recordings", "Access", "Faults"),
 )
-_model, _parallel, _engine, _kv, _speculation, _time, _, _scaling, _replies, _, _ = map(under, GROUPS)
+_model, _parallel, _engine, _kv, _speculation, _time, _, _scaling, _replies, _, _, _ = map(under, GROUPS)
 
 MOST_INSTANCES = 10_000
 

@@ -191,6 +191,14 @@ def _unavailable(message: str, code: str = "service_unavailable") -> ApiError:
     return ApiError(message, status=503, type="server_error", code=code)
 
 
+def no_upstream(problem: str) -> ApiError:
+    return ApiError(f"The upstream did not answer: {problem}", status=502, type="server_error", code="upstream_unreachable")
+
+
+def no_recording(detail: str) -> ApiError:
+    return ApiError(f"No recording answers this request. {detail}", status=404, code="no_recording")
+
+
 def no_api_key() -> ApiError:
     return ApiError(
         "You didn't provide an API key. You need to provide your API key in an Authorization header using Bearer auth (i.e. "

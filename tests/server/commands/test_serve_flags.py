@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ SGLANG, TRTLLM = ["--engine", "sglang"], ["--engine", "trtllm"]
 MTP = ["--model", "deepseek-ai/DeepSeek-V3", "--gpu", "h200_sxm", "--weights", "auto", "--tp", "8"]
 DRAFT = ["--speculative-method", "draft_model", "--draft-model", "Qwen/Qwen3-0.6B", "--num-speculative-tokens", "2"]
 
+EMPTY = str(Path(__file__).parent)  # a folder without recordings
 SCALED = ["--scale-on-rate", "2"]
 
 
@@ -167,6 +169,13 @@ EFFECTS: dict[str, tuple[Sequence[str], Sequence[str], Observe]] = {
     "state": ((), ["--state", ":memory:"], lambda app: type(app.service.state).__name__),
     "reply_tokens": ((), ["--reply-tokens", "400"], reply),
     "seed": ((), ["--seed", "1"], reply),
+    "replay": ((), ["--replay", EMPTY], lambda app: app.replay is None),
+    "replay_timing": (["--replay", EMPTY], ["--replay-timing", "none"], lambda app: app.replay._timing),
+    "replay_match": (["--replay", EMPTY], ["--replay-match", "messages"], lambda app: app.replay._library.matcher._fields),
+    "replay_ignore": (["--replay", EMPTY], ["--replay-ignore", "a+"], lambda app: app.replay._library.matcher._ignored),
+    "on_miss": (["--replay", EMPTY], ["--on-miss", "generated"], lambda app: app.replay._on_miss),
+    "upstream": ((), ["--upstream", "http://x.test"], lambda app: app.service.upstream is None),
+    "upstream_key": (["--upstream", "http://x.test"], ["--upstream-key", "k"], lambda app: app.service.upstream.key),
     "api_key": ((), ["--api-key", "secret"], lambda app: app.routes[0].app.guard),
     "rate_limit": ((), ["--rate-limit", "5"], lambda app: app.service.limits),
     "token_limit": ((), ["--token-limit", "5"], lambda app: app.service.limits),

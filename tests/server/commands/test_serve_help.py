@@ -45,6 +45,7 @@ def test_headings_come_in_the_order_in_which_people_choose() -> None:
         "Cluster",
         "Autoscaling",
         "Replies and API",
+        "Recordings",
         "Access",
         "Faults",
     ]

@@ -1,0 +1,52 @@
+"""The application behind `llmirage record`: requests go to the upstream, and exchanges with models are recorded."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.responses import Response
+from starlette.routing import Route
+
+from llmirage_server.api.exchange import EndpointApp, HttpExchange
+from llmirage_server.api.messages.endpoint import MessagesExchange
+from llmirage_server.api.recorder import ExchangeRecorder
+from llmirage_server.api.relay import ForwardedRequest, Upstream
+from llmirage_shared.wire import errors
+
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+
+
+class RecordingProxy(Starlette):
+    """Passes everything on; `stop` ends what is under way, so that it is recorded as far as it came."""
+
+    def __init__(self, upstream: Upstream, recorder: ExchangeRecorder) -> None:
+        self._upstream = upstream
+        self._recorder = recorder
+        self._open: set[Any] = set()
+        app = partial(EndpointApp, dict.fromkeys(_METHODS, self._forward))
+        super().__init__(routes=[Route("/v1/messages{rest:path}", app(exchange=MessagesExchange))], lifespan=_lifespan)
+        self.router.redirect_slashes = False
+        self.router.default = app()
+
+    def stop(self) -> None:
+        for response in list(self._open):
+            response.abort(errors.shutting_down())
+
+    async def close(self) -> None:
+        """Wait until everything is written."""
+        self._recorder.close()
+        await self._upstream.close()
+
+    async def _forward(self, exchange: HttpExchange) -> Response:
+        request = ForwardedRequest.of(exchange, await exchange.body_of_any_type())
+        return await self._upstream.answer(request, self._recorder.tap(request), self._open)
+
+
+@contextlib.asynccontextmanager
+async def _lifespan(app: RecordingProxy) -> AsyncIterator[None]:
+    yield
+    await app.close()

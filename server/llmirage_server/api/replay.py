@@ -1,0 +1,158 @@
+"""`serve --replay`: requests that were recorded are answered with their recordings, before any handler sees them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from starlette.responses import Response
+from starlette.types import Send
+
+from llmirage_server.api.exchange import Handler, Header, HttpExchange
+from llmirage_server.api.recorder import ExchangeRecorder, redactor_of
+from llmirage_server.api.relay import ForwardedRequest, RelayedResponse, Upstream
+from llmirage_server.api.replay_cluster import cluster_timed
+from llmirage_server.api.service import Service
+from llmirage_server.config import ClusterConfig, ConfigError
+from llmirage_server.config.cluster import OnMiss, ReplayTiming
+from llmirage_server.replies.recordings.matching import CONTENT_FIELDS, Matcher
+from llmirage_server.replies.recordings.recording import Chunk, Recording
+from llmirage_server.replies.recordings.store import RecordingLibrary, RecordingWriter, read_folder
+from llmirage_shared.virtual_time import precise_clock
+from llmirage_shared.wire import errors
+
+
+class Replay:
+    """Answers requests from a library of recordings.
+
+    timing: when events leave: at their recorded offsets divided by `speed`, as the cluster would produce their tokens, or at
+    once. on_miss: what answers a request without a recording: an error, the handler's own reply, or the upstream, recorded.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        library: RecordingLibrary,
+        timing: ReplayTiming,
+        on_miss: OnMiss,
+        speed: float = 1.0,
+        upstream: Upstream | None = None,
+        recorder: ExchangeRecorder | None = None,
+    ) -> None:
+        """upstream, recorder: for on_miss "record"."""
+        self._service = service
+        self._library = library
+        self._timing = timing
+        self._on_miss = on_miss
+        self._speed = speed
+        self._upstream = upstream
+        self._recorder = recorder
+
+    def close(self) -> None:
+        """Wait until what was recorded is written."""
+        if self._recorder is not None:
+            self._recorder.close()
+
+    def before(self, handler: Handler) -> Handler:
+        """A handler that replays, and leaves to `handler` what it has no recording of, if that is wanted."""
+
+        async def replayed(exchange: HttpExchange) -> Response:
+            return await self._answer(exchange, handler)
+
+        return replayed
+
+    async def _answer(self, exchange: HttpExchange, handler: Handler) -> Response:
+        self._service.check_open()
+        written, value = await exchange.kept_json()
+        request = ForwardedRequest.of(exchange, written)
+        body = redactor_of(request, self._secrets()).value(value)  # as the recording's was
+        recording = self._library.find(request.target, body)
+        if recording is not None:
+            exchange.entry.rule = f"{recording.name}.yaml"
+            return await self._replay(exchange, recording, body)
+        if self._on_miss == "generated":
+            return await handler(exchange)
+        if self._on_miss == "record":
+            assert self._upstream is not None
+            assert self._recorder is not None
+            return await self._upstream.answer(request, self._recorder.tap(request), self._service.open_responses)
+        raise errors.no_recording(self._hint(request.target, body))
+
+    def _secrets(self) -> Sequence[str]:
+        key = self._upstream.key if self._upstream is not None else None
+        return () if key is None else (key,)
+
+    def _hint(self, target: str, body: Any) -> str:
+        nearest = self._library.nearest(target, body)
+        if nearest is None:
+            return "There is none for this API. (--on-miss generated answers all the same.)"
+        recording, place = nearest
+        return f"The nearest, {recording.name}.yaml, differs at {place}. (--on-miss generated answers all the same.)"
+
+    async def _replay(self, exchange: HttpExchange, recording: Recording, body: Any) -> Response:
+        headers = replay_headers(exchange, recording)
+        if self._timing == "cluster" and recording.status == 200 and recording.ended is None:
+            return await cluster_timed(self._service, exchange, recording, body, headers)
+        speed = self._speed if self._timing == "recorded" else math.inf
+        return _Replayed(recording, headers, exchange.arrived_s, speed, self._service.open_responses)
+
+
+class _Replayed(RelayedResponse):
+    """Sends each chunk at its recorded offset from the request's arrival: an absolute time, however late the one before."""
+
+    def __init__(
+        self, recording: Recording, headers: Sequence[Header], start_s: float, speed: float, under_way: set[Any]
+    ) -> None:
+        super().__init__(recording.status, headers, under_way)
+        self._recording = recording
+        self._start_s = start_s
+        self._speed = speed
+
+    async def pieces_sent(self, send: Send) -> bool:
+        clock = precise_clock()
+        for at_ms, data in _together(self._recording.chunks, at_once=self._speed == math.inf):
+            wait_s = self._start_s + at_ms / 1000 / self._speed - clock()
+            if wait_s > 0:
+                await asyncio.sleep(wait_s)
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+        return self._recording.ended is None
+
+
+def _together(chunks: Sequence[Chunk], *, at_once: bool) -> Iterator[tuple[float, bytes]]:
+    """The chunks that leave at the same time, joined."""
+    for at_ms, group in itertools.groupby(chunks, lambda chunk: 0.0 if at_once else chunk.at_ms):
+        yield at_ms, b"".join([chunk.data for chunk in group])
+
+
+def replay_headers(exchange: HttpExchange, recording: Recording) -> list[Header]:
+    """This server's own headers, with those that were recorded."""
+    kind = recording.headers.get("content-type", "application/json").encode("latin-1", "replace")
+    more = [(name.encode(), value.encode("latin-1", "replace")) for name, value in recording.headers.items()]
+    return [*exchange.response_headers(kind), *[header for header in more if header[0] != b"content-type"]]
+
+
+def make_replay(service: Service, settings: ClusterConfig) -> Replay:
+    """Raises ConfigError for a folder that cannot be used."""
+    assert settings.replay is not None
+    folder = Path(settings.replay)
+    recordings: list[Recording] = []
+    if folder.is_dir():
+        recordings, problems = read_folder(folder)
+        if problems:
+            raise ConfigError(problems)
+    elif settings.on_miss != "record":
+        raise ConfigError([f"replay: there is no folder {settings.replay}"])
+    library = RecordingLibrary(recordings, Matcher(settings.replay_match or CONTENT_FIELDS, settings.replay_ignore))
+    recorder = None
+    if settings.on_miss == "record":
+        try:
+            writer = RecordingWriter(folder)
+        except OSError as error:
+            raise ConfigError([f"replay: {settings.replay}: {error.strerror or error}"]) from None
+        secrets = () if service.upstream is None or service.upstream.key is None else (service.upstream.key,)
+        recorder = ExchangeRecorder(writer, secrets, library.add)
+    return Replay(service, library, settings.replay_timing, settings.on_miss, settings.speed, service.upstream, recorder)

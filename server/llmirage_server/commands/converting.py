@@ -1,0 +1,75 @@
+"""`llmirage record convert`: files of other tools become recordings, or a script."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+from llmirage_server.config import ConfigError
+from llmirage_server.replies.recordings.converters import pairs, vcr
+from llmirage_server.replies.recordings.converters.conversion import Exchanged, ForeignFileError, recording_of
+from llmirage_server.replies.recordings.store import RecordingWriter
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def convert(files: Sequence[str], out: str, format: str) -> None:
+    """Raises ConfigError with what is wrong with the files; then nothing is written."""
+    problems: list[str] = []
+    found: list[Exchanged] = []
+    lines: list[tuple[str, Any]] = []
+    for name in files:
+        try:
+            kind, document = _read(Path(name), format)
+            if kind == "vcr":
+                found += vcr.exchanges(document)
+            else:
+                lines += document
+        except (ForeignFileError, OSError) as error:
+            problems.append(f"{name}: {getattr(error, 'strerror', None) or error}")
+    try:
+        found += pairs.exchanges(lines)
+    except ForeignFileError as error:
+        problems.append(str(error))
+    if problems:
+        raise ConfigError(problems)
+    if not found:
+        raise ConfigError(["no exchange with chat, completions, responses, messages or embeddings is in these files"])
+    _write(found, out)
+
+
+def _write(found: Iterable[Exchanged], out: str) -> None:
+    try:
+        writer = RecordingWriter(Path(out))
+        written = [writer.write(recording_of(exchange)) for exchange in found]
+    except OSError as error:
+        raise ConfigError([f"{out}: {error.strerror or error}"]) from None
+    click.echo(f"{len(written)} {'recordings are' if len(written) > 1 else 'recording is'} in {out}")
+
+
+def _read(path: Path, format: str) -> tuple[str, Any]:
+    """What a file is, and what is in it: of `pairs` the lines, each with its place."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    if format == "pairs" or (format == "auto" and path.suffix == ".jsonl"):
+        return "pairs", list(_lines(path, text))
+    try:
+        document = yaml.load(text, Loader=_LOADER)
+    except yaml.YAMLError as error:
+        raise ForeignFileError(f"is not YAML: {' '.join(str(error).split())}") from None
+    if isinstance(document, dict) and isinstance(document.get("interactions"), list):
+        return "vcr", document
+    raise ForeignFileError("is no cassette (YAML with interactions); pairs of requests and responses are a .jsonl file")
+
+
+def _lines(path: Path, text: str) -> Iterable[tuple[str, Any]]:
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip():
+            try:
+                yield f"{path}:{number}", json.loads(line)
+            except ValueError as error:
+                raise ForeignFileError(f"line {number} is not JSON: {error}") from None

@@ -1,0 +1,76 @@
+"""`llmirage record` and `llmirage record convert`: options. The work is done by recording_server.py and converting.py."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING
+from typing import Any
+
+import click
+
+from llmirage_server.commands.serve import ENVIRONMENT
+from llmirage_server.config import ClusterConfig
+from llmirage_server.config.cluster import url_problem
+from llmirage_shared.command_line import OPTIONS, SettingsGroup, argument, command, lazily, options
+from llmirage_shared.settings import again, setting
+
+_FORMATS = ("auto", "vcr", "pairs")
+
+
+class RecordSettings:
+    """What is recorded, and where the proxy listens."""
+
+    upstream: str | None = setting(
+        None, OPTIONS, "Server to record, such as https://api.openai.com/v1.", metavar="URL", check=url_problem
+    )
+    out: str | None = setting(None, OPTIONS, "Folder for the recordings, one file for each exchange.", metavar="DIR")
+    host: str = setting("127.0.0.1", OPTIONS, "Address to listen on.")
+    port: int = setting(8001, OPTIONS, "Port to listen on; 0: any free port.", short="p", least=0, most=65535)
+    key: str | None = again(
+        ClusterConfig,
+        "upstream_key",
+        None,
+        f"Key for the upstream, in place of those that requests bring; or {ENVIRONMENT}_UPSTREAM_KEY.",
+        group=OPTIONS,
+        unset="the request's",
+    )
+
+
+class RecordConvertSettings:
+    """What is converted, and where to."""
+
+    out: str = setting(MISSING, OPTIONS, "Folder for the recordings.", metavar="DIR")
+    format: str = setting("auto", OPTIONS, "What the files are.", flag="from", choices=_FORMATS)
+
+
+def _record(**given: Any) -> None:
+    context = click.get_current_context()
+    if context.invoked_subcommand is None:
+        lazily("llmirage_server.commands.recording_server:record")(**given)
+
+
+record = SettingsGroup(
+    "record",
+    callback=_record,
+    invoke_without_command=True,
+    no_args_is_help=True,
+    params=[
+        *options(RecordSettings, but=("upstream_key",)),
+        *options(RecordSettings, "upstream_key", environment=ENVIRONMENT),
+    ],
+    help="""Record what a server answers, for `serve --replay` (docs/recordings.md).
+
+    A proxy: give its address to the application as the base URL. It passes every request on and every response back as it
+    comes, and writes exchanges of chat, completions, responses, messages and embeddings to files. Keys are not in them.
+    """,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+record.add_command(
+    command(
+        "convert",
+        "llmirage_server.commands.converting:convert",
+        [argument("files", "FILE...", many=True), *options(RecordConvertSettings)],
+        """Make recordings of what other tools recorded.
+
+        Cassettes of VCR.py and pytest-recording (YAML), and pairs of a request and a response (JSONL).""",
+    )
+)

@@ -1,0 +1,1 @@
+"""What other tools recorded, as recordings: one module for each kind of file."""

@@ -1,0 +1,254 @@
+"""Secrets that must not reach a recording: the keys that came with a request, and what looks like a key.
+
+A key that is known (it stood in a header, a cookie or the URL, or it is the upstream's) is replaced wherever it stands, also
+as JSON or a URL would write it, also spread over the events of a stream. Other keys are found by their form.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+from urllib.parse import quote, quote_plus, unquote_plus
+
+from llmirage_server.replies.recordings.recording import json_style, write_json
+from llmirage_server.replies.recordings.sse import event_parts
+
+REDACTED = "REDACTED"
+SHORTEST_KEY = 8  # characters; a shorter one would be found in innocent words ("test"): it is only left out as a header
+_SECRET_NAME = re.compile(r"auth|key|token|secret|cookie|passw|credential|signature|^sig$|^code$", re.IGNORECASE)
+_NO_SECRET_NAME = frozenset(("idempotency-key",))
+# Fields of bodies whose text is a key, whatever it looks like.
+_FIELD = (
+    r"(?:x[-_])?api[-_]?key|access[-_]?key|secret[-_]?(?:access[-_]?)?key|passw(?:or)?d|(?:client[-_]?)?secret"
+    r"|(?:access|refresh|auth|session|id)[-_]?token|(?:proxy[-_])?authorization|private[-_]?key|(?:set[-_])?cookie"
+)
+_SECRET_FIELD = re.compile(_FIELD, re.IGNORECASE)
+_PATTERNS = [  # what is replaced is group 1, or the whole match
+    re.compile(r"(?<![A-Za-z0-9])sk-(?=[A-Za-z_-]*\d)[A-Za-z0-9_-]{8,}"),  # OpenAI, Anthropic, OpenRouter, DeepSeek
+    re.compile(r"\b[Bb]earer\s+((?=[A-Za-z._~+/=-]*\d)[A-Za-z0-9._~+/=-]{8,})"),
+    re.compile(r"\b[Bb]asic\s+((?=[A-Za-z+/]*[\d=])[A-Za-z0-9+/]{8,}={0,2})"),
+    re.compile(r"\b(?:gh[pousr]_|github_pat_|glpat-|hf_|gsk_|r8_|xox[abeoprs]-|xai-|pplx-|nvapi-|AIza)[A-Za-z0-9_-]{16,}"),
+    re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"),
+    re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"),  # a JSON web token
+    re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL),
+    re.compile(rf'(?i)\\*"(?:{_FIELD})\\*"\s*:\s*\\*"([^"\\]+)'),  # in JSON that is the text of something
+    re.compile(r"(?i)[?&](?:api[-_]?key|key|access_token|token|sig|signature)=([^&\s\"'<>]+)"),
+]
+# The fields of stream events that say a text piece by piece.
+_PIECES = frozenset(
+    (
+        "content",
+        "text",
+        "delta",
+        "arguments",
+        "partial_json",
+        "thinking",
+        "reasoning",
+        "reasoning_content",
+        "refusal",
+        "input",
+    )
+)
+
+
+class Redactor:
+    """Replaces secrets by REDACTED."""
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        """secrets: those that are known; shorter ones than SHORTEST_KEY are ignored."""
+        known = {secret.strip() for secret in secrets}
+        forms = {form for secret in known if len(secret) >= SHORTEST_KEY for form in _written(secret)}
+        longest_first = sorted(forms, key=lambda form: (-len(form), form))
+        self._known = re.compile("|".join(map(re.escape, longest_first))) if forms else None
+
+    def text(self, text: str) -> str:
+        return _replaced(text, self._spans(text))
+
+    def value(self, value: Any) -> Any:
+        """A JSON value; numbers may be keys, too. Lone surrogates, which no file can hold, become U+FFFD."""
+        if isinstance(value, str):
+            return self.text(
+                value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+            )
+        if isinstance(value, list):
+            return [self.value(item) for item in value]
+        if isinstance(value, dict):
+            return {self.value(name): self._field(name, item) for name, item in value.items()}
+        if isinstance(value, int | float) and self._known is not None and self._known.search(repr(value)):
+            return REDACTED
+        return value
+
+    def body(self, data: bytes) -> bytes:
+        """The bytes of a body: equal where nothing was found in them."""
+        if (found := json_style(data)) is not None:
+            value, style, newline = found
+            redacted = self.value(value)
+            return data if redacted == value else write_json(redacted, style, newline)
+        try:
+            value = json.loads(data)
+        except (ValueError, RecursionError):
+            return self._raw(data)
+        redacted = self.value(value)
+        return data if redacted == value else write_json(redacted)
+
+    def events(self, events: Sequence[bytes]) -> list[bytes]:
+        """The events of a stream. A key is found, too, where its characters come in several events."""
+        parsed = [_JsonEvent.parse(event) for event in events]
+        for place in _said_in_pieces([event.value for event in parsed if event is not None]).values():
+            spans = self._spans("".join([owner[name] for owner, name in place]))
+            if not spans:
+                continue
+            start = 0
+            for owner, name in place:
+                piece = owner[name]
+                owner[name] = _replaced(piece, _clipped(spans, start, start + len(piece)))
+                start += len(piece)
+        return [
+            self._raw(event) if found is None else found.written(self.value(found.value), event)
+            for event, found in zip(events, parsed, strict=True)
+        ]
+
+    def path(self, path: str) -> str:
+        """A path with its query."""
+        path, mark, query = path.partition("?")
+        pairs = [pair.partition("=") for pair in query.split("&")]
+        shown = [
+            f"{name}={REDACTED}" if equals and _is_secret(name) else name + equals + value for name, equals, value in pairs
+        ]
+        return self.text(path + mark + "&".join(shown))
+
+    def _raw(self, data: bytes) -> bytes:
+        """Bytes that are not JSON. Those that are not UTF-8 are read as if each were a character."""
+        try:
+            text = data.decode()
+        except UnicodeDecodeError:
+            return self.text(data.decode("latin-1")).encode("latin-1", "replace")
+        redacted = self.text(text)
+        return data if redacted == text else redacted.encode()
+
+    def _field(self, name: str, value: Any) -> Any:
+        if isinstance(value, str) and value and _SECRET_FIELD.fullmatch(name):
+            return REDACTED
+        return self.value(value)
+
+    def _spans(self, text: str) -> list[tuple[int, int]]:
+        """Where secrets stand, in order, not overlapping."""
+        found = [] if self._known is None else [match.span() for match in self._known.finditer(text)]
+        for pattern in _PATTERNS:
+            found += [match.span(pattern.groups) for match in pattern.finditer(text)]
+        merged: list[tuple[int, int]] = []
+        for start, end in sorted(span for span in found if text[span[0] : span[1]] != REDACTED):
+            if merged and start <= merged[-1][1]:
+                merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+            else:
+                merged.append((start, end))
+        return merged
+
+
+def secrets_of(headers: Iterable[tuple[str, str]], path: str) -> Iterator[str]:
+    """The keys that a request brings: in headers, in cookies, and in the query of its path."""
+    for name, value in headers:
+        if not _is_secret(name):
+            continue
+        yield value
+        scheme, _, rest = value.strip().partition(" ")
+        if rest:
+            yield rest
+        if scheme.lower() == "basic":
+            try:
+                user_and_password = base64.b64decode(rest.strip()).decode()
+            except (binascii.Error, UnicodeDecodeError):
+                continue
+            yield user_and_password
+            yield user_and_password.partition(":")[2]
+        if "cookie" in name.lower():
+            for pair in value.split(";"):
+                yield pair.partition("=")[2].strip().strip('"')
+    for pair in path.partition("?")[2].split("&"):
+        name, _, value = pair.partition("=")
+        if _is_secret(name):
+            yield value
+            yield unquote_plus(value)
+
+
+def _is_secret(name: str) -> bool:
+    return name.lower() not in _NO_SECRET_NAME and _SECRET_NAME.search(name) is not None
+
+
+def _written(secret: str) -> Iterator[str]:
+    """A secret as texts, JSON, URLs and base64 have it. A colon may stand before what was encoded (a password's user)."""
+    yield secret
+    for ascii_only in (False, True):
+        escaped = json.dumps(secret, ensure_ascii=ascii_only)[1:-1]
+        yield from (escaped, escaped.replace("/", "\\/"), json.dumps(escaped)[1:-1])
+    encoded = secret.encode("utf-8", "replace")
+    yield from (quote(encoded), quote(encoded, safe=""), quote_plus(encoded), base64.b64encode(encoded).decode())
+
+
+def _replaced(text: str, spans: Sequence[tuple[int, int]]) -> str:
+    """The text with REDACTED for each span; a span that began before the text (at -1) leaves nothing."""
+    parts, last = [], 0
+    for start, end in spans:
+        parts.append(text[last : max(start, 0)])
+        if start >= 0:
+            parts.append(REDACTED)
+        last = end
+    return "".join([*parts, text[last:]]) if parts else text
+
+
+def _clipped(spans: Sequence[tuple[int, int]], start: int, end: int) -> list[tuple[int, int]]:
+    """The parts of spans within [start, end), from its start; -1 as a start: it began before."""
+    inside = [(a, b) for a, b in spans if a < end and b > start]
+    return [(a - start if a >= start else -1, min(b, end) - start) for a, b in inside]
+
+
+class _JsonEvent:
+    """An event whose data is one line of JSON."""
+
+    def __init__(self, before: bytes, data: bytes, after: bytes, value: Any) -> None:
+        self.before, self.data, self.after = before, data, after
+        self.value = value
+
+    @classmethod
+    def parse(cls, event: bytes) -> _JsonEvent | None:
+        parts = event_parts(event)
+        try:
+            value = json.loads(parts[1]) if parts is not None else None
+        except (ValueError, RecursionError):
+            return None
+        return cls(*parts, value) if parts is not None and isinstance(value, dict) else None
+
+    def written(self, redacted: Any, event: bytes) -> bytes:
+        """The event with this value: equal to `event` if nothing was redacted."""
+        if redacted == json.loads(self.data):
+            return event
+        found = json_style(self.data)
+        return self.before + write_json(redacted, "compact" if found is None else found[1]) + self.after
+
+
+def _said_in_pieces(values: Sequence[Any]) -> dict[Any, list[tuple[dict[str, Any], str]]]:
+    """The texts that events say piece by piece: for each the pieces in order, as (object, name of its field)."""
+    found: dict[Any, list[tuple[dict[str, Any], str]]] = {}
+
+    def walk(value: Any, place: tuple[Any, ...]) -> None:
+        if isinstance(value, list):
+            for item in value:
+                walk(item, place)
+        elif isinstance(value, dict):
+            number = tuple(value[name] for name in _NUMBERS if isinstance(value.get(name), int | str))
+            for name, item in value.items():
+                if name in _PIECES and isinstance(item, str):
+                    found.setdefault((*place, number, name), []).append((value, name))
+                else:
+                    walk(item, (*place, number, name))
+
+    for value in values:
+        walk(value, (value.get("type"),))
+    return found
+
+
+_NUMBERS = ("index", "output_index", "content_index", "summary_index", "item_id")
