@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from llmirage_client.measure.arrays import Floats
 from llmirage_client.measure.catalogue import PER_REQUEST, TOTALS
 from llmirage_client.measure.client_cost import client_cost
-from llmirage_client.measure.columns import Columns, columns_of
+from llmirage_client.measure.columns import Columns, columns_of, filled
 from llmirage_client.measure.conversations import conversations
 from llmirage_client.measure.goodput import good_requests, parse_goodput
 from llmirage_client.measure.groups import RequestGroup, cached_pct, grouped
@@ -43,6 +44,27 @@ class ErrorGroup:
 
 
 @dataclass(slots=True, frozen=True)
+class Basis:
+    """What metrics are computed from: the measured requests, by tag their values (request_columns), and counts of tokens.
+
+    counted: cached tokens, from the server or estimated. Counts are NaN where they are not known.
+    """
+
+    columns: Columns
+    found: Mapping[str, Floats]
+    prompt: Floats
+    completion: Floats
+    cached: Floats
+    counted: Floats
+    speed: float
+
+
+def _nothing() -> Basis:
+    empty = np.empty(0)
+    return Basis(filled(empty), {}, empty, empty, empty, empty, 1.0)
+
+
+@dataclass(frozen=True)
 class Metrics:
     """What a run measured. Requests of the warm-up phase are in none of it.
 
@@ -54,21 +76,44 @@ class Metrics:
     input_counted_by, output_counted_by: "server" when the counts are those of the reply's usage; "client" when we counted
         ourselves (input: the workload or the tokenizer; output: content events, which may hold several tokens each).
     client: None when nothing is known of the client.
+
+    What reports alone show is worked out of `basis` when it is first asked for: a simulation's summary does without.
     """
 
     per_request: Mapping[str, Summary]
     whole_run: Mapping[str, float]
     errors: tuple[ErrorGroup, ...]
-    by_depth: tuple[RequestGroup, ...]
-    by_turn: tuple[RequestGroup, ...]
     input_counted_by: TokenSource
     output_counted_by: TokenSource
-    by_branch_mode: tuple[RequestGroup, ...] = ()
-    per_conversation: Mapping[str, Summary] = field(default_factory=dict)
-    over_time: Mapping[str, Level] = field(default_factory=dict)
-    workload_throughput: Mapping[str, Rates] = field(default_factory=dict)
     cached_counted_by: CachedSource = "estimated"
     client: ClientCost | None = None
+    basis: Basis = field(default_factory=_nothing, repr=False, compare=False)
+
+    @cached_property
+    def by_depth(self) -> tuple[RequestGroup, ...]:
+        return grouped(self.basis.columns, self.basis.found, self.basis.columns.agent_depth)
+
+    @cached_property
+    def by_turn(self) -> tuple[RequestGroup, ...]:
+        return grouped(self.basis.columns, self.basis.found, self.basis.columns.turn_index)
+
+    @cached_property
+    def by_branch_mode(self) -> tuple[RequestGroup, ...]:
+        return grouped(self.basis.columns, self.basis.found, self.basis.columns.branch_mode)
+
+    @cached_property
+    def per_conversation(self) -> Mapping[str, Summary]:
+        return _per_conversation(self.basis)
+
+    @cached_property
+    def over_time(self) -> Mapping[str, Level]:
+        basis = self.basis
+        return levels(basis.columns, basis.prompt, basis.completion, basis.speed)
+
+    @cached_property
+    def workload_throughput(self) -> Mapping[str, Rates]:
+        basis = self.basis
+        return timeline(basis.columns, basis.prompt, basis.completion, basis.counted, basis.speed).rates()
 
 
 def compute(result: RunResult) -> Metrics:
@@ -132,16 +177,19 @@ def compute_columns(
         per_request={tag: per_request[tag] for tag in PER_REQUEST if tag in per_request},
         whole_run=whole_run,
         errors=errors,
-        by_depth=grouped(columns, found, columns.agent_depth),
-        by_turn=grouped(columns, found, columns.turn_index),
-        by_branch_mode=grouped(columns, found, columns.branch_mode),
-        per_conversation=_per_conversation(columns, prompt, completion, empty if cached is None else cached, speed),
-        over_time=levels(columns, prompt, completion, speed),
-        workload_throughput=timeline(columns, prompt, completion, counted, speed).rates(),
         cached_counted_by=cached_by,
         input_counted_by=_counted_by(found, "input_sequence_length", "usage_prompt_tokens"),
         output_counted_by=_counted_by(found, "output_sequence_length", "usage_completion_tokens"),
         client=client,
+        basis=Basis(
+            columns=replace(columns, stamps_s=None),
+            found=found,
+            prompt=prompt,
+            completion=completion,
+            cached=empty if cached is None else cached,
+            counted=counted,
+            speed=speed,
+        ),
     )
 
 
@@ -151,10 +199,8 @@ def error_groups(records: Sequence[Record]) -> tuple[ErrorGroup, ...]:
     return tuple(ErrorGroup(error, count) for error, count in counts.most_common())
 
 
-def _per_conversation(
-    columns: Columns, prompt: Floats, completion: Floats, cached: Floats, speed: float
-) -> dict[str, Summary]:
-    rows = conversations(columns, prompt, completion, cached, speed)
+def _per_conversation(basis: Basis) -> dict[str, Summary]:
+    rows = conversations(basis.columns, basis.prompt, basis.completion, basis.cached, basis.speed)
     values = {
         "conversation_latency": rows.latency_s[rows.whole] * 1e3,
         "conversation_first_turn_ttft": rows.first_turn_ttft_s * 1e3,

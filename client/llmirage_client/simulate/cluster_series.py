@@ -19,6 +19,7 @@ _STEP_EVERY = 4  # samples, of which one looks into a step
 
 PHASES = ("down", "starting", "up", "draining")
 READY = PHASES.index("up")
+_LEVELS = ("running", "waiting", "kv_used_tokens", "kv_total_tokens")  # of a reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,52 @@ class ClusterSeries:
         return float(np.minimum(busy / whole_s, 1.0).mean())
 
 
+class _Held:
+    """Integrals of levels over time, which keep what is between two samples when those are thinned out.
+
+    A level holds until the next reading. Readings are summed up many at a time. most: the highest levels so far.
+    """
+
+    def __init__(self, instances: int) -> None:
+        self.most = np.zeros((3, instances))
+        self._at_s = 0.0  # of what is summed up
+        self._level = self._sum = self.most
+        self._sums: list[Floats] = []  # at each sample
+        self._times: list[float] = []  # of readings that are not summed up yet
+        self._readings: list[Sequence[Reading]] = []
+        self._sampled: list[int] = []  # which of these readings are samples
+
+    def note(self, now: float, readings: Sequence[Reading], sampled: bool = False) -> None:
+        if sampled:
+            self._sampled.append(len(self._times))
+        self._times.append(now)
+        self._readings.append(readings)
+
+    def thin_out(self) -> None:
+        """Every other sample goes."""
+        self._sum_up()
+        self._sums = self._sums[::2]
+
+    def sums(self) -> Floats:
+        """At each sample, shape (3, instances, samples)."""
+        self._sum_up()
+        return np.stack(self._sums, axis=-1)
+
+    def _sum_up(self) -> None:
+        if not self._times:
+            return
+        seen = np.array(self._readings, dtype=np.float64)  # shape (readings, instances, fields of a reading)
+        running, waiting, used, total = (seen[:, :, Reading._fields.index(name)] for name in _LEVELS)
+        levels = np.stack([running, waiting, used / np.maximum(total, 1.0)], axis=1)
+        before = np.concatenate([self._level[None], levels[:-1]])
+        widths = np.diff(self._times, prepend=self._at_s)
+        sums = np.cumsum(np.concatenate([self._sum[None], before * widths[:, None, None]]), axis=0)[1:]
+        self._sums += list(sums[self._sampled])
+        self.most = np.maximum(self.most, levels.max(axis=0))
+        self._at_s, self._level, self._sum = self._times[-1], levels[-1], sums[-1]
+        self._times, self._readings, self._sampled = [], [], []
+
+
 class SeriesSampler:
     """Looks at the cluster at equal distances, which double whenever there would be more than MOST_SAMPLES.
 
@@ -94,10 +141,8 @@ class SeriesSampler:
         self.next_s = 0.0
         self._times: list[float] = []
         self._samples: list[list[Reading]] = []
-        self._phases: list[list[int]] = []
-        self._held: list[Floats] = []  # integrals, which keep what is between two samples when those are thinned out
-        self._level = self._most = np.zeros((3, len(self._pools)))
-        self._held_s, self._sum = 0.0, self._level
+        self._phases: list[Sequence[str]] = []
+        self._held = _Held(len(self._pools))
         self._shares = StepShares()
         self._looked_into = 0
         self.on_look: Callable[[float], None] = lambda now: None
@@ -105,8 +150,8 @@ class SeriesSampler:
     def look(self, now: float) -> None:
         self._note(now)
         if len(self._times) > MOST_SAMPLES:
-            self._times, self._samples = self._times[::2], self._samples[::2]
-            self._phases, self._held = self._phases[::2], self._held[::2]
+            self._times, self._samples, self._phases = self._times[::2], self._samples[::2], self._phases[::2]
+            self._held.thin_out()
             self._every_s *= 2
         self.next_s = (now // self._every_s + 1) * self._every_s
         self.on_look(now)
@@ -114,7 +159,7 @@ class SeriesSampler:
     def skip(self, to: float) -> None:
         """Nothing happens until then."""
         if self.next_s < to < math.inf:
-            self._sum_up(self.next_s, self._cluster.readings())  # idle from here on
+            self._held.note(self.next_s, self._cluster.readings())  # idle from here on
             self.next_s = (to // self._every_s + 1) * self._every_s
 
     def finish(self, end_s: float) -> None:
@@ -137,11 +182,11 @@ class SeriesSampler:
             query_tokens=levels["prefix_query_tokens"],
             preemptions=levels["preemptions"],
             busy_s=levels["busy_s"],
-            held=np.stack(self._held, axis=-1),
-            most=self._most,
+            held=self._held.sums(),
+            most=self._held.most,
             pool=tuple(pool.config.name for pool in self._pools),
             gpus=tuple(pool.deployment.gpus for pool in self._pools),
-            phase=np.array(self._phases).T,
+            phase=np.array([[PHASES.index(phase) for phase in phases] for phases in self._phases]).T,
             paid_s=np.array(self._cluster.paid_s()),
             step_shares=self._shares.shares(),
         )
@@ -150,19 +195,10 @@ class SeriesSampler:
         self._times.append(now)
         readings = self._cluster.readings()
         self._samples.append(readings)
-        self._sum_up(now, readings)
-        self._held.append(self._sum)
-        self._phases.append([PHASES.index(phase) for phase in self._cluster.phases()])
+        self._held.note(now, readings, sampled=True)
+        self._phases.append(self._cluster.phases())
         if len(self._times) % _STEP_EVERY == 1:
             self._look_into_step()
-
-    def _sum_up(self, now: float, readings: list[Reading]) -> None:
-        """Until now the levels were those read last."""
-        self._sum = self._sum + self._level * (now - self._held_s)
-        self._held_s = now
-        levels = [(r.running, r.waiting, r.kv_used_tokens / max(r.kv_total_tokens, 1)) for r in readings]
-        self._level = np.array(levels, dtype=np.float64).T
-        self._most = np.maximum(self._most, self._level)
 
     def _look_into_step(self) -> None:
         """Take the step under way on one instance apart, each time of another one."""

@@ -36,7 +36,7 @@ class TokenStreams:
     def __init__(self, shares: bool = True, variation: Variation | None = None) -> None:
         self._shares = shares
         self._variation = variation
-        self._pattern = b""  # ids with which every stretch goes on
+        self._pattern = memoryview(b"")  # ids with which every stretch goes on
         self._last_id = _FIRST_ID  # with which one began
         self._places: dict[tuple[str, int, int], tuple[int, int]] = {}  # the id that its stretch begins with, and its length
         # By conversation that goes on: its last prompt, with the reply if that has come, and the bytes of the prompt alone.
@@ -98,10 +98,10 @@ class TokenStreams:
         place = conversation.session.id, conversation.session.repeat, index
         known = self._places.get(place)
         if known is not None and known[1] >= more:
-            return before + self._stretch(more, known[0]) + self._stretch(fresh)
-        ids = self._stretch(more + fresh)
+            return self._stretch(more, known[0], before) + self._stretch(fresh)
+        ids = self._stretch(more + fresh, None, before)
         self._places[place] = self._last_id, more
-        return before + ids
+        return ids
 
     def _before(self, conversation: Conversation, wanted_bytes: int) -> bytes:
         """What a prompt of that length may begin with: all so far, the last prompt, or nothing."""
@@ -113,15 +113,19 @@ class TokenStreams:
             return self._contexts.get(conversation.parent.number, (b"", 0))[0]
         return b""
 
-    def _stretch(self, tokens: int, first: int | None = None) -> bytes:
-        """So many ids that begin with this one; None: with one that no one else has.
+    def _stretch(self, tokens: int, first: int | None = None, before: bytes = b"") -> bytes:
+        """So many ids that begin with this one, behind others; None: with one that no one else has.
 
         What caches share is what prompts begin with: stretches that begin with different ids have nothing in common, though
         they go on with the same ones, which are made only once.
         """
         if first is None:  # by the time they are used up the first is long forgotten
             self._last_id = first = self._last_id + 1 if self._last_id < _LAST_ID else _FIRST_ID
+        if not tokens:
+            return before
         end = tokens * TOKEN_BYTES
         if end > len(self._pattern):
-            self._pattern = np.arange(_PATTERN_ID, _PATTERN_ID + max(2 * tokens, 1024), dtype=np.int32).tobytes()
-        return first.to_bytes(TOKEN_BYTES, sys.byteorder) + self._pattern[TOKEN_BYTES:end] if tokens else b""
+            ids = np.arange(_PATTERN_ID, _PATTERN_ID + max(2 * tokens, 1024), dtype=np.int32)
+            self._pattern = memoryview(ids.tobytes())
+        # Long prompts are copied once.
+        return b"".join((before, first.to_bytes(TOKEN_BYTES, sys.byteorder), self._pattern[TOKEN_BYTES:end]))

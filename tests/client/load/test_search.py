@@ -119,8 +119,6 @@ def metrics(tokens_per_s: float, latency_ms: float) -> Metrics:
         per_request={"request_latency": summary},
         whole_run={"output_token_throughput": tokens_per_s},
         errors=(),
-        by_depth=(),
-        by_turn=(),
         input_counted_by="server",
         output_counted_by="server",
     )

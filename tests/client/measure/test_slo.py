@@ -20,8 +20,6 @@ def metrics(per_request: dict[str, list[float]], whole_run: dict[str, float]) ->
         per_request=summaries,
         whole_run=whole_run,
         errors=(),
-        by_depth=(),
-        by_turn=(),
         input_counted_by="server",
         output_counted_by="server",
     )

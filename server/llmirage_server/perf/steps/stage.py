@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from llmirage_server.perf.kernels.kernel import Bound, Work
 from llmirage_server.perf.steps.load import Chunks, DecodeArguments, DecodeLoad, RankCounts, decode_arguments, prompt_sums
@@ -38,8 +37,7 @@ def rank_counts(queries: int) -> Memo[tuple[Chunks, int], RankCounts]:
     return Memo(lambda batch: RankCounts(batch[0], batch[1], queries), BATCHES)
 
 
-@dataclass(frozen=True, slots=True)
-class OperationTime:
+class OperationTime(NamedTuple):
     """One line of a step's explanation. Times and amounts are those of one GPU, all calls together."""
 
     name: str
