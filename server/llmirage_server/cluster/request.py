@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from array import array
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -151,5 +152,5 @@ class StepEnd:
     time_s: float
     instance: int
     emitted: list[Request]
-    handed_over: list[Request] = field(default_factory=list)
+    handed_over: Sequence[Request] = ()
     tokens: int = 0

@@ -172,15 +172,13 @@ class Instance(InstanceBase):
             return self._end_run(run)
         in_flight = self._in_flight
         if len(in_flight) < self._stages:
-            arriving = self._arriving
-            end_s = in_flight[0][0] if in_flight else math.inf
-            start_s = self._next_start_s()
-            formed_s = math.nextafter(start_s, math.inf)
-            if arriving and arriving[0][0] <= min(end_s, formed_s):
-                self._wake(arriving[0][0])
+            now, arriving = self.next_event_s, self._arriving
+            if arriving and arriving[0][0] <= now:
+                self._wake(now)
                 self._schedule_next_event()
                 return None
-            if end_s > formed_s:
+            if not in_flight or in_flight[0][0] > now:
+                start_s = self._next_start_s()
                 if run is not None and run.begin(start_s):
                     self._schedule_next_event()
                 else:
@@ -236,10 +234,7 @@ class Instance(InstanceBase):
         """When the next step starts, if there is a slot for it; inf if that takes the end of one in flight, or work."""
         if self._stalled:
             return max(self._start_s, min([scheduler.kv.next_load_s for scheduler in self.schedulers]))
-        for scheduler in self.schedulers:
-            if scheduler.has_work:
-                return self._start_s
-        return math.inf
+        return self._start_s if self.unfinished > len(self._arriving) else math.inf
 
     def _wake(self, now: float) -> None:
         """Something changes at `now`: who could not be scheduled may be so now."""
@@ -342,7 +337,7 @@ class Instance(InstanceBase):
             self._form(now)
             return None
         self._go_on(run, now, len(emitted))
-        return StepEnd(now, self.index, emitted, []) if emitted or self.role == "decode" else None
+        return StepEnd(now, self.index, emitted) if emitted or self.role == "decode" else None
 
     def _go_on(self, run: FastForward, now: float, gone: int) -> None:
         """After a step or a run, with which so many have left: begin the next one, if it is in order already.

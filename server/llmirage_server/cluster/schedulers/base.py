@@ -76,10 +76,6 @@ class Scheduler(ABC):
         return sorted([*decoding, *self.prefilling], key=_ADMISSION) if self.prefilling else decoding
 
     @property
-    def has_work(self) -> bool:
-        return bool(self.size or self.waiting or self.kv.loading)
-
-    @property
     def queue_length(self) -> int:
         """Those that do not run yet: waiting in the queue, or for their KV to be loaded."""
         return len(self.waiting) + len(self.kv.loading)
