@@ -81,7 +81,7 @@ class Rules:
                     due_s = ready_s
                 elif (paced_s := arrivals.due_s(ready_s, due_s)) is not None:
                     due_s = paced_s
-                    while clock() < due_s and not stop.ended:
+                    while due_s > ready_s and clock() < due_s and not stop.ended:
                         conversation.until_s = due_s
                         yield UNTIL
                 else:

@@ -47,7 +47,8 @@ class TokenStreams:
 
         A prompt whose ids are given is what it is: the calls that follow do not extend it.
         """
-        spec = conversation.session.turns[index].tokens
+        turns = conversation.session.turns
+        spec = turns[index].tokens
         assert spec is not None
         if spec.input_ids is not None:
             ids = spec.input_ids
@@ -55,7 +56,6 @@ class TokenStreams:
                 ids = self._variation.prompt_ids(conversation.session, ids)
             return ids.tobytes() + self._stretch(spec.output_tokens), spec.input_tokens
         key = self._prompt(conversation, index, spec.input_tokens, spec.output_tokens)
-        turns = conversation.session.turns
         if index + 1 < len(turns) or turns[index].branches:
             self._contexts[conversation.number] = key, spec.input_tokens * TOKEN_BYTES
         elif index:  # nothing goes on from here

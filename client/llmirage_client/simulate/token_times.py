@@ -61,16 +61,20 @@ class TokenTimes:
         """
         of_chosen = np.repeat(chosen, self._counts)
         size = self._steps_s.size
-        change = np.bincount(self._begins[of_chosen], minlength=size) - np.bincount(self._ends[of_chosen], minlength=size)
-        times = np.cumsum(change)[:-1]  # how many requests have the gap from step i to i + 1; 0 between instances
+        change = np.bincount(self._begins[of_chosen], minlength=size)
+        change -= np.bincount(self._ends[of_chosen], minlength=size)
+        # How many requests have the gap from step i to i + 1; 0 between instances.
+        times = np.cumsum(change, out=change)[:-1]
         used = np.flatnonzero(times)
-        values, counts = [self._steps_s[used + 1] - self._steps_s[used]], [times[used]]
+        values, counts = [np.diff(self._steps_s)[used]], [times[used]]
         within = np.repeat(np.arange(chosen.size), self._counts)  # whose span
         goes_on = np.flatnonzero((within[1:] == within[:-1]) & of_chosen[1:])
         values.append(self._steps_s[self._begins[goes_on + 1]] - self._steps_s[self._ends[goes_on]])
         values += [np.diff(self._rows[place].arrivals) for place in self._others if chosen[place]]
         counts += [np.ones(len(gaps), dtype=np.int64) for gaps in values[1:]]
-        return weighted_summary(np.concatenate(values) * 1e3, np.concatenate(counts))
+        gaps_ms = np.concatenate(values)
+        gaps_ms *= 1e3
+        return weighted_summary(gaps_ms, np.concatenate(counts))
 
 
 def _positions(spans: Sequence[Span]) -> tuple[Floats, Ints, Ints]:
@@ -90,7 +94,10 @@ def _positions(spans: Sequence[Span]) -> tuple[Floats, Ints, Ints]:
 
 
 def weighted_summary(values: Floats, counts: Ints) -> Summary | None:
-    """`summarize` of a sample in which values[i] occurs counts[i] times."""
+    """`summarize` of a sample in which values[i] occurs counts[i] times.
+
+    Here and in `_at_ranks` arrays are changed in place: they are long, and new memory costs more than the arithmetic.
+    """
     total = int(counts.sum())
     if not total:
         return None
@@ -100,9 +107,10 @@ def weighted_summary(values: Floats, counts: Ints) -> Summary | None:
     percentiles = low + (places - below) * (high - low)
     least, most = float(values.min()), float(values.max())
     weights = counts.astype(np.float64)
-    whole = float((values * weights).sum())  # not as a product of vectors, which would wake the threads of BLAS
+    apart = values * weights
+    whole = float(apart.sum())  # not as a product of vectors, which would wake the threads of BLAS
     mean = min(max(whole / total, least), most)
-    apart = values - mean
+    np.subtract(values, mean, out=apart)
     apart *= apart
     apart *= weights
     std = math.sqrt(float(apart.sum()) / total)
@@ -119,7 +127,10 @@ def _at_ranks(values: Floats, counts: Ints, ranks: Ints) -> Floats:
     least, most = values.min(), values.max()
     spread = most - least
     scale = size / spread if spread > 1e-200 else 0.0
-    bins = np.minimum(((values - least) * scale).astype(np.int64), size - 1)
+    scaled = values - least
+    scaled *= scale
+    bins = scaled.astype(np.int64)
+    np.minimum(bins, size - 1, out=bins)
     upto = np.cumsum(np.bincount(bins, weights=counts, minlength=size).astype(np.int64))
     wanted = np.zeros(size, dtype=bool)
     wanted[np.searchsorted(upto, ranks, side="right")] = True

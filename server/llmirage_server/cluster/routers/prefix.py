@@ -44,7 +44,8 @@ class Prefix(Router):
         key, prompt_bytes = request.key, TOKEN_BYTES * request.prompt_tokens
         matched_bytes, found = self._sent.longest(key, self._positions, prompt_bytes)
         if matched_bytes > _MATCHED_SHARE * prompt_bytes and not out_of_balance(instances, _BALANCE_REQUESTS):
-            position = min([self._positions[index] for index in found], key=lambda i: (instances[i].load, i))
+            positions = [self._positions[index] for index in found]
+            position = min(positions, key=lambda i: (instances[i].load, i)) if len(positions) > 1 else positions[0]
         else:
             position = self._rotation.least(instances, loads(instances))
         self._sent.insert(key, instances[position].index, self._capacities[position])

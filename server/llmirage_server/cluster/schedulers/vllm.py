@@ -38,6 +38,8 @@ class VllmScheduler(Scheduler):
     def _schedule_running(self, step: Step) -> int:
         """Continue the running sequences; return what is left of the token budget."""
         kv, batch, prefilling, budget = self.kv, self.batch, self.prefilling, self.limits.max_num_batched_tokens
+        if not self.size:
+            return budget
         # If those who decode come before those who compute their prompt, all of them do so, if there is room for all.
         prompts_last = not prefilling or next(iter(prefilling)).admission > batch.last_admission
         decode_tokens = batch.decode_all(step, budget) if prompts_last else 0
