@@ -65,13 +65,13 @@ class LlmirageApp(Starlette):
         self.service.faults = FaultsOnOrder(self.service, config.seed, config.allow_fault_header)
         if config.faults is not None:
             self.service.faults.add(read_faults_file(config.faults))
-        if config.script or script is not None:
-            self.service.scripts = new_scripts(self.service.faults, config.script, script)
         guard = ApiKeys(config.api_key) if config.api_key else None
         self.page = page
         live = LiveHandler(self.service, LiveCluster(config, self.pools, self.service)) if page else None
         if config.upstream is not None:
             self.service.upstream = make_upstream(config.upstream, config.upstream_key)
+        if config.script or script is not None:
+            self.service.scripts = new_scripts(self.service, config.script, script)
         self.replay = None if config.replay is None else make_replay(self.service, config)
         before = () if self.replay is None else (self.replay.before,)
         super().__init__(routes=routes(self.service, guard, live, *before), lifespan=_lifespan)

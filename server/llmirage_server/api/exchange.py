@@ -47,6 +47,14 @@ class ClientGoneError(Exception):
     """The client closed the connection before its response was complete."""
 
 
+class AnsweredElsewhereError(Exception):
+    """Another server has answered in this one's place."""
+
+    def __init__(self, response: Response) -> None:
+        super().__init__()
+        self.response = response
+
+
 class HttpExchange:
     """What a handler gets: the request's headers and body, and the means to answer.
 
@@ -289,6 +297,8 @@ class EndpointApp:
             return response
         except ApiError as error:
             return exchange.error(error)
+        except AnsweredElsewhereError as elsewhere:
+            return elsewhere.response
         except ClientGoneError:
             return None
         except Exception:

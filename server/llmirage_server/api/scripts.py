@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llmirage_server.api.exchange import HttpExchange
-from llmirage_server.api.faults import FaultsOnOrder
+from llmirage_server.api.exchange import AnsweredElsewhereError, HttpExchange
+from llmirage_server.api.relay import ForwardedRequest
+from llmirage_server.api.service import Service
 from llmirage_server.faults.rule import read_rule
 from llmirage_server.replies.reply import Reply, ReplyRequest
 from llmirage_server.replies.scripts.conditions import ENDPOINTS, ScriptRequest
@@ -24,6 +25,7 @@ from llmirage_shared.tokens import Tokenizer
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.chat import ChatHistory
 from llmirage_shared.wire.errors import ApiError
+from llmirage_shared.wire.output import encoded
 
 logger = logging.getLogger("llmirage")
 
@@ -54,12 +56,12 @@ class ScriptedAnswer:
 class LoadedScripts:
     """The rules in force: those added at run time, the last first, then those of the files. A `ScriptSource`."""
 
-    def __init__(self, faults: FaultsOnOrder, paths: Sequence[str] = (), inline: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, service: Service, paths: Sequence[str] = (), inline: Mapping[str, Any] | None = None) -> None:
         """Raises ConfigError with all problems of the files and of `inline`, a script as Python data."""
+        self._service = service
         self.paths = tuple(paths)
         self.misses = 0
         self._scripts = 0  # those given as data so far
-        self._faults = faults
         self._stamps = self._look()
         self._looked_s = time.monotonic()
         self._added = Script() if inline is None else self._of_data(inline)
@@ -110,7 +112,8 @@ class LoadedScripts:
     ) -> ScriptedAnswer | None:
         """What the rules say, after the fault and the delay that they ask for; None if they say nothing.
 
-        users: the last user message, or each prompt. Raises ApiError (404) if no rule fits and the script says so.
+        users: the last user message, or each prompt. If no rule fits: raises ApiError (404) or AnsweredElsewhereError, if
+        the script says so.
         """
         endpoint = ENDPOINTS.get(exchange.scope["path"])
         if endpoint is None:
@@ -124,12 +127,16 @@ class LoadedScripts:
             exchange.entry.rule = f"fallback: {script.fallback}"
             if script.fallback == "error":
                 raise errors.no_rule(endpoint, users[0])
+            if script.fallback == "upstream" and self._service.upstream is not None:
+                request = ForwardedRequest.of(exchange, encoded(exchange.body))
+                response = await self._service.upstream.answer(request, None, self._service.open_responses)
+                raise AnsweredElsewhereError(response)
             return None
         exchange.entry.rule = found.rule.place
         if found.reply.fault is not None:
-            await self._faults.happen(found.reply.fault, exchange, streamed)
+            await self._service.faults.happen(found.reply.fault, exchange, streamed)
         if found.reply.delay_s:
-            held_s = found.reply.delay_s / self._faults.driver.speed
+            held_s = found.reply.delay_s / self._service.driver.speed
             await asyncio.sleep(held_s)
             exchange.held_s += held_s
         return ScriptedAnswer(matches, found.reply.usage)
@@ -144,10 +151,10 @@ class LoadedScripts:
         return script
 
     def _prepared(self, script: Script) -> Script:
-        if script.fallback == "upstream":
-            raise ConfigError(["fallback: upstream needs the address of another server, and this one has none"])
+        if script.fallback == "upstream" and self._service.upstream is None:
+            raise ConfigError(["fallback: upstream needs the address of another server: --upstream URL"])
         for fault in {reply.fault for rule in script.rules for reply in rule.replies} - {None}:
-            self._faults.prepare(fault)
+            self._service.faults.prepare(fault)
         return script
 
     def _look(self) -> list[tuple[int, int]]:

@@ -6,8 +6,10 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import httpx
 import pytest
 
+from llmirage_server.api.upstream import HttpUpstream
 from llmirage_server.app import create_app
 from llmirage_server.config import ClusterConfig, ConfigError
 
@@ -377,6 +379,31 @@ def test_json_must_fit_the_schema_that_the_request_asks_for(scripted: Callable[.
     api = scripted({"when": {"nth": 1}, "reply": {"json": {"age": "{user}"}}}, {"reply": {"json": {"age": 5}}})
     assert "does not fit the JSON Schema" in api.chat(response_format=form).json()["error"]["message"]
     assert said(api.chat(response_format=form)) == '{"age":5}'
+
+
+@pytest.mark.parametrize("endpoint", ["chat", "messages"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_no_rule_fits_goes_to_the_upstream(
+    make_api: Callable[..., Any], scripted: Callable[..., Any], endpoint: str, stream: bool
+) -> None:
+    path, body, *_ = ENDPOINTS[endpoint]
+    upstream = scripted({"reply": "from upstream"})
+    api = make_api(upstream="http://upstream/v1", upstream_key="sk-up")
+    api.app.service.upstream = HttpUpstream("http://upstream/v1", "sk-up", httpx.ASGITransport(upstream.app))
+    api.post("/llmirage/script", {"rules": [{"when": {"user": "hell"}, "reply": "from here"}], "fallback": "upstream"})
+    assert "from here" in api.post(path, body).text
+    other = {**body, "messages": [{"role": "user", "content": "Grüße"}], "stream": stream}
+    passed = api.post(path, other).text
+    assert (streamed_text(passed) if stream else passed).count("from upstream") == 1
+    seen = upstream.app.service.journal.entries[-1]
+    assert (seen.user, seen.stream) == ("Grüße", stream)
+    entry = api.app.service.journal.entries[-1]
+    assert (entry.rule, entry.status, entry.outcome) == ("fallback: upstream", 200, "complete")
+
+
+def test_an_upstream_must_be_there(scripted: Callable[..., Any]) -> None:
+    with pytest.raises(ConfigError, match="fallback: upstream needs the address of another server: --upstream URL"):
+        scripted(fallback="upstream")
 
 
 def test_the_journal_names_the_rule_and_the_misses(scripted: Callable[..., Any]) -> None:

@@ -23,12 +23,12 @@ class ScriptHandler(ServiceHandler):
 
     async def add(self, exchange: HttpExchange) -> Response:
         """Put the rules of a script before all others."""
-        scripts = self._service.scripts or new_scripts(self._service.faults)
+        scripts = self._service.scripts or new_scripts(self._service)
         return await self._changed(exchange, scripts, scripts.add)
 
     async def replace(self, exchange: HttpExchange) -> Response:
         """Drop all rules for those of a script; files are not read any more."""
-        scripts = self._service.scripts or new_scripts(self._service.faults)
+        scripts = self._service.scripts or new_scripts(self._service)
         return await self._changed(exchange, scripts, scripts.replace)
 
     async def clear(self, exchange: HttpExchange) -> Response:
