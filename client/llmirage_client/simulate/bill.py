@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from llmirage_client.measure.metrics import Metrics
-from llmirage_client.simulate.cluster_series import ClusterSeries
+from llmirage_client.simulate.cluster_series import ClusterSeries, Totals
 from llmirage_client.simulator.engine import ServedPool
 
 
@@ -29,8 +29,8 @@ class Bill:
     kwh_per_m_output_tokens: float | None
 
 
-def bill_of(pools: Sequence[ServedPool], metrics: Metrics, series: ClusterSeries | None, start_s: float = 0.0) -> Bill:
-    """series: how long each instance was busy; None: energy is not known. start_s: of the first measured request."""
+def bill_of(pools: Sequence[ServedPool], metrics: Metrics, series: ClusterSeries, totals: Totals) -> Bill:
+    """totals: of the measured time."""
     hours = metrics.whole_run.get("benchmark_duration", 0.0) / 3600.0
     tokens_m = metrics.whole_run.get("total_osl", 0.0) / 1e6
     there = _shares(pools, series)
@@ -40,7 +40,7 @@ def bill_of(pools: Sequence[ServedPool], metrics: Metrics, series: ClusterSeries
     if all(price is not None for price in prices):
         low, high = (sum(count * price[end] for count, price in zip(counts, prices, strict=True) if price) for end in (0, 1))
         usd = low * hours, high * hours
-    energy = _energy_kwh(pools, series, start_s, start_s + hours * 3600.0)
+    energy = _energy_kwh(pools, totals)
     return Bill(
         gpus=sum(pool.config.instances * pool.deployment.gpus for pool in pools),
         gpu_hours=sum(counts) * hours,
@@ -51,9 +51,9 @@ def bill_of(pools: Sequence[ServedPool], metrics: Metrics, series: ClusterSeries
     )
 
 
-def _shares(pools: Sequence[ServedPool], series: ClusterSeries | None) -> list[float]:
+def _shares(pools: Sequence[ServedPool], series: ClusterSeries) -> list[float]:
     """How many instances of each pool are paid for, in the mean over time."""
-    if series is None or not series.changes or not series.time_s[-1]:
+    if not series.changes or not series.time_s[-1]:
         return [pool.config.instances for pool in pools]
     shares, first = [], 0
     for pool in pools:
@@ -63,11 +63,10 @@ def _shares(pools: Sequence[ServedPool], series: ClusterSeries | None) -> list[f
     return shares
 
 
-def _energy_kwh(pools: Sequence[ServedPool], series: ClusterSeries | None, start_s: float, end_s: float) -> float | None:
-    if series is None or any(pool.deployment.gpu.tdp_w is None or pool.config.fixed_times for pool in pools):
+def _energy_kwh(pools: Sequence[ServedPool], totals: Totals) -> float | None:
+    if any(pool.deployment.gpu.tdp_w is None or pool.config.fixed_times for pool in pools):
         return None
-    watts: list[float] = [
-        pool.deployment.gpus * (pool.deployment.gpu.tdp_w or 0) for pool in pools for _ in range(pool.config.instances)
+    watts = [
+        pool.deployment.gpus * (pool.deployment.gpu.tdp_w or 0.0) for pool in pools for _ in range(pool.config.instances)
     ]
-    busy_s = [float(np.diff(np.interp((start_s, end_s), series.time_s, busy))[0]) for busy in series.busy_s]
-    return sum(power * seconds for power, seconds in zip(watts, busy_s, strict=True)) / 3.6e6
+    return float(np.dot(watts, totals.busy_s)) / 3.6e6

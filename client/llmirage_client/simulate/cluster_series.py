@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,11 +29,12 @@ class ClusterSeries:
     running: sequences in the batch. waiting: in the queue or the front end. kv_used: share of the KV memory that running
     sequences hold. cached: share that the prefix cache has, what is in use among it. hit_tokens, query_tokens, preemptions,
     busy_s: counters since the start; busy_s grows while a step is under way.
-    held: shape (3, instances, samples), integrals of running, waiting and kv_used over time. most: shape (3, instances).
+    held: shape (3, instances, samples), integrals of running, waiting and kv_used over time, the last one of samples.
+    most: shape (3, instances, samples), the highest of them since the sample before, as far as somebody looked.
     pool: the name of each instance's pool. gpus: of each instance.
     phase: what each instance is, an index into PHASES. paid_s: shape (instances,), how long each was there, started up or
     drained, until the end.
-    step_shares: of the time of steps, by kind of operation; sampled, longest first.
+    shares: of the time of the step that was looked into at each of these times, by kind of operation.
     """
 
     time_s: Floats
@@ -51,7 +52,7 @@ class ClusterSeries:
     gpus: tuple[int, ...]
     phase: npt.NDArray[np.int64]
     paid_s: Floats
-    step_shares: dict[str, float]
+    shares: tuple[tuple[float, Mapping[str, float]], ...]
 
     @property
     def instances(self) -> int:
@@ -66,32 +67,81 @@ class ClusterSeries:
         """How many instances accept requests, at each sample."""
         return np.asarray((self.phase == READY).sum(axis=0), dtype=np.float64)
 
-    def mean_ready(self) -> float:
-        """How many instances accept requests, in the mean over time; a sample holds until the next."""
-        ready, widths = self.ready(), np.diff(self.time_s)
-        whole = float(widths.sum())
-        return float((ready[:-1] * widths).sum()) / whole if whole else float(ready.mean())
+    def between(self, start_s: float, end_s: float) -> Totals:
+        """What is counted from then to then. Counters grow evenly between two samples."""
+        start_s, end_s = max(start_s, 0.0), max(end_s, start_s, 0.0)
+        span_s = max(end_s - start_s, 1e-12)
+        before = max(int(np.searchsorted(self.time_s, start_s, side="right")) - 1, 0)
+        inside = (self.time_s > start_s) & (self.time_s <= end_s)
+        steps = [share for at_s, share in self.shares if start_s <= at_s <= end_s]
 
-    def utilisation(self, instance: int | None = None) -> float:
-        """Share of the time in which a step was under way, of one instance or of all."""
-        whole_s = float(self.time_s[-1]) if self.time_s.size else 0.0
-        if not whole_s:
-            return 0.0
-        busy = self.busy_s[:, -1] if instance is None else self.busy_s[instance : instance + 1, -1]
-        return float(np.minimum(busy / whole_s, 1.0).mean())
+        def grown(counter: Floats) -> Floats:
+            rows = counter.reshape(-1, self.time_s.size)
+            there = [np.diff(np.interp((start_s, end_s), self.time_s, row))[0] for row in rows]
+            return np.array(there).reshape(counter.shape[:-1])
+
+        ready, edges = self.ready(), np.clip(self.time_s, start_s, end_s)
+        widths = np.diff(edges, append=end_s)
+        return Totals(
+            span_s=span_s,
+            busy_s=np.minimum(grown(self.busy_s), span_s),
+            means=grown(self.held) / span_s,
+            most=self.most[:, :, inside].max(axis=-1, initial=0.0),
+            hit_tokens=grown(self.hit_tokens),
+            query_tokens=grown(self.query_tokens),
+            preemptions=grown(self.preemptions).round(),
+            mean_ready=float((ready * widths).sum() / widths.sum()) if widths.any() else float(ready[-1]),
+            most_ready=int(ready[inside].max(initial=ready[before])),
+            step_shares=mean_shares(steps),
+        )
 
 
-class _Held:
-    """Integrals of levels over time, which keep what is between two samples when those are thinned out.
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Of a stretch of time. Arrays by instance; means and most: shape (3, instances), of running, waiting and kv_used.
 
-    A level holds until the next reading. Readings are summed up many at a time. most: the highest levels so far.
+    span_s: how long it is. busy_s: while a step was under way. mean_ready, most_ready: instances that accept requests.
+    step_shares: of the time of steps, by kind of operation; the longest first.
+    """
+
+    span_s: float
+    busy_s: Floats
+    means: Floats
+    most: Floats
+    hit_tokens: Floats
+    query_tokens: Floats
+    preemptions: Floats
+    mean_ready: float
+    most_ready: int
+    step_shares: Mapping[str, float]
+
+    @property
+    def utilisation(self) -> Floats:
+        """Share of the time in which a step was under way, by instance."""
+        return self.busy_s / self.span_s
+
+
+def mean_shares(shares: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Of several steps, each of which counts the same; the largest first."""
+    sums: dict[str, float] = {}
+    for one in shares:
+        for name, share in one.items():
+            sums[name] = sums.get(name, 0.0) + share / len(shares)
+    return dict(sorted(sums.items(), key=lambda entry: -entry[1]))
+
+
+class _Between:
+    """What is between two samples, kept when those are thinned out: KV memory over time, and the highest levels.
+
+    KV memory is held until the next reading. Readings are summed up many at a time.
     """
 
     def __init__(self, instances: int) -> None:
-        self.most = np.zeros((3, instances))
         self._at_s = 0.0  # of what is summed up
-        self._level = self._sum = self.most
-        self._sums: list[Floats] = []  # at each sample
+        self._kv = self._kv_sum = np.zeros(instances)
+        self._top = np.zeros((3, instances))  # since the last sample
+        self._kv_sums: list[Floats] = []  # at each sample
+        self._tops: list[Floats] = []
         self._times: list[float] = []  # of readings that are not summed up yet
         self._readings: list[Sequence[Reading]] = []
         self._sampled: list[int] = []  # which of these readings are samples
@@ -105,25 +155,37 @@ class _Held:
     def thin_out(self) -> None:
         """Every other sample goes."""
         self._sum_up()
-        self._sums = self._sums[::2]
+        self._kv_sums = self._kv_sums[::2]
+        self._tops[2::2] = map(np.maximum, self._tops[1::2], self._tops[2::2])
+        self._tops = self._tops[::2]
 
-    def sums(self) -> Floats:
-        """At each sample, shape (3, instances, samples)."""
+    def kv_used(self) -> Floats:
+        """Integrals of the share of KV memory that is held, shape (instances, samples)."""
         self._sum_up()
-        return np.stack(self._sums, axis=-1)
+        return np.stack(self._kv_sums, axis=-1)
+
+    def most(self) -> Floats:
+        """See ClusterSeries."""
+        self._sum_up()
+        return np.stack(self._tops, axis=-1)
 
     def _sum_up(self) -> None:
         if not self._times:
             return
         seen = np.array(self._readings, dtype=np.float64)  # shape (readings, instances, fields of a reading)
         running, waiting, used, total = (seen[:, :, Reading._fields.index(name)] for name in _LEVELS)
-        levels = np.stack([running, waiting, used / np.maximum(total, 1.0)], axis=1)
-        before = np.concatenate([self._level[None], levels[:-1]])
+        kv = used / np.maximum(total, 1.0)
+        before = np.concatenate([self._kv[None], kv[:-1]])
         widths = np.diff(self._times, prepend=self._at_s)
-        sums = np.cumsum(np.concatenate([self._sum[None], before * widths[:, None, None]]), axis=0)[1:]
-        self._sums += list(sums[self._sampled])
-        self.most = np.maximum(self.most, levels.max(axis=0))
-        self._at_s, self._level, self._sum = self._times[-1], levels[-1], sums[-1]
+        sums = np.cumsum(np.concatenate([self._kv_sum[None], before * widths[:, None]]), axis=0)[1:]
+        self._kv_sums += list(sums[self._sampled])
+        first = 0
+        levels = np.stack([running, waiting, kv], axis=1)
+        for sample in self._sampled:
+            self._tops.append(np.maximum(self._top, levels[first : sample + 1].max(axis=0)))
+            self._top, first = np.zeros_like(self._top), sample + 1
+        self._top = np.maximum(self._top, levels[first:].max(axis=0, initial=0.0))
+        self._at_s, self._kv, self._kv_sum = self._times[-1], kv[-1], sums[-1]
         self._times, self._readings, self._sampled = [], [], []
 
 
@@ -142,8 +204,8 @@ class SeriesSampler:
         self._times: list[float] = []
         self._samples: list[list[Reading]] = []
         self._phases: list[Sequence[str]] = []
-        self._held = _Held(len(self._pools))
-        self._shares = StepShares()
+        self._between = _Between(len(self._pools))
+        self._shares: list[tuple[float, Mapping[str, float]]] = []
         self._looked_into = 0
         self.on_look: Callable[[float], None] = lambda now: None
 
@@ -151,7 +213,7 @@ class SeriesSampler:
         self._note(now)
         if len(self._times) > MOST_SAMPLES:
             self._times, self._samples, self._phases = self._times[::2], self._samples[::2], self._phases[::2]
-            self._held.thin_out()
+            self._between.thin_out()
             self._every_s *= 2
         self.next_s = (now // self._every_s + 1) * self._every_s
         self.on_look(now)
@@ -159,7 +221,7 @@ class SeriesSampler:
     def skip(self, to: float) -> None:
         """Nothing happens until then."""
         if self.next_s < to < math.inf:
-            self._held.note(self.next_s, self._cluster.readings())  # idle from here on
+            self._between.note(self.next_s, self._cluster.readings())  # idle from here on
             self.next_s = (to // self._every_s + 1) * self._every_s
 
     def finish(self, end_s: float) -> None:
@@ -172,38 +234,44 @@ class SeriesSampler:
         seen = np.array(self._samples, dtype=np.float64)  # shape (samples, instances, fields of a reading)
         levels = {name: seen[:, :, i].T for i, name in enumerate(Reading._fields)}
         total = np.maximum(levels["kv_total_tokens"], 1.0)
+        time_s = np.array(self._times)
+        running, waiting = levels["running"], levels["waiting"]
+        ran = running * time_s + levels["ran_s"]
+        stayed = (running + waiting) * time_s + levels["stayed_s"]
         return ClusterSeries(
-            time_s=np.array(self._times),
-            running=levels["running"],
-            waiting=levels["waiting"],
+            time_s=time_s,
+            running=running,
+            waiting=waiting,
             kv_used=levels["kv_used_tokens"] / total,
             cached=levels["cached_tokens"] / total,
             hit_tokens=levels["prefix_hit_tokens"],
             query_tokens=levels["prefix_query_tokens"],
             preemptions=levels["preemptions"],
             busy_s=levels["busy_s"],
-            held=self._held.sums(),
-            most=self._held.most,
+            held=np.stack([ran, stayed - ran, self._between.kv_used()]),
+            most=self._between.most(),
             pool=tuple(pool.config.name for pool in self._pools),
             gpus=tuple(pool.deployment.gpus for pool in self._pools),
             phase=np.array([[PHASES.index(phase) for phase in phases] for phases in self._phases]).T,
             paid_s=np.array(self._cluster.paid_s()),
-            step_shares=self._shares.shares(),
+            shares=tuple(self._shares),
         )
 
     def _note(self, now: float) -> None:
         self._times.append(now)
         readings = self._cluster.readings()
         self._samples.append(readings)
-        self._held.note(now, readings, sampled=True)
+        self._between.note(now, readings, sampled=True)
         self._phases.append(self._cluster.phases())
         if len(self._times) % _STEP_EVERY == 1:
-            self._look_into_step()
+            self._look_into_step(now)
 
-    def _look_into_step(self) -> None:
+    def _look_into_step(self, now: float) -> None:
         """Take the step under way on one instance apart, each time of another one."""
         for _ in self._pools:
             index = self._looked_into % len(self._pools)
             self._looked_into += 1
-            if self._shares.look(self._pools[index].step_model, self._cluster.batches(index)):
+            shares = StepShares()
+            if shares.look(self._pools[index].step_model, self._cluster.batches(index)):
+                self._shares.append((now, shares.shares()))
                 return

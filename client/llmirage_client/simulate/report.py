@@ -11,7 +11,7 @@ from llmirage_client.measure.cluster_series import ClusterLevels
 from llmirage_client.report.numbers import count, number
 from llmirage_client.report.screen import Block, bold, plain_table, warning
 from llmirage_client.simulate.bill import Bill
-from llmirage_client.simulate.cluster_series import PHASES, ClusterSeries
+from llmirage_client.simulate.cluster_series import PHASES, ClusterSeries, Totals, mean_shares
 
 if TYPE_CHECKING:
     from llmirage_client.simulate.simulation import Simulation
@@ -23,16 +23,14 @@ _SHOWN_PHASES = {"accepts requests": "up", "starts up": "starting", "drains": "d
 
 def cluster_blocks(simulation: Simulation) -> list[Block]:
     """Tables of the cluster's side."""
-    series = simulation.series
-    if series is None or not series.time_s.size:
-        return []
-    blocks: list[Block] = ["", bold("Cluster, means over time"), _instances(series)]
+    series, totals = simulation.series, simulation.totals
+    blocks: list[Block] = ["", bold("Cluster, means over time"), _instances(series, totals)]
     if series.instances > _INSTANCES_SHOWN:
         blocks.append(f"... and {series.instances - _INSTANCES_SHOWN} more instances")
     if series.changes:
-        blocks += ["", _comings(series)]
-    if series.step_shares:
-        shares = ", ".join(f"{name} {share:.0%}" for name, share in series.step_shares.items())
+        blocks += ["", _comings(series, totals)]
+    if totals.step_shares:
+        shares = ", ".join(f"{name} {share:.0%}" for name, share in totals.step_shares.items())
         blocks += ["", f"Time of steps: {shares}"]
     blocks.append(_bill(simulation.bill, series.changes))
     if simulation.saturation is not None:
@@ -47,7 +45,7 @@ def report_series(series: ClusterSeries) -> ClusterLevels:
     held = np.diff(series.held) / widths
     queried = np.diff(series.query_tokens)
     hits = np.divide(np.diff(series.hit_tokens), queried, out=np.full(queried.shape, np.nan), where=queried > 0)
-    more = {}
+    more, shares = {}, mean_shares([share for _, share in series.shares])
     if series.changes:
         more = {name: 1.0 * (series.phase[:, :-1] == PHASES.index(phase)) for name, phase in _SHOWN_PHASES.items()}
     return ClusterLevels(
@@ -55,14 +53,14 @@ def report_series(series: ClusterSeries) -> ClusterLevels:
         edges_s=series.time_s,
         levels={
             "running": held[0],
-            "waiting": held[1],
+            "waiting": np.maximum(held[1], 0.0),
             "kv_used_pct": 100 * held[2],
             "busy_pct": np.minimum(100 * np.diff(series.busy_s) / widths, 100.0),
             "prefix_hit_pct": 100 * hits,
             "preemptions": np.diff(series.preemptions),
             **more,
         },
-        step_time_s={name: share * float(series.busy_s[:, -1].sum()) for name, share in series.step_shares.items()},
+        step_time_s={name: share * float(series.busy_s[:, -1].sum()) for name, share in shares.items()},
     )
 
 
@@ -71,34 +69,33 @@ def write_series(series: ClusterSeries, folder: Path) -> Path:
     return report_series(series).write(folder)
 
 
-def _instances(series: ClusterSeries) -> Block:
-    means = series.held[:, :, -1] / max(series.time_s[-1], 1e-12)
+def _instances(series: ClusterSeries, totals: Totals) -> Block:
     table = plain_table("instance", "busy", "batch", "most", "waiting", "most", "KV used", "most", "cache hits", "preempted")
     for index, pool in enumerate(series.pool[:_INSTANCES_SHOWN]):
-        queried = series.query_tokens[index, -1]
+        queried = totals.query_tokens[index]
         table.add_row(
             f"{index} ({pool})",
-            f"{series.utilisation(index):.0%}",
-            number(means[0, index]),
-            count(series.most[0, index]),
-            number(means[1, index]),
-            count(series.most[1, index]),
-            f"{means[2, index]:.0%}",
-            f"{series.most[2, index]:.0%}",
-            f"{series.hit_tokens[index, -1] / queried:.0%}" if queried else "-",
-            count(series.preemptions[index, -1]),
+            f"{totals.utilisation[index]:.0%}",
+            number(totals.means[0, index]),
+            count(totals.most[0, index]),
+            number(totals.means[1, index]),
+            count(totals.most[1, index]),
+            f"{totals.means[2, index]:.0%}",
+            f"{totals.most[2, index]:.0%}",
+            f"{totals.hit_tokens[index] / queried:.0%}" if queried else "-",
+            count(totals.preemptions[index]),
         )
     return table
 
 
-def _comings(series: ClusterSeries) -> str:
+def _comings(series: ClusterSeries, totals: Totals) -> str:
     """When how many instances accepted requests."""
     ready = series.ready()
     steps = [f"{ready[0]:.0f} at the start"]
     moves = np.flatnonzero(np.diff(ready))
     steps += [f"{ready[at + 1]:.0f} from {series.time_s[at + 1]:.0f} s" for at in moves[:_MOVES_SHOWN]]
     more = f" and {moves.size - _MOVES_SHOWN} more changes" if moves.size > _MOVES_SHOWN else ""
-    return f"Ready instances: {', '.join(steps)}{more}; mean {series.mean_ready():.2f}"
+    return f"Ready instances: {', '.join(steps)}{more}; mean {totals.mean_ready:.2f}"
 
 
 def _bill(bill: Bill, changes: bool) -> str:

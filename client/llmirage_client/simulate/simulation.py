@@ -54,7 +54,7 @@ class Simulation:
     columns: one row a request. repeats: of conversations, or None; size and sweep must not conclude from doubtful ones.
     result: with the records of single requests, which are made when they are asked for.
     verdicts: of the run's own objectives (--slo). saturation: why the cluster does not keep up with the load, or None.
-    series: the cluster over time; steps: of each instance, where they were to be traced.
+    series: the cluster over time; totals: of its measured time; steps: of each instance, where they were to be traced.
     """
 
     def __init__(
@@ -74,10 +74,12 @@ class Simulation:
         self.stopped = result.cancel_reason if result.cancel_reason != WINDOW_OVER else None
         self.series = series
         self.steps = steps
-        start_s = columns.start_s[columns.measured].min(initial=math.inf)
-        self.bill = bill_of(plan_of(config), metrics, series, float(start_s) if math.isfinite(start_s) else 0.0)
+        start_s = float(columns.start_s[columns.measured].min(initial=math.inf))
+        end_s = start_s + metrics.whole_run.get("benchmark_duration", math.nan)
+        self.totals = series.between(*((start_s, end_s) if math.isfinite(end_s) else (0.0, float(series.time_s[-1]))))
+        self.bill = bill_of(plan_of(config), metrics, series, self.totals)
         self.saturation = saturated
-        self.summary = summary_of(metrics, series, self.bill, self.saturation is not None)
+        self.summary = summary_of(metrics, self.totals, self.bill, self.saturation is not None)
         self.repeats = result.repeats
         self.summary["repeats"] = None if result.repeats is None else result.repeats.as_dict()
         self.verdicts = verdicts_of(result.options, metrics)

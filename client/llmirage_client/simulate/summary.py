@@ -8,7 +8,7 @@ from llmirage_client.measure.metrics import Metrics
 
 if TYPE_CHECKING:
     from llmirage_client.simulate.bill import Bill
-    from llmirage_client.simulate.cluster_series import ClusterSeries
+    from llmirage_client.simulate.cluster_series import Totals
 
 _TIMES = {
     "ttft_ms": "time_to_first_token",
@@ -18,7 +18,7 @@ _TIMES = {
 }
 
 
-def summary_of(metrics: Metrics, series: ClusterSeries | None, bill: Bill, saturated: bool) -> dict[str, Any]:
+def summary_of(metrics: Metrics, totals: Totals, bill: Bill, saturated: bool) -> dict[str, Any]:
     """Plain figures by name, for JSON; None where there is none.
 
     ttft_ms, tpot_ms, itl_ms, latency_ms: {mean, p50, p90, p99}; tpot_ms is the mean gap of each request's tokens, itl_ms
@@ -39,15 +39,15 @@ def summary_of(metrics: Metrics, series: ClusterSeries | None, bill: Bill, satur
         "request_per_s": whole.get("request_throughput", 0.0),
         "goodput_per_s": whole.get("goodput"),
         "cached_token_share": None if cached is None else cached / 100.0,
-        "preemptions": None if series is None else int(series.preemptions[:, -1].sum()),
-        "saturated": saturated if series is not None else None,
-        "utilisation": None if series is None else series.utilisation(),
+        "preemptions": int(totals.preemptions.sum()),
+        "saturated": saturated,
+        "utilisation": float(totals.utilisation.mean()),
         "gpus": bill.gpus,
-        "instances_ready": None if series is None else series.mean_ready(),
-        "instances_most": None if series is None else int(series.ready().max(initial=0)),
+        "instances_ready": totals.mean_ready,
+        "instances_most": totals.most_ready,
         "output_tok_per_s_per_gpu": whole.get("output_token_throughput", 0.0) / bill.gpus,
         "gpu_hours": bill.gpu_hours,
         "energy_kwh_at_tdp": bill.energy_kwh,
         "usd_per_m_output_tokens": bill.usd_per_m_output_tokens,
-        "step_shares": None if series is None else series.step_shares,
+        "step_shares": totals.step_shares,
     }

@@ -393,7 +393,7 @@ class Cluster(ClusterReadings):
 
     def _lose(self, index: int) -> list[Request]:
         self._instances[index].sync_to(self._now)
-        lost = self._instances[index].evacuate()
+        lost = self._instances[index].evacuate(self._now)
         self._pools.pool_of[index].router.forget(index)
         self._transfers.lose(index)
         self._look_again(index)

@@ -36,6 +36,9 @@ class InstanceSnapshot:
     preemptions: int  # counter
     tiers: tuple[TierSnapshot, ...] = ()  # of KV offload, the nearest first
     busy_s: float = 0.0  # counter: while a step was under way
+    # Integrals of levels until t, in request-seconds: running * t + ran_s, and (running + waiting) * t + stayed_s
+    ran_s: float = 0.0
+    stayed_s: float = 0.0
     # What the cluster knows of it:
     pool: str = ""
     role: Role = "both"
@@ -57,6 +60,8 @@ class Reading(NamedTuple):
     prefix_query_tokens: int
     preemptions: int
     busy_s: float
+    ran_s: float
+    stayed_s: float
 
 
 class StepSpan(NamedTuple):

@@ -31,6 +31,7 @@ class InstanceBase(ABC):
         self.unfinished = 0
         self.load = 0
         self.next_event_s = math.inf
+        self._ran_s = self._stayed_s = 0.0  # see InstanceSnapshot
 
     @property
     def waiting(self) -> int:
@@ -73,7 +74,7 @@ class InstanceBase(ABC):
         """Drop a request that is waiting, running or handed over and not yet released."""
 
     @abstractmethod
-    def evacuate(self) -> list[Request]:
+    def evacuate(self, now: float) -> list[Request]:
         """Crash: all KV is lost, the step in flight too; return the unfinished requests in order of arrival here.
 
         Among them are those that were handed over and not yet released. What they had produced is as of the last `sync_to`.

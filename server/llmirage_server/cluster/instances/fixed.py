@@ -62,13 +62,13 @@ class FixedInstance(InstanceBase):
             request.cached_tokens = sequence.computed
             self._prefix_hit_tokens += sequence.computed
             self._prefix_query_tokens += sequence.prompt_tokens
-        self._plan(request, first_s)
+        self._plan(request, first_s, now)
 
     def receive(self, request: Request, now: float) -> None:
         sequence = self._sequences[request] = Sequence(request)
         self.kv.acquire(sequence)
         self._remember(sequence, sequence.tokens - 1)
-        self._plan(request, now + self._itl_s)
+        self._plan(request, now + self._itl_s, now)
 
     def release_transferred(self, request: Request, now: float) -> None:
         self.kv.release(self._sequences.pop(request))
@@ -76,15 +76,15 @@ class FixedInstance(InstanceBase):
     def cancel(self, request: Request, now: float) -> None:
         self.kv.release(self._sequences.pop(request))
         self._plans.pop(request, None)
-        self._count()
+        self._count(now)
 
-    def evacuate(self) -> list[Request]:
+    def evacuate(self, now: float) -> list[Request]:
         lost = list(self._sequences)
         self.kv = KVCache(self.limits)
         self._sequences = {}
         self._plans = {}
         self._due = []
-        self._count()
+        self._count(now)
         return lost
 
     def clear_cache(self, now: float) -> None:
@@ -116,7 +116,7 @@ class FixedInstance(InstanceBase):
                 handed_over.append(request)
             else:
                 heappush(due, (first_s + (request.produced - before) * self._itl_s, order, request))
-        self._count()
+        self._count(now)
         return StepEnd(now, self.index, emitted, handed_over) if emitted else None
 
     def reading(self) -> Reading:
@@ -130,12 +130,14 @@ class FixedInstance(InstanceBase):
             self._prefix_query_tokens,
             0,
             0.0,
+            self._ran_s,
+            self._stayed_s,
         )
 
-    def _plan(self, request: Request, first_s: float) -> None:
+    def _plan(self, request: Request, first_s: float, now: float) -> None:
         self._plans[request] = (first_s, request.produced)
         heappush(self._due, (first_s, next(self._order), request))
-        self._count()
+        self._count(now)
 
     def _remember(self, sequence: Sequence, tokens: int) -> None:
         """Put the first `tokens` tokens of the sequence into the prefix cache, if they fit."""
@@ -149,10 +151,11 @@ class FixedInstance(InstanceBase):
         self._remember(sequence, sequence.max_tokens - 1)
         self.kv.finish(sequence)
 
-    def _count(self) -> None:
+    def _count(self, now: float) -> None:
         """After any change. Cancelled requests do not stay at the head, so that an idle instance has no event left."""
         due = self._due
         while due and due[0][2] not in self._plans:
             heappop(due)
         self.next_event_s = due[0][0] if due else math.inf
+        self._ran_s = self._stayed_s = self._stayed_s + (self.running - len(self._plans)) * now
         self.running = self.unfinished = self.load = len(self._plans)

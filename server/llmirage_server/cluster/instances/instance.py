@@ -118,6 +118,7 @@ class Instance(InstanceBase):
             self._wake(now)
             scheduler.add(sequence)
         self.unfinished += 1
+        self._stayed_s -= now
         self.load += 4
         self._schedule_next_event()
 
@@ -126,6 +127,7 @@ class Instance(InstanceBase):
         scheduler, sequence = self._place(request, now)
         scheduler.receive(sequence)
         self.unfinished += 1
+        self._stayed_s -= now
         self.load += 4
         self._schedule_next_event()
 
@@ -141,17 +143,17 @@ class Instance(InstanceBase):
                 break
         else:
             scheduler.remove(sequence)
-        self._count()
+        self._count(now)
         self._schedule_next_event()
 
-    def evacuate(self) -> list[Request]:
+    def evacuate(self, now: float) -> list[Request]:
         lost = list(self._sequences)
         for scheduler in self.schedulers:
             scheduler.clear()
         if self._run is not None:
             self._run.steps = 0
         self._forget()
-        self._count()
+        self._count(now)
         self._schedule_next_event()
         return lost
 
@@ -200,7 +202,7 @@ class Instance(InstanceBase):
         return self._ranks.tier_snapshots()
 
     def reading(self) -> Reading:
-        return self._ranks.reading(self.running, self.waiting, self._busy_s)
+        return self._ranks.reading(self.running, self.waiting, self._busy_s, self._ran_s, self._stayed_s)
 
     # --- time ---
 
@@ -259,7 +261,9 @@ class Instance(InstanceBase):
             running += scheduler.size
             if step.decodes or step.prefill:
                 empty = False
-        self.running = running
+        if running != self.running:
+            self._ran_s -= (running - self.running) * start_s
+            self.running = running
         self.load = 4 * self.unfinished - 3 * running
         self._start_s, self._stalled = start_s, empty
         if empty:
@@ -305,7 +309,7 @@ class Instance(InstanceBase):
             self._go_on(self._run, now, gone)
         else:
             if gone:
-                self._count()
+                self._count(now)
             self._start_s, self._stalled = max(now, self._free_s[0]), False
             self._schedule_next_event()
             if gained > len(emitted):
@@ -350,6 +354,8 @@ class Instance(InstanceBase):
             self.running -= gone
             self.unfinished -= gone
             self.load -= gone
+            self._ran_s += gone * now
+            self._stayed_s += gone * now
         self._start_s = now
         self._stalled = False
         if run.begin(now):
@@ -386,8 +392,11 @@ class Instance(InstanceBase):
         placed = self._sequences[request] = scheduler, sequence
         return placed
 
-    def _count(self) -> None:
+    def _count(self, now: float) -> None:
         """Anew how many requests there are."""
+        running, unfinished = self.running, self.unfinished
         self.running = sum([scheduler.size for scheduler in self.schedulers])
         self.unfinished = self.running + sum([scheduler.queue_length for scheduler in self.schedulers]) + len(self._arriving)
+        self._ran_s += (running - self.running) * now
+        self._stayed_s += (unfinished - self.unfinished) * now
         self.load = 4 * self.unfinished - 3 * self.running

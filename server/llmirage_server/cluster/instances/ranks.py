@@ -57,7 +57,8 @@ class Ranks:
     def capacity_tokens(self) -> int:
         return sum([scheduler.kv.capacity_tokens for scheduler in self.schedulers])
 
-    def reading(self, running: int, waiting: int, busy_s: float) -> Reading:
+    def reading(self, running: int, waiting: int, *seconds: float) -> Reading:
+        """seconds: the last fields of a Reading."""
         used = capacity = cached = hits = queries = preemptions = 0
         for scheduler in self.schedulers:
             kv = scheduler.kv
@@ -67,7 +68,7 @@ class Ranks:
             hits += scheduler.prefix_hit_tokens
             queries += scheduler.prefix_query_tokens
             preemptions += scheduler.preemptions
-        return Reading(running, waiting, used, capacity, cached, hits, queries, preemptions, busy_s)
+        return Reading(running, waiting, used, capacity, cached, hits, queries, preemptions, *seconds)
 
     def tier_snapshots(self) -> tuple[TierSnapshot, ...]:
         """The offload tiers, the nearest first, those of all ranks together."""

@@ -82,7 +82,7 @@ def test_what_was_handed_over_can_be_cancelled(make) -> None:  # type: ignore[no
     instance.submit(first, 0.0)
     run(instance)
     instance.cancel(first, 10.0)
-    assert (instance.kv_used_tokens, instance.evacuate()) == (0, [])
+    assert (instance.kv_used_tokens, instance.evacuate(0.0)) == (0, [])
 
 
 def test_a_prefill_instance_full_of_transfers_stands_still_and_starts_when_the_first_has_gone() -> None:
@@ -175,7 +175,7 @@ def test_a_crash_loses_the_kv_and_the_step_in_flight_and_gives_back_the_unfinish
     instance.submit(done, 0.0)
     [end] = run(instance, 1.2 if make is batching else 0.6)
     instance.submit(late, 1.3)
-    assert instance.evacuate() == [first, late]
+    assert instance.evacuate(0.0) == [first, late]
     assert (instance.running, instance.waiting, instance.kv_used_tokens) == (0, 0, 0)
     assert (instance.next_event_s, instance.match(first.prompt.tobytes())) == (math.inf, 0)
     assert instance.snapshot().prefix_query_tokens == (150 if make is batching else 160)  # counters only grow
@@ -193,7 +193,7 @@ def test_a_crash_gives_back_what_was_handed_over_and_has_not_left(make) -> None:
     instance.submit(second, 0.0)
     run(instance)
     instance.release_transferred(first, 2.0)
-    assert instance.evacuate() == [second]
+    assert instance.evacuate(0.0) == [second]
 
 
 def test_fixed_times_go_on_from_the_arrival_of_the_kv_by_multiplication() -> None:

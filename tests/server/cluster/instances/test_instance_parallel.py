@@ -64,7 +64,7 @@ def test_kv_memory_is_counted_over_all_ranks_and_a_request_must_fit_one(lab: Any
     engine.submit(60, 2)
     engine.run(0.5)
     assert (engine.instance.kv_used_tokens, engine.instance.running) == (120, 2)
-    assert len(engine.instance.evacuate()) == 2
+    assert len(engine.instance.evacuate(0.0)) == 2
     assert (engine.instance.kv_used_tokens, engine.instance.next_event_s) == (0, math.inf)
 
 
@@ -150,7 +150,7 @@ def test_a_crash_empties_the_pipeline(lab: Any) -> None:
     engine = lab(stage_seconds=(1.0, 1.0))
     first, second = engine.submit(64, 3), engine.submit(64, 3, now=0.5)
     engine.run(2.5)
-    assert engine.instance.evacuate() == [first, second]
+    assert engine.instance.evacuate(0.0) == [first, second]
     assert engine.instance.next_event_s == math.inf
     engine.instance.submit(second, 2.75)  # at once, the stages are free
     assert engine.run() == [(4.75, [2]), (6.75, [2]), (8.75, [2])]

@@ -151,7 +151,7 @@ class World:
 
     def crash(self, now: float) -> None:
         self.crashes += 1
-        for request in self.instance.evacuate():
+        for request in self.instance.evacuate(now):
             self.instance.submit(request, now)
 
 
