@@ -53,7 +53,7 @@ def chat_constraints(request: ChatRequest) -> ReplyConstraints:
     guided_schema, grammar = _guided(body)
     answer_schema = _response_schema(body)
     tools = tuple([_read_tool(tool) for tool in request.tools or ()])
-    choice, forced = tool_choice(body.function_call if legacy else plain(body.tool_choice))
+    choice, forced = tool_choice(plain(body.function_call if legacy else body.tool_choice))
     check_names(choice, tools)
     effort = body.reasoning_effort
     if effort is None and (body.chat_template_kwargs or {}).get("enable_thinking") is True:

@@ -247,12 +247,17 @@ class EndpointApp:
         exchange: type[HttpExchange] = HttpExchange,
         journal: Journal | None = None,
         faults: Faults | None = None,
+        on_error: Callable[[], None] = lambda: None,
     ) -> None:
-        """handlers: by method. guard: raises ApiError for a request that may not be served. journal: where requests go."""
+        """handlers: by method. guard: raises ApiError for a request that may not be served. journal: where requests go.
+
+        on_error: is called for each error of the server itself, which is a fault of its code.
+        """
         self.handlers = handlers
         self.guard = guard
         self.journal = journal
         self.faults = faults
+        self._on_error = on_error
         self._exchange = exchange
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -303,6 +308,7 @@ class EndpointApp:
             return None
         except Exception:
             logger.exception("A request failed inside the server; please report this")
+            self._on_error()
             return exchange.error(errors.internal_error())
 
 

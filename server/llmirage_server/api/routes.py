@@ -44,16 +44,17 @@ def routes(
     guard: of all but those in `_OPEN`. live: shows the live page. before: wraps the handlers that make replies.
     """
     messages = MessagesHandler(service)
-    app = partial(EndpointApp, guard=guard, journal=service.journal, faults=service.faults)
+    endpoint = partial(EndpointApp, on_error=service.metrics.count_error)
+    app = partial(endpoint, guard=guard, journal=service.journal, faults=service.faults)
     of_messages = partial(app, exchange=MessagesExchange)
     own = own_pages_only(guard)
     return [
         *[Route(path, app(methods)) for path, methods in _openai(service, before).items()],
         *[Route(path, app(methods)) for path, methods in _engines(service).items()],
-        *[Route(path, EndpointApp(methods, None if path in _OPEN else guard)) for path, methods in _probes(service).items()],
-        *[Route(path, EndpointApp(methods, own)) for path, methods in _controls(service).items()],
-        *([Route("/", EndpointApp(_get(live.page)))] if live is not None else ()),
-        *[Route(f"/llmirage/{name}", EndpointApp(methods, own)) for name, methods in _admin(service, live).items()],
+        *[Route(path, endpoint(methods, None if path in _OPEN else guard)) for path, methods in _probes(service).items()],
+        *[Route(path, endpoint(methods, own)) for path, methods in _controls(service).items()],
+        *([Route("/", endpoint(_get(live.page)))] if live is not None else ()),
+        *[Route(f"/llmirage/{name}", endpoint(methods, own)) for name, methods in _admin(service, live).items()],
         Route("/v1/messages", of_messages(_post(before(messages.create)))),
         Route("/v1/messages/count_tokens", of_messages(_post(messages.count_tokens))),
         Route("/v1/messages{rest:path}", of_messages(UNKNOWN)),

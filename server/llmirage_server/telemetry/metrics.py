@@ -128,6 +128,11 @@ class PrometheusMetrics:
         """names: of the served models; the first stands for instances that serve any."""
         self._names = names
         self._engines: dict[Engine, EngineMetrics] = {}
+        self.errors = 0  # of the server's own code
+
+    def count_error(self) -> None:
+        """Count a request that failed inside the server."""
+        self.errors += 1
 
     def ended(self, request: Request, finish_reason: str) -> None:
         """Count a request that has ended. finish_reason: of its complete reply."""
@@ -167,6 +172,9 @@ class PrometheusMetrics:
         for model in dict.fromkeys(model for model, _ in states):
             for phase in ("up", "starting", "draining", "down"):
                 yield f'llmirage:instances{{model_name="{_escaped(model)}",state="{phase}"}} {float(found[model, phase])}'
+        yield "# HELP llmirage:internal_errors_total Requests that failed inside the server; its log has tracebacks."
+        yield "# TYPE llmirage:internal_errors_total counter"
+        yield f"llmirage:internal_errors_total {self.errors:.1f}"
         for name, help in _COUNTERS.items():
             yield from _head(f"{name}_total", "counter", help)
             for engine, metrics in self._engines.items():

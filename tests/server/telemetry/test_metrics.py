@@ -14,7 +14,7 @@ import pytest
 from llmirage_server.telemetry.metrics import PrometheusHistogram, one_two_five
 
 MODEL = "Qwen/Qwen3-30B-A3B"
-SAMPLE = re.compile(r'([a-z_:0-9]+)\{((?:[a-z_]+="[^"]*",?)+)\} (\S+)')
+SAMPLE = re.compile(r'([a-z_:0-9]+)(?:\{((?:[a-z_]+="[^"]*",?)+)\})? (\S+)')
 
 
 def samples(text: str) -> dict[tuple[str, str], float]:
@@ -25,7 +25,7 @@ def samples(text: str) -> dict[tuple[str, str], float]:
             continue
         match = SAMPLE.fullmatch(line)
         assert match, line
-        found[match[1], match[2]] = float(match[3])
+        found[match[1], match[2] or ""] = float(match[3])
     return found
 
 

@@ -11,6 +11,7 @@ from llmirage_server.api.constraints import (
     check_names,
     custom_tool,
     instructions_of,
+    plain,
     schema_problem,
     thought_tokens,
     tool_choice,
@@ -30,7 +31,7 @@ def response_constraints(
     """
     tools = [tool for index, declared in enumerate(request.tools or ()) for tool in _tools(index, declared, items)]
     answer_schema = _answer_schema(request)
-    choice, forced = _tool_choice(request.tool_choice, tools)
+    choice, forced = _tool_choice(plain(request.tool_choice), tools)
     if request.tool_choice == "required" and not request.tools:
         raise errors.only_with("tool_choice", "Tool choice 'required' must be specified with 'tools' parameter.")
     check_names(choice, tools)

@@ -81,7 +81,7 @@ def chat_form(request: schema.responses.InputFields, items: Sequence[Item]) -> l
     """The prompt as chat messages: instructions, prompt template, items."""
     messages = item_forms.messages(items)
     if request.prompt is not None:
-        messages = [{"role": "developer", "content": _template(request.prompt)}, *messages]
+        messages = [{"role": "developer", "content": _template(request.prompt.plain())}, *messages]
     instructions = request.instructions
     if isinstance(instructions, str):
         return [{"role": "system", "content": instructions}, *messages]

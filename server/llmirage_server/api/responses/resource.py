@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from llmirage_server.api.constraints import plain
 from llmirage_server.api.responses.items import Item
 from llmirage_shared.wire import schema
 
@@ -32,7 +33,7 @@ def new_response(
         "parallel_tool_calls": request.parallel_tool_calls is not False,
         "presence_penalty": request.presence_penalty or 0.0,
         "previous_response_id": request.previous_response_id,
-        **({} if request.prompt is None else {"prompt": request.prompt}),
+        **({} if request.prompt is None else {"prompt": request.prompt.plain()}),
         "prompt_cache_key": request.prompt_cache_key,
         "prompt_cache_retention": request.prompt_cache_retention,
         "reasoning": {
@@ -44,7 +45,7 @@ def new_response(
         "store": request.store is not False,
         "temperature": 1.0 if request.temperature is None else request.temperature,
         "text": {"format": _format(text), "verbosity": (text.verbosity if text else None) or "medium"},
-        "tool_choice": request.tool_choice or "auto",
+        "tool_choice": plain(request.tool_choice) or "auto",
         "tools": [_tool(tool.plain()) for tool in request.tools or ()],
         "top_logprobs": request.top_logprobs or 0,
         "top_p": 1.0 if request.top_p is None else request.top_p,

@@ -10,7 +10,7 @@ from llmirage_shared.wire import errors
 from llmirage_shared.wire.sampling import Sampling
 from llmirage_shared.wire.schema.base import Effort, Integer, Metadata, Number, WireModel
 from llmirage_shared.wire.schema.extensions import CHAT_EXTENSIONS
-from llmirage_shared.wire.schema.tools import ChatTool, ResponseFormat, ToolChoice
+from llmirage_shared.wire.schema.tools import ChatTool, FunctionDefinition, ResponseFormat, ToolChoice, ToolReference
 
 INT64_MAX = 2**63 - 1
 MOST_TOOLS = 128
@@ -251,8 +251,8 @@ class ChatCompletionRequest(SamplingFields):
     tools: Annotated[list[ChatTool], Field(min_length=1, max_length=MOST_TOOLS)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
-    functions: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MOST_TOOLS)] | None = None
-    function_call: Literal["none", "auto"] | dict[str, Any] | None = None
+    functions: Annotated[list[FunctionDefinition], Field(min_length=1, max_length=MOST_TOOLS)] | None = None
+    function_call: Literal["none", "auto"] | ToolReference | None = None
     response_format: ResponseFormat | None = None
     reasoning_effort: Effort | None = None
     verbosity: Literal["low", "medium", "high"] | None = None

@@ -4,164 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Field
 
 from llmirage_shared.wire.schema.base import Effort, Integer, Metadata, Number, WireModel
 from llmirage_shared.wire.schema.extensions import RESPONSES_EXTENSIONS
+from llmirage_shared.wire.schema.items import InputItem
+from llmirage_shared.wire.schema.response_tools import ResponseTool, ResponseToolChoice
 from llmirage_shared.wire.schema.tools import ToolName
-from llmirage_shared.wire.schema.validation import OTHER_ITEMS
-
-
-class TextItemPart(WireModel):
-    type: Literal["input_text", "text", "output_text", "summary_text", "reasoning_text"]
-    text: str
-
-
-class InputImage(WireModel):
-    type: Literal["input_image"]
-    image_url: str | None = None
-    file_id: str | None = None
-    detail: Literal["auto", "low", "high", "original"] | None = None
-
-    @model_validator(mode="after")
-    def _has_source(self) -> InputImage:
-        if self.image_url is None and self.file_id is None:
-            raise ValueError("expected one of 'image_url' or 'file_id'.")
-        return self
-
-
-class InputFile(WireModel):
-    type: Literal["input_file"]
-    file_id: str | None = None
-    file_data: str | None = None
-    file_url: str | None = None
-
-    @model_validator(mode="after")
-    def _has_source(self) -> InputFile:
-        if self.file_id is None and self.file_data is None and self.file_url is None:
-            raise ValueError("expected one of 'file_id', 'file_data' or 'file_url'.")
-        return self
-
-
-class InputAudioPart(WireModel):
-    type: Literal["input_audio"]
-    input_audio: dict[str, Any]
-
-
-class RefusalText(WireModel):
-    type: Literal["refusal"]
-    refusal: str
-
-
-ItemPart = Annotated[TextItemPart | InputImage | InputFile | InputAudioPart | RefusalText, Field(discriminator="type")]
-ItemContent = str | list[ItemPart]
-
-
-class MessageItem(WireModel):
-    """A message; its `type` may be left out."""
-
-    type: Literal["message"] = "message"
-    role: Literal["user", "assistant", "system", "developer"]
-    content: ItemContent
-
-
-class FunctionCallItem(WireModel):
-    type: Literal["function_call"]
-    call_id: str
-    name: str
-    arguments: str
-
-
-class CallOutputItem(WireModel):
-    type: Literal["function_call_output", "custom_tool_call_output"]
-    call_id: str
-    output: ItemContent
-
-
-class CustomToolCallItem(WireModel):
-    type: Literal["custom_tool_call"]
-    call_id: str
-    name: str
-    input: str
-
-
-class ReasoningItem(WireModel):
-    type: Literal["reasoning"]
-    summary: list[dict[str, Any]] | None = None
-    content: list[dict[str, Any]] | None = None
-    encrypted_content: str | None = None
-
-
-class ItemReference(WireModel):
-    type: Literal["item_reference"]
-    id: str
-
-
-class OtherItem(WireModel):
-    """Items of hosted tools, stored and shown to the model as they are."""
-
-    type: Annotated[str, Field(json_schema_extra={"enum": list(OTHER_ITEMS)})]
-
-
-def _item_tag(value: Any) -> Any:
-    if not isinstance(value, dict):
-        return "message"
-    kind = value.get("type")
-    if kind is None and "role" in value:
-        return "message"
-    if kind in ("function_call_output", "custom_tool_call_output"):
-        return "call_output"
-    return "other" if kind in OTHER_ITEMS else kind
-
-
-InputItem = Annotated[
-    Annotated[MessageItem, Tag("message")]
-    | Annotated[FunctionCallItem, Tag("function_call")]
-    | Annotated[CallOutputItem, Tag("call_output")]
-    | Annotated[CustomToolCallItem, Tag("custom_tool_call")]
-    | Annotated[ReasoningItem, Tag("reasoning")]
-    | Annotated[ItemReference, Tag("item_reference")]
-    | Annotated[OtherItem, Tag("other")],
-    Discriminator(_item_tag, custom_error_type="unknown_item", custom_error_message="unknown item type"),
-]
-
-
-class ResponseFunctionTool(WireModel):
-    type: Literal["function"]
-    name: ToolName
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-
-
-class ResponseCustomTool(WireModel):
-    type: Literal["custom"]
-    name: ToolName
-    description: str | None = None
-    format: dict[str, Any] | None = None
-
-
-class HostedTool(WireModel):
-    """Declared and accepted; never called by itself."""
-
-    type: Literal[
-        "web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11", "file_search",
-        "code_interpreter", "computer", "computer_use_preview", "image_generation", "mcp", "local_shell", "shell",
-        "apply_patch", "namespace", "tool_search", "programmatic_tool_calling",
-    ]  # fmt: skip
-
-
-def _tool_tag(value: Any) -> str:
-    kind = value.get("type") if isinstance(value, dict) else None
-    return kind if kind in ("function", "custom") else "hosted"
-
-
-ResponseTool = Annotated[
-    Annotated[ResponseFunctionTool, Tag("function")]
-    | Annotated[ResponseCustomTool, Tag("custom")]
-    | Annotated[HostedTool, Tag("hosted")],
-    Discriminator(_tool_tag),
-]
 
 
 class Reasoning(WireModel):
@@ -191,6 +40,14 @@ class ConversationReference(WireModel):
     id: str
 
 
+class PromptReference(WireModel):
+    """A prompt template of the account; only its owner knows its text."""
+
+    id: str
+    version: str | None = None
+    variables: dict[str, Any] | None = None
+
+
 class ResponseStreamOptions(WireModel):
     include_obfuscation: bool | None = None
 
@@ -214,12 +71,12 @@ class InputFields(WireModel):
     previous_response_id: str | None = None
     conversation: str | ConversationReference | None = None
     tools: list[ResponseTool] | None = None
-    tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = None
+    tool_choice: ResponseToolChoice | None = None
     parallel_tool_calls: bool | None = None
     reasoning: Reasoning | None = None
     text: TextOptions | None = None
     truncation: Literal["auto", "disabled"] | None = None
-    prompt: dict[str, Any] | None = None
+    prompt: PromptReference | None = None
 
 
 class ResponseRequest(InputFields):

@@ -63,7 +63,7 @@ class CustomChoice(WireModel):
 
 class AllowedTools(WireModel):
     mode: Literal["auto", "required"]
-    tools: list[dict[str, Any]]
+    tools: list[Annotated[FunctionChoice | CustomChoice, Field(discriminator="type")]]
 
 
 class AllowedToolsChoice(WireModel):
