@@ -17,9 +17,12 @@ from llmirage_server.api.admin.live import LiveHandler
 from llmirage_server.api.exchange import EndpointApp
 from llmirage_server.api.faults import FaultsOnOrder
 from llmirage_server.api.models import ServedModel, ServedModels
+from llmirage_server.api.responses.background import fail_interrupted
 from llmirage_server.api.routes import UNKNOWN, routes
 from llmirage_server.api.service import Service, new_scripts
-from llmirage_server.api.state import MemoryState, SqliteState, State
+from llmirage_server.api.state.memory import MEMORY_MIB, MemoryState
+from llmirage_server.api.state.sqlite import FILE_MIB, SqliteState
+from llmirage_server.api.state.state import State
 from llmirage_server.api.text import TextLoader, TextTools, warm_up
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.config import ClusterConfig, ConfigError
@@ -34,10 +37,14 @@ from llmirage_shared import tokenizer_loader
 from llmirage_shared.chat_template import ChatTemplateError
 from llmirage_shared.prompt_encoder import PromptEncoder
 from llmirage_shared.settings import at_call
+from llmirage_shared.wire.errors import ApiError
 
 # Only with --upstream or --replay: they bring httpx and YAML, which a server starts without.
 make_upstream = at_call("llmirage_server.api.upstream:HttpUpstream")
 make_replay = at_call("llmirage_server.api.replay:make_replay")
+
+
+_TTL_S = 30 * 86400.0  # OpenAI keeps responses for 30 days
 
 
 class LlmirageApp(Starlette):
@@ -58,7 +65,7 @@ class LlmirageApp(Starlette):
         models = ServedModels(served, config.accept_models, model_names, int(time.time()))
         text = TextLoader(lambda: load_text_tools(config))
         fingerprint = "fp_" + hashlib.sha256(repr(config).encode()).hexdigest()[:10]
-        self.service = Service(self.driver, text, models, fingerprint, _state(config.state))
+        self.service = Service(self.driver, text, models, fingerprint, _state(config))
         self.service.documented_only = config.unknown_fields == "refuse"
         if (config.rate_limit, config.token_limit) != (None, None):
             self.service.limits = RateLimits(config.rate_limit, config.token_limit)
@@ -125,9 +132,17 @@ def create_app(
     return LlmirageApp(config or ClusterConfig(), page=page, script=script)
 
 
-def _state(path: str | None) -> State:
+def _state(config: ClusterConfig) -> State:
+    ttl_s = _TTL_S if config.response_ttl_s is None else config.response_ttl_s
+    size = (MEMORY_MIB if config.state is None else FILE_MIB) if config.state_mib is None else config.state_mib
     try:
-        return MemoryState() if path is None else SqliteState(path)
+        if config.state is None:
+            return MemoryState(size << 20, ttl_s)
+        state = SqliteState(config.state, size << 20, ttl_s)
+        fail_interrupted(state)
+        return state
+    except ApiError as error:
+        raise ConfigError([f"state: {config.state}: {error.message}"]) from None
     except OSError as error:
         raise ConfigError([f"state: {error}"]) from None
 

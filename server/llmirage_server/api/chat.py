@@ -14,7 +14,7 @@ from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.generation import Choice, ChoiceWriter, Generation, TokenStream
 from llmirage_server.api.logprobs import prompt_fields, reply_logprobs
 from llmirage_server.api.service import EncodedPrompt, ServiceHandler
-from llmirage_server.api.state import State, stored
+from llmirage_server.api.state.state import State, stored
 from llmirage_server.api.whole import finish
 from llmirage_server.api.writers import ChatWriter
 from llmirage_shared.tokens import Tokenizer

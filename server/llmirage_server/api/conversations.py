@@ -11,7 +11,7 @@ from starlette.responses import Response
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.responses.items import Item, listed_items
 from llmirage_server.api.service import Service, ServiceHandler
-from llmirage_server.api.state import stored
+from llmirage_server.api.state.state import stored
 from llmirage_shared.wire import schema
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.output import new_id

@@ -28,7 +28,7 @@ class EngineHandler(ServiceHandler):
 
     async def metrics(self, exchange: HttpExchange) -> Response:
         service = self._service
-        text = service.metrics.exposition(service.driver.snapshot(), service.requests_under_way())
+        text = service.metrics.exposition(service.driver.snapshot(), service.requests_under_way(), service.held_bytes())
         return exchange.content(text.encode(), b"text/plain; version=0.0.4; charset=utf-8")
 
     async def ping(self, exchange: HttpExchange) -> Response:

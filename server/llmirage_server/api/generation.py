@@ -181,7 +181,13 @@ class TokenStream(EventSourceResponse):
     def end_of_choice(self) -> bytes:
         """One more choice is complete: what must follow its last chunk in the response."""
         self._unfinished -= 1
-        return b"" if self._unfinished else self._closing()
+        if self._unfinished:
+            return b""
+        try:
+            return self._closing()
+        except ApiError as error:  # the response could not be stored
+            self._aborted = True
+            return self._failed(error)
 
     def write(self, data: bytes) -> None:
         """Send bytes now if the connection takes them, else as soon as it does."""

@@ -18,7 +18,8 @@ from llmirage_server.api.faults import FaultsOnOrder
 from llmirage_server.api.generation import Choice, Generation, OpenResponse
 from llmirage_server.api.models import ServedModel, ServedModels
 from llmirage_server.api.relay import Upstream
-from llmirage_server.api.state import MemoryState, State
+from llmirage_server.api.state.memory import MemoryState
+from llmirage_server.api.state.state import State
 from llmirage_server.api.text import TextLoader, TextTools
 from llmirage_server.cluster.request import Request
 from llmirage_server.drivers.live import Driver
@@ -144,6 +145,10 @@ class Service:
     def requests_under_way(self) -> list[Request]:
         """Those that the metrics have not counted yet."""
         return [choice.request for generation in self.under_way for choice in generation.choices]
+
+    def held_bytes(self) -> dict[str, int]:
+        """What holds memory (or a file) beyond the requests in progress, in bytes."""
+        return {"state": self.state.bytes_kept()}
 
     def admit(self, exchange: HttpExchange, model: str, tokens: int) -> None:
         """Count a request where there are rate limits. Raises ApiError (429) for one over them."""

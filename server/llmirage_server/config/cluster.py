@@ -172,6 +172,19 @@ class ClusterConfig(InstanceSettings):
         metavar="FILE",
         unset="kept in memory",
     )
+    state_mib: int | None = _replies(
+        None,
+        "Size of what is kept of responses, conversations and completions; the oldest go.",
+        unset="64 in memory, 1024 in a file",
+        least=1,
+    )
+    response_ttl_s: float | None = _replies(
+        None,
+        "Time for which responses, conversations and completions are kept.",
+        name="response_ttl",
+        unset="30 days, as OpenAI keeps them",
+        above=0,
+    )
     seed: int = _replies(0, "Seed of replies and routing.")
     replay: str | None = _recordings(
         None,

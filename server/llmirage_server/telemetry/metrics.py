@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.snapshots import InstanceSnapshot
@@ -149,8 +149,10 @@ class PrometheusMetrics:
         """Of requests that have ended."""
         return sum([engine.generation_tokens for engine in self._engines.values()])
 
-    def exposition(self, instances: Iterable[InstanceSnapshot], under_way: Iterable[Request]) -> str:
-        """All metrics in Prometheus's text format 0.0.4. under_way: requests that have not ended."""
+    def exposition(
+        self, instances: Iterable[InstanceSnapshot], under_way: Iterable[Request], held_bytes: Mapping[str, int]
+    ) -> str:
+        """All metrics in Prometheus's text format 0.0.4. under_way: requests that have not ended. held_bytes: by holder."""
         states = {(self._model(state.model), state.index): state for state in instances}
         for model, index in states:
             self._engine(model, index)
@@ -159,9 +161,11 @@ class PrometheusMetrics:
             tokens = begun.setdefault((self._model(request.model), max(0, request.instance)), [0, 0])
             tokens[0] += request.prompt_tokens if not math.isnan(request.first_token_s) else 0
             tokens[1] += request.produced
-        return "\n".join(self._lines(states, begun)) + "\n"
+        return "\n".join(self._lines(states, begun, held_bytes)) + "\n"
 
-    def _lines(self, states: dict[Engine, InstanceSnapshot], begun: dict[Engine, list[int]]) -> Iterator[str]:
+    def _lines(
+        self, states: dict[Engine, InstanceSnapshot], begun: dict[Engine, list[int]], held_bytes: Mapping[str, int]
+    ) -> Iterator[str]:
         for name, help in _GAUGES.items():
             yield from _head(name, "gauge", help)
             for engine, state in states.items():
@@ -175,6 +179,10 @@ class PrometheusMetrics:
         yield "# HELP llmirage:internal_errors_total Requests that failed inside the server; its log has tracebacks."
         yield "# TYPE llmirage:internal_errors_total counter"
         yield f"llmirage:internal_errors_total {self.errors:.1f}"
+        yield "# HELP llmirage:held_bytes What the server keeps beyond requests, in bytes, by what keeps it."
+        yield "# TYPE llmirage:held_bytes gauge"
+        for holder, held in held_bytes.items():
+            yield f'llmirage:held_bytes{{holder="{holder}"}} {float(held)}'
         for name, help in _COUNTERS.items():
             yield from _head(f"{name}_total", "counter", help)
             for engine, metrics in self._engines.items():

@@ -187,6 +187,11 @@ def shutting_down() -> ApiError:
     return _unavailable("The server is shutting down.", "server_shutdown")
 
 
+def state_unavailable(problem: str) -> ApiError:
+    """What is stored cannot be read or written."""
+    return _unavailable(f"The state file cannot be used: {problem}.", "state_unavailable")
+
+
 def _unavailable(message: str, code: str = "service_unavailable") -> ApiError:
     return ApiError(message, status=503, type="server_error", code=code)
 

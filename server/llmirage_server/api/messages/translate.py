@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llmirage_server.api.constraints import ReplyConstraints, instructions_of, schema_problem
-from llmirage_server.api.state import State
+from llmirage_server.api.state.state import State
 from llmirage_server.replies.reply import Tool, ToolChoice
 from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.chat import chat_history

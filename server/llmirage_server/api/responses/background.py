@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -14,11 +15,15 @@ from llmirage_server.api.generation import Generation
 from llmirage_server.api.responses.hosted import STAGES
 from llmirage_server.api.responses.items import Item
 from llmirage_server.api.responses.writer import ResponseWriter
+from llmirage_server.api.state.state import State
 from llmirage_server.cluster.request import Request
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.output import named_event
 
+logger = logging.getLogger("llmirage")
+
+_INTERRUPTED = {"code": "server_error", "message": "The server stopped before the response was complete."}
 _LAST_EVENTS = {"cancelled": "incomplete"}  # the API has no event for a response that was cancelled
 _HOSTED = (*STAGES, "mcp_list_tools", "mcp_call")  # items of the API's own tools whose progress has events
 _WRITTEN = {"function_call": "arguments", "custom_tool_call": "input"}  # the field that the model writes, by type
@@ -26,11 +31,17 @@ _WORDS = re.compile(r"\s*\S+\s*$|\s*\S+")
 
 
 class BackgroundRun:
-    """One response in progress. Its events are kept until it has ended, for any number of followers."""
+    """One response in progress, with its events for any number of followers. When it has ended, the state keeps them."""
 
     def __init__(
-        self, generation: Generation, writer: ResponseWriter, finished: Callable[[], Item], store: Callable[[], None]
+        self,
+        generation: Generation,
+        writer: ResponseWriter,
+        finished: Callable[[], Item],
+        store: Callable[[], None],
+        state: State,
     ) -> None:
+        """finished: completes and stores the response; store: stores it as it is. Both may raise ApiError."""
         self.events: list[bytes] = []
         self.over = False
         self.ended: Callable[[], Any] = lambda: None
@@ -38,16 +49,26 @@ class BackgroundRun:
         self._writer = writer
         self._finished = finished
         self._store = store
+        self._state = state
         self._sent = 0
         self._more = asyncio.Event()
 
+    @property
+    def response(self) -> Item:
+        return self._writer.response
+
     def start(self) -> None:
+        """Begin. Raises ApiError if no instance takes it; the response has failed then."""
         self._add(self._writer.opening())
         [choice] = self._generation.choices
         choice.request.tag = self
-        self._writer.response["status"] = "in_progress"
+        self.response["status"] = "in_progress"
         self._store()
-        self._generation.start()
+        try:
+            self._generation.start()
+        except ApiError as error:
+            self.abort(error)
+            raise
         self._generation.host.open_responses.add(self)
 
     def tokens_due(self, request: Request) -> None:
@@ -58,12 +79,16 @@ class BackgroundRun:
             return
         sent, self._sent = self._sent, request.produced
         data = self._writer.tokens(sent, request.produced)
-        if request.produced >= len(request.output):
-            data += self._writer.ending()
+        if request.produced < len(request.output):
+            self._add(data)
+            return
+        self._add(data + self._writer.ending())
+        try:
             response = self._finished()
-            data += self._writer.event(f"response.{response['status']}", response=response)
-            self._end()
-        self._add(data)
+        except ApiError as error:
+            self.abort(error)
+        else:
+            self._end(self._writer.event(f"response.{response['status']}", response=response))
 
     def cancel(self) -> None:
         """Stop. A run that has ended stays as it is."""
@@ -76,17 +101,25 @@ class BackgroundRun:
 
     def _stop(self, status: str, error: Item | None) -> None:
         self._generation.stop()
-        response = self._writer.response
+        response = self.response
         response["status"], response["error"] = status, error
-        self._store()
-        self._end()
-        self._add(self._writer.event(f"response.{_LAST_EVENTS.get(status, status)}", response=response))
+        self._end(self._writer.event(f"response.{_LAST_EVENTS.get(status, status)}", response=response), self._store)
 
-    def _end(self) -> None:
+    def _end(self, last: bytes, store: Callable[[], None] = lambda: None) -> None:
+        """Send the last event. What cannot be stored stays in memory: the run does not say that it has ended."""
         self.over = True
         self._generation.stop()
         self._generation.host.open_responses.discard(self)
-        self.ended()
+        self._add(last)
+        response_id = self.response["id"]
+        try:
+            store()
+            self._state.put("events", response_id, {"events": [event.decode() for event in self.events]})
+            self._state.delete("running", response_id)
+        except ApiError as error:
+            logger.error("Response %s stays in memory: %s", response_id, error.message)
+        else:
+            self.ended()
 
     def _add(self, data: bytes) -> None:
         self.events += [event + b"\n\n" for event in data.split(b"\n\n") if event]
@@ -115,14 +148,26 @@ def follow(run: BackgroundRun, exchange: HttpExchange, first: int) -> Response:
     return _streamed(run.following(first), exchange)
 
 
-def replayed(response: Item, exchange: HttpExchange, first: int) -> Response:
-    """A stream of the events of a stored response, made again from its object."""
+def replayed(state: State, response: Item, exchange: HttpExchange, first: int) -> Response:
+    """A stream of the events of a stored response: as they were sent, if it ran in the background, else made again."""
+    kept = state.get("events", response["id"])
+    sent = _events_of(response) if kept is None else [event.encode() for event in kept["events"]]
 
     async def events() -> AsyncIterator[bytes]:
-        for event in _events_of(response)[max(0, first) :]:
+        for event in sent[max(0, first) :]:
             yield event
 
     return _streamed(events(), exchange)
+
+
+def fail_interrupted(state: State) -> None:
+    """Responses that were in progress when the server before this one stopped have failed."""
+    for response_id in state.keys("running"):
+        record = state.get("response", response_id)
+        if record is not None and record["response"]["status"] in ("queued", "in_progress"):
+            record["response"] |= {"status": "failed", "error": _INTERRUPTED}
+            state.put("response", response_id, record)
+        state.delete("running", response_id)
 
 
 def _streamed(events: AsyncIterator[bytes], exchange: HttpExchange) -> Response:

@@ -8,7 +8,7 @@ from typing import Any
 
 from llmirage_server.api.responses import items as item_forms
 from llmirage_server.api.responses.items import Item
-from llmirage_server.api.state import State
+from llmirage_server.api.state.state import State
 from llmirage_shared.wire import schema
 from llmirage_shared.wire.errors import ApiError
 

@@ -29,7 +29,7 @@ from llmirage_server.api.responses.items import Item, new_item_id, sealed
 from llmirage_server.api.responses.resource import new_response, response_usage
 from llmirage_server.api.responses.writer import ResponseWriter
 from llmirage_server.api.service import EncodedPrompt, Service, ServiceHandler
-from llmirage_server.api.state import stored
+from llmirage_server.api.state.state import stored
 from llmirage_server.api.whole import finish
 from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.chat import last_user_text
@@ -77,11 +77,11 @@ class ResponsesHandler(ServiceHandler):
             return response
 
         if request.background:
-            run = BackgroundRun(generation, writer, finished, store)
-            self._running[response_id] = run
-            run.ended = lambda: self._running.pop(response_id, None)
             created = {**response}
             store()
+            service.state.put("running", response_id, {})
+            run = self._running[response_id] = BackgroundRun(generation, writer, finished, store, service.state)
+            run.ended = lambda: self._running.pop(response_id, None)
             run.start()
             return follow(run, exchange, 0) if request.stream else exchange.json(created)
         if request.stream:
@@ -101,10 +101,10 @@ class ResponsesHandler(ServiceHandler):
         stream = exchange.query("stream") == "true"
         after = exchange.query("starting_after")
         first = 0 if after is None else integer("starting_after", after) + 1
-        if stream and response_id in self._running:
-            return follow(self._running[response_id], exchange, first)
+        if (run := self._running.get(response_id)) is not None:
+            return follow(run, exchange, first) if stream else exchange.json(run.response)
         response = self._found(response_id)["response"]
-        return replayed(response, exchange, first) if stream else exchange.json(response)
+        return replayed(self._service.state, response, exchange, first) if stream else exchange.json(response)
 
     async def delete(self, exchange: HttpExchange) -> Response:
         response_id = exchange.path_id()
@@ -114,7 +114,8 @@ class ResponsesHandler(ServiceHandler):
         for item in [*record["input"], *record["response"]["output"]]:
             if self._service.state.get("item", item["id"]) == {"response": response_id}:
                 self._service.state.delete("item", item["id"])
-        self._service.state.delete("response", response_id)
+        for kind in ("events", "response"):
+            self._service.state.delete(kind, response_id)
         return exchange.json({"id": response_id, "object": "response", "deleted": True})
 
     async def cancel(self, exchange: HttpExchange) -> Response:

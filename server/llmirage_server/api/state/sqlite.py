@@ -1,0 +1,123 @@
+"""Objects in a SQLite file, which survive a restart and a kill."""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from llmirage_server.api.state.state import Kind
+from llmirage_shared.wire import errors
+
+FILE_MIB = 1024
+_OURS = 0x6C6C6D69  # application_id of our files: "llmi"
+_OPEN_S = 2.0  # how long another process may hold the file when it is opened,
+_BUSY_S = 0.05  # and at each access: the event loop waits
+_EVERY = 64  # puts between two looks at the size
+_OLDEST = "SELECT rowid FROM objects WHERE NOT (kind = ? AND key = ?) ORDER BY stored_s LIMIT 64"
+
+
+class SqliteState:
+    """Objects in a file. Where there is no more room those that were put longest ago go."""
+
+    def __init__(
+        self,
+        path: str | Path,
+        most_bytes: int = FILE_MIB << 20,
+        ttl_s: float = math.inf,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Raises OSError if the file cannot be used: no database, damaged, of another program, locked, or a full disk."""
+        self._most_bytes = most_bytes
+        self._ttl_s = ttl_s
+        self._clock = clock
+        self._puts = 0
+        try:
+            self._db = sqlite3.connect(path, timeout=_OPEN_S, isolation_level=None, check_same_thread=False)
+            self._open()
+            self._forget_old()
+        except sqlite3.Error as error:
+            raise OSError(f"{path}: cannot be used as a state file: {error}") from None
+
+    def _open(self) -> None:
+        """Make the tables of a new file. Raises sqlite3.Error, for a file of another program, too."""
+        [ours] = self._one("PRAGMA application_id")
+        tables = {name for (name,) in self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if ours != _OURS and tables - {"objects"}:
+            raise sqlite3.DatabaseError("it is a database of another program")
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("PRAGMA synchronous=NORMAL")
+        self._db.execute("BEGIN IMMEDIATE")
+        self._db.execute("CREATE TABLE IF NOT EXISTS objects (kind TEXT, key TEXT, value TEXT, UNIQUE (kind, key))")
+        columns = {row[1] for row in self._db.execute("PRAGMA table_info(objects)")}
+        if "stored_s" not in columns:  # a new file, or one of before there were limits
+            self._db.execute(f"ALTER TABLE objects ADD COLUMN stored_s REAL DEFAULT {self._clock()!r}")
+        self._db.execute("CREATE INDEX IF NOT EXISTS age ON objects (stored_s)")
+        self._db.execute(f"PRAGMA application_id = {_OURS}")
+        self._db.execute("COMMIT")
+        self._db.execute(f"PRAGMA busy_timeout = {int(_BUSY_S * 1000)}")
+
+    def get(self, kind: Kind, key: str) -> dict[str, Any] | None:
+        rows = self._run(
+            "SELECT value FROM objects WHERE kind = ? AND key = ? AND stored_s >= ?", kind, key, self._oldest_s()
+        )
+        if not rows:
+            return None
+        value: dict[str, Any] = json.loads(rows[0][0])
+        return value
+
+    def put(self, kind: Kind, key: str, value: dict[str, Any]) -> None:
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        self._run(
+            "INSERT INTO objects (kind, key, value, stored_s) VALUES (?, ?, ?, ?) ON CONFLICT (kind, key) "
+            "DO UPDATE SET value = excluded.value, stored_s = excluded.stored_s",
+            kind, key, text, self._clock(),
+        )  # fmt: skip
+        self._puts += 1
+        if self._puts % _EVERY == 0 or len(text) > self._most_bytes // _EVERY:
+            self._make_room(kind, key)
+
+    def delete(self, kind: Kind, key: str) -> bool:
+        return bool(self._run("DELETE FROM objects WHERE kind = ? AND key = ? RETURNING 1", kind, key))
+
+    def all(self, kind: Kind) -> list[dict[str, Any]]:
+        rows = self._run("SELECT value FROM objects WHERE kind = ? AND stored_s >= ? ORDER BY rowid", kind, self._oldest_s())
+        return [json.loads(row[0]) for row in rows]
+
+    def keys(self, kind: Kind) -> list[str]:
+        return [row[0] for row in self._run("SELECT key FROM objects WHERE kind = ?", kind)]
+
+    def bytes_kept(self) -> int:
+        [[pages]], [[free]], [[size]] = map(self._run, ("PRAGMA page_count", "PRAGMA freelist_count", "PRAGMA page_size"))
+        return int((pages - free) * size)
+
+    def close(self) -> None:
+        self._db.close()
+
+    def _oldest_s(self) -> float:
+        return self._clock() - self._ttl_s
+
+    def _forget_old(self) -> None:
+        self._db.execute("DELETE FROM objects WHERE stored_s < ?", (self._oldest_s(),))
+
+    def _make_room(self, kind: Kind, key: str) -> None:
+        """Delete what is too old, and the oldest objects until the rest fits; never the one just put."""
+        self._run("DELETE FROM objects WHERE stored_s < ?", self._oldest_s())
+        while self.bytes_kept() > self._most_bytes and self._run(
+            f"DELETE FROM objects WHERE rowid IN ({_OLDEST}) RETURNING 1", kind, key
+        ):
+            pass
+
+    def _one(self, statement: str) -> Any:
+        return self._db.execute(statement).fetchone()
+
+    def _run(self, statement: str, *values: Any) -> Sequence[Sequence[Any]]:
+        """The rows of a statement. Raises ApiError (503) if the file cannot be used now."""
+        try:
+            return self._db.execute(statement, values).fetchall()
+        except sqlite3.Error as error:
+            raise errors.state_unavailable(str(error)) from None

@@ -1,0 +1,48 @@
+"""What a store of objects does, wherever it keeps them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Protocol
+
+from llmirage_shared.wire.errors import ApiError
+
+# running: a background response in progress; events: what was sent of one that has ended.
+Kind = Literal["response", "conversation", "completion", "thread", "item", "running", "events"]
+
+
+class State(Protocol):
+    """JSON objects by kind and id, bounded in bytes and in age. Each method may raise ApiError (503)."""
+
+    def get(self, kind: Kind, key: str) -> dict[str, Any] | None:
+        """A copy of an object, None if there is none."""
+        ...
+
+    def put(self, kind: Kind, key: str, value: dict[str, Any]) -> None:
+        """Keep an object, in place of the one with this id. The oldest go where there is no more room."""
+        ...
+
+    def delete(self, kind: Kind, key: str) -> bool:
+        """Return whether there was an object."""
+        ...
+
+    def all(self, kind: Kind) -> list[dict[str, Any]]:
+        """All objects of a kind, in the order in which they were first put."""
+        ...
+
+    def keys(self, kind: Kind) -> list[str]:
+        """The ids of all objects of a kind."""
+        ...
+
+    def bytes_kept(self) -> int:
+        """What the objects take, with what finds them."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def stored(state: State, kind: Kind, key: str) -> dict[str, Any]:
+    """An object. Raises ApiError (404) if there is none."""
+    value = state.get(kind, key)
+    if value is None:
+        raise ApiError(f"{kind.capitalize()} with id '{key}' not found.", status=404, param=f"{kind}_id")
+    return value
