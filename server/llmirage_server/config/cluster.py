@@ -181,7 +181,7 @@ class ClusterConfig(InstanceSettings):
     response_ttl_s: float | None = _replies(
         None,
         "Time for which responses, conversations and completions are kept.",
-        name="response_ttl",
+        short="response-ttl",
         unset="30 days, as OpenAI keeps them",
         above=0,
     )

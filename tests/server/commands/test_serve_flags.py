@@ -168,7 +168,7 @@ EFFECTS: dict[str, tuple[Sequence[str], Sequence[str], Observe]] = {
     "unknown_fields": ((), ["--unknown-fields", "ignore"], lambda app: app.service.documented_only),
     "state": ((), ["--state", ":memory:"], lambda app: type(app.service.state).__name__),
     "state_mib": ((), ["--state-mib", "2"], lambda app: app.service.state._most_bytes),
-    "response_ttl": ((), ["--response-ttl", "60"], lambda app: app.service.state._ttl_s),
+    "response_ttl_s": ((), ["--response-ttl", "60"], lambda app: app.service.state._ttl_s),
     "reply_tokens": ((), ["--reply-tokens", "400"], reply),
     "seed": ((), ["--seed", "1"], reply),
     "replay": ((), ["--replay", EMPTY], lambda app: app.replay is None),
