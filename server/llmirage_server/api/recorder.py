@@ -81,14 +81,15 @@ class RecordingTap:
         self._recording = Recording(request.method, request.target, body, 0, {}, [])
         self._splitter: EventSplitter | None = None
         self._parts: list[bytes] = []
+        self._encoding = ""
 
     def started(self, status: int, headers: Mapping[str, str]) -> None:
         recording = self._recording
         recording.status = status
         recording.headers = {name: headers[name] for name in KEPT_HEADERS if name in headers}
         recording.stream = headers.get("content-type", "").startswith("text/event-stream")
-        if recording.stream and "content-encoding" not in headers:
-            self._splitter = EventSplitter()
+        self._splitter = EventSplitter() if recording.stream else None
+        self._encoding = headers.get("content-encoding", "")
 
     def received(self, data: bytes) -> None:
         if self._splitter is None:
@@ -99,6 +100,13 @@ class RecordingTap:
             self._recording.chunks += [Chunk(at_ms, event) for event in events]
 
     def ended(self, ending: Ending) -> None:
+        if self._encoding not in ("", "identity"):  # no key could be found in it
+            logger.error(
+                "A response to %s was not recorded: it is encoded as %s, which was not asked for",
+                self._request.target.partition("?")[0],
+                self._encoding,
+            )
+            return
         recording = self._recording
         rest = b"".join(self._parts) if self._splitter is None else self._splitter.rest
         if rest or not recording.stream:

@@ -146,11 +146,12 @@ def make_replay(service: Service, settings: ClusterConfig) -> Replay:
             raise ConfigError(problems)
     elif settings.on_miss != "record":
         raise ConfigError([f"replay: there is no folder {settings.replay}"])
-    library = RecordingLibrary(recordings, Matcher(settings.replay_match or CONTENT_FIELDS, settings.replay_ignore))
+    matcher = Matcher(settings.replay_match or CONTENT_FIELDS, settings.replay_ignore)
+    library = RecordingLibrary(recordings, matcher)
     recorder = None
     if settings.on_miss == "record":
         try:
-            writer = RecordingWriter(folder)
+            writer = RecordingWriter(folder, matcher)
         except OSError as error:
             raise ConfigError([f"replay: {settings.replay}: {error.strerror or error}"]) from None
         secrets = () if service.upstream is None or service.upstream.key is None else (service.upstream.key,)

@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,8 +50,9 @@ class SglangHandler(ServiceHandler):
         generation = await service.generate(prompts, sampling, served, exchange, param, _constraints(params))
         tokenizer = await service.tokenizer()
         rids = _rids(request.rid, len(generation.choices))
+        silent, instead = params.max_new_tokens == 0, generation.usage_instead or {}
         answers = [
-            _SglangAnswer(choice, rid, request, tokenizer, params.max_new_tokens == 0, started_s)
+            _SglangAnswer(choice, rid, request, tokenizer, silent, started_s, instead)
             for choice, rid in zip(generation.choices, rids, strict=True)
         ]
         one = not batched and sampling.n == 1
@@ -154,6 +155,7 @@ class _SglangAnswer:
     tokenizer: Tokenizer
     silent: bool  # no new tokens were asked for
     started_s: float
+    usage_instead: Mapping[str, int]  # counts to report at the end instead of the real ones
     index: int | None = None  # among several
 
     def tokens(self, start: int, end: int) -> bytes:
@@ -177,6 +179,9 @@ class _SglangAnswer:
         elif reply.finish_reason == "stop":
             matched = self.tokenizer.end_id if reply.stop_reason is None else reply.stop_reason
             reason = {"type": "stop", "matched": matched}
+        elif reply.finish_reason != "length":  # a script says so
+            reason = {"type": reply.finish_reason}
+        frame["meta_info"] |= {name: count for name, count in self.usage_instead.items() if name in frame["meta_info"]}
         frame["meta_info"]["finish_reason"] = reason
         frame["meta_info"]["e2e_latency"] = time.monotonic() - self.started_s
         return frame

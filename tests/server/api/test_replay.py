@@ -364,6 +364,50 @@ def test_what_was_recorded_anew_answers_from_then_on(tmp_path: Path) -> None:
     assert [sent.body for sent in asyncio.run(main())] == [WHOLE_STREAM, WHOLE_STREAM]
 
 
+def test_what_is_encoded_unasked_passes_and_is_not_recorded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """No key could be found in it."""
+    upstream = FakeUpstream(b"\x1b\x2a", headers=[(b"content-encoding", b"br")])
+    sent = record(upstream, tmp_path)
+    assert (sent.body, sent.headers[b"content-encoding"]) == (b"\x1b\x2a", b"br")
+    assert not recordings_in(tmp_path)
+    assert "was not recorded: it is encoded as br" in caplog.text
+
+
+def test_what_counts_in_a_replay_counts_for_the_names_of_new_recordings_too(tmp_path: Path) -> None:
+    """Otherwise a recording of a later run took the place of one that answers another request."""
+    for temperature in (0, 1):
+        upstream = FakeUpstream(b'{"temperature":%d}' % temperature, headers=[])
+        app = replaying(tmp_path, on_miss="record", upstream=URL, replay_match=("messages", "temperature"))
+        asyncio.run(recorded_by(app, upstream, HELLO | {"temperature": temperature}))
+    app = replaying(tmp_path, replay_match=("messages", "temperature"))
+    assert [ask(app, HELLO | {"temperature": value}).body[-2:] for value in (0, 1)] == [b"0}", b"1}"]
+
+
+async def recorded_by(app: LlmirageApp, upstream: ASGIApp, body: Any) -> None:
+    assert app.replay is not None
+    app.replay._upstream = HttpUpstream(URL, transport=httpx.ASGITransport(upstream))
+    await Sent().ask(app, body)
+    app.replay.close()
+
+
+def test_recording_again_replaces_all_recordings_of_a_request(tmp_path: Path) -> None:
+    other = HELLO | {"model": "other"}
+    for run, answers in enumerate(("ab", "c")):
+        writer = RecordingWriter(tmp_path)
+        for answer in answers:
+            writer.write(Recording("POST", CHAT, HELLO, 200, {}, [Chunk(0.0, answer.encode())]))
+        if not run:
+            writer.write(Recording("POST", CHAT, other, 200, {}, [Chunk(0.0, b"x")]))
+    assert sorted(recording.data for recording in recordings_in(tmp_path)) == [b"c", b"x"]
+
+
+def test_a_recording_with_what_is_taken_for_a_key_today_is_found(tmp_path: Path) -> None:
+    """It may be of an earlier version, or written by hand."""
+    body = STREAM | {"messages": [{"role": "user", "content": "use sk-abcdefgh12345678"}]}
+    write(tmp_path, body)
+    assert ask(replaying(tmp_path), body).body == WHOLE_STREAM
+
+
 def test_a_disk_that_is_full_does_not_end_a_response(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
 from pathlib import Path
@@ -50,8 +51,11 @@ def cassette(*pairs: tuple[dict[str, Any], dict[str, Any]]) -> str:
         ({"body": json.dumps(ASKED)}, {"body": {"string": gzip.compress(json.dumps(ANSWER).encode())},
                                        "headers": {"content-encoding": ["gzip"], "content-type": ["application/json"]}}),
         ({"parsed_body": ASKED}, {"parsed_body": ANSWER}),
+        ({"body": json.dumps(ASKED)}, {"body": {"base64_string": base64.b64encode(json.dumps(ANSWER).encode()).decode()}}),
+        ({"body": json.dumps(ASKED)}, {"body": {"string": json.dumps(ANSWER)},
+                                       "headers": {"content-encoding": ["br"], "content-type": ["application/json"]}}),
     ],
-    ids=["text", "bytes", "gzip", "parsed"],
+    ids=["text", "bytes", "gzip", "parsed", "base64", "decoded"],
 )  # fmt: skip
 def test_a_cassette(tmp_path: Path, request_part: dict[str, Any], response_part: dict[str, Any]) -> None:
     secret = {"headers": {"authorization": ["Bearer 0123456789"], "Cookie": ["a=b"]}}
@@ -72,6 +76,13 @@ def test_what_is_no_exchange_with_a_model_is_left_out(tmp_path: Path) -> None:
     other = {"uri": "https://api.openai.com/v1/files", "body": "{}"}
     text = cassette((other, {"body": {"string": ""}}), ({"body": json.dumps(ASKED)}, {"body": {"string": "{}"}}))
     assert len(converted(tmp_path, "t.yaml", text)) == 1
+
+
+def test_a_compressed_body_of_a_cassette_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    packed = {"headers": {"Content-Encoding": ["br"]}, "body": {"string": b"\x8b\x02\x80{}\x03"}}
+    (tmp_path / "t.yaml").write_text(cassette(({"body": json.dumps(ASKED)}, packed)))
+    result = convert(tmp_path / "out", tmp_path / "t.yaml")
+    assert (result.exit_code, "interaction 1: the response is compressed (br)" in result.output) == (2, True)
 
 
 MESSAGE = {"type": "message", "content": [{"type": "text", "text": "Hi"}]}

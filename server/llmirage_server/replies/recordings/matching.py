@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 ENDPOINTS = {  # what a path ends with, and the name of its API in file names
@@ -38,7 +38,7 @@ _VOLATILE = re.compile(
     r"|\b\d\d?:\d\d(?::\d\d(?:\.\d+)?)?(?: ?[ap]m)?\b",
     re.IGNORECASE,
 )
-_TAGGED = re.compile(r"<([A-Za-z][\w-]*)[^<>]*>.*?</\1>", re.DOTALL)
+_TAG = re.compile(r"<(/?)([A-Za-z][\w-]*+)([^<>]*+)>")
 
 
 def endpoint_of(path: str) -> str | None:
@@ -106,7 +106,23 @@ class Matcher:
             text = pattern.sub("", text)
         if system:
             return _VOLATILE.sub("~", text)
-        return _TAGGED.sub(lambda match: _VOLATILE.sub("~", match.group()), text) if "</" in text else text
+        return _with_tagged(text, lambda tagged: _VOLATILE.sub("~", tagged))
+
+
+def _with_tagged(text: str, changed: Callable[[str], str]) -> str:
+    """The text with each outermost XML-like element changed. Takes time in proportion to the text, whatever its tags."""
+    tags = list(_TAG.finditer(text)) if "</" in text else []
+    last_end = {tag[2]: tag.start() for tag in tags if tag[1] and not tag[3]}
+    parts, done = [], 0
+    for tag in tags:
+        slash, name, _ = tag.groups()
+        if slash or tag.start() < done or last_end.get(name, -1) < tag.end():
+            continue
+        end = f"</{name}>"
+        parts.append(text[done : tag.start()])
+        done = text.index(end, tag.end()) + len(end)
+        parts.append(changed(text[tag.start() : done]))
+    return "".join([*parts, text[done:]]) if parts else text
 
 
 def _is_call(value: Mapping[str, Any]) -> bool:
@@ -161,7 +177,7 @@ def last_text(body: Any) -> str:
 def _said(value: Any) -> Iterator[str]:
     """Texts of users, the last first."""
     if isinstance(value, str):
-        if text := _TAGGED.sub("", value).strip():
+        if text := _with_tagged(value, lambda _: "").strip():
             yield text
     elif isinstance(value, list):
         for item in reversed(value):

@@ -23,19 +23,27 @@ _SECRET_NAME = re.compile(r"auth|key|token|secret|cookie|passw|credential|signat
 _NO_SECRET_NAME = frozenset(("idempotency-key",))
 # Fields of bodies whose text is a key, whatever it looks like.
 _FIELD = (
-    r"(?:x[-_])?api[-_]?key|access[-_]?key|secret[-_]?(?:access[-_]?)?key|passw(?:or)?d|(?:client[-_]?)?secret"
-    r"|(?:access|refresh|auth|session|id)[-_]?token|(?:proxy[-_])?authorization|private[-_]?key|(?:set[-_])?cookie"
+    r"[\w-]{0,40}(?:(?:api|access|secret|private)[-_]?key|passw(?:or)?d|secret|credentials?|authorization)"
+    r"|(?:set[-_])?cookie|(?:access|refresh|auth|session|id|bearer|bot|github|gitlab|slack|hf|huggingface)[-_]?token"
 )
 _SECRET_FIELD = re.compile(_FIELD, re.IGNORECASE)
-_PATTERNS = [  # what is replaced is group 1, or the whole match
-    re.compile(r"(?<![A-Za-z0-9])sk-(?=[A-Za-z_-]*\d)[A-Za-z0-9_-]{8,}"),  # OpenAI, Anthropic, OpenRouter, DeepSeek
+# What is replaced is group 1, or the whole match. Clients choose the texts: no pattern may look further than a fixed number
+# of characters from each place where it can begin.
+_PATTERNS = [
+    re.compile(r"(?<![A-Za-z0-9])sk-(?=[A-Za-z_-]{0,64}\d)[A-Za-z0-9_-]{8,}"),  # OpenAI, Anthropic, OpenRouter, DeepSeek
     re.compile(r"\b[Bb]earer\s+((?=[A-Za-z._~+/=-]*\d)[A-Za-z0-9._~+/=-]{8,})"),
     re.compile(r"\b[Bb]asic\s+((?=[A-Za-z+/]*[\d=])[A-Za-z0-9+/]{8,}={0,2})"),
     re.compile(r"\b(?:gh[pousr]_|github_pat_|glpat-|hf_|gsk_|r8_|xox[abeoprs]-|xai-|pplx-|nvapi-|AIza)[A-Za-z0-9_-]{16,}"),
     re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"),
-    re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"),  # a JSON web token
+    re.compile(r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"),  # a JSON web token
     re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL),
-    re.compile(rf'(?i)\\*"(?:{_FIELD})\\*"\s*:\s*\\*"([^"\\]+)'),  # in JSON that is the text of something
+    re.compile(rf'(?i)"(?:{_FIELD})\\{{0,7}}"\s*:\s*\\{{0,7}}"([^"\\]+)'),  # in JSON that is the text of something
+    # As files of settings and shells have them: OPENAI_API_KEY=..., postgres://user:...@host
+    re.compile(
+        r"\b[A-Z][A-Z0-9_]{0,60}(?:KEY|SECRET|PASSW(?:OR)?D|TOKEN)\s?[=:]\s?[\"']?"
+        r"((?=[A-Za-z+/_=!@#$%^&*~-]{0,64}\d)[A-Za-z0-9+/_=!@#$%^&*~-]{8,})"
+    ),
+    re.compile(r"://[^/\s:@\"'<>]{1,64}:([^/\s@\"'<>]{1,128})@"),
     re.compile(r"(?i)[?&](?:api[-_]?key|key|access_token|token|sig|signature)=([^&\s\"'<>]+)"),
 ]
 # The fields of stream events that say a text piece by piece.
@@ -64,6 +72,8 @@ class Redactor:
         forms = {form for secret in known if len(secret) >= SHORTEST_KEY for form in _written(secret)}
         longest_first = sorted(forms, key=lambda form: (-len(form), form))
         self._known = re.compile("|".join(map(re.escape, longest_first))) if forms else None
+        self._beginnings = {form[:end] for form in forms for end in range(_least_of_cut(form), len(form))}
+        self._longest_beginning = max(map(len, self._beginnings), default=0)
 
     def text(self, text: str) -> str:
         return _replaced(text, self._spans(text))
@@ -140,6 +150,8 @@ class Redactor:
         found = [] if self._known is None else [match.span() for match in self._known.finditer(text)]
         for pattern in _PATTERNS:
             found += [match.span(pattern.groups) for match in pattern.finditer(text)]
+        if cut := self._cut_key(text):
+            found.append((len(text) - cut, len(text)))
         merged: list[tuple[int, int]] = []
         for start, end in sorted(span for span in found if text[span[0] : span[1]] != REDACTED):
             if merged and start <= merged[-1][1]:
@@ -147,6 +159,18 @@ class Redactor:
             else:
                 merged.append((start, end))
         return merged
+
+    def _cut_key(self, text: str) -> int:
+        """How many characters at the end of a text begin a known key: a stream may break off within one."""
+        for length in range(min(self._longest_beginning, len(text)), SHORTEST_KEY - 1, -1):
+            if text[-length:] in self._beginnings:
+                return length
+        return 0
+
+
+def _least_of_cut(key: str) -> int:
+    """The characters of a key's beginning from which on it is replaced: `sk-proj-` alone is none."""
+    return max(SHORTEST_KEY, len(key) // 2)
 
 
 def secrets_of(headers: Iterable[tuple[str, str]], path: str) -> Iterator[str]:

@@ -11,29 +11,34 @@ from typing import Any
 
 from llmirage_server.replies.recordings.matching import Matcher, endpoint_of, first_difference, last_text, likeness
 from llmirage_server.replies.recordings.recording import Recording, RecordingError
+from llmirage_server.replies.recordings.redaction import Redactor
 
 _LONGEST_SLUG = 40
 _ENDINGS = (".yaml", ".yml")
+_NUMBERED = re.compile(r"(.*-[0-9a-f]{8})-(\d+)")  # the second and further recordings of one request
+_NO_KEYS = Redactor()
 
 
 class RecordingWriter:
     """Writes recordings to a folder under names that say what was asked.
 
-    The same request gets the same name in every run, so that a new recording replaces the old one, and a diff shows what has
-    changed. In one run the second recording of a request has -2 at the end of its name.
+    The same request gets the same name in every run, so that a new recording replaces the old ones, and a diff shows what
+    has changed. In one run the second recording of a request has -2 at the end of its name.
     """
 
-    def __init__(self, folder: Path) -> None:
-        """Makes the folder. Raises OSError."""
+    def __init__(self, folder: Path, matcher: Matcher | None = None) -> None:
+        """Makes the folder. matcher: says which requests are the same. Raises OSError."""
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
-        self._matcher = Matcher()
+        self._matcher = matcher or Matcher()
         self._written: dict[str, int] = {}
 
     def write(self, recording: Recording) -> Path:
         """Write one file, whole or not at all, and set the recording's name. Raises OSError."""
         name = self._name(recording)
         self._written[name] = self._written.get(name, 0) + 1
+        if self._written[name] == 1:
+            self._remove_repeats(name)
         recording.name = name if self._written[name] == 1 else f"{name}-{self._written[name]}"
         path = self.folder / f"{recording.name}.yaml"
         unfinished = self.folder / f".{recording.name}.{os.getpid()}.tmp"
@@ -45,6 +50,12 @@ class RecordingWriter:
                 unfinished.unlink()
             raise
         return path
+
+    def _remove_repeats(self, name: str) -> None:
+        """Of an earlier run: they would be replayed after the new recording."""
+        for path in self.folder.glob(f"{name}-*.yaml"):
+            if _NUMBERED.fullmatch(path.stem):
+                path.unlink()
 
     def _name(self, recording: Recording) -> str:
         words = re.findall(r"[a-z0-9]+", last_text(recording.body).lower())
@@ -73,7 +84,8 @@ class RecordingLibrary:
 
     def add(self, recording: Recording) -> None:
         self._number += 1
-        self._found.setdefault(self.matcher.key(recording.path, recording.body), []).append(recording)
+        body = _NO_KEYS.value(recording.body)  # as in requests: the file may be older than a form of keys, or edited
+        self._found.setdefault(self.matcher.key(recording.path, body), []).append(recording)
 
     def find(self, path: str, body: Any) -> Recording | None:
         """The recording that answers this request, None if there is none."""
@@ -117,6 +129,6 @@ def read_folder(folder: Path) -> tuple[list[Recording], list[str]]:
 def _order(path: Path) -> tuple[Sequence[str], str, int]:
     """By name; of one request's recordings -2 before -10."""
     stem, number = path.stem, 1
-    if (match := re.fullmatch(r"(.*-[0-9a-f]{8})-(\d+)", stem)) is not None:
+    if (match := _NUMBERED.fullmatch(stem)) is not None:
         stem, number = match.group(1), int(match.group(2))
     return path.parent.parts, stem, number

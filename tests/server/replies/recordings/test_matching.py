@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from llmirage_server.replies.recordings.matching import Matcher
+from llmirage_server.replies.recordings.matching import Matcher, last_text
 
 CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
@@ -91,3 +91,26 @@ def test_the_fields_that_count_and_the_texts_that_do_not_can_be_chosen() -> None
     assert only_said.key(CHAT, said("See /tmp/a1")) != only_said.key(CHAT, said("Look /tmp/a1"))
     with pytest.raises(ValueError, match="no regular expression"):
         Matcher(ignored=["("])
+
+
+@pytest.mark.parametrize("text", ["<br>", "<a", "</a>", "<a></b>", "<a>1</a>"])
+def test_a_megabyte_of_tags_is_read_in_one_pass(text: str) -> None:
+    """A tag without an end was searched for to the end of the text, from each of them."""
+    many = "".join(f"<t{place}>" for place in range(20_000))
+    body = {"messages": [{"role": "user", "content": text * (1_000_000 // len(text)) + many}]}
+    assert Matcher().key("/v1/chat/completions", body)
+    assert isinstance(last_text(body), str)
+
+
+def test_text_in_tags_is_the_outermost_element_that_ends() -> None:
+    def content(text: str) -> Any:
+        return Matcher().content({"messages": [{"role": "user", "content": text}]})["messages"]
+
+    for one, other in [
+        ("<a><b></a> {}", "<a><b></a> {}"),
+        ("<open> {}", "<open> {}"),
+        ("<tx>{}</t>", "<tx>{}</t>"),
+    ]:
+        assert content(one.format("2026-01-01")) != content(other.format("2026-01-02"))
+    for one in ("<a x='1'>{}</a>", "<a><b>{}</b></a>", "<br><a>{}</a>", "<a>\n{}\n</a>"):
+        assert content(one.format("2026-01-01")) == content(one.format("2026-01-02"))

@@ -121,6 +121,11 @@ def test_a_key_of_unknown_origin_is_found_by_its_form(key: str, at: list[int]) -
         ("curl https://x/y?key=hunter22&b=1", "curl https://x/y?key=REDACTED&b=1"),
         ('{"password": "hunter2", "user": "me"}', '{"password": "REDACTED", "user": "me"}'),
         ('say {\\"api_key\\":\\"zzz\\"}', 'say {\\"api_key\\":\\"REDACTED\\"}'),
+        (
+            "OPENAI_API_KEY=abcd1234efgh\nexport DB_PASSWORD='s3cretpass'",
+            "OPENAI_API_KEY=REDACTED\nexport DB_PASSWORD='REDACTED'",
+        ),
+        ("postgres://me:hunter2@db/x", "postgres://me:REDACTED@db/x"),
     ],
 )
 def test_keys_in_texts(text: str, left: str) -> None:
@@ -132,6 +137,12 @@ def test_keys_in_texts(text: str, left: str) -> None:
     [
         *("the sk-learn estimator", "Bearer authentication", "max_tokens=100"),
         *("a basic understanding", "token: the word", "task-12345678901"),
+        *(
+            "MAX_TOKENS=100000000",
+            "API_KEY = os.environ['KEY_1']",
+            "const KEY = process.env.API_KEY1",
+            "http://host:8000/a@b",
+        ),
     ],
 )
 def test_words_are_left_alone(text: str) -> None:
@@ -139,11 +150,12 @@ def test_words_are_left_alone(text: str) -> None:
 
 
 def test_fields_that_hold_keys_are_redacted_and_schemas_of_them_are_not() -> None:
-    tool = {"type": "mcp", "authorization": "abc", "headers": {"X-Api-Key": "def"}}
+    tool = {"type": "mcp", "authorization": "abc", "headers": {"X-Api-Key": "def", "githubToken": "g"}}
     schema = {"properties": {"password": {"type": "string"}}}
-    redacted = Redactor().value({"tools": [tool], "parameters": schema, "max_tokens": 5})
-    assert redacted["tools"][0] == {"type": "mcp", "authorization": "REDACTED", "headers": {"X-Api-Key": "REDACTED"}}
-    assert (redacted["parameters"], redacted["max_tokens"]) == (schema, 5)
+    redacted = Redactor().value({"tools": [tool], "parameters": schema, "max_tokens": 5, "page_token": "p"})
+    keys = {"X-Api-Key": "REDACTED", "githubToken": "REDACTED"}
+    assert redacted["tools"][0] == {"type": "mcp", "authorization": "REDACTED", "headers": keys}
+    assert (redacted["parameters"], redacted["max_tokens"], redacted["page_token"]) == (schema, 5, "p")
 
 
 def test_what_has_no_key_keeps_its_bytes() -> None:
@@ -157,3 +169,34 @@ def test_an_odd_body_is_searched_too() -> None:
     redactor = Redactor(["secret-123"])
     assert redactor.body(b"\xff secret-123 \xfe") == b"\xff REDACTED \xfe"
     assert redactor.events([b"data: {secret-123\n\n"]) == [b"data: {REDACTED\n\n"]
+
+
+@given(SECRETS, st.integers(0, 100))
+@example("sk-proj-Ab12Cd34Ef56", 13)
+def test_of_a_key_that_a_stream_breaks_off_in_less_than_half_is_left(secret: str, at: int) -> None:
+    """As whole events, and as an event that has not ended."""
+    assume("REDACTED" not in secret)
+    assume(secret.strip() == secret)
+    cut = secret[: max(8, len(secret) // 2) + at % len(secret)]
+    redactor = Redactor([secret])
+    events = [*spoken(["Your key: " + cut[:3], cut[3:]]), b'data: {"delta": "' + json.dumps(cut)[1:-1].encode()]
+    assume(
+        cut
+        not in Recording("POST", "/v1/x", {}, 200, {}, [Chunk(0.0, event) for event in spoken(["Your key: "])], True).text()
+    )
+    written = b"".join(redactor.events(events)).decode()
+    assert cut not in said_in(redactor, events[:-1])
+    assert json.dumps(cut)[1:-1] not in written
+
+
+ENDLESS = [
+    *("sk-", "-eyJ", "\\", '\\"', "Bearer ", "Basic a ", "-----BEGIN ", '"password"', "://a:", "A_KEY=", "KEY", "monday "),
+    *("<br>", "<a", "</a>", "&key=", "eyJ.", "1", "a"),
+]
+
+
+@pytest.mark.parametrize("text", ENDLESS)
+def test_texts_of_a_megabyte_are_searched_in_one_pass(text: str) -> None:
+    """Each was searched again from every place in it: hours for a request that anyone may send."""
+    repeated = text * (1_000_000 // len(text))
+    assert Redactor(["abcdef0123456"]).text(repeated) == repeated

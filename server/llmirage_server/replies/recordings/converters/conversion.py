@@ -12,7 +12,7 @@ from llmirage_server.replies.recordings.redaction import Redactor, secrets_of
 from llmirage_server.replies.recordings.sse import EventSplitter
 
 # Headers of responses that clients act on. Others differ each time, or tell of accounts.
-KEPT_HEADERS = ("content-type", "content-encoding", "retry-after", "retry-after-ms", "x-should-retry", "location")
+KEPT_HEADERS = ("content-type", "retry-after", "retry-after-ms", "x-should-retry", "location")
 
 
 class ForeignFileError(ValueError):
@@ -35,7 +35,6 @@ class Exchanged:
 def recording_of(exchange: Exchanged) -> Recording:
     """The recording; other tools know no times, so everything comes at once."""
     kept = {name: exchange.response_headers[name] for name in KEPT_HEADERS if name in exchange.response_headers}
-    kept.pop("content-encoding", None)  # the data is plain
     stream = kept.get("content-type", "").startswith("text/event-stream")
     parts = [exchange.data]
     if stream:

@@ -5,6 +5,7 @@ Bodies are texts, bytes (`!!binary`, perhaps compressed), or JSON under `parsed_
 
 from __future__ import annotations
 
+import base64
 import json
 import zlib
 from collections.abc import Iterator, Mapping
@@ -13,6 +14,8 @@ from urllib.parse import urlsplit
 
 from llmirage_server.replies.recordings.converters.conversion import Exchanged, ForeignFileError, json_of
 from llmirage_server.replies.recordings.matching import endpoint_of
+
+_UNKNOWN_ENCODINGS = ("br", "zstd", "deflate", "compress")
 
 
 def exchanges(document: Any) -> Iterator[Exchanged]:
@@ -34,7 +37,20 @@ def exchanges(document: Any) -> Iterator[Exchanged]:
             raise ForeignFileError(f"interaction {number}: the response has no status code")
         headers = dict(_headers(response))
         data = _plain(response)
+        if headers.get("content-encoding", "") in _UNKNOWN_ENCODINGS and not _is_text(data):
+            raise ForeignFileError(
+                f"interaction {number}: the response is compressed ({headers['content-encoding']}): "
+                "record the cassette with decode_compressed_response=True"
+            )
         yield Exchanged(str(request.get("method", "POST")).upper(), path, _headers(request), body, status, headers, data)
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _headers(part: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -50,7 +66,7 @@ def _plain(part: Mapping[str, Any]) -> bytes:
         return json.dumps(part["parsed_body"], ensure_ascii=False, separators=(",", ":")).encode()
     body = part.get("body", part.get("content"))
     if isinstance(body, Mapping):
-        body = body.get("string", body.get("base64_string"))
+        body = base64.b64decode(str(body["base64_string"])) if "base64_string" in body else body.get("string")
     data = body.encode() if isinstance(body, str) else body if isinstance(body, bytes) else b""
     if data[:2] == b"\x1f\x8b":
         try:
