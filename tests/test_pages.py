@@ -20,6 +20,7 @@ ELSEWHERE = {
     "ray start ": "a cluster of Ray",
     " --executor ray ": "a cluster of Ray: tests/client/workers",
     "llmirage record --upstream ": "a port and a server behind it: tests/server/commands/test_record.py",
+    "llmirage verdict http": "a port: tests/clients/test_verdict_over_a_port.py",
     " --executor process ": "processes, which share a port: tests/client/workers",
 }
 WORKLOAD, CLUSTER = "workloads/dag-example.jsonl", "workloads/clusters/dense-8b.yaml"

@@ -79,6 +79,7 @@ COMMANDS = {
     "report": ("llmirage_client.commands.report:report", "Write an HTML report of one run or several."),
     "compare": ("llmirage_client.commands.compare:compare", "Compare runs, with confidence intervals."),
     "faults": ("llmirage_server.commands.faults:faults", "List the faults that a server can be told to make."),
+    "verdict": ("llmirage_client.commands.verdict:verdict", "Judge the clients of a running server: retries, connections."),
     "record": ("llmirage_server.commands.record:record", "Record what a server answers, for `serve --replay`."),
     "step": ("llmirage_server.commands.step:step", "Explain one forward pass of a model on a GPU, operation by operation."),
     "catalog": (

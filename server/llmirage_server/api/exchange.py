@@ -5,6 +5,7 @@ The app has no middleware of its own: a wrapped `send` would cost its price agai
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
@@ -19,6 +20,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from llmirage_server.api.fault_hooks import FaultOfRequest, Faults
+from llmirage_server.telemetry.client_connection import CONNECTION
 from llmirage_server.telemetry.journal import Journal, JournalEntry, Outcome, cut
 from llmirage_shared.virtual_time import precise_clock
 from llmirage_shared.wire import errors
@@ -40,6 +42,8 @@ _UNLIMITED: Sequence[Header] = (
     (b"x-ratelimit-reset-requests", b"2ms"),
     (b"x-ratelimit-reset-tokens", b"0s"),
 )
+_NO_STATE: Mapping[str, Any] = {}
+_MOST_UNREAD_BYTES = 1024 * 1024
 _REQUEST_ID = re.compile(rb"[!-~]{1,256}")
 
 
@@ -76,7 +80,9 @@ class HttpExchange:
         self.arrived_s = self._arrival()
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.body: Mapping[str, Any] = {}
-        self.entry = JournalEntry(scope["method"], scope["path"], scope.get("client"), scope["headers"])
+        self.entry = entry = JournalEntry(scope["method"], scope["path"], scope.get("client"), scope["headers"])
+        entry.arrived_s = self.arrived_s
+        entry.connection = scope.get("state", _NO_STATE).get(CONNECTION)
         self.fault: FaultOfRequest | None = None
         self.held_s = 0.0
         self.more_headers: Sequence[Header] = _UNLIMITED if scope["method"] == "POST" else ()
@@ -92,7 +98,6 @@ class HttpExchange:
         empty: what an empty body stands for; None: it is refused.
         """
         body = await self._body()
-        self.entry.digest = hash(body)
         value = empty if empty is not None and not body.strip() else _json_object(body)
         self.body = value
         if self.fault is not None:
@@ -121,9 +126,19 @@ class HttpExchange:
     async def body_of_any_type(self) -> bytes:
         """The body, complete and decompressed. Raises ClientGoneError, and ApiError for one too large."""
         body = await self._received_body()
-        self.arrived_s = self._arrival()
+        self.entry.digest = hash(body)
+        self.arrived_s = self.entry.arrived_s = self._arrival()
         encoding = self.headers.get(b"content-encoding")
         return body if encoding is None else _decompressed(body, encoding.strip().lower())
+
+    async def note_refusal(self, headers: Sequence[Header]) -> None:
+        """Let the journal know what the client was advised, and which body it sent if that has not been read."""
+        self.entry.advice = [header for header in headers if header[0].lower().startswith(b"retry-after")]
+        length = self.headers.get(b"content-length", b"")
+        sent = self.scope["method"] in ("POST", "PUT", "PATCH") and length.isdigit() and len(length) < 20
+        if not self.entry.digest and sent and 0 < int(length) <= min(_MOST_UNREAD_BYTES, MAX_BODY_BYTES):
+            with contextlib.suppress(ClientGoneError):
+                self.entry.digest = hash(await self._received_body())
 
     async def _received_body(self) -> bytes:
         length = self.headers.get(b"content-length", b"0")
@@ -145,7 +160,7 @@ class HttpExchange:
 
     def _arrival(self) -> float:
         """The HTTP server's stamp, else now."""
-        arrived_s: float | None = self.scope.get("state", {}).get(ARRIVED)
+        arrived_s: float | None = self.scope.get("state", _NO_STATE).get(ARRIVED)
         return self._clock() if arrived_s is None else arrived_s
 
     @property
@@ -215,7 +230,7 @@ class HttpExchange:
         return error.body()
 
     def refusal(self, error: ApiError, body: dict[str, Any]) -> Response:
-        self.more_headers = self.entry.advice = error.headers
+        self.more_headers = error.headers
         return self.json(body, error.status)
 
     def preflight(self) -> Response:
@@ -269,6 +284,8 @@ class EndpointApp:
         try:
             if (response := await self._response(exchange)) is not None:
                 status, outcome = response.status_code, "failed"
+                if status >= 400:
+                    await exchange.note_refusal(response.raw_headers)
                 if exchange.fault is None:
                     await response(scope, receive, send)
                 else:
@@ -279,7 +296,6 @@ class EndpointApp:
                 status, outcome = exchange.fault.ended(status, outcome)
             if exchange.entry.number:
                 assert self.journal is not None
-                exchange.entry.arrived_s = exchange.arrived_s
                 self.journal.end(exchange.entry, status, outcome, exchange.elapsed_s())
 
     async def _response(self, exchange: HttpExchange) -> Response | None:

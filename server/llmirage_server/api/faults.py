@@ -21,13 +21,14 @@ from llmirage_server.faults.active import ActiveFaults, Pending
 from llmirage_server.faults.connection import FaultyConnection
 from llmirage_server.faults.fault import InjectedFault, SoFar
 from llmirage_server.faults.rule import FaultRule, Subject, read_rule
-from llmirage_server.telemetry.journal import Outcome
+from llmirage_server.telemetry.journal import Outcome, cut
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.yaml_lines import node_of
 
 logger = logging.getLogger("llmirage")
 
 _REMEMBERED_CUTS = 100
+_WITHOUT_BODY = ("GET", "HEAD", "DELETE")
 
 
 class DriverHost(Protocol):
@@ -136,7 +137,7 @@ class RequestFault:
             raise fault.refusal
         if fault.hold_s:
             self._hold_s = fault.hold_s
-            if self.subject.method != "POST" or self.subject.body is not None:
+            if self.subject.method in _WITHOUT_BODY or self.subject.body is not None:
                 await self._hold()
         elif self.limits is None:
             self._fault = fault
@@ -165,6 +166,11 @@ class RequestFault:
     async def respond(self, response: Response, receive: Receive, send: Send) -> None:
         """Send the response, altered. Raises ConnectionError if it was to break a connection that is none (in process)."""
         exchange = self._exchange
+        if self._hold_s:  # of a handler that reads no body
+            try:
+                await self._hold()
+            except ClientGoneError:
+                return
         if self._fault is None and self._pending is None:
             await response(exchange.scope, receive, send)
             return
@@ -178,8 +184,9 @@ class RequestFault:
         connection = self._connection
         if connection is None or connection.altered is None:
             return status, outcome
-        if connection.ended:
+        if connection.ended or outcome == "failed":
             self._faults.was_cut(connection.so_far.text, self._exchange.entry.number)
+        if connection.ended:
             return connection.status, "cut"
         return connection.status, "complete" if connection.altered.refusal else outcome
 
@@ -199,14 +206,16 @@ class RequestFault:
             if isinstance(chosen, FaultRule):
                 self._fault = chosen.fault
                 self._exchange.entry.fault = chosen.fault.kind
-                if chosen.fault.refusal is not None:
-                    self._exchange.entry.advice = chosen.fault.refusal.headers
+                if (refusal := chosen.fault.refusal) is not None:
+                    self._exchange.entry.error = cut(refusal.message)
+                    self._exchange.entry.advice = refusal.headers
         return self._fault
 
     async def _hold(self) -> None:
         """Keep the request from the cluster. Raises ClientGoneError."""
         exchange, began_s = self._exchange, self._exchange.elapsed_s()
         sleeping = asyncio.ensure_future(self.sleep(self._hold_s))
+        self._hold_s = 0.0
         leaving = asyncio.ensure_future(_disconnect(exchange))
         try:
             await asyncio.wait((sleeping, leaving), return_when=asyncio.FIRST_COMPLETED)
@@ -224,8 +233,12 @@ async def _disconnect(exchange: HttpExchange) -> None:
 
 
 def assistant_texts(body: Mapping[str, Any]) -> Iterator[str]:
-    """The texts of the assistant's messages in a request of any API, without white space at their ends."""
-    for message in body.get("messages") or body.get("input") or ():
+    """The texts of the assistant's messages in a request of any API, without white space at their ends.
+
+    Without the last message: an assistant's text there is one to be continued.
+    """
+    messages = body.get("messages") or body.get("input")
+    for message in messages[:-1] if isinstance(messages, list) else ():
         if isinstance(message, dict) and message.get("role") == "assistant":
             content = message.get("content")
             parts = content if isinstance(content, list) else [{"text": content}]

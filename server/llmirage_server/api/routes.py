@@ -14,6 +14,7 @@ from llmirage_server.api.admin.faults import FaultsHandler
 from llmirage_server.api.admin.journal import JournalHandler
 from llmirage_server.api.admin.live import LiveHandler
 from llmirage_server.api.admin.script import ScriptHandler
+from llmirage_server.api.admin.verdict import VerdictHandler
 from llmirage_server.api.chat import ChatHandler, StoredChatHandler
 from llmirage_server.api.completions import CompletionsHandler
 from llmirage_server.api.conversations import ConversationsHandler
@@ -145,6 +146,7 @@ def _admin(service: Service, live: LiveHandler | None) -> dict[str, Methods]:
         "journal": _methods(GET=journal.list, DELETE=journal.clear),
         "faults": _methods(GET=faults.list, POST=faults.add, DELETE=faults.clear),
         "faults/{id}": {"DELETE": faults.remove},
+        "verdict": _get(VerdictHandler(service).judge),
         "script": _methods(GET=script.show, POST=script.add, PUT=script.replace, DELETE=script.clear),
     }
     if live is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import signal
@@ -24,6 +25,7 @@ from llmirage_server.commands.banner import banner, farewell
 from llmirage_server.config import ClusterConfig, ConfigError
 from llmirage_server.config.file import make_config
 from llmirage_server.telemetry.access_log import access_line
+from llmirage_server.telemetry.client_connection import CONNECTION, ClientConnection
 from llmirage_shared.command_line import environment_note
 
 logger = logging.getLogger("llmirage.access")
@@ -65,11 +67,40 @@ def base_url(bound: socket.socket) -> str:
 
 
 class StampingProtocol(HttpToolsProtocol):
-    """Notes when each request had come, before it waits for its turn: in a burst the others' are worked on first."""
+    """Notes when each request had come, before it waits for its turn: in a burst the others' are worked on first.
+
+    It also notes how the client uses the connection, for the verdict. Times are those of precise_clock on a live loop.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._connection = ClientConnection(time.monotonic())
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connection.closed(time.monotonic())
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._connection.blocked(time.monotonic())
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self._connection.unblocked(time.monotonic())
+        super().resume_writing()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["state"][CONNECTION] = self._connection
+        self._connection.unused_since_s = None
+
+    def on_response_complete(self) -> None:
+        if not self.pipeline:
+            self._connection.unused_since_s = time.monotonic()
+        super().on_response_complete()
 
     def on_message_complete(self) -> None:
         if not self.pipeline:  # else it waits for the reply to the one before, on the same connection
-            self.scope["state"][ARRIVED] = time.monotonic()  # what precise_clock is on a live loop
+            self.scope["state"][ARRIVED] = time.monotonic()
         super().on_message_complete()
 
 

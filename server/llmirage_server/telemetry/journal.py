@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from llmirage_server.cluster.request import Request
 from llmirage_server.replies.reply import Reply
+from llmirage_server.telemetry.client_connection import ClientConnection
 
 MOST_ENTRIES = 1000
 MOST_CHARACTERS = 4_000  # of each text of an entry
@@ -29,6 +30,7 @@ first. failed: the server ended the stream with an error. cut: a fault ended it.
 RawHeaders = Sequence[tuple[bytes, bytes]]
 REDACTED = "[redacted]"
 _SECRET = re.compile(r"auth|key|token|secret|cookie|passw|credential|signature")
+_OF_CALLER = (b"authorization", b"x-api-key", b"api-key", b"user-agent")
 _NO_SECRET = frozenset(("idempotency-key",))  # what tells a retry from a new request
 
 
@@ -43,16 +45,16 @@ class JournalEntry:
     error: the message of a refusal. reply, calls: text and (tool, arguments) of the first choice, as far as generated.
     rule: the script's rule that made the reply, `file:line`. fault: the name of the fault.
 
-    For the verdict: arrived_s: the arrival on the server's clock, once the response has ended. digest: equal bodies have
-    equal ones, 0 without a body. advice: the headers of a refusal. continues: the numbers of requests whose reply a fault
-    had cut and whose text stands in this one as if it were the whole reply.
+    For the verdict: arrived_s: the arrival on the server's clock. digest: equal bodies have equal ones, 0 without a body.
+    advice: the headers of a refusal. continues: the numbers of requests whose reply was cut and whose text stands in this
+    one as if it were the whole reply. connection: None in process.
     """
 
     __slots__ = (
-        "_headers", "advice", "arrived_s", "at_s", "cached_tokens", "calls", "client", "continues", "digest", "duration_s",
-        "elapsed_s", "error", "fault",
-        "finish_reason", "method", "model", "number", "outcome", "output_tokens", "path", "prompt_tokens", "reply",
-        "results", "rule", "served", "status", "stream", "system", "ttft_s", "user",
+        "_headers", "advice", "arrived_s", "at_s", "cached_tokens", "calls", "client", "connection", "continues", "digest",
+        "duration_s", "elapsed_s", "error", "fault", "finish_reason", "method", "model", "number", "outcome",
+        "output_tokens", "path", "prompt_tokens", "reply", "results", "rule", "served", "status", "stream", "system",
+        "ttft_s", "user",
     )  # fmt: skip
 
     def __init__(self, method: str, path: str, client: tuple[str, int] | None, headers: RawHeaders) -> None:
@@ -78,6 +80,17 @@ class JournalEntry:
         self.digest = 0
         self.advice: RawHeaders = ()
         self.continues: tuple[int, ...] = ()
+        self.connection: ClientConnection | None = None
+
+    @property
+    def caller(self) -> tuple[str | bytes, ...]:
+        """Who asked: address, API key and program. It has secrets in it and is not for showing."""
+        given = dict(self._headers)
+        return (self.client[0] if self.client else "", *[given.get(name, b"") for name in _OF_CALLER])
+
+    def header(self, name: bytes) -> bytes | None:
+        """A header as it was sent. name: in lower case."""
+        return next((value for given, value in self._headers if given == name), None)
 
     @property
     def headers(self) -> dict[str, str]:
@@ -152,13 +165,14 @@ class Journal:
     """The last entries, oldest first, running requests among them.
 
     observers: called with each entry when its response has ended. last: the number of the newest entry there ever was.
+    cleared: the newest that `clear` has dropped.
     """
 
     def __init__(self, most: int = MOST_ENTRIES) -> None:
         self.entries: deque[JournalEntry] = deque(maxlen=most)
         self.observers: list[Callable[[JournalEntry], None]] = []
         self._numbers = itertools.count(1)
-        self.last = 0
+        self.last = self.cleared = 0
 
     def begin(self, entry: JournalEntry) -> None:
         self.last = entry.number = next(self._numbers)
@@ -174,6 +188,7 @@ class Journal:
 
     def clear(self) -> None:
         """Forget all entries; numbers go on."""
+        self.cleared = self.last
         self.entries.clear()
 
     def found(self, wanted: Mapping[str, str], since: int | None, limit: int) -> list[JournalEntry]:

@@ -24,8 +24,8 @@ class JournalHandler(ServiceHandler):
                 hint = did_you_mean(name, _PARAMETERS) or f"; known: {', '.join(_PARAMETERS)}"
                 raise errors.invalid_value(name, f"the journal has no such filter{hint}.")
         wanted = {name: value for name in FILTERS if (value := exchange.query(name)) is not None}
-        since = _number(exchange, "since", 2**63)
-        limit = _number(exchange, "limit", MOST_ENTRIES)
+        since = number_in_query(exchange, "since", 2**63)
+        limit = number_in_query(exchange, "limit", MOST_ENTRIES)
         journal = self._service.journal
         entries = journal.found(wanted, since, _LIMIT if limit is None else limit)
         return exchange.json({"entries": [entry.shown() for entry in entries], "last": journal.last})
@@ -36,7 +36,8 @@ class JournalHandler(ServiceHandler):
         return exchange.json({"last": self._service.journal.last})
 
 
-def _number(exchange: HttpExchange, name: str, most: int) -> int | None:
+def number_in_query(exchange: HttpExchange, name: str, most: int) -> int | None:
+    """A whole number among the URL's parameters, None if it is absent. Raises ApiError."""
     given = exchange.query(name)
     if given is None:
         return None

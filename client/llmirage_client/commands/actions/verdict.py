@@ -1,0 +1,79 @@
+"""What `llmirage verdict` does: asks a server how its clients behaved."""
+
+from __future__ import annotations
+
+import sys
+from json import dumps
+from typing import Any, NoReturn
+
+import click
+import httpx
+
+from llmirage_client.commands.actions.refusal import refuse
+from llmirage_client.commands.actions.table import print_table
+from llmirage_client.targets.address import normalise_url
+
+BROKEN = 3  # exit status
+_WITHIN_S = 30.0
+
+
+def verdict(url: str, since: int | None, unused_s: float, api_key: str | None, json: bool) -> None:
+    try:
+        root = normalise_url(url)
+    except ValueError as error:
+        refuse([str(error)], "verdict")
+    query = {"unused_s": unused_s} | ({} if since is None else {"since": since})
+    try:
+        told = _asked(root.removesuffix("/v1"), query, api_key)
+    except httpx.HTTPError as error:
+        _fail(f"{url}: {error or type(error).__name__}")
+    except ValueError as error:
+        _fail(f"{url}: {error}")
+    if json:
+        click.echo(dumps(told, indent=2))
+    else:
+        _show(told)
+    sys.exit(0 if told["passed"] else BROKEN)
+
+
+def _asked(root: str, query: dict[str, Any], key: str | None) -> dict[str, Any]:
+    """Raises httpx.HTTPError, and ValueError for a server that has no verdict."""
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    response = httpx.get(f"{root}/llmirage/verdict", params=query, headers=headers, timeout=_WITHIN_S)
+    try:
+        told = response.json()
+    except ValueError:
+        told = None
+    if response.status_code != 200:
+        said = told.get("error") if isinstance(told, dict) else None
+        message = said.get("message") if isinstance(said, dict) else None
+        raise ValueError(f"status {response.status_code}{f': {message}' if message else '; is this `llmirage serve`?'}")
+    if not isinstance(told, dict) or not isinstance(told.get("rules"), list):
+        raise ValueError("the answer is no verdict; is this `llmirage serve`?")
+    return told
+
+
+def _show(told: dict[str, Any]) -> None:
+    print_table(
+        [
+            {"rule": rule["rule"], "verdict": rule["verdict"], "seen": rule["seen"], "broken": rule["broken"],
+             "looks at": rule["looks_at"]}
+            for rule in told["rules"]
+        ]
+    )  # fmt: skip
+    for rule in told["rules"]:
+        for finding in rule["findings"]:
+            numbers = ", ".join(map(str, finding["requests"]))
+            click.echo(
+                f"{rule['rule']}: {'request' if len(finding['requests']) == 1 else 'requests'} {numbers}: {finding['why']}"
+            )
+        if (more := rule["broken"] - len(rule["findings"])) > 0:
+            click.echo(f"{rule['rule']}: and {more} more")
+    judged = "1 request" if told["requests"] == 1 else f"{told['requests']:,} requests"
+    forgotten = f"; the journal has forgotten {told['forgotten']:,} before them" if told["forgotten"] else ""
+    click.echo(f"{judged} judged{forgotten}")
+
+
+def _fail(message: str) -> NoReturn:
+    click.echo(f"llmirage verdict: {message}", err=True)
+    sys.exit(1)
