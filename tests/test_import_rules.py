@@ -125,7 +125,6 @@ IMPORTS_WHEN_CALLED = {
     "llmirage_server.app": "the expressions of the replies take 40 ms to compile, in the thread that loads the tokenizer",
     "llmirage_server.cluster.routers": "a router of the user's own brings a module that others do not need",
     "llmirage_server.perf.catalogue.lookup": "few name a file of their own, and each kind of file has a reader",
-    "llmirage_server.replies.structured.values": "jsonschema takes 45 ms to import, for the first request with a schema",
     "llmirage_shared.compiled": "hashlib loads OpenSSL, and only a build and a fresh checkout hash their sources",
     "llmirage_shared.foreign_tokenizer": "transformers takes seconds to import, and only models' own tokenizers need it",
     "llmirage_shared.tokenizer_loader": "the libraries of tokenizers, for those who name one",

@@ -112,9 +112,9 @@ def argument_problem(call: ScriptedCall, tools: Mapping[str, Any]) -> str:
         return ""
     if call.name not in tools:
         return f"`tools` declares no {call.name!r}{did_you_mean(call.name, tools)}; it has {', '.join(tools)}"
-    for error in validator_for(tools[call.name]).iter_errors(rendered(call.arguments, _LaterText.of)):
-        if isinstance(error.instance, _LaterText) and (error.instance.bare or error.validator != "type"):
+    for problem in validator_for(tools[call.name]).problems(rendered(call.arguments, _LaterText.of)):
+        if isinstance(problem.instance, _LaterText) and (problem.instance.bare or problem.keyword != "type"):
             continue
-        path = "".join(f".{part}" for part in error.absolute_path)
-        return f"arguments{path}: {error.message}"
+        path = "".join(f".{part}" for part in problem.path)
+        return f"arguments{path}: {problem.message}"
     return ""

@@ -13,17 +13,21 @@ import re
 from dataclasses import dataclass
 
 from llmirage_server.replies.structured import pattern
+from llmirage_server.replies.structured.budget import spend, spend_characters
+from llmirage_server.replies.structured.matcher import PatternError
 
 _DEEP = 24  # expansions within each other after which the shortest way out is taken
 _MORE = 2  # repetitions beyond the smallest number, where a grammar leaves it open
 _LONGEST = 20_000  # characters
 
-_TOKEN = re.compile(
+_TOKEN = re.compile(  # no way to read a text twice, and bounds where one may look far ahead in vain
     r"""(?P<space>[ \t]+) | (?P<comment>(?://|\#)[^\n]*) | (?P<line>\n\s*)
-      | (?P<string>"(?:\\.|[^"\\])*"i?|'(?:\\.|[^'\\])*') | (?P<regex>/(?:\\.|\[(?:\\.|[^\]\\])*\]|[^/\\\n])+/[imslux]*)
-      | (?P<set>\[\^?(?:\\.|[^\]\\\s"'])+\]) | (?P<count>\{\d*,?\d*\}|~\s*\d+(?:\s*\.\.\s*\d+)?) | (?P<directive>%\w+)
+      | (?P<string>"(?:[^"\\]++|\\.)*+"i?|'(?:[^'\\]++|\\.)*+')
+      | (?P<regex>/(?:\\.|\[(?:[^\]\\]++|\\.)*+\]|[^/\\\n\[]++)++/[imslux]*)
+      | (?P<set>\[\^?+(?!\])[^\]\\\s"']{0,500}+(?:\\.[^\]\\\s"']{0,50}+){0,50}+\])
+      | (?P<count>\{\d{0,18}(?:,\d{0,18})?\}|~\s*\d{1,18}(?:\s*\.\.\s*\d{1,18})?(?!\d)) | (?P<directive>%\w+)
       | (?P<alias>->\s*\w+) | (?P<define>::=|:) | (?P<range>\.\.) | (?P<priority>\.-?\d+)
-      | (?P<name>[?!_]*[A-Za-z][\w.-]*|_\w*)
+      | (?P<name>[?!_]{0,3}[A-Za-z][\w.-]*|_\w*)
       | (?P<mark>[|()\[\]*+?.])""",
     re.VERBOSE,
 )
@@ -76,9 +80,15 @@ _Node = _Text | _Regex | _Name | _Sequence | _Choice | _Repeat
 
 
 def text_for(definition: str, seed: int) -> str:
-    """Return a text that follows the grammar, chosen by `seed`. Raises GrammarError."""
-    rules, start = _GrammarReader(definition).rules()
-    return _Writer(rules, random.Random(seed)).text(start)
+    """Return a text that follows the grammar, chosen by `seed`.
+
+    Raises GrammarError, and BudgetError when reading the grammar or following it is too much work.
+    """
+    try:
+        rules, start = _GrammarReader(definition).rules()
+        return _Writer(rules, random.Random(seed)).text(start)
+    except RecursionError:
+        raise GrammarError("it is nested too deeply") from None
 
 
 class _GrammarReader:
@@ -88,10 +98,12 @@ class _GrammarReader:
         self._tokens: list[tuple[str, str]] = []
         at = 0
         while at < len(definition):
+            spend()
             match = _TOKEN.match(definition, at)
             if match is None:
                 line = definition.count("\n", 0, at) + 1
                 raise GrammarError(f"line {line} of the grammar cannot be read at {definition[at : at + 20]!r}")
+            spend_characters(match.end() - at)
             at = match.end()
             kind = match.lastgroup or ""
             if kind not in ("space", "comment"):
@@ -148,6 +160,7 @@ class _GrammarReader:
         """Whether the mark comes next, on this line or at the beginning of a later one."""
         at = self._at
         while at < len(self._tokens) and self._tokens[at][0] == "line":
+            spend()
             at += 1
         if at < len(self._tokens) and self._tokens[at] == ("mark", mark):
             self._at = at + 1
@@ -228,6 +241,7 @@ class _Writer:
         self._rng = rng
         self._heights = self._measure()
         self._length = 0
+        self._options: dict[int, list[int]] = {}  # heights of the options of a choice, by its id
 
     def text(self, start: str) -> str:
         if self._heights[start] == _ENDLESS:
@@ -235,17 +249,21 @@ class _Writer:
         return self._write(_Name(start), 0)
 
     def _measure(self) -> dict[str, int]:
-        """For each rule how many rules must be entered within each other to come to an end: the least fixed point."""
+        """For each rule how many rules must be entered within each other to come to an end: the fixed point below endless.
+
+        Rules are measured last to first: most use those that follow them.
+        """
         heights = dict.fromkeys(self._rules, _ENDLESS)
-        for _ in range(len(heights) + 1):
-            before = dict(heights)
-            for name, node in self._rules.items():
-                heights[name] = self._height(node, before)
-            if heights == before:
-                return heights
+        changed = True
+        while changed:
+            changed = False
+            for name, node in reversed(self._rules.items()):
+                if (height := self._height(node, heights)) != heights[name]:
+                    heights[name], changed = height, True
         return heights
 
     def _height(self, node: _Node, heights: dict[str, int]) -> int:
+        spend()
         if isinstance(node, _Name):
             if node.name not in heights:
                 raise GrammarError(f"the grammar has no rule {node.name!r}")
@@ -259,20 +277,27 @@ class _Writer:
             return height if node.least else 0
         return 0
 
+    def _heights_of(self, node: _Choice) -> list[int]:
+        found = self._options.get(id(node))
+        if found is None:
+            found = self._options[id(node)] = [self._height(option, self._heights) for option in node.options]
+        return found
+
     def _write(self, node: _Node, depth: int) -> str:
+        spend()
         if isinstance(node, _Text):
             text = node.text
         elif isinstance(node, _Regex):
             try:
                 text = pattern.matching(node.expression, self._rng)
-            except pattern.PatternError as error:
+            except PatternError as error:
                 raise GrammarError(str(error)) from None
         elif isinstance(node, _Name):
             return self._write(self._rules[node.name], depth + 1)
         elif isinstance(node, _Sequence):
             return "".join([self._write(item, depth) for item in node.items])
         elif isinstance(node, _Choice):
-            heights = [self._height(option, self._heights) for option in node.options]
+            heights = self._heights_of(node)
             least = min(heights)
             if depth >= _DEEP:
                 options = [option for option, height in zip(node.options, heights, strict=True) if height == least]
@@ -282,6 +307,7 @@ class _Writer:
         else:
             most = node.least + _MORE if node.most is None else min(node.most, node.least + _MORE)
             count = node.least if depth >= _DEEP else self._rng.randint(node.least, max(node.least, most))
+            spend(count)
             return "".join([self._write(node.item, depth) for _ in range(count)])
         self._length += len(text)
         if self._length > _LONGEST:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-import re
-import warnings
-from functools import lru_cache
 
 # The standard library's own parser; its tree is what `re` itself compiles. Renamed in Python 3.11.
 from re import _constants as sre  # type: ignore[attr-defined]
-from re import _parser as sre_parser  # type: ignore[attr-defined]
 from typing import Any
+
+from llmirage_server.replies.structured.budget import spend, spend_characters
+from llmirage_server.replies.structured.matcher import PatternError, compiled
 
 _MORE = 4  # repetitions beyond the smallest number, where a pattern leaves it open
 _TRIES = 50
@@ -23,46 +22,34 @@ _CATEGORIES = {
     sre.CATEGORY_WORD: "abcdefghijklmnopqrstuvwxyz",
     sre.CATEGORY_NOT_WORD: " -",
 }
-# What ECMAScript (the dialect of JSON Schema) writes in another way than Python.
-_DIALECT = (
-    (re.compile(r"\\p\{L[a-z]?\}"), "[a-zA-Z]"),
-    (re.compile(r"\\p\{N[a-z]?\}"), "[0-9]"),
-    (re.compile(r"\(\?<(?=[A-Za-z_])"), "(?P<"),
-)
-
-
-class PatternError(ValueError):
-    """The pattern is not a regular expression, or no string for it was found."""
-
-
-@lru_cache(maxsize=256)
-def compiled(pattern: str) -> re.Pattern[str]:
-    """The pattern as Python's `re` understands it. Raises PatternError."""
-    for written, python in _DIALECT:
-        pattern = written.sub(python, pattern)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return re.compile(pattern)
-    except (re.error, RecursionError, OverflowError) as error:
-        raise PatternError(f"{pattern!r} is not a regular expression: {error}") from None
 
 
 def matching(pattern: str, rng: random.Random, min_length: int = 0, max_length: int | None = None) -> str:
     """Return a string that `pattern` matches (anywhere in it, as JSON Schema asks), in characters within the lengths.
 
-    Raises PatternError when none is found.
+    Raises PatternError when none is found, BudgetError when finding one is too much work.
     """
     expression = compiled(pattern)
-    tree = sre_parser.parse(expression.pattern)
+    spend_characters(min_length)
     longest = max_length if max_length is not None else 1 << 30
     for attempt in range(_TRIES):
-        text = _PatternWriter(rng, attempt, min_length).sequence(tree)
-        if len(text) < min_length and not _anchored_at_end(tree):
-            text += "".join(rng.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(min_length - len(text)))
+        text = _PatternWriter(rng, attempt, min_length).sequence(expression.tree)
+        if len(text) < min_length and not _anchored_at_end(expression.tree):
+            text += "".join([rng.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(min_length - len(text))])
         if min_length <= len(text) <= longest and expression.search(text):
             return text
     raise PatternError(f"found no string of {min_length} to {max_length} characters that matches {pattern!r}")
+
+
+def whole_match(pattern: str, seed: int) -> str:
+    """Return a string that is a match from end to end, as guided decoding by a regex asks. Raises as `matching`."""
+    expression = compiled(pattern)
+    rng = random.Random(seed)
+    for attempt in range(_TRIES):
+        text = _PatternWriter(rng, attempt, 0).sequence(expression.tree)
+        if expression.fullmatch(text):
+            return text
+    raise PatternError(f"found no string that {pattern!r} matches from end to end")
 
 
 def _anchored_at_end(tree: Any) -> bool:
@@ -75,12 +62,12 @@ class _PatternWriter:
     def __init__(self, rng: random.Random, attempt: int, min_length: int) -> None:
         self._rng = rng
         self._more = min_length + _MORE if attempt % 2 and min_length else max(0, _MORE - attempt // 4)
-        self._groups: dict[int, str] = {}
 
     def sequence(self, tree: Any) -> str:
         return "".join([self._one(op, argument) for op, argument in tree])
 
     def _one(self, op: Any, argument: Any) -> str:
+        spend()
         if op is sre.LITERAL:
             return chr(argument)
         if op is sre.NOT_LITERAL:
@@ -92,18 +79,13 @@ class _PatternWriter:
         if op is sre.BRANCH:
             return self.sequence(self._rng.choice(argument[1]))
         if op is sre.SUBPATTERN:
-            text = self.sequence(argument[3])
-            if argument[0] is not None:
-                self._groups[argument[0]] = text
-            return text
-        if op in (sre.MAX_REPEAT, sre.MIN_REPEAT, sre.POSSESSIVE_REPEAT):
+            return self.sequence(argument[3])
+        if op in (sre.MAX_REPEAT, sre.MIN_REPEAT):
             least, most, inner = argument
             most = least + self._more if most is sre.MAXREPEAT else min(most, least + max(self._more, 1))
-            return "".join([self.sequence(inner) for _ in range(self._rng.randint(least, max(least, most)))])
-        if op is sre.GROUPREF:
-            return self._groups.get(argument, "")
-        if op is sre.ATOMIC_GROUP:
-            return self.sequence(argument)
+            count = self._rng.randint(least, max(least, most))
+            spend(count)
+            return "".join([self.sequence(inner) for _ in range(count)])
         return ""  # anchors and look-arounds: whether they hold is checked on the finished string
 
     def _member(self, items: Any) -> str:
@@ -120,22 +102,12 @@ class _PatternWriter:
             elif op is sre.RANGE:
                 low, high = argument
                 found.append("".join(map(chr, range(low, min(high, low + 255) + 1))))
+                spend_characters(len(found[-1]))
             elif op is sre.CATEGORY:
                 found.append(_CATEGORIES[argument])
+            spend()
         return found
 
     def _other_than(self, excluded: set[str]) -> str:
         choices = [c for c in _READABLE if c not in excluded] or [c for c in map(chr, range(33, 0x250)) if c not in excluded]
         return self._rng.choice(choices[:26])
-
-
-def whole_match(pattern: str, seed: int) -> str:
-    """Return a string that is a match from end to end, as guided decoding by a regex asks. Raises PatternError."""
-    expression = compiled(pattern)
-    rng = random.Random(seed)
-    tree = sre_parser.parse(expression.pattern)
-    for attempt in range(_TRIES):
-        text = _PatternWriter(rng, attempt, 0).sequence(tree)
-        if expression.fullmatch(text):
-            return text
-    raise PatternError(f"found no string that {pattern!r} matches from end to end")

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
+from llmirage_server.replies.structured.budget import spend
+
 Schema = Mapping[str, Any]
 MOST_MERGES = 64  # references and `allOf` parts followed for one value
 
@@ -24,13 +26,14 @@ class Resolver:
 
     def __init__(self, root: Any) -> None:
         self._root = root
-        self._heights: dict[int, float] = {}
+        self._heights: dict[int, tuple[Any, float]] = {}  # by id, with the schema, so that no other one gets its id
 
     def flat(self, schema: Any) -> Schema:
         """The schema without `$ref` and `allOf`: what they say is merged into it. `False` becomes {"not": {}}."""
         merges = 0
         while isinstance(schema, Mapping) and ("$ref" in schema or "$dynamicRef" in schema or "allOf" in schema):
             merges += 1
+            spend()
             if merges > MOST_MERGES:
                 raise SchemaError("its references never come to an end")
             rest = {key: value for key, value in schema.items() if key not in ("$ref", "$dynamicRef", "allOf")}
@@ -56,6 +59,7 @@ class Resolver:
         if not reference.startswith("#/"):
             return self._anchor(reference[1:])
         found = self._root
+        spend(reference.count("/"))
         for part in reference[2:].split("/"):
             key = unquote(part).replace("~1", "/").replace("~0", "~")
             if isinstance(found, list) and key.isdigit() and int(key) < len(found):
@@ -70,6 +74,7 @@ class Resolver:
         stack = [self._root]
         while stack:
             at = stack.pop()
+            spend()
             if isinstance(at, Mapping):
                 if name in (at.get("$anchor"), at.get("$dynamicAnchor")):
                     return at
@@ -81,13 +86,16 @@ class Resolver:
     def height(self, schema: Any) -> float:
         """Levels of objects and arrays that a value needs at least; inf while it only contains itself."""
         key = id(schema)
-        if key not in self._heights:
-            self._heights[key] = math.inf  # what contains itself is not finite that way
-            self._heights[key] = self._height(self.flat(schema))
-            if self._heights[key] == math.inf:
-                del self._heights[key]  # it may have been infinite only because an outer one was being measured
-                return math.inf
-        return self._heights[key]
+        if (known := self._heights.get(key)) is not None:
+            return known[1]
+        spend()
+        self._heights[key] = (schema, math.inf)  # what contains itself is not finite that way
+        height = self._height(self.flat(schema))
+        if height == math.inf:
+            del self._heights[key]  # it may have been infinite only because an outer one was being measured
+        else:
+            self._heights[key] = (schema, height)
+        return height
 
     def _height(self, schema: Schema) -> float:
         heights = [0.0]
@@ -106,6 +114,18 @@ class Resolver:
             if isinstance(schema.get("items"), Mapping):
                 within.append(self.height(schema["items"]))
         return max(*heights, 1 + max(within)) if within else max(heights)
+
+
+def equal(left: Any, right: Any) -> bool:
+    """Whether two JSON values are the same: 1 and 1.0 are, 1 and true are not."""
+    spend()
+    if left is right:
+        return True
+    if isinstance(left, Mapping) and isinstance(right, Mapping):
+        return len(left) == len(right) and all(key in right and equal(value, right[key]) for key, value in left.items())
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(map(equal, left, right))
+    return bool(left == right) and isinstance(left, bool) == isinstance(right, bool)
 
 
 def types_of(schema: Schema) -> list[str]:
@@ -137,11 +157,12 @@ def merged(left: Any, right: Any) -> Any:
         return right
     if right is True:
         return left
+    spend(1 + (len(left) + len(right)) // 4)
     result: dict[str, Any] = dict(left)
     for key, value in right.items():
         if key not in result:
             result[key] = value
-        elif result[key] != value:
+        elif not equal(result[key], value):
             # Of two demands that cannot be merged the second one wins: whoever uses the schema validates the result.
             result[key] = _MERGE[key](result, key, value) if key in _MERGE else value
     return result
@@ -150,12 +171,14 @@ def merged(left: Any, right: Any) -> Any:
 def _merge_types(schema: dict[str, Any], key: str, value: Any) -> Any:
     left = [schema[key]] if isinstance(schema[key], str) else schema[key]
     right = [value] if isinstance(value, str) else value
+    spend(len(left) + len(right))
     both = [name for name in left if name in right or (name == "integer" and "number" in right)]
     both += [name for name in right if name == "integer" and "number" in left and name not in both]
     return both[0] if len(both) == 1 else both
 
 
 def _merge_properties(schema: dict[str, Any], key: str, value: Any) -> Any:
+    spend((len(schema[key]) + len(value)) // 4)
     return {**schema[key], **{name: merged(schema[key].get(name, True), sub) for name, sub in value.items()}}
 
 
@@ -164,7 +187,12 @@ def _merge_schemas(schema: dict[str, Any], key: str, value: Any) -> Any:
 
 
 def _merge_alternatives(schema: dict[str, Any], key: str, value: Any) -> Any:
+    spend(len(schema[key]) * len(value))
     return [{"allOf": [one, other]} for one in schema[key] for other in value]
+
+
+def _merge_enums(schema: dict[str, Any], key: str, value: Any) -> Any:
+    return [item for item in schema[key] if any(equal(item, other) for other in value)]
 
 
 _MERGE: dict[str, Any] = {
@@ -172,7 +200,7 @@ _MERGE: dict[str, Any] = {
     "properties": _merge_properties,
     "patternProperties": _merge_properties,
     "required": lambda schema, key, value: list(dict.fromkeys([*schema[key], *value])),
-    "enum": lambda schema, key, value: [item for item in schema[key] if item in value],
+    "enum": _merge_enums,
     "items": _merge_schemas,
     "additionalProperties": _merge_schemas,
     "propertyNames": _merge_schemas,

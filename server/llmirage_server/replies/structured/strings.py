@@ -7,6 +7,8 @@ import random
 import uuid
 from collections.abc import Callable
 
+from llmirage_server.replies.structured.budget import spend_characters
+
 _GIVEN = ("Ada", "Grace", "Alan", "Mary", "Linus", "Rosa", "Omar", "Mei", "Ines", "Jonas")
 _FAMILY = ("Lopez", "Meyer", "Okafor", "Tanaka", "Novak", "Silva", "Kaur", "Dubois", "Larsen", "Moreau")
 _CITIES = ("Paris", "Berlin", "Tokyo", "Nairobi", "Lisbon", "Toronto", "Oslo", "Lima", "Seoul", "Madrid")
@@ -136,8 +138,12 @@ def by_name(name: str, rng: random.Random) -> str:
 
 def fitted(text: str, min_length: int, max_length: int | None, rng: random.Random) -> str:
     """The text, lengthened by whole words or cut, so that its characters are within the bounds."""
-    while len(text) < min_length:
-        text += " " + rng.choice(_WORDS)
+    spend_characters(min_length)
+    length, parts = len(text), [text]
+    while length < min_length:
+        parts.append(rng.choice(_WORDS))
+        length += 1 + len(parts[-1])
+    text = " ".join(parts)
     if max_length is not None and len(text) > max_length:
         cut = text[:max_length].rstrip()
         text = cut if len(cut) >= min_length else text[:max_length]

@@ -9,7 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llmirage_server.replies.structured import pattern, strings
+from llmirage_server.replies.structured.budget import spend
+from llmirage_server.replies.structured.matcher import PatternError, compiled
 from llmirage_server.replies.structured.schema import Resolver, Schema, SchemaError, merged, types_of
+from llmirage_server.replies.structured.validity import Validator
 
 _DEEP = 5  # levels after which everything optional is left out
 _TRIES = 30
@@ -22,7 +25,8 @@ _EVERY_TYPE = ("string", "number", "boolean", "object", "array", "null")
 def value_for(schema: Any, seed: int, name: str = "") -> Any:
     """Return a value that is valid against the schema (draft 2020-12), chosen by `seed`; `name` is what it stands for.
 
-    Raises SchemaError when the schema is none, when nothing satisfies it, or when no value was found that does.
+    Raises SchemaError when the schema is none, when nothing satisfies it, or when no value was found that does, BudgetError
+    when to find one is too much work.
     """
     validator = validator_for(schema)
     resolver = Resolver(schema)
@@ -32,32 +36,23 @@ def value_for(schema: Any, seed: int, name: str = "") -> Any:
             value = Values(resolver, random.Random(f"{seed} {attempt}"), attempt >= _PLAIN_TRIES).value(schema, name)
             if validator.is_valid(value):
                 return value
-        except (pattern.PatternError, _NoValueError) as error:
+        except (PatternError, _NoValueError) as error:
             problem = error
         except RecursionError:
             problem = SchemaError("it only contains itself")
+        except ArithmeticError:
+            problem = SchemaError("its bounds are too large or too small for numbers of double precision")
     raise SchemaError(f"found no value for it{f': {problem}' if problem else ''}")
 
 
-def validator_for(schema: Any) -> Any:
-    """A jsonschema validator (draft 2020-12, formats checked). Raises SchemaError when the schema is none."""
-    # Here: jsonschema takes 45 ms to import, and is needed for the first request with a schema.
-    from jsonschema import Draft202012Validator
-    from jsonschema.exceptions import SchemaError as InvalidSchema
-
-    try:
-        Draft202012Validator.check_schema(schema)
-    except InvalidSchema as error:
-        raise SchemaError(error.message, ".".join(str(part) for part in error.absolute_path)) from None
-    return Draft202012Validator(schema, format_checker=Draft202012Validator.FORMAT_CHECKER)
+def validator_for(schema: Any) -> Validator:
+    """A validator (draft 2020-12). Raises SchemaError when the schema is none."""
+    return Validator(schema)
 
 
 def first_problem(value: Any, schema: Any) -> str:
     """What makes a value invalid against the schema, "" if nothing does. Raises SchemaError when the schema is none."""
-    for error in validator_for(schema).iter_errors(value):
-        path = ".".join(str(part) for part in error.absolute_path)
-        return f"{path}: {error.message}" if path else str(error.message)
-    return ""
+    return str(next(validator_for(schema).problems(value), ""))
 
 
 class _NoValueError(ValueError):
@@ -73,6 +68,7 @@ class Values:
         self._rng = rng
 
     def value(self, schema: Any, name: str = "", depth: int = 0) -> Any:
+        spend()
         schema = self._chosen(self._resolver.flat(schema), depth)
         if "const" in schema:
             return schema["const"]
@@ -105,6 +101,7 @@ class Values:
 
     def _option(self, options: Sequence[Any], depth: int) -> Any:
         """One alternative: any but null, as a rule; the shallowest when it is deep already."""
+        spend(len(options))
         heights = [self._resolver.height(option) for option in options]
         if depth >= _DEEP:
             return options[heights.index(min(heights))]
@@ -143,7 +140,7 @@ class Values:
         if "pattern" in schema:
             usual = strings.FORMATS[form](self._rng) if form in strings.FORMATS else strings.by_name(name, self._rng)
             fits = least <= len(usual) and (most is None or len(usual) <= most)
-            if fits and pattern.compiled(schema["pattern"]).search(usual):
+            if fits and compiled(schema["pattern"]).search(usual):
                 return usual
             return pattern.matching(schema["pattern"], self._rng, least, most)
         if form in strings.FORMATS:
@@ -193,6 +190,7 @@ class Values:
         wanted = min(wanted, most)
         if items is False:
             wanted = min(wanted, len(prefix))
+        spend(wanted)
         singular = name[:-1] if name.endswith("s") and len(name) > 3 else name
         contained = int(schema.get("minContains", 1)) if "contains" in schema else 0
         unique = bool(schema.get("uniqueItems"))
@@ -201,6 +199,7 @@ class Values:
         for _ in range(20 * wanted):
             if len(made) == wanted:
                 break
+            spend()
             item_schema = prefix[len(made)] if len(made) < len(prefix) else items
             if contained > 0 and len(made) >= len(prefix):
                 item_schema = merged(item_schema, schema["contains"])
@@ -215,7 +214,8 @@ class Values:
 
     def _object(self, schema: Schema, name: str, depth: int) -> dict[str, Any]:
         properties: Mapping[str, Any] = schema.get("properties") or {}
-        required = list(schema.get("required") or ())
+        required = dict.fromkeys(schema.get("required") or ())
+        spend((len(properties) + len(required)) // 4)
         names = [key for key in properties if key in required or self._wants(properties[key], depth)]
         if not names and not depth:  # nothing is required: an empty answer would say nothing
             names = [key for key, sub in properties.items() if sub is not False and self._resolver.height(sub) < math.inf]
@@ -224,11 +224,12 @@ class Values:
         names = [key for key in names if key not in dropped]
         names += [key for key in required if key not in properties]
         for key, needed in (schema.get("dependentRequired") or {}).items():
+            spend(1 + (len(needed) + len(names)) // 16)
             if key in names:
-                names += [other for other in needed if other not in names]
-        most = int(schema.get("maxProperties", 1 << 20))
-        while len(names) > most and (extra := [key for key in names if key not in required]):
-            names.remove(extra[-1])
+                names = list(dict.fromkeys([*names, *needed]))
+        if (too_many := len(names) - int(schema.get("maxProperties", 1 << 20))) > 0:
+            extra = set([key for key in names if key not in required][-too_many:])
+            names = [key for key in names if key not in extra]
         made = {key: self.value(self._property(schema, key), key, depth + 1) for key in names}
         self._fill(schema, made, depth)
         for key, demand in (schema.get("dependentSchemas") or {}).items():
@@ -247,8 +248,9 @@ class Values:
 
     def _property(self, schema: Schema, key: str) -> Any:
         """What the value of a property must be."""
+        spend()
         demands = [sub for expression, sub in (schema.get("patternProperties") or {}).items()
-                   if pattern.compiled(expression).search(key)]  # fmt: skip
+                   if compiled(expression).search(key)]  # fmt: skip
         if key in (schema.get("properties") or {}):
             demands.append(schema["properties"][key])
         if not demands:
@@ -266,9 +268,11 @@ class Values:
         free = (isinstance(additional, Mapping) and additional) or patterns
         if not made and free and not schema.get("properties") and depth < _DEEP:
             wanted = max(wanted, min(2, int(schema.get("maxProperties", 2))))
+        spend(wanted)
         for _ in range(20 * wanted):
             if len(made) >= wanted:
                 return
+            spend()
             if "propertyNames" in schema:
                 key = self.value(merged({"type": "string"}, schema["propertyNames"]), "key", depth + 1)
             elif patterns and (additional is False or self._rng.random() < 0.5):

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from llmirage_server.replies.structured.pattern import PatternError, compiled, matching
+from llmirage_server.replies.structured.matcher import PatternError, compiled
+from llmirage_server.replies.structured.pattern import matching
 from llmirage_server.replies.structured.schema import SchemaError
 from llmirage_server.replies.structured.values import value_for
 
@@ -105,7 +106,7 @@ def test_a_schema_nothing_satisfies_is_refused(schema: Any, said: str) -> None:
 @pytest.mark.parametrize(
     "expression",
     [r"^\d{3}-\d{4}$", r"[a-f0-9]{8}", r"^(yes|no)$", r"^[^aeiou]+$", r"^\w+@\w+\.(com|org)$", r"^(?=.*\d)[a-z\d]{6,8}$",
-     r"^(?<year>\d{4})$", r"^\p{L}+$", r"(ab)+c?", r"^(\w)\1$", ".", ""],
+     r"^(?<year>\d{4})$", r"^\p{L}+$", r"(ab)+c?", ".", ""],
 )  # fmt: skip
 def test_a_string_matches_its_pattern(expression: str) -> None:
     for seed in range(20):

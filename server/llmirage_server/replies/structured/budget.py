@@ -1,0 +1,71 @@
+"""How much work the planning of a reply may be.
+
+A schema, a regular expression or a grammar of a few bytes can ask for more work than any server has time for. Everything
+in this folder that such a definition can repeat counts its steps with `spend`; a step takes some microseconds. Planning is
+a pure function of the request, so work that exceeds a small budget may be done again with a larger one elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import TypeVar
+
+BRIEF = 2_000  # steps on the event loop: a few milliseconds
+FULL = 100_000  # steps for one request: less than half a second
+CHARACTERS = 8  # produced by one step
+
+T = TypeVar("T")
+
+
+class BudgetError(Exception):
+    """The work is more than its budget allows. part: the field of the request that was worked on, "" if nothing said so."""
+
+    def __init__(self, part: str = "") -> None:
+        super().__init__("more work than the planning of a reply may be")
+        self.part = part
+
+
+class Budget:
+    """The steps that are left, and the part of the request that they are spent on."""
+
+    __slots__ = ("left", "part")
+
+    def __init__(self, steps: int) -> None:
+        self.left = steps
+        self.part = ""
+
+
+_CURRENT: ContextVar[Budget | None] = ContextVar("planning budget", default=None)
+
+
+def spend(steps: int = 1) -> None:
+    """Count steps before they are done. Raises BudgetError when that is more than is left; without a budget nothing is."""
+    budget = _CURRENT.get()
+    if budget is not None:
+        budget.left -= steps
+        if budget.left < 0:
+            raise BudgetError(budget.part)
+
+
+def spend_characters(count: int) -> None:
+    """Count the steps of characters that will be produced. Raises BudgetError as `spend`."""
+    spend(count // CHARACTERS)
+
+
+def working_on(part: str) -> None:
+    """Say which field of the request the next steps are spent on."""
+    budget = _CURRENT.get()
+    if budget is not None:
+        budget.part = part
+
+
+def limited(work: Callable[[], T], budget: Budget) -> T:
+    """Do the work within the budget. Raises BudgetError when it is too much, or nested too deeply for the interpreter."""
+    token = _CURRENT.set(budget)
+    try:
+        return work()
+    except RecursionError:
+        raise BudgetError(budget.part) from None
+    finally:
+        _CURRENT.reset(token)
