@@ -19,7 +19,8 @@ def strict_problem(schema: Any, context: tuple[str, ...] = ()) -> str | None:
             return f"{where}, 'additionalProperties' is required to be supplied and to be false."
         names = list(properties or ())
         required = schema.get("required")
-        missing = [name for name in names if name not in (required or ())]
+        known = set(required) if isinstance(required, list) else set()
+        missing = [name for name in names if name not in known]
         if names and (not isinstance(required, list) or missing):
             return (
                 f"{where}, 'required' is required to be supplied and to be an array including every key in properties. "
