@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from llmirage_client.measure.distortion import Distortion
 from llmirage_client.measure.repeats import Repeats
 
 CANCELLED = "cancelled"  # the type of the error of a request that the client itself gave up
@@ -170,6 +171,7 @@ class RunResult:
     because the cluster and all waits ran that much faster than life.
     client_cpu_s: None: not known, as in a run that was read back after it had been cut off. client_cost: read back likewise.
     repeats: what conversations that repeat, or are too few, mean for the figures; its notes are among `notes` too.
+    distortion: what the servers' own pace did to the figures, if they tell; its notes are among `notes`, too.
     workers: who sent it, when that was more than one process.
     version: of the product that made the run; empty: this one.
     deployment: what served it, each pool of instances by names of settings, as far as it is known.
@@ -197,5 +199,6 @@ class RunResult:
     notes: list[str] = field(default_factory=list)  # warnings the reports must repeat
     workers: list[WorkerResult] = field(default_factory=list)
     repeats: Repeats | None = None
+    distortion: Distortion | None = None
     version: str = ""
     deployment: list[dict[str, Any]] = field(default_factory=list)

@@ -112,7 +112,7 @@ def _heading(result: RunResult, metrics: Metrics) -> str:
 
 
 def _first_notes(result: RunResult) -> list[str]:
-    return [] if result.repeats is None else result.repeats.notes
+    return [note for found in (result.repeats, result.distortion) if found is not None for note in found.notes]
 
 
 def reading_notes(result: RunResult, metrics: Metrics) -> list[str]:

@@ -62,6 +62,7 @@ def summary_json(result: RunResult, metrics: Metrics, cli_command: str, benchmar
         "client": None if cost is None else {**asdict(cost), "was_bottleneck": cost.was_bottleneck},
         **({"workers": [asdict(worker) for worker in result.workers]} if result.workers else {}),
         **({"repeats": result.repeats.as_dict()} if result.repeats else {}),
+        **({"distortion": result.distortion.as_dict()} if result.distortion else {}),
         "notes": list(result.notes),
         **({"slo": verdicts_json(verdicts)} if verdicts else {}),
     }

@@ -11,7 +11,6 @@ import numpy as np
 
 from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.arrays import Floats, Ints
-from llmirage_client.simulate.rates import clumping_of, root_turns
 from llmirage_client.simulator.bounds import Lengths
 from llmirage_client.workload.session import Session, Workload
 from llmirage_client.workload.synthetic_load import synthetic_load
@@ -68,11 +67,15 @@ class RequestSource:
     @cached_property
     def mean_turns(self) -> float:
         """Turns of a root conversation."""
-        return float(root_turns(self.workload(1)).mean())
+        workload = self.workload(1)
+        return float(np.mean([max(len(workload.sessions[root].turns), 1) for root in workload.roots]))
 
     @cached_property
     def clumping(self) -> float:
-        return clumping_of(root_turns(self.workload(1)))
+        """Requests that come as one: mean square of the turns of a root over their mean; 1 for single turns."""
+        workload = self.workload(1)
+        turns = np.array([max(len(workload.sessions[root].turns), 1) for root in workload.roots], dtype=np.float64)
+        return float((turns**2).mean() / turns.mean())
 
     def ages_s(self, latency_s: float) -> Floats:
         """How long after its conversation's start each turn goes out, ascending, if requests take that long each."""

@@ -58,7 +58,8 @@ class EndpointSettings:
     """urls: at least one. api: says where the key goes, and which headers it wants besides.
 
     keeps_conversations: bodies name conversations that are to be made on the server. preflight: ask it before the load.
-    deployment: what it runs, as RunResult has it, where somebody has asked.
+    deployment: what it runs, as RunResult has it, where somebody has asked. simulated: of its servers, those of llmirage,
+    if all are, likewise.
     """
 
     urls: tuple[str, ...]
@@ -72,6 +73,7 @@ class EndpointSettings:
     keeps_conversations: bool = False
     preflight: bool = False
     deployment: tuple[dict[str, Any], ...] = ()
+    simulated: tuple[str, ...] = ()
     tls: Tls = field(default_factory=Tls)
 
     @property

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.service import Service, ServiceHandler
 from llmirage_server.cluster.snapshots import InstanceSnapshot
+from llmirage_server.telemetry.metrics import pacing_exposition
 from llmirage_shared.wire import errors
 
 _TEXT = b"text/plain; charset=utf-8"
@@ -29,6 +30,7 @@ class EngineHandler(ServiceHandler):
     async def metrics(self, exchange: HttpExchange) -> Response:
         service = self._service
         text = service.metrics.exposition(service.driver.snapshot(), service.requests_under_way(), service.held_bytes())
+        text += pacing_exposition(service.driver.pacing)
         return exchange.content(text.encode(), b"text/plain; version=0.0.4; charset=utf-8")
 
     async def ping(self, exchange: HttpExchange) -> Response:

@@ -24,6 +24,8 @@ from llmirage_server.drivers.live import Driver
 from llmirage_server.replies.reply import Reply
 from llmirage_server.telemetry.journal import JournalEntry, Outcome
 from llmirage_server.telemetry.metrics import PrometheusMetrics
+from llmirage_server.telemetry.sent_times import SentTimes
+from llmirage_shared.served_times import ServedTimes
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.output import event, usage
@@ -59,6 +61,7 @@ class GenerationHost(Protocol):
 
     driver: Driver
     metrics: PrometheusMetrics
+    served: ServedTimes
     under_way: set[Generation]
     open_responses: set[OpenResponse]
 
@@ -160,6 +163,7 @@ class TokenStream(EventSourceResponse):
         self._last = False  # the end of the response is pending or sent
         self._aborted = False
         self._suspended: _SuspendedSend | None = None
+        self._times = SentTimes(generation.host.driver)
         self._wake_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def start(self) -> Self:
@@ -189,6 +193,10 @@ class TokenStream(EventSourceResponse):
             self._aborted = True
             return self._failed(error)
 
+    def first_shows(self, request: Request, place: int) -> None:
+        """The first token that shows was handed to `write`. place: in the reply."""
+        self._times.first_shows(request, place, written=not self._pending)
+
     def write(self, data: bytes) -> None:
         """Send bytes now if the connection takes them, else as soon as it does."""
         last = self._unfinished == 0
@@ -207,6 +215,7 @@ class TokenStream(EventSourceResponse):
             waits_for = sending.send(None)
         except StopIteration:
             if last:
+                self._times.written(last)
                 self._wake()
         except Exception as error:
             self._fail(error)
@@ -232,8 +241,11 @@ class TokenStream(EventSourceResponse):
                 await super().__call__(scope, receive, send)
         finally:
             self._direct = False
-            self._generation.host.open_responses.discard(self)
-            self._generation.stop()
+            generation, exchange = self._generation, self._exchange
+            generation.host.open_responses.discard(self)
+            generation.stop()
+            if len(generation.choices) == 1 and not (self._aborted or exchange.fault or exchange.held_s):
+                self._times.count(generation.choices[0].request, generation.host.served)
 
     async def _stream_response(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
@@ -262,6 +274,7 @@ class TokenStream(EventSourceResponse):
                     await send(_body(data, last))
             else:
                 await send(_body(data, last))
+            self._times.written(last)
 
     def _wake(self) -> None:
         if not self._wake_up.done():
@@ -275,12 +288,13 @@ class TokenStream(EventSourceResponse):
 class _ChoiceStream:
     """Receives the tokens of one choice."""
 
-    __slots__ = ("_sent", "_stream", "_total", "_writer")
+    __slots__ = ("_sent", "_shows", "_stream", "_total", "_writer")
 
     def __init__(self, stream: TokenStream, choice: Choice, writer: ChoiceWriter) -> None:
         self._stream = stream
         self._writer = writer
         self._total = len(choice.reply.ids)
+        self._shows = next((place for place, piece in enumerate(choice.reply.pieces) if piece), -1)  # the first that does
         self._sent = 0
 
     def tokens_due(self, request: Request) -> None:
@@ -298,6 +312,8 @@ class _ChoiceStream:
             data += self._writer.ending() + self._stream.end_of_choice()
         if data:
             self._stream.write(data)
+        if sent <= self._shows < produced:
+            self._stream.first_shows(request, self._shows)
 
 
 class _SuspendedSend:

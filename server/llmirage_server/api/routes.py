@@ -13,6 +13,7 @@ from llmirage_server.api.access import own_pages_only
 from llmirage_server.api.admin.faults import FaultsHandler
 from llmirage_server.api.admin.journal import JournalHandler
 from llmirage_server.api.admin.live import LiveHandler
+from llmirage_server.api.admin.pacing import PacingHandler
 from llmirage_server.api.admin.script import ScriptHandler
 from llmirage_server.api.admin.verdict import VerdictHandler
 from llmirage_server.api.chat import ChatHandler, StoredChatHandler
@@ -145,6 +146,7 @@ def _admin(service: Service, live: LiveHandler | None) -> dict[str, Methods]:
     admin: dict[str, Methods] = {
         "journal": _methods(GET=journal.list, DELETE=journal.clear),
         "faults": _methods(GET=faults.list, POST=faults.add, DELETE=faults.clear),
+        "pacing": _get(PacingHandler(service).show),
         "faults/{id}": {"DELETE": faults.remove},
         "verdict": _get(VerdictHandler(service).judge),
         "script": _methods(GET=script.show, POST=script.add, PUT=script.replace, DELETE=script.clear),

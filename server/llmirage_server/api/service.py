@@ -31,6 +31,7 @@ from llmirage_server.telemetry.journal import Journal
 from llmirage_server.telemetry.metrics import PrometheusMetrics
 from llmirage_shared.chat_template import Ending
 from llmirage_shared.prompt_encoder import PromptEncoder
+from llmirage_shared.served_times import ServedTimes
 from llmirage_shared.settings import at_call
 from llmirage_shared.tokens import TokenIds, Tokenizer
 from llmirage_shared.wire import errors
@@ -115,6 +116,7 @@ class Service:
         self.upstream: Upstream | None = None  # what answers in this server's place, where that is wanted
         self.documented_only = True  # refuse fields of requests that neither the API nor any engine documents
         self.metrics = PrometheusMetrics(lambda: models.served)
+        self.served = ServedTimes()
         self.journal = Journal()
         self.faults = FaultsOnOrder(self)
         self.scripts: ScriptSource | None = None

@@ -167,7 +167,7 @@ def farewell(pacing: PacingSummary) -> str:
     late = pacing.late_tokens / pacing.tokens
     return (
         f"{pacing.tokens:,} tokens sent. Late by {pacing.mean_s * 1000:.2f} ms on average, "
-        f"p50 <= {pacing.p50_s * 1000:.2g} ms, p99 <= {pacing.p99_s * 1000:.2g} ms; "
+        f"p50 {pacing.p50_s * 1000:.2g} ms, p99 {pacing.p99_s * 1000:.2g} ms; "
         f"{late:.1%} more than {pacing.late_s * 1000:.3g} ms."
     )
 

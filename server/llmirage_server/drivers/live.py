@@ -60,7 +60,9 @@ class Driver(abc.ABC):
             request.age_s = age_s
             self.cluster.submit(request, at)
             self.saturation.submitted(request)
-        self.saturation.look(at, self._clock())
+        now_s = self._clock()
+        self.saturation.look(at, now_s)
+        self.pacing.front_end.add(max(now_s - arrived_s, 0.0))
         self._schedule_next_event()
 
     @property

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass
+
+from llmirage_shared.log_histogram import LogHistogram
 
 logger = logging.getLogger("llmirage")
 
-# Upper edges of the histogram's bins in seconds; the last bin is open.
-EDGES_S: Sequence[float] = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 LATE_S = 0.02  # more than the gap between two tokens of a fast model
 LATE_CLUSTER_S = 0.1  # in cluster time: at --speed N a wall second counts N times in a client's figures
 TIMER_S = 0.001  # the precision that is expected of any machine
@@ -24,7 +23,7 @@ class PacingSummary:
 
     tokens: int
     mean_s: float
-    p50_s: float  # upper edge of the bin that holds the median
+    p50_s: float
     p99_s: float
     max_s: float
     late_tokens: int  # more than late_s late
@@ -34,15 +33,15 @@ class PacingSummary:
 class Pacing:
     """A histogram of lag, and a warning when many tokens of a window left late.
 
-    late_s: the lag from which on a token is late, on the wall clock: LATE_S, or LATE_CLUSTER_S at the cluster's speed.
+    All times are those of the wall clock. lags: of all tokens. front_end: from the arrival of each request until the cluster
+    had it. late_s: the lag from which on a token is late: LATE_S, or LATE_CLUSTER_S at the cluster's speed.
     """
 
     def __init__(self, speed: float = 1.0) -> None:
         self.set_speed(speed)
-        self.counts = [0] * (len(EDGES_S) + 1)
-        self.tokens = 0
+        self.lags = LogHistogram()
+        self.front_end = LogHistogram()
         self.late_tokens = 0
-        self.sum_s = 0.0
         self.max_s = 0.0
         self._window_end_s = float("-inf")
         self._window_tokens = 0
@@ -56,13 +55,8 @@ class Pacing:
     def sent(self, lag_s: float, tokens: int, now_s: float) -> None:
         """Record that `tokens` tokens left `lag_s` after they were due."""
         lag_s = max(lag_s, 0.0)
-        self.tokens += tokens
-        self.sum_s += lag_s * tokens
+        self.lags.add(lag_s, tokens)
         self.max_s = max(self.max_s, lag_s)
-        index = 0
-        while index < len(EDGES_S) and lag_s > EDGES_S[index]:
-            index += 1
-        self.counts[index] += tokens
         if now_s >= self._window_end_s:
             self._close_window(now_s)
         self._window_tokens += tokens
@@ -85,20 +79,7 @@ class Pacing:
         self._window_tokens = self._window_late = 0
 
     def summary(self) -> PacingSummary:
-        return PacingSummary(
-            self.tokens,
-            self.sum_s / self.tokens if self.tokens else 0.0,
-            self._quantile(0.5),
-            self._quantile(0.99),
-            self.max_s,
-            self.late_tokens,
-            self.late_s,
-        )
-
-    def _quantile(self, share: float) -> float:
-        seen = 0
-        for count, edge in zip(self.counts, EDGES_S, strict=False):
-            seen += count
-            if seen >= share * self.tokens:
-                return min(edge, self.max_s)
-        return self.max_s
+        lags = self.lags
+        mean_s = lags.sum_s / lags.count if lags.count else 0.0
+        p50_s, p99_s = (min(lags.quantile(share), self.max_s) for share in (0.5, 0.99))
+        return PacingSummary(lags.count, mean_s, p50_s, p99_s, self.max_s, self.late_tokens, self.late_s)

@@ -1,7 +1,8 @@
 """The metrics of the simulated cluster under vLLM's names, for /metrics.
 
 Nothing is counted while tokens flow: a request is counted when it ends, from the times that the cluster wrote; requests in
-flight are read at each scrape. Times are the cluster's, so at any `--speed` those of a real one.
+flight are read at each scrape. Times are the cluster's, so at any `--speed` those of a real one; but for two histograms of
+what this server itself takes, in real time.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.snapshots import InstanceSnapshot
+from llmirage_server.drivers.pacing import Pacing
 
 
 class PrometheusHistogram:
@@ -83,6 +85,7 @@ _GAUGES = {
     "num_requests_waiting": "Requests that wait to be processed.",
     "kv_cache_usage_perc": "Share of the KV memory in use: 1 is all of it.",
 }
+_OWN_S = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _REASONS = ("stop", "length", "abort", "error")
 
 Engine = tuple[str, int]  # model, index of the instance
@@ -210,6 +213,21 @@ class PrometheusMetrics:
 
     def _model(self, model: str | None) -> str:
         return model or self._names()[0]
+
+
+def pacing_exposition(pacing: Pacing) -> str:
+    """What the server itself takes, in Prometheus's text format."""
+    lines: list[str] = []
+    for name, help, histogram in (
+        ("front_end_seconds", "From the arrival of a request until the simulated cluster has it.", pacing.front_end),
+        ("token_late_seconds", "From the time at which a token is due until it is written.", pacing.lags),
+    ):
+        full = f"llmirage:{name}"
+        lines += [f"# HELP {full} {help} Real time.", f"# TYPE {full} histogram"]
+        lines += [f'{full}_bucket{{clock="wall",le="{bound}"}} {histogram.up_to(bound):.1f}' for bound in _OWN_S]
+        lines += [f'{full}_bucket{{clock="wall",le="+Inf"}} {histogram.count:.1f}']
+        lines += [f'{full}_count{{clock="wall"}} {histogram.count:.1f}', f'{full}_sum{{clock="wall"}} {histogram.sum_s!r}']
+    return "\n".join(lines) + "\n"
 
 
 def _gauge(name: str, state: InstanceSnapshot) -> float:

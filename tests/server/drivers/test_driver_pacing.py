@@ -18,7 +18,8 @@ def test_the_summary_counts_tokens_by_their_lag() -> None:
     assert summary.tokens == 100
     assert summary.late_tokens == 1
     assert summary.mean_s == pytest.approx((90 * 0.0004 + 9 * 0.004 + 0.3) / 100)
-    assert (summary.p50_s, summary.p99_s, summary.max_s) == (0.0005, 0.005, 0.3)
+    assert (summary.p50_s, summary.p99_s) == (pytest.approx(0.0004, rel=0.01), pytest.approx(0.004, rel=0.01))
+    assert summary.max_s == 0.3
 
 
 def test_nothing_sent_is_nothing_late() -> None:

@@ -68,7 +68,7 @@ class Loads:
         outcome = carry_out(self.workload, options, self.endpoint, lambda o: self._folder(o, point), shown, self.spread)
         self.options = replace(self.options, model=outcome.options.model)
         self.endpoint = replace(  # the first point has asked
-            self.endpoint, preflight=False, deployment=tuple(outcome.result.deployment)
+            self.endpoint, preflight=False, deployment=tuple(outcome.result.deployment), simulated=outcome.simulated
         )
         self.title = f"{outcome.result.model} at {outcome.result.url}, workload {self.workload.path}, seed {options.seed}"
         self.roots_taken = outcome.roots_taken

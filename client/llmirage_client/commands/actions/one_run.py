@@ -24,14 +24,17 @@ from llmirage_client.load.repeated import repeats_in_run
 from llmirage_client.load.runner import Runner
 from llmirage_client.load.token_calls import CONTENT_ERRORS, short_prompts
 from llmirage_client.measure.columns import columns_of
+from llmirage_client.measure.distortion import distortion_of
 from llmirage_client.measure.metrics import Metrics, compute
 from llmirage_client.measure.record import RunResult
+from llmirage_client.measure.request_metrics import request_columns
 from llmirage_client.measure.slo import MISSED, Verdict, judge_failures, verdicts_of
 from llmirage_client.report.files import write_artifacts
 from llmirage_client.report.progress import Progress
 from llmirage_client.report.records_file import RecordWriter, RunClock
 from llmirage_client.targets.endpoint import EndpointSettings
 from llmirage_client.targets.http import probe
+from llmirage_client.targets.server_pace import ServerPace, read_pace
 from llmirage_client.targets.target import EndpointTarget
 from llmirage_client.workers.conductor import WorkerFailure
 from llmirage_client.workers.job import CrewError, Job
@@ -47,7 +50,7 @@ class RefusedError(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outcome:
-    """A run that is over. options: with what only the endpoint could say. roots_taken: see Runner.
+    """A run that is over. options: with what only the endpoint could say. roots_taken: see Runner. simulated: see Preflight.
 
     files: what was written; empty when that failed, which is then among the result's notes.
     """
@@ -57,6 +60,7 @@ class Outcome:
     options: RunOptions
     files: list[Path]
     roots_taken: int
+    simulated: tuple[str, ...] = ()
 
     @property
     def interrupted(self) -> bool:
@@ -101,10 +105,12 @@ def carry_out(
     names = [record.conversation_id for record in records]
     columns = columns_of(records)
     result.repeats = repeats_in_run(workload, run.options, run.roots_taken, columns, lambda: names, endpoint_new=False)
-    if result.repeats is not None:
-        result.notes[:0] = result.repeats.notes
+    if run.pace is not None:
+        values = request_columns(columns, result.speed)
+        result.distortion = distortion_of(run.pace.times, run.pace.speeds, result.speed, columns.ok, values)
+    result.notes[:0] = [note for found in (result.repeats, result.distortion) if found is not None for note in found.notes]
     files = _written(result, metrics, run.records)
-    return Outcome(result, metrics, run.options, files, run.roots_taken)
+    return Outcome(result, metrics, run.options, files, run.roots_taken, run.simulated)
 
 
 def _written(result: RunResult, metrics: Metrics, records: RecordWriter) -> list[Path]:
@@ -122,7 +128,10 @@ def _written(result: RunResult, metrics: Metrics, records: RecordWriter) -> list
 
 
 class _Run:
-    """From the first question to the endpoint to the last record. options, records, roots_taken are known afterwards."""
+    """From the first question to the endpoint to the last record. options, records, roots_taken are known afterwards.
+
+    So are simulated, see Preflight, and pace: what these servers tell of their own pace during the load.
+    """
 
     def __init__(
         self,
@@ -136,6 +145,8 @@ class _Run:
         self.options = options
         self.records: RecordWriter | None = None
         self.roots_taken = 0
+        self.pace: ServerPace | None = None
+        self.simulated = endpoint.simulated
         self._workload = workload
         self._endpoint = endpoint
         self._folder = folder
@@ -161,7 +172,10 @@ class _Run:
             await self._ask_first()
             self._check_prompts()
             self._open_records(target)
+            before = await read_pace(self._endpoint, self.simulated)
             result = await (self._send(target) if self._spread is None else self._send_spread(self._spread))
+            if before is not None and (after := await read_pace(self._endpoint, self.simulated)) is not None:
+                self.pace = after.since(before)
             return dataclasses.replace(
                 result,
                 url=self._endpoint.url,
@@ -210,6 +224,7 @@ class _Run:
         if found.problem is not None:
             raise RefusedError(found.problem)
         self._deployment = found.deployment
+        self.simulated = found.simulated
 
     def _check_prompts(self) -> None:
         """Refuse what would fail on the way because no prompt can be written for it."""

@@ -26,11 +26,13 @@ _SKIP = "--no-preflight skips this request"
 class Preflight:
     """problem: why no request of the run can succeed, in one line; None: nothing speaks against it.
 
-    deployment: what the endpoint runs, as far as it says; see RunResult.
+    deployment: what the endpoint runs, as far as it says; see RunResult. simulated: the URLs of its servers if all of them
+    are of llmirage.
     """
 
     problem: str | None = None
     deployment: list[dict[str, Any]] = field(default_factory=list)
+    simulated: tuple[str, ...] = ()
 
 
 async def preflight(endpoint: EndpointSettings, model: str, path: str | None) -> Preflight:
@@ -40,7 +42,7 @@ async def preflight(endpoint: EndpointSettings, model: str, path: str | None) ->
     the list, and many servers answer for names that are not in it. model: empty if the workload's requests name theirs.
     path: of the requests, where it is not the API's own.
     """
-    found = Preflight()
+    found, owners = Preflight(), set[str]()
     for url in endpoint.urls:
         timeout_s = min(_WITHIN_S, endpoint.timeout_s or _WITHIN_S)
         one = dataclasses.replace(endpoint, urls=(url,), retries=0, keeps_conversations=False, timeout_s=timeout_s)
@@ -54,13 +56,17 @@ async def preflight(endpoint: EndpointSettings, model: str, path: str | None) ->
                 problem = await _refusal(target, endpoint, model, path, names)
                 if problem is not None:
                     return Preflight(f"{url}: {problem} ({_SKIP})")
-            _add(found.deployment, await _deployment(target, {str(entry.get("owned_by")) for entry in models}))
+            of_server = {str(entry.get("owned_by")) for entry in models}
+            owners |= of_server or {""}
+            _add(found.deployment, await _deployment(target, of_server))
         except TimeoutError:
             return Preflight(f"{url}: no answer within {timeout_s:g} s ({_SKIP})")
         except Fault as fault:
             return Preflight(f"{url}: {fault.message} ({_SKIP})")
         finally:
             await target.close()
+    if owners == {"llmirage"}:
+        found.simulated = endpoint.urls
     return found
 
 

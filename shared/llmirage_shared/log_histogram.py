@@ -1,0 +1,76 @@
+"""Distributions of times in bounded memory: counts in bins whose width is 1 % of the value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+RATIO = 1.01  # between the edges of a bin
+LEAST_S = 1e-6  # everything below falls into the first bin
+_MOST_BIN = 3000  # 9e6 s
+_PER_E = 1 / math.log(RATIO)
+
+
+class LogHistogram:
+    """Times in seconds, at least 0. Bin n > 0 holds values from LEAST_S * RATIO ** (n - 1) to LEAST_S * RATIO ** n."""
+
+    __slots__ = ("_bins", "count", "sum_s")
+
+    def __init__(self, bins: Mapping[int, int] | None = None, sum_s: float = 0.0) -> None:
+        """bins: counts by number of bin, each at least 0."""
+        self._bins = dict(bins or {})
+        self.count = sum(self._bins.values())
+        self.sum_s = sum_s
+
+    def add(self, value_s: float, times: int = 1) -> None:
+        place = 0 if value_s <= LEAST_S else min(1 + int(math.log(value_s / LEAST_S) * _PER_E), _MOST_BIN)
+        bins = self._bins
+        bins[place] = bins.get(place, 0) + times
+        self.count += times
+        self.sum_s += value_s * times
+
+    def quantile(self, share: float) -> float:
+        """The value below which that share of the values lies, at most 1 % off; 0 for the first bin, and without values."""
+        wanted, seen = share * self.count, 0
+        for place in sorted(self._bins):
+            inside = self._bins[place]
+            if seen + inside >= wanted and inside:
+                part = max(wanted - seen, 0.0) / inside
+                return 0.0 if place == 0 else LEAST_S * RATIO ** (place - 1 + part)
+            seen += inside
+        return 0.0
+
+    def up_to(self, value_s: float) -> int:
+        """How many values are at most this one, with those of the bin that it is in."""
+        at = 0 if value_s <= LEAST_S else 1 + int(math.log(value_s / LEAST_S) * _PER_E)
+        return sum([inside for place, inside in self._bins.items() if place <= at])
+
+    def merged(self, other: LogHistogram) -> LogHistogram:
+        """The values of both."""
+        bins = dict(self._bins)
+        for place, inside in other._bins.items():
+            bins[place] = bins.get(place, 0) + inside
+        return LogHistogram(bins, self.sum_s + other.sum_s)
+
+    def since(self, before: LogHistogram) -> LogHistogram:
+        """The values that were added after a copy of it was taken. Raises ValueError if that is no earlier state of it."""
+        bins = {place: inside - before._bins.get(place, 0) for place, inside in self._bins.items()}
+        if any(inside < 0 for inside in bins.values()) or before._bins.keys() - bins.keys():
+            raise ValueError("the histogram was begun anew in the meantime")
+        return LogHistogram({place: inside for place, inside in bins.items() if inside}, self.sum_s - before.sum_s)
+
+    def as_dict(self) -> dict[str, object]:
+        """JSON-able; see `from_dict`."""
+        return {
+            "count": self.count,
+            "sum_s": self.sum_s,
+            "bins": {str(place): self._bins[place] for place in sorted(self._bins)},
+        }
+
+    @staticmethod
+    def from_dict(value: Mapping[str, object]) -> LogHistogram:
+        """Raises KeyError, TypeError or ValueError for anything that `as_dict` does not give."""
+        bins, sum_s = value["bins"], value["sum_s"]
+        if not isinstance(bins, Mapping) or not isinstance(sum_s, int | float):
+            raise TypeError("not a histogram")
+        return LogHistogram({int(place): int(inside) for place, inside in bins.items()}, float(sum_s))

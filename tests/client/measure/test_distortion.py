@@ -1,0 +1,113 @@
+"""What a run says of times that are partly those of the machine, by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+from made_runs import record, run
+
+from llmirage_client.measure.distortion import Distortion, distortion_of
+from llmirage_client.measure.metrics import compute
+from llmirage_client.report.summary_files import summary_json
+from llmirage_shared.served_times import ServedTimes
+
+
+def served(
+    streams: int = 10, ttft: tuple[float, float] = (0.033, 0.033), itl: tuple[float, float] = (0.005, 0.005)
+) -> ServedTimes:
+    """Streams of eleven tokens each. ttft, itl: as simulated and as sent, cluster seconds."""
+    times = ServedTimes()
+    for _ in range(streams):
+        times.ended(*ttft, 10, itl[0] * 10, itl[1] * 10)
+        times.tokens_late.add(0.0004, 11)
+        times.front_end.add(0.002)
+    return times
+
+
+def of(
+    times: ServedTimes, ttft_ms: float, itl_ms: float, requests: int = 10, speed: float = 10.0, server: float = 10.0
+) -> Distortion | None:
+    """failed: one more request of the run has no times."""
+    ok = np.array([True] * requests + [False])
+    values = {
+        "time_to_first_token": np.array([ttft_ms] * requests + [math.nan]),
+        "inter_token_latency": np.array([itl_ms] * requests + [math.nan]),
+    }
+    return distortion_of(times, [server], speed, ok, values)
+
+
+def notes(distortion: Distortion | None) -> list[str]:
+    assert distortion is not None
+    return distortion.notes
+
+
+def test_within_a_tenth_nothing_is_said() -> None:
+    assert notes(of(served(ttft=(0.033, 0.034)), 35.0, 5.2)) == []
+
+
+def test_a_ttft_that_the_client_saw_longer_is_told_with_both_figures() -> None:
+    [note] = notes(of(served(ttft=(0.033, 0.034)), 42.0, 5.0))
+    assert "At speed 10" in note
+    figures = re.search(r"TTFT p50 42 ms instead of ([\d.]+) \(\+(\d+)%\)", note)
+    assert figures is not None
+    assert float(figures[1]) == pytest.approx(33, rel=0.01)
+    assert float(figures[2]) == pytest.approx(27, abs=1)
+    assert "ITL" not in note
+    assert re.search(r"1 % left 4(\.0\d*)? ms late or more", note)
+    assert "lower --speed" in note
+
+
+@pytest.mark.parametrize(("measured", "sign"), [(4.0, "-20%"), (6.0, "+20%")])
+def test_an_itl_that_is_shorter_is_distorted_as_much_as_one_that_is_longer(measured: float, sign: str) -> None:
+    [note] = notes(of(served(), 33.0, measured))
+    assert f"ITL p50 {measured:g} ms instead of" in note
+    assert sign in note
+    assert "TTFT" not in note
+
+
+def test_the_tail_alone_is_told_too() -> None:
+    times = served(98)
+    for _ in range(2):
+        times.ended(0.033, 0.066, 10, 0.05, 0.05)
+    ttft_ms = np.array([33.0] * 98 + [66.0] * 2)
+    found = distortion_of(times, [10.0], 10.0, np.ones(100, np.bool_), {"time_to_first_token": ttft_ms})
+    [note] = notes(found)
+    assert "p99 66 ms" in note
+    assert "p50" not in note
+
+
+def test_where_others_used_the_server_its_own_figures_stand() -> None:
+    found = of(served(11, ttft=(0.033, 0.04)), 99.0, 9.0)
+    assert found is not None
+    assert found.ttft is not None
+    assert found.ttft.measured is None
+    assert found.ttft.seen["p50"] == pytest.approx(40, rel=0.01)
+    [note] = notes(found)
+    assert "TTFT p50" in note
+    assert "ITL" not in note
+
+
+def test_another_speed_than_the_servers_is_told_instead() -> None:
+    [note] = notes(of(served(), 330.0, 50.0, speed=1.0))
+    assert "runs at --speed 10" in note
+    assert "told 1" in note
+
+
+def test_nothing_to_tell() -> None:
+    assert of(ServedTimes(), 33.0, 5.0) is None
+    assert of(served(), 33.0, 5.0, server=math.inf) is None
+
+
+def test_the_summary_has_it() -> None:
+    result = run([record(ttft_s=0.05)])
+    result.distortion = of(served(), 42.0, 5.0)
+    content = json.loads(json.dumps(summary_json(result, compute(result), "")))["llmirage"]["distortion"]
+    assert (content["speed"], content["server_speeds"], content["streams"], content["distorted"]) == (10, [10], 10, True)
+    assert content["ttft"]["measured"]["p50"] == 42.0
+    assert content["ttft"]["simulated"]["p50"] == pytest.approx(33, rel=0.01)
+    assert content["front_end_ms"]["p50"] == pytest.approx(2, rel=0.01)
+    assert content["late_ms"]["p99"] == pytest.approx(4, rel=0.01)
