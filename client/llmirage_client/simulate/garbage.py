@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 _MOST_LEFT = 150_000  # objects that may be left by simulations: 200 MB where prompts are long
 _left = 0  # at most so many are
-_known: int | None = None  # objects put aside that are none of them
+_known: int | None = None  # objects put aside that are none of them; None: not counted yet, which takes milliseconds
 
 
 @contextlib.contextmanager
@@ -19,10 +19,7 @@ def few_collections() -> Iterator[None]:
     So nobody would collect the clusters of earlier runs: the next run does, when they have become many.
     """
     global _left, _known
-    if _known is None:
-        gc.freeze()
-        _known = gc.get_freeze_count()
-    if _left > _MOST_LEFT:
+    if _left > _MOST_LEFT and _known is not None:
         _left = gc.get_freeze_count() - _known  # the others are gone without a collection
     if _left > _MOST_LEFT:
         gc.unfreeze()

@@ -27,7 +27,7 @@ def explain(
     few rows leave empty. Where it is the longest though the bytes take longer at the peak rates, memory is the bound.
     """
     parts: dict[Bound, float] = {"compute": compute, "memory": memory, "launch": launch, "network": network}
-    bound = max(parts, key=lambda part: parts[part])
+    bound = max(parts, key=parts.__getitem__)
     if bound == "compute" and traffic_s > arithmetic_s:
         bound = "memory"
     return Work(seconds, flops, moved, max(arithmetic_s, traffic_s), bound)

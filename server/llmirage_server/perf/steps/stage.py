@@ -71,8 +71,8 @@ class Stage:
         ) = (Memo(self._token_kernels(count), BATCHES) for count in COUNTS)
         self._prefills = [(op.calls, op.kernel.seconds, op.window) for op in self.ops if isinstance(op, PrefillOp)]
         decodes = [op for op in self.ops if isinstance(op, DecodeOp)]
-        self._loads = rank_counts(queries)
         self._before_s = Memo(self._find_before, BATCHES)
+        self._decodes_before_s = Memo(self._find_decodes_before, BATCHES)
         # Decodes alone, and in a step that has prompt chunks too.
         self._find_decodes = self._decode_kernels([op.calls for op in decodes], decodes)
         self._decodes_s = Memo(self._find_decodes, DECODE_LOADS)
@@ -95,7 +95,7 @@ class Stage:
 
     def decoding_s(self, load: DecodeLoad) -> float:
         """`rank_s` of decoding sequences alone, for somebody who remembers it."""
-        return self._before_s[self._loads[(), load[0]]] + self._find_decodes(load)
+        return self._decodes_before_s[load[0]] + self._find_decodes(load)
 
     def _find_before(self, load: RankCounts) -> float:
         """What is done for all tokens and sequences, then for the prompt chunks alone."""
@@ -106,6 +106,10 @@ class Stage:
                 prompts_s += calls * kernel_s(*prompt_sums(load.chunks, window))
             seconds += prompts_s
         return seconds
+
+    def _find_decodes_before(self, decodes: int) -> float:
+        """`_find_before` of so many decoding sequences alone."""
+        return self._find_before(RankCounts((), decodes, self._queries))
 
     def _decode_kernels(self, calls: Sequence[float], ops: Sequence[DecodeOp]) -> Callable[[DecodeLoad], float]:
         """Seconds of what is done for the decoding sequences alone, with so many calls of each kernel."""

@@ -132,7 +132,7 @@ class RooflineStep:
             return []
         scale, times, first_s = self._scale(ranks), list[OperationTime](), 0.0
         for i, (stage, on, group) in enumerate(self._passes(ranks, tokens)):
-            load, decoding = max(on, key=lambda rank: stage.rank_s(*rank))
+            load, decoding = on[0] if len(on) == 1 else max(on, key=lambda rank: stage.rank_s(*rank))
             lines = stage.explain(load, decoding, group, scale)
             if i == 0 or (i >= len(self._stages) and len(self._stages) == 1):
                 first_s += sum(line.seconds for line in lines)
