@@ -116,8 +116,10 @@ def loaded_after(statement: str) -> set[str]:
 IMPORTS_WHEN_CALLED = {
     "llmirage_client.commands.actions.spread": "a run in one process needs neither worker processes nor Ray",
     "llmirage_client.load.event_loop": "uvloop is optional",
+    "llmirage_client.load.variation": "tokenizer and prose take 15 ms to import, and few repeats have texts to be written",
     "llmirage_client.report.screen": "rich takes 30 ms to import, and a run sends its first request without waiting for it",
     "llmirage_client.simulate.simulation": "the API in process brings the server's app and httpx, which lengths do not need",
+    "llmirage_client.simulate.without_text": "only hash blocks need a tokenizer and prose, which take 15 ms to import",
     "llmirage_client.simulator.engine": "the API in process brings the server's app, which the cluster alone does not need",
     "llmirage_client.workers.ray_connection": "Ray is optional",
     "llmirage_server.api.engine_info": "importlib.metadata takes 6 ms to import, and few ask a server for its version",
@@ -125,6 +127,7 @@ IMPORTS_WHEN_CALLED = {
     "llmirage_server.app": "the expressions of the replies take 40 ms to compile, in the thread that loads the tokenizer",
     "llmirage_server.cluster.routers": "a router of the user's own brings a module that others do not need",
     "llmirage_server.perf.catalogue.lookup": "few name a file of their own, and each kind of file has a reader",
+    "llmirage_server.perf.deployment": "the module of measured tables brings logging, and few deployments ask for it",
     "llmirage_shared.compiled": "hashlib loads OpenSSL, and only a build and a fresh checkout hash their sources",
     "llmirage_shared.foreign_tokenizer": "transformers takes seconds to import, and only models' own tokenizers need it",
     "llmirage_shared.tokenizer_loader": "the libraries of tokenizers, for those who name one",

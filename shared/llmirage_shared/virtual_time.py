@@ -20,27 +20,18 @@ from contextvars import Context
 from itertools import count
 from typing import Any, TypeVar, TypeVarTuple
 
+from llmirage_shared import standstill
+from llmirage_shared.standstill import StandstillError, VirtualDeadlockError
+
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 _CANCELLED_TIMERS = 256  # in the heap before it is cleaned
 _TASKS_NAMED = 3  # in the message of a deadlock
-TURNS_AT_ONE_TIME = 200_000  # of the loop, before it reports a standstill
 
 Source = Callable[[float], float]
 """Something that runs in virtual time while no task can. Called with the time of the next timer (inf without one), it runs
 until then, or until it has made something ready, and returns the time that it reached."""
-
-
-class VirtualDeadlockError(RuntimeError):
-    """Every task waits, and no timer is set."""
-
-
-class StandstillError(RuntimeError):
-    """The loop turns without end at one instant, as with a closed loop of replies that take no time."""
-
-    def __init__(self, now_s: float) -> None:
-        super().__init__(f"virtual time stands still at {now_s:g} s: what happens there takes no time, and never ends")
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
@@ -100,7 +91,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         if self._now > self._turns_s:
             self._turns_s, self._turns = self._now, 0
         self._turns += 1
-        if self._turns > TURNS_AT_ONE_TIME:
+        if self._turns > standstill.TURNS_AT_ONE_TIME:
             self._turns = 0
             raise StandstillError(self._now)
         while timers and timers[0][0] <= self._now:

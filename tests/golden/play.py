@@ -37,7 +37,7 @@ from llmirage_client.targets.wire_json import encode_body
 from llmirage_client.workload.registry import load
 from llmirage_client.workload.session import Branch, Round, Session, SyntheticUser, ThinkTime, TokenSpec, Turn, Workload
 from llmirage_shared import virtual_time
-from llmirage_shared.virtual_time import StandstillError, VirtualDeadlockError
+from llmirage_shared.standstill import StandstillError, VirtualDeadlockError
 
 WAYS = {  # by family; the first is the one that is recorded
     "engine": ("per_sequence", "default"),

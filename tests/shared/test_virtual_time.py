@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from llmirage_shared.virtual_time import VirtualDeadlockError, VirtualTimeLoop, precise_clock, run
+from llmirage_shared.standstill import VirtualDeadlockError
+from llmirage_shared.virtual_time import VirtualTimeLoop, precise_clock, run
 
 
 def test_sleeping_moves_the_clock_exactly_and_takes_no_time() -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import uuid
+import os
 
 
 class Identifiers:
     """Names conversations and requests: UUIDs that depend on the seed and on their place in the run, not on its timing."""
 
     def __init__(self, seed: int | None) -> None:
-        self._seed = uuid.uuid4().hex if seed is None else f"seed {seed}"
+        self._seed = os.urandom(16).hex() if seed is None else f"seed {seed}"
 
     def make(self, *place: object) -> str:
         name = "/".join(map(str, (self._seed, *place)))

@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from llmirage_client.load.calls import Planned, headers
-from llmirage_client.load.cancellation import BY_RUN, ON_PURPOSE, Cancellation, GaveUp
+from llmirage_client.load.cancellation import BY_RUN, ON_PURPOSE, Cancellation
 from llmirage_client.load.conversation import Conversation
+from llmirage_client.load.giving_up import GaveUp, send_for_a_time
 from llmirage_client.load.identifiers import Identifiers
 from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.record import CANCELLED, Exchange, Record, RequestError
@@ -105,7 +106,7 @@ class Recorder:
         self._in_flight += 1
         try:
             if phase == "profiling" and self._cancellation is not None and self._cancellation.meets(request_id):
-                record.exchange = await self._cancellation.send(self._target, call)
+                record.exchange = await send_for_a_time(self._target, call, self._cancellation.delay_s)
             else:
                 record.exchange = await self._target.send(call)
         except GaveUp:

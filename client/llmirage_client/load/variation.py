@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +21,9 @@ import numpy.typing as npt
 from llmirage_client.load.options import RunOptions
 from llmirage_client.workload.common_beginnings import common_tokens, roots_of
 from llmirage_client.workload.session import Session, SyntheticUser, Turn, Workload
-from llmirage_shared.synthetic_text import SyntheticText
-from llmirage_shared.tokenizer_loader import load
-from llmirage_shared.tokens import TokenizerError
+
+if TYPE_CHECKING:
+    from llmirage_shared.synthetic_text import SyntheticText
 
 _KEPT_ROLES = ("system", "developer")
 _TEXTS_OF_MESSAGES = ("content", "text", "output")
@@ -156,6 +156,8 @@ class Variation:
         return _PARAGRAPH.join(map(" ".join, paragraphs))
 
     def _written(self, text: str, key: int) -> str:
+        from llmirage_shared.tokens import TokenizerError
+
         try:
             return self._writer.text(key, len(self._writer.tokenizer.encode(text)))
         except TokenizerError:  # a vocabulary that one cannot write in
@@ -163,6 +165,9 @@ class Variation:
 
     @cached_property
     def _writer(self) -> SyntheticText:
+        from llmirage_shared.synthetic_text import SyntheticText
+        from llmirage_shared.tokenizer_loader import load
+
         return SyntheticText(load(self._tokenizer_name)[0], self._seed)
 
     @cached_property

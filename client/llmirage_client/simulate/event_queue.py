@@ -15,8 +15,8 @@ from typing import Any
 
 from llmirage_client.load.conversation import Conversation
 from llmirage_client.simulator.engine import ClusterRun
-from llmirage_shared import virtual_time
-from llmirage_shared.virtual_time import StandstillError, VirtualDeadlockError
+from llmirage_shared import standstill
+from llmirage_shared.standstill import StandstillError, VirtualDeadlockError
 
 Callback = Callable[[], object]
 
@@ -130,7 +130,7 @@ class EventQueue:
         """A request was over the moment it went out. Raises StandstillError when that goes on for ever."""
         self._timeless = self._timeless + 1 if self._timeless_at_s == self.time_s else 1
         self._timeless_at_s = self.time_s
-        if self._timeless > virtual_time.TURNS_AT_ONE_TIME:
+        if self._timeless > standstill.TURNS_AT_ONE_TIME:
             raise StandstillError(self.time_s)
 
     def _why_nothing_happens(self) -> str:

@@ -35,7 +35,7 @@ from llmirage_client.simulate.without_text import engine_run
 from llmirage_client.simulator.deployments import assumed
 from llmirage_client.simulator.engine import ClusterConfig, StepSpan, plan_of
 from llmirage_client.workload.session import Workload
-from llmirage_shared.virtual_time import StandstillError, VirtualDeadlockError
+from llmirage_shared.standstill import StandstillError, VirtualDeadlockError
 
 if TYPE_CHECKING:
     from llmirage_client.simulate.api_run import ApiRun

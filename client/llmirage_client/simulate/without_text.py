@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llmirage_client.load.options import RunOptions
-from llmirage_client.simulate.block_prompts import block_prompts
 from llmirage_client.simulate.engine_run import EngineRun
 from llmirage_client.simulator.engine import ClusterConfig, ServedPool
 from llmirage_client.workload.session import Workload
@@ -27,6 +26,8 @@ def engine_run(
         return EngineRun(config, workload, options, by_endpoint=True)
     plain = config.replies == "prose" and config.tokenizer == options.tokenizer
     if kind == "messages" and as_they_are and plain and options.endpoint_type in (None, "chat"):
+        from llmirage_client.simulate.block_prompts import block_prompts
+
         prompts = block_prompts(workload, options)
         return None if prompts is None else EngineRun(config, workload, options, prompts, by_endpoint=True)
     return None

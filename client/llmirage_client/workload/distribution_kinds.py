@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +32,7 @@ def number_of(value: Any, key: str) -> float:
 
 
 Parameters = Mapping[str, Any]
-Made = tuple[Callable[[np.random.Generator, int], Floats], tuple[float, float]]
+Made: TypeAlias = "tuple[Callable[[np.random.Generator, int], Floats], tuple[float, float]]"
 """How to draw, and the range of what can be drawn."""
 
 

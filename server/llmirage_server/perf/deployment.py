@@ -23,7 +23,6 @@ from llmirage_server.perf.memory import (
 )
 from llmirage_server.perf.parallelism import Parallelism, parallelism_problems, split_layers
 from llmirage_server.perf.speculation import Speculative
-from llmirage_server.perf.steps import silicon
 from llmirage_server.perf.steps.step import RooflineStep
 from llmirage_server.perf.steps.step_model import GroupStepModel
 
@@ -256,6 +255,8 @@ class Deployment:
     def step_model(self) -> GroupStepModel:
         """How long a step of this instance takes, by the performance model that was asked for."""
         if self.perf_model == "silicon":
+            from llmirage_server.perf.steps import silicon
+
             return silicon.silicon_step_model(
                 self.describe(),
                 self.model,

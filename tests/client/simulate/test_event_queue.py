@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llmirage_client.simulate.event_queue import EventQueue
-from llmirage_shared.virtual_time import StandstillError, VirtualDeadlockError
+from llmirage_shared.standstill import StandstillError, VirtualDeadlockError
 
 pytestmark = pytest.mark.interpreted
 
@@ -78,7 +78,7 @@ def test_a_deadlock_is_told_with_what_is_left() -> None:
 
 
 def test_requests_that_take_no_time_may_be_many_but_not_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llmirage_shared.virtual_time.TURNS_AT_ONE_TIME", 10)
+    monkeypatch.setattr("llmirage_shared.standstill.TURNS_AT_ONE_TIME", 10)
     queue, _ = queue_with()
     for second in range(3):
         queue.time_s = float(second)

@@ -79,7 +79,7 @@ def test_it_stops_at_the_given_time_and_says_so() -> None:
 
 
 def test_a_load_that_takes_no_time_is_told_and_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llmirage_shared.virtual_time.TURNS_AT_ONE_TIME", 5000)
+    monkeypatch.setattr("llmirage_shared.standstill.TURNS_AT_ONE_TIME", 5000)
     instant = ClusterConfig(ttft_ms=0.0, itl_ms=0.0)
     options = RunOptions(concurrency=1, benchmark_duration_s=10.0, seed=1)
     with pytest.raises(SimulationError, match="takes no time"):

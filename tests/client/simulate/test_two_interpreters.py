@@ -24,7 +24,7 @@ from llmirage_client.simulator.engine import ClusterConfig
 from llmirage_client.targets.target import Call
 from llmirage_client.workload.session import Branch, Round, Session, TokenSpec, Turn, Workload
 from llmirage_shared import virtual_time
-from llmirage_shared.virtual_time import VirtualDeadlockError
+from llmirage_shared.standstill import VirtualDeadlockError
 
 pytestmark = pytest.mark.interpreted
 

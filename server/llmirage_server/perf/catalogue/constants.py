@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import resources
+from pathlib import Path
 from typing import Literal, TypedDict, cast, get_args
 
 from llmirage_server.perf.catalogue.gpus import GpuSpec
@@ -189,7 +189,7 @@ class Constants:
 @lru_cache(maxsize=64)
 def _table(name: str) -> Table | None:
     """Read one data file; None where there is none."""
-    file = resources.files("llmirage_server.perf.catalogue") / "data" / "constants" / f"{name}.json"
+    file = Path(__file__).with_name("data") / "constants" / f"{name}.json"
     if not file.is_file():
         return None
     return cast(Table, json.loads(file.read_text(encoding="utf-8"))["engines"])
