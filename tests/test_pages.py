@@ -34,6 +34,7 @@ FILES = {
         for name in ("cassettes/test_agent.yaml", "pairs.jsonl", "batch_input.jsonl", "batch_output.jsonl")
     },
     "docs/routers.md": {"my_routers.py": "python"},
+    "docs/scripts.md": {"fixtures/agent.json": "tests/data/recordings/aimock.json"},
     "docs/simulate.md": {"trace.jsonl": WORKLOAD, "mine.yaml": CLUSTER},
     "docs/studies.md": {"study.yaml": "yaml"},
 }
@@ -127,4 +128,8 @@ def test_what_is_said_of_the_pages_is_of_pages_that_are_there() -> None:
     assert {*FILES, *BEFORE, *AFTER} <= {name_of(page) for page in to_type()}
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
-        assert not [file for file in FILES.get(name_of(page), ()) if Path(file).stem not in text], page
+        assert not [
+            file
+            for file in FILES.get(name_of(page), ())
+            if Path(file).stem not in text and f" {Path(file).parent} " not in text
+        ], page

@@ -15,7 +15,7 @@ from llmirage_server.api.relay import ForwardedRequest
 from llmirage_server.api.service import Service
 from llmirage_server.faults.rule import read_rule
 from llmirage_server.replies.reply import Reply, ReplyRequest
-from llmirage_server.replies.scripts.conditions import ENDPOINTS, ScriptRequest
+from llmirage_server.replies.scripts.conditions import CONVERSING, ENDPOINTS, ScriptRequest
 from llmirage_server.replies.scripts.plan import planned_reply
 from llmirage_server.replies.scripts.reader import read_scripts, script_of
 from llmirage_server.replies.scripts.rule import Fallback, RuleMatch, Script, ScriptRule
@@ -176,8 +176,17 @@ def _request(exchange: HttpExchange, endpoint: str, history: ChatHistory, user: 
         user,
         history.system,
         history.turn,
+        history.replies,
+        _declared(exchange.body) if endpoint in CONVERSING else (),
         tuple(zip(history.called, history.results, strict=True)),
         history.newest,
         lambda name: exchange.header(name.encode("latin-1", "replace")),
         metadata if isinstance(metadata, Mapping) else None,
     )
+
+
+def _declared(body: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of the tools that a checked body of any API declares; a hosted tool is called by its type."""
+    tools = [*(body.get("tools") or ()), *(body.get("functions") or ())]
+    inner = [tool.get("function") or tool.get("custom") or tool for tool in tools]
+    return tuple([str(tool.get("name") or tool.get("type")) for tool in inner])

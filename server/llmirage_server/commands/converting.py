@@ -1,4 +1,4 @@
-"""`llmirage record convert`: files of other tools become recordings, or a script."""
+"""`llmirage record convert`: files of other tools become recordings."""
 
 from __future__ import annotations
 
@@ -63,6 +63,8 @@ def _read(path: Path, format: str) -> tuple[str, Any]:
         raise ForeignFileError(f"is not YAML: {' '.join(str(error).split())}") from None
     if isinstance(document, dict) and isinstance(document.get("interactions"), list):
         return "vcr", document
+    if isinstance(document, dict) and isinstance(document.get("fixtures"), list):
+        raise ForeignFileError("has aimock's fixtures, which become a script: llmirage script convert")
     raise ForeignFileError("is no cassette (YAML with interactions); pairs of requests and responses are a .jsonl file")
 
 

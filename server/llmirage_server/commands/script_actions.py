@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from llmirage_server.faults.rule import read_rule
+from llmirage_server.replies.readable_yaml import readable_yaml
+from llmirage_server.replies.scripts.aimock import script_of_fixtures
 from llmirage_server.replies.scripts.keys import SCHEMA_FILE
 from llmirage_server.replies.scripts.reader import read_scripts
 from llmirage_shared.settings import ConfigError
@@ -22,17 +25,40 @@ def check(files: tuple[str, ...]) -> None:
         for problem in error.problems:
             click.echo(problem, err=True)
         sys.exit(2)
-    rules = "1 rule" if len(script.rules) == 1 else f"{len(script.rules)} rules"
-    click.echo(f"{', '.join(files)}: {rules}, fallback {script.fallback}")
+    click.echo(f"{', '.join(files)}: {_number(script.rules)}, fallback {script.fallback}")
 
 
 def init(file: str, force: bool) -> None:
-    path = Path(file)
-    if path.exists() and not force:
-        raise click.UsageError(f"{file} is there already: --force overwrites it")
-    path.write_text(EXAMPLE_FILE.read_text(encoding="utf-8"), encoding="utf-8")
+    _write(file, EXAMPLE_FILE.read_text(encoding="utf-8"), force)
     click.echo(f"Wrote {file}. Next: llmirage serve --script {file}")
+
+
+def convert(files: tuple[str, ...], out: str, force: bool) -> None:
+    """Raises ConfigError for files that cannot be read or written, and if nothing of them can be a rule."""
+    converted = script_of_fixtures(files)
+    for note in converted.left_out:
+        click.echo(note, err=True)
+    if not converted.rules:
+        raise ConfigError(["no fixture in these files can be a rule of a script"])
+    text = readable_yaml({"rules": converted.rules}).rstrip("\n")
+    _write(out, f"# Made of aimock's fixtures: {', '.join(files)}\n{text}\n", force)
+    click.echo(f"Wrote {out}: {_number(converted.rules)}. Next: llmirage serve --script {out}")
 
 
 def schema() -> None:
     click.echo(SCHEMA_FILE.read_text(encoding="utf-8"), nl=False)
+
+
+def _write(file: str, text: str, force: bool) -> None:
+    """Raises ConfigError."""
+    path = Path(file)
+    if path.exists() and not force:
+        raise ConfigError([f"{file} is there already: --force overwrites it"])
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError([f"{file}: {error.strerror or error}"]) from None
+
+
+def _number(rules: Sequence[object]) -> str:
+    return "1 rule" if len(rules) == 1 else f"{len(rules)} rules"

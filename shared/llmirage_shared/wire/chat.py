@@ -31,7 +31,7 @@ class ChatHistory:
     called_before: names of the tools called between the last user message and the one before.
     text_before: text of the user message before the last; "" without one.
     system: texts of the system and developer messages, joined by blank lines. turn: the number of user messages.
-    newest: how many results, at the end, came after the assistant's last message.
+    newest: how many results, at the end, came after the assistant's last message. replies: messages of the assistant.
     """
 
     last_user_text: str
@@ -42,6 +42,7 @@ class ChatHistory:
     system: str = ""
     turn: int = 1
     newest: int = 0
+    replies: int = 0
 
 
 NO_HISTORY = ChatHistory("", (), (), (), "")
@@ -147,6 +148,7 @@ def chat_history(messages: Sequence[Mapping[str, Any]]) -> ChatHistory:
         "\n\n".join([_text(message.get("content")) for message in messages if message.get("role") in _SYSTEM]),
         len(users),
         min(len(calls), _results_after_reply(messages)),
+        sum(message.get("role") == "assistant" for message in messages),
     )
 
 

@@ -135,6 +135,7 @@ def test_input_and_output_of_a_batch_are_joined(tmp_path: Path) -> None:
     [
         ("a.yaml", "{", "is not YAML"),
         ("a.yaml", "a: b", "is no cassette"),
+        ("a.json", '{"fixtures": []}', "which become a script: llmirage script convert"),
         ("a.yaml", "interactions: [5]", "interaction 1 must be a mapping"),
         ("a.yaml", "interactions: [{request: {}}]", "interaction 1 needs a request and a response"),
         ("a.yaml", "interactions: []", "no exchange with"),

@@ -9,12 +9,13 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
+
+from llmirage_server.replies.readable_yaml import readable_yaml
 
 FORMAT = "llmirage-recording/1"
 HEADER = "# An exchange recorded by llmirage. Keys are not in it; what was one is REDACTED. See docs/recordings.md.\n"
@@ -28,7 +29,6 @@ _STYLES: Mapping[str, Mapping[str, Any]] = {
     "indented ascii": {"indent": 2},
 }
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 class RecordingError(ValueError):
@@ -78,7 +78,7 @@ class Recording:
             response |= {"at_ms": self.chunks[0].at_ms if self.chunks else 0.0, **_body_form(self.data)}
         request = {"method": self.method, "path": self.path, "body": self.body}
         document = {"format": FORMAT, "request": request, "response": response}
-        return HEADER + yaml.dump(document, Dumper=_RecordingDumper, allow_unicode=True, sort_keys=False, width=10**9)
+        return HEADER + readable_yaml(document)
 
     @classmethod
     def read(cls, text: str, name: str) -> Recording:
@@ -204,47 +204,3 @@ def json_style(data: bytes) -> tuple[Any, str, bool] | None:
 def write_json(value: Any, style: str = "compact", newline: bool = False) -> bytes:
     """A JSON value as bytes."""
     return json.dumps(value, **_STYLES[style]).encode() + (b"\n" if newline else b"")
-
-
-# --- YAML ---------------------------------------------------------------------------------------------------------------
-
-# What a literal block cannot hold, or not for sure: other line breaks, control characters, spaces at the ends of lines.
-_NO_BLOCK = re.compile(
-    r"[^\n\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]|[ ]+(\n|$)|^[ \n]"
-)
-
-
-class _RecordingDumper(_DUMPER):  # type: ignore[misc, valid-type]
-    """Texts of several lines are literal blocks; lists of numbers stand on one line."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-
-def _represent_str(dumper: Any, text: str) -> Any:
-    style = None
-    if "\n" in text or len(text) > 80:
-        style = '"' if _NO_BLOCK.search(text) else "|" if "\n" in text else None
-    elif _NO_BLOCK.search(text):
-        style = '"'
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-
-def _represent_list(dumper: Any, values: list[Any]) -> Any:
-    numbers = bool(values) and all(isinstance(value, int | float) for value in values)
-    return dumper.represent_sequence("tag:yaml.org,2002:seq", values, flow_style=numbers or not values)
-
-
-def _represent_float(dumper: Any, value: float) -> Any:
-    """As `repr` writes it, so that reading gives the same number. YAML 1.1 wants a point in it."""
-    text = repr(value)
-    if text in ("inf", "-inf", "nan"):
-        text = {"inf": ".inf", "-inf": "-.inf", "nan": ".nan"}[text]
-    elif "e" in text and "." not in text:
-        text = text.replace("e", ".0e")
-    return dumper.represent_scalar("tag:yaml.org,2002:float", text)
-
-
-_RecordingDumper.add_representer(str, _represent_str)
-_RecordingDumper.add_representer(list, _represent_list)
-_RecordingDumper.add_representer(float, _represent_float)

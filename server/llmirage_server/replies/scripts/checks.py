@@ -7,10 +7,10 @@ from typing import Any
 
 from llmirage_server.replies.scripts.conditions import (
     CONVERSING,
+    CountCondition,
     EndpointCondition,
     ResultCondition,
     TextCondition,
-    TurnCondition,
 )
 from llmirage_server.replies.scripts.rule import ScriptedCall, ScriptedReply, ScriptRule
 from llmirage_server.replies.scripts.template import Template, problems_of, rendered, templates_in
@@ -42,18 +42,24 @@ def _contradictions(rule: ScriptRule) -> Iterator[str]:
     endpoint = rule.when.get("endpoint")
     if not isinstance(endpoint, EndpointCondition) or endpoint.names & CONVERSING:
         return
-    result, turn = rule.when.get("tool_result"), rule.when.get("turn")
+    result = rule.when.get("tool_result")
+    turn, replies = rule.when.get("turn"), rule.when.get("assistant_messages")
     impossible = {
         "system": "system" in rule.when,
         "tool_result": isinstance(result, ResultCondition) and result.there,
-        "turn": isinstance(turn, TurnCondition) and 1 not in turn.span,
+        "turn": isinstance(turn, CountCondition) and 1 not in turn.span,
+        "assistant_messages": isinstance(replies, CountCondition) and 0 not in replies.span,
+        "tool": "tool" in rule.when,
         "tool_calls": any(each.calls for reply in rule.replies for each in (reply, *reply.choices)),
     }
     for name in [name for name, is_so in impossible.items() if is_so]:
         yield f"can never match: requests for {' and '.join(sorted(endpoint.names))} have no {_WORDS[name]}"
 
 
-_WORDS = {"system": "system prompt", "tool_result": "tool results", "turn": "second turn", "tool_calls": "tools to call"}
+_WORDS = {
+    "system": "system prompt", "tool_result": "tool results", "turn": "second turn", "tool_calls": "tools to call",
+    "assistant_messages": "messages of the assistant", "tool": "tools",
+}  # fmt: skip
 
 
 def _groups(rule: ScriptRule) -> tuple[int, list[str]]:

@@ -23,7 +23,8 @@ CONVERSING = frozenset(("chat", "responses", "messages"))  # the others have a p
 class ScriptRequest:
     """A request as rules see it.
 
-    user: the last user message, or the prompt. turn: how many user messages there are. results: (tool, content) of each tool
+    user: the last user message, or the prompt. turn, assistant_messages: how many messages there are of the user and of the
+    assistant. tools: names of the tools that the request declares. results: (tool, content) of each tool
     result since the last user message; newest: how many of them, at the end, came with the last message.
     header: a header's value by its name in lower case.
     """
@@ -33,6 +34,8 @@ class ScriptRequest:
     user: str
     system: str = ""
     turn: int = 1
+    assistant_messages: int = 0
+    tools: tuple[str, ...] = ()
     results: tuple[tuple[str, str], ...] = ()
     newest: int = 0
     header: Callable[[str], str | None] = lambda _: None
@@ -106,7 +109,7 @@ class ResultCondition:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Numbers from 1: `first` to `last`; None: no end."""
+    """Numbers from `first` to `last`; None: no end."""
 
     first: int = 1
     last: int | None = None
@@ -120,14 +123,30 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnCondition:
+class CountCondition:
+    """On how many messages of the user (`turn`) or of the assistant there are."""
+
+    field: str
     span: Span
 
     def fits(self, request: ScriptRequest, groups: Groups) -> bool:
-        return request.turn in self.span
+        return getattr(request, self.field) in self.span
 
-    def covers(self, other: TurnCondition) -> bool:
+    def covers(self, other: CountCondition) -> bool:
         return self.span.covers(other.span)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCondition:
+    """On the tools that a request declares: one of them has this name."""
+
+    name: TextMatch
+
+    def fits(self, request: ScriptRequest, groups: Groups) -> bool:
+        return any(self.name.fits(name) for name in request.tools)
+
+    def covers(self, other: ToolCondition) -> bool:
+        return self.name.covers(other.name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,13 @@ from llmirage_server.replies.scripts.conditions import (
     CONVERSING,
     ENDPOINTS,
     Condition,
+    CountCondition,
     EndpointCondition,
     NamedTexts,
     ResultCondition,
     Span,
     TextCondition,
-    TurnCondition,
+    ToolCondition,
 )
 from llmirage_server.replies.scripts.keys import FILE_KEYS, FINISH_REASONS, KEYS, MOST_TOKENS
 from llmirage_server.replies.scripts.rule import ALL, FALLBACKS, Script, ScriptedCall, ScriptedReply, ScriptRule
@@ -130,10 +131,12 @@ class ScriptReader:
             return lambda node, _: EndpointCondition(_endpoints(node.value))
         if name == "tool_result":
             return self._tool_result
-        if name == "turn":
-            return lambda node, place: TurnCondition(self._span(node, place))
+        if name in _COUNTED_FROM:
+            return lambda node, place: CountCondition(name, self._span(node, place, _COUNTED_FROM[name]))
         if name == "nth":
             return self._span
+        if name == "tool":
+            return lambda node, place: ToolCondition(self._match(node, place, "glob"))
         if name in ("header", "metadata"):
             return lambda node, place: NamedTexts(name, tuple(self._named(node, place)))
         kind: Kind = "glob" if name == "model" else "contains"
@@ -171,13 +174,13 @@ class ScriptReader:
         content = self._match(found["content"].node, f"{place}.content", "contains") if "content" in found else None
         return ResultCondition(True, name, content)
 
-    def _span(self, node: YamlNode, place: str) -> Span:
+    def _span(self, node: YamlNode, place: str, least: int = 1) -> Span:
         if node.entries is None:
-            number = _whole(node.value, 1)
+            number = _whole(node.value, least)
             return Span(number, number)
         found = self._mapping(node, place, KEYS["span"])
-        ends = {name: _whole(entry.node.value, 1) for name, entry in found.items()}
-        span = Span(ends.get("from", 1), ends.get("to"))
+        ends = {name: _whole(entry.node.value, least) for name, entry in found.items()}
+        span = Span(ends.get("from", least), ends.get("to"))
         if span.last is not None and span.last < span.first:
             raise ValueError(f"can never match: from {span.first} to {span.last}")
         return span
@@ -289,6 +292,7 @@ class ScriptReader:
         self._problems.append((line, f"{at}: {place}: {problem}"))
 
 
+_COUNTED_FROM = {"turn": 1, "assistant_messages": 0}
 _OF_WHOLE_REPLIES = ("choices", "usage", "delay_s", "fault")
 _REPLY_LISTS = {"tool_calls": "_call", "choices": "_choice"}
 _FIELDS = {"tool_calls": "calls"}

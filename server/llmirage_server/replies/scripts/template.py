@@ -119,6 +119,11 @@ class Template:
         return "".join([scope.value(part) if index % 2 else part for index, part in enumerate(self.parts)])
 
 
+def literal(text: str) -> str:
+    """What a template must be written as to say this text."""
+    return _PLACEHOLDER.sub(lambda found: "{" + found[0] + "}", text) if "{" in text else text
+
+
 def problems_of(name: str, groups: int, named: Sequence[str], results: bool) -> Iterator[str]:
     """What is wrong with a placeholder. groups, named: of the rule's regular expressions; results: may there be any?"""
     head = name.partition(".")[0]

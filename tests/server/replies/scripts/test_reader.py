@@ -194,7 +194,7 @@ EVERY_KEY = {
             "when": {
                 "user": {"contains": ["a", "b"]}, "system": {"exact": "c"}, "model": {"regex": "(d)"}, "endpoint": ["chat"],
                 "tool_result": {"name": "e*", "content": "f"}, "turn": {"from": 1, "to": 2}, "nth": 3, "header": {"g": "h"},
-                "metadata": {"i": {"regex": "j"}},
+                "metadata": {"i": {"regex": "j"}}, "tool": "l", "assistant_messages": {"from": 0, "to": 4},
             },
             "reply": [
                 {"text": "k", "tool_calls": [{"name": "l", "arguments": {"m": 1}}], "reasoning": "n",
