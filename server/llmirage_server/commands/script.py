@@ -16,7 +16,7 @@ class InitSettings:
     force: bool = switch(OPTIONS, "Overwrite the file if there is one.")
 
 
-class ConvertSettings:
+class ScriptConvertSettings:
     out: str = setting(MISSING, OPTIONS, "File for the script.", metavar="FILE")
 
 
@@ -46,7 +46,7 @@ script = click.Group(
         command(
             "convert",
             f"{_ACTIONS}:convert",
-            [argument("files", "FILE...", many=True), *options(ConvertSettings), *options(InitSettings)],
+            [argument("files", "FILE...", many=True), *options(ScriptConvertSettings), *options(InitSettings)],
             """Make a script of aimock's fixtures: of JSON files, or of folders of them.
 
             What has no counterpart is left out, and named.

@@ -35,7 +35,7 @@ def init(file: str, force: bool) -> None:
 
 def convert(files: tuple[str, ...], out: str, force: bool) -> None:
     """Raises ConfigError for files that cannot be read or written, and if nothing of them can be a rule."""
-    converted = script_of_fixtures(files)
+    converted = script_of_fixtures(files, read_rule)
     for note in converted.left_out:
         click.echo(note, err=True)
     if not converted.rules:

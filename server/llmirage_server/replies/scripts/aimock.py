@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from llmirage_server.faults.rule import read_rule
 from llmirage_server.replies.scripts.keys import FINISH_REASONS
-from llmirage_server.replies.scripts.reader import script_of
+from llmirage_server.replies.scripts.reader import FaultReader, script_of
 from llmirage_server.replies.scripts.rule import ScriptRule
 from llmirage_server.replies.scripts.template import literal
 from llmirage_shared.settings import ConfigError
@@ -58,7 +57,7 @@ class _LeftOutError(ValueError):
     """A fixture that cannot be a rule; the message says why."""
 
 
-def script_of_fixtures(names: Sequence[str]) -> ConvertedScript:
+def script_of_fixtures(names: Sequence[str], read_fault: FaultReader) -> ConvertedScript:
     """The rules of JSON files and of folders of them. Raises ConfigError for files that hold no fixtures."""
     problems: list[str] = []
     fixtures: list[_Fixture] = []
@@ -69,7 +68,7 @@ def script_of_fixtures(names: Sequence[str]) -> ConvertedScript:
             problems.append(f"{path}: {getattr(error, 'strerror', None) or error}")
     if problems:
         raise ConfigError(problems)
-    return _converted(fixtures)
+    return _converted(fixtures, read_fault)
 
 
 def _files(names: Sequence[str], problems: list[str]) -> Iterator[Path]:
@@ -107,7 +106,7 @@ def _fixtures(path: Path) -> Iterator[_Fixture]:
         yield _Fixture(place, fixture["match"], fixture["response"], ignored)
 
 
-def _converted(fixtures: Sequence[_Fixture]) -> ConvertedScript:
+def _converted(fixtures: Sequence[_Fixture], read_fault: FaultReader) -> ConvertedScript:
     converted = ConvertedScript()
     tools = {str(call["id"]): call.get("name") for each in fixtures for call in _calls(each.response) if "id" in call}
     kept: list[ScriptRule] = []
@@ -117,7 +116,7 @@ def _converted(fixtures: Sequence[_Fixture]) -> ConvertedScript:
             replies = [_reply(fixture.response) for fixture in group]
             rule = {"when": _when(group[0].match, tools), "reply": replies[0] if len(replies) == 1 else replies}
             rule = {name: value for name, value in rule.items() if value != {}}
-            [read] = script_of({"rules": [rule]}, read_rule).rules
+            [read] = script_of({"rules": [rule]}, read_fault).rules
         except (_LeftOutError, ConfigError) as error:
             converted.left_out.append(f"{group[0].place}: left out: {error}")
             continue
