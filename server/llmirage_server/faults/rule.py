@@ -132,6 +132,15 @@ class FaultRule:
         self.happened += 1
         return True
 
+    def shown(self) -> dict[str, Any]:
+        """As JSON data: what was given for it, without the API key, and how often it has happened."""
+        wanted = self.conditions
+        defaults = {name: about.default for name, about in settings_of(Conditions).items()}
+        given = {name: getattr(wanted, name) for name, default in defaults.items() if getattr(wanted, name) != default}
+        hidden = {"key": "[redacted]"} if wanted.key is not None else {}
+        fault = {"id": self.number, "kind": self.fault.kind, **self.fault.parameters()}
+        return {**fault, **given, **hidden, "happened": self.happened, "source": self.source}
+
 
 def read_faults_file(path: str) -> list[FaultRule]:
     """The faults of a file, in order. Raises ConfigError with `file:line: field: problem` for all problems."""

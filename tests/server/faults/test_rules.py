@@ -189,6 +189,10 @@ def test_faults_are_listed_with_what_they_did_and_removed() -> None:
         assert (cut["kind"], cut["after_tokens"], cut["happened"]) == ("cut", 3, 1)
         assert (status["kind"], status["status"], status["happened"]) == ("status", HIT, 0)
         assert (status["key"], status["source"]) == ("[redacted]", "POST /llmirage/faults")
+        assert "sk-secret" not in str(shown)
+        assert [kind["name"] for kind in shown["kinds"]] == list(FAULTS)
+        assert shown["kinds"][0]["example"] == {"kind": "status", "status": 429, "retry_after_s": 2, "times": 2}
+        assert [condition["name"] for condition in shown["conditions"]][:3] == ["model", "endpoint", "key"]
         assert [(await admin(app, "DELETE", f"/{cut['id']}"))[0] for _ in range(2)] == [200, 404]
         assert (await ask(app, key="sk-secret")).status == HIT
         await ask(app, path="/llmirage/faults", **fault())

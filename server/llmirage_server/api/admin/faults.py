@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 from starlette.responses import Response
 
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.service import ServiceHandler
+from llmirage_server.faults.registry import FAULTS, described, parameter_texts
 from llmirage_server.faults.rule import Conditions, FaultRule, read_rules
-from llmirage_server.telemetry.journal import REDACTED
-from llmirage_shared.settings import ConfigError, settings_of
+from llmirage_shared.settings import ConfigError
 from llmirage_shared.wire.errors import ApiError
-from llmirage_shared.yaml_lines import node_of
+from llmirage_shared.yaml_lines import node_of, parse_mapping
 
 _SOURCE = "POST /llmirage/faults"
 
@@ -21,7 +23,9 @@ class FaultsHandler(ServiceHandler):
     """Lists, adds and removes faults."""
 
     async def list(self, exchange: HttpExchange) -> Response:
-        return self._shown(exchange, self._service.faults.rules)
+        """Those in force, all kinds that there are, and the conditions that go with each."""
+        conditions = _texts(parameter_texts(Conditions))
+        return self._shown(exchange, self._service.faults.rules, kinds=_kinds(), conditions=conditions)
 
     async def add(self, exchange: HttpExchange) -> Response:
         """Add the fault in the body, or the list under `faults`. Raises ApiError that tells of all problems."""
@@ -53,24 +57,27 @@ class FaultsHandler(ServiceHandler):
         self._service.faults.clear()
         return self._shown(exchange, ())
 
-    def _shown(self, exchange: HttpExchange, rules: Any) -> Response:
-        return exchange.json({"faults": [_shown(rule) for rule in rules]})
+    def _shown(self, exchange: HttpExchange, rules: Iterable[FaultRule], **more: Any) -> Response:
+        return exchange.json({"faults": [rule.shown() for rule in rules], **more})
 
 
-def _shown(rule: FaultRule) -> dict[str, Any]:
-    """A fault as JSON data: what was given for it, and how often it has happened."""
-    conditions = {
-        name: getattr(rule.conditions, name)
-        for name, about in settings_of(Conditions).items()
-        if getattr(rule.conditions, name) != about.default
-    }
-    if "key" in conditions:
-        conditions["key"] = REDACTED
-    return {
-        "id": rule.number,
-        "kind": rule.fault.kind,
-        **rule.fault.parameters(),
-        **conditions,
-        "happened": rule.happened,
-        "source": rule.source,
-    }
+@cache
+def _kinds() -> list[dict[str, Any]]:
+    """What can be ordered: each fault with its parameters and an example, as JSON data."""
+    examples = "".join([f"- {kind.example}\n" for kind in FAULTS.values()])
+    [entry] = parse_mapping("faults:\n" + examples, "examples", "a file of faults")
+    assert entry.node.items is not None
+    return [
+        {
+            "name": fault.kind,
+            "help": fault.summary,
+            "streams_only": fault.streams_only,
+            "parameters": _texts(fault.parameters),
+            "example": example.value,
+        }
+        for fault, example in zip(map(described, FAULTS.values()), entry.node.items, strict=True)
+    ]
+
+
+def _texts(texts: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
+    return [{"name": name, "help": text} for name, text in texts]

@@ -1,7 +1,7 @@
 // The live page: reads /llmirage/live, an endless stream of states, and shows each. Texts are set as text, never as HTML.
 (function () {
   "use strict";
-  var KEPT_S = 120, ROWS = 100, RUNNING_ROWS = 30, history = [], requests = new Map(), server = null, faultKinds = {}, retryMs = 500;
+  var KEPT_S = 120, ROWS = 100, RUNNING_ROWS = 30, history = [], requests = new Map(), server = null, faultKinds = {}, shownFaults = "[]", retryMs = 500;
   function $(id) { return document.getElementById(id); }
   function recall() { try { return sessionStorage.getItem("llmirage-key") || ""; } catch (e) { return ""; } }
   function keep(key) { try { sessionStorage.setItem("llmirage-key", key); } catch (e) { /* not kept */ } }
@@ -47,7 +47,7 @@
         var response = await call("GET", "/llmirage/live");
         var reader = response.body.pipeThrough(new TextDecoderStream()).getReader(), rest = "";
         $("login").hidden = true; $("live").hidden = false; status("live", "good"); retryMs = 500;
-        listFaults();
+        loadFaultKinds().catch(function (error) { say(error.message); });
         for (;;) {
           var part = await reader.read();
           if (part.done) { break; }
@@ -78,6 +78,7 @@
     charts(state);
     showInstances(state);
     showSteps(state.step_shares);
+    showFaults(state.faults);
     if (state.requests.length || state.server) { showRequests(); }
     if (document.activeElement !== $("speed")) { $("speed").value = state.speed === "max" ? "" : state.speed; }
     $("speed-form").hidden = state.speed === "max";
@@ -239,32 +240,55 @@
       cell("", told, bad ? "bad" : entry.outcome === "client_left" ? "warn" : "right"),
       cell("in", entry.prompt_tokens ? count(entry.prompt_tokens) : ""), cell("cached", entry.prompt_tokens ? count(entry.cached_tokens) : ""),
       cell("out", entry.output_tokens ? count(entry.output_tokens) : ""), cell("TTFT", seconds(entry.ttft_s)),
-      cell("took", seconds(entry.duration_s)), cell("", [entry.rule, entry.fault].filter(Boolean).join(", "), "left"));
+      cell("took", seconds(entry.duration_s)), causes(entry));
+  }
+
+  function causes(entry) {
+    var told = make("td", { class: "left" });
+    if (entry.rule) { told.append(make("span", { title: entry.rule }, entry.rule.split("/").pop())); }
+    if (entry.rule && entry.fault) { told.append(", "); }
+    if (entry.fault) { told.append(make("span", { class: "warn", title: "fault" }, entry.fault)); }
+    return told;
   }
 
   function say(text) { $("said").textContent = text; }
-  function act(promise, text) {
-    promise.then(function () { say(text); listFaults(); }, function (error) { say(error.message); });
+  function act(promise, text) { promise.then(function () { say(text); }, function (error) { say(error.message); }); }
+
+  function definitions(texts) {
+    var list = make("dl", {});
+    texts.forEach(function (one) { list.append(make("dt", {}, one.name), make("dd", {}, one.help.replaceAll("`", ""))); });
+    return list;
   }
 
-  async function listFaults() {
-    var told = await call("GET", "/llmirage/faults").then(function (r) { return r.json(); }).catch(function () { return null; });
-    $("fault-form").hidden = told === null;
-    if (told === null) { return; }
-    if (!$("fault").options.length) {
-      told.kinds.forEach(function (kind) { faultKinds[kind.name] = kind; $("fault").append(make("option", { value: kind.name }, kind.name)); });
-      example();
-    }
-    $("faults").replaceChildren(...told.faults.map(function (fault) {
-      var remove = make("button", { type: "button" }, "Remove");
-      remove.addEventListener("click", function () { act(call("DELETE", "/llmirage/faults/" + fault.id), "The fault is removed."); });
-      return make("li", {}, remove, make("code", {}, JSON.stringify(fault)));
-    }));
+  async function loadFaultKinds() {
+    if ($("fault").options.length) { return; }
+    var told = await call("GET", "/llmirage/faults").then(function (r) { return r.json(); });
+    told.kinds.forEach(function (kind) { faultKinds[kind.name] = kind; $("fault").append(make("option", { value: kind.name }, kind.name)); });
+    $("conditions").replaceChildren(definitions(told.conditions));
+    showFaultKind();
+    $("fault-form").hidden = false;
   }
-  function example() {
+  function showFaultKind() {
     var kind = faultKinds[$("fault").value];
-    $("fault-json").value = kind ? JSON.stringify(kind.example) : "";
-    $("fault").title = kind ? kind.help : "";
+    $("fault-json").value = JSON.stringify(kind.example);
+    $("fault-help").textContent = kind.help.replaceAll("`", "");
+    $("parameters").replaceChildren(definitions(kind.parameters));
+  }
+
+  function showFaults(faults) {
+    var version = JSON.stringify(faults);
+    if (version === shownFaults) { return; }
+    shownFaults = version;
+    $("faults").replaceChildren(...faults.map(function (fault) {
+      var given = Object.entries(fault).filter(function (pair) {
+        return pair[1] !== null && !["id", "kind", "happened", "source"].includes(pair[0]);
+      }).map(function (pair) { return pair[0] + ": " + pair[1]; }).join(", ");
+      var remove = make("button", { type: "button", "aria-label": "Remove fault " + fault.id }, "Remove");
+      remove.addEventListener("click", function () { act(call("DELETE", "/llmirage/faults/" + fault.id), "Fault " + fault.id + " is removed."); });
+      var times = fault.happened === 1 ? "once" : count(fault.happened) + " times";
+      return make("li", { "data-id": fault.id }, remove, make("span", {}, make("strong", {}, fault.kind), " " + given),
+        make("span", { class: "muted" }, "happened " + times + (fault.source ? ", from " + fault.source : "")));
+    }));
   }
 
   $("login").addEventListener("submit", function (event) { event.preventDefault(); key = $("key").value; keep(key); watch(); });
@@ -274,7 +298,10 @@
     $("speed").blur();
   });
   $("reset").addEventListener("click", function () { act(call("POST", "/reset_prefix_cache"), "The prefix caches are empty."); });
-  $("fault").addEventListener("change", example);
+  $("fault").addEventListener("change", showFaultKind);
+  $("fault-json").addEventListener("keydown", function (event) {
+    if (event.key === "Enter" && !event.shiftKey) { event.preventDefault(); $("fault-form").requestSubmit(); }
+  });
   $("fault-form").addEventListener("submit", function (event) {
     event.preventDefault();
     var fault;

@@ -10,6 +10,7 @@ from llmirage_server.cluster.request import Request
 from llmirage_server.config import ClusterConfig
 from llmirage_server.config.planning import ServedPool
 from llmirage_server.drivers.live import Driver
+from llmirage_server.faults.active import ActiveFaults
 from llmirage_server.perf.steps.kinds import StepShares
 from llmirage_server.telemetry.journal import Journal, JournalEntry
 from llmirage_server.telemetry.metrics import PrometheusMetrics
@@ -23,6 +24,9 @@ class WatchedServer(Protocol):
     driver: Driver
     metrics: PrometheusMetrics
     journal: Journal
+
+    @property
+    def faults(self) -> ActiveFaults: ...
 
     def requests_under_way(self) -> list[Request]: ...
 
@@ -92,6 +96,7 @@ class LiveCluster:
                 for one, pool in zip(snapshots, self._pool_of, strict=True)
             ],
             "step_shares": self._steps.shares(),
+            "faults": [rule.shown() for rule in self._server.faults.rules],
         }
 
     def _look_into_step(self) -> None:
@@ -109,10 +114,13 @@ class Watch:
     def __init__(self, cluster: LiveCluster) -> None:
         self._cluster = cluster
         self._running: list[JournalEntry] = []
+        self._unread: list[JournalEntry] = []  # shown while the server had not read their bodies yet
         self._last: int | None = None
 
     def next(self, at_s: float) -> dict[str, Any]:
-        """The state now; the first one has the facts and the last requests, the others only requests that are new or ended.
+        """The state now; the first one has the facts and the last requests, the others only what is new of requests.
+
+        A request comes when it arrives, when its body has been read, and when it ends.
 
         at_s: as `LiveCluster.now` has it.
         """
@@ -123,6 +131,8 @@ class Watch:
         fresh = [entry for entry in entries if self._last is None or entry.number > self._last]
         ended = [entry for entry in self._running if entry.outcome != "running"]
         self._running = [entry for entry in [*self._running, *fresh] if entry.outcome == "running"]
+        read = [entry for entry in self._unread if entry.served and entry.outcome == "running"]
+        self._unread = [entry for entry in self._running if not entry.served]
         self._last = self._cluster.journal.last
-        state["requests"] = [entry.shown() for entry in (*ended, *fresh)]
+        state["requests"] = [entry.shown() for entry in (*ended, *read, *fresh)]
         return state

@@ -14,6 +14,8 @@ import pytest
 from llmirage_server.api.admin import live
 from llmirage_server.app import LlmirageApp, create_app
 from llmirage_server.config import ClusterConfig
+from llmirage_server.telemetry.journal import JournalEntry
+from llmirage_server.telemetry.page.state import LiveCluster, Watch
 
 MODEL = "Qwen/Qwen3-30B-A3B"
 
@@ -186,3 +188,27 @@ def test_with_keys_the_page_opens_and_its_data_needs_a_key() -> None:
     assert asked(app, "POST", "/llmirage/speed", json={"speed": 2}).status_code == 401
     key = {"authorization": "Bearer sk-one"}
     assert asked(app, "POST", "/llmirage/speed", json={"speed": 2}, headers=key).status_code == 200
+
+
+def test_a_request_comes_again_when_its_body_has_been_read_and_when_it_ends(app: LlmirageApp) -> None:
+    watch, journal = Watch(LiveCluster(app.config, app.pools, app.service)), app.service.journal
+    journal.begin(entry := JournalEntry("POST", "/v1/chat/completions", None, ()))
+
+    def users() -> list[str]:
+        return [request["user"] for request in watch.next(0.0)["requests"]]
+
+    assert [users(), users()] == [[""], []]
+    entry.asked(MODEL, "Hi", "", (), (), stream=True)
+    assert [users(), users()] == [["Hi"], []]
+    journal.end(entry, 200, "complete", 1.0)
+    assert [users(), users()] == [["Hi"], []]
+
+
+def test_the_faults_in_force_are_in_each_state(app: LlmirageApp) -> None:
+    watch = Watch(LiveCluster(app.config, app.pools, app.service))
+    assert watch.next(0.0)["faults"] == []
+    asked(app, "POST", "/llmirage/faults", json={"kind": "status", "key": "sk-secret"})
+    asked(app, "POST", "/v1/models", headers={"authorization": "Bearer sk-secret"}, json={})
+    asked(app, "POST", "/v1/chat/completions", headers={"authorization": "Bearer sk-secret"}, json={})
+    [fault] = watch.next(1.0)["faults"]
+    assert (fault["kind"], fault["happened"], fault["key"]) == ("status", 1, "[redacted]")

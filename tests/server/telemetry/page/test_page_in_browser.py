@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 from served import serving
 from webdriver import Tab, find_driver
 
+from llmirage_server.faults.registry import FAULTS
+
 DRIVER = find_driver()
 pytestmark = pytest.mark.skipif(DRIVER is None, reason="no chromedriver and browser on the path")
 
@@ -19,8 +22,10 @@ CARDS = "Array.from(document.querySelectorAll('.card .value')).map(card => card.
 
 
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with serving("--ttft", "20", "--itl", "5", "--api-key", "sk-page") as v1:
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    script = tmp_path_factory.mktemp("script") / "replies.yaml"
+    script.write_text("rules:\n  - when: {user: weather}\n    reply: It is sunny.\n")
+    with serving("--ttft", "20", "--itl", "5", "--api-key", "sk-page", "--script", str(script)) as v1:
         yield v1.removesuffix("/v1")
 
 
@@ -68,9 +73,7 @@ def test_it_shows_what_happens_at_the_width_of_a_desk_and_of_a_phone(
 def test_what_a_reader_opened_stays_open_and_controls_act(url: str, load: None, tmp_path: Path) -> None:
     assert DRIVER is not None
     with Tab(DRIVER, tmp_path, 1280, 900) as tab:
-        tab.open(f"{url}/")
-        tab.run("sessionStorage.setItem('llmirage-key', 'sk-page')")
-        tab.open(f"{url}/")
+        signed_in(tab, url)
         ended = "Array.from(document.querySelectorAll('#requests tr')).find(row => row.children[3].textContent === '200')"
         number = tab.wait_for(f"({ended} || {{dataset: {{}}}}).dataset.number")
         row = f"document.querySelector('#requests tr[data-number=\"{number}\"] details')"
@@ -82,3 +85,62 @@ def test_what_a_reader_opened_stays_open_and_controls_act(url: str, load: None, 
         assert tab.wait_for("document.getElementById('said').textContent") == "Speed is 3 from now on."
         tab.run("document.getElementById('reset').click()")
         tab.wait_for("document.getElementById('said').textContent === 'The prefix caches are empty.'")
+
+
+def signed_in(tab: Tab, url: str) -> None:
+    tab.open(f"{url}/")
+    tab.run("sessionStorage.setItem('llmirage-key', 'sk-page')")
+    tab.open(f"{url}/")
+    tab.wait_for("document.getElementById('fault').options.length")
+
+
+def ask(url: str, text: str) -> int:
+    body = {"model": "any", "messages": [{"role": "user", "content": text}], "max_tokens": 20, "stream": True}
+    return httpx.post(f"{url}/v1/chat/completions", json=body, headers={"authorization": "Bearer sk-page"}).status_code
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_fault_is_ordered_seen_and_removed(url: str, tmp_path: Path, width: int) -> None:
+    assert DRIVER is not None
+    with Tab(DRIVER, tmp_path, width, 900) as tab:
+        signed_in(tab, url)
+        offered = tab.run("return Array.from(document.getElementById('fault').options).map(option => option.value)")
+        assert offered == list(FAULTS)
+        tab.run(
+            "const select = document.getElementById('fault'); select.value = 'status';"
+            "select.dispatchEvent(new Event('change')); document.querySelector('.tools details').open = true"
+        )
+        assert json.loads(tab.run("return document.getElementById('fault-json').value"))["kind"] == "status"
+        assert "HTTP status. (default: 500" in tab.run("return document.getElementById('parameters').textContent")
+        assert tab.run("return document.documentElement.scrollWidth <= innerWidth")
+        order(tab, '{"kind": "status", "status": 418, "endpoint": "chat", "times": 1}')
+        listed = tab.wait_for("document.querySelectorAll('#faults li').length === 1 && faults.textContent")
+        assert "status: 418" in listed
+        assert "happened 0 times, from POST /llmirage/faults" in listed
+        assert [ask(url, "Is the weather fine?") for _ in range(2)] == [418, 200]
+        tab.wait_for("document.getElementById('faults').textContent.includes('happened once')")
+        row = "Array.from(document.querySelectorAll('#requests tr')).find(row => row.textContent.includes('{}'))"
+        refused, replied = row.format("418"), row.format("replies.yaml:2")
+        assert tab.wait_for(f"({refused} || {{lastChild: {{}}}}).lastChild.textContent") == "status"
+        assert tab.wait_for(f"({replied} || {{lastChild: {{}}}}).lastChild.textContent") == "replies.yaml:2"
+        assert tab.run("return requests.getBoundingClientRect().right <= innerWidth")
+        tab.run("document.querySelector('#faults button').click()")
+        tab.wait_for("!document.querySelector('#faults li')")
+        assert httpx.get(f"{url}/llmirage/faults", headers={"authorization": "Bearer sk-page"}).json()["faults"] == []
+
+
+def test_a_fault_that_is_none_is_told_in_the_server_s_words(url: str, tmp_path: Path) -> None:
+    assert DRIVER is not None
+    with Tab(DRIVER, tmp_path, 1280, 900) as tab:
+        signed_in(tab, url)
+        order(tab, '{"kind": "stattus"}')
+        message = "faults[0].kind: there is no fault 'stattus' (did you mean 'status'?); see `llmirage faults`"
+        tab.wait_for(f"said.textContent === {json.dumps(message)}")
+        order(tab, "{kind: status}")
+        tab.wait_for("said.textContent.startsWith('The parameters are not JSON')")
+        assert tab.run("return document.querySelectorAll('#faults li').length") == 0
+
+
+def order(tab: Tab, fault: str) -> None:
+    tab.run(f"document.getElementById('fault-json').value = {json.dumps(fault)}")
+    tab.run("document.querySelector('#fault-form button').click()")
