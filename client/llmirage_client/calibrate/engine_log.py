@@ -1,6 +1,7 @@
 """Settings of a deployment from the log that vLLM or SGLang wrote at its start.
 
-vLLM: "non-default args: {...}", and "GPU KV cache size: 620,944 tokens" (before 0.7.3 "# GPU blocks: 1381").
+vLLM: "non-default args: {...}", "Chunked prefill is enabled with max_num_batched_tokens=2048", the limit in use, and "GPU KV
+cache size: 620,944 tokens" (before 0.7.3 "# GPU blocks: 1381").
 SGLang: "server_args=ServerArgs(model_path='...', tp_size=2, ...)", and of each rank "max_total_num_tokens=1234,
 chunked_prefill_size=8192, max_prefill_tokens=16384, max_running_requests=2049, context_len=32768", where the limits are the
 ones in use. Both are as in its logs from v0.2 (2024) to v0.5 (2026).
@@ -20,12 +21,13 @@ from llmirage_client.targets.engine_settings import sglang_settings, vllm_settin
 from llmirage_shared.settings import ConfigError
 
 _VLLM_ARGS = re.compile(r"non-default args: (\{.*\})")
+_VLLM_LIMIT = re.compile(r"Chunked prefill is enabled with max_num_batched_tokens=(\d+)")
 _VLLM_TOKENS = re.compile(r"GPU KV cache size: ([\d,]+) tokens")
 _VLLM_BLOCKS = re.compile(r"# GPU blocks: (\d+)")
 _SGLANG_ARGS = re.compile(r"server_args=ServerArgs\((.*)\)")
 _SGLANG_ARG = re.compile(r"(\w+)=('[^']*'|-?[\d.]+|True)")
 _SGLANG_LIMITS = re.compile(r"\bmax_total_num_tokens=(\d+), (.*)")
-_IN_USE = ("max_running_requests", "chunked_prefill_size")  # of the limits
+_IN_USE = ("max_running_requests", "chunked_prefill_size", "max_prefill_tokens")  # of the limits
 _VLLM_BLOCK = 16  # tokens, vLLM's default on NVIDIA GPUs
 
 
@@ -37,6 +39,8 @@ def engine_log_settings(place: str) -> dict[str, Any]:
         raise ConfigError([f"--engine-log {place}: {error.strerror or error}"]) from None
     if (vllm := _VLLM_ARGS.search(text)) or _VLLM_TOKENS.search(text) or _VLLM_BLOCKS.search(text):
         given = _literal(vllm[1]) if vllm else {}
+        if limit := _VLLM_LIMIT.search(text):
+            given["max_num_batched_tokens"] = int(limit[1])
         model = str(given.get("model") or given.get("model_tag") or "")
         settings = {"engine": "vllm", **vllm_settings(given), **_model(model)}
         block = settings.get("block_size", _VLLM_BLOCK)
@@ -44,6 +48,8 @@ def engine_log_settings(place: str) -> dict[str, Any]:
         blocks += [int(found.replace(",", "")) // block for found in _VLLM_TOKENS.findall(text)]
     elif sglang := _SGLANG_ARGS.search(text):
         given = {name: _value(value) for name, value in _SGLANG_ARG.findall(sglang[1])}
+        if (half := given.get("disaggregation_mode", "null")) != "null":
+            raise ConfigError([f"--engine-log {place}: the engine did {half} only: describe both pools in a --cluster FILE"])
         limits = _SGLANG_LIMITS.findall(text)
         if limits and not given.get("enable_dp_attention"):  # else they are those of one rank
             in_use = dict(_SGLANG_ARG.findall(limits[0][1]))

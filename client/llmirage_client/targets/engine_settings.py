@@ -8,7 +8,7 @@ from typing import Any
 
 # Ours by the engine's name; the same where they are equal.
 _VLLM = ("pipeline_parallel_size", "data_parallel_size", "tensor_parallel_size", "block_size", "gpu_memory_utilization",
-         "max_num_seqs", "max_num_batched_tokens", "max_model_len")  # fmt: skip
+         "max_num_seqs", "max_num_batched_tokens", "max_model_len", "long_prefill_token_threshold")  # fmt: skip
 _SGLANG = {
     "tp_size": "tensor_parallel_size",
     "pp_size": "pipeline_parallel_size",
@@ -18,9 +18,12 @@ _SGLANG = {
     "max_running_requests": "max_num_seqs",
     "chunked_prefill_size": "max_num_batched_tokens",
     "context_length": "max_model_len",
+    "max_prefill_tokens": "max_prefill_tokens",
+    "schedule_conservativeness": "schedule_conservativeness",
 }
 _FORMATS = {"quantization": "weights", "kv_cache_dtype": "kv_cache_dtype"}
 _FORMAT_NAMES = {"fp8": "fp8", "fp8_e4m3": "fp8"}  # others say too little of what a kernel reads
+_SGLANG_POLICIES = ("fcfs", "lpm")
 
 
 def vllm_settings(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -29,6 +32,11 @@ def vllm_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     if given.get("enable_expert_parallel") is True:  # over all GPUs of a stage
         sizes = (settings.get(f"{name}_parallel_size", 1) for name in ("tensor", "data"))
         settings["expert_parallel_size"] = math.prod(sizes)
+    settings |= {name: False for name in ("enable_prefix_caching", "enable_chunked_prefill") if given.get(name) is False}
+    if given.get("scheduling_policy") == "priority":
+        settings["schedule_policy"] = "priority"
+    if isinstance(speculative := given.get("speculative_config"), dict):
+        settings |= _numbers(speculative, {"num_speculative_tokens": "num_speculative_tokens"})
     return settings
 
 
@@ -45,6 +53,14 @@ def sglang_settings(given: Mapping[str, Any]) -> dict[str, Any]:
         settings["tensor_parallel_size"] = max(1, settings.get("tensor_parallel_size", 1) // groups)
     elif groups > 1:
         settings["instances"] = groups
+    if given.get("disable_radix_cache") is True:
+        settings["enable_prefix_caching"] = False
+    if given.get("enable_mixed_chunk") is True:
+        settings["enable_mixed_chunk"] = True
+    if (policy := given.get("schedule_policy")) in _SGLANG_POLICIES:
+        settings["schedule_policy"] = policy
+    if given.get("speculative_algorithm"):  # a chain: a step drafts one token
+        settings |= _numbers(given, {"speculative_num_steps": "num_speculative_tokens"})
     return settings
 
 
