@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,6 +13,7 @@ import numpy.typing as npt
 from llmirage_client.measure.arrays import Floats, Ints
 from llmirage_client.measure.catalogue import PER_REQUEST, WHOLE_RUN
 from llmirage_client.measure.columns import Columns, columns_of
+from llmirage_client.measure.equal_load import at_equal_load, loaded
 from llmirage_client.measure.metrics import compute_columns
 from llmirage_client.measure.record import RunResult
 from llmirage_client.measure.request_metrics import request_columns
@@ -21,11 +22,11 @@ from llmirage_client.measure.resampling import REPLICATES, draws, means, parts, 
 FEWEST_CLUSTERS = 8  # fewer conversations than this say nothing about how conversations vary
 FEWEST_BEYOND = 5  # values above a percentile that its noise can be judged by
 _SLICES = 30  # of a run, for rates
-_PARTS = 10  # of a run, drawn for what its requests have in common at a time
+_PARTS = (10, 5)  # of a run, drawn for what its requests have in common at a time; 5 for loads that vary more slowly
 _FALSE_ALARM = 0.02  # chance that any figure of two runs of one system counts as worse
 _SEEN = 0.9  # chance with which a worsening of `seen` is found
 
-Statistic = Literal["avg", "p50", "p90", "p99", ""]
+Statistic = Literal["avg", "p50", "p90", "p99", "at_equal_load", ""]
 
 _PER_REQUEST: tuple[tuple[str, tuple[Statistic, ...]], ...] = (
     ("time_to_first_token", ("avg", "p50", "p90", "p99")),
@@ -114,7 +115,7 @@ class Comparison:
     @property
     def _errors(self) -> float:
         """From how many standard errors on a worsening counts, so that all figures together are a false alarm rarely."""
-        return student_t(1 - _FALSE_ALARM / max(len(self.judged), 1), _PARTS - 1)
+        return student_t(1 - _FALSE_ALARM / max(len(self.judged), 1), _PARTS[0] - 1)
 
     def worse(self, tolerance: float = 0.0) -> list[Difference]:
         """The figures that are worse by more than chance and a share of the baseline's value."""
@@ -127,7 +128,7 @@ class Comparison:
         """The worsening, in percent of the baseline's value, that `worse` would find 9 times in 10; None: cannot be told."""
         if one.error is None or one.worsening is None or not one.baseline:
             return None
-        return 100 * (tolerance + (self._errors + student_t(_SEEN, _PARTS - 1)) * one.error / abs(one.baseline))
+        return 100 * (tolerance + (self._errors + student_t(_SEEN, _PARTS[0] - 1)) * one.error / abs(one.baseline))
 
 
 def compare(baseline: RunResult, other: RunResult, *, confidence: float = 0.95, seed: int = 0) -> Comparison:
@@ -140,16 +141,17 @@ def compare(baseline: RunResult, other: RunResult, *, confidence: float = 0.95, 
         two.counts = one.counts
     else:
         two.draw(rng)
-    one.part_counts = two.part_counts = draws(_PARTS, rng)
+    one.part_counts = two.part_counts = tuple(draws(parts, rng) for parts in _PARTS)
     bounds = _Bounds(one, two, confidence)
-    found = [*_of_requests(one, two, bounds), *_of_runs(one, two, bounds, rng)]
+    found = [*_of_requests(one, two, bounds), *_at_equal_load(one, two, bounds), *_of_runs(one, two, bounds, rng)]
     return Comparison(tuple(found), paired, (len(one.trees), len(two.trees)))
 
 
 class _Side:
     """A run's measured requests. trees: names of its conversation trees, sorted; cluster: each row's place among them.
 
-    part: the part of the run in which each row began. counts, part_counts: how often each tree or part is drawn.
+    part: the part of the run in which each row began, of _PARTS[0]. counts: how often each tree is drawn. part_counts: how
+    often each part is, for each number of parts.
     """
 
     def __init__(self, result: RunResult) -> None:
@@ -167,9 +169,9 @@ class _Side:
         self.trees = sorted(names.values())
         place = {tree: i for i, tree in enumerate(self.trees)}
         self.cluster: Ints = np.array([place[names[r.root_correlation_id]] for r in records], dtype=np.int64)
-        self.part: Ints = parts(self.columns.start_s, _PARTS)
+        self.part: Ints = parts(self.columns.start_s, _PARTS[0])
         self.counts: npt.NDArray[np.int32] = np.zeros((REPLICATES, 1), dtype=np.int32)
-        self.part_counts = self.counts
+        self.part_counts: tuple[npt.NDArray[np.int32], ...] = ()
 
     def draw(self, rng: np.random.Generator) -> None:
         if self.trees:
@@ -188,10 +190,10 @@ class _Bounds:
     two: _Side
     confidence: float
 
-    def of(self, difference: float, apart: Floats, by_parts: Floats | None = None) -> dict[str, float]:
-        """low, high and error of a difference, from that of replicates: with trees drawn, and with parts of the runs drawn.
+    def of(self, difference: float, apart: Floats, by_parts: Sequence[Floats] = ()) -> dict[str, float]:
+        """low, high and error of a difference, from that of replicates: with trees drawn, with each number of parts drawn.
 
-        The resampling that scatters more counts: it is the one that draws what the requests have in common.
+        The resampling that scatters most counts: it is the one that draws what the requests have in common.
         """
         apart = apart[~np.isnan(apart)]
         if not apart.size:
@@ -199,10 +201,10 @@ class _Bounds:
         tail = (1 - self.confidence) / 2
         low, high = np.percentile(apart, (100 * tail, 100 - 100 * tail))
         error = float(apart.std())
-        if by_parts is not None:
-            wider = float(np.nanstd(by_parts)) * (_PARTS / (_PARTS - 1)) ** 0.5
+        for count, drawn in zip(_PARTS, by_parts, strict=False):
+            wider = float(np.nanstd(drawn)) * (count / (count - 1)) ** 0.5
             if wider > error:
-                error, half = wider, wider * student_t(1 - tail, _PARTS - 1)
+                error, half = wider, wider * student_t(1 - tail, count - 1)
                 low, high = difference - half, difference + half
         return {"low": float(low), "high": float(high), "error": error}
 
@@ -229,24 +231,44 @@ def _of_requests(one: _Side, two: _Side, bounds: _Bounds) -> Iterator[Difference
                 above = ((first > figures[0], first_part), (second > figures[1], second_part))
                 here = min(np.unique(part[over]).size for over, part in above)
                 if 0 < here < FEWEST_BEYOND:
-                    why_not = f"the values above {spec.title} {statistic} are all from {here} of {_PARTS} parts of a run"
+                    why_not = f"the values above {spec.title} {statistic} are all from {here} of {_PARTS[0]} parts of a run"
             found = {} if why_not else bounds.of(figures[1] - figures[0], *drawn[statistic])
             yield Difference(tag, spec.title, statistic, spec.unit, figures[0], figures[1], **found, why_not=why_not)
 
 
-def _drawn(one: _Side, two: _Side, tag: str, statistics: tuple[Statistic, ...]) -> dict[Statistic, tuple[Floats, Floats]]:
-    """By how much each statistic differs in each replicate, with trees drawn and with parts drawn."""
+def _drawn(
+    one: _Side, two: _Side, tag: str, statistics: tuple[Statistic, ...]
+) -> dict[Statistic, tuple[Floats, list[Floats]]]:
+    """By how much each statistic differs in each replicate, with trees drawn and with each number of parts drawn."""
     percents = [s for s in statistics if s != "avg"]
-    found: list[dict[Statistic, Floats]] = []
-    for by_part in (False, True):
-        for side in (one, two):
-            values, tree, part = side.values(tag)
-            cluster, counts = (part, side.part_counts) if by_part else (tree, side.counts)
-            drawn = percentiles(values, cluster, counts, [float(s[1:]) for s in percents])
-            found.append({s: drawn[:, place] for place, s in enumerate(percents)})
-            if "avg" in statistics:
-                found[-1]["avg"] = means(values, cluster, counts)
-    return {s: (found[1][s] - found[0][s], found[3][s] - found[2][s]) for s in statistics}
+
+    def with_counts(side: _Side, of_parts: int | None) -> dict[Statistic, Floats]:
+        values, cluster, part = side.values(tag)
+        counts = side.counts if of_parts is None else side.part_counts[of_parts]
+        if of_parts is not None:
+            cluster = part * counts.shape[1] // _PARTS[0]
+        drawn = percentiles(values, cluster, counts, [float(s[1:]) for s in percents])
+        found: dict[Statistic, Floats] = {s: drawn[:, place] for place, s in enumerate(percents)}
+        return found | {"avg": means(values, cluster, counts)} if "avg" in statistics else found
+
+    ways = [(with_counts(one, n), with_counts(two, n)) for n in (None, *range(len(_PARTS)))]
+    return {s: (ways[0][1][s] - ways[0][0][s], [there[s] - here[s] for here, there in ways[1:]]) for s in statistics}
+
+
+def _at_equal_load(one: _Side, two: _Side, bounds: _Bounds) -> Iterator[Difference]:
+    first, second = (loaded(side.columns, side.metrics, side.part) for side in (one, two))
+    for tag in [tag for tag in first if tag in second]:
+        spec = PER_REQUEST[tag]
+        why_not: str | None
+        found: dict[str, float] = {}
+        expected, value = (float(side[tag].values.mean()) for side in (first, second))
+        result = at_equal_load(first[tag], second[tag], one.part_counts)
+        if isinstance(result, str):
+            why_not = result
+        elif (why_not := bounds.few()) is None:
+            expected, value = result.expected, result.value
+            found = bounds.of(value - expected, result.apart[0], result.apart)
+        yield Difference(tag, spec.title, "at_equal_load", spec.unit, expected, value, **found, why_not=why_not)
 
 
 def _of_runs(one: _Side, two: _Side, bounds: _Bounds, rng: np.random.Generator) -> Iterator[Difference]:
@@ -289,8 +311,15 @@ def _share(
     if why_not is None:
         both = list(zip(upper, lower, (one, two), strict=True))
         first, second = (100 * ratios(up, down, side.cluster, side.counts) for up, down, side in both)
-        third, fourth = (100 * ratios(up, down, side.part, side.part_counts) for up, down, side in both)
-        found = bounds.of(two.whole_run[tag] - one.whole_run[tag], second - first, fourth - third)
+        by_parts = []
+        for number, parts in enumerate(_PARTS):
+            part_of = [side.part * parts // _PARTS[0] for side in (one, two)]
+            third, fourth = (
+                100 * ratios(up, down, part, side.part_counts[number])
+                for (up, down, side), part in zip(both, part_of, strict=True)
+            )
+            by_parts.append(fourth - third)
+        found = bounds.of(two.whole_run[tag] - one.whole_run[tag], second - first, by_parts)
     spec = WHOLE_RUN[tag]
     yield Difference(tag, spec.title, "", spec.unit, one.whole_run[tag], two.whole_run[tag], **found, why_not=why_not)
 

@@ -55,7 +55,11 @@ def print_comparison(
         worse = [f"{_name(one)} by {one.percent or 0.0:+.1f} %" for one in comparison.worse(share)]
         found = f"worse: {', '.join(worse)}" if worse else f"none of {len(comparison.judged)} figures is worse"
         screen.print(bold(f"Beyond chance and a tolerance of {100 * share:g} %, {found}."))
-    if seen := [(_name(one), comparison.seen(one, share)) for one in comparison.judged if one.statistic in ("avg", "p50")]:
+    if seen := [
+        (_name(one), comparison.seen(one, share))
+        for one in comparison.judged
+        if one.statistic in ("avg", "p50", "at_equal_load")
+    ]:
         sizes = ", ".join(f"{name} {percent:.1f} %" for name, percent in seen if percent is not None)
         screen.print(f"A worsening of this size would have been found 9 times in 10: {sizes}.")
     for text in warnings:
@@ -64,7 +68,7 @@ def print_comparison(
 
 
 def _name(one: Difference) -> str:
-    return f"{_WORDS.get(one.tag, one.title)} {one.statistic}".strip()
+    return f"{_WORDS.get(one.tag, one.title)} {one.statistic.replace('_', ' ')}".strip()
 
 
 def _verdict(one: Difference) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from llmirage_client.measure.metrics import Metrics
-from llmirage_client.simulate.cluster_series import ClusterSeries, Totals
+from llmirage_client.simulate.cluster_series import Totals
 from llmirage_client.simulator.engine import ServedPool
 
 
@@ -29,21 +29,19 @@ class Bill:
     kwh_per_m_output_tokens: float | None
 
 
-def bill_of(pools: Sequence[ServedPool], metrics: Metrics, series: ClusterSeries, totals: Totals) -> Bill:
+def bill_of(pools: Sequence[ServedPool], metrics: Metrics, totals: Totals) -> Bill:
     """totals: of the measured time."""
-    hours = metrics.whole_run.get("benchmark_duration", 0.0) / 3600.0
     tokens_m = metrics.whole_run.get("total_osl", 0.0) / 1e6
-    there = _shares(pools, series)
-    counts = [share * pool.deployment.gpus for share, pool in zip(there, pools, strict=True)]
+    hours = _gpu_hours(pools, totals)
     prices = [pool.deployment.gpu.price_usd_per_h for pool in pools]
     usd = None
     if all(price is not None for price in prices):
-        low, high = (sum(count * price[end] for count, price in zip(counts, prices, strict=True) if price) for end in (0, 1))
-        usd = low * hours, high * hours
+        low, high = (sum(its * price[end] for its, price in zip(hours, prices, strict=True) if price) for end in (0, 1))
+        usd = low, high
     energy = _energy_kwh(pools, totals)
     return Bill(
         gpus=sum(pool.config.instances * pool.deployment.gpus for pool in pools),
-        gpu_hours=sum(counts) * hours,
+        gpu_hours=sum(hours),
         usd=usd,
         energy_kwh=energy,
         usd_per_m_output_tokens=(usd[0] / tokens_m, usd[1] / tokens_m) if usd is not None and tokens_m else None,
@@ -51,16 +49,14 @@ def bill_of(pools: Sequence[ServedPool], metrics: Metrics, series: ClusterSeries
     )
 
 
-def _shares(pools: Sequence[ServedPool], series: ClusterSeries) -> list[float]:
-    """How many instances of each pool are paid for, in the mean over time."""
-    if not series.changes or not series.time_s[-1]:
-        return [pool.config.instances for pool in pools]
-    shares, first = [], 0
+def _gpu_hours(pools: Sequence[ServedPool], totals: Totals) -> list[float]:
+    """Of each pool."""
+    hours, first = [], 0
     for pool in pools:
-        paid_s = series.paid_s[first : first + pool.config.instances]
-        shares.append(float(paid_s.sum() / series.time_s[-1]))
+        paid_s = totals.paid_s[first : first + pool.config.instances]
+        hours.append(float(paid_s.sum()) / 3600.0 * pool.deployment.gpus)
         first += pool.config.instances
-    return shares
+    return hours
 
 
 def _energy_kwh(pools: Sequence[ServedPool], totals: Totals) -> float | None:

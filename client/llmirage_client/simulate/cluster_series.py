@@ -29,12 +29,12 @@ class ClusterSeries:
 
     running: sequences in the batch. waiting: in the queue or the front end. kv_used: share of the KV memory that running
     sequences hold. cached: share that the prefix cache has, what is in use among it. hit_tokens, query_tokens, preemptions,
-    busy_s: counters since the start; busy_s grows while a step is under way.
+    busy_s, paid_s: counters since the start; busy_s grows while a step is under way, paid_s while an instance is there,
+    starts up or drains.
     held: shape (3, instances, samples), integrals of running, waiting and kv_used over time, the last one of samples.
     most: shape (3, instances, samples), the highest of them since the sample before, as far as somebody looked.
     pool: the name of each instance's pool. gpus: of each instance.
-    phase: what each instance is, an index into PHASES. paid_s: shape (instances,), how long each was there, started up or
-    drained, until the end.
+    phase: what each instance is, an index into PHASES.
     shares: of the time of the step that was looked into at each of these times, by kind of operation.
     """
 
@@ -93,6 +93,7 @@ class ClusterSeries:
             preemptions=grown(self.preemptions).round(),
             mean_ready=float((ready * widths).sum() / widths.sum()) if widths.any() else float(ready[-1]),
             most_ready=int(ready[inside].max(initial=ready[before])),
+            paid_s=np.minimum(grown(self.paid_s), span_s),
             step_shares=mean_shares(steps),
         )
 
@@ -101,7 +102,8 @@ class ClusterSeries:
 class Totals:
     """Of a stretch of time. Arrays by instance; means and most: shape (3, instances), of running, waiting and kv_used.
 
-    span_s: how long it is. busy_s: while a step was under way. mean_ready, most_ready: instances that accept requests.
+    span_s: how long it is. busy_s: while a step was under way. paid_s: while an instance was there, started up or drained.
+    mean_ready, most_ready: instances that accept requests.
     step_shares: of the time of steps, by kind of operation; the longest first.
     """
 
@@ -114,6 +116,7 @@ class Totals:
     preemptions: Floats
     mean_ready: float
     most_ready: int
+    paid_s: Floats
     step_shares: Mapping[str, float]
 
     @property
@@ -211,6 +214,7 @@ class SeriesSampler:
         self._times: list[float] = []
         self._samples: list[list[Reading]] = []
         self._phases: list[Sequence[str]] = []
+        self._paid_s: list[list[float]] = []
         self._between = _Between(len(self._pools))
         self._shares: list[tuple[float, Mapping[str, float]]] = []
         self._looked_into = 0
@@ -220,6 +224,7 @@ class SeriesSampler:
         self._note(now)
         if len(self._times) > MOST_SAMPLES:
             self._times, self._samples, self._phases = self._times[::2], self._samples[::2], self._phases[::2]
+            self._paid_s = self._paid_s[::2]
             self._between.thin_out()
             self._every_s *= 2
         self.next_s = (now // self._every_s + 1) * self._every_s
@@ -260,7 +265,7 @@ class SeriesSampler:
             pool=tuple(pool.config.name for pool in self._pools),
             gpus=tuple(pool.deployment.gpus for pool in self._pools),
             phase=np.array([[PHASES.index(phase) for phase in phases] for phases in self._phases]).T,
-            paid_s=np.array(self._cluster.paid_s()),
+            paid_s=np.array(self._paid_s).T,
             shares=tuple(self._shares),
         )
 
@@ -270,6 +275,7 @@ class SeriesSampler:
         self._samples.append(readings)
         self._between.note(now, readings, sampled=True)
         self._phases.append(self._cluster.phases())
+        self._paid_s.append(self._cluster.paid_s())
         if len(self._times) % _STEP_EVERY == 1:
             self._look_into_step(now)
 

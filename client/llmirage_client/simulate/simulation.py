@@ -77,7 +77,7 @@ class Simulation:
         start_s = float(columns.start_s[columns.measured].min(initial=math.inf))
         end_s = start_s + metrics.whole_run.get("benchmark_duration", math.nan)
         self.totals = series.between(*((start_s, end_s) if math.isfinite(end_s) else (0.0, float(series.time_s[-1]))))
-        self.bill = bill_of(plan_of(config), metrics, series, self.totals)
+        self.bill = bill_of(plan_of(config), metrics, self.totals)
         self.saturation = saturated
         self.summary = summary_of(metrics, self.totals, self.bill, self.saturation is not None)
         self.repeats = result.repeats

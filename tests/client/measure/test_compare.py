@@ -11,8 +11,11 @@ import pytest
 from click.testing import CliRunner
 
 from llmirage_client.cli import main
+from llmirage_client.measure.columns import filled
 from llmirage_client.measure.comparison import Comparison, Difference, compare
+from llmirage_client.measure.equal_load import loaded
 from llmirage_client.measure.record import Exchange, Record, RequestError, RunResult
+from llmirage_client.measure.request_metrics import request_columns
 from llmirage_client.measure.resampling import draws, means, percentiles, ratios, student_t
 from llmirage_client.measure.run_differences import run_differences
 from llmirage_client.report.files import write_artifacts
@@ -137,6 +140,62 @@ def test_two_runs_of_one_server_pass_and_a_slower_one_fails() -> None:
     assert ttft.percent is not None
     assert 1 < (slow[0].seen(ttft) or 0) < 15
     assert slow[0].seen(ttft, 0.05) == pytest.approx((slow[0].seen(ttft) or 0) + 5)
+
+
+def served(seed: int, slower: float = 1.0, rate: float = 4.0, count: int = 200) -> RunResult:
+    """Requests of lognormal lengths, at random times, on a server whose step takes 5 ms, 0.15 ms for each it decodes and
+    20 ms for each 1,000 tokens of a prompt. The step times scatter by 5 %."""
+    rng = np.random.default_rng(seed)
+    arrivals = np.cumsum(rng.exponential(1 / rate, count))
+    isl = np.maximum(rng.lognormal(6.8, 0.9, count).astype(int), 1)
+    osl = np.maximum(rng.lognormal(5.3, 0.9, count).astype(int), 2)
+    now, waiting, decoding = 0.0, list(range(count)), list[int]()
+    stamps: list[list[float]] = [[] for _ in range(count)]
+    while waiting or decoding:
+        if not decoding and arrivals[waiting[0]] > now:
+            now = float(arrivals[waiting[0]])
+        new = [waiting.pop(0)] if waiting and arrivals[waiting[0]] <= now else []
+        step = 0.005 + 0.00015 * len(decoding) + 0.02 * float(isl[new].sum()) / 1000
+        now += step * slower * float(rng.lognormal(0, 0.05))
+        decoding += new
+        for request in decoding:
+            stamps[request].append(now)
+        decoding = [request for request in decoding if len(stamps[request]) < osl[request]]
+    records = []
+    for n, (at, times) in enumerate(zip(arrivals.tolist(), stamps, strict=True)):
+        usage = {"prompt_tokens": int(isl[n]), "completion_tokens": int(osl[n])}
+        exchange = Exchange(at, at, times[-1], times, times[0], 200, True, usage=usage)
+        records.append(Record(n, f"c{n}", 0, f"{n}", f"x{n}", f"x{n}", None, 0, at, exchange))
+    return RunResult(records, None, 0.0, now, 1e9, workload_path="w.jsonl")
+
+
+def test_lengths_and_arrivals_drawn_anew_do_not_hide_a_slower_server() -> None:
+    same = [compare(served(seed), served(seed + 100)) for seed in range(20)]
+    assert sum(bool(one.worse()) for one in same) <= 1
+    slow = [compare(served(seed), served(seed + 200, slower=1.1)) for seed in range(20)]
+    assert sum(bool(one.worse()) for one in slow) >= 19
+    changes = [figure(one, "inter_token_latency", "at_equal_load").percent for one in slow]
+    assert np.mean([change for change in changes if change is not None]) == pytest.approx(10, abs=1)
+
+
+def test_what_a_load_takes_by_hand() -> None:
+    # Two seconds of one request that decodes, one of two, and one of one: a mean of 1.25 over the four seconds.
+    known = {"first_s": np.array([1.0, 3.0]), "last_s": np.array([5.0, 4.0]), "output_tokens": np.array([5.0, 2.0])}
+    columns = filled(np.array([0.0, 2.0]), input_tokens=np.array([10.0, 40.0]), events=np.array([5, 2]), **known)
+    found = loaded(columns, request_columns(columns), np.zeros(2, dtype=np.int64))
+    tpot = found["inter_token_latency"]
+    assert tpot.values.tolist() == [1000.0, 1000.0]
+    # 1, decoding, tokens held (10 + 5 / 2; beside it for a quarter of the time 40 + 2 / 2), prompt tokens and prompts a step
+    assert tpot.loads.tolist() == [[1, 1.25, 12.5 + 41 / 4, 10, 0.25], [1, 2, 12.5 + 41, 0, 0]]
+    ttft = found["time_to_first_token"]  # 1, own tokens, those that wait, whether any do, decoding, tokens held
+    assert ttft.loads.tolist() == [[1, 10, 0, 0, 0, 0], [1, 40, 0, 0, 1, 12.5]]
+
+
+def test_loads_that_the_baseline_never_met_are_not_extrapolated() -> None:
+    one, two = served(1), served(2, rate=12)
+    assert figure(compare(one, two), "inter_token_latency", "at_equal_load").why_not == "the runs had different loads"
+    few = figure(compare(served(1, count=40), served(2, count=40)), "inter_token_latency", "at_equal_load")
+    assert few.why_not == "only 40 requests"
 
 
 def test_a_percentile_of_one_busy_moment_is_not_judged() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from llmirage_client.simulate.report import report_series
 from llmirage_client.simulate.simulation import Simulation, simulate
 from llmirage_client.simulator.engine import ClusterConfig, plan_of
 from llmirage_client.workload.synthetic_load import synthetic_load
+from llmirage_server.config.file import make_config
 
 CLUSTERS = st.fixed_dictionaries(
     {"gpu": st.sampled_from(["h100_sxm", "b200_sxm", "l40s"]), "instances": st.integers(1, 4)},
@@ -88,6 +90,40 @@ def test_the_warm_up_counts_in_no_figure_of_the_cluster() -> None:
     assert found.series.preemptions[:, -1].sum() > 0 == found.summary["preemptions"]
     assert found.totals.means[1].sum() < 0.1 < found.series.held[1, :, -1].sum() / found.series.time_s[-1]
     assert found.totals.most[0].max() < 10 < found.series.most[0].max()
+
+
+def test_instances_that_left_during_the_warm_up_are_not_paid_for() -> None:
+    """GPU hours were the mean number of instances over the whole simulation times the measured time."""
+    cluster = {"gpu": "h100_sxm", "instances": 4, "initial_instances": 4, "min_instances": 1, "scale_on_concurrency": 8.0}
+    cluster |= {"scale_interval_s": 1.0, "scale_down_after_s": 1.0}
+    found = run(cluster, {"concurrency": 1}, requests=60, warm_up=30)
+    assert found.series.paid_s[:, -1].sum() > 1.02 * found.series.time_s[-1]
+    assert found.bill.gpu_hours == pytest.approx(found.summary["duration_s"] / 3600, rel=1e-6)
+
+
+def test_totals_of_two_pools_with_other_gpus(tmp_path: Path) -> None:
+    """Cost and energy of prefill on one kind of GPU and decode on another, each by its own prices and watts."""
+    file = tmp_path / "cluster.yaml"
+    file.write_text(
+        "model: llama-3.1-8b\nengine: vllm\npools:\n  - {name: in, role: prefill, gpu: h100_sxm, instances: 2}\n"
+        "  - {name: out, role: decode, gpu: h200_sxm, instances: 1, tp: 2}\n"
+    )
+    load = synthetic_load("200:3000", "20:200", 80, seed=1)
+    found = simulate(make_config(str(file), {}), load, RunOptions(request_rate_per_s=2.0, seed=1), trace=True)
+    whole_s, hours = found.summary["duration_s"], np.array([2, 2]) * found.summary["duration_s"] / 3600
+    gpus = [pool.deployment.gpu for pool in plan_of(found.config)]
+    prices = [gpu.price_usd_per_h or (0.0, 0.0) for gpu in gpus]
+    assert found.bill.gpu_hours == pytest.approx(hours.sum())
+    assert found.bill.usd == pytest.approx(
+        tuple(sum(h * price[end] for h, price in zip(hours, prices, strict=True)) for end in (0, 1))
+    )
+    busy_s = [sum(step.end_s - step.start_s for step in its) for its in found.steps]
+    assert found.totals.busy_s == pytest.approx(busy_s)
+    watts = [gpus[0].tdp_w or 0, gpus[0].tdp_w or 0, 2 * (gpus[1].tdp_w or 0)]
+    assert found.bill.energy_kwh == pytest.approx(np.dot(watts, busy_s) / 3.6e6)
+    # no request is in both pools, nor in one while its KV is on the way
+    stayed = (found.columns.end_s - found.columns.start_s).sum() / whole_s
+    assert 0.9 * stayed < found.totals.means[:2].sum() <= stayed * (1 + 1e-9)
 
 
 def test_a_cluster_that_idles_has_a_small_batch_in_the_mean() -> None:
