@@ -1,19 +1,26 @@
-"""The most traffic that a given cluster carries before it misses an objective."""
+"""The most traffic that a given cluster carries before it misses an objective.
+
+Bisection ends close to the load at which a queue begins to grow, where short simulations tell least: a cluster that takes a
+little more than it can answer looks well for a thousand requests. So the load that is found must meet the objectives for
+several times as many requests, and else the highest below it that does. A stricter objective is never carried further.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from llmirage_client.simulator.deployments import InstanceShape, Refused
 from llmirage_client.simulator.engine import ClusterConfig
-from llmirage_client.size.rate_grid import rate_grid, search_grid, user_grid
+from llmirage_client.size.rate_grid import GridSearch, rate_grid, search_grid, user_grid
 from llmirage_client.size.trial import Effort, Trial, Trials
 from llmirage_client.size.unloaded_bound import missed_unloaded
 
 _LOWEST_SHARE = 0.01  # of the most that the roofline allows
 _LOWEST_SHARE_UNKNOWN = 1e-4  # of a rate that was found to be too high, where the roofline says nothing
 _TOP_UNKNOWN = 1e4  # requests/s
+_DEVIATIONS = 2.0  # of a Poisson count, to each side
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +90,24 @@ def _max_rate(shape: InstanceShape | None, config: ClusterConfig, trials: Trials
     if search.met is None:
         lowest = trials.run(config, grid[0], to_the_end=True)
         return MaxRate(shape, config, None, None, f"even at {lowest.traffic}: {lowest.reason}")
-    low, high = search.clearly_met or grid[0], search.clearly_missed or search.met.amount
-    return MaxRate(shape, config, search.met, search.missed, "", (low, high))
+    highest = search.met.amount
+    place = next(place for place, amount in enumerate(grid) if amount == highest)
+    beyond, found = search.missed, trials.run_long(config, highest)
+    while not found.met and place:
+        place, beyond = place - 1, found
+        found = trials.run_long(config, grid[place])
+    if not found.met:
+        return MaxRate(shape, config, None, None, f"even at {found.traffic}: {found.reason}")
+    return MaxRate(shape, config, found, beyond, "", _between(found, search, source.clumping))
+
+
+def _between(found: Trial, search: GridSearch, clumping: float) -> tuple[float, float]:
+    """Where the answers of most seeds lie: those which the trials cannot tell apart, and those whose rate of arrivals in so
+    many requests may as well be this one's.
+    """
+    low, high = search.clearly_met or found.amount, search.clearly_missed or found.amount
+    spread = _DEVIATIONS * math.sqrt(clumping / found.counted) if found.kind == "request_rate" else 0.0
+    return min(low, found.amount * (1 - spread)), max(high, found.amount * (1 + spread))
 
 
 def _missed_rate(trials: Trials, config: ClusterConfig) -> float:

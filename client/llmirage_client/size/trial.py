@@ -28,6 +28,7 @@ _LATENCY_S = 5.0  # assumed where the roofline has no estimate
 _GROWTH = 1.15  # of the requests in flight, from the first half to the second: more means that they do not stay as many
 _GROWTH_NOISE = 2.0  # standard deviations: of a Poisson count, and of the means of batches
 _LONGER = 4
+_LOOKS_OF_LONG = 3  # of a simulation that is to be long
 _MORE = 8  # times the measured requests, where these leave a doubt
 _BEYOND_DOUBT = 0.9  # of a limit
 _OLD = 99  # percent of the turns are not older: a simulation is measured when these ages are all there
@@ -187,14 +188,21 @@ class Trials:
         """to_the_end: do not stop when the objectives can no longer be met. Raises ConfigError and SimulationError."""
         return self._once(config, self.traffic.of(amount), to_the_end)
 
+    def run_long(self, config: ClusterConfig, amount: float) -> Trial:
+        """As `run`, but objectives are not taken as met before four times as many requests. Raises the same."""
+        return self._once(config, self.traffic.of(amount), False, self.traffic.source.single_turns)
+
     def alone(self, config: ClusterConfig) -> Trial:
         """One user at a time: what no number of instances improves. Raises ConfigError and SimulationError."""
         return self._once(config, replace(self.traffic, kind="concurrency", amount=1), True)
 
-    def _once(self, config: ClusterConfig, traffic: Traffic, to_the_end: bool) -> Trial:
-        key = config, traffic.kind, traffic.amount, to_the_end
+    def _once(self, config: ClusterConfig, traffic: Traffic, to_the_end: bool, long: bool = False) -> Trial:
+        key = config, traffic.kind, traffic.amount, to_the_end, long
         if key not in self._known:
-            self._known[key] = self._run(config, traffic, to_the_end, self._plan(config, traffic))
+            plan = self._plan(config, traffic)
+            if long:
+                plan = replace(plan, looks=plan.looks[:_LOOKS_OF_LONG], met_ends=False)
+            self._known[key] = self._run(config, traffic, to_the_end, plan)
             self._simulations += 1
             self._requests += self._known[key].requests
         return self._known[key]
