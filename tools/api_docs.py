@@ -55,8 +55,9 @@ Which tools the model calls, and what happens to calls of the API's own tools: [
 
 Not in the tables: `POST /sleep` (vLLM) ends every request in progress with an error, empties the prefix caches and makes
 the server refuse new requests with 503 until `POST /wake_up`; `GET /is_sleeping` shows the state. With `--api-key` every
-path but `/health`, `/ping` and `/metrics` needs a key. `--rate-limit` and `--token-limit` count all requests that generate,
-and embeddings.
+path but `/health`, `/livez`, `/ping` and `/metrics` needs a key; without it, what changes the server or shows the journal
+(`/sleep`, caches, `/llmirage/...`) is for its own machine. `--rate-limit` and `--token-limit` count all requests that
+generate, and embeddings.
 """
 
 

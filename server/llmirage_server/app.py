@@ -7,6 +7,7 @@ import hashlib
 import math
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
@@ -72,7 +73,10 @@ class LlmirageApp(Starlette):
         self.service.faults = FaultsOnOrder(self.service, config.seed, config.allow_fault_header)
         if config.faults is not None:
             self.service.faults.add(read_faults_file(config.faults))
-        guard = ApiKeys(config.api_key) if config.api_key else None
+        self.service.most_body_bytes = config.max_body_mib << 20
+        self.service.open_admin = config.open_admin
+        keys = (*config.api_key, *_keys_of(config.api_key_file))
+        guard = ApiKeys(keys) if keys else None
         self.page = page
         live = LiveHandler(self.service, LiveCluster(config, self.pools, self.service)) if page else None
         if config.upstream is not None:
@@ -130,6 +134,19 @@ def create_app(
     Raises ConfigError.
     """
     return LlmirageApp(config or ClusterConfig(), page=page, script=script)
+
+
+def _keys_of(path: str | None) -> list[str]:
+    """The keys in a file, one a line. Raises ConfigError."""
+    if path is None:
+        return []
+    try:
+        keys = [line.strip() for line in Path(path).read_text("ascii").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError([f"api_key_file: {path}: {getattr(error, 'strerror', None) or 'it is not ASCII'}"]) from None
+    if not keys:
+        raise ConfigError([f"api_key_file: {path}: it has no key"])
+    return keys
 
 
 def _state(config: ClusterConfig) -> State:

@@ -53,8 +53,8 @@ class Machine:
         """Run the program. name: of the file that tracebacks show."""
         exec(compile(text, name, "exec"), {"__name__": "__main__"})
 
-    def _serve(self, config: ClusterConfig, host: str, port: int, access_log: bool, page: bool) -> int:
-        print(banner(create_app(config), f"http://{host}:{port}"))
+    def _serve(self, config: ClusterConfig, listening: http_server.Listening, tls: tuple[str, str] | None) -> int:
+        print(banner(create_app(config), f"http://{listening.host}:{listening.port}"))
         self._config = config
         return 0
 

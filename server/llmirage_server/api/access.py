@@ -8,6 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from llmirage_server.api.exchange import Guard, Header, HttpExchange
@@ -31,8 +32,11 @@ class ApiKeys:
             raise errors.wrong_api_key(given)
 
 
-def own_pages_only(guard: Guard | None) -> Guard:
-    """`guard`, and no page of another server: what changes this one must not be at the command of any page in a browser."""
+def own_pages_only(guard: Guard | None, is_open: bool) -> Guard:
+    """`guard`, or where there is none, this machine; and no page of another server.
+
+    What changes this server must not be at the command of any page in a browser, nor of the whole network unless `is_open`.
+    """
 
     def check(exchange: HttpExchange) -> None:
         origin = exchange.header(b"origin")
@@ -40,8 +44,20 @@ def own_pages_only(guard: Guard | None) -> Guard:
             raise errors.foreign_page(exchange.scope["path"], errors.shorten(origin))
         if guard is not None:
             guard(exchange)
+        elif not is_open and not _is_local(exchange.scope.get("client")):
+            raise errors.not_local(exchange.scope["path"])
 
     return check
+
+
+def _is_local(client: Sequence[object] | None) -> bool:
+    """Whether a request comes from this machine; a caller without an address is one in this process."""
+    if client is None:
+        return True
+    try:
+        return ip_address(str(client[0]).removeprefix("::ffff:")).is_loopback
+    except ValueError:  # a name that a transport in this process made up
+        return True
 
 
 def given_key(exchange: HttpExchange) -> str:

@@ -29,7 +29,9 @@ from llmirage_shared.wire.errors import ApiError
 logger = logging.getLogger("llmirage")
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-MAX_BODY_BYTES = 128 * 1024 * 1024
+MOST_BODY_BYTES = 32 << 20
+MOST_VALUES = 1_000_000  # of a body: as many take 0.1 to 0.3 s to read, in which nothing else runs
+_MANY_VALUES_BYTES = 1 << 20  # a smaller body has fewer
 ARRIVED = "llmirage.arrived_s"  # key in a scope's state: when the HTTP server had the whole request
 FAULT_HEADER = b"x-llmirage-fault"
 Header = tuple[bytes, bytes]
@@ -66,14 +68,16 @@ class HttpExchange:
     time: no server can begin before it has it. more_headers: of the response, beside those that every response has.
     entry: what the journal says of the request. body: its JSON object, empty until it has been read. fault: what goes wrong
     with it on purpose; None: nothing. held_s: for how long a fault or a script kept it from the cluster.
+    most_bytes: of the body, decompressed, too.
     """
 
     __slots__ = (
-        "_clock", "arrived_s", "body", "entry", "fault", "headers", "held_s", "more_headers", "receive", "request_id",
-        "scope",
+        "_clock", "arrived_s", "body", "entry", "fault", "headers", "held_s", "more_headers", "most_bytes", "receive",
+        "request_id", "scope",
     )  # fmt: skip
 
-    def __init__(self, scope: Scope, receive: Receive) -> None:
+    def __init__(self, scope: Scope, receive: Receive, most_bytes: int = MOST_BODY_BYTES) -> None:
+        self.most_bytes = most_bytes
         self._clock = precise_clock()
         self.scope = scope
         self.receive = receive
@@ -129,21 +133,21 @@ class HttpExchange:
         self.entry.digest = hash(body)
         self.arrived_s = self.entry.arrived_s = self._arrival()
         encoding = self.headers.get(b"content-encoding")
-        return body if encoding is None else _decompressed(body, encoding.strip().lower())
+        return body if encoding is None else _decompressed(body, encoding.strip().lower(), self.most_bytes)
 
     async def note_refusal(self, headers: Sequence[Header]) -> None:
         """Let the journal know what the client was advised, and which body it sent if that has not been read."""
         self.entry.advice = [header for header in headers if header[0].lower().startswith(b"retry-after")]
         length = self.headers.get(b"content-length", b"")
         sent = self.scope["method"] in ("POST", "PUT", "PATCH") and length.isdigit() and len(length) < 20
-        if not self.entry.digest and sent and 0 < int(length) <= min(_MOST_UNREAD_BYTES, MAX_BODY_BYTES):
+        if not self.entry.digest and sent and 0 < int(length) <= min(_MOST_UNREAD_BYTES, self.most_bytes):
             with contextlib.suppress(ClientGoneError):
                 self.entry.digest = hash(await self._received_body())
 
     async def _received_body(self) -> bytes:
         length = self.headers.get(b"content-length", b"0")
-        if length.isdigit() and int(length[:20]) > MAX_BODY_BYTES:
-            raise errors.body_too_large(MAX_BODY_BYTES)
+        if length.isdigit() and int(length[:20]) > self.most_bytes:
+            raise errors.body_too_large(self.most_bytes)
         message = await self.receive()
         body: bytes = _body_of(message)
         if not message.get("more_body"):
@@ -154,8 +158,8 @@ class HttpExchange:
             message = await self.receive()
             parts.append(_body_of(message))
             size += len(parts[-1])
-            if size > MAX_BODY_BYTES:
-                raise errors.body_too_large(MAX_BODY_BYTES)
+            if size > self.most_bytes:
+                raise errors.body_too_large(self.most_bytes)
         return b"".join(parts)
 
     def _arrival(self) -> float:
@@ -263,20 +267,22 @@ class EndpointApp:
         journal: Journal | None = None,
         faults: Faults | None = None,
         on_error: Callable[[], None] = lambda: None,
+        most_bytes: int = MOST_BODY_BYTES,
     ) -> None:
         """handlers: by method. guard: raises ApiError for a request that may not be served. journal: where requests go.
 
-        on_error: is called for each error of the server itself, which is a fault of its code.
+        on_error: is called for each error of the server itself, which is a fault of its code. most_bytes: of a body.
         """
         self.handlers = handlers
         self.guard = guard
         self.journal = journal
         self.faults = faults
         self._on_error = on_error
+        self._most_bytes = most_bytes
         self._exchange = exchange
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = self._exchange(scope, receive)
+        exchange = self._exchange(scope, receive, self._most_bytes)
         if self.journal is not None and scope["method"] != "OPTIONS":
             self.journal.begin(exchange.entry)
         status: int | None = None
@@ -344,7 +350,7 @@ def _body_of(message: Message) -> bytes:
     return body
 
 
-def _decompressed(body: bytes, encoding: bytes) -> bytes:
+def _decompressed(body: bytes, encoding: bytes, most_bytes: int) -> bytes:
     """Raises ApiError for an unknown encoding, and for a body that is not encoded so or is too large."""
     if encoding in (b"", b"identity"):
         return body
@@ -352,11 +358,11 @@ def _decompressed(body: bytes, encoding: bytes) -> bytes:
         raise errors.unsupported_content_encoding(encoding.decode("latin-1"))
     decompressor = zlib.decompressobj(zlib.MAX_WBITS | 32)  # of either kind
     try:
-        plain = decompressor.decompress(body, MAX_BODY_BYTES + 1)
+        plain = decompressor.decompress(body, most_bytes + 1)
     except zlib.error:
         raise errors.bad_json("the body is not what its content-encoding says") from None
-    if len(plain) > MAX_BODY_BYTES:
-        raise errors.body_too_large(MAX_BODY_BYTES)
+    if len(plain) > most_bytes:
+        raise errors.body_too_large(most_bytes)
     return plain
 
 
@@ -367,6 +373,8 @@ def _json_object(body: bytes) -> dict[str, Any]:
     """
     if not body.strip():
         raise errors.bad_json("the body is empty")
+    if len(body) > _MANY_VALUES_BYTES and (values := body.count(b",") + body.count(b":")) > MOST_VALUES:
+        raise errors.too_many_values(MOST_VALUES, values)
     try:
         value = _DECODER.decode(body.decode("utf-8-sig"))
     except UnicodeDecodeError:

@@ -30,12 +30,13 @@ from llmirage_server.api.responses.endpoint import ResponsesHandler
 from llmirage_server.api.service import Service
 from llmirage_server.api.sglang import SglangHandler
 from llmirage_server.api.tokenization import TokenizationHandler
+from llmirage_shared.wire import errors
 
 Methods = Mapping[str, Handler]
 Wrapper = Callable[[Handler], Handler]
 
 # Probes, scrapers and browsers that open a page have no key.
-_OPEN = ("/", "/docs", "/health", "/ping", "/metrics", "/openapi.json")
+_OPEN = ("/", "/docs", "/health", "/livez", "/ping", "/metrics", "/openapi.json")
 
 
 def routes(
@@ -46,10 +47,10 @@ def routes(
     guard: of all but those in `_OPEN`. live: shows the live page. before: wraps the handlers that make replies.
     """
     messages = MessagesHandler(service)
-    endpoint = partial(EndpointApp, on_error=service.metrics.count_error)
+    endpoint = partial(EndpointApp, on_error=service.metrics.count_error, most_bytes=service.most_body_bytes)
     app = partial(endpoint, guard=guard, journal=service.journal, faults=service.faults)
     of_messages = partial(app, exchange=MessagesExchange)
-    own = own_pages_only(guard)
+    own = own_pages_only(guard, service.open_admin)
     return [
         *[Route(path, app(methods)) for path, methods in _openai(service, before).items()],
         *[Route(path, app(methods)) for path, methods in _engines(service).items()],
@@ -113,6 +114,7 @@ def _probes(service: Service) -> dict[str, Methods]:
     engine, sglang, openapi = EngineHandler(service), SglangHandler(service), OpenApiHandler(service)
     return {
         "/health": _get(partial(_health, service)),
+        "/livez": _get(_livez),
         "/openapi.json": _get(openapi.document),
         "/docs": _get(openapi.page),
         "/ping": {**_get(engine.ping), **_post(engine.ping)},
@@ -157,9 +159,16 @@ def _admin(service: Service, live: LiveHandler | None) -> dict[str, Methods]:
 
 
 async def _health(service: Service, exchange: HttpExchange) -> Response:
-    """The server is up: an empty object, unless the simulated cluster is saturated."""
+    """Ready: an empty object, or the queues of a saturated cluster. 503 if every instance is down and none will start."""
+    if all(state.state == "down" for state in service.driver.snapshot()):
+        return exchange.error(errors.no_instance())
     queues = service.driver.saturated()
     return exchange.json({"saturated": [dataclasses.asdict(queue) for queue in queues]} if queues else {})
+
+
+async def _livez(exchange: HttpExchange) -> Response:
+    """The process answers, whatever its cluster does."""
+    return exchange.json({})
 
 
 def _get(handler: Handler) -> Methods:

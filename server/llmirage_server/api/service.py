@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from llmirage_server.api.access import RateLimits
 from llmirage_server.api.constraints import TEXT, ReplyConstraints
-from llmirage_server.api.exchange import HttpExchange
+from llmirage_server.api.exchange import MOST_BODY_BYTES, HttpExchange
 from llmirage_server.api.faults import FaultsOnOrder
 from llmirage_server.api.generation import Choice, Generation, OpenResponse
 from llmirage_server.api.models import ServedModel, ServedModels
@@ -115,6 +115,8 @@ class Service:
         self.limits: RateLimits | None = None
         self.upstream: Upstream | None = None  # what answers in this server's place, where that is wanted
         self.documented_only = True  # refuse fields of requests that neither the API nor any engine documents
+        self.open_admin = False  # what changes the server is open to other machines without a key, too
+        self.most_body_bytes = MOST_BODY_BYTES
         self.metrics = PrometheusMetrics(lambda: models.served)
         self.served = ServedTimes()
         self.journal = Journal()
@@ -124,6 +126,11 @@ class Service:
         self.under_way: set[Generation] = set()
         self._refusal: Callable[[], ApiError] | None = None  # of all new requests
         self._request_ids = itertools.count()
+
+    def busy(self) -> bool:
+        """Refuse new responses, and say whether there are any in progress."""
+        self._refusal = errors.shutting_down
+        return bool(self.open_responses)
 
     def close(self) -> None:
         """End every response in progress with an error the client understands, and refuse new ones."""

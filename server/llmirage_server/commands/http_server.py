@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import math
 import signal
 import socket
+import ssl
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -17,20 +21,24 @@ import click
 import uvicorn
 from sse_starlette.sse import AppStatus
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from llmirage_server.api.exchange import ARRIVED
 from llmirage_server.app import create_app
 from llmirage_server.commands.banner import banner, farewell
+from llmirage_server.commands.http_protocol import BoundedProtocol, ConnectionLimits
 from llmirage_server.config import ClusterConfig, ConfigError
 from llmirage_server.config.file import make_config
 from llmirage_server.telemetry.access_log import access_line
-from llmirage_server.telemetry.client_connection import CONNECTION, ClientConnection
 from llmirage_shared.command_line import environment_note
+
+if sys.platform != "win32":
+    import resource
 
 logger = logging.getLogger("llmirage.access")
 
-GRACE_S = 1  # for connections whose client does not read, after the others were ended properly
+GRACE_S = 1.0  # for connections whose client does not read, after the others were ended properly
+_POLL_S = 0.05
+_MANY_FILES = 65_536
+_OTHER_FILES = 64  # files that are no connections
 KEEP_ALIVE_S = 75  # agents think and run tools between two requests on one connection
 
 
@@ -56,63 +64,66 @@ def bind(host: str, port: int) -> socket.socket:
     return bound
 
 
-def base_url(bound: socket.socket) -> str:
+def base_url(bound: socket.socket, scheme: str = "http") -> str:
     """The URL that a client on this machine would use."""
     host, port = bound.getsockname()[:2]
     if host in ("0.0.0.0", "::", "127.0.0.1", "::1"):
         host = "localhost" if host != "::1" else "[::1]"
     elif ":" in host:
         host = f"[{host}]"
-    return f"http://{host}:{port}"
+    return f"{scheme}://{host}:{port}"
 
 
-class StampingProtocol(HttpToolsProtocol):
-    """Notes when each request had come, before it waits for its turn: in a burst the others' are worked on first.
+def connection_limits(most: int | None) -> ConnectionLimits:
+    """`most` connections, or as many as the process may have files: its limit is raised to what the system allows."""
+    files = _allowed_files()
+    room = max(1, files - _OTHER_FILES)
+    if most is not None and most > room:
+        logging.getLogger("llmirage").warning(
+            "At most %d connections, not %d: the process may open %d files (ulimit -Hn).", room, most, files
+        )
+    return ConnectionLimits(room if most is None else min(most, room))
 
-    It also notes how the client uses the connection, for the verdict. Times are those of precise_clock on a live loop.
-    """
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        self._connection = ClientConnection(time.monotonic())
-        super().connection_made(transport)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._connection.closed(time.monotonic())
-        super().connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        self._connection.blocked(time.monotonic())
-        super().pause_writing()
-
-    def resume_writing(self) -> None:
-        self._connection.unblocked(time.monotonic())
-        super().resume_writing()
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self.scope["state"][CONNECTION] = self._connection
-        self._connection.unused_since_s = None
-
-    def on_response_complete(self) -> None:
-        if not self.pipeline:
-            self._connection.unused_since_s = time.monotonic()
-        super().on_response_complete()
-
-    def on_message_complete(self) -> None:
-        if not self.pipeline:  # else it waits for the reply to the one before, on the same connection
-            self.scope["state"][ARRIVED] = time.monotonic()
-        super().on_message_complete()
+def _allowed_files() -> int:
+    """How many files and sockets this process may open, after raising the soft limit to the hard one."""
+    if sys.platform == "win32":  # where the limit is not one of the process
+        return _MANY_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MANY_FILES if hard == resource.RLIM_INFINITY else min(hard, _MANY_FILES)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return _MANY_FILES if soft == resource.RLIM_INFINITY else soft
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (OSError, ValueError):
+        return int(soft)
+    return int(wanted)
 
 
 class LiveServer(uvicorn.Server):
     """A uvicorn server that ends open streams by itself and takes SIGINT and SIGTERM for a normal end."""
 
-    def __init__(self, app: ASGIApp, close: Callable[[], None], on_start: Callable[[], None] = lambda: None) -> None:
-        """close: ends the responses that are under way."""
+    def __init__(
+        self,
+        app: ASGIApp,
+        close: Callable[[], None],
+        on_start: Callable[[], None] = lambda: None,
+        *,
+        limits: ConnectionLimits | None = None,
+        busy: Callable[[], bool] = lambda: False,
+        drain_s: float = 0.0,
+        tls: tuple[str, str] | None = None,
+    ) -> None:
+        """close: ends the responses that are under way. busy: refuses new ones, and says whether there are any still.
+
+        drain_s: how long these may go on after a signal. tls: files of a certificate and its key.
+        """
+        self.limits = limits or connection_limits(None)
+        cert, key = tls or (None, None)
         super().__init__(
             uvicorn.Config(
                 app,
-                http=StampingProtocol,
+                http=partial(BoundedProtocol, limits=self.limits),  # type: ignore[arg-type]  # it is called as a class is
                 ws="none",
                 lifespan="on",
                 log_config=None,
@@ -120,9 +131,13 @@ class LiveServer(uvicorn.Server):
                 server_header=False,
                 date_header=False,
                 timeout_keep_alive=KEEP_ALIVE_S,
-                timeout_graceful_shutdown=GRACE_S,
+                timeout_graceful_shutdown=math.ceil(GRACE_S),
+                ssl_certfile=cert,
+                ssl_keyfile=key,
             )
         )
+        self._busy = busy
+        self._drain_s = drain_s
         self._close = close
         self._on_start = on_start
         # sse-starlette would cut streams off at some moment after the signal; `shutdown` ends them properly.
@@ -133,6 +148,11 @@ class LiveServer(uvicorn.Server):
         self._on_start()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        until_s = time.monotonic() + self._drain_s
+        while self._drain_s and self._busy() and time.monotonic() < until_s and not self.force_exit:
+            await asyncio.sleep(_POLL_S)
         self._close()
         # A client that does not read cannot be told; uvicorn would log its response as an error.
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
@@ -144,11 +164,38 @@ class LiveServer(uvicorn.Server):
         self.should_exit = True
 
 
-def serve(cluster_file: str | None, host: str, port: int, access_log: bool, no_ui: bool, **flags: Any) -> None:
+@dataclass(slots=True, frozen=True)
+class Listening:
+    """What `serve` is told of the port and of what happens there."""
+
+    host: str
+    port: int
+    access_log: bool
+    no_ui: bool
+    tls_cert: str | None
+    tls_key: str | None
+    max_connections: int | None
+    shutdown_timeout_s: float
+
+    def tls(self) -> tuple[str, str] | None:
+        """The files of the certificate and its key, None without. Raises ConfigError for files that cannot be used."""
+        if self.tls_cert is None and self.tls_key is None:
+            return None
+        if self.tls_cert is None or self.tls_key is None:
+            raise ConfigError(["--tls-cert and --tls-key belong together"])
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.tls_cert, self.tls_key)
+        except OSError as error:  # SSLError is one
+            raise ConfigError([f"--tls-cert {self.tls_cert}, --tls-key {self.tls_key}: {error}"]) from None
+        return self.tls_cert, self.tls_key
+
+
+def serve(cluster_file: str | None, **flags: Any) -> None:
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
+    listening = Listening(**{field.name: flags.pop(field.name) for field in fields(Listening)})
     try:
         config = make_config(cluster_file, flags)
-        sys.exit(_serve(config, host, port, access_log, not no_ui))
+        sys.exit(_serve(config, listening, listening.tls()))
     except ConfigError as error:
         for problem in error.problems:
             click.echo(f"llmirage serve: {problem}", err=True)
@@ -157,22 +204,31 @@ def serve(cluster_file: str | None, host: str, port: int, access_log: bool, no_u
         sys.exit(2)
 
 
-def _serve(config: ClusterConfig, host: str, port: int, access_log: bool, page: bool) -> int:
+def _serve(config: ClusterConfig, listening: Listening, tls: tuple[str, str] | None) -> int:
     try:
-        bound = bind(host, port)  # first of all, so that a port in use is told at once
+        bound = bind(listening.host, listening.port)  # first of all, so that a port in use is told at once
     except PortInUseError as error:
         click.echo(f"llmirage serve: {error}", err=True)
         return 1
     with bound:
-        app = create_app(config, page=page)
+        app = create_app(config, page=not listening.no_ui)
         if config.tokenizer is not None:
             app.service.text.load()  # a tokenizer that cannot be loaded is a configuration error, told before the start
-        if access_log:
+        if listening.access_log:
             logger.setLevel(logging.INFO)
             app.service.journal.observers.append(lambda entry: logger.info("%s", access_line(entry)))
         # Fewer collections: what requests leave behind is small, and each pass costs time that tokens wait.
         gc.set_threshold(20_000, 20, 50)
-        server = LiveServer(app, app.service.close, lambda: click.echo(banner(app, base_url(bound))))
+        url = base_url(bound, "http" if tls is None else "https")
+        server = LiveServer(
+            app,
+            app.service.close,
+            lambda: click.echo(banner(app, url)),
+            limits=connection_limits(listening.max_connections),
+            busy=app.service.busy,
+            drain_s=listening.shutdown_timeout_s,
+            tls=tls,
+        )
         server.run(sockets=[bound])
     if summary := farewell(app.driver.pacing.summary()):
         click.echo(summary)

@@ -27,6 +27,20 @@ class ServeSettings:
         _SERVER, "Log each request when its response has ended: status, model, tokens, TTFT, the script's rule, the fault."
     )
     no_ui: bool = switch(_SERVER, "Serve no live page at /.")
+    tls_cert: str | None = setting(
+        None, _SERVER, "Certificate chain in PEM: the server speaks HTTPS.", metavar="FILE", unset="HTTP"
+    )
+    tls_key: str | None = setting(None, _SERVER, "Private key of --tls-cert in PEM.", metavar="FILE")
+    max_connections: int | None = setting(
+        None, _SERVER, "Connections at once; more get 503.", unset="as many as the process may have files", least=1
+    )
+    shutdown_timeout_s: float = setting(
+        0.0,
+        _SERVER,
+        "Time after SIGTERM in which responses may end by themselves; then they end with an error.",
+        flag="shutdown-timeout",
+        least=0,
+    )
 
 
 serve = command(

@@ -181,7 +181,7 @@ class ClusterConfig(InstanceSettings):
     response_ttl_s: float | None = _replies(
         None,
         "Time for which responses, conversations and completions are kept.",
-        short="response-ttl",
+        aliases=("response_ttl",),
         unset="30 days, as OpenAI keeps them",
         above=0,
     )
@@ -229,6 +229,15 @@ class ClusterConfig(InstanceSettings):
         hidden=("api_keys",),
         unset="no key is needed",
         check=_key_problem,
+    )
+    api_key_file: str | None = _access(None, "File of such keys, one a line.", metavar="FILE", unset="none")
+    open_admin: bool = _access(
+        False,
+        "Let other machines change the server without a key (/llmirage/..., /sleep, caches); off: this machine only.",
+        switch=True,
+    )
+    max_body_mib: int = _access(
+        32, "Largest body of a request, decompressed; larger ones are refused (413).", aliases=("max_body",), least=1
     )
     rate_limit: int | None = _access(None, "Requests per minute and key; more are refused (429).", least=1, unset="no limit")
     token_limit: int | None = _access(

@@ -217,9 +217,18 @@ def foreign_page(path: str, origin: str) -> ApiError:
     return ApiError(f"{path} may not be called by a page of {origin}.", status=403, code="foreign_origin")
 
 
+def not_local(path: str) -> ApiError:
+    return ApiError(
+        f"{path} changes the server or shows what others ask it: without --api-key it may be called from this machine only. "
+        "(HINT: --open-admin opens it to all.)",
+        status=403,
+        code="not_local",
+    )
+
+
 def wrong_api_key(key: str) -> ApiError:
-    """The message shows only the ends of the key."""
-    shown = key if len(key) < 12 else f"{key[:8]}{'*' * min(len(key) - 12, 40)}{key[-4:]}"
+    """The message shows only the end of the key."""
+    shown = f"{'*' * min(max(len(key) - 4, 4), 40)}{key[-4:] if len(key) >= 12 else ''}"
     return ApiError(f"Incorrect API key provided: {shorten(shown)}.", status=401, code="invalid_api_key")
 
 
@@ -251,8 +260,20 @@ def larger_than_limit(model: str, limit: int, requested: int) -> ApiError:
 
 
 def body_too_large(limit_bytes: int) -> ApiError:
+    """The connection ends with this response: the rest of the body is not read."""
     return ApiError(
-        f"The request body is too large: at most {limit_bytes} bytes are read.", status=413, code="request_too_large"
+        f"The request body is too large: at most {limit_bytes} bytes are read (--max-body).",
+        status=413,
+        code="request_too_large",
+        headers=((b"connection", b"close"),),
+    )
+
+
+def too_many_values(limit: int, found: int) -> ApiError:
+    return ApiError(
+        f"The request body has too many values: it has {found} commas and colons, and at most {limit} are read.",
+        status=413,
+        code="request_too_large",
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from api_errors import CHAT, TEXT, USER, assert_error
 
-from llmirage_server.api.exchange import MAX_BODY_BYTES
+from llmirage_server.api.exchange import MOST_BODY_BYTES
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
@@ -159,7 +159,7 @@ def test_a_body_that_cannot_be_unpacked_is_refused(api: Any) -> None:
     path = "/v1/chat/completions"
     assert_error(api.post(path, body, headers={"content-encoding": "br"}), 415, None, "unsupported_content_encoding", "'br'")
     assert_error(api.post(path, body, headers={"content-encoding": "gzip"}), 400, None, None, "content-encoding")
-    bomb = gzip.compress(bytes(MAX_BODY_BYTES + 10))
+    bomb = gzip.compress(bytes(MOST_BODY_BYTES + 10))
     assert_error(api.post(path, bomb, headers={"content-encoding": "gzip"}), 413, None, "request_too_large", "too large")
 
 

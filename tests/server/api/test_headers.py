@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmirage_server.api import exchange
 from llmirage_server.api.access import Bucket, RateLimits, go_duration
+from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.config import ConfigError
 from llmirage_shared import virtual_time
 from llmirage_shared.wire.errors import ApiError
@@ -51,9 +54,10 @@ def test_without_a_key_or_with_a_wrong_one_nothing_is_told(guarded: Any, path: s
     assert wrong.status_code == 401
     assert wrong.json()["error"]["code"] == "invalid_api_key"
     message = wrong.json()["error"]["message"]
-    assert message.startswith("Incorrect API key provided: sk-wrong***")
+    assert message.startswith("Incorrect API key provided: ****")
     assert "9876" in message
-    assert "that-is-long" not in message
+    assert "sk" not in message
+    assert "long" not in message
 
 
 def test_the_messages_api_refuses_in_its_own_words(guarded: Any) -> None:
@@ -137,8 +141,8 @@ def test_what_was_used_comes_back_evenly() -> None:
     assert bucket.left == 60
 
 
-async def some_exchange() -> exchange.HttpExchange:
-    return exchange.HttpExchange({"type": "http", "method": "POST", "path": "/", "headers": []}, None)  # type: ignore[arg-type]
+async def some_exchange() -> HttpExchange:
+    return HttpExchange({"type": "http", "method": "POST", "path": "/", "headers": []}, None)  # type: ignore[arg-type]
 
 
 @given(st.lists(st.tuples(st.floats(0, 5), st.integers(0, 40)), max_size=60))
@@ -186,15 +190,16 @@ def test_json_by_any_name_is_read(api: Any, kind: str) -> None:
     assert api.post("/v1/chat/completions", BODY, headers={"content-type": kind}).status_code == 200
 
 
-def test_a_body_that_is_too_large_is_refused(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "MAX_BODY_BYTES", 1000)
-    response = api.chat("word " * 400)
-    assert response.status_code == 413
+def test_a_body_that_is_too_large_is_refused(make_api: Any) -> None:
+    api = make_api(max_body_mib=1)
+    assert api.chat("word " * 100).status_code == 200
+    response = api.chat("word " * 220_000)
+    assert (response.status_code, response.headers["connection"]) == (413, "close")
     assert response.json()["error"]["code"] == "request_too_large"
 
     async def unannounced() -> Any:
         for _ in range(30):
-            yield b" " * 100
+            yield b" " * 40_000
 
     assert api.request("POST", "/v1/chat/completions", content=unannounced()).status_code == 413
 
@@ -236,3 +241,40 @@ def test_the_messages_api_has_another_name_for_the_id_of_a_request(api: Any, mor
     if answer.status_code != 200:
         assert answer.json()["request_id"] == headers["request-id"]
     assert "request-id" not in api.chat(max_tokens=2).headers
+
+
+def test_a_body_of_too_many_values_is_refused_before_it_is_read(api: Any) -> None:
+    answer = api.post("/v1/completions", {"model": MODEL, "prompt": [1] * 1_000_010})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "request_too_large")
+    assert "commas and colons" in answer.json()["error"]["message"]
+
+
+def test_keys_may_stand_in_a_file(make_api: Any, tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("first\n\n  second \n")
+    api = make_api(api_key_file=str(tmp_path / "keys"), api_key=("third",))
+    statuses = [
+        api.request("GET", "/v1/models", headers=bearer(key)).status_code for key in ("first", "second", "third", "")
+    ]
+    assert statuses == [200, 200, 200, 401]
+    (tmp_path / "keys").write_text("\n")
+    with pytest.raises(ConfigError, match=r"api_key_file: .* it has no key"):
+        make_api(api_key_file=str(tmp_path / "keys"))
+
+
+@pytest.mark.parametrize(("address", "is_local"), [("127.0.0.1", True), ("::1", True), ("10.0.0.9", False)])
+def test_other_machines_do_not_change_the_server_without_a_key(
+    runner: asyncio.Runner, make_api: Any, address: str, is_local: bool
+) -> None:
+    def status(method: str, path: str, **settings: Any) -> int:
+        async def ask() -> int:
+            transport = httpx.ASGITransport(make_api(**settings).app, client=(address, 5))
+            async with httpx.AsyncClient(transport=transport, base_url="http://test", headers=bearer("k")) as client:
+                return (await client.request(method, path)).status_code
+
+        return runner.run(ask())
+
+    for method, path in (("POST", "/sleep"), ("POST", "/reset_prefix_cache"), ("GET", "/llmirage/journal")):
+        assert (status(method, path) == 200) == is_local
+        assert status(method, path, api_key=("k",)) == 200
+        assert status(method, path, open_admin=True) == 200
+    assert status("GET", "/v1/models") == 200

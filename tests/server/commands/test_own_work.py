@@ -13,7 +13,7 @@ from uvicorn.server import ServerState
 
 from llmirage_server.api.exchange import ARRIVED, HttpExchange
 from llmirage_server.app import LlmirageApp, create_app
-from llmirage_server.commands.http_server import StampingProtocol
+from llmirage_server.commands.http_protocol import StampingProtocol
 from llmirage_server.config import ClusterConfig
 from llmirage_shared import virtual_time
 from llmirage_shared.tokens import Tokenizer

@@ -23,16 +23,21 @@ MTP = ["--model", "deepseek-ai/DeepSeek-V3", "--gpu", "h200_sxm", "--weights", "
 DRAFT = ["--speculative-method", "draft_model", "--draft-model", "Qwen/Qwen3-0.6B", "--num-speculative-tokens", "2"]
 
 EMPTY = str(Path(__file__).parent)  # a folder without recordings
+KEYS = str(Path(__file__).parents[3] / "LICENSE")  # a file of lines
 SCALED = ["--scale-on-rate", "2"]
+
+
+# What is said of the port and of its connections; tests of commands/ have them over sockets.
+LISTENING = {
+    "host", "port", "access_log", "no_ui", "tls_cert", "tls_key", "max_connections", "shutdown_timeout_s",
+}  # fmt: skip
 
 
 def parse(arguments: Sequence[str]) -> ClusterConfig:
     """The configuration that `llmirage serve` with these arguments starts."""
     flags = serve.make_context("serve", list(arguments)).params
     cluster_file = flags.pop("cluster_file")
-    for name in ("host", "port", "access_log", "no_ui"):
-        del flags[name]
-    return make_config(cluster_file, flags)
+    return make_config(cluster_file, {name: value for name, value in flags.items() if name not in LISTENING})
 
 
 def limit(name: str) -> Observe:
@@ -179,6 +184,9 @@ EFFECTS: dict[str, tuple[Sequence[str], Sequence[str], Observe]] = {
     "upstream": ((), ["--upstream", "http://x.test"], lambda app: app.service.upstream is None),
     "upstream_key": (["--upstream", "http://x.test"], ["--upstream-key", "k"], lambda app: app.service.upstream.key),
     "api_key": ((), ["--api-key", "secret"], lambda app: app.routes[0].app.guard),
+    "api_key_file": ((), ["--api-key-file", KEYS], lambda app: app.routes[0].app.guard),
+    "open_admin": ((), ["--open-admin"], lambda app: app.service.open_admin),
+    "max_body_mib": ((), ["--max-body", "2"], lambda app: app.service.most_body_bytes),
     "rate_limit": ((), ["--rate-limit", "5"], lambda app: app.service.limits),
     "token_limit": ((), ["--token-limit", "5"], lambda app: app.service.limits),
     "faults": ((), ["--faults", "/no/such/file"], shown),
@@ -189,7 +197,7 @@ EFFECTS: dict[str, tuple[Sequence[str], Sequence[str], Observe]] = {
 def test_every_setting_has_a_flag_in_this_table() -> None:
     assert set(EFFECTS) == set(SETTINGS)
     flags = {param.name for param in serve.params}
-    assert flags == set(SETTINGS) | {"cluster_file", "host", "port", "access_log", "no_ui"}
+    assert flags == set(SETTINGS) | {"cluster_file"} | LISTENING
 
 
 def outcome(arguments: Sequence[str], observe: Observe) -> Any:

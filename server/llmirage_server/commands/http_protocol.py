@@ -1,0 +1,132 @@
+"""HTTP/1.1 connections within limits: how many, how large their headers are, and how long these take."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from llmirage_server.api.exchange import ARRIVED
+from llmirage_server.telemetry.client_connection import CONNECTION, ClientConnection
+
+HEADER_BYTES = 64 * 1024
+HEADER_S = 30.0  # from the first byte of a request, or from the connection, to the end of the headers
+_REASONS = {408: "Request Timeout", 431: "Request Header Fields Too Large", 503: "Service Unavailable"}
+
+
+@dataclass(slots=True)
+class ConnectionLimits:
+    """most: connections at once. refused: those that were over it, and those that were closed for their headers."""
+
+    most: int
+    header_bytes: int = HEADER_BYTES
+    header_s: float = HEADER_S
+    refused: int = 0
+
+
+class StampingProtocol(HttpToolsProtocol):
+    """Notes when each request had come, before it waits for its turn: in a burst the others' are worked on first.
+
+    It also notes how the client uses the connection, for the verdict. Times are those of precise_clock on a live loop.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._connection = ClientConnection(time.monotonic())
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connection.closed(time.monotonic())
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._connection.blocked(time.monotonic())
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self._connection.unblocked(time.monotonic())
+        super().resume_writing()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["state"][CONNECTION] = self._connection
+        self._connection.unused_since_s = None
+
+    def on_response_complete(self) -> None:
+        if not self.pipeline:
+            self._connection.unused_since_s = time.monotonic()
+        super().on_response_complete()
+
+    def on_message_complete(self) -> None:
+        if not self.pipeline:  # else it waits for the reply to the one before, on the same connection
+            self.scope["state"][ARRIVED] = time.monotonic()
+        super().on_message_complete()
+
+
+class BoundedProtocol(StampingProtocol):
+    """One connection within limits."""
+
+    def __init__(self, *, limits: ConnectionLimits, **uvicorns: Any) -> None:
+        super().__init__(**uvicorns)
+        self._limits = limits
+        self._header_bytes = 0  # of the request whose headers are not complete
+        self._awaits_headers = True
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self._limits.most:
+            self._refuse(503, f"The server has {self._limits.most} connections, its most (--max-connections).")
+        else:
+            self._await_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._awaits_headers:
+            self._header_bytes += len(data)
+        if self.transport.is_closing():
+            return
+        super().data_received(data)
+        if self._awaits_headers and self._header_bytes > self._limits.header_bytes:
+            self._refuse(431, f"The headers of a request have at most {self._limits.header_bytes} bytes.")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        if not self._awaits_headers:
+            self._await_headers()
+
+    def on_headers_complete(self) -> None:
+        self._stop_waiting()
+        super().on_headers_complete()
+
+    def _await_headers(self) -> None:
+        self._awaits_headers, self._header_bytes = True, 0
+        self._deadline = self.loop.call_later(self._limits.header_s, self._too_slow)
+
+    def _stop_waiting(self) -> None:
+        self._awaits_headers = False
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _too_slow(self) -> None:
+        self._refuse(408, f"The headers of a request come within {self._limits.header_s:g} s.")
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Answer in the API's form, and close."""
+        self._limits.refused += 1
+        self._stop_waiting()
+        error = {"message": message, "type": "server_error" if status == 503 else "invalid_request_error"}
+        body = json.dumps({"error": {**error, "param": None, "code": None}}).encode()
+        head = (
+            f"HTTP/1.1 {status} {_REASONS[status]}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
+            "connection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self.transport.close()

@@ -1,0 +1,219 @@
+"""Connections at their limits: how many, large and slow headers, a dead cluster, the end of the server; over sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from llmirage_server.app import LlmirageApp, create_app
+from llmirage_server.commands.http_protocol import ConnectionLimits
+from llmirage_server.commands.http_server import LiveServer, bind, connection_limits
+from llmirage_server.config import ClusterConfig
+from llmirage_server.config.cluster import EventConfig
+
+SERVE = [sys.executable, "-c", "from llmirage_server.commands.serve import serve; serve(prog_name='llmirage serve')"]
+CHAT = {"model": "any", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 40, "stream": True}
+
+
+class Listening:
+    """A server in a thread. limits: of its connections."""
+
+    def __init__(self, limits: ConnectionLimits, drain_s: float = 0.0, **settings: Any) -> None:
+        self.limits = limits
+        self.app: LlmirageApp = create_app(ClusterConfig(**({"ttft_ms": 0.0, "itl_ms": 0.0} | settings)))
+        self._bound = bind("127.0.0.1", 0)
+        self.address: tuple[str, int] = self._bound.getsockname()
+        self.server = LiveServer(
+            self.app, self.app.service.close, limits=limits, busy=self.app.service.busy, drain_s=drain_s
+        )
+        self._thread = threading.Thread(target=lambda: asyncio.run(self.server.serve([self._bound])))
+
+    def __enter__(self) -> Listening:
+        self._thread.start()
+        while not self.server.started:
+            time.sleep(0.01)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.should_exit = True
+        self._thread.join(10)
+        self._bound.close()
+        assert not self._thread.is_alive()
+
+    @property
+    def url(self) -> str:
+        return "http://{}:{}".format(*self.address)
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(self.address, timeout=10)
+
+
+def answer(connection: socket.socket) -> tuple[int, dict[str, Any]]:
+    """The status and the error of what came until the end of the connection."""
+    received = b""
+    with contextlib.suppress(ConnectionResetError):
+        while data := connection.recv(65536):
+            received += data
+    head, _, body = received.partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(body)["error"]
+
+
+def test_one_connection_too_many_is_told_so_and_the_others_go_on() -> None:
+    with Listening(ConnectionLimits(most=3)) as listening:
+        held = [listening.connect() for _ in range(3)]
+        held[0].sendall(b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\n")
+        assert held[0].recv(65536).startswith(b"HTTP/1.1 200")
+        status, error = answer(listening.connect())
+        assert (status, error["type"]) == (503, "server_error")
+        assert error["message"] == "The server has 3 connections, its most (--max-connections)."
+        held.pop().close()
+        assert httpx.get(f"{listening.url}/livez").status_code == 200
+        assert listening.limits.refused == 1
+        for connection in held:
+            connection.close()
+
+
+@pytest.mark.parametrize("piece", [b"a: " + b"x" * 1000 + b"\r\n", b"a" * 1000])
+def test_headers_without_end_are_refused_at_their_limit(piece: bytes) -> None:
+    with Listening(ConnectionLimits(most=9, header_bytes=5000)) as listening, listening.connect() as connection:
+        connection.sendall(b"GET /livez HTTP/1.1\r\nhost: a\r\n")
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            for _ in range(50):
+                connection.sendall(piece)
+                time.sleep(0.002)
+        status, error = answer(connection)
+        assert (status, error["message"]) == (431, "The headers of a request have at most 5000 bytes.")
+
+
+def test_headers_that_do_not_come_end_the_connection() -> None:
+    with Listening(ConnectionLimits(most=9, header_s=0.3)) as listening:
+        with listening.connect() as silent:
+            assert answer(silent)[0] == 408
+        with listening.connect() as slow:
+            slow.sendall(b"GET /livez HT")
+            assert answer(slow)[0] == 408
+        with listening.connect() as second:
+            second.sendall(b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\n")
+            assert second.recv(65536).startswith(b"HTTP/1.1 200")
+            second.sendall(b"GET /livez HTTP/1.1\r\nho")
+            assert answer(second)[0] == 408
+
+
+def test_a_long_response_is_not_cut_by_the_time_for_headers() -> None:
+    with Listening(ConnectionLimits(most=9, header_s=0.2), itl_ms=20.0) as listening:
+        text = httpx.post(f"{listening.url}/v1/chat/completions", json=CHAT, timeout=20).text
+        assert text.rstrip().endswith("data: [DONE]")
+
+
+def test_a_body_over_the_limit_ends_its_connection() -> None:
+    with Listening(ConnectionLimits(most=9), max_body_mib=1) as listening, listening.connect() as connection:
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+        connection.sendall(head + b"content-length: 9000000\r\n\r\n{")
+        status, error = answer(connection)  # the connection is closed: this would wait for ever else
+        assert (status, error["code"]) == (413, "request_too_large")
+
+
+def test_responses_may_end_by_themselves_while_the_server_drains() -> None:
+    with Listening(ConnectionLimits(most=9), drain_s=30.0, itl_ms=25.0) as listening:
+        lines: list[str] = []
+        with httpx.stream("POST", f"{listening.url}/v1/chat/completions", json=CHAT, timeout=20) as response:
+            for line in response.iter_lines():
+                lines.append(line)
+                if '"content":' in line and not listening.server.should_exit:
+                    listening.server.should_exit = True
+        assert [line for line in lines if line][-1] == "data: [DONE]"
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{listening.url}/livez")
+
+
+def test_a_dead_cluster_is_alive_and_not_ready() -> None:
+    crash = EventConfig(at_s=0.001, action="crash", instance=0)
+    with Listening(ConnectionLimits(most=9), instances=1, events=(crash,)) as listening:
+        httpx.post(f"{listening.url}/v1/chat/completions", json=CHAT | {"stream": False})
+        deadline = time.monotonic() + 10
+        while (health := httpx.get(f"{listening.url}/health")).status_code == 200 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert health.status_code == 503
+        assert health.json()["error"]["message"].startswith("No instance")
+        assert httpx.get(f"{listening.url}/livez").status_code == 200
+
+
+def test_the_limit_of_open_files_is_raised_and_bounds_the_connections() -> None:
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+        most = connection_limits(None).most
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        assert most == soft - 64
+        assert soft > 256 or before[1] <= 256
+        assert connection_limits(10).most == 10
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@contextlib.contextmanager
+def serving(*flags: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    process = subprocess.Popen([*SERVE, "--port", "0", *flags], stdout=subprocess.PIPE, text=True, env=os.environ)
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if found := re.search(r"(https?://\S+)/v1$", line):
+                yield process, found[1]
+                break
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_https_by_certificate_files_and_a_drain_after_sigterm(tmp_path: Path) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("needs the openssl command to make a certificate")
+    files = {name: str(tmp_path / name) for name in ("cert", "key")}
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    made += ["-addext", "subjectAltName=DNS:localhost", "-keyout", files["key"], "-out", files["cert"]]
+    subprocess.run(made, check=True, capture_output=True)
+    tls = ("--tls-cert", files["cert"], "--tls-key", files["key"])
+    flags = (*tls, "--shutdown-timeout", "20", "--itl", "20", "--ttft", "1")
+    with serving(*flags) as (process, url), httpx.Client(verify=ssl.create_default_context(cafile=files["cert"])) as client:
+        assert url.startswith("https://localhost:")
+        with client.stream("POST", f"{url}/v1/chat/completions", json=CHAT, timeout=20) as response:
+            lines = response.iter_lines()
+            first = next(lines)
+            process.send_signal(signal.SIGTERM)
+            rest = [line for line in lines if line]
+        assert first.startswith("data: ")
+        assert rest[-1] == "data: [DONE]"
+        assert process.wait(10) == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--tls-cert", "/no/such/file"], "--tls-cert and --tls-key belong together"),
+        (["--tls-cert", "/no/such/file", "--tls-key", "/no/such/file"], "No such file or directory"),
+        (["--api-key-file", "/no/such/file"], "api_key_file: /no/such/file: No such file or directory"),
+    ],
+)
+def test_files_that_cannot_be_used_are_told_at_once(flags: list[str], told: str) -> None:
+    ended = subprocess.run([*SERVE, "--port", "0", *flags], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert told in ended.stderr
+    assert ended.stderr.count("\n") == 1
