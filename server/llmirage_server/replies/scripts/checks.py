@@ -14,6 +14,7 @@ from llmirage_server.replies.scripts.conditions import (
 )
 from llmirage_server.replies.scripts.rule import ScriptedCall, ScriptedReply, ScriptRule
 from llmirage_server.replies.scripts.template import Template, problems_of, rendered, templates_in
+from llmirage_server.replies.scripts.text_match import TextMatch
 from llmirage_server.replies.structured.schema import SchemaError
 from llmirage_server.replies.structured.values import validator_for
 from llmirage_shared.settings import did_you_mean
@@ -21,10 +22,51 @@ from llmirage_shared.settings import did_you_mean
 
 def shadowed(rules: Sequence[ScriptRule]) -> Iterator[str]:
     """A problem for each rule to which an earlier one leaves nothing."""
-    for index, rule in enumerate(rules):
-        first = next((earlier for earlier in rules[:index] if earlier.covers(rule)), None)
+    earlier = _EarlierRules()
+    for rule in rules:
+        first = next((candidate for candidate in earlier.candidates(rule) if candidate.covers(rule)), None)
         if first is not None:
             yield f"{rule.place}: can never match: what fits it fits {first.place} before; put it first, or add a condition"
+        earlier.add(rule)
+
+
+class _EarlierRules:
+    """Rules by their condition on the user message, of which a long script has another in each rule."""
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._others: list[tuple[int, ScriptRule]] = []
+        self._contains: list[tuple[int, ScriptRule, str]] = []  # with a text that must occur
+        self._equal: dict[TextMatch, list[tuple[int, ScriptRule]]] = {}
+
+    def add(self, rule: ScriptRule) -> None:
+        match = _user_match(rule)
+        entry = (self._number, rule)
+        self._number += 1
+        if match is None or match.kind == "glob":
+            self._others.append(entry)
+        else:
+            self._equal.setdefault(match, []).append(entry)
+        if match is not None and match.kind == "contains":
+            self._contains.append((*entry, match.texts[0]))
+
+    def candidates(self, rule: ScriptRule) -> Iterator[ScriptRule]:
+        """All that may cover a rule, in their order."""
+        found = list(self._others)
+        match = _user_match(rule)
+        if match is not None:
+            found += self._equal.get(match, ())
+            if match.kind == "exact":  # a regular expression covers the texts that it matches
+                found += [entry for other, entries in self._equal.items() if other.kind == "regex" for entry in entries]
+            texts = "\0".join(match.texts).casefold()
+            found += [(number, other) for number, other, text in self._contains if text in texts]
+        for _, candidate in sorted(found, key=lambda entry: entry[0]):
+            yield candidate
+
+
+def _user_match(rule: ScriptRule) -> TextMatch | None:
+    condition = rule.when.get("user")
+    return condition.match if isinstance(condition, TextCondition) else None
 
 
 def rule_problems(rule: ScriptRule) -> Iterator[str]:

@@ -14,4 +14,5 @@ FILE_KEYS: Sequence[str] = list(SCHEMA["properties"])
 KEYS: Mapping[str, Sequence[str]] = {name: list(kind["properties"]) for name, kind in SCHEMA["$defs"].items()}
 """The keys of the mappings below the top, by the schema's names for these."""
 FINISH_REASONS: Sequence[str] = SCHEMA["$defs"]["reply"]["properties"]["finish_reason"]["enum"]
+MOST_RULES: int = SCHEMA["properties"]["rules"]["maxItems"]
 MOST_TOKENS: int = SCHEMA["$defs"]["reply"]["properties"]["tokens"]["maximum"]

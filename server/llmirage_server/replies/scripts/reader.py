@@ -19,7 +19,7 @@ from llmirage_server.replies.scripts.conditions import (
     TextCondition,
     ToolCondition,
 )
-from llmirage_server.replies.scripts.keys import FILE_KEYS, FINISH_REASONS, KEYS, MOST_TOKENS
+from llmirage_server.replies.scripts.keys import FILE_KEYS, FINISH_REASONS, KEYS, MOST_RULES, MOST_TOKENS
 from llmirage_server.replies.scripts.rule import ALL, FALLBACKS, Script, ScriptedCall, ScriptedReply, ScriptRule
 from llmirage_server.replies.scripts.template import Template, templated
 from llmirage_server.replies.scripts.text_match import Kind, TextMatch
@@ -83,9 +83,15 @@ class ScriptReader:
             self._tools = self._guarded(found["tools"].node, "tools", lambda node, _: declared_tools(node.value)) or {}
         if "rules" not in found:
             self._report(0, "rules", "missing: a list of rules, each with `when` and `reply`")
-        rules = self._list(found["rules"].node, "rules", self._rule, may_be_empty=True) if "rules" in found else []
+        rules = self._rules(found["rules"].node) if "rules" in found else []
         fallback = self._guarded(found["fallback"].node, "fallback", _fallback) if "fallback" in found else None
         return Script([rule for rule in rules if rule is not None], fallback or "generated")
+
+    def _rules(self, node: YamlNode) -> list[ScriptRule | None]:
+        if node.items is not None and len(node.items) > MOST_RULES:
+            self._report(node.line, "rules", f"must be at most {MOST_RULES:,} rules, not {len(node.items):,}")
+            return []
+        return self._list(node, "rules", self._rule, may_be_empty=True)
 
     # --- rules ------------------------------------------------------------------------------------------------------
 
@@ -228,7 +234,7 @@ class ScriptReader:
         if "name" not in found:
             self._report(node.line, place, "name is missing")
             return ScriptedCall("", {})
-        name = self._guarded(found["name"].node, f"{place}.name", lambda node, _: _text(node.value)) or ""
+        name = self._guarded(found["name"].node, f"{place}.name", lambda node, _: _word(node.value)) or ""
         arguments: Any = {}
         if "arguments" in found:
             at = found["arguments"].node
@@ -313,6 +319,12 @@ def _text(value: Any, alternatives: str = "") -> str:
         quoted = "; put it in quotes" if isinstance(value, bool | int | float) else ""
         raise ValueError(f"must be a text{alternatives}; not {value!r}{quoted}")
     return value
+
+
+def _word(value: Any) -> str:
+    if not _text(value):
+        raise ValueError("must not be empty")
+    return str(value)
 
 
 def _whole(value: Any, least: int, most: int | None = None) -> int:

@@ -38,7 +38,7 @@ class Scope:
     def value(self, name: str) -> str:
         """Raises ScriptError for a value that this request does not have."""
         head, _, path = name.partition(".")
-        if head.isdigit():
+        if head.isdecimal():
             return self.groups.numbered[int(head) - 1]
         if head in self.groups.named:
             return self.groups.named[head]
@@ -72,7 +72,7 @@ class Scope:
         except (ValueError, RecursionError):
             raise ScriptError(f"the result of {name} is not JSON, so it has no {path}") from None
         for key in path.split("."):
-            if isinstance(value, list) and key.isdigit() and int(key) < len(value):
+            if isinstance(value, list) and key.isdecimal() and int(key) < len(value):
                 value = value[int(key)]
             elif isinstance(value, dict) and key in value:
                 value = value[key]
@@ -127,7 +127,7 @@ def literal(text: str) -> str:
 def problems_of(name: str, groups: int, named: Sequence[str], results: bool) -> Iterator[str]:
     """What is wrong with a placeholder. groups, named: of the rule's regular expressions; results: may there be any?"""
     head = name.partition(".")[0]
-    if head.isdigit():
+    if head.isdecimal():
         if not 1 <= int(head) <= groups:
             there = (
                 f"the rule's regular expressions have {groups} groups" if groups else "the rule has no regular expression"

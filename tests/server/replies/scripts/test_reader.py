@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from llmirage_server.commands.script_actions import EXAMPLE_FILE
+from llmirage_server.replies.scripts.checks import shadowed
 from llmirage_server.replies.scripts.conditions import ENDPOINTS
-from llmirage_server.replies.scripts.keys import FINISH_REASONS, KEYS, SCHEMA
+from llmirage_server.replies.scripts.keys import FINISH_REASONS, KEYS, MOST_RULES, SCHEMA
 from llmirage_server.replies.scripts.reader import read_scripts, script_of
 from llmirage_server.replies.scripts.rule import FALLBACKS, Script
 from llmirage_shared.settings import ConfigError
@@ -63,6 +67,10 @@ MISTAKES = """
 {reply: a, fault: bad}                           | .fault: there is no fault 'bad'
 {reply: '{1}'}                                   | : {1}: the rule has no regular expression; write {{1}} for the text itself
 {when: {user: {regex: (a)}}, reply: '{2}'}       | : {2}: the rule's regular expressions have 1 groups
+{reply: {tool_calls: [{name: ''}]}}              | .reply.tool_calls[0].name: must not be empty
+{reply: 'x²: {²}'}                               | : {²}: unknown placeholder; write {{²}} for the text itself
+{when: {endpoint: completions, tool: f}, reply: a} | : can never match: requests for completions have no tools
+{when: {endpoint: generate, assistant_messages: 1}, reply: a} | : can never match: requests for generate have no messages of
 {when: {tool_result: true}, reply: '{resul}'}    | : {resul}: unknown placeholder (did you mean 'result'?)
 {when: {tool_result: false}, reply: '{result}'}  | : {result}: the rule is for requests without tool results
 {when: {user: a}, reply: '{results.x}'}          | : {results.x}: the rule is for requests without tool results
@@ -164,6 +172,38 @@ def test_arguments_are_checked_against_declared_tools(arguments: Any, told: str,
 def test_an_undeclared_tool_is_refused_where_tools_are_declared() -> None:
     with pytest.raises(ConfigError, match=r"`tools` declares no 'get_ordr' \(did you mean 'get_order'\?\)"):
         script({"reply": {"tool_calls": [{"name": "get_ordr"}]}}, tools=[{"name": "get_order"}])
+
+
+SOME = ["a", "A", "b", "ab", "ba", "aba"]
+MATCHES = st.one_of(
+    st.sampled_from(SOME),
+    st.fixed_dictionaries({"contains": st.lists(st.sampled_from(SOME), min_size=1, max_size=2)}),
+    st.fixed_dictionaries({"exact": st.sampled_from(SOME)}),
+    st.fixed_dictionaries({"regex": st.sampled_from(["a", "^a", "b$", "a.a"])}),
+)
+WHEN = st.fixed_dictionaries({}, optional={"user": MATCHES, "turn": st.just(2), "model": st.sampled_from(["a*", "ab", "*"])})
+
+
+@given(st.lists(st.builds(lambda when: {"when": when, "reply": "x"}, WHEN), max_size=8))
+def test_rules_that_can_never_match_are_found_as_by_comparing_all_with_all(rules: list[Any]) -> None:
+    read = [script_of({"rules": [rule]}, read_fault).rules[0] for rule in rules]
+    for number, rule in enumerate(read):
+        rule.place = str(number)
+    wanted = [
+        (str(late), str(early)) for late in range(len(read)) for early in range(late) if read[early].covers(read[late])
+    ]
+    firsts = dict(reversed(wanted))
+    told = [re.findall(r"\d+", problem) for problem in shadowed(read)]
+    assert told == [[late, early] for late, early in sorted(firsts.items())]
+
+
+def test_long_scripts_are_read_and_longer_ones_refused() -> None:
+    """Comparing all rules with all took minutes for these."""
+    rules = [{"when": {"user": {kind: f"user {number} asks"}}, "reply": "x"}
+             for number in range(MOST_RULES // 2) for kind in ("contains", "regex")]  # fmt: skip
+    assert len(script_of({"rules": rules}, read_fault).rules) == MOST_RULES
+    with pytest.raises(ConfigError, match="must be at most 5,000 rules, not 5,001"):
+        script_of({"rules": [*rules, rules[0]]}, read_fault)
 
 
 def test_json_as_json_libraries_write_it(tmp_path: Path) -> None:
