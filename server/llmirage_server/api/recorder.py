@@ -47,7 +47,7 @@ class ExchangeRecorder:
             body = json.loads(request.body)
         except (ValueError, RecursionError):
             return None
-        return RecordingTap(request, body, self._save)
+        return RecordingTap(request, body, self._save) if isinstance(body, dict) else None
 
     def redactor(self, request: ForwardedRequest) -> Redactor:
         return redactor_of(request, self._secrets)
@@ -66,6 +66,8 @@ class ExchangeRecorder:
             self._written(recording)
         except OSError as error:
             logger.error("A recording could not be written to %s: %s", self._writer.folder, error.strerror or error)
+        except RecursionError:
+            logger.error("An exchange was not recorded: its JSON is nested too deep")
         except Exception:
             logger.exception("An exchange could not be recorded; please report this")
 

@@ -48,6 +48,9 @@ async def cluster_timed(
     texts = [said(event_value(event)) for event in events] if recording.stream else [_whole_text(recording.data)]
     reply, ends = _reply(texts, tokenizer)
     served = service.models.meant(model)
+    if len(reply.ids) >= served.max_model_len:  # another model's context: what is beyond this one's leaves at the end
+        kept = served.max_model_len - 1
+        reply = Reply(reply.ids[:kept], reply.pieces[:kept], "stop")
     prompt = prompt[: max(1, served.max_model_len - len(reply.ids))]
     request = service.new_request(prompt, reply.ids, served.model, max_tokens=len(reply.ids))
     exchange.entry.asked(served.model, "", "", (), (), recording.stream)
@@ -61,6 +64,7 @@ async def cluster_timed(
     writer = _EventWriter(events[opening:], ends[opening:])
     stream = TokenStream(generation, exchange, [writer], lambda: b"", opening=b"".join(events[:opening])).start()
     stream.raw_headers = list(headers)
+    stream.ping_interval = 0  # the recording has those of its server
     return stream
 
 

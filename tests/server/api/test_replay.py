@@ -136,6 +136,18 @@ def test_the_cluster_gives_every_api_its_time(tmp_path: Path, path: str, body: d
     assert sent.times_ms[0] == pytest.approx(40.0)
 
 
+def test_a_long_stream_at_the_clusters_pace_has_no_pings_of_its_own(tmp_path: Path) -> None:
+    """Nor does it end where the context of the cluster's model does: the recorded one may have a longer one."""
+    events = [said(f" {number}") for number in range(2_000)]
+    chunks = [Chunk(0.0, event) for event in events]
+    RecordingWriter(tmp_path).write(
+        Recording("POST", CHAT, STREAM, 200, {"content-type": "text/event-stream"}, chunks, True)
+    )
+    sent = ask(replaying(tmp_path, replay_timing="cluster", max_model_len=1_900))
+    assert (sent.complete, sent.body) == (True, b"".join(events))
+    assert sent.times_ms[-1] > 15_000  # pings are sent every 15 s
+
+
 def test_a_response_that_was_cut_is_cut_again(tmp_path: Path) -> None:
     write(tmp_path, ended="the upstream broke off")
     sent = ask(replaying(tmp_path))
@@ -290,8 +302,41 @@ def test_the_key_for_the_upstream_takes_the_place_of_the_clients(tmp_path: Path,
 def test_only_exchanges_with_models_are_recorded(tmp_path: Path) -> None:
     for path in ("/v1/models", "/v1/files"):
         assert record(FakeUpstream(b"x"), tmp_path, path=path).body == b"x"
-    assert record(FakeUpstream(b"x"), tmp_path, b"not json").body == b"x"
+    for body in (b"not json", b"[1]", b'"x"', b"null"):
+        assert record(FakeUpstream(b"x"), tmp_path, body).body == b"x"
     assert not recordings_in(tmp_path)
+
+
+DEEP = b"[" * 450 + b"]" * 450
+
+
+@pytest.mark.parametrize("body", [DEEP, b'{"messages":%b}' % DEEP])
+def test_what_is_nested_too_deep_for_a_file_passes_and_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, body: bytes
+) -> None:
+    request: Any = HELLO if body == DEEP else body
+    upstream = FakeUpstream(body)
+    upstream.headers = [(b"content-type", b"application/json")]
+    assert record(upstream, tmp_path, request).body == body
+    assert "An exchange was not recorded: its JSON is nested too deep" in caplog.text
+
+
+ODD = [
+    b'{"a":"\\ud800 \\u00e9"}',
+    b'{"data":"' + b"x" * 600_000 + b'"}',
+    b"<html>\xff</html>",
+    b'{"a":1,"a":2}',
+    b'{"<<":{"yes":"no","1":"1e3","on":"2026-01-01","=":"=","":" lead","x":"~"}}',
+    b'{"a":1.0,"b":1e5,"c":-0.0,"d":12345678901234567890}',
+]
+
+
+@pytest.mark.parametrize("answer", ODD, ids=range(len(ODD)))
+def test_an_odd_response_is_replayed_byte_for_byte(tmp_path: Path, answer: bytes) -> None:
+    upstream = FakeUpstream(answer)
+    upstream.headers = [(b"content-type", b"application/json")]
+    record(upstream, tmp_path, HELLO)
+    assert ask(replaying(tmp_path, replay_timing="none"), HELLO).body == answer
 
 
 @pytest.mark.parametrize(

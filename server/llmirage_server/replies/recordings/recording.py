@@ -28,6 +28,7 @@ _STYLES: Mapping[str, Mapping[str, Any]] = {
     "indented": {"ensure_ascii": False, "indent": 2},
     "indented ascii": {"indent": 2},
 }
+_LONGEST_YAML = 500_000  # bytes of JSON that is written as YAML
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -139,7 +140,8 @@ def _event_form(data: bytes) -> dict[str, Any]:
 
 
 def _body_form(data: bytes) -> dict[str, Any]:
-    if (found := json_style(data)) is None:
+    """Nobody reads a body of a megabyte, such as that of many embeddings, and as YAML it takes seconds."""
+    if len(data) > _LONGEST_YAML or (found := json_style(data)) is None:
         return _text_form(data)
     value, style, newline = found
     form: dict[str, Any] = {} if style == "compact" else {"style": style}

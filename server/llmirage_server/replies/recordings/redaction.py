@@ -10,7 +10,7 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote_plus
 
@@ -80,14 +80,16 @@ class Redactor:
 
     def value(self, value: Any) -> Any:
         """A JSON value; numbers may be keys, too. Lone surrogates, which no file can hold, become U+FFFD."""
+        return self._redacted(value, _without_surrogates)
+
+    def _redacted(self, value: Any, form: Callable[[str], str] = str) -> Any:
+        """form: changes each text before it is searched."""
         if isinstance(value, str):
-            return self.text(
-                value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-            )
+            return self.text(form(value))
         if isinstance(value, list):
-            return [self.value(item) for item in value]
+            return [self._redacted(item, form) for item in value]
         if isinstance(value, dict):
-            return {self.value(name): self._field(name, item) for name, item in value.items()}
+            return {self._redacted(name, form): self._field(name, item, form) for name, item in value.items()}
         if isinstance(value, int | float) and self._known is not None and self._known.search(repr(value)):
             return REDACTED
         return value
@@ -96,14 +98,14 @@ class Redactor:
         """The bytes of a body: equal where nothing was found in them."""
         if (found := json_style(data)) is not None:
             value, style, newline = found
-            redacted = self.value(value)
+            redacted = self._redacted(value)
             return data if redacted == value else write_json(redacted, style, newline)
         try:
             value = json.loads(data)
         except (ValueError, RecursionError):
             return self._raw(data)
-        redacted = self.value(value)
-        return data if redacted == value else write_json(redacted)
+        redacted = self._redacted(value)
+        return data if redacted == value else write_json(redacted, "compact ascii")
 
     def events(self, events: Sequence[bytes]) -> list[bytes]:
         """The events of a stream. A key is found, too, where its characters come in several events."""
@@ -118,7 +120,7 @@ class Redactor:
                 owner[name] = _replaced(piece, _clipped(spans, start, start + len(piece)))
                 start += len(piece)
         return [
-            self._raw(event) if found is None else found.written(self.value(found.value), event)
+            self._raw(event) if found is None else found.written(self._redacted(found.value), event)
             for event, found in zip(events, parsed, strict=True)
         ]
 
@@ -140,10 +142,10 @@ class Redactor:
         redacted = self.text(text)
         return data if redacted == text else redacted.encode()
 
-    def _field(self, name: str, value: Any) -> Any:
+    def _field(self, name: str, value: Any, form: Callable[[str], str]) -> Any:
         if isinstance(value, str) and value and _SECRET_FIELD.fullmatch(name):
             return REDACTED
-        return self.value(value)
+        return self._redacted(value, form)
 
     def _spans(self, text: str) -> list[tuple[int, int]]:
         """Where secrets stand, in order, not overlapping."""
@@ -166,6 +168,10 @@ class Redactor:
             if text[-length:] in self._beginnings:
                 return length
         return 0
+
+
+def _without_surrogates(text: str) -> str:
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _least_of_cut(key: str) -> int:
@@ -251,7 +257,7 @@ class _JsonEvent:
         if redacted == json.loads(self.data):
             return event
         found = json_style(self.data)
-        return self.before + write_json(redacted, "compact" if found is None else found[1]) + self.after
+        return self.before + write_json(redacted, "compact ascii" if found is None else found[1]) + self.after
 
 
 def _said_in_pieces(values: Sequence[Any]) -> dict[Any, list[tuple[dict[str, Any], str]]]:
