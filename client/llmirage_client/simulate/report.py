@@ -12,6 +12,7 @@ from llmirage_client.report.numbers import count, number
 from llmirage_client.report.screen import Block, bold, plain_table, warning
 from llmirage_client.simulate.bill import Bill
 from llmirage_client.simulate.cluster_series import PHASES, ClusterSeries, Totals, mean_shares
+from llmirage_client.simulate.rates import rates_text
 
 if TYPE_CHECKING:
     from llmirage_client.simulate.simulation import Simulation
@@ -32,6 +33,8 @@ def cluster_blocks(simulation: Simulation) -> list[Block]:
     if totals.step_shares:
         shares = ", ".join(f"{name} {share:.0%}" for name, share in totals.step_shares.items())
         blocks += ["", f"Time of steps: {shares}"]
+    if simulation.rates is not None:
+        blocks.append(rates_text(simulation.rates))
     blocks.append(_bill(simulation.bill, series.changes))
     if simulation.saturation is not None:
         blocks.append(warning(f"Saturated: {simulation.saturation}."))

@@ -25,6 +25,7 @@ from llmirage_client.simulate.bill import bill_of
 from llmirage_client.simulate.cluster_series import ClusterSeries, SeriesSampler
 from llmirage_client.simulate.engine_run import EngineRun
 from llmirage_client.simulate.garbage import few_collections
+from llmirage_client.simulate.rates import LoadRates, rates_json, rates_of_run
 from llmirage_client.simulate.saturation import saturation, start_burst
 from llmirage_client.simulate.summary import summary_of
 from llmirage_client.simulate.token_columns import columns_of_rows, token_metrics
@@ -54,6 +55,7 @@ class Simulation:
     columns: one row a request. repeats: of conversations, or None; size and sweep must not conclude from doubtful ones.
     result: with the records of single requests, which are made when they are asked for.
     verdicts: of the run's own objectives (--slo). saturation: why the cluster does not keep up with the load, or None.
+    rates: of a load with one request rate, or None.
     series: the cluster over time; totals: of its measured time; steps: of each instance, where they were to be traced.
     """
 
@@ -65,6 +67,7 @@ class Simulation:
         metrics: Metrics,
         series: ClusterSeries,
         saturated: str | None,
+        rates: LoadRates | None,
         steps: list[list[StepSpan]],
         rows: TokenRows | None,
     ) -> None:
@@ -79,8 +82,10 @@ class Simulation:
         self.totals = series.between(*((start_s, end_s) if math.isfinite(end_s) else (0.0, float(series.time_s[-1]))))
         self.bill = bill_of(plan_of(config), metrics, self.totals)
         self.saturation = saturated
+        self.rates = rates
         self.summary = summary_of(metrics, self.totals, self.bill, self.saturation is not None)
         self.repeats = result.repeats
+        self.summary |= rates_json(rates)
         self.summary["repeats"] = None if result.repeats is None else result.repeats.as_dict()
         self.verdicts = verdicts_of(result.options, metrics)
         self._result = result
@@ -169,8 +174,11 @@ def simulate(
         result.notes[:0] = result.repeats.notes
     if window is None and (burst := start_burst(columns, options)):
         result.notes.append(burst)
+    rates = rates_of_run(workload, options, columns, kept_on=window is not None)
+    if rates is not None and rates.shortfall is not None:
+        result.notes.append(f"Less than the offered rate: {rates.shortfall}.")
     saturated = saturation(waited_s, options.concurrency or 0)
-    return Simulation(config, result, columns, metrics, series, saturated, steps, rows)
+    return Simulation(config, result, columns, metrics, series, saturated, rates, steps, rows)
 
 
 def check(workload: Workload) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.arrays import Floats, Ints
+from llmirage_client.simulate.rates import clumping_of, root_turns
 from llmirage_client.simulator.bounds import Lengths
 from llmirage_client.workload.session import Session, Workload
 from llmirage_client.workload.synthetic_load import synthetic_load
@@ -67,15 +68,11 @@ class RequestSource:
     @cached_property
     def mean_turns(self) -> float:
         """Turns of a root conversation."""
-        workload = self.workload(1)
-        return float(np.mean([max(len(workload.sessions[root].turns), 1) for root in workload.roots]))
+        return float(root_turns(self.workload(1)).mean())
 
     @cached_property
     def clumping(self) -> float:
-        """Requests that come as one: mean square of the turns of a root over their mean; 1 for single turns."""
-        workload = self.workload(1)
-        turns = np.array([max(len(workload.sessions[root].turns), 1) for root in workload.roots], dtype=np.float64)
-        return float((turns**2).mean() / turns.mean())
+        return clumping_of(root_turns(self.workload(1)))
 
     def ages_s(self, latency_s: float) -> Floats:
         """How long after its conversation's start each turn goes out, ascending, if requests take that long each."""

@@ -14,6 +14,7 @@ from llmirage_client.measure.arrays import Bools
 from llmirage_client.measure.columns import Columns
 from llmirage_client.measure.metrics import Metrics, compute_columns
 from llmirage_client.measure.slo import Objective, Verdict, judge
+from llmirage_client.simulate.rates import LoadRates, rates_json, rates_of
 from llmirage_client.simulate.simulation import simulate
 from llmirage_client.simulate.window import Window
 from llmirage_client.simulator.bounds import Bounds
@@ -38,8 +39,6 @@ _SETTLED = 1.5  # lifetimes until as many end as begin and the caches are full
 _LIFETIMES, _MOST_LIFETIMES = 2, 12  # that are measured
 _MOST_SESSIONS = 30  # times the measured requests, at most, for these
 _MOST_SPREAD = 4.0  # times the measured requests, at most, for lengths that differ much
-_SHORTFALL = 0.05  # of the offered rate that may be missing from the delivered one
-_SHORTFALL_NOISE = 3.0  # standard deviations of a Poisson count
 _OVERLOADED = 2  # times the measured requests: enough to fill a cluster that cannot keep up anyway
 
 
@@ -48,6 +47,7 @@ class Trial:
     """verdicts: of the objectives; empty where the run was stopped early. problem: what fails besides the objectives.
 
     requests: simulated, all of them. counted: measured. figures: Simulation.summary. intervals: of the objectives' figures.
+    rates: offered and delivered; None for users at once.
     """
 
     config: ClusterConfig
@@ -59,6 +59,7 @@ class Trial:
     counted: int
     figures: dict[str, Any]
     intervals: tuple[Interval | None, ...]
+    rates: LoadRates | None
 
     @property
     def clear(self) -> bool:
@@ -232,21 +233,14 @@ class Trials:
         verdicts = () if simulation.stopped else judge(self.objectives, metrics)
         intervals = intervals_of(self.objectives, columns, plan.batches(count))
         problem = simulation.stopped or self._problem(metrics, count)
-        offered = traffic.amount if traffic.kind == "request_rate" else None
-        delivered = _delivered(columns)
-        allowed = max(_SHORTFALL, _SHORTFALL_NOISE * math.sqrt(source.clumping / count))
-        if problem is None and offered is not None:
-            problem = _growth(columns) or _shortfall(offered, delivered, allowed)
+        rates = rates_of(columns, traffic.amount, source.clumping, True) if traffic.kind == "request_rate" else None
+        if problem is None and rates is not None:
+            problem = _growth(columns) or rates.shortfall
             if problem is not None and not plan.longer and all(verdict.met for verdict in verdicts):
                 again = self._run(config, traffic, to_the_end, self._plan(config, traffic, True))
                 return replace(again, requests=again.requests + len(columns))
-        figures = simulation.summary | {
-            "users": _users(columns),
-            "offered_per_s": offered,
-            "delivered_per_s": delivered,
-            "shortfall_allowed": allowed,
-        }
-        return Trial(config, traffic.kind, traffic.amount, verdicts, problem, len(columns), count, figures, intervals)
+        figures = simulation.summary | rates_json(rates) | {"users": _users(columns)}
+        return Trial(config, traffic.kind, traffic.amount, verdicts, problem, len(columns), count, figures, intervals, rates)
 
     def _plan(self, config: ClusterConfig, traffic: Traffic, longer: bool = False) -> TrialPlan:
         """longer: for a cluster that may have been still filling up."""
@@ -349,24 +343,6 @@ def _growth(columns: Columns) -> str | None:
     if after <= _GROWTH * before + _GROWTH_NOISE * error:
         return None
     return f"the load is not sustained: {before:,.0f} requests are in progress in the first half, {after:,.0f} in the second"
-
-
-def _shortfall(offered: float, delivered: float, allowed: float) -> str | None:
-    """A sentence if fewer requests are answered than are offered, by more than the allowed share."""
-    if delivered >= offered * (1 - allowed):
-        return None
-    return f"the load is not sustained: {delivered:.4g} of {offered:.4g} requests/s are answered"
-
-
-def _delivered(columns: Columns) -> float:
-    """Turns of root conversations that are answered per second while the measured ones are sent."""
-    counted = columns.measured & (columns.agent_depth == 0)
-    starts = columns.start_s[counted]
-    if starts.size < 2:
-        return 0.0
-    begin, end = float(starts.min()), float(starts.max())
-    ended = columns.ok & (columns.agent_depth == 0) & (columns.end_s > begin) & (columns.end_s <= end)
-    return int(ended.sum()) / (end - begin) if end > begin else 0.0
 
 
 def _users(columns: Columns) -> float:

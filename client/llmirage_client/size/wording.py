@@ -8,6 +8,7 @@ from typing import Any
 
 from llmirage_client.measure.slo import Objective, Verdict
 from llmirage_client.report.numbers import plural
+from llmirage_client.simulate.rates import rates_text
 from llmirage_client.simulator.deployments import InstanceShape, Refused
 from llmirage_client.simulator.engine import ClusterConfig
 from llmirage_client.size.error_margin import ErrorMargin, margins_of
@@ -90,9 +91,8 @@ def about_lines(margins: Iterable[ErrorMargin]) -> list[str]:
 
 def rates_of(trial: Trial) -> Iterator[str]:
     """The offered and the delivered rate, side by side; nothing for users at once."""
-    offered, delivered, allowed = (trial.figures[name] for name in ("offered_per_s", "delivered_per_s", "shortfall_allowed"))
-    if offered is not None:
-        yield f"Offered: {offered:,.4g} requests/s. Delivered: {delivered:,.4g} (up to {allowed:.0%} less is no shortfall)."
+    if trial.rates is not None:
+        yield rates_text(trial.rates)
 
 
 def value_text(verdict: Verdict) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import math
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -37,7 +36,8 @@ _REQUESTS = 1000
 _RAMP = "concurrency_ramp_duration"
 _FIRST_FIGURES = (
     "gpus", "instances_ready", "instances_most", "requests", "failed_requests", "duration_s", "request_per_s",
-    "output_tok_per_s", "total_tok_per_s", "output_tok_per_s_per_gpu",
+    "offered_per_s", "delivered_per_s", "shortfall_allowed", "output_tok_per_s", "total_tok_per_s",
+    "output_tok_per_s_per_gpu",
 )  # fmt: skip
 _LAST_FIGURES = ("cached_token_share", "preemptions", "utilisation", "gpu_hours", "energy_kwh_at_tdp", "saturated")
 _FILES = ("model", "draft_model", "gpu", "engine", "tokenizer", "workload")  # settings that may name files
@@ -79,7 +79,8 @@ def _row(task: Task) -> dict[str, Any]:
     burst = start_burst(simulation.columns, options)
     about = " ".join([*(() if repeats is None else repeats.notes), *filter(None, (burst,))])
     row: dict[str, Any] = {"status": "ok", "reason": about, "figures": figures_of(simulation, task.load.get("slo"))}
-    if short := _rate_not_sent(simulation, options):
+    short = None if simulation.rates is None else simulation.rates.shortfall
+    if short is not None:
         row["reason"] = " ".join(filter(None, (about, f"{short}.")))
         if "slo_met" in row["figures"]:
             missed = row["figures"]["slo_missed"]
@@ -111,20 +112,6 @@ def figures_of(simulation: Simulation, slo: str | None = None) -> dict[str, Any]
         figures["slo_met"] = all(verdict.met for verdict in verdicts)
         figures["slo_missed"] = "; ".join(str(verdict) for verdict in verdicts if not verdict.met)
     return figures
-
-
-def _rate_not_sent(simulation: Simulation, options: RunOptions) -> str | None:
-    """A sentence where too few conversations were there to send their turns at the rate."""
-    rate, columns = options.request_rate_per_s, simulation.columns
-    if rate is None or options.request_rate_ramp_s or options.request_rate_of == "conversations":
-        return None
-    due_s = columns.issued_s[columns.measured & (columns.agent_depth == 0)]
-    if due_s.size < 2 or not (span_s := float(np.ptp(due_s))):
-        return None
-    sent = (due_s.size - 1) / span_s
-    if sent >= rate * (1 - max(0.1, 2 / math.sqrt(due_s.size))):
-        return None
-    return f"{sent:.3g} of {rate:g} turns/s were there to send: more requests keep new conversations coming"
 
 
 def series_of(simulation: Simulation) -> dict[str, list[float]]:

@@ -24,6 +24,8 @@ _REASONS_SHOWN = 8
 _COLUMNS = (  # figure, heading, format
     ("gpus", "GPUs", ",.0f"),
     ("instances_ready", "ready", ",.2f"),
+    ("offered_per_s", "offered", ",.4g"),
+    ("delivered_per_s", "delivered", ",.4g"),
     ("ttft_p99_ms", "TTFT p99", ",.0f"),
     ("tpot_mean_ms", "TPOT", ",.2f"),
     ("latency_mean_ms", "latency", ",.0f"),
@@ -32,6 +34,7 @@ _COLUMNS = (  # figure, heading, format
     ("usd_per_m_output_tokens", "USD/M", ",.2f"),
     ("cached_token_share", "cached", ".0%"),
 )
+_ALL_DELIVERED = "All request rates were delivered. "
 _SHORT = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "latency": "latency"}
 
 
@@ -109,6 +112,11 @@ def value(row: Row, name: str) -> float:
     return float("nan") if figure is None else float(figure)
 
 
+def _short(row: Row) -> bool:
+    """Whether less than the offered rate was delivered."""
+    return value(row, "delivered_per_s") < value(row, "offered_per_s") * (1 - value(row, "shortfall_allowed"))
+
+
 def blocks(sweep: Sweep, folder: Path, files: Sequence[str]) -> Iterator[Block]:
     """What the screen shows."""
     rows = [row for row in sweep.rows if row.figures]
@@ -122,8 +130,10 @@ def blocks(sweep: Sweep, folder: Path, files: Sequence[str]) -> Iterator[Block]:
         most = " at most" if scaled(rows) else ""
         alike = f"{plural(int(gpus.pop()), 'GPU')}{most} in every point. " if len(rows) > 1 and len(gpus) == 1 else ""
         ready = "ready: mean number of ready instances. " if most else ""
+        offered = any(not np.isnan(value(row, "offered_per_s")) for row in rows)
+        rates = "offered, delivered: requests/s. " if any(map(_short, rows)) else _ALL_DELIVERED if offered else ""
         yield (
-            f"{alike}{ready}"
+            f"{alike}{ready}{rates}"
             "TTFT, TPOT and latency (means unless stated otherwise) in ms; user: output tokens/s per user, "
             "1/TPOT; GPU: output tokens/s per GPU; USD/M: per million output tokens. *: Pareto-optimal in "
             "user and GPU."
@@ -150,6 +160,8 @@ def _table(sweep: Sweep, rows: Sequence[Row]) -> Block:
     columns = [
         entry for entry in columns if entry[0] != "cached_token_share" or any(value(row, entry[0]) > 0 for row in rows)
     ]
+    if not any(map(_short, rows)):  # said below the table
+        columns = [entry for entry in columns if entry[0] not in ("offered_per_s", "delivered_per_s")]
     if not scaled(rows):
         columns = [entry for entry in columns if entry[0] != "instances_ready"]
     if len(rows) > 1 and len({value(row, "gpus") for row in rows}) == 1:

@@ -316,8 +316,27 @@ def test_a_rate_that_was_not_sent_meets_no_objective() -> None:
     assert row["figures"]["slo_met"] is False
     assert "of 20 turns/s were there to send" in row["figures"]["slo_missed"]
     assert "of 20 turns/s were there to send" in row["reason"]
+    assert row["figures"]["offered_per_s"] == 20.0
+    assert row["figures"]["delivered_per_s"] < 5.0
     single = load | {"turns": "1", "slo": "ttft_p99<10s"}
     assert work(Task(0, task.config, single, None, None))["figures"]["slo_met"] is True
+
+
+def test_offered_and_delivered_rates_stand_side_by_side(tmp_path: Path) -> None:
+    path, out = tmp_path / "study.yaml", tmp_path / "out"
+    words = ["sweep", str(path), "--artifact-dir", str(out), "--workers", "1"]
+    load = (
+        "name: rates\nmodel: llama-3.1-8b\nisl: 500\nosl: 50\nthink_time: 30\nrequests: 300\n"
+        "grid:\n  request_rate: [2, 20]\n"
+    )
+    path.write_text(load + "turns: 10\n")
+    shown = CliRunner().invoke(main, words).stdout
+    head, low, high = (line.replace("*", " ").split() for line in shown.splitlines()[2:6] if "---" not in line)
+    assert head[1:3] == ["offered", "delivered"]
+    assert [float(row[1]) for row in (low, high)] == [2.0, 20.0]
+    assert [float(row[2]) < 1.5 for row in (low, high)] == [True, True]
+    path.write_text(load)
+    assert "All request rates were delivered." in CliRunner().invoke(main, [*words, "--fresh"]).stdout
 
 
 def test_users_of_a_closed_loop_start_one_by_one_unless_the_study_says_otherwise(tmp_path: Path) -> None:

@@ -1,0 +1,105 @@
+"""The rate at which a load is offered beside the one at which it was answered."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from llmirage_client.load.options import RunOptions
+from llmirage_client.measure.arrays import Floats
+from llmirage_client.measure.columns import Columns
+from llmirage_client.workload.session import Workload
+
+_SHORTFALL = 0.05  # of the offered rate that may be missing from the delivered one
+_SHORTFALL_NOISE = 3.0  # standard deviations of a Poisson count
+_START_SHARE = 0.25  # of the time in which requests are sent: the cluster fills up
+_FEWEST = 20  # requests of which a rate is told
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRates:
+    """Turns of root conversations per second. offered: as asked for. sent: how many there were to send, of a load that comes
+    to an end. delivered: answered.
+
+    allowed: share of `offered` that may be missing, as the noise of so few conversations explains it.
+    """
+
+    offered: float
+    sent: float
+    delivered: float
+    allowed: float
+
+    @property
+    def shortfall(self) -> str | None:
+        """The end of a sentence, if less was sent or answered than was offered, by more than the allowed share."""
+        least = self.offered * (1 - self.allowed)
+        if self.sent < least:
+            told = f"{self.sent:.3g} of {self.offered:.4g} turns/s"
+            return f"{told} were there to send: more requests keep new conversations coming"
+        if self.delivered < least:
+            return f"the load is not sustained: {self.delivered:.4g} of {self.offered:.4g} requests/s are answered"
+        return None
+
+
+def rates_of(columns: Columns, offered: float, clumping: float, kept_on: bool) -> LoadRates:
+    """clumping: requests that come as one. kept_on: the load goes on after the measured requests, and had filled the cluster
+    before them; else the cluster fills up first, and answers are counted as much later as one takes (median).
+    """
+    roots = columns.agent_depth == 0
+    sent_s = columns.start_s[columns.measured & roots]
+    allowed = max(_SHORTFALL, _SHORTFALL_NOISE * math.sqrt(clumping / max(sent_s.size, 1)))
+    begin_s, end_s = float(sent_s.min(initial=math.inf)), float(sent_s.max(initial=-math.inf))
+    if not end_s > begin_s:
+        return LoadRates(offered, 0.0, 0.0, allowed)
+    answered, later_s = roots & (columns.ok | columns.cancelled), 0.0
+    if not kept_on:
+        begin_s += _START_SHARE * (end_s - begin_s)
+        took_s = (columns.end_s - columns.start_s)[answered & columns.measured]
+        later_s = float(np.sort(took_s)[took_s.size // 2]) if took_s.size else 0.0
+    sent = offered if kept_on else _within(columns.start_s[roots], begin_s, end_s) / (end_s - begin_s)
+    delivered = _within(columns.end_s[answered], begin_s + later_s, end_s + later_s) / (end_s - begin_s)
+    return LoadRates(offered, sent, delivered, allowed)
+
+
+def rates_of_run(workload: Workload, options: RunOptions, columns: Columns, kept_on: bool) -> LoadRates | None:
+    """None for loads without one constant rate, and for a handful of requests."""
+    rate = options.request_rate_per_s
+    if rate is None or options.request_rate_ramp_s or int((columns.measured & (columns.agent_depth == 0)).sum()) < _FEWEST:
+        return None
+    burst = max(1.0, 1.0 / options.arrival_smoothness) if options.arrival_pattern == "gamma" else 1.0
+    if options.request_rate_of == "turns":
+        return rates_of(columns, rate, burst, kept_on)
+    turns = root_turns(workload)
+    return rates_of(columns, rate * float(turns.mean()), clumping_of(turns) * burst, kept_on)
+
+
+def rates_text(rates: LoadRates) -> str:
+    return (
+        f"Offered: {rates.offered:,.4g} requests/s. Delivered: {rates.delivered:,.4g} "
+        f"(up to {rates.allowed:.0%} less is no shortfall)."
+    )
+
+
+def rates_json(rates: LoadRates | None) -> dict[str, float | None]:
+    """For summaries; None where there is no rate."""
+    return {
+        "offered_per_s": None if rates is None else rates.offered,
+        "delivered_per_s": None if rates is None else rates.delivered,
+        "shortfall_allowed": None if rates is None else rates.allowed,
+    }
+
+
+def root_turns(workload: Workload) -> Floats:
+    """Of each root conversation."""
+    return np.array([max(len(workload.sessions[root].turns), 1) for root in workload.roots], dtype=np.float64)
+
+
+def clumping_of(turns: Floats) -> float:
+    """Requests that come as one: mean square of the turns of a root over their mean; 1 for single turns."""
+    return float((turns**2).mean() / turns.mean())
+
+
+def _within(times_s: Floats, begin_s: float, end_s: float) -> int:
+    return int(((times_s > begin_s) & (times_s <= end_s)).sum())
