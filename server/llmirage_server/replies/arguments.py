@@ -1,109 +1,133 @@
-"""Arguments for a call: valid against the tool's schema, and taken from what the user said where that is to be seen."""
+"""Arguments for a call: valid for the tool's schema, taken from the text by the rules of docs/replies.md."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from llmirage_server.replies.asked import shortened
-from llmirage_server.replies.hearing import lower_places, places, proper_names, tickers, words_of
-from llmirage_server.replies.listener import PLACE_NAMES, TICKER_NAMES, Hints, Listener
-from llmirage_server.replies.structured.schema import Resolver, SchemaError
+from llmirage_server.replies.slots import Slot, SlotFiller, trimmed
+from llmirage_server.replies.structured.schema import Resolver, SchemaError, types_of
 from llmirage_server.replies.structured.values import validator_for, value_for
+from llmirage_server.replies.text_values import CODE, TextValues
+from llmirage_server.replies.tool_request import HIDDEN, MOST_CHARACTERS, PlannedCall, own_name, words_of
 
-_MOST_HEARD = 8000  # characters of a prompt that a structured answer may quote from
-_ANYTHING: dict[str, Any] = {"type": "object", "properties": {}}
+_DEEPEST = 3  # levels of objects in objects that are filled
+_DECODER = json.JSONDecoder()
 
 
-def arguments_for(
-    schema: Any, said: str, seed: int, turn: int = 0, tool: str = "", hints: Hints | None = None
-) -> dict[str, Any]:
-    """Arguments valid against `schema` (None: no parameters), with what `said` names filled in.
-
-    What may be left out is, where nothing was said of it. turn: the how-many-th call of this tool for the same words:
-    several things of a kind are taken one after the other. Raises SchemaError where `value_for` does.
-    """
+def arguments_for(call: PlannedCall, seed: int) -> dict[str, Any]:
+    """Arguments of a function. Raises SchemaError where `value_for` does."""
+    schema = call.tool.parameters
     if schema is None or schema in ({}, True):
-        schema = _ANYTHING
+        return {}
+    valid, resolver = validator_for(schema), Resolver(schema)
+    properties = resolver.flat(schema).get("properties") or {}
+    for given in _objects(call.text, call.tool.name):
+        if (given.keys() & properties.keys() or not properties) and valid.is_valid(given):
+            return given
+    slots = _slots(schema, resolver)
+    values = TextValues(call.text, frozenset(words_of(own_name(call.tool.name))))
+    SlotFiller(slots, values, valid).fill(call.rest, call.whole, call.near)
+    found: dict[str, Any] = {}
+    for slot in slots:
+        if (value := slot.argument()) is not None:
+            _set(found, slot.path, value[0])
+    if valid.is_valid(found):
+        return found
     value = value_for(schema, seed)
     if not isinstance(value, dict):
         raise SchemaError("a function's parameters must be of type object")
-    return _heard(value, schema, Listener(said, turn, tool, hints or Hints()), prune=True)
+    return _overlaid(value, slots, valid, prune=True)
 
 
-def with_heard(value: dict[str, Any], schema: Any, said: str, *, quoting: bool = True) -> dict[str, Any]:
-    """The value, with those of its properties that `said` names; still valid.
-
-    quoting: texts may be what the user said, word for word.
-    """
-    return _heard(value, schema, Listener(shortened(said, _MOST_HEARD), 0, "", Hints(), quoting), prune=False)
-
-
-def _heard(value: dict[str, Any], schema: Any, listener: Listener, prune: bool) -> dict[str, Any]:
-    resolver, valid = Resolver(schema), validator_for(schema)
-    flat = resolver.flat(schema)
-    required = set(flat.get("required") or ())
-    unheard = []
-    properties = flat.get("properties") or {}
-    order = sorted(properties, key=lambda name: name not in required)  # what must be there hears first
-    listener.meet(properties)
-    for name in order:
-        sub = resolver.flat(properties[name])
-        inner = _inner(value.get(name), sub, resolver, listener)
-        found = inner if inner is not None else listener.value(name, sub, name in required)
-        if found is not None:
-            changed = {**value, name: found}
-            if valid.is_valid(changed):
-                value = changed
-                continue
-        unheard.append(name)
-    return _without(value, unheard, properties, required, valid) if prune else value
+def with_quoted(value: dict[str, Any], schema: Any, said: str) -> dict[str, Any]:
+    """A structured answer with what the user said, free text aside, where it fits; still valid."""
+    slots, valid = _slots(schema, Resolver(schema)), validator_for(schema)
+    SlotFiller(slots, TextValues(said[:MOST_CHARACTERS]), valid).fill()
+    return _overlaid(value, slots, valid, prune=False)
 
 
-def _inner(value: Any, schema: Mapping[str, Any], resolver: Resolver, listener: Listener) -> Any:
-    """An object inside, with what it hears; None when it is no object or hears nothing."""
-    if not isinstance(value, dict) or "properties" not in schema:
-        return None
-    changed = dict(value)
-    heard = False
-    for name, sub in schema["properties"].items():
-        found = listener.value(name, resolver.flat(sub), name in (schema.get("required") or ()))
-        if found is not None:
-            changed[name], heard = found, True
-    return changed if heard else None
-
-
-def _without(
-    value: dict[str, Any], unheard: Sequence[str], properties: Mapping[str, Any], required: set[str], valid: Any
-) -> dict[str, Any]:
-    """The value without what nobody spoke of: left out, null or its default."""
-    for name in unheard:
-        if name not in value:
-            continue
-        schema = properties[name] if isinstance(properties[name], Mapping) else {}
-        changed = {key: kept for key, kept in value.items() if key != name or name in required}
-        if name in required and "default" in schema:
-            changed[name] = schema["default"]
-        elif name in required and _may_be_null(schema):
-            changed[name] = None
-        if (changed or not value) and valid.is_valid(changed):
-            value = {key: changed[key] for key in value if key in changed}
-    return value
-
-
-def _may_be_null(schema: Mapping[str, Any]) -> bool:
-    kinds = schema.get("type")
-    return (isinstance(kinds, list) and "null" in kinds) or any(
-        isinstance(option, Mapping) and option.get("type") == "null" for option in schema.get("anyOf") or ()
+def free_input(call: PlannedCall) -> str:
+    """The input of a custom tool without a grammar: the first code in the text, else the words."""
+    code = CODE.search(call.text)
+    return (
+        (code[1] or code[2] or "").strip() if code else trimmed(call.whole, keep_start=call.whole is not call.rest) or "..."
     )
 
 
-def calls_wanted(schema: Any, said: str) -> int:
-    """How many calls of one tool the words ask for: one for each of the places named, where it takes a place."""
-    flat = Resolver(schema).flat(schema) if isinstance(schema, Mapping) else {}
-    properties = flat.get("properties") or {}
-    if sum([bool(words_of(name) & TICKER_NAMES) for name in properties]) == 1:
-        return max(1, len(tickers(said)))
-    if sum([bool(words_of(name) & PLACE_NAMES) and "array" not in str(sub) for name, sub in properties.items()]) == 1:
-        return max(1, len(places(said) or proper_names(said) or lower_places(said)))
-    return 1
+def _objects(text: str, tool: str) -> Iterator[dict[str, Any]]:
+    """The JSON objects of a text; of one like {"name": tool, "arguments": {...}} the arguments."""
+    at = text.find("{")
+    while at >= 0:
+        try:
+            value, end = _DECODER.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            end = at + 1
+        else:
+            inner = value.get("arguments", value.get("parameters", value.get("input")))
+            named = value.get("name", HIDDEN)
+            yield inner if isinstance(inner, dict) and (named == tool or HIDDEN in str(named)) else value
+        at = text.find("{", end)
+
+
+def _slots(schema: Any, resolver: Resolver) -> list[Slot]:
+    """The properties to fill, objects inside included. One that requires nothing is filled like one that requires all."""
+    flat = _one_option(resolver.flat(schema), resolver)
+    return list(_slots_in(flat, resolver, (), not flat.get("required"), True))
+
+
+def _slots_in(
+    flat: Mapping[str, Any], resolver: Resolver, path: tuple[str, ...], wanted: bool, needed: bool
+) -> Iterator[Slot]:
+    """wanted: all properties are filled as if they were required. needed: the object itself is required."""
+    for name, sub in (flat.get("properties") or {}).items():
+        inner = _one_option(resolver.flat(sub), resolver)
+        required = needed and name in (flat.get("required") or ())
+        if not inner.get("properties"):
+            if "const" not in inner:
+                slot = Slot((*path, name), inner, required)
+                slot.wanted = wanted or (required and slot.argument() is None)
+                yield slot
+        elif len(path) < _DEEPEST:
+            yield from _slots_in(inner, resolver, (*path, name), False, required or wanted)
+
+
+def _one_option(flat: Mapping[str, Any], resolver: Resolver) -> Mapping[str, Any]:
+    """The schema with the first of its alternatives that is not null, and with the items of a list without references."""
+    options = [resolver.flat(option) for option in flat.get("anyOf") or flat.get("oneOf") or ()]
+    if options:
+        chosen = next((option for option in options if types_of(option) != ["null"]), {})
+        rest = {key: value for key, value in flat.items() if key not in ("anyOf", "oneOf")}
+        flat = {**rest, **chosen, "nullable": any(types_of(option) == ["null"] for option in options)}
+    items = flat.get("items")
+    return {**flat, "items": _one_option(resolver.flat(items), resolver)} if isinstance(items, Mapping) else flat
+
+
+def _overlaid(value: dict[str, Any], slots: Sequence[Slot], valid: Any, *, prune: bool) -> dict[str, Any]:
+    """The value with what was found. prune: without optional properties for which nothing was."""
+    for slot in slots:
+        changed = copy.deepcopy(value)
+        argument = slot.argument() if prune or slot.found is not None else None
+        if argument is not None:
+            _set(changed, slot.path, argument[0])
+        elif prune and not slot.required:
+            _drop(changed, slot.path)
+        if valid.is_valid(changed):
+            value = changed
+    return value
+
+
+def _set(tree: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    for name in path[:-1]:
+        inner = tree.get(name)
+        tree[name] = tree = dict(inner) if isinstance(inner, dict) else {}
+    tree[path[-1]] = value
+
+
+def _drop(tree: Any, path: Sequence[str]) -> None:
+    for name in path[:-1]:
+        tree = tree.get(name) if isinstance(tree, dict) else None
+    if isinstance(tree, dict):
+        tree.pop(path[-1], None)

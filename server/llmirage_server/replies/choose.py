@@ -22,5 +22,5 @@ def make_reply_source(
     if kind == "prose":
         return ComposedReplies(tokenizer, ProseReplies(tokenizer, seed, natural_stop=natural_stop, lengths=lengths), seed)
     if kind == "echo":
-        return ComposedReplies(tokenizer, EchoReplies(tokenizer), seed, refuses=False)
+        return ComposedReplies(tokenizer, EchoReplies(tokenizer), seed, converses=False)
     raise ValueError(f"unknown reply source {kind!r}; choose from {', '.join(REPLY_KINDS)}")

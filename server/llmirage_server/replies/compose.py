@@ -6,11 +6,10 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from llmirage_server.replies.arguments import arguments_for, with_heard
-from llmirage_server.replies.commands import code_of, command_of, sql_of
+import numpy as np
+
+from llmirage_server.replies.arguments import arguments_for, free_input, with_quoted
 from llmirage_server.replies.draft import Draft
-from llmirage_server.replies.lexicon import split_words
-from llmirage_server.replies.listener import Hints
 from llmirage_server.replies.prompted import object_form, with_prompted_form
 from llmirage_server.replies.prose import conversation_key
 from llmirage_server.replies.refusals import is_refused, refusal_text
@@ -25,21 +24,22 @@ from llmirage_server.replies.reply import (
 from llmirage_server.replies.stops import stopped_at_token, with_end_shown
 from llmirage_server.replies.structured import grammar, pattern
 from llmirage_server.replies.structured.values import value_for
-from llmirage_server.replies.tool_choice import PlannedCall, calls_now
+from llmirage_server.replies.tool_request import PlannedCall, calls_now
 from llmirage_shared.prose_book import mix
 from llmirage_shared.synthetic_text import SyntheticText
 from llmirage_shared.tokens import Tokenizer
 
+_MOST_QUOTED = 500  # characters of a tool's result
 _THINKING = 0x7E11_0000_0000_0000  # so that thoughts are not the words of the answer
 
 
 class ComposedReplies:
     """Uses `texts` for plain answers and writes everything else itself. Whatever is said, tokens are what it costs."""
 
-    def __init__(self, tokenizer: Tokenizer, texts: ReplySource, seed: int = 0, *, refuses: bool = True) -> None:
-        """refuses: whether a request's `may_refuse` counts."""
+    def __init__(self, tokenizer: Tokenizer, texts: ReplySource, seed: int = 0, *, converses: bool = True) -> None:
+        """converses: whether it declines what it should, and quotes the results of tools."""
         self._tokenizer = tokenizer
-        self._refuses = refuses
+        self._converses = converses
         self._texts = texts
         self._thoughts = SyntheticText(tokenizer, seed)
 
@@ -51,10 +51,11 @@ class ComposedReplies:
         return with_end_shown(reply, self._tokenizer) if request.shows_end else reply
 
     def _composed(self, request: ReplyRequest) -> Reply:
-        refuse = request.may_refuse and self._refuses and is_refused(request.last_user_text)
+        refuse = request.may_refuse and self._converses and is_refused(request.last_user_text)
         calls = calls_now(request) if request.tools and not refuse else []
         shaped = request.json_schema is not None or request.grammar is not None
-        if not (calls or shaped or request.reasoning_tokens or refuse):
+        quote = "" if calls or shaped or refuse or request.ignore_eos or not self._converses else _results_quoted(request)
+        if not (calls or shaped or request.reasoning_tokens or refuse or quote):
             return self._texts.reply(request)
         key = conversation_key(request)
         most = max(1, request.limit_tokens if request.max_tokens is None else min(request.max_tokens, request.limit_tokens))
@@ -84,25 +85,31 @@ class ComposedReplies:
         rest = draft.room_tokens
         if rest < 1:
             return draft.reply("length", ends=False)
+        ids = self._tokenizer.encode_ordinary(quote)
+        pieces = self._tokenizer.pieces(ids)
+        if quote and len(ids) >= rest:
+            draft.add("text", ids, pieces)
+            return draft.stopped(*_stops(request)) or draft.reply("length", ends=False)
+        used = len(draft) + len(ids)
         answer = self._texts.reply(
             replace(
                 request,
-                max_tokens=None if request.max_tokens is None else rest,
-                limit_tokens=request.limit_tokens - len(draft),
-                min_tokens=max(0, request.min_tokens - len(draft)),
+                max_tokens=None if request.max_tokens is None else rest - len(ids),
+                limit_tokens=request.limit_tokens - used,
+                min_tokens=max(0, request.min_tokens - used),
+                stop=() if quote else request.stop,
             )
         )
-        draft.add("text", answer.ids, list(answer.pieces))
-        return draft.reply(answer.finish_reason, answer.stop_reason, ends=False)
+        draft.add("text", np.concatenate([ids, answer.ids]), [*pieces, *answer.pieces])
+        stopped = draft.stopped(*_stops(request)) if quote else None
+        return stopped or draft.reply(answer.finish_reason, answer.stop_reason, ends=False)
 
-    def _input(self, call: PlannedCall, seed: int) -> str:
+    @staticmethod
+    def _input(call: PlannedCall, seed: int) -> str:
         tool = call.tool
         if tool.kind != "custom":
-            hints = Hints(call.more, call.numbers, call.formula, call.operation, call.result)
-            return json_text(arguments_for(tool.parameters, call.said, seed, call.turn, tool.name, hints))
-        if tool.grammar is not None:
-            return grammar_text(tool.grammar, seed)
-        return free_input(tool.name, call.said, call.formula)
+            return json_text(arguments_for(call, seed))
+        return free_input(call) if tool.grammar is None else grammar_text(tool.grammar, seed)
 
     def _shaped(self, draft: Draft, request: ReplyRequest, key: int) -> Reply:
         if request.grammar is not None:
@@ -111,12 +118,21 @@ class ComposedReplies:
             schema = request.json_schema
             text = json_text(_value(schema, request.last_user_text, key))
         draft.write("text", f"```json\n{text}\n```" if request.fenced else text)
-        if (
-            request.stop
-            and (stopped := draft.stopped(request.stop, request.include_stop_str, request.min_tokens)) is not None
-        ):
-            return stopped
-        return draft.reply("stop")
+        return draft.stopped(*_stops(request)) or draft.reply("stop")
+
+
+def _results_quoted(request: ReplyRequest) -> str:
+    """What the tools gave that were called for the last user message, a line each; "" without results."""
+    lines = [
+        f"{name}: {result[:_MOST_QUOTED]}\n"
+        for name, result in zip(request.called, request.results, strict=False)
+        if result.strip()
+    ]
+    return "".join([*lines, "\n"] if lines else lines)
+
+
+def _stops(request: ReplyRequest) -> tuple[tuple[str, ...], bool, int]:
+    return request.stop, request.include_stop_str, request.min_tokens
 
 
 def _value(schema: Any, said: str, key: int) -> Any:
@@ -124,7 +140,7 @@ def _value(schema: Any, said: str, key: int) -> Any:
     if schema == ANY_OBJECT:
         schema = object_form([said])
     value = value_for(schema, key)
-    return with_heard(value, schema, said, quoting=False) if isinstance(value, dict) else value
+    return with_quoted(value, schema, said) if isinstance(value, dict) else value
 
 
 def _with_called(request: ReplyRequest, names: list[str]) -> dict[str, Any]:
@@ -133,16 +149,6 @@ def _with_called(request: ReplyRequest, names: list[str]) -> dict[str, Any]:
     choice = AUTO if forced else request.tool_choice
     called, results = request.called, request.results
     return {"called": (*called, *names), "results": (*results, *[""] * len(names)), "tool_choice": choice}
-
-
-def free_input(tool: str, said: str, formula: str = "") -> str:
-    """What is written to a tool that takes any text: a command for a shell, code for an interpreter, else the words."""
-    words = set(split_words(tool))
-    if formula:
-        return f"print({formula})" if words & {"python", "code"} else formula
-    if words & {"sql", "query", "database"} and (statement := sql_of(said)):
-        return statement
-    return code_of(said) or (command_of(said) if words & {"bash", "shell", "terminal"} else None) or said.strip() or "..."
 
 
 def json_text(value: Any) -> str:

@@ -124,8 +124,6 @@ class ReplyRequest:
     parallel_tool_calls: bool = True
     called: tuple[str, ...] = ()  # names of the tools called since the last user message, each time they were
     results: tuple[str, ...] = ()  # what those calls gave
-    called_before: tuple[str, ...] = ()  # names of the tools called for the user message before the last
-    text_before: str = ""  # that message's text
     most_hosted_calls: int = 8
     json_schema: Any = None  # the answer is a JSON value valid against it; {"type": "object"} for any object
     fenced: bool = False  # that value stands in a Markdown code block

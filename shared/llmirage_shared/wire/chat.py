@@ -28,8 +28,6 @@ class ChatHistory:
 
     last_user_text: text of the last user message; without one, of the last message.
     called, results: names of the tools called since then, and what each returned ("" for no result).
-    called_before: names of the tools called between the last user message and the one before.
-    text_before: text of the user message before the last; "" without one.
     system: texts of the system and developer messages, joined by blank lines. turn: the number of user messages.
     newest: how many results, at the end, came after the assistant's last message. replies: messages of the assistant.
     """
@@ -37,15 +35,13 @@ class ChatHistory:
     last_user_text: str
     called: tuple[str, ...]
     results: tuple[str, ...]
-    called_before: tuple[str, ...]
-    text_before: str
     system: str = ""
     turn: int = 1
     newest: int = 0
     replies: int = 0
 
 
-NO_HISTORY = ChatHistory("", (), (), (), "")
+NO_HISTORY = ChatHistory("", (), ())
 
 
 @dataclass(slots=True, frozen=True)
@@ -136,17 +132,13 @@ def chat_completion(head: ResponseHead, choices: list[FinishedChoice], usage: di
 
 def chat_history(messages: Sequence[Mapping[str, Any]]) -> ChatHistory:
     """The history of messages in chat's form."""
-    users = [place for place, message in enumerate(messages) if message.get("role") == "user"]
     calls = calls_since_user(messages)
-    before = calls_since_user(messages[: users[-1]]) if users else []
     return ChatHistory(
         last_user_text(messages),
         tuple([name for name, _ in calls]),
         tuple([result for _, result in calls]),
-        tuple([name for name, _ in before]),
-        _text(messages[users[-2]].get("content")) if len(users) > 1 else "",
         "\n\n".join([_text(message.get("content")) for message in messages if message.get("role") in _SYSTEM]),
-        len(users),
+        sum([message.get("role") == "user" for message in messages]),
         min(len(calls), _results_after_reply(messages)),
         sum(message.get("role") == "assistant" for message in messages),
     )

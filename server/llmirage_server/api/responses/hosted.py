@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from llmirage_server.api.responses.items import OWN_TOOLS, Item, arguments, new_item_id
-from llmirage_server.replies import sums
 from llmirage_server.replies.reply import Part, Tool
 from llmirage_shared.wire.output import new_call_id
 
@@ -277,7 +276,8 @@ class HostedCall(OutputItem):
     def _code_interpreter(self, begun: bool) -> Item:
         outputs: list[Item] | None = None
         if "code_interpreter_call.outputs" in self._include and not begun:
-            outputs = [{"type": "logs", "logs": f"(simulated) {_printed(self._said('code'))}\n"}]
+            lines = len(self._said("code").splitlines())
+            outputs = [{"type": "logs", "logs": f"(simulated) {lines} lines ran without an error.\n"}]
         return {"container_id": "cntr_simulated", "code": "" if begun else self._said("code"), "outputs": outputs}
 
     def _image_generation(self, begun: bool) -> Item:
@@ -321,18 +321,3 @@ class HostedCall(OutputItem):
             "call_id": self._call_id,
             "operation": {"type": "update_file", "path": path, "diff": f"@@\n-{old}\n+{new}\n"},
         }
-
-
-def _printed(code: str) -> str:
-    """The value of a formula; for other code, how many lines ran."""
-    inner = code.strip().removeprefix("print(").removesuffix(")")
-    operations = sums.operations(inner)
-    if not operations:
-        return f"{len(code.splitlines())} lines ran without an error."
-    values: list[sums.Number] = []
-    for operation in operations:
-        operands = [
-            values[part.index] if isinstance(part, sums.Earlier) and part.index >= 0 else part for part in operation.operands
-        ]
-        values.append(sums.result(operation, [part for part in operands if not isinstance(part, sums.Earlier)]))
-    return f"{values[-1]:.15g}"

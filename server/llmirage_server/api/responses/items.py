@@ -33,9 +33,9 @@ def arguments(*names: str) -> dict[str, Any]:
 # By type: the tool as the model sees it. The server runs `hosted` tools, the client runs `client` tools.
 OWN_TOOLS: dict[str, Tool] = {
     "web_search": Tool("hosted", "web_search", "Search the web.", arguments("query")),
-    "file_search": Tool("hosted", "search_documents", "Search the uploaded documents.", arguments("query")),
-    "code_interpreter": Tool("hosted", "python_interpreter", "Run Python code, plot and analyze data.", arguments("code")),
-    "image_generation": Tool("hosted", "generate_image", "Generate an image or picture.", arguments("prompt")),
+    "file_search": Tool("hosted", "file_search", "Search the uploaded documents.", arguments("query")),
+    "code_interpreter": Tool("hosted", "code_interpreter", "Run Python code, plot and analyze data.", arguments("code")),
+    "image_generation": Tool("hosted", "image_generation", "Generate an image, a picture or a photo.", arguments("prompt")),
     "computer": Tool("client", "computer", "Use a computer: open websites, click, type, take screenshots.", arguments()),
     "shell": Tool("client", "shell", "Run a shell command.", arguments("command")),
     "local_shell": Tool("client", "local_shell", "Run a shell command.", arguments("command")),

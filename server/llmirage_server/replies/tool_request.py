@@ -1,0 +1,295 @@
+"""Which tools a message asks for, by the rules of docs/replies.md: those it names, else the one that matches it best."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from llmirage_server.replies.reply import ReplyRequest, Tool
+
+MOST_CHARACTERS = 4000  # of a message that are read: half of them at its beginning, half at its end
+MOST_CALLS = 8  # in one reply
+THRESHOLD = 2  # points from which the best match is called
+_NAME_POINTS, _VERB_POINTS, _DESCRIPTION_POINTS = 2, 1, 1
+
+
+def word_set(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+# Words that say nothing of what a tool does.
+EMPTY_WORDS = word_set(
+    "a about all also am an and any are as at be been but by can could did do does each every first for from function "
+    "given had has have he her here him his how i if in into is it its just know let like may me might must my need "
+    "no nor not now of on one or our over please return returns shall she should so some tell than that the their "
+    "them then there these they this those to tool user using want was we were what when where which who whom whose "
+    "why will with would you your"
+)
+# Verbs that tools of every kind have in their names.
+COMMON_VERBS = word_set(
+    "add apply ask book build call change check close compute create delete display download edit execute extract fetch "
+    "find generate get give insert list load look lookup make move open perform play post print provide put query read "
+    "remove reply retrieve run save search see send set show start stop submit update upload use view write"
+)
+HIDDEN = "\x00"  # stands for each character of a tool's name in the text of its arguments
+
+_WORD = re.compile(r"[0-9A-Za-zÀ-ɏ]+|[^\W_0-9A-Za-zÀ-ɏ]+")
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_SENTENCE_END = re.compile(r"[.!?。？！](?=\s|$)|\n|[。？！]")
+_DESCRIPTION_END = re.compile(r"[.!?](?=\s|$)|\n")
+_TAG = re.compile(r"(?<![`\"'“])<(/?)([A-Za-z][\w.:-]*)(?:\s[^<>]*)?>")
+_FENCE = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
+_ASKING_TAG = re.compile(r"query|question|request|prompt|task|message|input", re.IGNORECASE)
+_REFUSED = re.compile(r"(?:\bnot|n['’]t|\bnever|\bwithout|\binstead of)\s+(?:\w+\s+){0,3}[\"'`]?$", re.IGNORECASE)
+_NO_TOOLS = re.compile(
+    r"(?:\bnot|n['’]t|\bnever|\bwithout)\s+(?:use|using|call|calling)?\s*(?:any|the|your)?\s*(?:tools?|functions?)\b",
+    re.IGNORECASE,
+)
+_ONLY_JOINS = re.compile(r"[\s,;&/`'\"()]*(?:(?:and|or|then|also|the|both|tool)\b[\s,;&/`'\"()]*)*", re.IGNORECASE)
+_SAYS_NOTHING = re.compile(r"[\W_]*(?:(?:tool|function|please|now|it|for|this|that)\b[\W_]*)*", re.IGNORECASE)
+_LAST_WORDS = re.compile(r"(?<=[.?!\n])[^.?!\n]*[.?!\s]*$")  # "Who won? Use " -> "Who won?"
+
+
+@dataclass(slots=True, frozen=True)
+class PlannedCall:
+    """A tool to call, and the text that its arguments come from, in which names of tools are HIDDEN.
+
+    text: where values are looked for, nearest to the name first; near: where the text that stands before the name begins.
+    rest: what a string gets if nothing fits it: the words after the name. whole: the same for free text.
+    """
+
+    tool: Tool
+    text: str
+    rest: str
+    whole: str
+    near: int = 0
+
+
+def calls_now(request: ReplyRequest) -> list[PlannedCall]:
+    """The calls to make now; [] to answer in text. No tool is called twice for one user message, unless it is forced."""
+    choice = request.tool_choice
+    allowed = [tool for tool in request.tools if choice.names is None or tool.name in choice.names]
+    forced = choice.mode == "required"
+    if choice.mode == "none" or not allowed or (request.ignore_eos and not forced):
+        return []
+    said = request_text(request.last_user_text)
+    if forced and len(allowed) == 1:
+        return [_call_of(allowed[0], said)]
+    fresh = [tool for tool in allowed if tool.name not in request.called]
+    if not forced and _NO_TOOLS.search(said):
+        return []
+    named, refused = _named(allowed, said)
+    calls = [call for call in _calls_of_named(named, said) if call.tool.name not in request.called]
+    candidates = [tool for tool in fresh if tool.name not in refused]
+    if not calls and not request.called:
+        best = max(candidates, key=lambda tool: _points(tool, said), default=None)
+        if best is not None and (forced or _points(best, said) >= THRESHOLD):
+            calls = [_matched(best, said)]
+    if not calls and forced:
+        calls = [_matched((candidates or fresh or allowed)[-1], said)]
+    return calls[: MOST_CALLS if request.parallel_tool_calls else 1]
+
+
+def request_text(message: str) -> str:
+    """What a message asks for: without blocks in XML-like tags, and without the middle if it is long.
+
+    If there is nothing else, the last block is the request, of those named like one (`<user_query>`) if there are any.
+    """
+    half = MOST_CHARACTERS // 2
+    if "<" in message:
+        outside, blocks = _blocks(message)
+        asking = [text for name, text in blocks if _ASKING_TAG.search(name)] or [text for _, text in blocks]
+        message = outside if outside.strip() or not asking else asking[-1]
+    return message if len(message) <= MOST_CHARACTERS else f"{message[:half]}\n{message[-half:]}"
+
+
+def _blocks(message: str) -> tuple[str, list[tuple[str, str]]]:
+    """The text outside of tags, and (name, content) of each outermost block."""
+    fences = [match.span() for match in _FENCE.finditer(message)]
+    tags = [tag for tag in _TAG.finditer(message) if not any(start <= tag.start() < end for start, end in fences)]
+    ends: dict[str, list[int]] = {}  # places in `tags`, by name
+    for place, tag in enumerate(tags):
+        if tag[1]:
+            ends.setdefault(tag[2], []).append(place)
+    outside, blocks, at, place = [], [], 0, 0
+    while place < len(tags):
+        tag = tags[place]
+        closing = ends.get(tag[2], [])
+        after = bisect_right(closing, place)
+        if not tag[1] and after < len(closing):
+            last = tags[closing[after]]
+            outside.append(message[at : tag.start()])
+            blocks.append((tag[2], message[tag.end() : last.start()]))
+            at, place = last.end(), closing[after]
+        place += 1
+    return "".join([*outside, message[at:]]), blocks
+
+
+# --- names --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, frozen=True)
+class _Mention:
+    """Where a message names a tool. spans: of the name, or of its words, in order."""
+
+    tool: Tool
+    spans: tuple[tuple[int, int], ...]
+
+
+@lru_cache(maxsize=4096)
+def words_of(text: str) -> tuple[str, ...]:
+    """The words of a name or a short text, in lower case and without a final s: getCities, get-cities, get_city."""
+    return tuple([_singular(word.lower()) for word in _WORD.findall(_CAMEL.sub(" ", text))])
+
+
+def _singular(word: str) -> str:
+    return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
+
+
+def own_name(name: str) -> str:
+    """A tool's name without the server that it belongs to: mcp__github__create_issue, wiki.ask_question."""
+    return name.rpartition("__")[2].rpartition(".")[2] or name
+
+
+def _named(tools: Sequence[Tool], said: str) -> tuple[list[_Mention], set[str]]:
+    """Where the tools are named, in the order of the text; the names of those that it says not to call."""
+    found = [mention for tool in tools if (mention := _exact(tool, said)) is not None]
+    taken = [span for mention in found for span in mention.spans]
+    tokens = [
+        (_singular(match[0].lower()), match.start(), match.end())
+        for match in _WORD.finditer(said)
+        if not any(start < match.end() and match.start() < end for start, end in taken)
+    ]
+    sentences = _sentences(said, tokens)
+    exact = {mention.tool.name for mention in found}
+    found += [mention for tool in tools if tool.name not in exact and (mention := _by_words(tool, sentences)) is not None]
+    found = [one for one in found if not any(set(one.spans) < set(other.spans) for other in found)]
+    refused = {one.tool.name for one in found if _REFUSED.search(said, max(0, one.spans[0][0] - 60), one.spans[0][0])}
+    kept: list[_Mention] = []
+    for one in sorted(found, key=lambda one: one.spans[-1]):
+        shared = {span for other in kept for span in other.spans}
+        if one.tool.name not in refused:
+            kept.append(_Mention(one.tool, tuple([span for span in one.spans if span not in shared]) or one.spans))
+    return sorted(kept, key=lambda one: one.spans[0]), refused
+
+
+def _exact(tool: Tool, said: str) -> _Mention | None:
+    """A name of one word is matched as a word."""
+    lower = said.lower()
+    for name in (tool.name, own_name(tool.name)):
+        if len(words_of(name)) > 1 and name.lower() in lower:
+            match = re.search(rf"(?<![0-9A-Za-z_]){re.escape(name)}(?![0-9A-Za-z_])", said, re.IGNORECASE)
+            if match is not None:
+                return _Mention(tool, (match.span(),))
+    return None
+
+
+def _sentences(said: str, tokens: Sequence[tuple[str, int, int]]) -> list[dict[str, list[tuple[int, int]]]]:
+    """The places of each word, sentence by sentence."""
+    ends = [match.start() for match in _SENTENCE_END.finditer(said)]
+    sentences: list[dict[str, list[tuple[int, int]]]] = [{} for _ in range(len(ends) + 1)]
+    for word, start, end in tokens:
+        sentences[bisect_right(ends, start)].setdefault(word, []).append((start, end))
+    return sentences
+
+
+def _by_words(tool: Tool, sentences: Sequence[Mapping[str, Sequence[tuple[int, int]]]]) -> _Mention | None:
+    """The first sentence with all words of the name: the places next to the rarest of them, in the name's order if any."""
+    words = list(dict.fromkeys(words_of(own_name(tool.name))))
+    for places in sentences:
+        if words and all(word in places for word in words):
+            rarest = min(words, key=lambda word: len(places[word]))
+            return _Mention(tool, tuple(sorted(_next_to(places[rarest][0], words, rarest, places))))
+    return None
+
+
+def _next_to(
+    at: tuple[int, int], words: Sequence[str], rarest: str, places: Mapping[str, Sequence[tuple[int, int]]]
+) -> set[tuple[int, int]]:
+    """The place of each word that is next to the place of the rarest."""
+
+    def distance(word: str, span: tuple[int, int]) -> tuple[bool, int]:
+        return (span < at) == (words.index(word) > words.index(rarest)), abs(span[0] - at[0])
+
+    return {min(places[word], key=lambda span: distance(word, span)) for word in words}
+
+
+# --- the text of each named tool ----------------------------------------------------------------------------------------
+
+
+def _calls_of_named(named: Sequence[_Mention], said: str) -> list[PlannedCall]:
+    """Each tool with the text around its name.
+
+    That is the text after the name, up to the next one; what stands before it, back to the name before, if nothing follows
+    in its sentence. The first tool has what stands before it, too. Tools that only "and" or a comma joins share their text.
+    """
+    hidden = _hidden(said, [span for mention in named for span in mention.spans])
+    starts = [mention.spans[0][0] for mention in named]
+    ends = [mention.spans[-1][1] for mention in named]
+    after, before = [], []
+    free = hidden[: starts[0]] if named else ""  # the text before this name that no other tool has
+    for place in range(len(named)):
+        following = hidden[starts[place] : starts[place + 1] if place + 1 < len(named) else len(said)]
+        behind = hidden[ends[place] : starts[place] + len(following)]
+        sentence = _SENTENCE_END.split(behind, maxsplit=1)[0]
+        inside = hidden[starts[place] : ends[place]].replace(HIDDEN, " ")
+        if not _SAYS_NOTHING.fullmatch(sentence) or set(words_of(inside)) - EMPTY_WORDS or not free.strip():
+            after.append(following)
+            before.append(free)
+            free = ""
+        else:
+            after.append("")
+            before.append(free)
+            free = following
+    if named and free:
+        before[-1] += free
+    for place in range(len(named) - 2, -1, -1):
+        if _ONLY_JOINS.fullmatch(hidden[ends[place] : starts[place + 1]]):
+            after[place] = after[place + 1]
+            before[place] = before[place] or before[place + 1]
+            before[place + 1] = before[place + 1] or before[place]
+    calls = []
+    for mention, behind, ahead in zip(named, after, before, strict=True):
+        rest = behind.rpartition(HIDDEN)[2]
+        whole = rest if behind else _LAST_WORDS.sub("", ahead)
+        calls.append(PlannedCall(mention.tool, f"{behind}\n{ahead}", rest, whole, len(behind)))
+    return calls
+
+
+def _hidden(said: str, spans: Sequence[tuple[int, int]]) -> str:
+    for start, end in spans:
+        said = said[:start] + HIDDEN * (end - start) + said[end:]
+    return said
+
+
+# --- the best match -----------------------------------------------------------------------------------------------------
+
+
+def _points(tool: Tool, said: str) -> int:
+    """Points of each different word of the message that the tool's name or the first sentence of its description has."""
+    points = _word_points(own_name(tool.name), tool.description)
+    return sum([points.get(word, 0) for word in {_singular(match[0].lower()) for match in _WORD.finditer(said)}])
+
+
+@lru_cache(maxsize=4096)
+def _word_points(name: str, description: str) -> Mapping[str, int]:
+    first = _DESCRIPTION_END.split(description.strip(), maxsplit=1)[0]
+    points = {word: _DESCRIPTION_POINTS for word in words_of(first) if word not in COMMON_VERBS}
+    points |= {word: _VERB_POINTS if word in COMMON_VERBS else _NAME_POINTS for word in words_of(name)}
+    return {word: value for word, value in points.items() if word not in EMPTY_WORDS and len(word) > 1}
+
+
+def _matched(tool: Tool, said: str) -> PlannedCall:
+    """A call with arguments from the whole message."""
+    points = _word_points(own_name(tool.name), tool.description)
+    ends = [match.end() for match in _WORD.finditer(said) if _singular(match[0].lower()) in points]
+    return PlannedCall(tool, said, said[ends[-1] :] if ends else "", said)
+
+
+def _call_of(tool: Tool, said: str) -> PlannedCall:
+    """The call of a tool that must be called."""
+    named = _calls_of_named(_named([tool], said)[0], said)
+    return named[0] if named else _matched(tool, said)
