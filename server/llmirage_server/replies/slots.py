@@ -137,6 +137,7 @@ class SlotFiller:
         if rest is not None:
             self._each([slot for slot in free if slot.wanted][:1], self._words, whole, whole is not rest)
             self._each(wanted, self._words, rest, False)
+        self._each(wanted, self._next, "first word")
 
     @staticmethod
     def _each(slots: Sequence[Slot], rule: Callable[..., Any], *more: Any) -> None:

@@ -80,7 +80,7 @@ class TextValues:
         return text
 
     def left(self, kind: str) -> list[Value]:
-        """The unused values of a kind, in order. kind: quoted, name, number, code, formula or one of _PATTERNS."""
+        """The unused values of a kind, in order. kind: quoted, name, first word, number, code, formula or of _PATTERNS."""
         if kind not in self._found:
             self._found[kind] = list(self._search(kind))
         used = self._used
@@ -90,8 +90,8 @@ class TextValues:
         if kind == "quoted":
             for match in QUOTED.finditer(self.text):
                 yield Value(match.start(), match.end(), next(group for group in match.groups() if group is not None))
-        elif kind == "name":
-            yield from self._names(self._without(*_PATTERNS, "quoted"))
+        elif kind in ("name", "first word"):
+            yield from self._names(self._without(*_PATTERNS, "quoted"), kind == "first word")
         elif kind == "number":
             for match in _NUMBER.finditer(self._without(*_PATTERNS, "quoted")):
                 yield Value(match.start(), match.end(), match[0].replace(",", ""))
@@ -122,37 +122,29 @@ class TextValues:
                 characters[value.start : value.end] = " " * (value.end - value.start)
         return "".join(characters)
 
-    def _names(self, text: str) -> Iterator[Value]:
-        """Runs of capitalised words: "New York", "Rio de Janeiro", "San Francisco, CA"."""
-        words = [
-            (match.start(), match.end(), match[0])
-            for match in _NAME_WORD.finditer(text)
-            if not (match.start() and text[match.start() - 1].isdigit())
-        ]
+    def _names(self, text: str, first: bool) -> Iterator[Value]:
+        """Runs of capitalised words: "New York", "Rio de Janeiro", "San Francisco, CA".
+
+        The first word of a sentence starts one only before another capitalised word, and if it is no common verb and no word
+        of the tool's name. first: such words alone, where they do not.
+        """
+        words = [(match.start(), match.end(), match[0]) for match in _NAME_WORD.finditer(text)]
         place = 0
         while place < len(words):
-            if not self._starts_name(text, words, place):
+            start, end, word = words[place]
+            last = place
+            while _is_capitalised(word) and (after := _next_in_name(text, words, last)) is not None:
+                last = after
+            before = text[:start].rstrip(" \t\"'“(*>-")
+            starts_sentence = not before or before[-1] in _SENTENCE_ENDS
+            if not _is_capitalised(word) or (starts_sentence and word.lower() in self._not_first):
                 place += 1
                 continue
-            last = place
-            while (after := _next_in_name(text, words, last)) is not None:
-                last = after
-            start, end = words[place][0], words[last][1]
-            if (state := _STATE.match(text, end)) is not None:
-                end = state.end()
-            written = text[start:end].removesuffix("'s").removesuffix("’s")
-            yield Value(start, end, written.rstrip("'’-&"))
+            if first == (starts_sentence and last == place):
+                state = _STATE.match(text, words[last][1])
+                end = words[last][1] if state is None else state.end()
+                yield Value(start, end, text[start:end].removesuffix("'s").removesuffix("’s").rstrip("'’-&"))
             place = last + 1
-
-    def _starts_name(self, text: str, words: list[tuple[int, int, str]], place: int) -> bool:
-        """The first word of a sentence starts a name only before another word of it, and if it is no common verb."""
-        start, _, word = words[place]
-        if not _is_capitalised(word):
-            return False
-        before = text[:start].rstrip(" \t\"'“(*>-")
-        if before and before[-1] not in _SENTENCE_ENDS:
-            return True
-        return word.lower() not in self._not_first and _next_in_name(text, words, place) is not None
 
 
 def _is_capitalised(word: str) -> bool:

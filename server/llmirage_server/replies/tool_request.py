@@ -23,10 +23,10 @@ def word_set(words: str) -> frozenset[str]:
 # Words that say nothing of what a tool does.
 EMPTY_WORDS = word_set(
     "a about all also am an and any are as at be been but by can could did do does each every first for from function "
-    "given had has have he her here him his how i if in into is it its just know let like may me might must my need "
-    "no nor not now of on one or our over please return returns shall she should so some tell than that the their "
-    "them then there these they this those to tool user using want was we were what when where which who whom whose "
-    "why will with would you your"
+    "given had has have he hello her here hey hi him his how i if in into is it its just know let like may me might "
+    "must my need no nor not now of ok okay on one or our over please return returns shall she should so some tell "
+    "than thank thanks that the their them then there these they this those to tool user using want was we were what "
+    "when where which who whom whose why will with would yes you your"
 )
 # Verbs that tools of every kind have in their names.
 COMMON_VERBS = word_set(
@@ -39,6 +39,7 @@ HIDDEN = "\x00"  # stands for each character of a tool's name in the text of its
 _WORD = re.compile(r"[0-9A-Za-zÀ-ɏ]+|[^\W_0-9A-Za-zÀ-ɏ]+")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _SENTENCE_END = re.compile(r"[.!?。？！](?=\s|$)|\n|[。？！]")
+_SIGNATURE = re.compile(r"\w+\([^\n]*\n")  # some agents write it before the description
 _DESCRIPTION_END = re.compile(r"[.!?](?=\s|$)|\n")
 _TAG = re.compile(r"(?<![`\"'“])<(/?)([A-Za-z][\w.:-]*)(?:\s[^<>]*)?>")
 _FENCE = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
@@ -276,7 +277,7 @@ def _points(tool: Tool, said: str) -> int:
 
 @lru_cache(maxsize=4096)
 def _word_points(name: str, description: str) -> Mapping[str, int]:
-    first = _DESCRIPTION_END.split(description.strip(), maxsplit=1)[0]
+    first = _DESCRIPTION_END.split(_SIGNATURE.sub("", description.strip(), count=1).strip(), maxsplit=1)[0]
     points = {word: _DESCRIPTION_POINTS for word in words_of(first) if word not in COMMON_VERBS}
     points |= {word: _VERB_POINTS if word in COMMON_VERBS else _NAME_POINTS for word in words_of(name)}
     return {word: value for word, value in points.items() if word not in EMPTY_WORDS and len(word) > 1}

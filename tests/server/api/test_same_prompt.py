@@ -70,7 +70,8 @@ def test_a_picture_first_does_not_hinder_a_schema(api: Any) -> None:
 
 def test_a_description_may_begin_with_the_signature(api: Any) -> None:
     described = {"name": "w", "description": "w(city: str) -> str\nGet the weather in a city", "parameters": SCHEMA}
-    body = {"model": MODEL, "messages": MESSAGES, "tools": [{"type": "function", "function": described}]}
+    messages = [{"role": "user", "content": "How is the weather in the city of Rome?"}]
+    body = {"model": MODEL, "messages": messages, "tools": [{"type": "function", "function": described}]}
     [call] = api.post("/v1/chat/completions", body).json()["choices"][0]["message"]["tool_calls"]
     assert call["function"]["arguments"] == '{"city":"Rome"}'
 
