@@ -9,6 +9,7 @@ from typing import Any
 
 from llmirage_server.replies.slots import Slot, SlotFiller, trimmed
 from llmirage_server.replies.structured.schema import Resolver, SchemaError, types_of
+from llmirage_server.replies.structured.validity import Validator
 from llmirage_server.replies.structured.values import validator_for, value_for
 from llmirage_server.replies.text_values import CODE, TextValues
 from llmirage_server.replies.tool_request import HIDDEN, MOST_CHARACTERS, PlannedCall, own_name, words_of
@@ -105,7 +106,7 @@ def _one_option(flat: Mapping[str, Any], resolver: Resolver) -> Mapping[str, Any
     return {**flat, "items": _one_option(resolver.flat(items), resolver)} if isinstance(items, Mapping) else flat
 
 
-def _overlaid(value: dict[str, Any], slots: Sequence[Slot], valid: Any, *, prune: bool) -> dict[str, Any]:
+def _overlaid(value: dict[str, Any], slots: Sequence[Slot], valid: Validator, *, prune: bool) -> dict[str, Any]:
     """The value with what was found. prune: without optional properties for which nothing was."""
     for slot in slots:
         changed = copy.deepcopy(value)

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from llmirage_server.replies.structured.schema import types_of
+from llmirage_server.replies.structured.validity import Validator
 from llmirage_server.replies.text_values import QUOTED, TextValues, Value, iso_time
 from llmirage_server.replies.tool_request import HIDDEN, word_set, words_of
 
@@ -115,8 +116,8 @@ def _type(schema: Mapping[str, Any]) -> str:
 class SlotFiller:
     """Fills slots from the surest rule to the least: each rule for all slots, required ones first."""
 
-    def __init__(self, slots: Sequence[Slot], values: TextValues, valid: Any) -> None:
-        """valid: a jsonschema validator of the whole."""
+    def __init__(self, slots: Sequence[Slot], values: TextValues, valid: Validator) -> None:
+        """valid: of the whole."""
         self._slots = sorted(slots, key=lambda slot: not slot.required)
         self._values = values
         self._valid = valid
@@ -266,7 +267,7 @@ class SlotFiller:
             value = _FLAGS.get(written.lower())
         if value is None or value == "" or HIDDEN in written:
             return None
-        return value if self._valid.evolve(schema=schema).is_valid(value) else None
+        return value if self._valid.is_valid(value, schema) else None
 
 
 def trimmed(text: str, *, keep_start: bool = False) -> str:

@@ -36,14 +36,17 @@ class Validator:
         self._schema = schema
         self._resolver = Resolver(schema)
 
-    def is_valid(self, value: Any) -> bool:
-        """Whether nothing is wrong with the value. Raises SchemaError for references that lead nowhere."""
-        return next(self.problems(value), None) is None
+    def is_valid(self, value: Any, part: Any = None) -> bool:
+        """Whether nothing is wrong with the value. Raises SchemaError for references that lead nowhere.
 
-    def problems(self, value: Any) -> Iterator[Invalidity]:
+        part: validate against this part of the schema instead.
+        """
+        return next(self.problems(value, part), None) is None
+
+    def problems(self, value: Any, part: Any = None) -> Iterator[Invalidity]:
         """What is wrong with the value, in the order of the schema. Raises as `is_valid`, and PatternError."""
         try:
-            yield from _Validation(self._resolver).problems(self._schema, value)
+            yield from _Validation(self._resolver).problems(self._schema if part is None else part, value)
         except RecursionError:
             raise SchemaError("value and schema are nested too deeply") from None
 
