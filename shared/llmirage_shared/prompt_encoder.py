@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -12,17 +13,20 @@ import numpy as np
 from llmirage_shared.chat_template import ChatTemplate, Ending, compact_json
 from llmirage_shared.tokens import TokenIds, Tokenizer
 
+CACHE_BYTES = 64 << 20
+_ENTRY_BYTES = 400  # of a segment, beside its text and its ids: an array, a string and a place in the table
+
 
 class PromptEncoder:
     """Renders and tokenizes prompts; `encode` may be called from several threads at once.
 
-    cache_tokens: bound of the cache, in token ids.
+    cache: the segments that it knows.
     """
 
-    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate, cache_tokens: int = 4_000_000) -> None:
+    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate, cache_bytes: int = CACHE_BYTES) -> None:
         self.tokenizer = tokenizer
         self.template = template
-        self._cache = SegmentCache(cache_tokens)
+        self.cache = self._cache = SegmentCache(cache_bytes)
         self._special = {token: _frozen(np.array([i], dtype=np.int32)) for token, i in tokenizer.special_tokens.items()}
         self._last_split: tuple[str, list[str]] = ("", [])
 
@@ -78,17 +82,16 @@ class PromptEncoder:
 
 
 class SegmentCache:
-    """Segment text -> ids. Holds at most `capacity_tokens`, evicts the least recently used. Thread-safe."""
+    """Segment text -> ids. Holds at most `most_bytes`, evicts the least recently used. Thread-safe."""
 
-    def __init__(self, capacity_tokens: int) -> None:
-        self._capacity_tokens = capacity_tokens
-        self._tokens = 0
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._bytes = 0
         self._ids: OrderedDict[str, TokenIds] = OrderedDict()
         self._lock = threading.Lock()
 
-    @property
-    def tokens(self) -> int:
-        return self._tokens
+    def bytes_kept(self) -> int:
+        return self._bytes
 
     def __contains__(self, segment: str) -> bool:
         return segment in self._ids
@@ -102,13 +105,17 @@ class SegmentCache:
 
     def put(self, segment: str, ids: TokenIds) -> None:
         with self._lock:
-            if segment in self._ids or len(ids) > self._capacity_tokens:
+            if segment in self._ids or (size := entry_bytes(segment, ids)) > self._most_bytes:
                 return
             self._ids[segment] = ids
-            self._tokens += len(ids)
-            while self._tokens > self._capacity_tokens:
-                _, evicted = self._ids.popitem(last=False)
-                self._tokens -= len(evicted)
+            self._bytes += size
+            while self._bytes > self._most_bytes:
+                self._bytes -= entry_bytes(*self._ids.popitem(last=False))
+
+
+def entry_bytes(segment: str, ids: TokenIds) -> int:
+    """What a segment takes in the cache."""
+    return sys.getsizeof(segment) + ids.nbytes + _ENTRY_BYTES
 
 
 def _frozen(ids: TokenIds) -> TokenIds:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from llmirage_shared import vocabulary
 from llmirage_shared.chat_template import EmbeddedTemplate
-from llmirage_shared.prompt_encoder import PromptEncoder, SegmentCache
+from llmirage_shared.prompt_encoder import PromptEncoder, SegmentCache, entry_bytes
 from llmirage_shared.synthetic_text import SyntheticText
 from llmirage_shared.tokenizer_loader import embedded
 
@@ -38,7 +38,7 @@ def test_a_conversation_is_encoded_as_its_whole_text(conversation: list[dict[str
 @given(content)
 def test_any_text_is_encoded_as_a_whole(text: str) -> None:
     assert (
-        PromptEncoder(embedded(), EmbeddedTemplate(), cache_tokens=5).encode(text).tolist()
+        PromptEncoder(embedded(), EmbeddedTemplate(), cache_bytes=500).encode(text).tolist()
         == embedded().encode(text).tolist()
     )
 
@@ -80,7 +80,7 @@ def test_the_cache_forgets_what_was_used_longest_ago() -> None:
     tokenizer = embedded()
     one, two, three = ("one two three", "four five six", "ten two six")
     assert [len(tokenizer.encode(text)) for text in (one, two, three)] == [3, 3, 3]
-    encoder = PromptEncoder(tokenizer, EmbeddedTemplate(), cache_tokens=7)
+    encoder = PromptEncoder(tokenizer, EmbeddedTemplate(), cache_bytes=2 * entry_bytes(one, tokenizer.encode(one)) + 9)
     encoder.encode(one)
     encoder.encode(two)
     encoder.encode(one)
@@ -91,7 +91,7 @@ def test_the_cache_forgets_what_was_used_longest_ago() -> None:
 
 
 def test_a_segment_larger_than_the_cache_evicts_nothing() -> None:
-    cache = SegmentCache(capacity_tokens=4)
+    cache = SegmentCache(most_bytes=entry_bytes("a b", embedded().encode("a b")))
     tokenizer = embedded()
     cache.put("a b", tokenizer.encode("a b"))
     cache.put("a b c d e f", tokenizer.encode("a b c d e f"))
@@ -100,8 +100,8 @@ def test_a_segment_larger_than_the_cache_evicts_nothing() -> None:
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 12))))
-def test_the_cache_counts_its_tokens(actions: list[tuple[bool, int]]) -> None:
-    cache = SegmentCache(capacity_tokens=20)
+def test_the_cache_counts_its_bytes(actions: list[tuple[bool, int]]) -> None:
+    cache = SegmentCache(most_bytes=2000)
     held: dict[str, int] = {}
     for reads, size in actions:
         name = "x" * size
@@ -110,12 +110,14 @@ def test_the_cache_counts_its_tokens(actions: list[tuple[bool, int]]) -> None:
         else:
             cache.put(name, embedded().encode(" a" * size))
         held[name] = size
-        assert cache.tokens == sum(tokens for key, tokens in held.items() if key in cache)
-        assert cache.tokens <= 20
+        assert cache.bytes_kept() == sum(
+            entry_bytes(key, embedded().encode(" a" * tokens)) for key, tokens in held.items() if key in cache
+        )
+        assert cache.bytes_kept() <= 2000
 
 
 def test_the_encoder_is_safe_between_threads() -> None:
-    encoder = PromptEncoder(embedded(), EmbeddedTemplate(), cache_tokens=500)
+    encoder = PromptEncoder(embedded(), EmbeddedTemplate(), cache_bytes=20_000)
     text = SyntheticText(embedded(), seed=3)
     prompts = [text.text(i, 60) for i in range(20)]
     expected = [embedded().encode(prompt).tolist() for prompt in prompts]

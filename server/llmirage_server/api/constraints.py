@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from llmirage_server.replies.reply import ANY_OBJECT, AUTO, Grammar, Tool, ToolChoice
@@ -19,6 +19,10 @@ from llmirage_shared.wire.schema.strict import strict_problem
 # Tokens of thought by reasoning effort: each level about four times the one before.
 _THOUGHT_TOKENS = {"none": 0, "minimal": 32, "low": 128, "medium": 512, "high": 2048, "xhigh": 4096, "max": 8192}
 LENGTH_FACTORS = {"low": 0.5, "medium": 1.0, "high": 2.0}  # by verbosity
+_REMEMBERED_SCHEMAS = 4096
+_problems: dict[
+    tuple[bytes, bool], str | None
+] = {}  # by digest of the schema: agents send the same tools with every request
 _INSTRUCTING_MESSAGES = 8  # the last messages of a user that may ask for a form of the answer
 
 
@@ -121,13 +125,16 @@ def thought_tokens(effort: str | None, max_tokens: int | None) -> int:
 
 def schema_problem(json_schema: Any, strict: bool = False) -> str | None:
     """What is wrong with a JSON Schema, None if it is valid. strict: also what `strict: true` demands."""
-    return _schema_problem(json.dumps(json_schema), strict)
+    digest = hashlib.blake2b(json.dumps(json_schema).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    key = (digest, strict)
+    if key not in _problems:
+        _problems[key] = _schema_problem(json_schema, strict)
+        if len(_problems) > _REMEMBERED_SCHEMAS:
+            _problems.pop(next(iter(_problems)))
+    return _problems[key]
 
 
-@lru_cache(maxsize=4096)
-def _schema_problem(written: str, strict: bool) -> str | None:
-    """Cached: agents send the same tools with every request."""
-    json_schema = json.loads(written)
+def _schema_problem(json_schema: Any, strict: bool) -> str | None:
     try:
         validator_for(json_schema)
     except SchemaError as error:

@@ -157,7 +157,8 @@ class Service:
 
     def held_bytes(self) -> dict[str, int]:
         """What holds memory (or a file) beyond the requests in progress, in bytes."""
-        return {"state": self.state.bytes_kept()}
+        tools = self.text.tools
+        return {"state": self.state.bytes_kept(), "tokenized": 0 if tools is None else tools.encoder.cache.bytes_kept()}
 
     def admit(self, exchange: HttpExchange, model: str, tokens: int) -> None:
         """Count a request where there are rate limits. Raises ApiError (429) for one over them."""
