@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-compiled lint types format bench accuracy docs whatif compile uncompile build clean
+.PHONY: help setup demo test test-compiled lint types format bench soak accuracy docs whatif compile uncompile build clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -49,6 +49,9 @@ format: .venv/.dev  ## rewrite the sources in the house format
 
 bench: .venv/.dev  ## CPU cost of the hot paths against the committed baseline (minutes); ARGS=NAME, --update, --list
 	@PYTHONPATH=tests/benchmarks $(BIN)/python -m bench $(ARGS)
+
+soak: .venv/.dev  ## a server under load for five minutes: its memory stays flat (Linux); ARGS="--minutes 30"
+	@$(BIN)/python tests/benchmarks/soak.py $(ARGS)
 
 accuracy: .venv/.dev  ## error against measured silicon, into docs/accuracy.md; DATA=folder, RUNS=my.csv
 	@PYTHONPATH=tools:tests/benchmarks $(BIN)/python -m accuracy $(if $(DATA),--data $(DATA)) $(if $(RUNS),--runs $(RUNS)) $(ARGS)

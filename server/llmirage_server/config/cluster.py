@@ -175,7 +175,7 @@ class ClusterConfig(InstanceSettings):
     state_mib: int | None = _replies(
         None,
         "Size of what is kept of responses, conversations and completions; the oldest go.",
-        unset="64 in memory, 1024 in a file",
+        unset="32 in memory, 1024 in a file",
         least=1,
     )
     response_ttl_s: float | None = _replies(

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from llmirage_server.api.state.state import Kind
 
-MEMORY_MIB = 64
+MEMORY_MIB = 32
 OBJECT_BYTES = 512  # what an object takes beside its JSON: its key, its id and its places in the table
 
 
