@@ -2,8 +2,8 @@
 
     python tests/benchmarks/soak.py [--minutes 5] [--streams 200]          (make soak)
 
-Streams of five APIs; a quarter of the responses are stored, a fifth of the clients leave in the middle. Exit status 1 if the
-resident memory after the warm-up grows by more than 5 %, a request fails inside the server, or requests are left. Linux only.
+Streams of five APIs; a quarter of the responses are stored, a fifth of the clients leave in the middle. Exit status 1 if
+the resident memory grows by more than 5 % after the warm-up, a request fails inside the server, or any is left. Linux only.
 """
 
 from __future__ import annotations
