@@ -71,7 +71,9 @@ def find_model(name: str) -> ModelSpec:
         from llmirage_server.perf.catalogue.hf import model_from_config
 
         return model_from_config(name)
-    names = _model_names()
+    if name in _models().names:
+        return _model(name)
+    names = _model_names()  # takes milliseconds
     full = names.get(name.strip().casefold())
     if full is None:
         hint = (

@@ -39,11 +39,11 @@ class StepShares:
 
     def look(self, step_model: Any, batches: Sequence[StepBatch]) -> bool:
         """Take one step of these batches apart; False if it is empty or its model has no operations."""
-        explain = getattr(step_model, "explain", None)
-        if explain is None or not any(batch.prefill or batch.decode_contexts for batch in batches):
+        times = getattr(step_model, "times", None)
+        if times is None or not any(batch.prefill or batch.decode_contexts for batch in batches):
             return False
-        operations = explain(batches)
-        whole_s = sum(operation.seconds for operation in operations) or 1.0
+        operations = times(batches)
+        whole_s = sum([operation.seconds for operation in operations]) or 1.0
         for operation in operations:
             kind = operation_kind(operation.name)
             self._sums[kind] = self._sums.get(kind, 0.0) + operation.seconds / whole_s

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
-from llmirage_server.perf.kernels.kernel import Bound, Work
-from llmirage_server.perf.steps.load import Chunks, DecodeArguments, DecodeLoad, RankCounts, decode_arguments, prompt_sums
+from llmirage_server.perf.kernels.kernel import Bound
+from llmirage_server.perf.steps.load import Chunks, DecodeLoad, RankCounts, decode_arguments, prompt_sums
 from llmirage_server.perf.steps.operations import COUNTS, Count, DecodeOp, Op, PrefillOp, TokenOp
 
 DECODE_LOADS = 65_536  # that are remembered: what comes back most
@@ -137,30 +137,40 @@ class Stage:
     def explain(self, load: RankCounts, decoding: DecodeLoad, group_tokens: int, scale: float) -> list[OperationTime]:
         """Every operation that takes time; with `scale` 1 the seconds add up to rank_s + shared_s."""
         times = []
-        arguments = decode_arguments(decoding, self._windows) if load.decodes else {}
-        for op in self.ops:
-            work, calls = _work(op, load, group_tokens, arguments), op.calls
-            if work is None:
-                continue
-            mixed = op.mixed if isinstance(op, DecodeOp) and load.new else 1.0
+        for op, arguments, mixed in self._calls(load, decoding, group_tokens):
+            work, calls = op.kernel.work(*arguments), op.calls
             seconds = calls * work.seconds * mixed * scale
             amounts = calls * work.flops, calls * work.bytes, calls * work.ideal_s
             times.append(OperationTime(op.name, calls, seconds, *amounts, work.bound))
         return times
 
+    def times(self, load: RankCounts, decoding: DecodeLoad, group_tokens: int, scale: float) -> list[OperationTime]:
+        """`explain` without amounts and bounds, in half the time."""
+        return [
+            OperationTime(op.name, op.calls, op.calls * op.kernel.seconds(*arguments) * mixed * scale)
+            for op, arguments, mixed in self._calls(load, decoding, group_tokens)
+        ]
 
-def _work(op: Op, load: RankCounts, group_tokens: int, arguments: dict[int, DecodeArguments]) -> Work | None:
-    if isinstance(op, PrefillOp):
-        return op.kernel.work(*prompt_sums(load.chunks, op.window)) if load.new else None
-    if isinstance(op, DecodeOp):
-        return op.kernel.work(*arguments[op.window]) if arguments else None
-    if op.count == "group":
-        count = group_tokens
-    elif op.count == "expanded":
-        count = load.new + load.context if load.new else 0
-    else:
-        count = getattr(load, op.count)
-    return op.kernel.work(count) if count else None
+    def _calls(
+        self, load: RankCounts, decoding: DecodeLoad, group_tokens: int
+    ) -> Iterator[tuple[Any, tuple[float, ...], float]]:
+        """Every operation that takes time, with the arguments of its kernel, and by how much prompt chunks slow it down."""
+        decodes = decode_arguments(decoding, self._windows) if load.decodes else {}
+        for op in self.ops:
+            if isinstance(op, TokenOp):
+                if op.count == "group":
+                    count = group_tokens
+                elif op.count == "expanded":
+                    count = load.new + load.context if load.new else 0
+                else:
+                    count = getattr(load, op.count)
+                if count:
+                    yield op, (count,), 1.0
+            elif isinstance(op, PrefillOp):
+                if load.new:
+                    yield op, prompt_sums(load.chunks, op.window), 1.0
+            elif decodes:
+                yield op, decodes[op.window], op.mixed if load.new else 1.0
 
 
 def merged(times: Iterable[OperationTime]) -> list[OperationTime]:

@@ -11,7 +11,7 @@ that lower their clock under load; replicas of hot experts (EPLB); what drafting
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from llmirage_server.perf.catalogue.constants import Constants, constants_for
@@ -34,6 +34,7 @@ from llmirage_server.perf.steps.step_model import StepBatch
 _BALANCED_SKEW = 1.01
 
 _Ranks = list[tuple[RankCounts, DecodeLoad]]  # one entry a rank
+_Look = Callable[[Stage, RankCounts, DecodeLoad, int, float], list[OperationTime]]
 
 
 class _UsedConstants(Constants):
@@ -126,6 +127,13 @@ class RooflineStep:
 
         Amounts are those of one GPU, in each stage one of the slowest rank.
         """
+        return merged(self._operations(batches, Stage.explain))
+
+    def times(self, batches: Sequence[StepBatch]) -> list[OperationTime]:
+        """The same without amounts and bounds, in half the time; operations of one name are not added up."""
+        return self._operations(batches, Stage.times)
+
+    def _operations(self, batches: Sequence[StepBatch], look: _Look) -> list[OperationTime]:
         ranks = self._loads(batches)
         tokens = sum([load.tokens for load, _ in ranks])
         if not tokens:
@@ -133,11 +141,11 @@ class RooflineStep:
         scale, times, first_s = self._scale(ranks), list[OperationTime](), 0.0
         for i, (stage, on, group) in enumerate(self._passes(ranks, tokens)):
             load, decoding = on[0] if len(on) == 1 else max(on, key=lambda rank: stage.rank_s(*rank))
-            lines = stage.explain(load, decoding, group, scale)
+            lines = look(stage, load, decoding, group, scale)
             if i == 0 or (i >= len(self._stages) and len(self._stages) == 1):
                 first_s += sum(line.seconds for line in lines)
             times += lines
-        return merged([*times, OperationTime("host", 1, self._overhead.host_s(first_s, _most_sequences(ranks)))])
+        return [*times, OperationTime("host", 1, self._overhead.host_s(first_s, _most_sequences(ranks)))]
 
     def provenance(self) -> list[str]:
         """Where the constants of each kind of kernel come from, a line each: "fitted: ..." or "transferred: ..."."""
