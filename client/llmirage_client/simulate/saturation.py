@@ -11,6 +11,8 @@ import numpy as np
 from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.arrays import Floats
 from llmirage_client.measure.columns import Columns
+from llmirage_client.simulate.cluster_series import ClusterSeries
+from llmirage_client.simulator.engine import ServedPool
 
 LONG_WAIT_S = 5.0  # from arrival to the first step; the same limit as the server's own warning (drivers/saturation.py)
 _LAST_SHARE = 0.1  # of the requests: those that tell whether many wait in the end
@@ -65,6 +67,26 @@ def start_burst(columns: Columns, options: RunOptions) -> str | None:
     return (
         f"All {users:,} conversations start at once, and that decides the TTFT p99: it is {of_all:,.0f} ms, and "
         f"{of_rest:,.0f} ms without the first {users:,} requests. --concurrency-ramp-duration S starts them one by one."
+    )
+
+
+def idle_models(pools: Sequence[ServedPool], series: ClusterSeries) -> str | None:
+    """A note where models of the cluster got no request: they count in its cost, and the load is one of the others alone."""
+    worked: dict[str, float] = {}
+    gpus: dict[str, int] = {}
+    first = 0
+    for pool in pools:
+        last = first + pool.config.instances
+        worked[pool.model] = worked.get(pool.model, 0.0) + float(series.busy_s[first:last, -1].sum())
+        gpus[pool.model] = gpus.get(pool.model, 0) + pool.config.instances * pool.deployment.gpus
+        first = last
+    idle = [model for model, busy_s in worked.items() if not busy_s]
+    if not idle or len(idle) == len(worked):
+        return None
+    unused = sum(gpus[model] for model in idle)
+    return (
+        f"No request was for {', '.join(idle)}: {unused} GPU{'s' * (unused != 1)} of the cluster served nothing, and count "
+        "in its cost. Requests name a model in the workload's own fields; the others are for the cluster's first."
     )
 
 

@@ -26,7 +26,7 @@ from llmirage_client.simulate.cluster_series import ClusterSeries, SeriesSampler
 from llmirage_client.simulate.engine_run import EngineRun
 from llmirage_client.simulate.garbage import few_collections
 from llmirage_client.simulate.rates import LoadRates, rates_json, rates_of_run
-from llmirage_client.simulate.saturation import saturation, start_burst
+from llmirage_client.simulate.saturation import idle_models, saturation, start_burst
 from llmirage_client.simulate.summary import summary_of
 from llmirage_client.simulate.token_columns import columns_of_rows, token_metrics
 from llmirage_client.simulate.token_rows import TokenRows
@@ -172,8 +172,9 @@ def simulate(
     result.repeats = repeats_in_run(workload, options, carried.roots_taken, columns, names)
     if result.repeats is not None:
         result.notes[:0] = result.repeats.notes
-    if window is None and (burst := start_burst(columns, options)):
-        result.notes.append(burst)
+    if window is None:
+        found = [idle_models(pools, series), start_burst(columns, options)]
+        result.notes += [note for note in found if note is not None]
     rates = rates_of_run(workload, options, columns, kept_on=window is not None)
     if rates is not None and rates.shortfall is not None:
         result.notes.append(f"Less than the offered rate: {rates.shortfall}.")

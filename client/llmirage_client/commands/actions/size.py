@@ -179,7 +179,7 @@ def _of_workload(source: RequestSource) -> list[str]:
 
 
 def _source(file: str | None, settings: dict[str, Any]) -> RequestSource:
-    if problem := without_file_problem(file, settings):
+    if problem := without_file_problem(file, settings | {"requests": None}):  # here those of a simulation, files' too
         _refuse(problem)
     try:
         if file is not None:

@@ -74,9 +74,21 @@ def _spread(length: str, stddev: float) -> str:
     return f"normal(mean={length}, std={stddev:g}, min=1)" if stddev else length
 
 
+# Options of a load without a file, and what stands for not given.
+_LENGTHS: Mapping[str, Any] = {
+    "isl": None, "osl": None, "isl_stddev": 0, "osl_stddev": 0, "requests": None, "turns": "1", "think_time": "0",
+    "shared_prefix": 0,
+}  # fmt: skip
+
+
 def without_file_problem(file: str | None, settings: Mapping[str, Any]) -> str | None:
     """What is wrong with a load that is neither a file nor lengths, or both."""
-    given = [f"--{name}" for name in ("isl", "osl") if settings[name] is not None]
-    if file is not None and given:
-        return f"{given[0]} describes a load without a file: give it or WORKLOAD, not both"
-    return "give a WORKLOAD, or --isl and --osl" if file is None and len(given) < 2 else None
+    given = [name for name, unset in _LENGTHS.items() if settings.get(name, unset) not in (unset, None)]
+    if file is not None:
+        flag = f"--{given[0].replace('_', '-')}" if given else ""
+        return f"{flag} describes a load without a file: give it or WORKLOAD, not both" if given else None
+    if not {"isl", "osl"} <= set(given):
+        return "give a WORKLOAD, or --isl and --osl"
+    if "think_time" in given and "turns" not in given:
+        return "--think-time is the pause between requests of a session: give --turns, which is 1"
+    return None

@@ -1,0 +1,58 @@
+"""Questions that a load of lengths or a cluster cannot answer as asked: the output says so, or the command refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from llmirage_client.cli import main
+
+CLUSTER = ["--model", "llama-3.1-8b", "--gpu", "h100_sxm"]
+
+
+def invoke(*words: Any) -> Result:
+    return CliRunner().invoke(main, list(map(str, words)))
+
+
+def notes(folder: Path, *words: Any) -> list[str]:
+    result = invoke("simulate", "--isl", 500, "--osl", 20, *words, "--artifact-dir", folder)
+    assert result.exit_code == 0, result.output
+    exported = json.loads((folder / "profile_export_aiperf.json").read_text())
+    said: list[str] = exported["llmirage"]["notes"]
+    return said
+
+
+@pytest.mark.parametrize("command", [["simulate"], ["size", "--slo", "ttft_p99<1s"], ["run", "--url", "localhost:1"]])
+@pytest.mark.parametrize("option", [["--turns", 3], ["--think-time", 3], ["--shared-prefix", 100], ["--requests", 7]])
+def test_lengths_beside_a_file_are_refused(command: list[str], option: list[Any]) -> None:
+    if command[0] == "size" and option[0] == "--requests":
+        pytest.skip("size has the option for files, too")
+    result = invoke(command[0], "bundled:chat", *command[1:], "--request-rate", 3, *option)
+    assert result.exit_code == 2
+    assert f"{option[0]} describes a load without a file: give it or WORKLOAD, not both" in result.stderr
+
+
+@pytest.mark.parametrize("command", [["simulate"], ["size", "--slo", "ttft_p99<1s"], ["run", "--url", "localhost:1"]])
+def test_a_pause_between_requests_of_sessions_of_one_is_refused(command: list[str]) -> None:
+    result = invoke(*command, "--isl", 100, "--osl", 10, "--think-time", 5, "--request-rate", 3)
+    assert result.exit_code == 2
+    assert "--think-time is the pause between requests of a session: give --turns, which is 1" in result.stderr
+
+
+def test_a_rate_that_too_few_conversations_could_offer_is_told(tmp_path: Path) -> None:
+    told = notes(tmp_path / "a", *CLUSTER, "--requests", 60, "--request-rate", 5, "--turns", 4, "--think-time", 100)
+    assert any(note.startswith("Less than the offered rate: ") for note in told)
+    kept = notes(tmp_path / "b", *CLUSTER, "--requests", 60, "--request-rate", 5)
+    assert not any("offered rate" in note for note in kept)
+
+
+def test_models_that_got_no_request_are_told(tmp_path: Path) -> None:
+    cluster = tmp_path / "cluster.yaml"
+    pools = [{"name": "a", "model": "llama-3.1-8b"}, {"name": "b", "model": "qwen3-32b", "instances": 2, "tp": 2}]
+    cluster.write_text(json.dumps({"gpu": "h100_sxm", "pools": pools}))
+    told = notes(tmp_path / "out", "--cluster", cluster, "--requests", 20, "--request-rate", 5)
+    assert any("No request was for Qwen/Qwen3-32B: 4 GPUs of the cluster served nothing" in note for note in told)
