@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -86,8 +86,9 @@ def calls_now(request: ReplyRequest) -> list[PlannedCall]:
     calls = [call for call in _calls_of_named(named, said) if call.tool.name not in request.called]
     candidates = [tool for tool in fresh if tool.name not in refused]
     if not calls and not request.called:
-        best = max(candidates, key=lambda tool: _points(tool, said), default=None)
-        if best is not None and (forced or _points(best, said) >= THRESHOLD):
+        words = {_singular(word) for word in set(_WORD.findall(said.lower()))}
+        best = max(candidates, key=lambda tool: _points(tool, words), default=None)
+        if best is not None and (forced or _points(best, words) >= THRESHOLD):
             calls = [_matched(best, said)]
     if not calls and forced:
         calls = [_matched((candidates or fresh or allowed)[-1], said)]
@@ -159,14 +160,13 @@ def _named(tools: Sequence[Tool], said: str) -> tuple[list[_Mention], set[str]]:
     """Where the tools are named, in the order of the text; the names of those that it says not to call."""
     found = [mention for tool in tools if (mention := _exact(tool, said)) is not None]
     taken = [span for mention in found for span in mention.spans]
-    tokens = [
-        (_singular(match[0].lower()), match.start(), match.end())
-        for match in _WORD.finditer(said)
-        if not any(start < match.end() and match.start() < end for start, end in taken)
-    ]
-    sentences = _sentences(said, tokens)
     exact = {mention.tool.name for mention in found}
-    found += [mention for tool in tools if tool.name not in exact and (mention := _by_words(tool, sentences)) is not None]
+    lower = said.lower()
+    others = [
+        tool for tool in tools if tool.name not in exact and all(word in lower for word in words_of(own_name(tool.name)))
+    ]
+    sentences = _sentences(said, taken) if others else []
+    found += [mention for tool in others if (mention := _by_words(tool, sentences)) is not None]
     found = [one for one in found if not any(set(one.spans) < set(other.spans) for other in found)]
     refused = {one.tool.name for one in found if _REFUSED.search(said, max(0, one.spans[0][0] - 60), one.spans[0][0])}
     kept: list[_Mention] = []
@@ -188,12 +188,14 @@ def _exact(tool: Tool, said: str) -> _Mention | None:
     return None
 
 
-def _sentences(said: str, tokens: Sequence[tuple[str, int, int]]) -> list[dict[str, list[tuple[int, int]]]]:
-    """The places of each word, sentence by sentence."""
+def _sentences(said: str, taken: Sequence[tuple[int, int]]) -> list[dict[str, list[tuple[int, int]]]]:
+    """The places of each word, sentence by sentence, without those that are taken."""
     ends = [match.start() for match in _SENTENCE_END.finditer(said)]
     sentences: list[dict[str, list[tuple[int, int]]]] = [{} for _ in range(len(ends) + 1)]
-    for word, start, end in tokens:
-        sentences[bisect_right(ends, start)].setdefault(word, []).append((start, end))
+    for match in _WORD.finditer(said):
+        start, stop = match.span()
+        if not any(first < stop and start < last for first, last in taken):
+            sentences[bisect_right(ends, start)].setdefault(_singular(match[0].lower()), []).append((start, stop))
     return sentences
 
 
@@ -269,10 +271,10 @@ def _hidden(said: str, spans: Sequence[tuple[int, int]]) -> str:
 # --- the best match -----------------------------------------------------------------------------------------------------
 
 
-def _points(tool: Tool, said: str) -> int:
-    """Points of each different word of the message that the tool's name or the first sentence of its description has."""
+def _points(tool: Tool, words: Set[str]) -> int:
+    """Points of the words of the message that the tool's name or the first sentence of its description has."""
     points = _word_points(own_name(tool.name), tool.description)
-    return sum([points.get(word, 0) for word in {_singular(match[0].lower()) for match in _WORD.finditer(said)}])
+    return sum([points[word] for word in points.keys() & words])
 
 
 @lru_cache(maxsize=4096)
