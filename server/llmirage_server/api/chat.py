@@ -41,7 +41,7 @@ class ChatHandler(ServiceHandler):
         request = parse_chat(await exchange.json_object(), service.documented_only)
         body, sampling = request.body, request.sampling
         served = service.models.asked(body.model, exchange)
-        constraints = chat_constraints(request)
+        constraints = await exchange.planned(lambda: chat_constraints(request), "tools", service.text.plan_in_thread)
         ids = await service.encode_chat(
             request.messages,
             request.tools,

@@ -14,7 +14,7 @@ from llmirage_server.api.constraints import completion_constraints
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.generation import Choice, ChoiceWriter, Generation, TokenStream
 from llmirage_server.api.logprobs import prompt_fields, reply_logprobs
-from llmirage_server.api.service import EncodedPrompt, ServiceHandler
+from llmirage_server.api.service import EncodedPrompt, ServiceHandler, check_choices
 from llmirage_server.api.whole import finish
 from llmirage_server.api.writers import TextWriter
 from llmirage_shared.tokens import Tokenizer
@@ -31,8 +31,9 @@ class CompletionsHandler(ServiceHandler):
         body, sampling = request.body, request.sampling
         served = service.models.asked(body.model, exchange)
         tokenizer = await service.tokenizer()
-        prompts = await self._prompts(request, tokenizer)
         n, best_of = sampling.n, body.best_of or sampling.n
+        check_choices(len(request.prompts), best_of, "prompt")
+        prompts = await self._prompts(request, tokenizer)
         constraints = completion_constraints(request)
         generation = await service.generate(prompts, replace(sampling, n=best_of), served, exchange, "prompt", constraints)
         head = ResponseHead(new_id("cmpl-"), int(time.time()), body.model, service.system_fingerprint)
@@ -48,10 +49,12 @@ class CompletionsHandler(ServiceHandler):
 
     async def _prompts(self, request: TextRequest, tokenizer: Tokenizer) -> list[EncodedPrompt]:
         service, body = self._service, request.body
+        texts = [prompt for prompt in request.prompts if isinstance(prompt, str)]
+        encoded = iter(await service.encode_texts(texts) if texts else ())
         prompts = []
         for prompt in request.prompts:
             if isinstance(prompt, str):
-                prompts.append(EncodedPrompt(await service.encode_text(prompt), prompt, prompt if body.echo else ""))
+                prompts.append(EncodedPrompt(next(encoded), prompt, prompt if body.echo else ""))
             else:
                 # Ids may be of any vocabulary: their text is only made if something shows it.
                 shown = tokenizer.decode(prompt) if body.echo else ""

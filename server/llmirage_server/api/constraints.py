@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 from llmirage_server.replies.reply import ANY_OBJECT, AUTO, Grammar, Tool, ToolChoice
+from llmirage_server.replies.structured.budget import working_on
 from llmirage_server.replies.structured.schema import SchemaError
-from llmirage_server.replies.structured.values import validator_for
+from llmirage_server.replies.structured.schema_check import check_schema
 from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.chat import NO_HISTORY, ChatHistory, ChatRequest
 from llmirage_shared.wire.completions import TextRequest
@@ -20,9 +23,8 @@ from llmirage_shared.wire.schema.strict import strict_problem
 _THOUGHT_TOKENS = {"none": 0, "minimal": 32, "low": 128, "medium": 512, "high": 2048, "xhigh": 4096, "max": 8192}
 LENGTH_FACTORS = {"low": 0.5, "medium": 1.0, "high": 2.0}  # by verbosity
 _REMEMBERED_SCHEMAS = 4096
-_problems: dict[
-    tuple[bytes, bool], str | None
-] = {}  # by digest of the schema: agents send the same tools with every request
+_problems: dict[tuple[bytes, bool], str | None] = {}  # by digest of the schema: agents send the same tools each time
+_problems_lock = Lock()  # planning may run in a thread
 _INSTRUCTING_MESSAGES = 8  # the last messages of a user that may ask for a form of the answer
 
 
@@ -123,20 +125,28 @@ def thought_tokens(effort: str | None, max_tokens: int | None) -> int:
 # --- schemas and grammars -----------------------------------------------------------------------------------------------
 
 
-def schema_problem(json_schema: Any, strict: bool = False) -> str | None:
-    """What is wrong with a JSON Schema, None if it is valid. strict: also what `strict: true` demands."""
+def schema_problem(json_schema: Any, where: str, strict: bool = False) -> str | None:
+    """What is wrong with a JSON Schema, None if it is valid.
+
+    where: the field that it stands in. strict: also what `strict: true` demands. Spends steps of planning.
+    """
+    working_on(where)
     digest = hashlib.blake2b(json.dumps(json_schema).encode("utf-8", "surrogatepass"), digest_size=16).digest()
     key = (digest, strict)
-    if key not in _problems:
-        _problems[key] = _schema_problem(json_schema, strict)
+    if key in _problems:
+        with contextlib.suppress(KeyError):  # forgotten meanwhile
+            return _problems[key]
+    problem = _schema_problem(json_schema, strict)
+    with _problems_lock:
+        _problems[key] = problem
         if len(_problems) > _REMEMBERED_SCHEMAS:
             _problems.pop(next(iter(_problems)))
-    return _problems[key]
+    return problem
 
 
 def _schema_problem(json_schema: Any, strict: bool) -> str | None:
     try:
-        validator_for(json_schema)
+        check_schema(json_schema)
     except SchemaError as error:
         return f"{error.path + ': ' if error.path else ''}{error}"
     return strict_problem(json_schema) if strict else None
@@ -147,8 +157,8 @@ def _check_schemas(request: ChatRequest) -> None:
     for index, tool in enumerate(request.tools or ()):
         function = tool.get("function")
         parameters = function.get("parameters") if isinstance(function, dict) else None
-        if parameters and (problem := schema_problem(parameters, bool(tool["function"].get("strict")))):
-            where = f"tools[{index}].function.parameters"
+        where = f"tools[{index}].function.parameters"
+        if parameters and (problem := schema_problem(parameters, where, bool(tool["function"].get("strict")))):
             raise errors.invalid_schema(
                 f"function '{tool['function']['name']}'", problem, where, "invalid_function_parameters"
             )
@@ -162,7 +172,7 @@ def _check_schemas(request: ChatRequest) -> None:
                 "'messages' must contain the word 'json' in some form, to use 'response_format' of type 'json_object'.",
             )
     elif form.json_schema.schema_ is not None and (
-        problem := schema_problem(form.json_schema.schema_, bool(form.json_schema.strict))
+        problem := schema_problem(form.json_schema.schema_, "response_format", bool(form.json_schema.strict))
     ):
         raise errors.invalid_schema(f"response_format '{form.json_schema.name}'", problem, "response_format", None)
 

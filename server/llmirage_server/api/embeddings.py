@@ -23,7 +23,7 @@ from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.completions import Prompt, read_prompts
 from llmirage_shared.wire.errors import ApiError
 
-MOST_INPUTS = 2048
+_MANY_INPUTS = 16
 MOST_TOKENS_TOGETHER = 300_000
 
 T = TypeVar("T")
@@ -64,8 +64,9 @@ class EmbeddingsHandler(ServiceHandler):
         service = self._service
         request = schema.embeddings.EmbeddingRequest.check(await exchange.json_object(), service.documented_only)
         inputs = read_prompts(request.input, "input")
-        if len(inputs) > MOST_INPUTS:
-            raise errors.too_long("input", "an array", MOST_INPUTS, len(inputs))
+        most = schema.embeddings.MOST_INPUTS
+        if len(inputs) > most:
+            raise errors.too_long("input", "an array", most, len(inputs))
         model = embedding_model(service, request.model)
         check_dimensions(model, request.dimensions)
         service.admit(exchange, request.model, _estimated_tokens(inputs))
@@ -106,8 +107,8 @@ def check_dimensions(model: EmbeddingModel, dimensions: int | None) -> None:
 
 
 async def maybe_in_thread(inputs: Sequence[Prompt], work: Callable[[], T]) -> T:
-    """Do the work; in a thread if the inputs are so long that it would hold up the streams of others."""
-    if sum(map(len, inputs)) > LONG_CHARACTERS:
+    """Do the work; in a thread if the inputs are so many or so long that it would hold up the streams of others."""
+    if len(inputs) > _MANY_INPUTS or sum(map(len, inputs)) > LONG_CHARACTERS:
         return await asyncio.to_thread(work)
     return work()
 

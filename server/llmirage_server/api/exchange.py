@@ -1,6 +1,6 @@
 """One HTTP request and its response, and the ASGI application around a handler: keys, methods, headers, errors.
 
-The app has no middleware of its own: a wrapped `send` would cost its price again for every token.
+There is no middleware: a wrapped `send` would cost its price again for every token.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ import logging
 import math
 import os
 import re
-import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 from urllib.parse import parse_qs
 
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from llmirage_server.api.bodies import decompressed, without_lone_surrogates
 from llmirage_server.api.fault_hooks import FaultOfRequest, Faults
+from llmirage_server.replies.structured.budget import BRIEF, CURRENT, FULL, Budget, BudgetError, InThread, limited
 from llmirage_server.telemetry.client_connection import CONNECTION
 from llmirage_server.telemetry.journal import Journal, JournalEntry, Outcome, cut
 from llmirage_shared.virtual_time import precise_clock
@@ -27,6 +28,8 @@ from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
 
 logger = logging.getLogger("llmirage")
+
+T = TypeVar("T")
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 MOST_BODY_BYTES = 32 << 20
@@ -67,13 +70,13 @@ class HttpExchange:
     arrived_s: when the whole request had arrived, seconds on `precise_clock`. A slow body is the client's or the network's
     time: no server can begin before it has it. more_headers: of the response, beside those that every response has.
     entry: what the journal says of the request. body: its JSON object, empty until it has been read. fault: what goes wrong
-    with it on purpose; None: nothing. held_s: for how long a fault or a script kept it from the cluster.
-    most_bytes: of the body, decompressed, too.
+    with it on purpose; None: nothing. held_s: for how long a fault or a script kept it from the cluster. steps_left: of what
+    planning its reply may take. most_bytes: of the body, decompressed, too.
     """
 
     __slots__ = (
         "_clock", "arrived_s", "body", "entry", "fault", "headers", "held_s", "more_headers", "most_bytes", "receive",
-        "request_id", "scope",
+        "request_id", "scope", "steps_left",
     )  # fmt: skip
 
     def __init__(self, scope: Scope, receive: Receive, most_bytes: int = MOST_BODY_BYTES) -> None:
@@ -89,6 +92,7 @@ class HttpExchange:
         entry.connection = scope.get("state", _NO_STATE).get(CONNECTION)
         self.fault: FaultOfRequest | None = None
         self.held_s = 0.0
+        self.steps_left = FULL
         self.more_headers: Sequence[Header] = _UNLIMITED if scope["method"] == "POST" else ()
         given = self.headers.get(b"x-request-id")
         if given is not None and _REQUEST_ID.fullmatch(given):
@@ -133,7 +137,7 @@ class HttpExchange:
         self.entry.digest = hash(body)
         self.arrived_s = self.entry.arrived_s = self._arrival()
         encoding = self.headers.get(b"content-encoding")
-        return body if encoding is None else _decompressed(body, encoding.strip().lower(), self.most_bytes)
+        return body if encoding is None else decompressed(body, encoding.strip().lower(), self.most_bytes)
 
     async def note_refusal(self, headers: Sequence[Header]) -> None:
         """Let the journal know what the client was advised, and which body it sent if that has not been read."""
@@ -161,6 +165,28 @@ class HttpExchange:
             if size > self.most_bytes:
                 raise errors.body_too_large(self.most_bytes)
         return b"".join(parts)
+
+    async def planned(self, work: Callable[[], T], part: str, in_thread: InThread) -> T:
+        """What the work, a pure function, returns or raises: done at once if it is brief, else done anew in a thread.
+
+        part: the field that decides how long it is. Raises ApiError (400) for more steps than the request has left.
+        """
+        brief = Budget(steps := min(BRIEF, self.steps_left), part)
+        token = CURRENT.set(brief)
+        try:
+            result = work()
+            self.steps_left -= steps - brief.left
+            return result
+        except (BudgetError, RecursionError):
+            full = Budget(self.steps_left, part)
+        finally:
+            CURRENT.reset(token)
+        try:
+            return await in_thread(lambda: limited(work, full))
+        except BudgetError as error:
+            raise errors.too_much_to_plan(error.part) from None
+        finally:
+            self.steps_left = full.left
 
     def _arrival(self) -> float:
         """The HTTP server's stamp, else now."""
@@ -334,36 +360,11 @@ class EndpointApp:
             return exchange.error(errors.internal_error())
 
 
-async def unknown_url(exchange: HttpExchange) -> Response:
-    """The handler of every path that is not an endpoint."""
-    error = errors.unknown_url(exchange.scope["method"], exchange.scope["path"])
-    return exchange.refusal(error, error.body())
-
-
-# --- bodies -------------------------------------------------------------------------------------------------------------
-
-
 def _body_of(message: Message) -> bytes:
     if message["type"] == "http.disconnect":
         raise ClientGoneError
     body: bytes = message.get("body", b"")
     return body
-
-
-def _decompressed(body: bytes, encoding: bytes, most_bytes: int) -> bytes:
-    """Raises ApiError for an unknown encoding, and for a body that is not encoded so or is too large."""
-    if encoding in (b"", b"identity"):
-        return body
-    if encoding not in (b"gzip", b"deflate"):
-        raise errors.unsupported_content_encoding(encoding.decode("latin-1"))
-    decompressor = zlib.decompressobj(zlib.MAX_WBITS | 32)  # of either kind
-    try:
-        plain = decompressor.decompress(body, most_bytes + 1)
-    except zlib.error:
-        raise errors.bad_json("the body is not what its content-encoding says") from None
-    if len(plain) > most_bytes:
-        raise errors.body_too_large(most_bytes)
-    return plain
 
 
 def _json_object(body: bytes) -> dict[str, Any]:
@@ -377,6 +378,8 @@ def _json_object(body: bytes) -> dict[str, Any]:
         raise errors.too_many_values(MOST_VALUES, values)
     try:
         value = _DECODER.decode(body.decode("utf-8-sig"))
+        if b"\\ud" in body or b"\\uD" in body:
+            value = without_lone_surrogates(value)
     except UnicodeDecodeError:
         raise errors.bad_json("the body is not UTF-8") from None
     except json.JSONDecodeError as error:
@@ -387,12 +390,6 @@ def _json_object(body: bytes) -> dict[str, Any]:
         raise errors.bad_json(errors.shorten(error)) from None
     if not isinstance(value, dict):
         raise errors.bad_json(f"the body must be an object, but is {errors.describe_type(value)}")
-    if b"\\ud" in body or b"\\uD" in body:
-        try:
-            value = _without_lone_surrogates(value)
-        except RecursionError:
-            raise errors.bad_json("it is nested too deeply") from None
-    assert isinstance(value, dict)
     return value
 
 
@@ -408,13 +405,3 @@ def _finite(digits: str) -> float:
 
 
 _DECODER = json.JSONDecoder(parse_constant=_reject_constant, parse_float=_finite)
-
-
-def _without_lone_surrogates(value: Any) -> Any:
-    if isinstance(value, str):
-        return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if isinstance(value, list):
-        return [_without_lone_surrogates(item) for item in value]
-    if isinstance(value, dict):
-        return {_without_lone_surrogates(key): _without_lone_surrogates(item) for key, item in value.items()}
-    return value

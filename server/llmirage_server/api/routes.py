@@ -21,7 +21,7 @@ from llmirage_server.api.completions import CompletionsHandler
 from llmirage_server.api.conversations import ConversationsHandler
 from llmirage_server.api.embeddings import EmbeddingsHandler
 from llmirage_server.api.engine_info import EngineHandler
-from llmirage_server.api.exchange import EndpointApp, Guard, Handler, HttpExchange, unknown_url
+from llmirage_server.api.exchange import EndpointApp, Guard, Handler, HttpExchange
 from llmirage_server.api.messages.endpoint import MessagesExchange, MessagesHandler
 from llmirage_server.api.moderations import ModerationsHandler
 from llmirage_server.api.openapi.endpoint import OpenApiHandler
@@ -185,4 +185,10 @@ def _methods(**handlers: Handler) -> Methods:
 
 
 # What answers every other path.
-UNKNOWN: Methods = dict.fromkeys(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"), unknown_url)
+async def _unknown_url(exchange: HttpExchange) -> Response:
+    """Answers on every path that is not an endpoint."""
+    error = errors.unknown_url(exchange.scope["method"], exchange.scope["path"])
+    return exchange.refusal(error, error.body())
+
+
+UNKNOWN: Methods = dict.fromkeys(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"), _unknown_url)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -41,6 +42,9 @@ from llmirage_shared.wire.sampling import Sampling
 
 # Text that takes some milliseconds to tokenize must not hold up the streams of others.
 LONG_CHARACTERS = 8_000
+MOST_CHOICES = 1_024  # prompts times choices of each, in one request
+_SLICE = 16  # choices that are planned before others have their turn
+
 # The fields of a ReplyRequest that are fields of its sampling, of its constraints and of its history.
 _REQUESTED = tuple(
     [field.name for field in fields(source) if field.name in ReplyRequest.__dataclass_fields__.keys() - {"last_user_text"}]
@@ -135,6 +139,7 @@ class Service:
     def close(self) -> None:
         """End every response in progress with an error the client understands, and refuse new ones."""
         self.pause(errors.shutting_down)
+        self.text.close()
         self.state.close()
 
     def pause(self, refusal: Callable[[], ApiError]) -> None:
@@ -201,6 +206,15 @@ class Service:
         """Token ids of a text without a template, int32, shape (tokens,)."""
         return await self._encode((await self._tools()).encoder, text)
 
+    async def encode_texts(self, texts: Sequence[str]) -> list[npt.NDArray[np.int32]]:
+        """Token ids of each text; in a thread if there are many of them."""
+        if len(texts) == 1:
+            return [await self.encode_text(texts[0])]
+        encoder = (await self._tools()).encoder
+        if sum(map(len, texts)) > LONG_CHARACTERS:
+            return await self.text.in_thread(lambda: [encoder.encode(text) for text in texts])
+        return [encoder.encode(text) for text in texts]
+
     async def _encode(self, encoder: PromptEncoder, text: str) -> npt.NDArray[np.int32]:
         if len(text) > LONG_CHARACTERS and encoder.uncached_characters(text) > LONG_CHARACTERS:
             return await self.text.in_thread(lambda: encoder.encode(text))
@@ -224,6 +238,7 @@ class Service:
         user = history.last_user_text or prompts[0].user_text
         exchange.entry.asked(served.model, user, history.system, history.called, history.results, sampling.stream)
         self.check_open()
+        check_choices(len(prompts), sampling.n, param)
         if sampling.priority and not served.priorities:
             raise errors.unsupported("priority", "Priorities need a cluster with schedule_policy priority.")
         tools = await self._tools()
@@ -248,36 +263,61 @@ class Service:
         requested = {name: getattr(source, name) for source, names in zip(asked, _REQUESTED, strict=True) for name in names}
         # Who asks for a number of tokens gets it.
         requested["may_refuse"] = constraints.may_refuse and not (sampling.ignore_eos or sampling.min_tokens)
-        choices = []
-        for place, prompt in enumerate(prompts):
-            room_tokens = limit_tokens - len(prompt.ids)
-            for choice in range(sampling.n):
-                wanted = ReplyRequest(
+        wanted = [
+            (
+                place,
+                ReplyRequest(
                     prompt_ids=prompt.ids,
                     last_user_text=prompt.user_text,
-                    limit_tokens=room_tokens,
+                    limit_tokens=limit_tokens - len(prompt.ids),
                     conversation=correlation or affinity,
                     choice=choice,
                     **requested,
-                )
-                if scripted is None:
-                    reply = _planned(tools.replies, wanted)
-                else:
-                    reply = scripted.reply(place, wanted, tools.encoder.tokenizer, partial(_planned, tools.replies))
-                request = self.new_request(
-                    prompt.ids,
-                    reply.ids,
+                ),
+            )
+            for place, prompt in enumerate(prompts)
+            for choice in range(sampling.n)
+        ]
+
+        def reply(one: _Wanted) -> Reply:
+            if scripted is None:
+                return _planned(tools.replies, one[1])
+            return scripted.reply(*one, tools.encoder.tokenizer, partial(_planned, tools.replies))
+
+        part = _part_planned(constraints)
+        replies: list[Reply] = []
+        for start in range(0, len(wanted), _SLICE):
+            if start:
+                await asyncio.sleep(0)
+            some = wanted[start : start + _SLICE]
+            replies += await exchange.planned(partial(_replies, some, reply), part, self.text.plan_in_thread)
+        choices = [
+            Choice(
+                planned,
+                self.new_request(
+                    asked_for.prompt_ids,
+                    planned.ids,
                     served.model,
                     session_key=affinity or correlation or sampling.session_key,
                     priority=sampling.priority,
-                    max_tokens=sampling.max_tokens or room_tokens,
-                )
-                choices.append(Choice(reply, request, prompt.echo, served.speculates))
+                    max_tokens=sampling.max_tokens or asked_for.limit_tokens,
+                ),
+                prompts[place].echo,
+                served.speculates,
+            )
+            for (place, asked_for), planned in zip(wanted, replies, strict=True)
+        ]
         usage = None if scripted is None else scripted.usage
         generation = Generation(self, choices, sampling.n, exchange.submitted_s, exchange.entry, usage)
         if exchange.fault is not None:
             exchange.fault.generation = generation
         return generation
+
+
+def check_choices(prompts: int, n: int, param: str) -> None:
+    """Raise ApiError (400) for more choices than one request may ask for. param: the field that holds the prompts."""
+    if prompts * n > MOST_CHOICES:
+        raise errors.too_many_choices(param, MOST_CHOICES, prompts, n)
 
 
 def _prompt_ending(add_generation_prompt: bool | None, continue_final_message: bool | None) -> Ending:
@@ -302,6 +342,20 @@ def _tokens(prompts: Sequence[EncodedPrompt], sampling: Sampling) -> int:
     """What a request may cost: its prompts, and all that it allows to be generated."""
     requested = (sampling.max_tokens or 0) * sampling.n * len(prompts)
     return requested + sum(len(prompt.ids) for prompt in prompts)
+
+
+def _part_planned(constraints: ReplyConstraints) -> str:
+    """The field that decides how much there is to plan."""
+    if constraints.tools:
+        return "tools"
+    return "response_format" if constraints.grammar is None else "structured_outputs"
+
+
+_Wanted = tuple[int, ReplyRequest]  # the number of the prompt, and one choice for it
+
+
+def _replies(wanted: Sequence[_Wanted], reply: Callable[[_Wanted], Reply]) -> list[Reply]:
+    return [reply(one) for one in wanted]
 
 
 def _planned(replies: ReplySource, request: ReplyRequest) -> Reply:

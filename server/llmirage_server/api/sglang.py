@@ -16,7 +16,7 @@ from starlette.responses import Response
 from llmirage_server.api.constraints import TEXT, ReplyConstraints, schema_problem
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.generation import Choice, Generation, TokenStream
-from llmirage_server.api.service import EncodedPrompt, Service, ServiceHandler
+from llmirage_server.api.service import EncodedPrompt, Service, ServiceHandler, check_choices
 from llmirage_server.api.whole import finish
 from llmirage_server.replies.logprobs import token_logprob
 from llmirage_server.replies.reply import Grammar
@@ -43,11 +43,14 @@ class SglangHandler(ServiceHandler):
         service = self._service
         request = schema.sglang.GenerateRequest.check(await exchange.json_object())
         params = request.sampling_params or schema.sglang.SglangSampling()
-        prompts, batched = await self._prompts(request)
+        prompts, batched = await self._prompts(request, params.n or 1)
         sampling = _sampling(request, params)
         served = service.models.asked(service.models.served[0], exchange)
         param = "text" if request.text is not None else "input_ids"
-        generation = await service.generate(prompts, sampling, served, exchange, param, _constraints(params))
+        constraints = await exchange.planned(
+            lambda: _constraints(params), "sampling_params.json_schema", service.text.plan_in_thread
+        )
+        generation = await service.generate(prompts, sampling, served, exchange, param, constraints)
         tokenizer = await service.tokenizer()
         rids = _rids(request.rid, len(generation.choices))
         silent, instead = params.max_new_tokens == 0, generation.usage_instead or {}
@@ -87,12 +90,14 @@ class SglangHandler(ServiceHandler):
         await finish(generation, exchange)
         return exchange.content(b"", b"text/plain; charset=utf-8")
 
-    async def _prompts(self, request: schema.sglang.GenerateRequest) -> tuple[list[EncodedPrompt], bool]:
+    async def _prompts(self, request: schema.sglang.GenerateRequest, n: int) -> tuple[list[EncodedPrompt], bool]:
         """The prompts, and whether they were given as a list."""
         if request.text is not None:
             texts = [request.text] if isinstance(request.text, str) else request.text
             read_prompts(request.text, "text")
-            prompts = [EncodedPrompt(await self._service.encode_text(text), text) for text in texts]
+            check_choices(len(texts), n, "text")
+            encoded = await self._service.encode_texts(texts)
+            prompts = [EncodedPrompt(ids, text) for ids, text in zip(encoded, texts, strict=True)]
             return prompts, isinstance(request.text, list)
         if request.input_ids is None:
             raise errors.missing("text")
@@ -273,8 +278,9 @@ def _constraints(params: schema.sglang.SglangSampling) -> ReplyConstraints:
             json_schema = json.loads(params.json_schema)
         except (ValueError, RecursionError):
             raise errors.invalid_value("sampling_params.json_schema", "it is not valid JSON.") from None
-        if problem := schema_problem(json_schema):
-            raise errors.invalid_schema("sampling_params.json_schema", problem, "sampling_params.json_schema", None)
+        where = "sampling_params.json_schema"
+        if problem := schema_problem(json_schema, where):
+            raise errors.invalid_schema(where, problem, where, None)
         return ReplyConstraints(json_schema=json_schema)
     if params.regex is not None:
         return ReplyConstraints(grammar=Grammar("regex", params.regex))

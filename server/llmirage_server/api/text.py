@@ -12,7 +12,7 @@ from llmirage_server.api import generation
 from llmirage_server.api.constraints import schema_problem
 from llmirage_server.replies.reply import ANY_OBJECT, ReplyRequest, ReplySource
 from llmirage_shared.prompt_encoder import PromptEncoder
-from llmirage_shared.wire import schema
+from llmirage_shared.wire import errors, schema
 
 T = TypeVar("T")
 
@@ -37,6 +37,9 @@ class TextLoader:
         self._load_tools = load
         self.tools: TextTools | None = None
         self._threads = ThreadPoolExecutor(1, "llmirage-text")  # one thread: nothing is done twice at once
+        # One thread more: who waits for the text of others shall not wait for schemas, and each thread that computes delays
+        # the event loop by five milliseconds when both want the interpreter.
+        self._planning = ThreadPoolExecutor(1, "llmirage-plan")
 
     def start(self) -> None:
         """Begin to load, without waiting for it."""
@@ -45,6 +48,17 @@ class TextLoader:
     def in_thread(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Do something in the loader's thread, after what it was given before."""
         return asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def plan_in_thread(self, work: Callable[[], T], /) -> asyncio.Future[T]:
+        """Do the long part of a reply's planning in a thread of its own, after what was given before."""
+        try:
+            return asyncio.get_running_loop().run_in_executor(self._planning, work)
+        except RuntimeError:  # closed
+            raise errors.shutting_down() from None
+
+    def close(self) -> None:
+        """Forget what waits for a thread: its requests are cancelled."""
+        self._planning.shutdown(wait=False, cancel_futures=True)
 
     async def get(self) -> TextTools:
         return await self.in_thread(self.load) if self.tools is None else self.tools
@@ -60,5 +74,5 @@ def warm_up(text: TextLoader) -> Awaitable[object]:
     """Begin to load everything, without waiting for it. Await the result before the loop closes."""
     text.in_thread(lambda: (schema.chat, schema.completions))  # pydantic, and the bodies that all other bodies are made of
     text.start()
-    text.in_thread(lambda: schema_problem(ANY_OBJECT))  # the validator of JSON Schemas
+    text.in_thread(lambda: schema_problem(ANY_OBJECT, ""))  # the validator of JSON Schemas
     return asyncio.ensure_future(generation.warm_up())

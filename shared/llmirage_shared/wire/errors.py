@@ -111,6 +111,20 @@ def invalid_schema(what: str, problem: str, param: str, code: str | None) -> Api
     return ApiError(f"Invalid schema for {what}: {problem}", param=param, code=code)
 
 
+def too_much_to_plan(param: str) -> ApiError:
+    """A schema, a regular expression or a grammar that asks for more work than a server can do for one request."""
+    return invalid_value(
+        param,
+        "to follow it takes more work than this server does for one request. Use smaller bounds, fewer alternatives or less "
+        "nesting.",
+    )
+
+
+def too_many_choices(param: str, maximum: int, prompts: int, n: int) -> ApiError:
+    """More completions than one request may ask for."""
+    return invalid_value(param, f"{prompts} prompts with {n} choices each are more than {maximum} choices in one request.")
+
+
 def unsupported(param: str, message: str) -> ApiError:
     """Something that the real API does and this server does not: ignoring it would mislead the client."""
     return ApiError(message, param=param, code="unsupported_parameter")

@@ -60,7 +60,9 @@ class MessagesHandler(ServiceHandler):
         request = schema.messages.MessagesRequest.check(body, service.documented_only)
         served = service.models.asked(request.model, exchange)
         chat = chat_messages(request)
-        constraints = messages_constraints(request, chat)
+        constraints = await exchange.planned(
+            lambda: messages_constraints(request, chat), "tools", service.text.plan_in_thread
+        )
         user = (request.metadata or {}).get("user_id")
         sampling = Sampling(
             max_tokens=request.max_tokens,

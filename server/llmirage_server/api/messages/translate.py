@@ -116,12 +116,13 @@ def messages_constraints(request: schema.messages.MessagesRequest, chat: Sequenc
     """
     tools = []
     for index, tool in enumerate(request.tools or ()):
-        if tool.input_schema and (problem := schema_problem(tool.input_schema)):
-            raise errors.invalid_schema(f"tool '{tool.name}'", problem, f"tools.{index}.input_schema", None)
+        where = f"tools.{index}.input_schema"
+        if tool.input_schema and (problem := schema_problem(tool.input_schema, where)):
+            raise errors.invalid_schema(f"tool '{tool.name}'", problem, where, None)
         if tool.type in (None, "custom"):  # the provider's own tools are declared, never called
             tools.append(Tool("function", tool.name, tool.description or "", tool.input_schema))
     json_schema = answer_schema(request)
-    if json_schema is not None and (problem := schema_problem(json_schema)):
+    if json_schema is not None and (problem := schema_problem(json_schema, "output_config.format.schema")):
         raise errors.invalid_schema("output_config.format", problem, "output_config.format.schema", None)
     return ReplyConstraints(
         reasoning_tokens=_thought_tokens(request),

@@ -58,8 +58,8 @@ def _tools(index: int, declared: Any, items: Sequence[Mapping[str, Any]]) -> lis
     if tool["type"] != "function":
         return hosted_tools(tool, items)
     parameters = tool.get("parameters")
-    if parameters and (problem := schema_problem(parameters, tool.get("strict") is True)):
-        where = f"tools[{index}].parameters"
+    where = f"tools[{index}].parameters"
+    if parameters and (problem := schema_problem(parameters, where, tool.get("strict") is True)):
         raise errors.invalid_schema(f"function '{tool['name']}'", problem, where, "invalid_function_parameters")
     return [Tool("function", tool["name"], tool.get("description") or "", parameters)]
 
@@ -71,7 +71,7 @@ def _answer_schema(request: schema.responses.ResponseRequest) -> Any:
         return None
     if form.type == "json_object":
         return ANY_OBJECT
-    if problem := schema_problem(form.schema_, bool(form.strict)):
+    if problem := schema_problem(form.schema_, "text.format.schema", bool(form.strict)):
         raise errors.invalid_schema(f"response_format '{form.name}'", problem, "text.format.schema", "invalid_json_schema")
     return form.schema_
 

@@ -57,7 +57,10 @@ class ResponsesHandler(ServiceHandler):
             raise errors.missing("model")
         served = service.models.asked(request.model, exchange)
         context = read_context(service.state, request)
-        constraints = response_constraints(request, chat_form(request, context.items), context.items)
+        messages = chat_form(request, context.items)
+        constraints = await exchange.planned(
+            lambda: response_constraints(request, messages, context.items), "tools", service.text.plan_in_thread
+        )
         generation, context = await self._generation(request, context, constraints, served, exchange)
         [choice] = generation.choices
         response_id = new_id("resp_")

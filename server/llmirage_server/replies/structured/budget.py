@@ -7,15 +7,21 @@ a pure function of the request, so work that exceeds a small budget may be done 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 BRIEF = 2_000  # steps on the event loop: a few milliseconds
 FULL = 100_000  # steps for one request: less than half a second
 CHARACTERS = 8  # produced by one step
 
 T = TypeVar("T")
+
+
+class InThread(Protocol):
+    """Does work in a thread."""
+
+    def __call__(self, work: Callable[[], T], /) -> Awaitable[T]: ...
 
 
 class BudgetError(Exception):
@@ -31,17 +37,18 @@ class Budget:
 
     __slots__ = ("left", "part")
 
-    def __init__(self, steps: int) -> None:
+    def __init__(self, steps: int, part: str = "") -> None:
         self.left = steps
-        self.part = ""
+        self.part = part
 
 
-_CURRENT: ContextVar[Budget | None] = ContextVar("planning budget", default=None)
+# Set by `limited`, and by HttpExchange.planned.
+CURRENT: ContextVar[Budget | None] = ContextVar("planning budget", default=None)
 
 
 def spend(steps: int = 1) -> None:
     """Count steps before they are done. Raises BudgetError when that is more than is left; without a budget nothing is."""
-    budget = _CURRENT.get()
+    budget = CURRENT.get()
     if budget is not None:
         budget.left -= steps
         if budget.left < 0:
@@ -55,17 +62,17 @@ def spend_characters(count: int) -> None:
 
 def working_on(part: str) -> None:
     """Say which field of the request the next steps are spent on."""
-    budget = _CURRENT.get()
+    budget = CURRENT.get()
     if budget is not None:
         budget.part = part
 
 
 def limited(work: Callable[[], T], budget: Budget) -> T:
     """Do the work within the budget. Raises BudgetError when it is too much, or nested too deeply for the interpreter."""
-    token = _CURRENT.set(budget)
+    token = CURRENT.set(budget)
     try:
         return work()
     except RecursionError:
         raise BudgetError(budget.part) from None
     finally:
-        _CURRENT.reset(token)
+        CURRENT.reset(token)

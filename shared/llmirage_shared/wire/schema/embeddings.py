@@ -10,9 +10,15 @@ from llmirage_shared.wire.schema.base import Integer, WireModel
 from llmirage_shared.wire.schema.completions import PROMPT
 from llmirage_shared.wire.schema.extensions import EMBEDDINGS_EXTENSIONS
 
+MOST_INPUTS = 2048  # of one request, as OpenAI documents for embeddings
 _TEXT, _TEXTS, _IDS, _LISTS_OF_IDS = PROMPT["anyOf"]
 EMBEDDED: dict[str, Any] = {
-    "anyOf": [_TEXT, {**_TEXTS, "maxItems": 2048}, {**_IDS, "maxItems": 8192}, {**_LISTS_OF_IDS, "maxItems": 2048}]
+    "anyOf": [
+        _TEXT,
+        {**_TEXTS, "maxItems": MOST_INPUTS},
+        {**_IDS, "maxItems": 8192},
+        {**_LISTS_OF_IDS, "maxItems": MOST_INPUTS},
+    ]
 }
 
 
@@ -37,7 +43,7 @@ class RerankRequest(WireModel):
 
     model: str
     query: str
-    documents: Annotated[list[str | RerankDocument], Field(min_length=1)]
+    documents: Annotated[list[str | RerankDocument], Field(min_length=1, max_length=MOST_INPUTS)]
     top_n: Annotated[Integer, Field(ge=0)] | None = None
     return_documents: bool | None = None
     max_tokens_per_doc: Annotated[Integer, Field(ge=0)] | None = None
@@ -47,8 +53,8 @@ class ScoreRequest(WireModel):
     """POST /score, as vLLM has it: one text with one or many, or as many with as many."""
 
     model: str
-    text_1: str | Annotated[list[str], Field(min_length=1)] | None = None
-    text_2: str | Annotated[list[str], Field(min_length=1)] | None = None
+    text_1: str | Annotated[list[str], Field(min_length=1, max_length=MOST_INPUTS)] | None = None
+    text_2: str | Annotated[list[str], Field(min_length=1, max_length=MOST_INPUTS)] | None = None
     # The names that newer releases have for the same.
-    queries: str | Annotated[list[str], Field(min_length=1)] | None = None
-    documents: str | Annotated[list[str], Field(min_length=1)] | None = None
+    queries: str | Annotated[list[str], Field(min_length=1, max_length=MOST_INPUTS)] | None = None
+    documents: str | Annotated[list[str], Field(min_length=1, max_length=MOST_INPUTS)] | None = None

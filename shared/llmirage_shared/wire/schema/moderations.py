@@ -8,6 +8,7 @@ from pydantic import Discriminator, Field, Tag
 
 from llmirage_shared.wire.schema.base import WireModel
 from llmirage_shared.wire.schema.chat import ImagePart, TextPart
+from llmirage_shared.wire.schema.embeddings import MOST_INPUTS
 
 
 def _item_tag(value: object) -> str:
@@ -23,5 +24,5 @@ ModerationItem = Annotated[
 class ModerationRequest(WireModel):
     """POST /v1/moderations: texts, each judged by itself, or the parts of one message."""
 
-    input: str | Annotated[list[ModerationItem], Field(min_length=1)]
+    input: str | Annotated[list[ModerationItem], Field(min_length=1, max_length=MOST_INPUTS)]
     model: str | None = None

@@ -1,0 +1,144 @@
+"""Attack a server and watch the streams of others: `make held-up`.
+
+    make held-up                          # 300 attacks, one at a time, beside 8 streams
+    make held-up ARGS="--attacks 1000 --at-once 4 --seed 7"
+
+A server in a process of its own serves streams of one token every 20 ms. For ten seconds nothing else happens: the largest
+gap between two tokens of a stream then is what the machine itself causes. Then come the attacks of tests/support/attacks.py.
+At the end the server gets SIGTERM in the middle of attacks. Printed are the times of the answers, the gaps with and without
+attacks, and the time until the server has ended.
+
+Exit status: 1 when an answer took more than a second or was neither 200 nor 400, when a gap during attacks was over 100 ms
+(and over twice the largest one without), or when the server took more than five seconds to end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+import attacks
+import httpx
+
+QUIET_S = 10.0
+MOST_ANSWER_S, MOST_GAP_S, MOST_END_S = 1.0, 0.1, 5.0
+ITL_MS = 20
+
+
+@dataclass
+class Watched:
+    """What was seen. gaps: seconds between two reads of a stream that brought tokens, by phase. answers: seconds, attack."""
+
+    phase: str = "quiet"
+    gaps: dict[str, list[float]] = field(default_factory=lambda: {"quiet": [], "attacked": []})
+    answers: list[tuple[float, str]] = field(default_factory=list)
+    statuses: Counter[int] = field(default_factory=Counter)
+
+
+async def stream(client: httpx.AsyncClient, watched: Watched) -> None:
+    """Read one stream after the other."""
+    body = {"model": attacks.MODEL, "messages": [{"role": "user", "content": "Go on"}], "stream": True, "max_tokens": 4000}
+    while True:
+        async with client.stream("POST", "/v1/chat/completions", json={**body, "ignore_eos": True}) as response:
+            last_s = 0.0
+            async for _ in response.aiter_raw():
+                now_s = time.perf_counter()
+                if last_s:
+                    watched.gaps[watched.phase].append(now_s - last_s)
+                last_s = now_s
+
+
+async def attack(client: httpx.AsyncClient, rng: random.Random, count: int, watched: Watched) -> None:
+    """Send attacks one after the other."""
+    for _ in range(count):
+        seed = rng.getrandbits(40)
+        path, body = attacks.attack(random.Random(seed))
+        for name in ("max_tokens", "max_output_tokens"):
+            if name in body or (name == "max_output_tokens" and path.endswith("responses")):
+                body[name] = 10  # the answer comes when its last token has come
+        content = json.dumps(body).encode()
+        started_s = time.perf_counter()
+        response = await client.post(path, content=content, headers={"content-type": "application/json"})
+        elapsed_s = time.perf_counter() - started_s
+        watched.answers.append((elapsed_s, f"{path} seed {seed} {len(content):,} bytes -> {response.status_code}"))
+        watched.statuses[response.status_code] += 1
+
+
+async def watch(url: str, process: subprocess.Popen[str], options: argparse.Namespace) -> tuple[Watched, float]:
+    """The whole run, and the seconds from SIGTERM to the end of the server."""
+    watched, rng = Watched(), random.Random(options.seed)
+    async with (
+        httpx.AsyncClient(base_url=url, timeout=60) as bystander,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
+    ):
+        streams = [asyncio.ensure_future(stream(bystander, watched)) for _ in range(options.streams)]
+        await asyncio.sleep(QUIET_S)
+        watched.phase = "attacked"
+        each = options.attacks // options.at_once
+        await asyncio.gather(*[attack(client, rng, each, watched) for _ in range(options.at_once)])
+        last = [asyncio.ensure_future(attack(client, rng, 10**6, Watched())) for _ in range(4)]
+        await asyncio.sleep(0.5)
+        started_s = time.perf_counter()
+        process.send_signal(signal.SIGTERM)
+        await asyncio.to_thread(process.wait)
+        ended_s = time.perf_counter() - started_s
+        for task in (*streams, *last):
+            task.cancel()
+        await asyncio.gather(*streams, *last, return_exceptions=True)
+    return watched, ended_s
+
+
+def report(watched: Watched, ended_s: float) -> bool:
+    """Print the figures; whether all are good."""
+    answers = sorted(seconds for seconds, _ in watched.answers)
+    print(
+        f"{len(answers)} attacks: {', '.join(f'{count} x {status}' for status, count in sorted(watched.statuses.items()))}"
+    )
+    p99_s = answers[int(len(answers) * 0.99)]
+    print(f"answer: median {statistics.median(answers):.3f} s, p99 {p99_s:.3f} s, max {answers[-1]:.3f} s")
+    for seconds, what in sorted(watched.answers, reverse=True)[:5]:
+        print(f"  {seconds:.3f} s {what}")
+    for phase, gaps in watched.gaps.items():
+        p999_ms, most_ms = sorted(gaps)[int(len(gaps) * 0.999)] * 1000, max(gaps) * 1000
+        print(f"gap between tokens, {phase}: p99.9 {p999_ms:.0f} ms, max {most_ms:.0f} ms")
+    print(f"SIGTERM to the end of the server: {ended_s:.2f} s")
+    quiet_s, attacked_s = (max(watched.gaps[phase]) for phase in ("quiet", "attacked"))
+    return (
+        set(watched.statuses) <= {200, 400}
+        and answers[-1] <= MOST_ANSWER_S
+        and (attacked_s <= MOST_GAP_S or attacked_s <= 2 * quiet_s)
+        and ended_s <= MOST_END_S
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--attacks", type=int, default=300)
+    parser.add_argument("--at-once", type=int, default=1)
+    parser.add_argument("--streams", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    command = "from llmirage_server.commands.serve import serve; serve()"
+    flags = ["--port", "0", "--ttft", "20", "--itl", str(ITL_MS)]
+    process = subprocess.Popen([sys.executable, "-c", command, *flags], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    url = next(found.group(1) for line in process.stdout if (found := re.search(r"(http://\S+)/v1$", line)))
+    try:
+        watched, ended_s = asyncio.run(watch(url, process, options))
+    finally:
+        process.kill()
+    return 0 if report(watched, ended_s) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

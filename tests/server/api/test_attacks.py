@@ -1,0 +1,159 @@
+"""Small requests that ask for more work than a server has time for: each gets an answer after a bounded number of steps."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import attacks
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llmirage_server.api.exchange import HttpExchange
+from llmirage_server.api.service import MOST_CHOICES, EncodedPrompt
+from llmirage_server.replies.structured.budget import CURRENT, FULL, Budget
+from llmirage_shared.wire.sampling import Sampling
+
+from ..conftest import Api
+
+
+async def _never() -> Any:
+    await asyncio.Event().wait()
+
+
+class CountedBudget(Budget):
+    """Remembers what was spent of each budget."""
+
+    __slots__ = ("steps",)
+    made: list[CountedBudget] = []  # noqa: RUF012
+
+    def __init__(self, steps: int, part: str = "") -> None:
+        super().__init__(steps, part)
+        self.steps = steps
+        self.made.append(self)
+
+    @property
+    def spent(self) -> int:
+        return self.steps - max(0, self.left)
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Api]:
+    """An API on whose event loop every step outside a budget is an error."""
+    token = CURRENT.set(Budget(0, "outside a budget"))
+    with asyncio.Runner() as runner, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("llmirage_server.api.exchange.Budget", CountedBudget)
+        yield Api(runner)
+    CURRENT.reset(token)
+
+
+@settings(max_examples=250, deadline=None)
+@given(st.integers(0, 2**40))
+def test_an_attack_gets_an_answer_in_bounded_steps(guarded: Api, seed: int) -> None:
+    path, body = attacks.attack(random.Random(seed))
+    CountedBudget.made.clear()
+    response = guarded.post(path, body)
+    assert response.status_code in (200, 400), response.text
+    assert sum(budget.spent for budget in CountedBudget.made) <= 2 * FULL
+    if response.status_code == 400:
+        error = response.json()["error"]
+        assert len(error["message"]) < 1_000
+
+
+def too_long(api: Api, path: str, body: dict[str, Any]) -> tuple[str, str]:
+    response = api.post(path, body)
+    assert response.status_code == 400
+    error = response.json()["error"]
+    return error.get("param"), error["message"]
+
+
+LONG: Any = {"type": "string", "minLength": 10**9}
+WIDE: Any = {"type": "string"}
+for _ in range(16):
+    WIDE = {"anyOf": [WIDE, {**WIDE}]}
+USER = [{"role": "user", "content": "Call it."}]
+
+
+def function(name: str, parameters: Any) -> Any:
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param"),
+    [
+        ("/v1/chat/completions", {"tools": [function("a", {}), function("b", WIDE)]}, "tools[1].function.parameters"),
+        ("/v1/chat/completions", {"tools": [function("a", LONG)], "tool_choice": "required"}, "tools"),
+        (
+            "/v1/chat/completions",
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": LONG}}},
+            "response_format",
+        ),
+        ("/v1/chat/completions", {"guided_regex": "a{1000000000}"}, "structured_outputs"),
+        ("/v1/chat/completions", {"guided_grammar": 'start: (""~1000000)~1000000'}, "structured_outputs"),
+    ],
+)
+def test_the_field_that_asks_for_too_much_is_told(guarded: Api, path: str, fields: Any, param: str) -> None:
+    found, message = too_long(guarded, path, {"model": "m", "messages": USER, **fields})
+    assert found == param
+    assert "takes more work than this server does for one request" in message
+
+
+def test_what_fits_the_budget_but_not_max_tokens_is_cut(guarded: Api) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "string", "minLength": 50_000}}}
+    choice = guarded.chat(response_format=form, max_tokens=20).json()["choices"][0]
+    assert choice["finish_reason"] == "length"
+    assert len(choice["message"]["content"]) < 400
+
+
+def test_choices_are_limited(guarded: Api) -> None:
+    assert guarded.complete(["x"] * 8, n=MOST_CHOICES // 8, max_tokens=1).status_code == 200
+    for prompts, n in ((8, 128 + 1), (MOST_CHOICES + 1, 1), (9, 128)):
+        response = guarded.complete(["x"] * prompts, n=n, max_tokens=1)
+        assert response.status_code == 400
+        assert response.json()["error"]["param"] in ("n", "prompt")
+    assert guarded.complete(["x"] * 60, best_of=20, max_tokens=1).status_code == 400
+    generate = {"text": ["x"] * 9, "sampling_params": {"n": 128, "max_new_tokens": 1}}
+    assert guarded.post("/generate", generate).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/v1/embeddings", {"model": "bge-m3", "input": ["x"] * 2049}, "input"),
+        ("/rerank", {"model": "bge-m3", "query": "x", "documents": ["x"] * 2049}, "documents"),
+        ("/score", {"model": "bge-m3", "text_1": "x", "text_2": ["x"] * 2049}, "text_2"),
+        ("/v1/moderations", {"input": ["x"] * 2049}, "input"),
+    ],
+)
+def test_inputs_are_limited(guarded: Api, path: str, body: Any, param: str) -> None:
+    response = guarded.post(path, body)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == param
+    assert "2048" in response.json()["error"]["message"]
+
+
+def test_planning_in_slices_lets_others_run(guarded: Api) -> None:
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async def both() -> None:
+        service = guarded.app.service
+        scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": [], "query_string": b""}
+        exchange = HttpExchange(scope, _never)
+        running = asyncio.ensure_future(others())
+        served = service.models.find(service.models.served[0])
+        prompts = [EncodedPrompt(np.zeros(1, dtype=np.int32), "x")] * 4
+        await service.generate(prompts, Sampling(max_tokens=2, n=64), served, exchange, "prompt")
+        running.cancel()
+
+    guarded._runner.run(both())
+    assert turns >= 4 * 64 // 16 - 2  # one turn between two slices; the first one starts the task
