@@ -20,9 +20,9 @@ from llmirage_client.report.files import write_artifacts
 from llmirage_client.settings.contradictions import as_key
 from llmirage_client.settings.run import run_options, with_distinct_conversations
 from llmirage_client.simulate.report import write_series
-from llmirage_client.simulate.saturation import start_burst
+from llmirage_client.simulate.saturation import idle_models, start_burst
 from llmirage_client.simulate.simulation import Simulation, SimulationError, simulate
-from llmirage_client.simulator.engine import ClusterConfig, ConfigError
+from llmirage_client.simulator.engine import ClusterConfig, ConfigError, plan_of
 from llmirage_client.sweep.file import StudyPoint
 from llmirage_client.sweep.gradual_start import gradual_start_s
 from llmirage_client.sweep.load_settings import by_name
@@ -76,8 +76,8 @@ def _row(task: Task) -> dict[str, Any]:
     except Exception as error:  # one point must not end the study
         return {"status": "failed", "reason": f"{type(error).__name__}: {_one_line(error)}"}
     repeats = simulation.repeats
-    burst = start_burst(simulation.columns, options)
-    about = " ".join([*(() if repeats is None else repeats.notes), *filter(None, (burst,))])
+    found = idle_models(plan_of(task.config), simulation.series), start_burst(simulation.columns, options)
+    about = " ".join([*(() if repeats is None else repeats.notes), *filter(None, found)])
     row: dict[str, Any] = {"status": "ok", "reason": about, "figures": figures_of(simulation, task.load.get("slo"))}
     short = None if simulation.rates is None else simulation.rates.shortfall
     if short is not None:
@@ -140,6 +140,8 @@ def _workload(load: dict[str, Any]) -> Workload:
     missing = [key for key in ("isl", "osl") if key not in load]
     if missing:
         raise SimulationError(f"{' and '.join(missing)} missing: a load is a workload, or lengths by isl and osl")
+    if "turns" not in load and load.get("think_time", 0) not in (0, "0"):
+        raise SimulationError("think_time is the pause between requests of a session: give turns, which is 1")
     return synthetic_load(
         load["isl"],
         load["osl"],

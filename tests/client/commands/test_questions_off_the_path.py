@@ -55,4 +55,23 @@ def test_models_that_got_no_request_are_told(tmp_path: Path) -> None:
     pools = [{"name": "a", "model": "llama-3.1-8b"}, {"name": "b", "model": "qwen3-32b", "instances": 2, "tp": 2}]
     cluster.write_text(json.dumps({"gpu": "h100_sxm", "pools": pools}))
     told = notes(tmp_path / "out", "--cluster", cluster, "--requests", 20, "--request-rate", 5)
-    assert any("No request was for Qwen/Qwen3-32B: 4 GPUs of the cluster served nothing" in note for note in told)
+    said = "No request was for Qwen/Qwen3-32B: 4 GPUs of the cluster served nothing"
+    assert any(said in note for note in told)
+    result = invoke("simulate", "--isl", 500, "--osl", 20, "--cluster", cluster, "--requests", 20, "--json")
+    assert any(said in note for note in json.loads(result.stdout)["notes"])
+
+
+def test_studies_say_it_too(tmp_path: Path) -> None:
+    study = tmp_path / "study.yaml"
+    pools = [{"name": "a", "model": "llama-3.1-8b"}, {"name": "b", "model": "qwen3-32b"}]
+    load = {"name": "x", "isl": 500, "osl": 20, "requests": 20, "gpu": "h100_sxm", "pools": pools}
+    words = ["sweep", study, "--artifact-dir", tmp_path / "out", "--workers", 1]
+    study.write_text(json.dumps(load | {"grid": {"think_time": [0, 5]}}))
+    refused = invoke(*words)
+    assert refused.exit_code == 2
+    assert "think_time is the pause between requests of a session: give turns, which is 1" in refused.stderr
+    study.write_text(json.dumps(load | {"grid": {"request_rate": [5]}}))
+    result = invoke(*words)
+    assert result.exit_code == 0, result.output
+    row = json.loads((tmp_path / "out" / "results.jsonl").read_text())
+    assert "No request was for Qwen/Qwen3-32B: 1 GPU of the cluster" in row["reason"]

@@ -117,7 +117,8 @@ def _show(simulation: Simulation, settings: dict[str, Any]) -> bool:
             count, whole = errors[0].count, simulation.summary["requests"] + simulation.summary["failed_requests"]
             click.echo(f"{count:,} of {whole:,} requests failed: {errors[0].error.message}", err=True)
         slo = {"slo": verdicts_json(simulation.verdicts)} if simulation.verdicts else {}
-        click.echo(json.dumps(slo | simulation.summary | {"assumed": assumed(simulation.config)}))
+        notes = [note for note in simulation.result.notes if not note.startswith("Assumed")]
+        click.echo(json.dumps(slo | simulation.summary | {"notes": notes, "assumed": assumed(simulation.config)}))
         return problem is None
     render(simulation.result, metrics=simulation.metrics)
     written = "\nWritten to " + str(files[0].parent) + ": " + ", ".join(file.name for file in files) if files else None
