@@ -20,6 +20,7 @@ _PLACES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("usage_accepted_prediction_tokens", ("completion_tokens_details", "accepted_prediction_tokens")),
     ("usage_rejected_prediction_tokens", ("completion_tokens_details", "rejected_prediction_tokens")),
 )
+MOST_TOKENS = 10**9  # of one request
 USAGE_TAGS = tuple(dict.fromkeys(tag for tag, _ in _PLACES))
 _TOP = {path[0]: tag for tag, path in _PLACES if len(path) == 1}
 _NESTED = {group: {path[1]: tag for tag, path in _PLACES if path[0] == group} for _, (group, *rest) in _PLACES if rest}
@@ -38,6 +39,15 @@ def usage_counts(usage: Mapping[str, Any]) -> dict[str, int]:
                 if key in tags and type(value) is int and value >= 0:
                     counts[tags[key]] = value
     return counts
+
+
+def absurd_count(usage: Mapping[str, Any]) -> tuple[str, int | float] | None:
+    """A count that no endpoint can mean, with its name; None if there is none. A sum with it would hide all others."""
+    for group in (usage, *[usage.get(name) for name in _NESTED]):
+        for name, value in group.items() if isinstance(group, Mapping) else ():
+            if isinstance(value, int | float) and abs(value) > MOST_TOKENS:
+                return name, value
+    return None
 
 
 def usage_of(counts: Mapping[str, int]) -> dict[str, Any]:

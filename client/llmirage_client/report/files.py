@@ -92,6 +92,8 @@ def _finish_records(result: RunResult, path: Path, writer: RecordWriter | None) 
         writer.close()
         if writer.problem is None and writer.path == path:
             return
+        if isinstance(writer.problem, FileNotFoundError):
+            result.notes.append(f"{writer.path} was removed during the run; it is written anew.")
     clock = RunClock(result.start_s, result.start_unix_s, result.speed)
     write_whole(path, lambda file: file.writelines(record_line(r, clock) for r in result.records))
 

@@ -5,6 +5,7 @@ Beside it, in a file of its own, what is known of a run when it starts: the head
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -120,13 +121,15 @@ class RecordWriter:
                 self._catch_up()
 
     def close(self) -> None:
-        """Writes what waited, if that is possible now. `problem` says whether it was."""
+        """Writes what waited, if it can now. `problem` says whether it could, and whether the file is still there."""
         if self._file is None:
             return
         if self._waiting:
             self._catch_up()
         file, self._file = self._file, None
         try:
+            if self.problem is None and not os.path.samestat(os.fstat(file), self.path.stat()):
+                self.problem = FileNotFoundError(errno.ENOENT, "another file has its place", str(self.path))
             os.close(file)
         except OSError as error:
             self.problem = self.problem or error

@@ -14,6 +14,9 @@ import httptools
 
 from llmirage_client.targets.fault import Fault, FaultKind
 
+MOST_HEADER_BYTES = 1 << 20
+MOST_REPLY_BYTES = 1 << 30
+
 
 class Incoming:
     """The reply to one request. segments: (arrival, bytes) of the body as the parser cut it, oldest first.
@@ -37,6 +40,8 @@ class Incoming:
         self._waiter: asyncio.Future[None] | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._parse = self._parser.feed_data
+        self._received = 0
+        self._most = MOST_HEADER_BYTES
 
     @property
     def untouched(self) -> bool:
@@ -55,6 +60,10 @@ class Incoming:
         except httptools.HttpParserError as error:
             if not self.done:
                 self.fail(Fault(FaultKind.PROTOCOL, f"not a valid HTTP response: {error}"))
+        self._received += len(data)
+        if self._received > self._most and not self.done:
+            what = "the headers of the reply have" if not self.status else "the reply has"
+            self.fail(Fault(FaultKind.PROTOCOL, f"{what} more than {self._most >> 20} MiB"))
         if self._waiter is not None and (self.done or (self.status and not self._for_end)):
             self._wake()
 
@@ -121,6 +130,7 @@ class Incoming:
         if status < 200 and status != 101:  # interim response, such as 100 or 103: the real one follows
             return
         self.status = status
+        self._most = MOST_REPLY_BYTES
         self.headers_s = self.arrival_s
         self.keep_alive = self._parser.should_keep_alive()
         names = {name.lower() for name, _ in self.headers}

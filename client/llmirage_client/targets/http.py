@@ -14,6 +14,7 @@ from importlib.metadata import version
 import httpx
 
 from llmirage_client.measure.record import Exchange, RequestError
+from llmirage_client.measure.usage import absurd_count
 from llmirage_client.targets.address import EndpointInfo, normalise_url, probe
 from llmirage_client.targets.clock import run_clock
 from llmirage_client.targets.fault import Fault
@@ -179,12 +180,16 @@ def _take_in(exchange: Exchange, reply: ReplyReader, arrived: Arrived, empty_ok:
     exchange.text = reply.text
     exchange.reasoning = reply.reasoning
     exchange.finish_reason = reply.finish_reason
-    exchange.usage = reply.usage
+    absurd = None if reply.usage is None else absurd_count(reply.usage)
+    exchange.usage = reply.usage if absurd is None else None
     exchange.response_id = reply.response_id
     if exchange.streamed and reply.ended:
         exchange.error = None  # the reply was complete; how the connection ended does not matter
     if exchange.error is None and reply.error is not None:
         exchange.error = reply.error
+    if exchange.error is None and absurd is not None:
+        name, count = absurd
+        exchange.error = RequestError(exchange.status, "absurd_usage", f"usage says {str(count)[:24]} {name}")
     exchange.skipped_events = reply.skipped_events
     if exchange.error is None and exchange.streamed and not reply.ended and reply.finish_reason is None:
         exchange.error = reply.malformed or RequestError(

@@ -81,6 +81,8 @@ class ReplyReader:
                         self.first_output_s = stamp_s
         if events.rest is not None and _is_complete(events.rest):
             self._read_event(segments[-1][0], events.rest)
+        if events.data and events.data[-1] != "[DONE]" and "[DONE]" in events.data:
+            self._fail(RequestError(None, "data_after_end", "the stream went on after [DONE]"))
 
     def read_body(self, stamp_s: float, body: bytes) -> None:
         """Take in a reply that came whole. Raises ValueError when it is not a JSON object."""

@@ -14,6 +14,8 @@ from llmirage_client.workers.job import Begin, Clocks, Crew, Event, Failed, Fini
 LEAD_S = 0.2  # between the order to begin and the beginning; an order takes milliseconds
 _BEAT_S = 0.1
 _END_S = 15.0  # for a worker that was told to stop
+_START_S = 300.0  # until the first word of a worker: it loads the workload and perhaps a tokenizer
+_SILENCE_S = 20.0  # between two words of a worker, which has one at least every second (worker.WORD_S)
 
 
 class Lines(Protocol):
@@ -32,7 +34,10 @@ class WorkerFailure(Exception):
 
 @dataclass(slots=True)
 class WorkerPart:
-    """What is known of a worker's part of the run. lines: its records, each a line of profile_export.jsonl."""
+    """What is known of a worker's part of the run. lines: its records, each a line of profile_export.jsonl.
+
+    heard_s: when it last said something, on time.monotonic(); before that, when it was hired.
+    """
 
     host: str
     clocks: Clocks | None = None
@@ -42,6 +47,8 @@ class WorkerPart:
     ready: str | None = None
     finished: Finished | None = None
     lost: str | None = None
+    heard_s: float = field(default_factory=time.monotonic)
+    has_spoken: bool = False
 
     @property
     def over(self) -> bool:
@@ -93,6 +100,7 @@ class Conductor:
             while not all(part.over for part in self.parts):
                 for number, event in self._crew.events(_BEAT_S):
                     self._hear(number, event)
+                self._lose_silent()
                 self._stop_if_cancelled()
                 self._begin_if_ready()
                 self.show_progress()
@@ -110,6 +118,7 @@ class Conductor:
 
     def _hear(self, number: int, event: Event) -> None:
         part = self.parts[number]
+        part.heard_s, part.has_spoken = time.monotonic(), True
         match event:
             case Ready(phase):
                 part.ready = phase
@@ -127,6 +136,14 @@ class Conductor:
             case Lost(why):
                 if not part.over:
                     self._lose(number, why)
+
+    def _lose_silent(self) -> None:
+        """Give up workers that are stopped, or whose machine does not answer."""
+        now_s = time.monotonic()
+        for number, part in enumerate(self.parts):
+            limit_s = _SILENCE_S if part.has_spoken else _START_S
+            if not part.over and now_s > part.heard_s + limit_s:
+                self._lose(number, f"it has said nothing for {limit_s:g} s")
 
     def _lose(self, number: int, why: str) -> None:
         part = self.parts[number]

@@ -84,6 +84,9 @@ class ProcessCrew:
             process.join(_END_S if process.exitcode is None and not process.is_alive() else 0.2)
             if process.is_alive():
                 process.terminate()
+                process.join(_END_S)
+            if process.is_alive():  # stopped: it does not take a signal that can be handled
+                process.kill()
         for connection in (*self._orders, *self._news):
             if connection is not None:
                 connection.close()

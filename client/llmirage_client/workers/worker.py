@@ -17,6 +17,7 @@ from llmirage_client.measure.record import Record, RunResult
 from llmirage_client.report.records_file import RunClock, record_line
 from llmirage_client.workers.job import Begin, Event, Failed, Finished, Job, Progressed, Ready
 
+WORD_S = 1.0  # a worker says at least so often that it is there
 FLUSH_S = 0.05  # what a worker that is killed may have finished and not told
 
 
@@ -40,6 +41,7 @@ class Worker:
         self._late_start_s = 0.0
         self._lines: list[bytes] = []
         self._counts = self._reported_counts = (0, 0, 0)
+        self._told_s = 0.0
 
     def run(self) -> None:
         """Returns when everything is told: Finished or Failed comes last."""
@@ -114,8 +116,10 @@ class Worker:
         self._lines.append(record_line(record, self._clock, self._name))
 
     def _flush(self) -> None:
-        if not self._lines and self._counts == self._reported_counts:
+        now_s = time.monotonic()
+        if not self._lines and self._counts == self._reported_counts and now_s < self._told_s + WORD_S:
             return
+        self._told_s = now_s
         lines, self._lines = b"".join(self._lines), []
         self._reported_counts = self._counts
         self._tell(Progressed(lines, *self._counts))

@@ -6,6 +6,7 @@ import csv
 import errno
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -270,6 +271,16 @@ class TestRecordWriter:
         write_artifacts(result, tmp_path, records=writer)
         assert not (tmp_path / "profile_export.jsonl").is_symlink()
         assert [line["metadata"]["session_num"] for line in lines(tmp_path)] == [0, 1]
+
+    def test_a_folder_that_is_removed_during_the_run_is_written_anew_and_told(self, tmp_path: Path) -> None:
+        result = run([finished(0), finished(1)])
+        writer = RecordWriter(tmp_path / "run", RunClock(result.start_s, result.start_unix_s))
+        writer.write(result.records[0])
+        shutil.rmtree(tmp_path / "run")
+        writer.write(result.records[1])
+        write_artifacts(result, tmp_path / "run", records=writer)
+        assert [line["metadata"]["session_num"] for line in lines(tmp_path / "run")] == [0, 1]
+        assert result.notes == [f"{writer.path} was removed during the run; it is written anew."]
 
     def test_a_client_that_is_killed_leaves_every_finished_request(self, tmp_path: Path) -> None:
         program = (

@@ -350,3 +350,32 @@ def test_works_on_any_httpx_transport() -> None:
         await target.close()
 
     asyncio.run(main())
+
+
+def test_a_stream_that_goes_on_after_its_end_is_an_error(raw_server: MakeServer) -> None:
+    exchange, _ = exchange_with(raw_server(STREAM_HEAD + token("Hello", "stop") + DONE + token("more") + END))
+    assert error_of(exchange) == (None, "data_after_end")
+
+
+@pytest.mark.parametrize("count", ["1e23", "100000000000000000000000", "-3e9", "1" + "0" * 400])
+def test_a_usage_that_nobody_can_mean_is_an_error_and_not_counted(raw_server: MakeServer, count: str) -> None:
+    body = (
+        '{"choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}],'
+        f'"usage":{{"prompt_tokens":5,"completion_tokens":{count}}}}}'
+    )
+    exchange, _ = exchange_with(raw_server(whole(body.encode())))
+    assert error_of(exchange) == (200, "absurd_usage")
+    assert exchange.usage is None
+
+
+def test_headers_without_end_are_an_error_and_not_kept(raw_server: MakeServer) -> None:
+    async def answer(_: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\n")
+        for _ in range(100):
+            writer.write(b"x: " + b"y" * 50_000 + b"\r\n")
+            await writer.drain()
+
+    exchange, _ = exchange_with(raw_server(answer))
+    assert error_of(exchange) == (None, "protocol_error")
+    assert exchange.error is not None
+    assert exchange.error.message == "the headers of the reply have more than 1 MiB"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import signal
 import time
 from collections.abc import Sequence
 
@@ -19,6 +21,7 @@ from llmirage_client.workers import conductor as module
 from llmirage_client.workers.conductor import Conductor, WorkerFailure
 from llmirage_client.workers.job import Begin, Clocks, Event, Failed, Finished, Job, Lost, Progressed, Ready
 from llmirage_client.workers.merge import merged
+from llmirage_client.workers.processes import ProcessCrew
 from llmirage_client.workload.session import Session, Turn, Workload
 
 ZERO_UNIX_S = 1_700_000_000.0
@@ -166,6 +169,36 @@ def test_a_worker_that_does_not_stop_is_given_up(monkeypatch: pytest.MonkeyPatch
     parts = conductor.run()
     assert [part.lost for part in parts] == [None, "it did not stop within 0 s"]
     assert conductor.cancel_reason == "Ctrl-C"
+
+
+def test_a_worker_that_falls_silent_is_lost_and_its_records_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SILENCE_S", 0.3)
+    monkeypatch.setattr(module, "_END_S", 0.0)
+    word = Progressed(b"", 0, 0, 0)
+
+    class Half(Crew):
+        def events(self, timeout_s: float) -> Sequence[tuple[int, Event]]:
+            time.sleep(0.02)
+            return self.steps.pop(0) if self.steps else ((0, word),)
+
+    crew = Half([[(0, Ready("profiling")), (1, Ready("profiling"))], [(1, Progressed(b"line\n", 1, 0, 1))]], (0.0, 0.0))
+    conductor, written = conduct(crew)
+    parts = conductor.run()
+    assert parts[1].lost == "it has said nothing for 0.3 s"
+    assert written.content == b"line\n"
+    assert crew.closed
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="needs a system that stops processes")
+def test_a_stopped_process_is_ended_with_the_crew() -> None:
+    crew = ProcessCrew()
+    crew.hire([Job(FLOW, RunOptions(concurrency=1), EndpointSettings(urls=("http://127.0.0.1:9",)))])
+    [process] = crew._processes
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGSTOP)
+    crew.close()
+    process.join(10)
+    assert not process.is_alive()
 
 
 @pytest.mark.parametrize("refused", [True, False])
