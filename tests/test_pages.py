@@ -25,7 +25,7 @@ ELSEWHERE = {
 }
 WORKLOAD, CLUSTER = "workloads/dag-example.jsonl", "workloads/clusters/dense-8b.yaml"
 FILES = {
-    "README.md": {"my.dag.jsonl": WORKLOAD, CLUSTER: CLUSTER},
+    "README.md": {"my.dag.jsonl": WORKLOAD, CLUSTER: CLUSTER, "recordings/chat.yaml": "tests/data/recordings/chat.yaml"},
     "docs/cluster-files.md": {"my-cluster.yaml": "yaml"},
     "docs/faults.md": {"faults.yaml": "yaml"},
     "docs/recordings.md": {"recordings/chat-what-is-the-weather-3f2a91c0.yaml": "yaml"}

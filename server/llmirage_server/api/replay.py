@@ -19,7 +19,7 @@ from llmirage_server.api.replay_cluster import cluster_timed
 from llmirage_server.api.service import Service
 from llmirage_server.config import ClusterConfig, ConfigError
 from llmirage_server.config.cluster import OnMiss, ReplayTiming
-from llmirage_server.replies.recordings.matching import CONTENT_FIELDS, Matcher
+from llmirage_server.replies.recordings.matching import CONTENT_FIELDS, Matcher, last_text
 from llmirage_server.replies.recordings.recording import Chunk, Recording
 from llmirage_server.replies.recordings.store import RecordingLibrary, RecordingWriter, read_folder
 from llmirage_shared.virtual_time import precise_clock
@@ -69,7 +69,13 @@ class Replay:
         self._service.check_open()
         written, value = await exchange.kept_json()
         request = ForwardedRequest.of(exchange, written)
-        body = redactor_of(request, self._secrets()).value(value)  # as the recording's was
+        try:
+            body = redactor_of(request, self._secrets()).value(value)  # as the recording's was
+            self._library.matcher.content(body)
+        except RecursionError:
+            raise errors.bad_json("it is nested too deeply") from None
+        exchange.entry.model = errors.shorten(str(body.get("model") or ""), 200)
+        exchange.entry.asked("", last_text(body), "", (), (), body.get("stream") is True)
         recording = self._library.find(request.target, body)
         if recording is not None:
             exchange.entry.rule = f"{recording.name}.yaml"
@@ -147,7 +153,10 @@ def make_replay(service: Service, settings: ClusterConfig) -> Replay:
     elif settings.on_miss != "record":
         raise ConfigError([f"replay: there is no folder {settings.replay}"])
     matcher = Matcher(settings.replay_match or CONTENT_FIELDS, settings.replay_ignore)
-    library = RecordingLibrary(recordings, matcher)
+    try:
+        library = RecordingLibrary(recordings, matcher)
+    except RecursionError:
+        raise ConfigError([f"replay: {settings.replay}: a recording's request is nested too deep"]) from None
     recorder = None
     if settings.on_miss == "record":
         try:

@@ -53,7 +53,7 @@ async def cluster_timed(
         reply = Reply(reply.ids[:kept], reply.pieces[:kept], "stop")
     prompt = prompt[: max(1, served.max_model_len - len(reply.ids))]
     request = service.new_request(prompt, reply.ids, served.model, max_tokens=len(reply.ids))
-    exchange.entry.asked(served.model, "", "", (), (), recording.stream)
+    exchange.entry.served = served.model
     generation = Generation(service, [Choice(reply, request, "")], 1, exchange.arrived_s, exchange.entry)
     if not recording.stream:
         await finish(generation, exchange)

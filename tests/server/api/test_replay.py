@@ -36,10 +36,10 @@ def said(text: str) -> bytes:
 EVENTS = [(100.0, said("")), (100.0, said("one")), (350.0, said(" two three four")), (350.0, b"data: [DONE]\n\n")]
 
 
-def write(folder: Path, body: Any = STREAM, path: str = CHAT, ended: str | None = None, answer: bytes | None = None) -> None:
+def write(folder: Path, body: Any = STREAM, path: str = CHAT, ended: str | None = None, answer: bytes | None = None) -> Path:
     headers = {"content-type": "text/event-stream" if answer is None else "application/json", "retry-after": "3"}
     chunks = [Chunk(at_ms, data) for at_ms, data in EVENTS] if answer is None else [Chunk(350.0, answer)]
-    RecordingWriter(folder).write(Recording("POST", path, body, 200, headers, chunks, answer is None, ended))
+    return RecordingWriter(folder).write(Recording("POST", path, body, 200, headers, chunks, answer is None, ended))
 
 
 def replaying(folder: Path, **settings: Any) -> LlmirageApp:
@@ -175,6 +175,20 @@ def test_a_miss_is_an_error_that_names_the_nearest_recording(tmp_path: Path) -> 
     assert f"{recordings_in(tmp_path)[0].name}.yaml, differs at messages[0].content" in error["message"]
 
 
+@pytest.mark.parametrize("timing", ["none", "cluster"])
+def test_the_journal_says_what_was_asked_without_keys(tmp_path: Path, timing: str) -> None:
+    write(tmp_path)
+    app = replaying(tmp_path, replay_timing=timing)
+    ask(app)
+    ask(
+        app,
+        HELLO | {"messages": [{"role": "user", "content": "my key is 0123456789"}]},
+        headers=[(b"x-api-key", b"0123456789")],
+    )
+    entries = [(entry.model, entry.user, entry.stream, entry.status) for entry in app.service.journal.entries]
+    assert entries == [("m", "Hello", True, 200), ("m", "my key is REDACTED", False, 404)]
+
+
 def test_a_miss_may_be_generated(tmp_path: Path) -> None:
     write(tmp_path)
     app = replaying(tmp_path, on_miss="generated")
@@ -204,9 +218,21 @@ def test_what_is_redacted_in_a_recording_is_redacted_in_the_request_too(tmp_path
     assert ask(replaying(tmp_path), asked, headers=headers).body == WHOLE_STREAM
 
 
+@pytest.mark.parametrize("deep", [100, 600, 800, 900, 950, 5000])
+def test_a_request_of_any_depth_is_missed_or_refused(tmp_path: Path, deep: int) -> None:
+    write(tmp_path)
+    for form in (b'{"metadata":%b}', b'{"messages":%b}', b'{"messages":[{"role":"user","content":%b}]}'):
+        assert ask(replaying(tmp_path), form % (b"[" * deep + b"]" * deep)).status in (400, 404)
+
+
 def test_a_folder_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no folder"):
         replaying(tmp_path / "none")
+    deep = write(tmp_path)
+    deep.write_text(deep.read_text().replace("content: Hello", "content: " + "[" * 2000 + "]" * 2000))
+    with pytest.raises(ConfigError, match="a recording's request is nested too deep"):
+        replaying(tmp_path)
+    deep.unlink()
     (tmp_path / "odd.yaml").write_text("a: b")
     with pytest.raises(ConfigError, match=r"odd.yaml: is no recording"):
         replaying(tmp_path)

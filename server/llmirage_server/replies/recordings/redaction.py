@@ -27,24 +27,56 @@ _FIELD = (
     r"|(?:set[-_])?cookie|(?:access|refresh|auth|session|id|bearer|bot|github|gitlab|slack|hf|huggingface)[-_]?token"
 )
 _SECRET_FIELD = re.compile(_FIELD, re.IGNORECASE)
-# What is replaced is group 1, or the whole match. Clients choose the texts: no pattern may look further than a fixed number
-# of characters from each place where it can begin.
-_PATTERNS = [
-    re.compile(r"(?<![A-Za-z0-9])sk-(?=[A-Za-z_-]{0,64}\d)[A-Za-z0-9_-]{8,}"),  # OpenAI, Anthropic, OpenRouter, DeepSeek
-    re.compile(r"\b[Bb]earer\s+((?=[A-Za-z._~+/=-]*\d)[A-Za-z0-9._~+/=-]{8,})"),
-    re.compile(r"\b[Bb]asic\s+((?=[A-Za-z+/]*[\d=])[A-Za-z0-9+/]{8,}={0,2})"),
-    re.compile(r"\b(?:gh[pousr]_|github_pat_|glpat-|hf_|gsk_|r8_|xox[abeoprs]-|xai-|pplx-|nvapi-|AIza)[A-Za-z0-9_-]{16,}"),
-    re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"),
-    re.compile(r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"),  # a JSON web token
-    re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL),
-    re.compile(rf'(?i)"(?:{_FIELD})\\{{0,7}}"\s*:\s*\\{{0,7}}"([^"\\]+)'),  # in JSON that is the text of something
-    # As files of settings and shells have them: OPENAI_API_KEY=..., postgres://user:...@host
-    re.compile(
-        r"\b[A-Z][A-Z0-9_]{0,60}(?:KEY|SECRET|PASSW(?:OR)?D|TOKEN)\s?[=:]\s?[\"']?"
-        r"((?=[A-Za-z+/_=!@#$%^&*~-]{0,64}\d)[A-Za-z0-9+/_=!@#$%^&*~-]{8,})"
+_PREFIXES = (
+    *(
+        "ghp_",
+        "gho_",
+        "ghu_",
+        "ghs_",
+        "ghr_",
+        "github_pat_",
+        "glpat-",
+        "hf_",
+        "gsk_",
+        "r8_",
+        "AIza",
+        "xai-",
+        "pplx-",
+        "nvapi-",
     ),
-    re.compile(r"://[^/\s:@\"'<>]{1,64}:([^/\s@\"'<>]{1,128})@"),
-    re.compile(r"(?i)[?&](?:api[-_]?key|key|access_token|token|sig|signature)=([^&\s\"'<>]+)"),
+    *("xoxa-", "xoxb-", "xoxe-", "xoxo-", "xoxp-", "xoxr-", "xoxs-"),
+)
+# What must occur in a text (any of these), and a pattern; what is replaced is group 1, or the whole match. Clients choose
+# the texts: no pattern may look further than a fixed number of characters from each place where it can begin.
+_FORMS: Sequence[tuple[Sequence[str], re.Pattern[str]]] = [
+    # OpenAI, Anthropic, OpenRouter, DeepSeek
+    (("sk-",), re.compile(r"(?<![A-Za-z0-9])sk-(?=[A-Za-z_-]{0,64}\d)[A-Za-z0-9_-]{8,}")),
+    (("earer",), re.compile(r"\b[Bb]earer\s+((?=[A-Za-z._~+/=-]*\d)[A-Za-z0-9._~+/=-]{8,})")),
+    (("asic",), re.compile(r"\b[Bb]asic\s+((?=[A-Za-z+/]*[\d=])[A-Za-z0-9+/]{8,}={0,2})")),
+    # GitHub, GitLab, Hugging Face, Groq, Replicate, Slack, xAI, Perplexity, Nvidia, Google
+    (
+        _PREFIXES,
+        re.compile(rf"\b(?:{'|'.join(_PREFIXES)})[A-Za-z0-9_-]{{16,}}"),
+    ),
+    (("AKIA", "ASIA"), re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b")),
+    # A JSON web token
+    (("eyJ",), re.compile(r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*")),
+    (
+        ("PRIVATE KEY",),
+        re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL),
+    ),
+    # In JSON that is the text of something
+    (('"',), re.compile(rf'(?i)"(?:{_FIELD})\\{{0,7}}"\s*:\s*\\{{0,7}}"([^"\\]+)')),
+    # As files of settings and shells have them: OPENAI_API_KEY=..., postgres://user:...@host
+    (
+        ("KEY", "SECRET", "PASSW", "TOKEN"),
+        re.compile(
+            r"\b[A-Z][A-Z0-9_]{0,60}(?:KEY|SECRET|PASSW(?:OR)?D|TOKEN)\s?[=:]\s?[\"']?"
+            r"((?=[A-Za-z+/_=!@#$%^&*~-]{0,64}\d)[A-Za-z0-9+/_=!@#$%^&*~-]{8,})"
+        ),
+    ),
+    (("://",), re.compile(r"://[^/\s:@\"'<>]{1,64}:([^/\s@\"'<>]{1,128})@")),
+    (("?", "&"), re.compile(r"(?i)[?&](?:api[-_]?key|key|access_token|token|sig|signature)=([^&\s\"'<>]+)")),
 ]
 # The fields of stream events that say a text piece by piece.
 _PIECES = frozenset(
@@ -150,8 +182,9 @@ class Redactor:
     def _spans(self, text: str) -> list[tuple[int, int]]:
         """Where secrets stand, in order, not overlapping."""
         found = [] if self._known is None else [match.span() for match in self._known.finditer(text)]
-        for pattern in _PATTERNS:
-            found += [match.span(pattern.groups) for match in pattern.finditer(text)]
+        for hints, pattern in _FORMS:
+            if any(hint in text for hint in hints):
+                found += [match.span(pattern.groups) for match in pattern.finditer(text)]
         if cut := self._cut_key(text):
             found.append((len(text) - cut, len(text)))
         merged: list[tuple[int, int]] = []
