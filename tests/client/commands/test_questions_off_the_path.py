@@ -43,6 +43,34 @@ def test_a_pause_between_requests_of_sessions_of_one_is_refused(command: list[st
     assert "--think-time is the pause between requests of a session: give --turns, which is 1" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("slo", "osl", "said"),
+    [
+        ("rps>10", 20, "rps>10: the load decides this, not the deployment"),
+        ("isl_p50<100", 20, "isl_p50<100: the load decides this"),
+        ("tpot_p99<10ms", 1, "tpot_p99<10ms: replies have one token"),
+    ],
+)
+def test_objectives_that_no_deployment_changes_are_refused(slo: str, osl: int, said: str) -> None:
+    """size looked at ever larger clusters for more requests a second than were offered."""
+    words = [
+        "--isl",
+        500,
+        "--osl",
+        osl,
+        *CLUSTER[:2],
+        "--gpus",
+        "h100_sxm",
+        "--request-rate",
+        5,
+        "--slo",
+        f"ttft_p99<1s,{slo}",
+    ]
+    refused = invoke("size", *words)
+    assert refused.exit_code == 2
+    assert f"--slo: {said}" in refused.stderr
+
+
 def test_a_rate_that_too_few_conversations_could_offer_is_told(tmp_path: Path) -> None:
     told = notes(tmp_path / "a", *CLUSTER, "--requests", 60, "--request-rate", 5, "--turns", 4, "--think-time", 100)
     assert any(note.startswith("Less than the offered rate: ") for note in told)

@@ -47,6 +47,8 @@ def _size(file: str | None, settings: dict[str, Any]) -> bool:
     objectives, base, shapes, refused, notes = _asked(settings)
     source = _source(file, settings)
     traffic = _traffic(source, settings)
+    if problems := _decided_by_the_load(objectives, source, settings):
+        _refuse("\n".join(problems))
     notes += _of_workload(source)
     prices, price_source = _prices([shape.gpu for shape in shapes], settings)
     goal: Goal = settings["goal"] or ("cost" if all(shape.gpu in prices for shape in shapes) else "gpus")
@@ -69,6 +71,32 @@ def _size(file: str | None, settings: dict[str, Any]) -> bool:
     report = SizeReport(Question(base, traffic, objectives, price_source, notes), sizing)
     _write(report, size_page, settings)
     return sizing.answer is not None
+
+
+_OF_THE_RATE = (
+    "request_throughput",
+    "output_token_throughput",
+    "total_token_throughput",
+    "benchmark_duration",
+    "request_count",
+)
+_OF_LENGTHS = ("input_sequence_length", "output_sequence_length", "total_isl", "total_osl")
+_BETWEEN_TOKENS = ("inter_token_latency", "inter_chunk_latency", "time_to_second_token")
+_LOOKED_AT = 50  # requests of the workload
+
+
+def _decided_by_the_load(objectives: tuple[Objective, ...], source: RequestSource, settings: dict[str, Any]) -> list[str]:
+    """What is wrong with objectives that no deployment changes: one would be as good as any other, or none good enough."""
+    specs = [turn.tokens for session in source.workload(_LOOKED_AT).sessions.values() for turn in session.turns]
+    single = all(spec is not None and spec.output_tokens == 1 for spec in specs)
+    problems = []
+    for one in objectives:
+        tag = one.metric.tag
+        if tag in _OF_LENGTHS or (tag in _OF_THE_RATE and settings["concurrency"] is None):
+            problems.append(f"--slo: {one.text}: the load decides this, not the deployment")
+        elif tag in _BETWEEN_TOKENS and single:
+            problems.append(f"--slo: {one.text}: replies have one token, so that there is no time between tokens")
+    return problems
 
 
 def _max_rate(file: str | None, settings: dict[str, Any]) -> bool:
