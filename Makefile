@@ -50,6 +50,9 @@ format: .venv/.dev  ## rewrite the sources in the house format
 bench: .venv/.dev  ## CPU cost of the hot paths against the committed baseline (minutes); ARGS=NAME, --update, --list
 	@PYTHONPATH=tests/benchmarks $(BIN)/python -m bench $(ARGS)
 
+held-up: .venv/.dev  ## Attack a server beside ordinary streams; prints times of answers and gaps in the streams; ARGS
+	@PYTHONPATH=tests/benchmarks:tests/support $(BIN)/python -m held_up $(ARGS)
+
 soak: .venv/.dev  ## a server under load for five minutes: its memory stays flat (Linux); ARGS="--minutes 30"
 	@$(BIN)/python tests/benchmarks/soak.py $(ARGS)
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from llmirage_server.replies.slots import Slot, SlotFiller, trimmed
+from llmirage_server.replies.structured.budget import spend
 from llmirage_server.replies.structured.schema import Resolver, SchemaError, types_of
 from llmirage_server.replies.structured.validity import Validator
 from llmirage_server.replies.structured.values import validator_for, value_for
@@ -15,6 +17,8 @@ from llmirage_server.replies.text_values import CODE, TextValues
 from llmirage_server.replies.tool_request import HIDDEN, MOST_CHARACTERS, PlannedCall, own_name, words_of
 
 _DEEPEST = 3  # levels of objects in objects that are filled
+_MOST_SLOTS = 200  # properties filled from the text
+_STEPS_OF_A_SLOT = 25  # of planning: each has expressions of its own, compiled when it is looked for
 _DECODER = json.JSONDecoder()
 
 
@@ -62,6 +66,7 @@ def _objects(text: str, tool: str) -> Iterator[dict[str, Any]]:
     """The JSON objects of a text; of one like {"name": tool, "arguments": {...}} the arguments."""
     at = text.find("{")
     while at >= 0:
+        spend()
         try:
             value, end = _DECODER.raw_decode(text, at)
         except (ValueError, RecursionError):
@@ -76,7 +81,9 @@ def _objects(text: str, tool: str) -> Iterator[dict[str, Any]]:
 def _slots(schema: Any, resolver: Resolver) -> list[Slot]:
     """The properties to fill, objects inside included. One that requires nothing is filled like one that requires all."""
     flat = _one_option(resolver.flat(schema), resolver)
-    return list(_slots_in(flat, resolver, (), not flat.get("required"), True))
+    slots = list(islice(_slots_in(flat, resolver, (), not flat.get("required"), True), _MOST_SLOTS))
+    spend(len(slots) * _STEPS_OF_A_SLOT)
+    return slots
 
 
 def _slots_in(
