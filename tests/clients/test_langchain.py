@@ -96,16 +96,15 @@ def test_text_usage_streams_and_batches(model: Any) -> None:
 
 def test_tools_are_called_with_what_was_said(model: Any, tools: list[Any]) -> None:
     bound = model.bind_tools(tools)
-    assert called(bound.invoke("what is 3 * 12? Also, what is 11 + 49?")) == [
+    assert called(bound.invoke("Could you multiply 3 by 12? Also, add 11 and 49.")) == [
         ("multiply", {"a": 3, "b": 12}),
         ("add", {"a": 11, "b": 49}),
     ]
-    assert called(bound.invoke("What is 17 times 23?")) == [("multiply", {"a": 17, "b": 23})]
+    assert called(bound.invoke("Please use multiply on 17 and 23")) == [("multiply", {"a": 17, "b": 23})]
     assert called(bound.invoke("Hello there")) == []
-    places = bound.invoke("What's the weather in San Francisco, Tokyo and Paris?")
-    assert [args["location"] for _, args in called(places)] == ["San Francisco", "Tokyo", "Paris"]
+    assert called(bound.invoke("What's the weather in San Francisco?")) == [("get_weather", {"location": "San Francisco"})]
     single = model.bind_tools(tools, parallel_tool_calls=False)
-    assert len(called(single.invoke("What's the weather in San Francisco, Tokyo and Paris?"))) == 1
+    assert called(single.invoke("add 1 and 2, multiply 3 by 4")) == [("add", {"a": 1, "b": 2})]
     assert len(called(model.bind_tools(tools, tool_choice="any").invoke("Hello"))) == 1
     [(name, args)] = called(model.bind_tools(tools, tool_choice="multiply", strict=True).invoke("Hello"))
     assert name == "multiply"
@@ -115,11 +114,11 @@ def test_tools_are_called_with_what_was_said(model: Any, tools: list[Any]) -> No
 def test_streamed_calls_accumulate(model: Any, tools: list[Any]) -> None:
     whole: Any = None
     chunks = 0
-    for chunk in model.bind_tools(tools).stream("what's the weather in Oslo and in Rome?"):
+    for chunk in model.bind_tools(tools).stream("multiply 3 by 4 and get the weather in Oslo"):
         whole = chunk if whole is None else whole + chunk
         chunks += 1
     assert chunks >= 3
-    assert [args for _, args in called(whole)] == [{"location": "Oslo"}, {"location": "Rome"}]
+    assert [args for _, args in called(whole)] == [{"a": 3, "b": 4}, {"location": "Oslo"}]
 
 
 def test_a_graph_style_loop_ends_in_two_turns_and_repeats_itself(model: Any, tools: list[Any]) -> None:
@@ -130,7 +129,7 @@ def test_a_graph_style_loop_ends_in_two_turns_and_repeats_itself(model: Any, too
     for _ in range(2):
         messages: list[Any] = [
             SystemMessage("Be brief."),
-            HumanMessage("Add 3 and 4, multiply 2 by 5, and the weather in Berlin?"),
+            HumanMessage("Add 3 and 4, multiply 2 by 5, and get the weather in Berlin"),
         ]
         turns = 0
         while turns < 6:
@@ -154,7 +153,7 @@ def test_a_langgraph_agent_ends(model: Any, tools: list[Any]) -> None:
     builder.add_edge(graph.START, "model")
     builder.add_conditional_edges("model", prebuilt.tools_condition)
     builder.add_edge("tools", "model")
-    said = {"messages": [("user", "What is the weather in Paris, and what is 3 times 9?")]}
+    said = {"messages": [("user", "Get the weather in Paris, and multiply 3 by 9")]}
     state = builder.compile().invoke(said, {"recursion_limit": 6})
     assert [message.type for message in state["messages"]] == ["human", "ai", "tool", "tool", "ai"]
 

@@ -46,11 +46,11 @@ def test_text_streamed_and_whole(endpoint: dict[str, Any]) -> None:
 
 
 def test_a_tool_loop_ends(endpoint: dict[str, Any]) -> None:
-    messages: list[Any] = [{"role": "user", "content": "What's the weather in Paris and London?"}]
+    messages: list[Any] = [{"role": "user", "content": "What's the weather in Paris?"}]
     first = ask(endpoint, messages, tools=[WEATHER]).choices[0]
     assert first.finish_reason == "tool_calls"
     calls = first.message.tool_calls
-    assert [call.function.arguments for call in calls] == ['{"location":"Paris"}', '{"location":"London"}']
+    assert [call.function.arguments for call in calls] == ['{"location":"Paris"}']
     chunks = list(ask(endpoint, messages, tools=[WEATHER], stream=True))
     streamed = litellm.stream_chunk_builder(chunks).choices[0].message.tool_calls
     assert [call.function.arguments for call in streamed] == [call.function.arguments for call in calls]

@@ -69,7 +69,7 @@ def test_a_loop_over_three_tools_ends_and_is_the_same_each_time(wait: Any, model
     for _ in range(2):
         tools = Tools()
         agent = agents.Agent(name="Helper", model=model, tools=tools.all)
-        result = run(wait, agent, "Add 2 and 3, multiply 4 by 5, and what's the weather in San Francisco?")
+        result = run(wait, agent, "Add 2 and 3, multiply 4 by 5, and get the weather in San Francisco, please")
         assert sorted(tools.calls) == [("add", 2, 3), ("get_weather", "San Francisco"), ("multiply", 4, 5)]
         assert len(result.raw_responses) == 2
         outputs.append(result.final_output)

@@ -39,7 +39,8 @@ def arguments_for(call: PlannedCall, seed: int) -> dict[str, Any]:
     for slot in slots:
         if (value := slot.argument()) is not None:
             _set(found, slot.path, value[0])
-    if valid.is_valid(found):
+    sampled = any(slot.required and slot.is_list_of_objects for slot in slots)
+    if not sampled and valid.is_valid(found):
         return found
     value = value_for(schema, seed)
     if not isinstance(value, dict):
@@ -96,6 +97,7 @@ def _slots_in(
         if not inner.get("properties"):
             if "const" not in inner:
                 slot = Slot((*path, name), inner, required)
+                slot.required = required or (wanted and slot.is_list_of_objects)
                 slot.wanted = wanted or (required and slot.argument() is None)
                 yield slot
         elif len(path) < _DEEPEST:

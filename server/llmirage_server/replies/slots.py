@@ -84,6 +84,11 @@ class Slot:
         return items if isinstance(items, Mapping) else {}
 
     @property
+    def is_list_of_objects(self) -> bool:
+        """Such a list is always a sample."""
+        return self.is_list and _type(self.item) == "object"
+
+    @property
     def is_free_text(self) -> bool:
         return not _FREE_TEXT.isdisjoint(words_of(self.name))
 
@@ -152,8 +157,7 @@ class SlotFiller:
         for value in self._values.left(kind):
             if end is not None and value.end > end:
                 break
-            written = iso_time(value.written) if slot.item.get("format") == "time" else value.written
-            if (one := self._converted(written, slot.item)) is not None:
+            if (one := self._converted(value.written, slot.item)) is not None:
                 self._values.use(value, hides=kind not in ("name", "number"))
                 if not slot.is_list:
                     return one
@@ -265,6 +269,10 @@ class SlotFiller:
             value = int(value) if value.is_integer() else value
         elif kind == "boolean":
             value = _FLAGS.get(written.lower())
+        elif "format" in schema:
+            kind = _FORMATS.get(schema["format"], "")
+            value = written if kind and [written] == [one.written for one in TextValues(written).left(kind)] else None
+            value = iso_time(written) if value and kind == "time" else value
         if value is None or value == "" or HIDDEN in written:
             return None
         return value if self._valid.is_valid(value, schema) else None

@@ -25,8 +25,8 @@ EMPTY_WORDS = word_set(
     "a about all also am an and any are as at be been but by can could did do does each every first for from function "
     "given had has have he hello her here hey hi him his how i if in into is it its just know let like may me might "
     "must my need no nor not now of ok okay on one or our over please return returns shall she should so some tell "
-    "than thank thanks that the their them then there these they this those to tool user using want was we were what "
-    "when where which who whom whose why will with would yes you your"
+    "than thank thanks that the their them then there these they this those to tool using want was we were what when "
+    "where which who whom whose why will with would yes you your"
 )
 # Verbs that tools of every kind have in their names.
 COMMON_VERBS = word_set(
@@ -34,6 +34,7 @@ COMMON_VERBS = word_set(
     "find generate get give insert list load look lookup make move open perform play post print provide put query read "
     "remove reply retrieve run save search see send set show start stop submit update upload use view write"
 )
+_NOT_DESCRIBING = COMMON_VERBS | {"user"}  # words that descriptions of all kinds have
 HIDDEN = "\x00"  # stands for each character of a tool's name in the text of its arguments
 
 _WORD = re.compile(r"[0-9A-Za-zÀ-ɏ]+|[^\W_0-9A-Za-zÀ-ɏ]+")
@@ -280,7 +281,7 @@ def _points(tool: Tool, words: Set[str]) -> int:
 @lru_cache(maxsize=4096)
 def _word_points(name: str, description: str) -> Mapping[str, int]:
     first = _DESCRIPTION_END.split(_SIGNATURE.sub("", description.strip(), count=1).strip(), maxsplit=1)[0]
-    points = {word: _DESCRIPTION_POINTS for word in words_of(first) if word not in COMMON_VERBS}
+    points = {word: _DESCRIPTION_POINTS for word in words_of(first) if word not in _NOT_DESCRIBING}
     points |= {word: _VERB_POINTS if word in COMMON_VERBS else _NAME_POINTS for word in words_of(name)}
     return {word: value for word, value in points.items() if word not in EMPTY_WORDS and len(word) > 1}
 

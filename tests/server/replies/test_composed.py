@@ -116,6 +116,26 @@ def test_what_is_left_out_is_null_its_default_or_absent() -> None:
         assert found == {"city": "Paris", "size": 4}
 
 
+def test_a_text_gets_into_no_format_that_it_does_not_have() -> None:
+    forms = {"when": "date-time", "at": "time", "span": "duration"}
+    properties = {name: {"type": "string", "format": form} for name, form in forms.items()} | {"name": {"type": "string"}}
+    form = {"type": "object", "properties": properties}
+    tool = Tool("function", "book", "", {**form, "required": list(form["properties"])})
+    [call] = calls_now(ask("book for Ann Lee at 3pm, 'soon'", tools=(tool,)))
+    found = arguments_for(call, 1)
+    assert found["at"] == "15:00:00Z"
+    assert found["name"] == "soon"
+    assert "T" in found["when"]
+    assert found["span"] not in ("Ann Lee", "soon", "3pm")
+
+
+def test_a_list_of_objects_is_a_sample() -> None:
+    users = {"type": "array", "items": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}}
+    tool = Tool("function", "IterableUser", "", {"type": "object", "properties": {"users": users}})
+    [call] = calls_now(ask("Jason is 25", tools=(tool,), tool_choice=ToolChoice("required", ("IterableUser",))))
+    assert arguments_for(call, 1)["users"][0]["name"]
+
+
 def test_an_answer_begins_with_the_results_of_the_tools(source: ComposedReplies) -> None:
     given = {"called": ("get_weather", "get_current_time"), "results": ("18 degrees, sunny", "noon"), "tools": TOOLS}
     begins = "get_weather: 18 degrees, sunny\nget_current_time: noon\n\n"
