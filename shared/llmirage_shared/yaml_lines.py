@@ -61,6 +61,8 @@ def parse_mapping(text: str, path: str, what: str) -> tuple[Entry, ...]:
         raise ConfigError([f"{path}:{line}: not valid YAML: {error.problem}"]) from None
     except yaml.YAMLError as error:
         raise ConfigError([f"{path}: not valid YAML: {error}"]) from None
+    except RecursionError:
+        raise ConfigError([f"{path}: nested more than {_DEEPEST} deep"]) from None
     assert entries is not None
     return entries
 

@@ -338,7 +338,11 @@ class EndpointApp:
             if self.guard is not None and method != "OPTIONS":
                 self.guard(exchange)
             faults = self.faults
-            if faults is not None and (faults.rules or faults.cuts or FAULT_HEADER in exchange.headers):
+            if (
+                faults is not None
+                and method != "OPTIONS"
+                and (faults.rules or faults.cuts or FAULT_HEADER in exchange.headers)
+            ):
                 await faults.arrived(exchange)
             if handler is not None:
                 return await handler(exchange)

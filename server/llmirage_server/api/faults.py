@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
@@ -22,12 +22,14 @@ from llmirage_server.faults.connection import FaultyConnection
 from llmirage_server.faults.fault import InjectedFault, SoFar
 from llmirage_server.faults.rule import FaultRule, Subject, read_rule
 from llmirage_server.telemetry.journal import Outcome, cut
+from llmirage_shared.settings import ConfigError
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.yaml_lines import node_of
 
 logger = logging.getLogger("llmirage")
 
 _REMEMBERED_CUTS = 100
+_HEADER = "X-Llmirage-Fault"
 _WITHOUT_BODY = ("GET", "HEAD", "DELETE")
 
 
@@ -61,8 +63,18 @@ class FaultsOnOrder(ActiveFaults):
         exchange.fault = request = RequestFault(self, exchange, ordered)
         await request.choose(None if ordered is None else (ordered,))
 
+    def add(self, rules: Iterable[FaultRule]) -> None:
+        """Put faults in force, behind those that are. Raises ConfigError for one that no request can meet."""
+        added = tuple(rules)
+        self._check(added)
+        super().add(added)
+
     def prepare(self, rule: FaultRule) -> None:
-        """Begin to count for a fault that a script holds; the others are prepared when they are added."""
+        """Begin to count for a fault of a script or a header; the others are prepared when they are added.
+
+        Raises ConfigError for one that no request can meet.
+        """
+        self._check((rule,))
         rule.begin(0, self._seed, self._now_s())
 
     async def happen(self, rule: FaultRule, exchange: HttpExchange, streamed: bool) -> None:
@@ -87,6 +99,16 @@ class FaultsOnOrder(ActiveFaults):
             if len(self.cuts) > _REMEMBERED_CUTS:
                 self.cuts.popitem(last=False)
 
+    def _check(self, rules: Iterable[FaultRule]) -> None:
+        last = len(self.driver.snapshot()) - 1
+        problems = [
+            f"{rule.source}: instance: must be at most {last}, the last of the cluster, not {rule.conditions.instance}"
+            for rule in rules
+            if (rule.conditions.instance or 0) > last
+        ]
+        if problems:
+            raise ConfigError(problems)
+
     def _ordered(self, exchange: HttpExchange) -> FaultRule | None:
         """The fault in the request's header. Raises ApiError for one that does not exist."""
         given = exchange.header(FAULT_HEADER)
@@ -98,12 +120,17 @@ class FaultsOnOrder(ActiveFaults):
                 self._warned = True
             return None
         problems: list[str] = []
-        rule = read_rule(
-            node_of(given), "X-Llmirage-Fault", lambda _, place, problem: problems.append(f"{place}: {problem}")
-        )
+        rule = read_rule(node_of(given), _HEADER, lambda _, place, problem: problems.append(f"{place}: {problem}"), _HEADER)
         if rule is None:
             raise ApiError("; ".join(problems), code="invalid_fault")
-        self.prepare(rule)
+        if rule.conditions.endpoint is None:  # whatever the request asks for
+            rule.conditions = replace(rule.conditions, endpoint=exchange.scope["path"])
+        if rule.fault.streams_only and exchange.scope["method"] in _WITHOUT_BODY:
+            raise _no_stream(rule)
+        try:
+            self.prepare(rule)
+        except ConfigError as error:
+            raise ApiError("; ".join(error.problems), code="invalid_fault") from None
         return rule
 
 
@@ -152,9 +179,7 @@ class RequestFault:
             await self._hold()
         elif self._pending is not None:
             if self._ordered is not None and self._ordered.fault.streams_only and not body.get("stream"):
-                raise ApiError(
-                    f"X-Llmirage-Fault: {self._ordered.fault.kind} happens to streams: the request needs stream true."
-                )
+                raise _no_stream(self._ordered)
             await self.choose(self._pending.rules)
 
     async def scripted(self, rule: FaultRule, streamed: bool) -> None:
@@ -225,6 +250,10 @@ class RequestFault:
             sleeping.cancel()
             leaving.cancel()
         exchange.held_s += exchange.elapsed_s() - began_s
+
+
+def _no_stream(rule: FaultRule) -> ApiError:
+    return ApiError(f"{_HEADER}: {rule.fault.kind} happens to streams: the request needs stream true.")
 
 
 async def _disconnect(exchange: HttpExchange) -> None:

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Literal, Protocol
 
-from llmirage_server.faults.events import END, read_event
+from llmirage_server.faults.events import ENDS, read_event
 from llmirage_server.faults.fault import Close, CrashInstance, InjectedFault, Pause, SoFar, Step
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.output import encoded
@@ -98,7 +98,7 @@ class FaultyConnection:
         if self._over.is_set():
             return
         headers = [(name.lower(), value) for name, value in message["headers"] if name.lower() != b"content-length"]
-        self._streamed = (b"content-type", b"text/event-stream; charset=utf-8") in headers
+        self._streamed = dict(headers).get(b"content-type", b"").startswith(b"text/event-stream")
         self._start = {**message, "headers": list(fault.headers(headers))}
         if self._streamed:
             await self._send_start(self._start)
@@ -113,15 +113,23 @@ class FaultyConnection:
 
     async def _stream(self, body: bytes, last: bool) -> None:
         assert self.altered is not None
-        *events, self._unread = (self._unread + body).split(END)
-        for raw in events:
-            event = read_event(raw + END)
+        for raw in self._events(body):
+            event = read_event(raw)
             await self._play(self.altered.event(event, self.so_far))
             if self._over.is_set():
                 return
             self.so_far.note(event)
         if last:
             await self._body(self._unread, last=True)
+
+    def _events(self, body: bytes) -> list[bytes]:
+        """The events that are complete now, with their blank lines."""
+        unread, start, events = self._unread + body, 0, []
+        for end in ENDS.finditer(unread):
+            events.append(unread[start : end.end()])
+            start = end.end()
+        self._unread = unread[start:]
+        return events
 
     async def _whole(self, body: bytes) -> None:
         assert self.altered is not None

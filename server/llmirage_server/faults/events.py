@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,14 @@ from typing import Any
 from llmirage_shared.wire.output import event, named_event
 
 END = b"\n\n"  # of an event
+ENDS = re.compile(rb"\r?\n\r?\n")  # also in other servers' streams
+OTHER_FORM = (
+    AttributeError,
+    KeyError,
+    TypeError,
+    ValueError,
+    RecursionError,
+)  # what reading objects that are not this server's may raise
 _TEXT_KEYS = frozenset(
     ("content", "text", "delta", "reasoning_content", "refusal", "arguments", "input", "thinking", "partial_json")
 )
@@ -38,16 +47,20 @@ class StreamEvent:
 
 
 def read_event(raw: bytes) -> StreamEvent:
-    """An event of this server. raw: with its blank line."""
-    name = ""
-    head, _, written = raw.partition(b"data: ")
-    if head.startswith(b"event: "):
-        name = head[7:].strip().decode()
-    if written.rstrip() == b"[DONE]":
+    """An event; one that has not the form of this server's (a recorded one, for instance) brings nothing. raw: with its
+    blank line."""
+    head, _, written = raw.partition(b"data:")
+    name = head[6:].strip().decode("utf-8", "replace") if head.startswith(b"event:") else ""
+    if written.strip() == b"[DONE]":
         return StreamEvent(raw, ends_reply=True)
-    if not written:
-        return StreamEvent(raw)
-    data = json.loads(written)
+    try:
+        return _read(raw, name, json.loads(written))
+    except OTHER_FORM:
+        return StreamEvent(raw, name)
+
+
+def _read(raw: bytes, name: str, data: Any) -> StreamEvent:
+    """Raises OTHER_FORM."""
     if "choices" in data:
         return _of_chat(raw, data)
     kind = data.get("type", "")

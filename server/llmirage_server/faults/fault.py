@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from llmirage_server.faults.events import StreamEvent
+from llmirage_server.faults.events import OTHER_FORM, StreamEvent
 from llmirage_shared.plain_numbers import make_plain
 from llmirage_shared.settings import settings_of, under
 from llmirage_shared.wire.errors import ApiError
@@ -72,12 +72,14 @@ class SoFar:
 class InjectedFault:
     """One fault with its parameters. A subclass says what it changes; what it does not override stays as it is.
 
-    kind: its name. example: as a line of a file of faults. streams_only: whether it needs a streamed reply.
+    kind: its name. example: as a line of a file of faults. streams_only: whether it needs a streamed reply. exclusive: pairs
+    of parameters of which only one may be given.
     """
 
     kind: ClassVar[str]
     example: ClassVar[str]
     streams_only: ClassVar[bool] = False
+    exclusive: ClassVar[Sequence[tuple[str, str]]] = ()
 
     def __post_init__(self) -> None:
         make_plain(self)
@@ -154,13 +156,25 @@ class EditedReply(InjectedFault):
         if event.data is None:
             yield event.raw
             return
-        edited = self.edit(event.data)
-        if edited is not None:
-            renamed = edited.get("type", event.name) if event.name else ""
-            yield StreamEvent(b"", renamed).with_data(edited)
+        try:
+            edited = self.edit(event.data)
+            renamed = edited.get("type", event.name) if edited and event.name else ""
+        except OTHER_FORM:
+            yield event.raw
+        else:
+            if edited is not None:
+                yield StreamEvent(b"", renamed).with_data(edited)
 
     def whole(self, body: bytes) -> Iterable[Step]:
-        yield encoded(self.edit(json.loads(body)))
+        yield edited_body(body, self.edit)
+
+
+def edited_body(body: bytes, edit: Callable[[Any], Any]) -> bytes:
+    """A body of JSON, edited; one of another form as it is."""
+    try:
+        return encoded(edit(json.loads(body)))
+    except OTHER_FORM:
+        return body
 
 
 def duration(default: Any, help: str, **about: Any) -> Any:

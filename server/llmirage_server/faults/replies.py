@@ -123,6 +123,7 @@ class WrongFinishReason(EditedReply):
     reason: str = parameter(
         "content_filter",
         "In chat's words: content_filter, length, stop, tool_calls, or any other. Messages and Responses get their words.",
+        check=lambda reason: None if reason else "must not be empty",
     )
 
     def edit(self, data: Any) -> Any:

@@ -74,13 +74,29 @@ class Conditions:
     def fit_head(self, subject: Subject) -> bool:
         """Whether what is known before the body matches."""
         if self.endpoint is None:
-            asked = subject.method == "POST" and subject.path in _GENERATE
+            asked = subject.method in _WITH_BODY and subject.path in _GENERATE
         else:
-            asked = fnmatchcase(subject.path, ENDPOINTS.get(self.endpoint, self.endpoint))
+            asked = _like(subject.path, self._path(self.endpoint))
         return asked and (self.key is None or self.key == subject.key)
+
+    def may_stream(self) -> bool:
+        """Whether any endpoint that it names can stream."""
+        named = self.endpoint
+        return named is None or any(_like(ENDPOINTS[name], self._path(named)) for name in _STREAMING)
+
+    @staticmethod
+    def _path(endpoint: str) -> str:
+        return ENDPOINTS.get(endpoint, endpoint)
+
+
+def _like(text: str, pattern: str) -> bool:
+    """Whether a text fits a pattern in which `*` stands for anything, and nothing else for something."""
+    return fnmatchcase(text, pattern.replace("[", "[[]").replace("?", "[?]"))
 
 
 _GENERATE = frozenset(ENDPOINTS.values())
+_WITH_BODY = ("POST", "PUT")  # SGLang's /generate takes either
+_STREAMING = ENDPOINTS.keys() - {"embeddings"}
 
 
 @dataclass(eq=False)
@@ -121,7 +137,7 @@ class FaultRule:
 
     def _fits_body(self, body: Mapping[str, Any]) -> bool:
         wanted, named = self.conditions.model, body.get("model")
-        if wanted is not None and not (isinstance(named, str) and fnmatchcase(named, wanted)):
+        if wanted is not None and not (isinstance(named, str) and _like(named, wanted)):
             return False
         return bool(body.get("stream")) or not self.fault.streams_only
 
@@ -150,7 +166,13 @@ def read_faults_file(path: str) -> list[FaultRule]:
         problems.append(f"{path}:{line}: {place}: {problem}")
 
     rules: list[FaultRule] = []
-    for entry in read_mapping(path, "a file of faults"):
+    entries = read_mapping(path, "a file of faults")
+    if not entries:
+        report(1, "faults", "is missing: a file of faults begins with `faults:`")
+    for place, entry in enumerate(entries):
+        if entry.key in [before.key for before in entries[:place]]:
+            report(entry.line, entry.key, "given twice")
+            continue
         if entry.key != "faults":
             report(entry.line, entry.key, f"unknown key{did_you_mean(entry.key, ['faults'])}; known: faults")
             continue
@@ -214,12 +236,12 @@ class _RuleReader:
         for entry in entries:
             problem = ""
             about = self._known.get(entry.key)
-            if about is None:
+            if entry.key == "kind" or entry.key in values:
+                problem = "given twice"
+            elif about is None:
                 problem = (
                     f"unknown key{did_you_mean(entry.key, self._known)}; {self._kind.kind} has {', '.join(self._known)}"
                 )
-            elif entry.key in values:
-                problem = "given twice"
             else:
                 try:
                     value = entry.node.value
@@ -238,6 +260,11 @@ class _RuleReader:
             conditions = Conditions(**{name: value for name, value in values.items() if name not in of_fault})
             if conditions.until_s is not None and conditions.until_s <= conditions.from_s:
                 raise ConfigError([f"until_s ({conditions.until_s:g}) must be later than from_s ({conditions.from_s:g})"])
+            for given, other in self._kind.exclusive:
+                if given in values and other in values:
+                    raise ConfigError([f"{other} does not go with {given}"])
+            if fault.streams_only and not conditions.may_stream():
+                raise ConfigError([f"{self._kind.kind} happens to streams only, and {conditions.endpoint} has none"])
             if conditions.instance is not None and fault.limits is not None:
                 raise ConfigError(["instance does not go with rate_limit: a request is counted before it gets an instance"])
         except ConfigError as error:

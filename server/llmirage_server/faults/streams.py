@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -16,10 +15,11 @@ from llmirage_server.faults.fault import (
     SoFar,
     Step,
     duration,
+    edited_body,
     parameter,
 )
 from llmirage_server.faults.refusals import error_of_status
-from llmirage_shared.wire.output import encoded, event, named_event
+from llmirage_shared.wire.output import event, named_event
 
 _MARK = "\N{EURO SIGN}"  # three bytes in UTF-8
 _TORN = _MARK.encode()[:2]
@@ -46,6 +46,7 @@ class CutFault(FaultAtToken):
 
     kind = "cut"
     example = "{kind: cut, after_tokens: 20}"
+    exclusive = (("after_tokens", "after_bytes"),)
 
     after_bytes: int | None = parameter(
         None,
@@ -126,7 +127,7 @@ class TornUtf8Fault(FaultAtToken):
         yield _half(event) if event.data is None else _torn(event.with_data(_marked(event.data)))
 
     def whole(self, body: bytes) -> Iterable[Step]:
-        yield _torn(encoded(_marked(json.loads(body))))
+        yield _torn(edited_body(body, _marked))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +143,7 @@ class OversizedFault(FaultAtToken):
         yield event.raw if event.data is None else event.with_data(self._longer(event.data))
 
     def whole(self, body: bytes) -> Iterable[Step]:
-        yield encoded(self._longer(json.loads(body)))
+        yield edited_body(body, self._longer)
 
     def _longer(self, data: Any) -> Any:
         return with_text(data, lambda text: text + "x" * self.extra_bytes)
@@ -208,7 +209,7 @@ class CrashFault(FaultAtToken):
 
 
 def _half(event: StreamEvent) -> bytes:
-    head, mark, written = event.raw.partition(b"data: ")
+    head, mark, written = event.raw.partition(b"data:")
     return head + mark + written[: len(written) // 2].rstrip() + END
 
 
@@ -217,5 +218,5 @@ def _marked(data: Any) -> Any:
 
 
 def _torn(raw: bytes) -> bytes:
-    head, _, tail = raw.rpartition(_MARK.encode())
-    return head + _TORN + tail
+    head, mark, tail = raw.rpartition(_MARK.encode())
+    return head + _TORN + tail if mark else tail

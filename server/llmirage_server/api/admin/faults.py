@@ -41,7 +41,10 @@ class FaultsHandler(ServiceHandler):
             problems.append(f"unknown keys beside faults: {', '.join(sorted(body.keys() - {'faults'}))}")
         if problems:
             raise ApiError("; ".join(problems), param="faults", code="invalid_fault")
-        self._service.faults.add(rules)
+        try:
+            self._service.faults.add(rules)
+        except ConfigError as error:
+            raise ApiError("; ".join(error.problems), param="faults", code="invalid_fault") from None
         return self._shown(exchange, rules)
 
     async def remove(self, exchange: HttpExchange) -> Response:
