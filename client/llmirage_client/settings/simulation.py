@@ -18,6 +18,12 @@ class SimulationSettings:
     max_time: float | None = _simulation(
         None, "Stop after S seconds of cluster time.", metavar="S", above=0, infinite=True, study=True
     )
+    steady_state: bool = _simulation(
+        False,
+        "Measure --requests requests after the cluster has filled up and while the load is on, of conversations that do not "
+        "know of each other; needs a request rate or a concurrency, and requests in token counts.",
+        study=True,
+    )
     trace: str | None = _simulation(
         None,
         "Write every step and request as a Chrome trace for https://ui.perfetto.dev.",

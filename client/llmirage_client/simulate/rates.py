@@ -92,8 +92,9 @@ def rates_json(rates: LoadRates | None) -> dict[str, float | None]:
 
 
 def root_turns(workload: Workload) -> Floats:
-    """Of each root conversation."""
-    return np.array([max(len(workload.sessions[root].turns), 1) for root in workload.roots], dtype=np.float64)
+    """Of each root conversation; of lengths without the last, which the number of requests may have cut."""
+    whole = workload.roots[:-1] if workload.format == "synthetic" and len(workload.roots) > 1 else workload.roots
+    return np.array([max(len(workload.sessions[root].turns), 1) for root in whole], dtype=np.float64)
 
 
 def clumping_of(turns: Floats) -> float:

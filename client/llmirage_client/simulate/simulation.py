@@ -74,7 +74,7 @@ class Simulation:
         self.config = config
         self.columns = columns
         self.metrics = metrics
-        self.stopped = result.cancel_reason if result.cancel_reason != WINDOW_OVER else None
+        self.stopped = result.cancel_reason
         self.series = series
         self.steps = steps
         start_s = float(columns.start_s[columns.measured].min(initial=math.inf))
@@ -90,6 +90,11 @@ class Simulation:
         self.verdicts = verdicts_of(result.options, metrics)
         self._result = result
         self._rows = rows
+
+    @property
+    def notes(self) -> list[str]:
+        """Those of the result, for which no records are made."""
+        return self._result.notes
 
     @cached_property
     def result(self) -> RunResult:
@@ -148,6 +153,8 @@ def simulate(
         raise SimulationError(str(error)) from None
     if window is not None:
         window.settle(carried.rows)
+        if result.cancel_reason == WINDOW_OVER:
+            result = dataclasses.replace(result, cancelled=False, cancel_reason=None)
     result = dataclasses.replace(
         result,
         notes=[*(f"Assumed, as not given: {text}." for text in assumed(config)), *result.notes],

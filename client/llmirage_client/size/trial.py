@@ -20,26 +20,22 @@ from llmirage_client.simulate.window import Window
 from llmirage_client.simulator.bounds import Bounds
 from llmirage_client.simulator.engine import ClusterConfig
 from llmirage_client.size.looks import BATCHES, FEWEST_BATCHES, Interval, Looks, intervals_of
+from llmirage_client.size.steady_state import fill_up
 from llmirage_client.size.traffic import Kind, Traffic, amount_text
 
 REQUESTS = 1000  # that are measured: ten of them are beyond the 99th percentile
 FEW_REQUESTS = 200  # a 99th percentile of fewer is the largest value or the second
-_FILLING = 8  # requests sent before those that are measured, beside as many as the cluster holds
-_LATENCY_S = 5.0  # assumed where the roofline has no estimate
 _GROWTH = 1.15  # of the requests in flight, from the first half to the second: more means that they do not stay as many
 _GROWTH_NOISE = 2.0  # standard deviations: of a Poisson count, and of the means of batches
 _LONGER = 4
 _LOOKS_OF_LONG = 3  # of a simulation that is to be long
 _MORE = 8  # times the measured requests, where these leave a doubt
 _BEYOND_DOUBT = 0.9  # of a limit
-_OLD = 99  # percent of the turns are not older: a simulation is measured when these ages are all there
 # Of conversations, whose number and whose cached tokens change only so fast. Clusters that lose more and more of what was
 # cached look well for ten lifetimes: a short simulation shows that objectives are missed, and none that they are met.
-_SETTLED = 1.5  # lifetimes until as many end as begin and the caches are full
 _LIFETIMES, _MOST_LIFETIMES = 2, 12  # that are measured
 _MOST_SESSIONS = 30  # times the measured requests, at most, for these
 _MOST_SPREAD = 4.0  # times the measured requests, at most, for lengths that differ much
-_OVERLOADED = 2  # times the measured requests: enough to fill a cluster that cannot keep up anyway
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,23 +240,12 @@ class Trials:
 
     def _plan(self, config: ClusterConfig, traffic: Traffic, longer: bool = False) -> TrialPlan:
         """longer: for a cluster that may have been still filling up."""
-        source, amount = traffic.source, traffic.amount
-        busy = self._running(config, traffic)
+        source = traffic.source
         wanted = math.ceil(self._wanted * min(source.spread, _MOST_SPREAD))
-        count = max(wanted, 2 * busy)
+        fill = fill_up(traffic, self.bounds(config), config.instances, self._wanted)
+        first, waiting = fill.first, fill.waiting
+        count = max(wanted, 2 * fill.busy)
         most, batch = max(count, _MORE * wanted), 1
-        by_rate = traffic.kind == "request_rate"
-        latency_s = busy / amount if by_rate else self._latency_s(config, int(amount))
-        ages_s = source.ages_s(latency_s)
-        lifetime_s = float(np.percentile(ages_s, _OLD)) + latency_s
-        if by_rate:
-            settled_s = _SETTLED * lifetime_s
-            begun = amount * float(np.clip(settled_s - ages_s, 0.0, None).mean())  # requests until then
-            first = math.ceil(busy + _FILLING if source.single_turns else begun + busy + _FILLING)
-            waiting = 0 if source.single_turns else math.ceil(amount * lifetime_s)
-        else:
-            waiting = math.ceil(amount * source.clumping)
-            first = 2 * busy + waiting
         if not source.single_turns:
             batch, most = waiting, _MOST_SESSIONS * self._wanted
             count = max(count, min(_LIFETIMES * waiting, most))
@@ -270,19 +255,12 @@ class Trials:
         looks = [count]
         while source.tokens_alone and looks[-1] < most:
             looks.append(min(looks[-1] * 2, most))
-        whole = first + looks[-1] + 2 * busy
+        whole = first + looks[-1] + 2 * fill.busy
         if source.limit is not None and source.limit < whole:
             whole = source.limit
             first = min(first, whole // 4)
             looks = sorted({min(look, whole - first) for look in looks})
-        return TrialPlan(first, tuple(looks), whole, whole + waiting, lifetime_s, batch, source.single_turns, longer)
-
-    def _latency_s(self, config: ClusterConfig, users: int) -> float:
-        """About how long a request takes with so many users."""
-        lengths, bounds = self.traffic.source.lengths, self.bounds(config)
-        if lengths is None or (most := bounds.most_requests_per_s(lengths)) is None:
-            return _LATENCY_S
-        return max(bounds.latency_s(lengths) or 0.0, users / (most * config.instances))
+        return TrialPlan(first, tuple(looks), whole, whole + waiting, fill.lifetime_s, batch, source.single_turns, longer)
 
     def _floors(self, config: ClusterConfig) -> dict[str, float]:
         """The least value of a metric in any request, ms."""
@@ -290,17 +268,6 @@ class Trials:
         least_s = None if sizes is None else self.bounds(config).tpot_s(int(sizes.prompt.min()))
         many = sizes is not None and int(sizes.reply.min()) > 1  # a reply of one token has no gap
         return {"inter_token_latency": least_s * 1e3} if least_s is not None and many else {}
-
-    def _running(self, config: ClusterConfig, traffic: Traffic) -> int:
-        """About how many requests are in flight at a time."""
-        if traffic.kind == "concurrency":
-            return int(traffic.amount)
-        lengths, bounds = traffic.source.lengths, self.bounds(config)
-        one = bounds.running(lengths, traffic.amount / config.instances) if lengths is not None else None
-        if lengths is None or one is None:
-            return math.ceil(traffic.amount * _LATENCY_S)
-        busy = one * config.instances
-        return busy if one != bounds.most_running(lengths) else min(busy, _OVERLOADED * self._wanted)
 
     def _problem(self, metrics: Metrics, count: int) -> str | None:
         """What fails besides the objectives."""

@@ -22,8 +22,11 @@ from llmirage_client.settings.run import run_options, with_distinct_conversation
 from llmirage_client.simulate.report import write_series
 from llmirage_client.simulate.saturation import idle_models, start_burst
 from llmirage_client.simulate.simulation import Simulation, SimulationError, simulate
+from llmirage_client.simulate.window import Window
 from llmirage_client.simulator.engine import ClusterConfig, ConfigError, plan_of
-from llmirage_client.sweep.file import StudyPoint
+from llmirage_client.size.steady_state import NOT_STEADY, fills_foreseeably, steady_load
+from llmirage_client.size.traffic import file_source, synthetic_source
+from llmirage_client.sweep.file import Study, StudyPoint
 from llmirage_client.sweep.gradual_start import gradual_start_s
 from llmirage_client.sweep.load_settings import by_name
 from llmirage_client.workload import registry
@@ -34,6 +37,10 @@ Status = Literal["ok", "refused", "stopped", "failed"]
 SERIES_SAMPLES = 120
 _REQUESTS = 1000
 _RAMP = "concurrency_ramp_duration"
+_OWN_START_OR_END = (
+    _RAMP, "num_conversations", "request_count", "duration", "warmup_request_count", "fixed_schedule", "request_rate_of",
+)  # fmt: skip
+_LENGTHS = {"isl": 0, "osl": 0, "turns": 1, "think_time": 0}  # and what they are if not given
 _FIRST_FIGURES = (
     "gpus", "instances_ready", "instances_most", "requests", "failed_requests", "duration_s", "request_per_s",
     "offered_per_s", "delivered_per_s", "shortfall_allowed", "output_tok_per_s", "total_tok_per_s",
@@ -63,23 +70,27 @@ def work(task: Task) -> dict[str, Any]:
 
 def _row(task: Task) -> dict[str, Any]:
     try:
-        workload = _workload(task.load)
+        workload, window = _workload(task.load), None
         options = _options(workload, task.load)
+        if task.load.get("steady_state"):
+            workload, options, window = _steady(task, workload, options)
         max_time_s = task.load.get("max_time", task.max_time_s)
         shown = {key: value for key, value in task.load.items() if key != "slo"} | {"fixed_schedule": options.fixed_schedule}
-        if _RAMP not in task.load and (ramp_s := gradual_start_s(task.config, workload, options)):
+        if window is None and _RAMP not in task.load and (ramp_s := gradual_start_s(task.config, workload, options)):
             options = dataclasses.replace(options, concurrency_ramp_s=ramp_s)
             shown[_RAMP] = round(ramp_s, 3)
-        simulation = simulate(task.config, workload, options, max_time_s=max_time_s, shown=shown)
+        simulation = simulate(task.config, workload, options, max_time_s=max_time_s, shown=shown, window=window)
     except (ConfigError, SimulationError, WorkloadError) as error:
         return {"status": "refused", "reason": _one_line(error)}
     except Exception as error:  # one point must not end the study
         return {"status": "failed", "reason": f"{type(error).__name__}: {_one_line(error)}"}
     repeats = simulation.repeats
-    found = idle_models(plan_of(task.config), simulation.series), start_burst(simulation.columns, options)
+    burst = None if window is not None else start_burst(simulation.columns, options)
+    found = idle_models(plan_of(task.config), simulation.series), burst
     about = " ".join([*(() if repeats is None else repeats.notes), *filter(None, found)])
-    row: dict[str, Any] = {"status": "ok", "reason": about, "figures": figures_of(simulation, task.load.get("slo"))}
-    short = None if simulation.rates is None else simulation.rates.shortfall
+    figures = figures_of(simulation, task.load.get("slo")) | {"steady_state": window is not None}
+    row: dict[str, Any] = {"status": "ok", "reason": about, "figures": figures}
+    short = None if simulation.rates is None else simulation.rates.shortfall or simulation.saturation
     if short is not None:
         row["reason"] = " ".join(filter(None, (about, f"{short}.")))
         if "slo_met" in row["figures"]:
@@ -151,6 +162,44 @@ def _workload(load: dict[str, Any]) -> Workload:
         shared_prefix_tokens=load.get("shared_prefix", 0),
         seed=load.get("seed", 0),
     )
+
+
+def measured_steadily(study: Study) -> Study:
+    """The study, with `steady_state` on in the points whose loads are lengths that nothing else starts, warms up or ends.
+
+    Off in all where instances come and go, as what happens then, and when, is the question; and where the roofline does not
+    know of one of the clusters how long it takes to fill.
+    """
+    configs = [point.config for point in study.points if point.config is not None]
+    if any(pool.scales or config.events for config in configs for pool in config.all_pools):
+        return study
+    try:
+        if not all(fills_foreseeably(config) for config in configs if config.pools or config.fixed_times):
+            return study
+    except ConfigError:  # the point will say so
+        return study
+    return dataclasses.replace(study, points=tuple(map(_steadily, study.points)))
+
+
+def _steadily(point: StudyPoint) -> StudyPoint:
+    load = point.load
+    loaded = "request_rate" in load or load.get("concurrency", 1) > 1 or "agents" in load
+    if "steady_state" in load or "isl" not in load or not loaded or any(key in load for key in _OWN_START_OR_END):
+        return point
+    return dataclasses.replace(point, load=load | {"steady_state": True})
+
+
+def _steady(task: Task, workload: Workload, options: RunOptions) -> tuple[Workload, RunOptions, Window]:
+    """Raises SimulationError and ConfigError."""
+    load = task.load
+    source = file_source(workload)
+    if "isl" in load:
+        isl, osl, turns, think_s = (str(load.get(key, unset)) for key, unset in _LENGTHS.items())
+        source = synthetic_source(isl, osl, turns, think_s, load.get("shared_prefix", 0), load.get("seed", 0))
+    steady = steady_load(task.config, source, options, load.get("requests") or load.get("request_count") or _REQUESTS)
+    if steady is None:
+        raise SimulationError(NOT_STEADY)
+    return steady
 
 
 @lru_cache(maxsize=4)

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 from llmirage_client.sweep.executors import Executor, WorkerDied
 from llmirage_client.sweep.file import Study, StudyPoint
-from llmirage_client.sweep.point import Task, key_of, work
+from llmirage_client.sweep.point import Task, key_of, measured_steadily, work
 
 RESULTS_FILE = "results.jsonl"
 _FINAL = ("ok", "refused", "stopped")  # a point that failed is tried again
@@ -56,6 +56,7 @@ def sweep(
     """told: (row, done, total) as points are done. fresh: work everything out anew. runs: keep each point's whole run, in a
     folder of its own. Raises OSError."""
     begun_s = time.perf_counter()
+    study = measured_steadily(study)
     folder.mkdir(parents=True, exist_ok=True)
     keys = {point.number: key_of(point, max_time_s, version) for point in study.points}
     path = folder / RESULTS_FILE

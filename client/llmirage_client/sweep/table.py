@@ -35,6 +35,7 @@ _COLUMNS = (  # figure, heading, format
     ("cached_token_share", "cached", ".0%"),
 )
 _ALL_DELIVERED = "All request rates were delivered. "
+_STEADY = "Measured in the steady state: after the cluster has filled up, while the load is on. "
 _SHORT = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "latency": "latency"}
 
 
@@ -113,8 +114,10 @@ def value(row: Row, name: str) -> float:
 
 
 def _short(row: Row) -> bool:
-    """Whether less than the offered rate was delivered."""
-    return value(row, "delivered_per_s") < value(row, "offered_per_s") * (1 - value(row, "shortfall_allowed"))
+    """Whether less than the offered rate was delivered, or will be as a queue grows."""
+    offered = value(row, "offered_per_s")
+    least = offered * (1 - value(row, "shortfall_allowed"))
+    return value(row, "delivered_per_s") < least or (offered > 0 and bool(row.figures.get("saturated")))
 
 
 def blocks(sweep: Sweep, folder: Path, files: Sequence[str]) -> Iterator[Block]:

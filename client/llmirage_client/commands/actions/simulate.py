@@ -31,12 +31,18 @@ from llmirage_client.simulate.chrome_trace import write_trace
 from llmirage_client.simulate.progress import SimulationProgress
 from llmirage_client.simulate.report import cluster_blocks, write_series
 from llmirage_client.simulate.simulation import Simulation, SimulationError
+from llmirage_client.simulate.window import Window
 from llmirage_client.simulator.cluster_settings import cluster_config
 from llmirage_client.simulator.deployments import assumed
+from llmirage_client.simulator.engine import ClusterConfig
+from llmirage_client.size.steady_state import NOT_STEADY, steady_load
+from llmirage_client.size.traffic import RequestSource, file_source
 from llmirage_client.workload.session import Workload
 from llmirage_shared.settings import ConfigError
 
 _CTRL_C = "Ctrl-C"
+_REQUESTS = 1000  # measured in a steady state, if nothing else is asked for
+_WARM_UPS = ("warmup_request_count", "num_warmup_sessions", "warmup_duration")
 _MANY = 10_000  # requests, whose records take seconds to write
 
 
@@ -52,7 +58,9 @@ def simulate(workload: str | None, **settings: Any) -> None:
     with readable():
         loaded = load_of(workload, settings, settings["num_conversations"] or settings["agents"])
     options = with_distinct_conversations(loaded, run_options(loaded, settings, model=""))  # --model is the cluster's
-    loaded = for_endpoint(loaded, settings)
+    loaded, window = for_endpoint(loaded, settings), None
+    if settings["steady_state"]:
+        loaded, options, window = _steady(config, loaded, options, settings)
     if not settings["artifact_dir"] and not settings["json"] and (problem := cannot_be_folder("artifacts/simulation")):
         refuse([f"{problem}; choose another folder with --artifact-dir"], "simulate")
     shown = {name: value for name, value in settings.items() if value not in (None, (), False)}
@@ -68,11 +76,14 @@ def simulate(workload: str | None, **settings: Any) -> None:
                 max_time_s=settings["max_time"],
                 shown=shown,
                 trace=settings["trace"] is not None,
+                window=window,
                 stoppable=_stop_on_ctrl_c,
                 on_progress=progress.update,
             )
     except (SimulationError, ConfigError) as error:
         refuse([str(error)], "simulate")
+    if note := _measured(settings, options):
+        simulation.notes.append(note)
     written = _show(simulation, settings)
     if simulation.stopped == _CTRL_C:
         sys.exit(130)
@@ -81,6 +92,38 @@ def simulate(workload: str | None, **settings: Any) -> None:
     failed = simulation.summary["failed_requests"] and not judge_failures(simulation.verdicts)
     complete = simulation.stopped is None and not failed
     sys.exit(0 if complete and written else 1)
+
+
+def _steady(
+    config: ClusterConfig, workload: Workload, options: RunOptions, settings: dict[str, Any]
+) -> tuple[Workload, RunOptions, Window]:
+    """Raises ConfigError."""
+    ended = ("num_conversations", "duration", "benchmark_duration", "concurrency_ramp_duration", *_WARM_UPS)
+    if given := [f"--{name.replace('_', '-')}" for name in ended if settings[name]]:
+        raise ConfigError([f"--steady-state starts and ends the load itself: leave out {', '.join(given)}"])
+    if settings["via"] == "api":
+        raise ConfigError(["--steady-state needs --via engine"])
+    count = settings["requests"] or options.request_count or _REQUESTS
+    source = file_source(workload)
+    if settings["isl"] is not None:
+        source = RequestSource(lambda requests: load_of(None, {**settings, "requests": requests}, None), None, "")
+    steady = steady_load(config, source, options, count)
+    if steady is None:
+        raise ConfigError([f"--steady-state: {NOT_STEADY}"])
+    return steady
+
+
+def _measured(settings: dict[str, Any], options: RunOptions) -> str | None:
+    """Which requests count, of loads of which a steady state may be the question."""
+    if settings["steady_state"]:
+        return "Measured in the steady state: after the cluster has filled up, while the load is on."
+    loaded = options.request_rate_per_s is not None or (options.rates is None and (options.concurrency or 1) > 1)
+    if not loaded or settings["isl"] is None or any(settings[name] for name in _WARM_UPS):
+        return None
+    return (
+        "All requests count, from the first on an empty cluster to the last; --steady-state measures as many after the "
+        "cluster has filled up and while the load is on."
+    )
 
 
 def _expected(workload: Workload, options: RunOptions) -> int | None:
@@ -117,8 +160,9 @@ def _show(simulation: Simulation, settings: dict[str, Any]) -> bool:
             count, whole = errors[0].count, simulation.summary["requests"] + simulation.summary["failed_requests"]
             click.echo(f"{count:,} of {whole:,} requests failed: {errors[0].error.message}", err=True)
         slo = {"slo": verdicts_json(simulation.verdicts)} if simulation.verdicts else {}
-        notes = [note for note in simulation.result.notes if not note.startswith("Assumed")]
-        click.echo(json.dumps(slo | simulation.summary | {"notes": notes, "assumed": assumed(simulation.config)}))
+        notes = [note for note in simulation.notes if not note.startswith("Assumed")]
+        about = {"notes": notes, "assumed": assumed(simulation.config), "steady_state": settings["steady_state"]}
+        click.echo(json.dumps(slo | simulation.summary | about))
         return problem is None
     render(simulation.result, metrics=simulation.metrics)
     written = "\nWritten to " + str(files[0].parent) + ": " + ", ".join(file.name for file in files) if files else None
