@@ -13,7 +13,7 @@ from llmirage_server.api.constraints import ReplyConstraints, chat_constraints, 
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.generation import Choice, ChoiceWriter, Generation, TokenStream
 from llmirage_server.api.logprobs import prompt_fields, reply_logprobs
-from llmirage_server.api.service import EncodedPrompt, ServiceHandler
+from llmirage_server.api.service import ContextWindow, EncodedPrompt, ServiceHandler
 from llmirage_server.api.state.state import State, stored
 from llmirage_server.api.whole import finish
 from llmirage_server.api.writers import ChatWriter
@@ -48,6 +48,7 @@ class ChatHandler(ServiceHandler):
             answer_schema=request.answer_schema,
             add_generation_prompt=body.add_generation_prompt,
             continue_final_message=body.continue_final_message,
+            window=None if sampling.truncate_prompt_tokens else ContextWindow(served.max_model_len, "messages"),
         )
         prompts = [EncodedPrompt(ids, request.history.last_user_text)]
         generation = await service.generate(prompts, sampling, served, exchange, "messages", constraints)

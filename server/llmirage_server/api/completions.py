@@ -14,7 +14,7 @@ from llmirage_server.api.constraints import completion_constraints
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.generation import Choice, ChoiceWriter, Generation, TokenStream
 from llmirage_server.api.logprobs import prompt_fields, reply_logprobs
-from llmirage_server.api.service import EncodedPrompt, ServiceHandler, check_choices
+from llmirage_server.api.service import ContextWindow, EncodedPrompt, ServiceHandler, check_choices
 from llmirage_server.api.whole import finish
 from llmirage_server.api.writers import TextWriter
 from llmirage_shared.tokens import Tokenizer
@@ -33,7 +33,8 @@ class CompletionsHandler(ServiceHandler):
         tokenizer = await service.tokenizer()
         n, best_of = sampling.n, body.best_of or sampling.n
         check_choices(len(request.prompts), best_of, "prompt")
-        prompts = await self._prompts(request, tokenizer)
+        window = None if sampling.truncate_prompt_tokens else ContextWindow(served.max_model_len, "prompt")
+        prompts = await self._prompts(request, tokenizer, window)
         constraints = completion_constraints(request)
         generation = await service.generate(prompts, replace(sampling, n=best_of), served, exchange, "prompt", constraints)
         head = ResponseHead(new_id("cmpl-"), int(time.time()), body.model, service.system_fingerprint)
@@ -47,10 +48,12 @@ class CompletionsHandler(ServiceHandler):
             finished.more = await prompt_fields(choice, sampling, tokenizer)
         return exchange.json(text_completion(head, choices, answer.usage()))
 
-    async def _prompts(self, request: TextRequest, tokenizer: Tokenizer) -> list[EncodedPrompt]:
+    async def _prompts(
+        self, request: TextRequest, tokenizer: Tokenizer, window: ContextWindow | None
+    ) -> list[EncodedPrompt]:
         service, body = self._service, request.body
         texts = [prompt for prompt in request.prompts if isinstance(prompt, str)]
-        encoded = iter(await service.encode_texts(texts) if texts else ())
+        encoded = iter(await service.encode_texts(texts, window) if texts else ())
         prompts = []
         for prompt in request.prompts:
             if isinstance(prompt, str):

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -59,6 +59,13 @@ class EncodedPrompt:
     ids: npt.NDArray[np.int32]
     user_text: str
     echo: str = ""  # the prompt's text, if the response repeats it
+
+
+class ContextWindow(NamedTuple):
+    """What a prompt must fit in: the tokens of the context window, and the field that holds the prompt."""
+
+    tokens: int
+    param: str
 
 
 class ScriptedReplies(Protocol):
@@ -189,10 +196,11 @@ class Service:
         answer_schema: Any = None,
         add_generation_prompt: bool | None = None,
         continue_final_message: bool | None = None,
+        window: ContextWindow | None = None,
     ) -> npt.NDArray[np.int32]:
-        """The prompt's token ids, int32, shape (prompt_tokens,). Raises ApiError.
+        """The prompt's token ids, int32, shape (prompt_tokens,). Raises ApiError, for one far beyond its window at once.
 
-        tools: in chat's form. answer_schema: the JSON Schema that a request gives for the answer. The last two are vLLM's.
+        tools: in chat's form. answer_schema: the JSON Schema that a request gives for the answer. Two more are vLLM's.
         """
         ending = _prompt_ending(add_generation_prompt, continue_final_message)
         encoder = (await self._tools()).encoder
@@ -200,24 +208,24 @@ class Service:
             text = encoder.render(messages, tools, ending, answer_schema=answer_schema)
         except ValueError as error:  # a model's own template refuses messages, for instance roles that do not alternate
             raise errors.invalid_value("messages", str(error)) from None
-        return await self._encode(encoder, text)
+        return await self._encode(encoder, text, window)
 
-    async def encode_text(self, text: str) -> npt.NDArray[np.int32]:
+    async def encode_text(self, text: str, window: ContextWindow | None = None) -> npt.NDArray[np.int32]:
         """Token ids of a text without a template, int32, shape (tokens,)."""
-        return await self._encode((await self._tools()).encoder, text)
+        return await self._encode((await self._tools()).encoder, text, window)
 
-    async def encode_texts(self, texts: Sequence[str]) -> list[npt.NDArray[np.int32]]:
+    async def encode_texts(self, texts: Sequence[str], window: ContextWindow | None = None) -> list[npt.NDArray[np.int32]]:
         """Token ids of each text; in a thread if there are many of them."""
         if len(texts) == 1:
-            return [await self.encode_text(texts[0])]
+            return [await self.encode_text(texts[0], window)]
         encoder = (await self._tools()).encoder
         if sum(map(len, texts)) > LONG_CHARACTERS:
             return await self.text.in_thread(lambda: [encoder.encode(text) for text in texts])
         return [encoder.encode(text) for text in texts]
 
-    async def _encode(self, encoder: PromptEncoder, text: str) -> npt.NDArray[np.int32]:
+    async def _encode(self, encoder: PromptEncoder, text: str, window: ContextWindow | None) -> npt.NDArray[np.int32]:
         if len(text) > LONG_CHARACTERS and encoder.uncached_characters(text) > LONG_CHARACTERS:
-            return await self.text.in_thread(lambda: encoder.encode(text))
+            return await self.text.in_thread(lambda: _encode_within(encoder, text, window))
         return encoder.encode(text)
 
     async def generate(
@@ -329,6 +337,13 @@ def _prompt_ending(add_generation_prompt: bool | None, continue_final_message: b
             )
         return "open"
     return "message" if add_generation_prompt is False else "reply"
+
+
+def _encode_within(encoder: PromptEncoder, text: str, window: ContextWindow | None) -> npt.NDArray[np.int32]:
+    """Token ids. A text far longer than the window is not tokenized to its end. Raises ApiError for it."""
+    if window is not None and (found := encoder.tokens_beyond(text, window.tokens)) is not None:
+        raise errors.context_length_exceeded(window.tokens, found, None, window.param, counted=False)
+    return encoder.encode(text)
 
 
 def _last_tokens(prompt: EncodedPrompt, kept: int, tokenizer: Tokenizer) -> EncodedPrompt:

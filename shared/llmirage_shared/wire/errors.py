@@ -130,11 +130,14 @@ def unsupported(param: str, message: str) -> ApiError:
     return ApiError(message, param=param, code="unsupported_parameter")
 
 
-def context_length_exceeded(limit_tokens: int, prompt_tokens: int, max_tokens: int | None, param: str) -> ApiError:
-    """The prompt, or the prompt and the requested tokens, do not fit the context window."""
+def context_length_exceeded(
+    limit_tokens: int, prompt_tokens: int, max_tokens: int | None, param: str, counted: bool = True
+) -> ApiError:
+    """The prompt, or the prompt and the requested tokens, do not fit the context window. counted: to the prompt's end."""
     noun = "messages" if param == "messages" else "prompt"
     if max_tokens is None or prompt_tokens >= limit_tokens:
-        found = f"your {noun} resulted in {prompt_tokens} tokens. Please reduce the length of the {noun}."
+        least = "" if counted else "at least "
+        found = f"your {noun} resulted in {least}{prompt_tokens} tokens. Please reduce the length of the {noun}."
     else:
         found = (
             f"you requested {prompt_tokens + max_tokens} tokens ({prompt_tokens} in the {noun}, {max_tokens} in the "

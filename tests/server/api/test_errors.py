@@ -178,3 +178,22 @@ def test_a_number_that_no_float_holds_is_no_json(api: Any) -> None:
 )
 def test_small_endpoints_refuse_unknown_fields_too(api: Any, path: str, body: dict[str, Any]) -> None:
     assert_error(api.post(path, body), 400, "banana", "unknown_parameter", "Unknown parameter: 'banana'.")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("chat/completions", {"messages": [{"role": "user", "content": ""}]}),
+        ("messages", {"messages": [{"role": "user", "content": ""}], "max_tokens": 5}),
+        ("completions", {"prompt": ""}),
+        ("responses", {"input": ""}),
+    ],
+)
+def test_a_prompt_far_beyond_the_window_is_refused_before_all_of_it_is_read(
+    api: Any, path: str, body: dict[str, Any]
+) -> None:
+    text = " ".join(map(str, range(200_000)))
+    written = json.dumps({"model": CHAT["model"], **body}).replace('""', json.dumps(text))
+    answer = api.post(f"/v1/{path}", written.encode())
+    assert answer.status_code == 400
+    assert "resulted in at least " in answer.json()["error"]["message"]

@@ -19,7 +19,7 @@ from llmirage_server.api.messages.translate import (
     remember,
 )
 from llmirage_server.api.responses.items import sealed
-from llmirage_server.api.service import EncodedPrompt, ServiceHandler
+from llmirage_server.api.service import ContextWindow, EncodedPrompt, ServiceHandler
 from llmirage_server.api.whole import finish
 from llmirage_server.replies.reply import Part, Reply
 from llmirage_shared.wire import schema
@@ -71,7 +71,8 @@ class MessagesHandler(ServiceHandler):
             session_key=user if isinstance(user, str) else None,
             natural_stop=True,
         )
-        ids = await service.encode_chat(chat, chat_tools(request), answer_schema=answer_schema(request))
+        window = ContextWindow(served.max_model_len, "messages")
+        ids = await service.encode_chat(chat, chat_tools(request), answer_schema=answer_schema(request), window=window)
         prompts = [EncodedPrompt(ids, constraints.history.last_user_text)]
         generation = await service.generate(prompts, sampling, served, exchange, "messages", constraints)
         [choice] = generation.choices

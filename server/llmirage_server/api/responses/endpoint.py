@@ -28,7 +28,7 @@ from llmirage_server.api.responses.hosted import listed
 from llmirage_server.api.responses.items import Item, new_item_id, sealed
 from llmirage_server.api.responses.resource import new_response, response_usage
 from llmirage_server.api.responses.writer import ResponseWriter
-from llmirage_server.api.service import EncodedPrompt, Service, ServiceHandler
+from llmirage_server.api.service import ContextWindow, EncodedPrompt, Service, ServiceHandler
 from llmirage_server.api.state.state import stored
 from llmirage_server.api.whole import finish
 from llmirage_shared.wire import errors, schema
@@ -160,11 +160,13 @@ class ResponsesHandler(ServiceHandler):
         body = {"id": new_id("resp_"), "object": "response.compaction", "created_at": int(time.time())}
         return exchange.json({**body, "output": [*kept, summary], "usage": usage})
 
-    async def _encode(self, request: schema.responses.InputFields, items: Sequence[Item]) -> Any:
+    async def _encode(
+        self, request: schema.responses.InputFields, items: Sequence[Item], window: ContextWindow | None = None
+    ) -> Any:
         form = request.text.format if request.text else None
         answer_schema = form.schema_ if form is not None and form.type == "json_schema" else None
         messages = chat_form(request, items)
-        return await self._service.encode_chat(messages, chat_tools(request), answer_schema=answer_schema)
+        return await self._service.encode_chat(messages, chat_tools(request), answer_schema=answer_schema, window=window)
 
     async def _generation(
         self,
@@ -185,9 +187,9 @@ class ResponsesHandler(ServiceHandler):
         )
         items = context.items
         while True:
-            ids = await self._encode(request, items)
-            prompt = EncodedPrompt(ids, last_user_text(chat_form(request, items)))
             try:
+                ids = await self._encode(request, items, ContextWindow(served.max_model_len, "input"))
+                prompt = EncodedPrompt(ids, last_user_text(chat_form(request, items)))
                 generation = await self._service.generate([prompt], sampling, served, exchange, "input", constraints)
             except ApiError as error:
                 if error.code != "context_length_exceeded" or request.truncation != "auto" or len(items) < 2:
