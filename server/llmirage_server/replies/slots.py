@@ -47,7 +47,7 @@ _LIST_END = re.compile(r",\s*(?:and\s+)?[A-Za-z]\w*(?: \w+)?\s*[:=]|[;\n)\]]|\.(
 _LIST_JOINT = re.compile(r"\s*,\s*(?:and\s+)?|\s+and\s+")
 _SENTENCE_END = re.compile(r"[.!?](?=\s|$)|\n|[。？！]")
 _LEADING = re.compile(
-    r"(?:[\s,;.!?\-)]|\b(?:a|about|and|as|at|by|called|for|from|in|is|named|of|on|please|saying|that|titled|to|with)(?!\w))*",
+    r"(?:[\s,;.!?\-)]|\b(?:a|about|and|as|at|by|called|for|from|function|in|is|named|of|on|please|saying|that|titled|to|tool|with)(?!\w))*",
     re.IGNORECASE,
 )
 _TRAILING = re.compile(
@@ -172,9 +172,9 @@ class SlotFiller:
             if slot.is_list:
                 end = _LIST_END.search(text, at + 1)
                 stop = end.start() if end else len(text)
-                parts = _LIST_JOINT.split(text[at:stop].strip(" []")) if assigned else []
+                parts = _LIST_JOINT.split(text[at:stop].strip(" []"))
                 found = [self._converted(_unquoted(part), slot.item) for part in parts]
-                if found and None not in found:
+                if None not in found and (assigned or len(found) > 1):
                     self._values.use(Value(match.start(), stop, ""), hides=True)
                     return found
                 continue

@@ -51,6 +51,7 @@ _NO_TOOLS = re.compile(
     re.IGNORECASE,
 )
 _ONLY_JOINS = re.compile(r"[\s,;&/`'\"()]*(?:(?:and|or|then|also|the|both|tool)\b[\s,;&/`'\"()]*)*", re.IGNORECASE)
+_LAST_CLAUSE = re.compile(r"(.*)((?:[,;]|\band\b|\bthen\b).*[^\W_].*[^\W_].*)", re.IGNORECASE | re.DOTALL)
 _SAYS_NOTHING = re.compile(r"[\W_]*(?:(?:tool|function|please|now|it|for|this|that)\b[\W_]*)*", re.IGNORECASE)
 _LAST_WORDS = re.compile(r"(?<=[.?!\n])[^.?!\n]*[.?!\s]*$")  # "Who won? Use " -> "Who won?"
 
@@ -228,19 +229,25 @@ def _calls_of_named(named: Sequence[_Mention], said: str) -> list[PlannedCall]:
     """Each tool with the text around its name.
 
     That is the text after the name, up to the next one; what stands before it, back to the name before, if nothing follows
-    in its sentence. The first tool has what stands before it, too. Tools that only "and" or a comma joins share their text.
+    in its sentence, or the last clause of that. The first tool has what stands before it, too. Tools that only "and" or a
+    comma joins share their text.
     """
     hidden = _hidden(said, [span for mention in named for span in mention.spans])
     starts = [mention.spans[0][0] for mention in named]
     ends = [mention.spans[-1][1] for mention in named]
-    after, before = [], []
+    after: list[str] = []
+    before: list[str] = []
     free = hidden[: starts[0]] if named else ""  # the text before this name that no other tool has
     for place in range(len(named)):
         following = hidden[starts[place] : starts[place + 1] if place + 1 < len(named) else len(said)]
         behind = hidden[ends[place] : starts[place] + len(following)]
         sentence = _SENTENCE_END.split(behind, maxsplit=1)[0]
         inside = hidden[starts[place] : ends[place]].replace(HIDDEN, " ")
-        if not _SAYS_NOTHING.fullmatch(sentence) or set(words_of(inside)) - EMPTY_WORDS or not free.strip():
+        silent = _SAYS_NOTHING.fullmatch(sentence) and not set(words_of(inside)) - EMPTY_WORDS
+        if silent and after and not free.strip() and (clause := _LAST_CLAUSE.fullmatch(after[-1])) is not None:
+            free = clause[2]
+            after[-1] = "" if _SAYS_NOTHING.fullmatch(clause[1]) else clause[1]
+        if not silent or not free.strip():
             after.append(following)
             before.append(free)
             free = ""

@@ -121,12 +121,6 @@ _BY_NAME: tuple[tuple[frozenset[str], Maker], ...] = tuple(
 )
 
 
-def is_known(name: str) -> bool:
-    """Whether the name says what the string is likely to be."""
-    words = _name_words(name)
-    return any(known & words for known, _ in _BY_NAME)
-
-
 def by_name(name: str, rng: random.Random) -> str:
     """A string that a property of this name might hold."""
     words = _name_words(name)
