@@ -145,8 +145,11 @@ class HttpExchange:
         length = self.headers.get(b"content-length", b"")
         sent = self.scope["method"] in ("POST", "PUT", "PATCH") and length.isdigit() and len(length) < 20
         if not self.entry.digest and sent and 0 < int(length) <= min(_MOST_UNREAD_BYTES, self.most_bytes):
-            with contextlib.suppress(ClientGoneError):
-                self.entry.digest = hash(await self._received_body())
+            with contextlib.suppress(ClientGoneError, ApiError):
+                body = await self._received_body()
+                self.entry.digest = hash(body)
+                model = _json_object(body).get("model")
+                self.entry.model = errors.shorten(model, 200) if isinstance(model, str) else ""
 
     async def _received_body(self) -> bytes:
         length = self.headers.get(b"content-length", b"0")

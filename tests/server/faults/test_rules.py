@@ -177,6 +177,16 @@ def test_the_journal_names_the_fault(given: str, outcome: str, status: int | Non
     assert (entry["fault"], entry["outcome"], entry["status"]) == (given, outcome, status)
 
 
+def test_the_journal_names_the_model_of_a_request_that_was_refused_before_it_was_read() -> None:
+    async def main() -> list[tuple[Any, Any]]:
+        app = new_app()
+        for model in ("gpt-4o", 5, None):
+            await ask(app, "status; status=429", model=model)
+        return [(entry.status, entry.model) for entry in app.service.journal.entries]
+
+    assert virtual_time.run(main()) == [(429, "gpt-4o"), (429, ""), (429, "")]
+
+
 def test_a_refused_request_stays_as_it_is() -> None:
     async def main() -> HttpxReply:
         return await ask(new_app(), "cut", max_tokens=-1)
