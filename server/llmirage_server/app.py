@@ -184,14 +184,16 @@ def load_text_tools(config: ClusterConfig) -> TextTools:
 
     try:
         tokenizer, template = tokenizer_loader.load(config.tokenizer)
+        encoder = PromptEncoder(tokenizer, template)
         replies = make_reply_source(
             config.replies,
             tokenizer,
             config.seed,
             natural_stop=config.natural_stop,
             lengths=ReplyLengths(config.reply_tokens),
+            remember=encoder.remember,
         )
-        tools = TextTools(PromptEncoder(tokenizer, template), replies)
+        tools = TextTools(encoder, replies)
         tools.warm_up()
     except ChatTemplateError as error:  # a template that refuses "Hello"
         raise ConfigError([f"tokenizer {config.tokenizer}: {error}"]) from None

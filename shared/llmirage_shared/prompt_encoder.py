@@ -82,6 +82,11 @@ class PromptEncoder:
                 return found
         return None
 
+    def remember(self, text: str, ids: TokenIds) -> None:
+        """Spare `encode` a message with this text, such as a reply that the next prompt repeats. ids: those of the text."""
+        if self.tokenizer.segment_wise and text not in self._cache and self.tokenizer.segments(text) == [text]:
+            self._cache.put(text, _frozen(ids[:]))
+
     def encode_chat(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
     ) -> TokenIds:

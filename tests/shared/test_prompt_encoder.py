@@ -161,3 +161,27 @@ def test_a_text_far_beyond_a_window_is_not_read_to_its_end() -> None:
     assert 1000 < found < 20_000
     assert encoder.tokens_beyond(text, 50_000) is None
     assert encoder.tokens_beyond(text[:3000], 1000) is None
+
+
+def test_a_remembered_text_is_not_tokenized_again() -> None:
+    ids, pieces = SyntheticText(embedded(), seed=1).ids_and_pieces(7, 300)
+    reply = "".join(pieces)
+    talk = [
+        {"role": "user", "content": "Hello"},
+        {"role": "assistant", "content": reply},
+        {"role": "user", "content": "Go on"},
+    ]
+    fresh = PromptEncoder(embedded(), EmbeddedTemplate())
+    fresh.encode_chat(talk[:1])
+    fresh.remember(reply, ids)
+    text = fresh.render(talk)
+    assert fresh.uncached_characters(text) == len("Go on")
+    assert fresh.encode(text).tolist() == embedded().encode(text).tolist()
+
+
+def test_a_text_that_is_more_than_one_segment_is_not_remembered() -> None:
+    """Its parts are what prompts are looked up by."""
+    fresh = PromptEncoder(embedded(), EmbeddedTemplate())
+    for text in ("a <|user|> b", "", "word " * 4000):
+        fresh.remember(text, embedded().encode(text))
+        assert fresh.uncached_characters(text + "x") >= len(text.replace("<|user|>", ""))

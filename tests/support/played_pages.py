@@ -20,6 +20,7 @@ from llmirage_client.targets.http import HttpTarget
 from llmirage_server.app import LlmirageApp, create_app
 from llmirage_server.commands import http_server
 from llmirage_server.commands.banner import banner
+from llmirage_server.commands.held_speed import machine_cost
 from llmirage_server.config import ClusterConfig
 from llmirage_shared.virtual_time import run
 
@@ -54,7 +55,7 @@ class Machine:
         exec(compile(text, name, "exec"), {"__name__": "__main__"})
 
     def _serve(self, config: ClusterConfig, listening: http_server.Listening, tls: tuple[str, str] | None) -> int:
-        print(banner(create_app(config), f"http://{listening.host}:{listening.port}"))
+        print(banner(create_app(config), f"http://{listening.host}:{listening.port}", machine_cost()))
         self._config = config
         return 0
 

@@ -120,11 +120,12 @@ class HttpTarget:
         """Send and wait for the whole reply. Raises nothing but CancelledError, which closes the connection."""
         await self._gate.enter()
         now = run_clock(asyncio.get_running_loop())
-        exchange = Exchange(start_s=now())
-        arrived = Arrived()
+        exchange, arrived = Exchange(start_s=now()), Arrived()
         try:
+            outgoing = self._outgoing(call)
+            exchange.start_s = now()  # what it takes to write the body as JSON is not the endpoint's time
             async with asyncio.timeout(self._timeout_s):
-                await self._post(call, arrived)
+                await self._wire.request(outgoing, arrived)
         except TimeoutError:
             got = "no reply" if arrived.status is None else "the reply was not complete"
             exchange.error = RequestError(arrived.status, "timeout", f"{got} within {self._timeout_s:g} s")
@@ -149,7 +150,8 @@ class HttpTarget:
     async def close(self) -> None:
         await self._wire.close()
 
-    async def _post(self, call: Call, arrived: Arrived) -> None:
+    def _outgoing(self, call: Call) -> Outgoing:
+        """The request as it goes out. Raises ValueError or TypeError for a body that JSON does not have."""
         headers = dict(self._headers)
         headers.setdefault("accept", ("Accept", "text/event-stream" if call.stream else "application/json"))
         for name, value in call.headers.items():
@@ -157,8 +159,7 @@ class HttpTarget:
         url = self.base_url + call.path
         if call.from_root:
             url = str(httpx.URL(self.base_url).join(call.path))
-        outgoing = Outgoing("POST", url, list(headers.values()), encode_body(call.body), call.on_sent)
-        await self._wire.request(outgoing, arrived)
+        return Outgoing("POST", url, list(headers.values()), encode_body(call.body), call.on_sent)
 
 
 def _check_header(name: str, value: str) -> None:

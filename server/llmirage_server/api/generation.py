@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
@@ -18,6 +18,7 @@ from sse_starlette.sse import EventSourceResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from llmirage_server.api.exchange import HttpExchange
+from llmirage_server.api.suspended_send import SuspendedSend
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.routers import RouterError
 from llmirage_server.drivers.live import Driver
@@ -26,6 +27,7 @@ from llmirage_server.telemetry.journal import JournalEntry, Outcome
 from llmirage_server.telemetry.metrics import PrometheusMetrics
 from llmirage_server.telemetry.sent_times import SentTimes
 from llmirage_shared.served_times import ServedTimes
+from llmirage_shared.virtual_time import VirtualTimeLoop
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.output import event, usage
@@ -33,6 +35,7 @@ from llmirage_shared.wire.output import event, usage
 logger = logging.getLogger("llmirage")
 
 PING_S = 15
+WATCH_AFTER_S = 0.005  # from the headers on
 
 
 @dataclass(slots=True, frozen=True)
@@ -162,12 +165,12 @@ class TokenStream(EventSourceResponse):
         self._pending: list[bytes] = [opening] if opening else []
         self._last = False  # the end of the response is pending or sent
         self._aborted = False
-        self._suspended: _SuspendedSend | None = None
+        self._suspended: SuspendedSend | None = None
         self._times = SentTimes(generation.host.driver)
         self._wake_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def start(self) -> Self:
-        """Start the generation. Raises ApiError if that fails: nothing has been sent yet, and the response is an error."""
+        """Start the generation. Raises ApiError if that fails: nothing has been sent yet."""
         self.raw_headers = self._exchange.response_headers(b"text/event-stream; charset=utf-8")
         self.raw_headers += _STREAM_HEADERS
         for choice, writer in zip(self._generation.choices, self._writers, strict=True):
@@ -194,7 +197,7 @@ class TokenStream(EventSourceResponse):
             return self._failed(error)
 
     def first_shows(self, request: Request, place: int) -> None:
-        """The first token that shows was handed to `write`. place: in the reply."""
+        """The token at `place` of the reply, the first that shows, was handed to `write`."""
         self._times.first_shows(request, place, written=not self._pending)
 
     def write(self, data: bytes) -> None:
@@ -209,19 +212,23 @@ class TokenStream(EventSourceResponse):
         if last:
             self._last = True
             self.active = False
-        # `send` is a coroutine function in every ASGI server, though its type only promises an awaitable
-        sending: Coroutine[Any, Any, None] = self._send(_body(data, last))  # type: ignore[assignment]
+        self._step(self._send(_body(data, last)))
+        if last and self._suspended is None:
+            self._times.written(last)
+            self._wake()
+
+    def _step(self, sending: Awaitable[None]) -> None:
+        """Let `send` run to its end, or to where it waits: then the response's task carries it on."""
+        coroutine: Coroutine[Any, Any, None] = sending  # type: ignore[assignment]  # in every ASGI server
         try:
-            waits_for = sending.send(None)
+            waits_for = coroutine.send(None)
         except StopIteration:
-            if last:
-                self._times.written(last)
-                self._wake()
+            pass
         except Exception as error:
             self._fail(error)
         else:
             self._direct = False
-            self._suspended = _SuspendedSend(sending, waits_for)
+            self._suspended = SuspendedSend(coroutine, waits_for)
             self._wake()
 
     def abort(self, error: ApiError) -> None:
@@ -238,7 +245,15 @@ class TokenStream(EventSourceResponse):
             if self._last:  # that was all: watching the connection would cost more than the rest of the request
                 await self._stream_response(send)
             else:
-                await super().__call__(scope, receive, send)
+                if _is_steppable(send):
+                    self._open(send)
+                # First tokens, and a short reply, need not wait for the tasks that watch the connection: half a millisecond.
+                if self._direct and not isinstance(asyncio.get_running_loop(), VirtualTimeLoop):
+                    await asyncio.wait((self._wake_up,), timeout=WATCH_AFTER_S)
+                if self._direct and self._wake_up.done():  # all was sent, or `send` failed
+                    self._wake_up.result()
+                else:
+                    await super().__call__(scope, receive, send)
         finally:
             self._direct = False
             generation, exchange = self._generation, self._exchange
@@ -247,9 +262,23 @@ class TokenStream(EventSourceResponse):
             if len(generation.choices) == 1 and not (self._aborted or exchange.fault or exchange.held_s):
                 self._times.count(generation.choices[0].request, generation.host.served)
 
+    def _open(self, send: Send) -> None:
+        """Send the headers and what is pending, as far as the connection takes it."""
+        self._send, self._direct = send, True
+        self._step(send(self._start()))
+        if self._direct and self._pending:
+            pending, self._pending = self._pending, []
+            self._wake_up = asyncio.get_running_loop().create_future()
+            self._step(send(_body(b"".join(pending), False)))
+            self._times.written(False)
+
+    def _start(self) -> Message:
+        return {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+
     async def _stream_response(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        self._send = send
+        if self._send is None:
+            self._send = send
+            await send(self._start())
         steppable = _is_steppable(send)
         while True:
             await self._catch_up(send)
@@ -314,30 +343,6 @@ class _ChoiceStream:
             self._stream.write(data)
         if sent <= self._shows < produced:
             self._stream.first_shows(request, self._shows)
-
-
-class _SuspendedSend:
-    """Carries on, inside a task, a coroutine that was stepped once outside and yielded the future it waits for."""
-
-    __slots__ = ("_coroutine", "_waits_for")
-
-    def __init__(self, coroutine: Coroutine[Any, Any, None], waits_for: Any) -> None:
-        self._coroutine = coroutine
-        self._waits_for = waits_for
-
-    def __await__(self) -> Generator[Any, Any, None]:
-        waits_for = self._waits_for
-        while True:
-            try:
-                value = yield waits_for
-            except BaseException as error:
-                step = self._coroutine.throw(error)
-            else:
-                try:
-                    step = self._coroutine.send(value)
-                except StopIteration:
-                    return
-            waits_for = step
 
 
 async def warm_up() -> None:

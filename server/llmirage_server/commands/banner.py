@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from llmirage_server.app import LlmirageApp
+from llmirage_server.commands.held_speed import MachineCost, rounded
 from llmirage_server.config import ClusterConfig
 from llmirage_server.config.planning import ServedPool
 from llmirage_server.drivers.pacing import PacingSummary
@@ -14,8 +15,8 @@ from llmirage_server.perf.speculation import Speculative
 from llmirage_server.perf.steps.step_model import StepBatch
 
 
-def banner(app: LlmirageApp, url: str) -> str:
-    """The start-up text: what is simulated, how fast it will be, and a command that works as pasted."""
+def banner(app: LlmirageApp, url: str, cost: MachineCost) -> str:
+    """The start-up text: what is simulated, how fast it will be, a command that works as pasted. cost: of this machine."""
     config = app.config
     lines = [f"llmirage serves {', '.join(app.model_names)}"]
     for pool in app.pools:
@@ -25,7 +26,7 @@ def banner(app: LlmirageApp, url: str) -> str:
         lines += _rows(_pool_rows(pool))
     if config.pools:
         lines.append("")
-    lines += _rows(_cluster_rows(app, url))
+    lines += _rows(_cluster_rows(app, url, cost))
     body = (
         f'{{"model": "{app.model_names[0]}", "messages": [{{"role": "user", "content": "Hello"}}], '
         '"max_tokens": 60, "stream": true}'
@@ -106,7 +107,7 @@ def _drafts(speculative: Speculative) -> str:
     )
 
 
-def _cluster_rows(app: LlmirageApp, url: str) -> list[tuple[str, str]]:
+def _cluster_rows(app: LlmirageApp, url: str, cost: MachineCost) -> list[tuple[str, str]]:
     config = app.config
     choice = any(pool.config.instances > 1 for pool in app.pools) or len(app.pools) > len(app.model_names)
     rows = [("router", config.router if choice else f"{config.router} (without effect: there is one instance)")]
@@ -118,18 +119,43 @@ def _cluster_rows(app: LlmirageApp, url: str) -> list[tuple[str, str]]:
     if rules:
         rows.append(("script", f"{', '.join(config.script)}: {rules} rule{'s' * (rules > 1)}"))
     page = [("page", f"{url}/")] if app.page else []
-    return [*rows, ("speed", _speed(config.speed)), *page, ("API", f"{url}/v1")]
+    pace = [("pace", words)] if (words := _pace(app, cost)) else []
+    return [*rows, ("speed", _speed(config.speed)), *pace, *page, ("API", f"{url}/v1")]
 
 
 def _unloaded(pool: ServedPool) -> str:
     config, deployment = pool.config, pool.deployment
     if config.fixed_times:
         return f"TTFT {config.ttft_ms or 0:g} ms, ITL {config.itl_ms or 0:g} ms, at any load (fixed times)"
-    ttft_ms = (deployment.engine.front_end_ttft_s + deployment.ttft_s(EXAMPLE_PROMPT_TOKENS)) * 1000
+    ttft_ms = _ttft_s(pool) * 1000
     tpot_ms = deployment.tpot_s(EXAMPLE_PROMPT_TOKENS) * 1000
     ttft = f"TTFT {ttft_ms:.1f} ms for {EXAMPLE_PROMPT_TOKENS:,} prompt tokens"
     tpot = f"TPOT {tpot_ms:.2f} ms ({1000 / tpot_ms:.0f} tokens/s)"
     return {"prefill": ttft, "decode": tpot}.get(config.role, f"{ttft}, {tpot}")
+
+
+def _ttft_s(pool: ServedPool) -> float:
+    """Of the example's prompt, on an instance without other work."""
+    deployment, config = pool.deployment, pool.config
+    if config.fixed_times:
+        return (config.ttft_ms or 0.0) / 1000
+    return deployment.engine.front_end_ttft_s + deployment.ttft_s(EXAMPLE_PROMPT_TOKENS)
+
+
+def _pace(app: LlmirageApp, cost: MachineCost) -> str:
+    """Up to which speed this machine holds the cluster's times; empty where there are none to hold."""
+    speed, entries = app.config.speed, [pool for pool in app.pools if pool.config.role != "decode"]
+    ttft_s = min([_ttft_s(pool) for pool in entries])
+    if speed == math.inf or ttft_s <= 0:
+        return ""
+    light = cost.held_speed(ttft_s)
+    text = f"this machine, now: TTFT within 10 % up to --speed {rounded(light)} at light load"
+    rates = [saturation_requests_per_s(pool) for pool in entries if not pool.config.fixed_times]
+    if rates:
+        text += f", enough CPU up to {rounded(cost.carried_speed(sum(rates), EXAMPLE_REPLY_TOKENS))} at capacity"
+    if speed > light:
+        text += f"; at {speed:g} TTFT is about {cost.excess(ttft_s, speed):.0%} too long"
+    return f"{text} (estimates)"
 
 
 def _transfer(app: LlmirageApp) -> str:

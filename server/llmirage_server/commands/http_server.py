@@ -24,6 +24,7 @@ from starlette.types import ASGIApp
 
 from llmirage_server.app import create_app
 from llmirage_server.commands.banner import banner, farewell
+from llmirage_server.commands.held_speed import machine_cost
 from llmirage_server.commands.http_protocol import BoundedProtocol, ConnectionLimits
 from llmirage_server.config import ClusterConfig, ConfigError
 from llmirage_server.config.file import make_config
@@ -219,11 +220,12 @@ def _serve(config: ClusterConfig, listening: Listening, tls: tuple[str, str] | N
             app.service.journal.observers.append(lambda entry: logger.info("%s", access_line(entry)))
         # Fewer collections: what requests leave behind is small, and each pass costs time that tokens wait.
         gc.set_threshold(20_000, 20, 50)
+        cost = machine_cost()
         url = base_url(bound, "http" if tls is None else "https")
         server = LiveServer(
             app,
             app.service.close,
-            lambda: click.echo(banner(app, url)),
+            lambda: click.echo(banner(app, url, cost)),
             limits=connection_limits(listening.max_connections),
             busy=app.service.busy,
             drain_s=listening.shutdown_timeout_s,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 from llmirage_server.replies.compose import ComposedReplies
@@ -9,18 +10,28 @@ from llmirage_server.replies.echo import EchoReplies
 from llmirage_server.replies.lengths import ReplyLengths
 from llmirage_server.replies.prose import ProseReplies
 from llmirage_server.replies.reply import ReplySource
-from llmirage_shared.tokens import Tokenizer
+from llmirage_shared.tokens import TokenIds, Tokenizer
 
 ReplyKind = Literal["prose", "echo"]
 REPLY_KINDS: tuple[ReplyKind, ...] = ("prose", "echo")
 
 
 def make_reply_source(
-    kind: ReplyKind, tokenizer: Tokenizer, seed: int = 0, *, natural_stop: bool = False, lengths: ReplyLengths | None = None
+    kind: ReplyKind,
+    tokenizer: Tokenizer,
+    seed: int = 0,
+    *,
+    natural_stop: bool = False,
+    lengths: ReplyLengths | None = None,
+    remember: Callable[[str, TokenIds], None] = lambda text, ids: None,
 ) -> ReplySource:
-    """The source of that name. Raises ValueError listing the choices for any other; natural_stop and lengths are prose's."""
+    """The source of that name. Raises ValueError listing the choices for any other.
+
+    natural_stop, lengths and remember are those of prose.
+    """
     if kind == "prose":
-        return ComposedReplies(tokenizer, ProseReplies(tokenizer, seed, natural_stop=natural_stop, lengths=lengths), seed)
+        prose = ProseReplies(tokenizer, seed, natural_stop=natural_stop, lengths=lengths, remember=remember)
+        return ComposedReplies(tokenizer, prose, seed)
     if kind == "echo":
         return ComposedReplies(tokenizer, EchoReplies(tokenizer), seed, converses=False)
     raise ValueError(f"unknown reply source {kind!r}; choose from {', '.join(REPLY_KINDS)}")

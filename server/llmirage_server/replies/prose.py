@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 
 import numpy as np
 
@@ -25,12 +26,20 @@ class ProseReplies:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, seed: int = 0, *, natural_stop: bool = False, lengths: ReplyLengths | None = None
+        self,
+        tokenizer: Tokenizer,
+        seed: int = 0,
+        *,
+        natural_stop: bool = False,
+        lengths: ReplyLengths | None = None,
+        remember: Callable[[str, TokenIds], None] = lambda text, ids: None,
     ) -> None:
+        """remember: is told each text and its token ids, since the next prompt of the conversation repeats it."""
         self._end_id = tokenizer.end_id
         self._text = SyntheticText(tokenizer, seed)
         self._natural_stop = natural_stop
         self._lengths = lengths or ReplyLengths()
+        self._remember = remember
 
     def reply(self, request: ReplyRequest) -> Reply:
         key = conversation_key(request)
@@ -49,6 +58,7 @@ class ProseReplies:
             match = find_stop(pieces, request.stop, request.include_stop_str, request.min_tokens)
             if match is not None:
                 return Reply(ids[: match.tokens], match.pieces, "stop", match.stop)
+        self._remember("".join(pieces), ids)
         if ends:
             return Reply(np.append(ids, np.int32(self._end_id)), [*pieces, ""], "stop")
         return Reply(ids, pieces, "length")

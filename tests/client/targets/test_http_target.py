@@ -379,3 +379,19 @@ def test_headers_without_end_are_an_error_and_not_kept(raw_server: MakeServer) -
     assert error_of(exchange) == (None, "protocol_error")
     assert exchange.error is not None
     assert exchange.error.message == "the headers of the reply have more than 1 MiB"
+
+
+def test_the_start_is_when_the_request_leaves_and_not_when_its_body_is_written(
+    raw_server: MakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 100.0
+
+    def slow(body: Any) -> bytes:
+        nonlocal now_s
+        now_s += 5.0
+        return json.dumps(body).encode()
+
+    monkeypatch.setattr("llmirage_client.targets.http.encode_body", slow)
+    monkeypatch.setattr("llmirage_client.targets.http.run_clock", lambda loop: lambda: now_s)
+    exchange, _ = exchange_with(raw_server(GOOD_STREAM))
+    assert exchange.start_s == 105.0

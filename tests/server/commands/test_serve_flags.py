@@ -10,6 +10,7 @@ import pytest
 
 from llmirage_server.app import LlmirageApp, create_app, load_text_tools
 from llmirage_server.commands.banner import banner
+from llmirage_server.commands.held_speed import MachineCost
 from llmirage_server.commands.script_actions import EXAMPLE_FILE
 from llmirage_server.commands.serve import serve
 from llmirage_server.config import SETTINGS, ClusterConfig, ConfigError
@@ -70,7 +71,7 @@ def kv_tokens(app: LlmirageApp) -> int:
 
 
 def shown(app: LlmirageApp) -> str:
-    return banner(app, "http://localhost:8000")
+    return banner(app, "http://localhost:8000", MachineCost(0.003, 0.0015, 5e-6, 0.0004))
 
 
 def reply(app: LlmirageApp, max_tokens: int | None = None) -> str:

@@ -100,3 +100,22 @@ def test_in_virtual_time_the_loops_own_timer_is_exact() -> None:
         return asyncio.get_running_loop().time()
 
     assert virtual_time.run(main()) == 1 / 3
+
+
+@needs_timerfd
+def test_a_few_alarms_in_a_row_are_on_time_and_many_are_half_a_millisecond_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    alarm = TimerfdAlarm(asyncio.new_event_loop(), lambda: None)
+    due: list[float] = []
+
+    def settime(*_: Any) -> None:
+        due.append(alarm._time.value_s + alarm._time.value_ns / 1e9)
+
+    monkeypatch.setattr(alarm, "_settime", settime)
+    monkeypatch.setattr(alarm, "_registered", True)
+    monkeypatch.setattr("llmirage_server.drivers.alarm.time.monotonic", lambda: 100.0)
+    for _ in range(10):
+        alarm._fire()
+        alarm.set(100.0)
+    assert due[:8] == pytest.approx([100.0] * 8, abs=1e-8)
+    assert due[8:] == pytest.approx([100.0005, 100.001], abs=1e-8)
+    monkeypatch.setattr(alarm, "_registered", False)

@@ -51,6 +51,15 @@ def test_max_tokens_is_exact_and_the_text_retokenizes(prompt: str, max_tokens: i
 
 @settings(deadline=None)
 @given(prompts, st.none() | counts, st.integers(1, 400), st.integers(0, 200))
+def test_texts_are_told_with_their_ids(prompt: str, max_tokens: int | None, limit: int, min_tokens: int) -> None:
+    told: list[tuple[str, list[int]]] = []
+    prose = ProseReplies(TOKENIZER, seed=1, remember=lambda text, ids: told.append((text, ids.tolist())))
+    reply = prose.reply(request(prompt, max_tokens=max_tokens, limit_tokens=limit, min_tokens=min_tokens))
+    assert told == [(reply.text, TOKENIZER.encode(reply.text).tolist())]
+
+
+@settings(deadline=None)
+@given(prompts, st.none() | counts, st.integers(1, 400), st.integers(0, 200))
 def test_a_natural_stop_is_a_sentence_and_the_end_token(
     prompt: str, max_tokens: int | None, limit: int, min_tokens: int
 ) -> None:

@@ -1,0 +1,1 @@
+"""How exactly `llmirage serve --speed N` keeps the times of its cluster."""
