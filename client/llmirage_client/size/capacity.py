@@ -26,6 +26,7 @@ from llmirage_client.size.unloaded_bound import missed_unloaded
 SAMPLED = 32  # instances
 _GRID = user_grid(100_000)  # numbers of instances that are tried
 _MEETING = 0.01  # requests in flight on an instance, about: a second one is there for 1 in 100
+_FAR_FROM_LIMIT = 0.5  # of it: conversations that use more may still lose what was cached, for longer than is simulated
 _PATIENCE = 4  # failures after which a user alone is simulated: if that fails, every number does
 _UNKNOWN_FLOOR_PER_S = 0.002  # requests/s of an instance of which no bound is known
 
@@ -161,7 +162,8 @@ class CapacitySearch:
         place, trial = _GRID.index(instances), self._judged[instances]
         before = self._judged.get(_GRID[place - 1]) if place else None
         fewest = place if before is None or before.clear else place - 1
-        return Capacity(self.shape, instances, trial, _GRID[fewest], _GRID[place + (not trial.clear)])
+        doubtful = not trial.clear or (self._drifts and trial.worst_load > _FAR_FROM_LIMIT)
+        return Capacity(self.shape, instances, trial, _GRID[fewest], _GRID[place + doubtful])
 
     def _never(self) -> bool:
         """Whether a user alone misses the objectives, and so any number of instances does."""

@@ -99,6 +99,13 @@ class Trial:
         return max((verdict.load for verdict in self.verdicts), default=math.inf)
 
     @property
+    def worst_load(self) -> float:
+        """As `load`, at the worse ends of the intervals."""
+        pairs = zip(self.verdicts, self.intervals, strict=True)
+        loads = [verdict.load if one is None else one.load(verdict.objective) for verdict, one in pairs]
+        return max(loads, default=math.inf)
+
+    @property
     def tightest(self) -> Verdict | None:
         return max(self.verdicts, key=lambda verdict: verdict.load, default=None)
 

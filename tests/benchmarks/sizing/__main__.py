@@ -39,10 +39,10 @@ def verdict(sizing: Sizing, least: int, most: int) -> str:
     capacity = sizing.answer.capacity
     if least <= capacity.instances <= most:
         return "right"
-    if capacity.fewest <= most and least <= capacity.most and capacity.most - capacity.fewest <= _MOST_NEIGHBOURS:
-        return "neighbour"
-    safe = all(margin.confidence == "safe" for margin in margins_of(capacity.trial))
-    return "WRONG: safe" if safe and capacity.instances < least else "wrong"
+    if capacity.instances < least and all(margin.confidence == "safe" for margin in margins_of(capacity.trial)):
+        return "WRONG: safe"
+    neighbour = capacity.fewest <= most and least <= capacity.most and capacity.most - capacity.fewest <= _MOST_NEIGHBOURS
+    return "neighbour" if neighbour else "wrong"
 
 
 def main() -> None:
