@@ -39,7 +39,12 @@ COMMANDS: dict[str, list[str]] = {
 # Keys of the summary that were not there when the outcomes were recorded.
 _NEW = ("assumed", "notes", "repeats", "steady_state", "offered_per_s", "delivered_per_s", "shortfall_allowed")
 # Recorded with what the warm-up took; tests/client/simulate/test_totals_over_time.py adds it up by hand as it is now.
-REDEFINED = {"rounds": (".summary.energy_kwh_at_tdp", ".summary.utilisation")}
+REDEFINED = {
+    "rounds": (
+        *(".summary.energy_kwh_at_tdp", ".summary.utilisation", ".summary.gpu_hours"),
+        *(".summary.usd_per_m_output_tokens[0]", ".summary.usd_per_m_output_tokens[1]"),
+    )
+}
 _NEAR = 1e-9  # relative: sums over many requests may be added up in another order on another machine
 _NEAR_NS = 2000  # absolute times are wall-clock times, and double precision has 240 ns there
 
