@@ -29,6 +29,7 @@ from llmirage_server.replies.structured.grammar import GrammarError
 from llmirage_server.replies.structured.matcher import PatternError
 from llmirage_server.replies.structured.schema import SchemaError
 from llmirage_server.telemetry.journal import Journal
+from llmirage_server.telemetry.loop_watch import LoopWatch
 from llmirage_server.telemetry.metrics import PrometheusMetrics
 from llmirage_shared.chat_template import Ending
 from llmirage_shared.prompt_encoder import PromptEncoder
@@ -131,6 +132,7 @@ class Service:
         self.metrics = PrometheusMetrics(lambda: models.served)
         self.served = ServedTimes()
         self.journal = Journal()
+        self.loop_watch = LoopWatch(lambda: text.tools is not None)  # started by a server with a port
         self.faults = FaultsOnOrder(self)
         self.scripts: ScriptSource | None = None
         self.open_responses: set[OpenResponse] = set()
@@ -147,6 +149,7 @@ class Service:
         """End every response in progress with an error the client understands, and refuse new ones."""
         self.pause(errors.shutting_down)
         self.text.close()
+        self.loop_watch.stop()
         self.state.close()
 
     def pause(self, refusal: Callable[[], ApiError]) -> None:

@@ -222,10 +222,15 @@ def _serve(config: ClusterConfig, listening: Listening, tls: tuple[str, str] | N
         gc.set_threshold(20_000, 20, 50)
         cost = machine_cost()
         url = base_url(bound, "http" if tls is None else "https")
+
+        def started() -> None:
+            app.service.loop_watch.start()
+            click.echo(banner(app, url, cost))
+
         server = LiveServer(
             app,
             app.service.close,
-            lambda: click.echo(banner(app, url, cost)),
+            started,
             limits=connection_limits(listening.max_connections),
             busy=app.service.busy,
             drain_s=listening.shutdown_timeout_s,
