@@ -275,7 +275,7 @@ class SeriesSampler:
         self._samples.append(readings)
         self._between.note(now, readings, sampled=True)
         self._phases.append(self._cluster.phases())
-        self._paid_s.append(self._cluster.paid_s())
+        self._paid_s.append(self._cluster.paid_s(now))
         if len(self._times) % _STEP_EVERY == 1:
             self._look_into_step(now)
 

@@ -74,9 +74,9 @@ class ClusterReadings:
         """By instance: up, draining, starting (and paid for), or down."""
         return [self._lifecycle.phase(instance.index) for instance in self._instances]
 
-    def paid_s(self) -> list[float]:
-        """By instance, the seconds from 0 to the time reached in which it was there, started up or drained."""
-        return [self._lifecycle.paid_s(instance.index, self._now) for instance in self._instances]
+    def paid_s(self, now: float) -> list[float]:
+        """By instance, the seconds from 0 to `now`, before the next event, in which it was there, started up or drained."""
+        return [self._lifecycle.paid_s(instance.index, now) for instance in self._instances]
 
     def trace_steps(self) -> list[list[StepSpan]]:
         """Have all steps written down from now on; return the lists that they come into, by instance."""

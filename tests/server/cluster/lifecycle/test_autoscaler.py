@@ -133,7 +133,7 @@ def test_an_instance_starts_up_and_drains() -> None:
     it.advance(30)
     assert it.phases() == ["up", "down"]
     assert all(len(one.output) == one.produced for one in (*long, third, last))
-    assert it.paid_s() == [pytest.approx(30.0), pytest.approx(16.5 - 2.0)]
+    assert it.paid_s(30.0) == [pytest.approx(30.0), pytest.approx(16.5 - 2.0)]
 
 
 def test_who_is_not_there_yet_is_called_off() -> None:
@@ -145,7 +145,7 @@ def test_who_is_not_there_yet_is_called_off() -> None:
     assert it.phases() == ["up", "starting"]
     it.submit(request(2), 3.5)  # at 3 s nobody was there
     assert it.phases() == ["up", "down"]
-    assert it.paid_s() == [3.5, pytest.approx(1.0)]  # from 1 s to 2 s: they end at 2 s
+    assert it.paid_s(3.5) == [3.5, pytest.approx(1.0)]  # from 1 s to 2 s: they end at 2 s
 
 
 def test_requests_wait_for_a_pool_of_zero() -> None:
@@ -169,7 +169,7 @@ def test_a_crashed_instance_is_replaced() -> None:
     assert it.phases() == ["starting", "up"]
     it.advance(26)
     assert it.phases() == ["up", "up"]
-    assert it.paid_s() == [pytest.approx(12 + 6), pytest.approx(26)]
+    assert it.paid_s(26.0) == [pytest.approx(12 + 6), pytest.approx(26)]
 
 
 @settings(deadline=None, max_examples=60)
