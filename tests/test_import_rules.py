@@ -1,4 +1,4 @@
-"""The walls of DESIGN.md hold: who may import whom, and what must not be imported at start-up."""
+"""The walls of DESIGN.md hold: who may import whom, what must not be imported at start-up, how long a file may be."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ PACKAGES = {name: ROOT / side / name for side, name in [
 HTTP_LIBRARIES = ("starlette", "uvicorn", "sse_starlette", "httpx", "httpx2", "anyio", "httptools", "h11")
 
 SERVER_ROOMS = ("commands", "config", "api", "replies", "cluster", "perf", "drivers", "faults", "telemetry", "app")
+
+MOST_LINES = 400  # of a file
 
 
 def server_rooms_but(*known: str) -> tuple[str, ...]:
@@ -198,6 +200,13 @@ def test_a_class_name_means_one_thing() -> None:
                 meant.setdefault(node.name, set()).add(name)
     assert len(meant) > 300
     assert not {name for name, places in meant.items() if len(places) > 1}
+
+
+def test_no_file_is_longer_than_400_lines() -> None:
+    files = [path for folder in ("server", "client", "shared", "tests", "tools") for path in (ROOT / folder).rglob("*.py")]
+    assert len(files) > 500
+    lengths = {path.relative_to(ROOT).as_posix(): len(path.read_text().splitlines()) for path in files}
+    assert not {name: lines for name, lines in lengths.items() if lines > MOST_LINES}
 
 
 def test_help_loads_nothing_heavy() -> None:

@@ -163,6 +163,14 @@ def heard(endpoint: str, answer: httpx.Response, choice: int = 0) -> Heard:
     return _HEARING[endpoint](parts, streamed, choice)
 
 
+def said(reply: httpx.Response) -> Any:
+    """The first choice of a chat completion: its text, its calls, or the whole error."""
+    assert reply.status_code == 200, reply.text
+    message = reply.json()["choices"][0]["message"]
+    calls = [(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls", ())]
+    return calls or message["content"]
+
+
 def _events(text: str) -> Iterator[dict[str, Any]]:
     for line in text.splitlines():
         if line.startswith("data: {"):

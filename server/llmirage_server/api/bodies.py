@@ -1,11 +1,13 @@
-"""Request bodies that need more than to be parsed: compressed ones, and strings with half of a surrogate pair."""
+"""Request bodies that need more than to be parsed: compressed ones, half a surrogate pair in a string, what is no JSON."""
 
 from __future__ import annotations
 
+import json
 import zlib
-from typing import Any
+from typing import Any, NoReturn
 
 from llmirage_shared.wire import errors
+from llmirage_shared.wire.errors import ApiError
 
 
 def decompressed(body: bytes, encoding: bytes, most_bytes: int) -> bytes:
@@ -33,3 +35,19 @@ def without_lone_surrogates(value: Any) -> Any:
     if isinstance(value, dict):
         return {without_lone_surrogates(key): without_lone_surrogates(item) for key, item in value.items()}
     return value
+
+
+def no_json(error: ValueError | RecursionError) -> ApiError:
+    """The refusal (400) of a body, by what reading it raised."""
+    if isinstance(error, RecursionError):
+        return errors.bad_json("it is nested too deeply")
+    if isinstance(error, UnicodeDecodeError):
+        return errors.bad_json("the body is not UTF-8")
+    if isinstance(error, json.JSONDecodeError):
+        return errors.bad_json(f"{error.msg} at line {error.lineno}, column {error.colno}")
+    return errors.bad_json(errors.shorten(error))
+
+
+def reject_constant(name: str) -> NoReturn:
+    """For a JSON decoder: NaN and infinities, which JSON does not have."""
+    raise ValueError(f"{name} is not a JSON number")

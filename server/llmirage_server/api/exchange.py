@@ -12,13 +12,14 @@ import math
 import os
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import parse_qs
 
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from llmirage_server.api.bodies import decompressed, without_lone_surrogates
+from llmirage_server.api.bodies import decompressed, no_json, reject_constant, without_lone_surrogates
+from llmirage_server.api.cross_origin import FOR_ANY_ORIGIN, preflight
 from llmirage_server.api.fault_hooks import FaultOfRequest, Faults
 from llmirage_server.replies.structured.budget import BRIEF, CURRENT, FULL, Budget, BudgetError, InThread, limited
 from llmirage_server.telemetry.client_connection import CONNECTION
@@ -236,8 +237,7 @@ class HttpExchange:
             *self.api_headers(),
         ]
         if b"origin" in self.headers:
-            headers.append((b"access-control-allow-origin", b"*"))
-            headers.append((b"access-control-expose-headers", b"*"))
+            headers += FOR_ANY_ORIGIN
         return headers
 
     def api_headers(self) -> Sequence[Header]:
@@ -265,20 +265,6 @@ class HttpExchange:
     def refusal(self, error: ApiError, body: dict[str, Any]) -> Response:
         self.more_headers = error.headers
         return self.json(body, error.status)
-
-    def preflight(self) -> Response:
-        """The answer to a browser that asks whether it may call."""
-        response = Response(status_code=204)
-        response.raw_headers.extend(
-            [
-                (b"x-request-id", self.request_id),
-                (b"access-control-allow-origin", b"*"),
-                (b"access-control-allow-methods", b"GET, POST, PUT, DELETE, OPTIONS"),
-                (b"access-control-allow-headers", self.headers.get(b"access-control-request-headers", b"*")),
-                (b"access-control-max-age", b"86400"),
-            ]
-        )
-        return response
 
 
 Handler = Callable[[HttpExchange], Awaitable[Response]]
@@ -350,7 +336,7 @@ class EndpointApp:
             if handler is not None:
                 return await handler(exchange)
             if method == "OPTIONS":
-                return exchange.preflight()
+                return preflight(exchange.headers, exchange.request_id)
             refused = errors.method_not_supported(method, exchange.scope["path"], list(self.handlers))
             response = exchange.error(refused)
             response.raw_headers.append((b"allow", ", ".join(self.handlers).encode()))
@@ -387,21 +373,11 @@ def _json_object(body: bytes) -> dict[str, Any]:
         value = _DECODER.decode(body.decode("utf-8-sig"))
         if b"\\ud" in body or b"\\uD" in body:
             value = without_lone_surrogates(value)
-    except UnicodeDecodeError:
-        raise errors.bad_json("the body is not UTF-8") from None
-    except json.JSONDecodeError as error:
-        raise errors.bad_json(f"{error.msg} at line {error.lineno}, column {error.colno}") from None
-    except RecursionError:
-        raise errors.bad_json("it is nested too deeply") from None
-    except ValueError as error:
-        raise errors.bad_json(errors.shorten(error)) from None
+    except (ValueError, RecursionError) as error:
+        raise no_json(error) from None
     if not isinstance(value, dict):
         raise errors.bad_json(f"the body must be an object, but is {errors.describe_type(value)}")
     return value
-
-
-def _reject_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON number")
 
 
 def _finite(digits: str) -> float:
@@ -411,4 +387,4 @@ def _finite(digits: str) -> float:
     return value
 
 
-_DECODER = json.JSONDecoder(parse_constant=_reject_constant, parse_float=_finite)
+_DECODER = json.JSONDecoder(parse_constant=reject_constant, parse_float=_finite)

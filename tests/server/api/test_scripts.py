@@ -1,4 +1,4 @@
-"""Scripted replies in every API: which rule replies, what it says, and what the client gets."""
+"""Scripted replies in every API: what a reply says, and what the client gets."""
 
 from __future__ import annotations
 
@@ -8,35 +8,13 @@ from typing import Any
 
 import httpx
 import pytest
+from scripted import MODEL, said
 
 from llmirage_server.api.upstream import HttpUpstream
-from llmirage_server.app import create_app
-from llmirage_server.config import ClusterConfig, ConfigError
+from llmirage_server.config import ConfigError
 
-MODEL = "Qwen/Qwen3-30B-A3B"
 INTEGER_ID = {"type": "object", "properties": {"id": {"type": "integer"}, "note": {"type": "string"}}, "required": ["id"]}
 TOOL = {"type": "function", "function": {"name": "get_order", "parameters": INTEGER_ID}}
-
-
-@pytest.fixture
-def scripted(make_api: Callable[..., Any]) -> Callable[..., Any]:
-    """An API whose script has these rules."""
-
-    def make(*rules: Any, settings: Any = (), **more: Any) -> Any:
-        api = make_api()
-        given = {"ttft_ms": 0.0, "itl_ms": 0.0, **dict(settings)}
-        api.app = create_app(ClusterConfig(**given), script={"rules": list(rules), **more})
-        return api
-
-    return make
-
-
-def said(reply: Any) -> Any:
-    """The first choice of a chat completion: its text, its calls, or the whole error."""
-    assert reply.status_code == 200, reply.text
-    message = reply.json()["choices"][0]["message"]
-    calls = [(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls", ())]
-    return calls or message["content"]
 
 
 def conversation(*results: tuple[str, str], user: str = "Where is order 42?") -> list[dict[str, Any]]:
@@ -245,81 +223,6 @@ def test_arguments_as_text_go_out_as_they_are(scripted: Callable[..., Any]) -> N
     assert said(api.chat(messages=conversation(), tools=[TOOL])) == [("no_such_tool", '{"id": {')]
 
 
-# --- conditions -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("when", "fields", "headers", "fits"),
-    [
-        ({"user": "WEATHER"}, {}, {}, True),
-        ({"user": {"exact": "weather"}}, {}, {}, False),
-        ({"user": {"regex": "^what.s"}}, {}, {}, False),
-        ({"user": {"contains": ["what", "weather"]}}, {}, {}, True),
-        ({"user": {"contains": ["what", "rain"]}}, {}, {}, False),
-        ({"system": "terse"}, {}, {}, True),
-        ({"system": "long"}, {}, {}, False),
-        ({"model": "gpt-*"}, {"model": "gpt-4o"}, {}, True),
-        ({"model": "gpt-4"}, {"model": "gpt-4o"}, {}, False),
-        ({"turn": 2}, {}, {}, True),
-        ({"turn": {"from": 3}}, {}, {}, False),
-        ({"endpoint": ["messages", "chat"]}, {}, {}, True),
-        ({"header": {"X-Tenant": "acme"}}, {}, {"x-tenant": "acme"}, True),
-        ({"header": {"X-Tenant": "acme"}}, {}, {"x-tenant": "acme2"}, False),
-        ({"header": {"X-Tenant": "*"}}, {}, {}, False),
-        ({"metadata": {"run": "a*"}}, {"metadata": {"run": "abc"}}, {}, True),
-        ({"metadata": {"run": "a*"}}, {}, {}, False),
-        ({"tool_result": False}, {}, {}, True),
-        ({"tool_result": True}, {}, {}, False),
-    ],
-)
-def test_conditions(scripted: Callable[..., Any], when: Any, fields: Any, headers: Any, fits: bool) -> None:
-    messages = [
-        {"role": "system", "content": "Be terse"},
-        {"role": "user", "content": "Hi"},
-        {"role": "assistant", "content": "Hello"},
-        {"role": "user", "content": [{"type": "text", "text": "What's the weather?"}]},
-    ]
-    api = scripted({"when": when, "reply": "yes"}, {"reply": "no"})
-    body = {"model": MODEL, "messages": messages} | fields
-    assert said(api.post("/v1/chat/completions", body, headers=headers)) == ("yes" if fits else "no")
-
-
-def test_an_expression_that_never_ends_counts_as_no_match(scripted: Callable[..., Any], caplog: Any) -> None:
-    api = scripted({"when": {"user": {"regex": "(a|aa)+$"}}, "reply": "yes"}, {"reply": "no"})
-    assert said(api.chat("a" * 60 + "!")) == "no"
-    assert "took longer than" in caplog.text
-
-
-def test_nth_sequences_and_counters(scripted: Callable[..., Any]) -> None:
-    api = scripted(
-        {"when": {"user": "a", "nth": 2}, "reply": "second"},
-        {"when": {"user": "a", "nth": {"from": 4}}, "reply": "late {count}"},
-        {"reply": ["first", {"text": "then"}, "finally {count}"]},
-    )
-    assert [said(api.chat("a")) for _ in range(7)] == [
-        "first", "second", "then", "late 1", "late 2", "late 3", "late 4",
-    ]  # fmt: skip
-    assert [said(api.chat("b")) for _ in range(2)] == ["finally 3", "finally 4"]
-
-
-def test_choices_one_for_each(scripted: Callable[..., Any]) -> None:
-    reply = scripted({"reply": {"choices": ["one", {"refusal": "two"}]}}).chat(n=3).json()
-    messages = [choice["message"] for choice in reply["choices"]]
-    assert [(message["content"], message["refusal"]) for message in messages] == [
-        ("one", None),
-        (None, "two"),
-        ("one", None),
-    ]
-
-
-def test_each_prompt_has_its_rule(scripted: Callable[..., Any]) -> None:
-    api = scripted({"when": {"user": "one"}, "reply": "1"}, {"when": {"user": "two"}, "reply": "2"})
-    reply = api.complete(["number two", "number one", "number three"], max_tokens=3).json()
-    texts = [choice["text"] for choice in reply["choices"]]
-    assert texts[:2] == ["2", "1"]
-    assert texts[2] not in ("", "1", "2")  # no rule fits: generated
-
-
 # --- what is reported -------------------------------------------------------------------------------------------------
 
 
@@ -404,53 +307,3 @@ def test_what_no_rule_fits_goes_to_the_upstream(
 def test_an_upstream_must_be_there(scripted: Callable[..., Any]) -> None:
     with pytest.raises(ConfigError, match="fallback: upstream needs the address of another server: --upstream URL"):
         scripted(fallback="upstream")
-
-
-def test_the_journal_names_the_rule_and_the_misses(scripted: Callable[..., Any]) -> None:
-    api = scripted({"when": {"user": "a"}, "reply": "yes"})
-    api.chat("a")
-    api.chat("none", max_tokens=1)
-    entries = api.request("GET", "/llmirage/journal").json()["entries"]
-    assert [(entry["rule"], entry["reply"] == "yes") for entry in entries] == [
-        ("script rules[0]", True),
-        ("fallback: generated", False),
-    ]
-
-
-def test_the_same_requests_get_the_same_replies(scripted: Callable[..., Any]) -> None:
-    rules = [{"when": {"user": "a"}, "reply": {"tokens": 30}}, {"reply": ["x", "y"]}]
-    asked = ["a", "b", "a", "c"]
-    first, second = ([said(api.chat(text)) for text in asked] for api in (scripted(*rules), scripted(*rules)))
-    assert first == second
-
-
-# --- faults -------------------------------------------------------------------------------------------------------------
-
-
-def test_a_fault_first_and_then_a_reply(scripted: Callable[..., Any]) -> None:
-    api = scripted({"reply": [{"fault": {"kind": "status", "status": 503}}, "ok"]})
-    refused = api.chat()
-    assert (refused.status_code, api.request("GET", "/llmirage/journal").json()["entries"][0]["fault"]) == (503, "status")
-    assert said(api.chat()) == "ok"
-
-
-def test_a_scripted_reply_is_cut(scripted: Callable[..., Any]) -> None:
-    api = scripted({"reply": "one two three four five six", "fault": "error_event; after_tokens=2"})
-    body = {"model": MODEL, "messages": MESSAGES, "stream": True}
-    stream = api.post("/v1/chat/completions", body).text
-    assert '"error"' in stream
-    assert "six" not in stream
-    assert api.app.service.journal.entries[-1].fault == "error_event"
-
-
-def test_conditions_of_a_fault_hold_in_a_script(scripted: Callable[..., Any]) -> None:
-    api = scripted({"reply": "ok", "fault": {"kind": "status", "status": 429, "times": 2}})
-    assert [api.chat().status_code for _ in range(3)] == [429, 429, 200]
-
-
-def test_a_wrong_fault_is_refused_with_its_field(scripted: Callable[..., Any]) -> None:
-    with pytest.raises(ConfigError) as refused:
-        scripted({"reply": "ok", "fault": {"kind": "statsu"}}, {"reply": {"fault": {"kind": "status", "statsu": 5}}})
-    first, second = refused.value.problems
-    assert first.startswith("script: rules[0].fault.kind: there is no fault 'statsu' (did you mean 'status'?)")
-    assert second.startswith("script: rules[1].reply.fault.statsu: unknown key (did you mean 'status'?)")

@@ -117,18 +117,12 @@ class Instance(InstanceBase):
         else:
             self._wake(now)
             scheduler.add(sequence)
-        self.unfinished += 1
-        self._stayed_s -= now
-        self.load += 4
         self._schedule_next_event()
 
     def receive(self, request: Request, now: float) -> None:
         self._wake(now)
         scheduler, sequence = self._place(request, now)
         scheduler.receive(sequence)
-        self.unfinished += 1
-        self._stayed_s -= now
-        self.load += 4
         self._schedule_next_event()
 
     def release_transferred(self, request: Request, now: float) -> None:
@@ -383,13 +377,16 @@ class Instance(InstanceBase):
     # --- requests ---
 
     def _place(self, request: Request, now: float) -> tuple[Scheduler, Sequence]:
-        """Put a request on a rank."""
+        """Put a request on a rank, and count it."""
         sequence, scheduler = Sequence(request), self.schedulers[0]
         if len(self.schedulers) > 1:
             if self._ranks.reads_kv:
                 self.sync_to(now)
             scheduler = self._ranks.choose(sequence, [entry[1] for entry in self._arriving])
         placed = self._sequences[request] = scheduler, sequence
+        self.unfinished += 1
+        self._stayed_s -= now
+        self.load += 4
         return placed
 
     def _count(self, now: float) -> None:
