@@ -14,7 +14,7 @@ from llmirage_server.api.constraints import completion_constraints
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.generation import Choice, ChoiceWriter, Generation, TokenStream
 from llmirage_server.api.logprobs import prompt_fields, reply_logprobs
-from llmirage_server.api.service import ContextWindow, EncodedPrompt, ServiceHandler, check_choices
+from llmirage_server.api.service import MOST_CHOICES, ContextWindow, EncodedPrompt, ServiceHandler, check_choices
 from llmirage_server.api.whole import finish
 from llmirage_server.api.writers import TextWriter
 from llmirage_shared.tokens import Tokenizer
@@ -27,7 +27,7 @@ class CompletionsHandler(ServiceHandler):
 
     async def create(self, exchange: HttpExchange) -> Response:
         service = self._service
-        request = parse_completion(await exchange.json_object(), service.documented_only)
+        request = parse_completion(await exchange.json_object(), service.documented_only, MOST_CHOICES)
         body, sampling = request.body, request.sampling
         served = service.models.asked(body.model, exchange)
         tokenizer = await service.tokenizer()

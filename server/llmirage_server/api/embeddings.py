@@ -19,7 +19,7 @@ from llmirage_server.api.service import LONG_CHARACTERS, Service, ServiceHandler
 from llmirage_server.api.whole import prefill
 from llmirage_server.replies.embedding import embed, shortened
 from llmirage_shared.tokens import TokenIds, Tokenizer
-from llmirage_shared.wire import errors, schema
+from llmirage_shared.wire import schema
 from llmirage_shared.wire.completions import Prompt, read_prompts
 from llmirage_shared.wire.errors import ApiError
 
@@ -63,10 +63,7 @@ class EmbeddingsHandler(ServiceHandler):
     async def create(self, exchange: HttpExchange) -> Response:
         service = self._service
         request = schema.embeddings.EmbeddingRequest.check(await exchange.json_object(), service.documented_only)
-        inputs = read_prompts(request.input, "input")
-        most = schema.embeddings.MOST_INPUTS
-        if len(inputs) > most:
-            raise errors.too_long("input", "an array", most, len(inputs))
+        inputs = read_prompts(request.input, "input", schema.embeddings.MOST_INPUTS)
         model = embedding_model(service, request.model)
         check_dimensions(model, request.dimensions)
         service.admit(exchange, request.model, _estimated_tokens(inputs))

@@ -35,6 +35,7 @@ from llmirage_shared.wire.output import event, usage
 logger = logging.getLogger("llmirage")
 
 PING_S = 15
+SLICE = 64  # choices submitted together: some milliseconds
 WATCH_AFTER_S = 0.005  # from the headers on
 
 
@@ -97,14 +98,26 @@ class Generation:
 
         Raises ApiError if no instance will ever take them, or if a router of the user's own fails.
         """
+        self._submit(self.choices, last=True)
+
+    async def start_in_slices(self, ended: Callable[[], bool]) -> None:
+        """As `start`, with a turn of the loop for others between slices. Nothing more is submitted once it has `ended`."""
+        for first in range(0, len(self.choices), SLICE):
+            if first:
+                await asyncio.sleep(0)
+                if ended():
+                    return
+            self._submit(self.choices[first : first + SLICE], last=first + SLICE >= len(self.choices))
+
+    def _submit(self, choices: Sequence[Choice], last: bool) -> None:
         self.host.under_way.add(self)
         try:
-            self.host.driver.submit([choice.request for choice in self.choices], self.arrived_s)
+            self.host.driver.submit([choice.request for choice in choices], self.arrived_s, last=last)
         except RouterError as error:
             self.stop()
             logger.error("%s", error)
             raise errors.internal_error(str(error)) from None
-        if any(choice.request.failed for choice in self.choices):
+        if any(choice.request.failed for choice in choices):
             self.stop()
             raise errors.no_instance()
 

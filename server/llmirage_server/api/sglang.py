@@ -16,7 +16,7 @@ from starlette.responses import Response
 from llmirage_server.api.constraints import TEXT, ReplyConstraints, schema_problem
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.generation import Choice, Generation, TokenStream
-from llmirage_server.api.service import EncodedPrompt, Service, ServiceHandler, check_choices
+from llmirage_server.api.service import MOST_CHOICES, EncodedPrompt, Service, ServiceHandler, check_choices
 from llmirage_server.api.whole import finish
 from llmirage_server.replies.logprobs import token_logprob
 from llmirage_server.replies.reply import Grammar
@@ -94,14 +94,14 @@ class SglangHandler(ServiceHandler):
         """The prompts, and whether they were given as a list."""
         if request.text is not None:
             texts = [request.text] if isinstance(request.text, str) else request.text
-            read_prompts(request.text, "text")
+            read_prompts(request.text, "text", MOST_CHOICES)
             check_choices(len(texts), n, "text")
             encoded = await self._service.encode_texts(texts)
             prompts = [EncodedPrompt(ids, text) for ids, text in zip(encoded, texts, strict=True)]
             return prompts, isinstance(request.text, list)
         if request.input_ids is None:
             raise errors.missing("text")
-        given = read_prompts(request.input_ids, "input_ids")
+        given = read_prompts(request.input_ids, "input_ids", MOST_CHOICES)
         if any(isinstance(prompt, str) for prompt in given):
             raise errors.wrong_type("input_ids", "an array of token ids", request.input_ids)
         batched = isinstance(request.input_ids[0], list)

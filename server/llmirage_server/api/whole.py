@@ -32,7 +32,7 @@ async def finish(generation: Generation, exchange: HttpExchange) -> None:
     watch = asyncio.ensure_future(_disconnect(exchange))
     watch.add_done_callback(waiter.client_left)
     try:
-        generation.start()
+        await generation.start_in_slices(waiter.done.done)
         await waiter.done
     finally:
         waiter.forget()

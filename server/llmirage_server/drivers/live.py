@@ -46,11 +46,12 @@ class Driver(abc.ABC):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._clock: Callable[[], float] = lambda: 0.0
 
-    def submit(self, requests: Iterable[Request], arrived_s: float = math.inf) -> None:
+    def submit(self, requests: Iterable[Request], arrived_s: float = math.inf, *, last: bool = True) -> None:
         """Submit requests to the cluster; their tags are Receivers. The first tokens come in a later turn of the loop.
 
         arrived_s: when they reached this server, seconds on `precise_clock`; inf or a future time means now. The server's
-        own work since then takes none of the cluster's time, unless the cluster has already advanced further.
+        own work since then takes none of the cluster's time, unless the cluster has already advanced further. Not last: more
+        that arrived together follow in another call, until which the cluster does not advance on their account.
         """
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
@@ -60,6 +61,8 @@ class Driver(abc.ABC):
             request.age_s = age_s
             self.cluster.submit(request, at)
             self.saturation.submitted(request)
+        if not last:
+            return
         now_s = self._clock()
         self.saturation.look(at, now_s)
         self.pacing.front_end.add(max(now_s - arrived_s, 0.0))

@@ -61,7 +61,7 @@ class WholeReplyDriver(Driver):
         """Of requests that are over, in that order: from arrival to the first step."""
         return self._run.waited_s
 
-    def submit(self, requests: Iterable[Request], arrived_s: float = math.inf) -> None:
+    def submit(self, requests: Iterable[Request], arrived_s: float = math.inf, *, last: bool = True) -> None:
         plans, now = PLANS.get(), self._sync()
         for request in requests:
             flight = _ToldFlight(request)

@@ -187,7 +187,7 @@ class SlotFiller:
                 return value
         if slot.is_of(_NUMERIC) and not slot.is_list:
             for number in self._values.left("number"):
-                counted = re.compile(rf"\s+{_spelled(slot.name)}(?!\w)", re.IGNORECASE).match(text, number.end)
+                counted = _after_number(slot.name).match(text, number.end)
                 if counted and (value := self._converted(number.written, slot.schema)) is not None:
                     self._values.use(number)
                     return value
@@ -203,9 +203,7 @@ class SlotFiller:
                     return self._converted(one.written, slot.schema), one.end
         if not assigned:
             return None, at
-        end = (
-            re.compile(r"\n").search(text, at) if slot.is_free_text and text[at - 1] != "=" else _VALUE_END.search(text, at)
-        )
+        end = _LINE_END.search(text, at) if slot.is_free_text and text[at - 1] != "=" else _VALUE_END.search(text, at)
         stop = end.start() if end else len(text)
         return self._converted(text[at:stop].strip(" ."), slot.schema), stop
 
@@ -295,14 +293,29 @@ def _spelled(name: str) -> str:
     return r"[\s_-]*".join([f"{re.escape(word)}s?" for word in words_of(name)]) or re.escape(name)
 
 
+@lru_cache(maxsize=4096)
+def _anywhere(name: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<!\w){_spelled(name)}(?!\w)", re.IGNORECASE)
+
+
+@lru_cache(maxsize=4096)
+def _after_number(name: str) -> re.Pattern[str]:
+    return re.compile(rf"\s+{_spelled(name)}(?!\w)", re.IGNORECASE)
+
+
+@lru_cache(maxsize=4096)
+def _before_value(name: str) -> re.Pattern[str]:
+    before = rf"(?<![\w]){_spelled(name)}(?!\w)[\"'`]?(?:\s*(?P<sign>[:=])\s*|\s+(?:is\s+|to\s+|as\s+|of\s+)?)"
+    return re.compile(before, re.IGNORECASE)
+
+
 def _mention(text: str, name: str) -> re.Match[str] | None:
-    return re.search(rf"(?<!\w){_spelled(name)}(?!\w)", text, re.IGNORECASE)
+    return _anywhere(name).search(text)
 
 
 def _mentions(text: str, name: str) -> Iterator[re.Match[str]]:
     """Where the text may give a value for a property of this name: the match ends where the value starts."""
-    pattern = rf"(?<![\w]){_spelled(name)}(?!\w)[\"'`]?(?:\s*(?P<sign>[:=])\s*|\s+(?:is\s+|to\s+|as\s+|of\s+)?)"
-    for match in re.finditer(pattern, text, re.IGNORECASE):
+    for match in _before_value(name).finditer(text):
         if match["sign"] or len(name) > 1:
             yield match
 

@@ -33,13 +33,13 @@ class TextRequest:
     silent: bool
 
 
-def parse_completion(body: Mapping[str, Any], documented_only: bool = True) -> TextRequest:
+def parse_completion(body: Mapping[str, Any], documented_only: bool = True, most_prompts: int | None = None) -> TextRequest:
     """Check a completion body. Raises ApiError for the first wrong field.
 
-    documented_only: refuse fields that neither the API nor any engine documents.
+    documented_only: refuse fields that neither the API nor any engine documents. most_prompts: more are refused unread.
     """
     request = schema.completions.CompletionRequest.check(body)
-    prompts = read_prompts(request.prompt)
+    prompts = read_prompts(request.prompt, most=most_prompts)
     if request.suffix and request.echo:
         raise errors.only_with("suffix", "Setting 'echo' and 'suffix' at the same time is not supported.")
     silent = request.max_tokens == 0
@@ -65,8 +65,11 @@ def text_completion(head: ResponseHead, choices: list[FinishedChoice], usage: di
     return head.whole("text_completion", written, usage)
 
 
-def read_prompts(prompt: Any, param: str = "prompt") -> list[Prompt]:
-    """Prompts from a text, a list of token ids, or a list of either. Raises ApiError for the field `param`."""
+def read_prompts(prompt: Any, param: str = "prompt", most: int | None = None) -> list[Prompt]:
+    """Prompts from a text, a list of token ids, or a list of either. Raises ApiError for the field `param`.
+
+    most: prompts; more are refused before any is read.
+    """
     if isinstance(prompt, str):
         return [_checked_text(prompt, param)]
     if not isinstance(prompt, list):
@@ -74,6 +77,8 @@ def read_prompts(prompt: Any, param: str = "prompt") -> list[Prompt]:
     if not prompt:
         raise errors.empty_array(param)
     if isinstance(prompt[0], str | list):
+        if most is not None and len(prompt) > most:
+            raise errors.too_long(param, "an array", most, len(prompt))
         kind = str if isinstance(prompt[0], str) else list
         return [_read_one(item, f"{param}[{index}]", kind) for index, item in enumerate(prompt)]
     return [read_ids(prompt, param)]

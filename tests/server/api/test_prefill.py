@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from llmirage_server.api.generation import SLICE
+
 WORDS = "some words of a document " * 40
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/embeddings": {"model": "bge-m3", "input": WORDS},
@@ -82,6 +84,55 @@ def test_a_client_that_leaves_takes_its_request_with_it(make_api: Callable[..., 
 
     assert api._runner.run(leave()) == 0
     assert all(state.running == 0 and state.waiting == 0 for state in api.app.driver.snapshot())
+
+
+@pytest.mark.parametrize("leaves_after", [None, 1])
+def test_many_inputs_reach_the_cluster_in_slices_between_which_the_loop_turns(
+    make_api: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, leaves_after: int | None
+) -> None:
+    api = make_api(ttft_ms=1.0)
+    turns, submitted, times = 0, [], []
+    submit = api.app.driver.submit
+    come: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+
+    def noted(requests: Any, *arguments: Any, **options: Any) -> None:
+        requests = list(requests)
+        submit(requests, *arguments, **options)
+        submitted.append((len(requests), turns))
+        times.extend([request.arrival_s for request in requests])
+        if len(submitted) == leaves_after:
+            come.put_nowait({"type": "http.disconnect"})
+
+    async def ask() -> list[Any]:
+        nonlocal turns
+        body = {"model": "bge-m3", "input": [f"text {number}" for number in range(SLICE * 5 + 1)]}
+        headers = [(b"content-type", b"application/json")]
+        scope = {"type": "http", "method": "POST", "path": "/v1/embeddings", "query_string": b"", "headers": headers}
+        come.put_nowait({"type": "http.request", "body": json.dumps(body).encode(), "more_body": False})
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        asking = asyncio.ensure_future(api.app(scope, come.get, send))
+        while not asking.done():
+            turns += 1
+            await asyncio.sleep(0)
+        return sent
+
+    monkeypatch.setattr(api.app.driver, "submit", noted)
+    sent = api._runner.run(ask())
+    counts, at = [count for count, _ in submitted], [turn for _, turn in submitted]
+    assert len(set(at)) == len(at)
+    assert len(set(times)) == 1
+    if leaves_after is None:
+        assert counts == [SLICE] * 5 + [1]
+        assert len(json.loads(sent[1]["body"])["data"]) == SLICE * 5 + 1
+    else:
+        assert sent == []
+        assert set(counts) == {SLICE}
+        assert len(counts) < 5
+        assert all(state.running == 0 and state.waiting == 0 for state in api.app.driver.snapshot())
 
 
 def test_a_server_that_sleeps_reads_nothing(make_api: Callable[..., Any]) -> None:

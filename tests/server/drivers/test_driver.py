@@ -342,3 +342,19 @@ def test_the_wait_of_a_request_that_fails_with_a_token_is_noted_once() -> None:
         return recorder.seen, driver.waited_s
 
     assert virtual_time.run(main()) == ([(0.5, 1)], [0.0])
+
+
+@pytest.mark.parametrize("driver_type", [FreeDriver, PacedDriver])
+def test_requests_submitted_in_parts_are_served_as_if_together(driver_type: type[Driver]) -> None:
+    async def times(parts: list[list[int]]) -> list[tuple[float, float]]:
+        driver = driver_type(Cluster([FixedInstance(0, 0.5, 0.25, LIMITS)], make_router("round_robin")))
+        recorders = [Recorder(3, id=number) for part in parts for number in part]
+        for place, part in enumerate(parts):
+            for _ in range(50):
+                await asyncio.sleep(0)
+            driver.submit([recorders[number].request for number in part], last=place == len(parts) - 1)
+        for recorder in recorders:
+            await recorder.done.wait()
+        return [(one.request.arrival_s, one.request.finished_s) for one in recorders]
+
+    assert virtual_time.run(times([[0], [1, 2], [3]])) == virtual_time.run(times([[0, 1, 2, 3]]))
