@@ -10,9 +10,7 @@ from sizing.mixes import MIXES
 from sizing.truth import Truths
 
 
-@pytest.mark.parametrize(
-    "name", ["single, tight TPOT", "heavy prompts, p99", "MoE 20B", "sessions, loose", "sessions, 10/s"]
-)
+@pytest.mark.parametrize("name", ["single, tight TPOT", "heavy prompts, p99", "MoE 20B", "sessions, loose"])
 def test_the_answer_is_that_of_long_simulations(name: str, tmp_path: Path) -> None:
     (mix,) = (mix for mix in MIXES if mix.name == name)
     sizing = ask(mix, seed=0)

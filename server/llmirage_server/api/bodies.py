@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import zlib
 from typing import Any, NoReturn
 
@@ -51,3 +52,11 @@ def no_json(error: ValueError | RecursionError) -> ApiError:
 def reject_constant(name: str) -> NoReturn:
     """For a JSON decoder: NaN and infinities, which JSON does not have."""
     raise ValueError(f"{name} is not a JSON number")
+
+
+def finite(digits: str) -> float:
+    """A number of JSON. Raises ValueError for one that no float holds."""
+    value = float(digits)
+    if math.isinf(value):
+        raise ValueError(f"{errors.shorten(digits, 20)} is too large a number")
+    return value

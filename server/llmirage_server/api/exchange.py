@@ -5,10 +5,10 @@ There is no middleware: a wrapped `send` would cost its price again for every to
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import logging
-import math
 import os
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ from urllib.parse import parse_qs
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from llmirage_server.api.bodies import decompressed, no_json, reject_constant, without_lone_surrogates
+from llmirage_server.api.bodies import decompressed, finite, no_json, reject_constant, without_lone_surrogates
 from llmirage_server.api.cross_origin import FOR_ANY_ORIGIN, preflight
 from llmirage_server.api.fault_hooks import FaultOfRequest, Faults
 from llmirage_server.replies.structured.budget import BRIEF, CURRENT, FULL, Budget, BudgetError, InThread, limited
@@ -35,6 +35,7 @@ T = TypeVar("T")
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 MOST_BODY_BYTES = 32 << 20
 MOST_VALUES = 1_000_000  # of a body: as many take 0.1 to 0.3 s to read, in which nothing else runs
+_LARGE_BYTES = 200_000  # to read, check and write such a body as JSON takes some milliseconds each
 _MANY_VALUES_BYTES = 1 << 20  # a smaller body has fewer
 ARRIVED = "llmirage.arrived_s"  # key in a scope's state: when the HTTP server had the whole request
 FAULT_HEADER = b"x-llmirage-fault"
@@ -76,8 +77,8 @@ class HttpExchange:
     """
 
     __slots__ = (
-        "_clock", "arrived_s", "body", "entry", "fault", "headers", "held_s", "more_headers", "most_bytes", "receive",
-        "request_id", "scope", "steps_left",
+        "_clock", "_is_large", "arrived_s", "body", "entry", "fault", "headers", "held_s", "more_headers", "most_bytes",
+        "receive", "request_id", "scope", "steps_left",
     )  # fmt: skip
 
     def __init__(self, scope: Scope, receive: Receive, most_bytes: int = MOST_BODY_BYTES) -> None:
@@ -94,6 +95,7 @@ class HttpExchange:
         self.fault: FaultOfRequest | None = None
         self.held_s = 0.0
         self.steps_left = FULL
+        self._is_large = False
         self.more_headers: Sequence[Header] = _UNLIMITED if scope["method"] == "POST" else ()
         given = self.headers.get(b"x-request-id")
         if given is not None and _REQUEST_ID.fullmatch(given):
@@ -109,6 +111,8 @@ class HttpExchange:
         body = await self._body()
         value = empty if empty is not None and not body.strip() else _json_object(body)
         self.body = value
+        self._is_large = len(body) > _LARGE_BYTES
+        await self._breathe()
         if self.fault is not None:
             await self.fault.parsed(value)
         return value
@@ -177,20 +181,28 @@ class HttpExchange:
         """
         brief = Budget(steps := min(BRIEF, self.steps_left), part)
         token = CURRENT.set(brief)
+        full: Budget | None = None
         try:
             result = work()
             self.steps_left -= steps - brief.left
-            return result
         except (BudgetError, RecursionError):
             full = Budget(self.steps_left, part)
         finally:
             CURRENT.reset(token)
+        if full is None:
+            await self._breathe()
+            return result
         try:
             return await in_thread(lambda: limited(work, full))
         except BudgetError as error:
             raise errors.too_much_to_plan(error.part) from None
         finally:
             self.steps_left = full.left
+
+    async def _breathe(self) -> None:
+        """After a long piece of work on a large body: streams that are due go out before the next one."""
+        if self._is_large:
+            await asyncio.sleep(0)
 
     def _arrival(self) -> float:
         """The HTTP server's stamp, else now."""
@@ -380,11 +392,4 @@ def _json_object(body: bytes) -> dict[str, Any]:
     return value
 
 
-def _finite(digits: str) -> float:
-    value = float(digits)
-    if math.isinf(value):
-        raise ValueError(f"{errors.shorten(digits, 20)} is too large a number")
-    return value
-
-
-_DECODER = json.JSONDecoder(parse_constant=reject_constant, parse_float=_finite)
+_DECODER = json.JSONDecoder(parse_constant=reject_constant, parse_float=finite)
