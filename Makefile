@@ -29,8 +29,8 @@ setup: .venv/.dev  ## make .venv with everything for development
 demo: .venv/.core  ## start the server, run two workloads against it, print the reports
 	@$(BIN)/llmirage demo
 
-test: .venv/.dev  ## run every test
-	@$(BIN)/python -m pytest $(ARGS)
+test: .venv/.dev  ## run every test, on up to four cores
+	@$(BIN)/python -m pytest -n auto --maxprocesses 4 $(ARGS)
 
 test-compiled: .venv/.dev  ## the tests of what make compile compiles, on a compiled copy (a C compiler; minutes)
 	@$(PIP) install -c constraints.txt setuptools
