@@ -96,9 +96,11 @@ class TrtllmScheduler(Scheduler):
                 at += 1
                 continue
             needed = self._needs(sequence, sequence.expected if self._reserves_output else sequence.tokens)
-            if promised + needed > self._available or (missing > budget and not self.limits.enable_chunked_prefill):
+            fits = promised + needed <= self._available
+            if not fits or (missing > budget and not self.limits.enable_chunked_prefill):
                 kv.release(sequence)
-                self._blocked, self._blocked_at = waiting[0], kv.changes
+                if not fits and not at:  # who was passed over may have its turn in the next step
+                    self._blocked, self._blocked_at = sequence, kv.changes
                 break
             coming.add(block)
             started += 1

@@ -78,8 +78,10 @@ class VllmScheduler(Scheduler):
                 continue
             kv.acquire(sequence)
             missing = 1 if sequence in received else self._chunk(sequence.tokens - sequence.computed)
-            may_chunk = limits.enable_chunked_prefill or missing <= budget
-            if not may_chunk or not kv.fits(sequence, sequence.tokens):
+            if not limits.enable_chunked_prefill and missing > budget:
+                kv.release(sequence)
+                break  # the next step has a budget of its own
+            if not kv.fits(sequence, sequence.tokens):
                 kv.release(sequence)
                 self._blocked, self._blocked_at = sequence, kv.changes
                 break
