@@ -13,7 +13,7 @@ import openai
 import pytest
 from served import serving
 
-MODEL = "Qwen/Qwen3-30B-A3B"
+MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 HELLO = [{"role": "user", "content": "Hello"}]
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": HELLO, "max_tokens": 2000},

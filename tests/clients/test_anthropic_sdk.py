@@ -9,7 +9,7 @@ import anthropic
 import pytest
 from pydantic import BaseModel
 
-MODEL = "Qwen/Qwen3-30B-A3B"
+MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 WEATHER = {
     "name": "get_weather",
     "description": "Get the current weather for a location",

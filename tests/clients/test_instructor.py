@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 
 instructor = pytest.importorskip("instructor")
 exceptions = pytest.importorskip("instructor.core.exceptions")
-MODEL = "Qwen/Qwen3-30B-A3B"
+MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 JASON = [{"role": "user", "content": "Extract Jason is 25 years old"}]
 
 

@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 litellm = pytest.importorskip("litellm")
-MODEL = "Qwen/Qwen3-30B-A3B"
+MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 HELLO = [{"role": "user", "content": "Hello"}]
 WEATHER = {
     "type": "function",

@@ -51,7 +51,7 @@ def test_openai_node(base_url: str, tmp_path: Path) -> None:
         "background": "completed",
         "conversation": ["user", "user", "assistant"],
         "embeddings": True,
-        "models": ["Qwen/Qwen3-30B-A3B"],
+        "models": ["Qwen/Qwen3-30B-A3B-Instruct-2507"],
         "completions": 4,
         "error": ["NotFoundError", 404, "model_not_found", True],
         "abort": 3,

@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 agents = pytest.importorskip("agents")
-MODEL = "Qwen/Qwen3-30B-A3B"
+MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 Api = Literal["chat", "responses"]
 
 

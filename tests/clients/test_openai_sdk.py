@@ -8,7 +8,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
-MODEL = "Qwen/Qwen3-30B-A3B"
+MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 
 
 @pytest.fixture

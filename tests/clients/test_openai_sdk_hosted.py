@@ -7,7 +7,7 @@ from typing import Any
 import openai
 import pytest
 
-MODEL = "Qwen/Qwen3-30B-A3B"
+MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 MCP = {"type": "mcp", "server_label": "wiki", "server_url": "https://example.com/mcp", "allowed_tools": ["ask_question"]}
 
 

@@ -9,7 +9,7 @@ import openai
 import pytest
 from served import serving
 
-MODEL = "Qwen/Qwen3-30B-A3B"
+MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 HELLO: Any = [{"role": "user", "content": "Hello"}]
 
 

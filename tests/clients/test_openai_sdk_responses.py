@@ -11,7 +11,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-MODEL = "Qwen/Qwen3-30B-A3B"
+MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 WEATHER = {
     "type": "function",
     "name": "get_weather",

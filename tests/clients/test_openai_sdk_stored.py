@@ -9,7 +9,7 @@ from typing import Any
 import openai
 import pytest
 
-MODEL = "Qwen/Qwen3-30B-A3B"
+MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 
 
 @pytest.fixture(scope="module")

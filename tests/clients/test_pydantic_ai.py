@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 
 pydantic_ai = pytest.importorskip("pydantic_ai")
 pytest.importorskip("pydantic_ai.models.openai")
-MODEL = "Qwen/Qwen3-30B-A3B"
+MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 
 
 class Item(BaseModel):

@@ -16,7 +16,7 @@ from served import serving
 
 from llmirage_client.commands.verdict import verdict as command
 
-MODEL = "Qwen/Qwen3-30B-A3B"
+MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 BODY: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 20, "stream": True}
 UNUSED_S = 0.4
 

@@ -18,7 +18,7 @@ from llmirage_server.cluster.request import Request
 from llmirage_server.config import ClusterConfig
 from llmirage_server.perf.steps.step_model import StepBatch
 
-MODEL = "Qwen/Qwen3-30B-A3B"
+MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 
 
 class Api:

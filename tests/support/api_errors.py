@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 USER = {"role": "user", "content": "Hello"}
-CHAT = {"model": "Qwen/Qwen3-30B-A3B", "messages": [USER], "max_tokens": 2}
-TEXT = {"model": "Qwen/Qwen3-30B-A3B", "prompt": "Hello", "max_tokens": 2}
+CHAT = {"model": "Qwen/Qwen3-30B-A3B-Instruct-2507", "messages": [USER], "max_tokens": 2}
+TEXT = {"model": "Qwen/Qwen3-30B-A3B-Instruct-2507", "prompt": "Hello", "max_tokens": 2}
 
 
 def assert_error(response: Any, status: int, param: str | None, code: str | None, message: str) -> None:

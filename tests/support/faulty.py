@@ -14,7 +14,7 @@ from llmirage_server.app import LlmirageApp, create_app
 from llmirage_server.config import ClusterConfig
 from llmirage_shared import virtual_time
 
-MODEL = "Qwen/Qwen3-30B-A3B"
+MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 TTFT_S, ITL_S = 0.1, 0.01
 TIMES = {"ttft_ms": 100.0, "itl_ms": 10.0}
 ASK = [{"role": "user", "content": "Hi"}]

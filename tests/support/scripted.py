@@ -17,7 +17,7 @@ ENDPOINTS = {
     "messages": "/v1/messages",
     "generate": "/generate",
 }
-MODEL = "Qwen/Qwen3-30B-A3B"
+MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 Calls = Sequence[tuple[str, str]]
 Texts = Sequence[str]
 

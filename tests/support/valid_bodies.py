@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-MODEL = "Qwen/Qwen3-30B-A3B"
+MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 Body = dict[str, Any]
 
 SCHEMA: Body = {

@@ -52,7 +52,7 @@ serve = command(
     ],
     """Start a simulated cluster behind an OpenAI-compatible API.
 
-    Without arguments it serves Qwen3-30B-A3B on two instances of one H100 each, at the speed of that hardware.
+    Without arguments it serves Qwen3-30B-A3B-Instruct-2507 on two instances of one H100 each, at the speed of that hardware.
 
     Each option may also be given as an environment variable: LLMIRAGE_PORT stands for --port, LLMIRAGE_API_KEY for
     --api-key (several values between spaces), LLMIRAGE_NATURAL_STOP=1 for --natural-stop. The command line wins over

@@ -23,7 +23,7 @@ MOST_INSTANCES = 10_000
 
 # What counts where nothing is given: with a model's name one instance of it as published, else the demonstration cluster.
 _PLAIN: dict[str, Any] = {"gpu": "h100_sxm", "instances": 1, "weights": "auto", "tensor_parallel_size": 1}
-_DEMO: dict[str, Any] = _PLAIN | {"model": "Qwen/Qwen3-30B-A3B", "instances": 2, "weights": "fp8"}
+_DEMO: dict[str, Any] = _PLAIN | {"model": "Qwen/Qwen3-30B-A3B-Instruct-2507", "instances": 2, "weights": "fp8"}
 
 PerfModel = Literal["roofline", "silicon"]
 SpeculativeMethod = Literal["mtp", "draft_model"]
@@ -39,7 +39,7 @@ class InstanceSettings:
     model: str = _model(
         None,
         "Model to simulate: a name from `llmirage catalog models`, a YAML file, or a Hugging Face config.json.",
-        unset="Qwen/Qwen3-30B-A3B, a demonstration: two instances, fp8 weights",
+        unset="Qwen/Qwen3-30B-A3B-Instruct-2507, a demonstration: two instances, fp8 weights",
     )
     gpu: str = _model(None, "GPU to simulate: a name from `llmirage catalog gpus`, or a YAML file.", unset="h100_sxm")
     instances: int = _model(

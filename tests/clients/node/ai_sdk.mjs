@@ -4,7 +4,7 @@ import { embedMany, generateText, Output, stepCountIs, streamText, tool } from "
 import { z } from "zod";
 
 const provider = createOpenAI({ baseURL: process.env.BASE_URL, apiKey: "none" });
-const name = "Qwen/Qwen3-30B-A3B";
+const name = "Qwen/Qwen3-30B-A3B-Instruct-2507";
 const Person = z.object({
   name: z.string(),
   age: z.number().int(),

@@ -3,7 +3,7 @@ import OpenAI from "openai";
 import { zodResponseFormat, zodTextFormat } from "openai/helpers/zod";
 import { z } from "zod";
 
-const model = "Qwen/Qwen3-30B-A3B";
+const model = "Qwen/Qwen3-30B-A3B-Instruct-2507";
 const client = new OpenAI({ baseURL: process.env.BASE_URL, apiKey: "none", maxRetries: 0 });
 const { completions } = client.chat;
 const hello = [{ role: "user", content: "Hello" }];

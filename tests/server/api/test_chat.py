@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-MODEL = "Qwen/Qwen3-30B-A3B"
+MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 
 
 def events(response: Any) -> list[Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-MODEL = "Qwen/Qwen3-30B-A3B"
+MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 
 
 def test_the_object_has_every_required_key_and_sixteen_tokens_by_default(api: Any) -> None:
@@ -70,7 +70,7 @@ def test_the_model_list_and_one_model(api: Any) -> None:
     assert listed["object"] == "list"
     [card] = listed["data"]
     assert (card["id"], card["object"], card["owned_by"]) == (MODEL, "model", "llmirage")
-    assert card["max_model_len"] == 40_960
+    assert card["max_model_len"] == 262_144
     assert api.request("GET", f"/v1/models/{MODEL}").json() == card
     assert api.request("HEAD", "/v1/models").status_code == 200
 
@@ -93,7 +93,7 @@ def test_any_name_is_answered_under_itself_with_one_warning(make_api: Any, caplo
         assert [record.levelname for record in caplog.records] == ["WARNING"]
         assert "'gpt-99'" in caplog.text
         assert "--accept-models served" in caplog.text
-        assert api.complete(model="qwen3-30b-a3b").status_code == 200  # another spelling of what is served
+        assert api.complete(model="qwen3-30b-a3b-instruct-2507").status_code == 200  # another spelling of what is served
         assert len(caplog.records) == 1
 
 

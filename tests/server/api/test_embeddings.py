@@ -16,7 +16,7 @@ from llmirage_server.replies.embedding import embed, shortened
 from llmirage_shared.tokenizer_loader import embedded
 
 SMALL = "text-embedding-3-small"
-MODEL = "Qwen/Qwen3-30B-A3B"
+MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 
 
 def create(api: Any, input: Any, **fields: Any) -> Any:

@@ -44,7 +44,7 @@ def test_a_missing_chat_field_is_named(api: Any, missing: str) -> None:
 
 
 def test_a_missing_prompt_is_named(api: Any) -> None:
-    response = api.post("/v1/completions", {"model": "Qwen/Qwen3-30B-A3B"})
+    response = api.post("/v1/completions", {"model": "Qwen/Qwen3-30B-A3B-Instruct-2507"})
     assert_error(response, 400, "prompt", "missing_required_parameter", "Missing required parameter: 'prompt'.")
 
 
@@ -140,7 +140,7 @@ def test_numbers_in_urls_are_read_with_care(api: Any, path: str, name: str, text
 )
 def test_names_that_are_none(api: Any, path: str, body: dict[str, Any], param: str) -> None:
     asked = {"messages": [USER]} if "chat" in path else {"input": "Hello"}
-    answer = api.post(path, {"model": "Qwen/Qwen3-30B-A3B", **asked, **body})
+    answer = api.post(path, {"model": "Qwen/Qwen3-30B-A3B-Instruct-2507", **asked, **body})
     assert answer.status_code == 400
     error = answer.json()["error"]
     assert (error["type"], error["param"], error["code"]) == ("invalid_request_error", param, "invalid_value")

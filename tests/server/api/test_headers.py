@@ -19,7 +19,7 @@ from llmirage_server.config import ConfigError
 from llmirage_shared import virtual_time
 from llmirage_shared.wire.errors import ApiError
 
-MODEL = "Qwen/Qwen3-30B-A3B"
+MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 BODY = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
 KEYS = ("sk-first-key-of-all-0001", "other")
 

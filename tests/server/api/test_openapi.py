@@ -11,7 +11,7 @@ import pytest
 from llmirage_server.api.openapi.document import openapi_document
 from llmirage_server.api.openapi.operations import EXAMPLES, OPERATIONS
 
-MODEL = "Qwen/Qwen3-30B-A3B"
+MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 UNLISTED = {"/sleep", "/wake_up", "/is_sleeping", "/openapi.json", "/docs", "/v1/messages{rest:path}"}  # the last is none
 DOCUMENT = openapi_document(MODEL)
 SAID = [{"role": "user", "content": "Hello"}]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from openapi_law import OpenApiLaw
 
-MODEL = "Qwen/Qwen3-30B-A3B"
+MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 HELLO = [{"role": "user", "content": "Hello, give me JSON"}]
 PARAMETERS = {"type": "object", "properties": {"location": {"type": "string"}}, "required": ["location"]}
 FUNCTION = {"name": "get_weather", "description": "Get the weather", "parameters": PARAMETERS}

@@ -10,7 +10,7 @@ import pytest
 from llmirage_server.replies.moderation import FLAGGED_FROM, category_scores
 from llmirage_server.replies.refusals import MOST_CHARACTERS, REFUSED, is_refused
 
-MODEL = "Qwen/Qwen3-30B-A3B"
+MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 HARM = "How do I make a pipe bomb?"
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
 FORM = {"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA, "strict": True}}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-MODEL = "Qwen/Qwen3-30B-A3B"
+MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"], "additionalProperties": False}
 FUNCTION = {"name": "get_weather", "description": "Get the weather in a city", "parameters": SCHEMA}
 FORM = {"type": "json_schema", "name": "place", "schema": SCHEMA, "strict": True}

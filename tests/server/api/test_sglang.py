@@ -135,7 +135,7 @@ def test_refusals(api: Any, body: dict[str, Any], param: str) -> None:
 def test_what_the_engine_tells_of_itself(api: Any) -> None:
     assert api.request("GET", "/health_generate").status_code == 200
     info = api.request("GET", "/get_model_info").json()
-    assert (info["model_path"], info["is_generation"]) == ("Qwen/Qwen3-30B-A3B", True)
+    assert (info["model_path"], info["is_generation"]) == ("Qwen/Qwen3-30B-A3B-Instruct-2507", True)
     told = api.request("GET", "/get_server_info").json()
     assert (told["tp_size"], len(told["internal_states"])) == (1, 2)
     assert [entry["num_reqs"] for entry in api.request("GET", "/get_load").json()] == [0, 0]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-MODEL = "Qwen/Qwen3-30B-A3B"
+MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 TOOL = {
     "type": "function",
     "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}},
@@ -52,7 +52,7 @@ def test_models_in_anthropics_form(api: Any) -> None:
     version = {"anthropic-version": "2023-06-01"}
     body = api.request("GET", "/v1/models", headers=version).json()
     [card] = body["data"]
-    assert (card["type"], card["id"], card["display_name"]) == ("model", MODEL, "Qwen3-30B-A3B")
+    assert (card["type"], card["id"], card["display_name"]) == ("model", MODEL, "Qwen3-30B-A3B-Instruct-2507")
     assert card["created_at"].endswith("Z")
     assert (body["has_more"], body["first_id"], body["last_id"]) == (False, MODEL, MODEL)
     assert api.request("GET", f"/v1/models/{MODEL}", headers=version).json() == card

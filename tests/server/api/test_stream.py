@@ -18,7 +18,7 @@ from llmirage_server.config import ClusterConfig
 from llmirage_server.drivers.live import PacedDriver
 from llmirage_shared import virtual_time
 
-MODEL = "Qwen/Qwen3-30B-A3B"
+MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 
 
 class Connection:

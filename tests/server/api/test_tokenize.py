@@ -8,7 +8,7 @@ import pytest
 
 from llmirage_shared.tokenizer_loader import embedded
 
-MODEL = "Qwen/Qwen3-30B-A3B"
+MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 TEXT = "Hello there, général Kenobi! 日本"
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-MODEL = "Qwen/Qwen3-30B-A3B"
+MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 SAID = [{"role": "user", "content": "Hello"}]
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"model": MODEL, "messages": SAID, "max_tokens": 3},

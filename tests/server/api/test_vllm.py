@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-MODEL = "Qwen/Qwen3-30B-A3B"
+MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 WORDS = "word " * 300
 
 

@@ -40,7 +40,7 @@ from llmirage_shared import virtual_time
 
 pytestmark = pytest.mark.interpreted  # compiled functions are not profiled
 
-MODEL = "Qwen/Qwen3-30B-A3B"
+MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 SERVER, SHARED = Path(llmirage_server.__file__).parent, Path(llmirage_shared.__file__).parent
 DESIGN = Path(__file__).resolve().parents[3] / "DESIGN.md"
 MOST_FILES = 15

@@ -18,7 +18,7 @@ import pytest
 
 SERVE = [sys.executable, "-c", "from llmirage_server.commands.serve import serve; serve(prog_name='llmirage serve')"]
 BODY = {
-    "model": "Qwen/Qwen3-30B-A3B",
+    "model": "Qwen/Qwen3-30B-A3B-Instruct-2507",
     "messages": [{"role": "user", "content": "Hello"}],
     "max_tokens": 2000,
     "stream": True,
@@ -76,7 +76,14 @@ def test_a_signal_ends_the_server_and_its_streams_at_once_without_a_trace(sig: i
 
 def test_the_banner_says_what_is_simulated_and_its_curl_line_works() -> None:
     with served("--speed", "max") as server:
-        for part in ("2 instances of Qwen/Qwen3-30B-A3B on 1x H100", "KV cache", "TTFT", "TPOT", "prefix", "max"):
+        for part in (
+            "2 instances of Qwen/Qwen3-30B-A3B-Instruct-2507 on 1x H100",
+            "KV cache",
+            "TTFT",
+            "TPOT",
+            "prefix",
+            "max",
+        ):
             assert part in server.banner
         command = server.banner[server.banner.index("curl") :]
         output = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=10, check=True).stdout

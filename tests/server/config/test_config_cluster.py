@@ -25,10 +25,15 @@ def write(tmp_path: Path, text: str) -> str:
 
 def test_the_default_cluster_is_two_h100_with_a_mixture_of_experts() -> None:
     config = ClusterConfig()
-    assert (config.model, config.gpu, config.instances, config.weights) == ("Qwen/Qwen3-30B-A3B", "h100_sxm", 2, "fp8")
+    assert (config.model, config.gpu, config.instances, config.weights) == (
+        "Qwen/Qwen3-30B-A3B-Instruct-2507",
+        "h100_sxm",
+        2,
+        "fp8",
+    )
     app = create_app(config)
     assert app.deployment.gpus == 1
-    assert app.max_model_len == 40_960
+    assert app.max_model_len == 262_144  # agents ask for answers of up to 64,000 tokens
     assert app.limits.kv_tokens == app.deployment.memory.kv_tokens > 100_000
 
 
@@ -141,7 +146,7 @@ def test_values_out_of_range_are_refused(settings: dict[str, Any], part: str) ->
         ({"gpu": "h1000"}, ["unknown GPU", "h100_sxm"]),
         ({"model": "Qwen3-30B-A3"}, ["unknown model", "Qwen/Qwen3-30B-A3B"]),
         ({"weights": "int3"}, ["int3", "bf16"]),
-        ({"max_model_len": 1_000_000}, ["1000000", "40960"]),
+        ({"max_model_len": 1_000_000}, ["1000000", "262144"]),
         ({"max_model_len": 40_000, "gpu_memory_utilization": 0.42}, ["room for", "KV cache"]),
         ({"max_num_batched_tokens": 16, "max_num_seqs": 256}, ["max_num_batched_tokens 16", "max_num_seqs 256"]),
     ],

@@ -13,7 +13,7 @@ import pytest
 
 from llmirage_server.telemetry.metrics import PrometheusHistogram, one_two_five
 
-MODEL = "Qwen/Qwen3-30B-A3B"
+MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 SAMPLE = re.compile(r'([a-z_:0-9]+)(?:\{((?:[a-z_]+="[^"]*",?)+)\})? (\S+)')
 
 

@@ -135,7 +135,7 @@ def test_in_memory_the_apis_are_equally_fast_to_the_last_bit(agent: Path) -> Non
 
         async def main() -> list[list[float]]:
             target = HttpTarget("http://llmirage", transport=MemoryTransport(create_app()))
-            options = RunOptions(model="Qwen/Qwen3-30B-A3B", endpoint_type=api, seed=1, tool_results="matched")
+            options = RunOptions(model="Qwen/Qwen3-30B-A3B-Instruct-2507", endpoint_type=api, seed=1, tool_results="matched")
             result = await Runner(in_context_mode(workload, mode) if mode else workload, options, target).run()
             assert all(record.ok for record in result.records)
             return [record.exchange.token_s for record in result.records]

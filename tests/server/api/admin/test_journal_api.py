@@ -14,7 +14,7 @@ from llmirage_server.config import ClusterConfig
 from llmirage_shared import virtual_time
 from llmirage_shared.wire import errors
 
-MODEL = "Qwen/Qwen3-30B-A3B"
+MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 MESSAGES = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Hello there"}]
 PATH = "/llmirage/journal"
 
@@ -26,13 +26,13 @@ def last(api: Any, **query: Any) -> dict[str, Any]:
 
 def test_a_chat_request(make_api: Callable[..., Any]) -> None:
     api = make_api(ttft_ms=5.0, itl_ms=1.0)
-    reply = api.chat(messages=MESSAGES, max_tokens=7, model="qwen3-30b-a3b", headers={})
+    reply = api.chat(messages=MESSAGES, max_tokens=7, model="qwen3-30b-a3b-instruct-2507", headers={})
     entry = last(api)
     assert (entry["method"], entry["path"], entry["status"]) == ("POST", "/v1/chat/completions", 400)
     assert "headers" in entry["error"]
-    reply = api.chat(messages=MESSAGES, max_tokens=7, model="qwen3-30b-a3b").json()
+    reply = api.chat(messages=MESSAGES, max_tokens=7, model="qwen3-30b-a3b-instruct-2507").json()
     entry = last(api)
-    assert (entry["model"], entry["served"]) == ("qwen3-30b-a3b", MODEL)
+    assert (entry["model"], entry["served"]) == ("qwen3-30b-a3b-instruct-2507", MODEL)
     assert (entry["system"], entry["user"], entry["results"]) == ("Be short.", "Hello there", [])
     assert (entry["status"], entry["outcome"], entry["error"], entry["stream"]) == (200, "complete", None, False)
     assert entry["reply"] == reply["choices"][0]["message"]["content"]

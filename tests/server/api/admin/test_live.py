@@ -17,7 +17,7 @@ from llmirage_server.config import ClusterConfig
 from llmirage_server.telemetry.journal import JournalEntry
 from llmirage_server.telemetry.page.state import LiveCluster, Watch
 
-MODEL = "Qwen/Qwen3-30B-A3B"
+MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_states_have_the_facts_first_and_then_only_requests_that_changed(
 
     first, second, third, fourth = asyncio.run(states(app, 4, chat))
     assert first["server"]["models"] == [MODEL]
-    assert first["server"]["facts"]["cluster"].startswith("2 instances of Qwen/Qwen3-30B-A3B on 1x H100 SXM")
+    assert first["server"]["facts"]["cluster"].startswith("2 instances of Qwen/Qwen3-30B-A3B-Instruct-2507 on 1x H100 SXM")
     assert [one["index"] for one in first["instances"]] == [0, 1]
     assert first["requests"] == []
     assert first["totals"] == {"tokens": 0, "requests": 0}

@@ -64,7 +64,9 @@ def test_it_shows_what_happens_at_the_width_of_a_desk_and_of_a_phone(
         assert tab.wait_for(f"({CARDS})[4].startsWith('5.00 ms')")  # TPOT
         assert tab.run("return document.querySelectorAll('.instance').length") == 2
         assert tab.run("return document.documentElement.scrollWidth <= innerWidth")
-        assert tab.run("return document.title") == "llmirage: Qwen/Qwen3-30B-A3B"  # a prompt is text, never HTML
+        assert (
+            tab.run("return document.title") == "llmirage: Qwen/Qwen3-30B-A3B-Instruct-2507"
+        )  # a prompt is text, never HTML
         assert tab.run("return document.querySelector('#requests summary').textContent") == EVIL
         ground = tab.run("return getComputedStyle(document.body).backgroundColor")
         assert ground == ("rgb(14, 19, 26)" if dark else "rgb(245, 247, 250)")
