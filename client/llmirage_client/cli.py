@@ -61,6 +61,7 @@ COMMANDS = {
         "Show statistics of a workload: lengths, turns, arrivals, prefix reuse.",
     ),
     "convert": ("llmirage_client.commands.convert:convert", "Write a workload file in another format."),
+    "tokenizer": ("llmirage_client.commands.tokenizer:tokenizer", "Write the built-in tokenizer as a folder."),
     "generate": ("llmirage_client.commands.generate:generate", "Write a synthetic workload: chat, rag, agents, batch."),
     "demo": ("llmirage_client.commands.demo:demo", "Start a server, run two workloads against it and print the reports."),
     "simulate": (

@@ -6,6 +6,7 @@ merges: the 256 bytes first, then one id for each merge in order of rank, then t
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -13,7 +14,11 @@ from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from llmirage_shared.tokens import Tokenizer
-from llmirage_shared.vocabulary import END_OF_TURN, SPECIAL_TOKENS, byte_alphabet
+from llmirage_shared.vocabulary import END_OF_TURN, PAD, SPECIAL_TOKENS, byte_alphabet
+
+_DATA = Path(__file__).parent / "data"
+# More than any context: libraries warn of longer texts, and some cut them.
+_NO_LIMIT = 100_000_000
 
 # How text is cut into words before BPE, in the manner of current models: contractions, words with the space before
 # them, numbers three digits at a time, runs of punctuation, line ends, and indentation as one unit.
@@ -55,7 +60,23 @@ def build(merges: list[tuple[str, str]]) -> Backend:
     return backend
 
 
+def folder_files() -> dict[str, str]:
+    """The embedded tokenizer and its chat template as files of a folder that transformers reads: name -> text."""
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": _NO_LIMIT,
+        "clean_up_tokenization_spaces": False,
+        "eos_token": END_OF_TURN,
+        "pad_token": PAD,
+        "chat_template": (_DATA / "chat_template.jinja").read_text("utf-8").rstrip("\n"),
+    }
+    return {
+        "tokenizer.json": build(_load_merges()).to_str(),
+        "tokenizer_config.json": json.dumps(settings, indent=2) + "\n",
+    }
+
+
 def _load_merges() -> list[tuple[str, str]]:
     """The shipped merges, one "left right" a line, best first."""
-    parts = (Path(__file__).parent / "data" / "merges.txt").read_text("utf-8").split()
+    parts = (_DATA / "merges.txt").read_text("utf-8").split()
     return list(zip(parts[::2], parts[1::2], strict=True))

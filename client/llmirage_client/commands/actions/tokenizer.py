@@ -1,0 +1,26 @@
+"""What `llmirage tokenizer` does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from llmirage_client.commands.actions.output import write_output
+from llmirage_client.commands.actions.refusal import refuse
+from llmirage_shared import embedded_tokenizer
+
+
+def tokenizer(folder: str) -> None:
+    place = Path(folder)
+    files = {place / name: text.encode() for name, text in embedded_tokenizer.folder_files().items()}
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        for path, data in files.items():
+            if path.exists() and path.read_bytes() != data:
+                refuse([f"{path} is of another tokenizer; name another folder"], "tokenizer")
+        for path, data in files.items():
+            write_output(data, str(path))
+    except OSError as error:
+        refuse([f"{folder}: cannot be written: {error.strerror}"], "tokenizer")
+    click.echo(f"{folder}: {', '.join(path.name for path in files)}")
