@@ -17,6 +17,7 @@ from llmirage_server.api.access import ApiKeys, RateLimits
 from llmirage_server.api.admin.live import LiveHandler
 from llmirage_server.api.exchange import EndpointApp
 from llmirage_server.api.faults import FaultsOnOrder
+from llmirage_server.api.files.store import FILE_FILES_MIB, MEMORY_FILES_MIB
 from llmirage_server.api.models import ServedModel, ServedModels
 from llmirage_server.api.responses.background import fail_interrupted
 from llmirage_server.api.routes import UNKNOWN, routes
@@ -67,6 +68,8 @@ class LlmirageApp(Starlette):
         text = TextLoader(lambda: load_text_tools(config))
         fingerprint = "fp_" + hashlib.sha256(repr(config).encode()).hexdigest()[:10]
         self.service = Service(self.driver, text, models, fingerprint, _state(config))
+        files_mib = MEMORY_FILES_MIB if config.state is None else FILE_FILES_MIB
+        self.service.files.most_bytes = (config.files_mib or files_mib) << 20
         self.service.documented_only = config.unknown_fields == "refuse"
         if (config.rate_limit, config.token_limit) != (None, None):
             self.service.limits = RateLimits(config.rate_limit, config.token_limit)

@@ -53,6 +53,11 @@ class OpenApiLaw:
         # A response that is not finished has no usage yet.
         usage = self._schemas["Response"]["allOf"][-1]["properties"]
         usage["usage"] = {"anyOf": [usage["usage"], *_NULLABLE]}
+        # What a file or a batch does not have (yet) is null, and so are the ends of an empty list.
+        for name in ("OpenAIFile", "Batch", "ListFilesResponse", "ListBatchesResponse"):
+            properties = self._schemas[name]["properties"]
+            for key in properties.keys() - {"id", "object", "status", "created_at", "data"}:
+                properties[key] = {"anyOf": [properties[key], *_NULLABLE]}
         # The messages of a stored completion are those of its prompt, whoever said them.
         message = self._schemas["ChatCompletionMessageList"]["properties"]["data"]["items"]["allOf"]
         message[0] = {**self._schemas["ChatCompletionResponseMessage"]}

@@ -109,7 +109,7 @@ class HttpExchange:
         empty: what an empty body stands for; None: it is refused.
         """
         body = await self._body()
-        value = empty if empty is not None and not body.strip() else _json_object(body)
+        value = empty if empty is not None and not body.strip() else json_object(body)
         self.body = value
         self._is_large = len(body) > _LARGE_BYTES
         await self._breathe()
@@ -128,7 +128,7 @@ class HttpExchange:
             return messages.pop() if messages else await later()
 
         self.receive = again
-        return body, _json_object(body)
+        return body, json_object(body)
 
     async def _body(self) -> bytes:
         kind = self.headers.get(b"content-type")
@@ -153,7 +153,7 @@ class HttpExchange:
             with contextlib.suppress(ClientGoneError, ApiError):
                 body = await self._received_body()
                 self.entry.digest = hash(body)
-                model = _json_object(body).get("model")
+                model = json_object(body).get("model")
                 self.entry.model = errors.shorten(model, 200) if isinstance(model, str) else ""
 
     async def _received_body(self) -> bytes:
@@ -372,7 +372,7 @@ def _body_of(message: Message) -> bytes:
     return body
 
 
-def _json_object(body: bytes) -> dict[str, Any]:
+def json_object(body: bytes) -> dict[str, Any]:
     """The JSON object in `body`; lone surrogates in its strings become U+FFFD.
 
     Raises ApiError (400): empty body, bytes that are not UTF-8, invalid JSON, nesting too deep, or not an object.

@@ -22,6 +22,7 @@ from llmirage_server.api.conversations import ConversationsHandler
 from llmirage_server.api.embeddings import EmbeddingsHandler
 from llmirage_server.api.engine_info import EngineHandler
 from llmirage_server.api.exchange import EndpointApp, Guard, Handler, HttpExchange
+from llmirage_server.api.files.endpoint import FilesHandler
 from llmirage_server.api.messages.endpoint import MessagesExchange, MessagesHandler
 from llmirage_server.api.moderations import ModerationsHandler
 from llmirage_server.api.openapi.endpoint import OpenApiHandler
@@ -66,7 +67,7 @@ def routes(
 
 def _openai(service: Service, before: Wrapper) -> dict[str, Methods]:
     """The OpenAI API."""
-    responses, conversations = ResponsesHandler(service), ConversationsHandler(service)
+    responses, conversations, files = ResponsesHandler(service), ConversationsHandler(service), FilesHandler(service)
     stored = StoredChatHandler(service.state)
     return {
         "/v1/chat/completions": _methods(POST=before(ChatHandler(service).create), GET=stored.list),
@@ -87,6 +88,9 @@ def _openai(service: Service, before: Wrapper) -> dict[str, Methods]:
         "/v1/conversations/{id}/items/{item}": _methods(GET=conversations.retrieve_item, DELETE=conversations.delete_item),
         "/v1/embeddings": _post(before(EmbeddingsHandler(service).create)),
         "/v1/moderations": _post(ModerationsHandler(service).create),
+        "/v1/files": _methods(POST=files.create, GET=files.list),
+        "/v1/files/{id}": _methods(GET=files.retrieve, DELETE=files.delete),
+        "/v1/files/{id}/content": _get(files.content),
         "/v1/models": _get(service.models.list),
         "/v1/models/{model:path}": _get(service.models.retrieve),
     }

@@ -16,6 +16,7 @@ from llmirage_server.api.access import RateLimits
 from llmirage_server.api.constraints import TEXT, ReplyConstraints
 from llmirage_server.api.exchange import MOST_BODY_BYTES, HttpExchange
 from llmirage_server.api.faults import FaultsOnOrder
+from llmirage_server.api.files.store import FileStore
 from llmirage_server.api.generation import Choice, Generation, OpenResponse
 from llmirage_server.api.models import ServedModel, ServedModels
 from llmirage_server.api.relay import Upstream
@@ -124,6 +125,7 @@ class Service:
         self.models = models
         self.system_fingerprint = system_fingerprint
         self.state = state or MemoryState()
+        self.files = FileStore(self.state.contents)
         self.limits: RateLimits | None = None
         self.upstream: Upstream | None = None  # what answers in this server's place, where that is wanted
         self.documented_only = True  # refuse fields of requests that neither the API nor any engine documents
@@ -173,7 +175,8 @@ class Service:
     def held_bytes(self) -> dict[str, int]:
         """What holds memory (or a file) beyond the requests in progress, in bytes."""
         tools = self.text.tools
-        return {"state": self.state.bytes_kept(), "tokenized": 0 if tools is None else tools.encoder.cache.bytes_kept()}
+        tokenized = 0 if tools is None else tools.encoder.cache.bytes_kept()
+        return {"state": self.state.bytes_kept(), "tokenized": tokenized, "files": self.files.bytes_kept()}
 
     def admit(self, exchange: HttpExchange, model: str, tokens: int) -> None:
         """Count a request where there are rate limits. Raises ApiError (429) for one over them."""

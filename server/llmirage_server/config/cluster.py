@@ -178,6 +178,12 @@ class ClusterConfig(InstanceSettings):
         unset="32 in memory, 1024 in a file",
         least=1,
     )
+    files_mib: int | None = _replies(
+        None,
+        "Size of uploaded files and of what batches write, together; more is refused.",
+        unset="256 in memory, 1024 in the file of --state",
+        least=1,
+    )
     response_ttl_s: float | None = _replies(
         None,
         "Time for which responses, conversations and completions are kept.",

@@ -294,9 +294,9 @@ def too_many_values(limit: int, found: int) -> ApiError:
     )
 
 
-def unsupported_content_type(given: str) -> ApiError:
+def unsupported_content_type(given: str, accepted: str = "application/json") -> ApiError:
     return ApiError(
-        f"Unsupported content type: '{shorten(given)}'. This API method only accepts 'application/json' requests, but you "
+        f"Unsupported content type: '{shorten(given)}'. This API method only accepts '{accepted}' requests, but you "
         f"specified the header 'Content-Type: {shorten(given)}'. Please try again with a supported content type.",
         status=415,
         code="unsupported_content_type",

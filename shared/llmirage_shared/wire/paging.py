@@ -11,20 +11,26 @@ from llmirage_shared.wire import errors
 MOST = 100
 
 
-def page(items: Sequence[dict[str, Any]], query: Callable[[str], str | None], order: str = "desc") -> dict[str, Any]:
-    """A list object of items that are given oldest first. The query has `limit` (20), `order`, `after` and `before`.
+def page(
+    items: Sequence[dict[str, Any]],
+    query: Callable[[str], str | None],
+    order: str = "desc",
+    usual: int = 20,
+    most: int = MOST,
+) -> dict[str, Any]:
+    """A list object of items that are given oldest first. The query has `limit`, `order`, `after` and `before`.
 
-    Raises ApiError for invalid values.
+    usual, most: limits. Raises ApiError for invalid values.
     """
     limit, given = query("limit"), query("order")
     wanted = order if given is None else given
     if wanted not in ("asc", "desc"):
         raise errors.not_a_choice("order", wanted, ("asc", "desc"))
-    count = 20 if limit is None else integer("limit", limit)
+    count = usual if limit is None else integer("limit", limit)
     if count < 1:
         raise errors.below_minimum("limit", "integer", 1, count)
-    if count > MOST:
-        raise errors.above_maximum("limit", "integer", MOST, count)
+    if count > most:
+        raise errors.above_maximum("limit", "integer", most, count)
     listed = list(items) if wanted == "asc" else list(reversed(items))
     ids = [item["id"] for item in listed]
     if after := query("after"):

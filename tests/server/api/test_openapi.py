@@ -91,7 +91,7 @@ def test_answers_are_what_the_document_says(api: Any, path: str, body: dict[str,
 @pytest.mark.parametrize("operation", [each for each in OPERATIONS if each.method == "get"], ids=lambda each: each.path)
 def test_what_is_asked_for_without_a_body(api: Any, operation: Any) -> None:
     response = api.request("GET", re.sub(r"{\w+}", "nothing", operation.path))
-    if operation.answer is None:
+    if operation.answer is None and operation.style != "bytes":
         assert (response.status_code, response.headers["content-type"].partition(";")[0]) == (200, "text/plain")
     else:
         check_answer(response, "get", operation.path)

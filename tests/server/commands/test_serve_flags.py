@@ -173,6 +173,7 @@ EFFECTS: dict[str, tuple[Sequence[str], Sequence[str], Observe]] = {
     "natural_stop": ((), ["--natural-stop"], lambda app: reply(app, max_tokens=2000)),
     "unknown_fields": ((), ["--unknown-fields", "ignore"], lambda app: app.service.documented_only),
     "state": ((), ["--state", ":memory:"], lambda app: type(app.service.state).__name__),
+    "files_mib": ((), ["--files-mib", "2"], lambda app: app.service.files.most_bytes),
     "state_mib": ((), ["--state-mib", "2"], lambda app: app.service.state._most_bytes),
     "response_ttl_s": ((), ["--response-ttl", "60"], lambda app: app.service.state._ttl_s),
     "reply_tokens": ((), ["--reply-tokens", "400"], reply),

@@ -88,7 +88,8 @@ def _described(operation: ApiOperation, refs: dict[type[WireModel], Any], model:
         content: dict[str, Any] = {"schema": refs[operation.body]}
         if operation.path in EXAMPLES:
             content["example"] = {"model": model, **EXAMPLES[operation.path]}
-        described["requestBody"] = {"required": operation.body_required, "content": {"application/json": content}}
+        kind = "multipart/form-data" if operation.form else "application/json"
+        described["requestBody"] = {"required": operation.body_required, "content": {kind: content}}
     shape = _reference("MessagesErrorAnswer" if operation.messages_api else "ErrorAnswer")
     statuses = sorted({*operation.errors, *((413,) if operation.body is not None else ())})
     for status in statuses:
@@ -106,6 +107,8 @@ def _described(operation: ApiOperation, refs: dict[type[WireModel], Any], model:
 
 
 def _success(operation: ApiOperation) -> dict[str, Any]:
+    if operation.style == "bytes":
+        return {"description": "The bytes", "content": {"application/octet-stream": {"schema": {}}}}
     if operation.answer is None:
         return {"description": "Done", "content": {"text/plain": {"schema": {"type": "string"}}}}
     schema = _reference(operation.answer)

@@ -12,7 +12,7 @@ import yaml
 from llmirage_shared.wire import schema
 from llmirage_shared.wire.schema.base import WireModel
 
-Style = Literal["json", "text", "list", "one_or_list"]
+Style = Literal["json", "text", "list", "one_or_list", "bytes"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +25,7 @@ class ApiOperation:
     summary: str
     body: type[WireModel] | None = None  # in the file by its name in wire/schema
     body_required: bool = True
+    form: bool = False  # the body is multipart/form-data
     answer: str | None = None  # the name of its schema in answers.yaml
     style: Style = "json"
     streams: bool = False

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from llmirage_server.api.state.contents import MemoryContents
 from llmirage_server.api.state.state import Kind
 
 MEMORY_MIB = 32
@@ -34,6 +35,7 @@ class MemoryState:
     ) -> None:
         """ttl_s: an object is forgotten so long after it was put."""
         self._values: OrderedDict[tuple[Kind, str], _Kept] = OrderedDict()  # least recently used first
+        self.contents = MemoryContents()  # files, which stay
         self._numbers = itertools.count()
         self._bytes = 0
         self._most_bytes = most_bytes

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from llmirage_server.api.state.sqlite_contents import TABLES, SqliteContents
 from llmirage_server.api.state.state import Kind
 from llmirage_shared.wire import errors
 
@@ -22,7 +23,7 @@ _OLDEST = "SELECT rowid FROM objects WHERE NOT (kind = ? AND key = ?) ORDER BY s
 
 
 class SqliteState:
-    """Objects in a file. Where there is no more room those that were put longest ago go."""
+    """Objects in a file. Where there is no more room those that were put longest ago go. contents: files, which stay."""
 
     def __init__(
         self,
@@ -40,6 +41,7 @@ class SqliteState:
             self._db = sqlite3.connect(path, timeout=_OPEN_S, isolation_level=None, check_same_thread=False)
             self._open()
             self._forget_old()
+            self.contents = SqliteContents(self._run)
         except sqlite3.Error as error:
             raise OSError(f"{path}: cannot be used as a state file: {error}") from None
 
@@ -57,6 +59,8 @@ class SqliteState:
         if "stored_s" not in columns:  # a new file, or one of before there were limits
             self._db.execute(f"ALTER TABLE objects ADD COLUMN stored_s REAL DEFAULT {self._clock()!r}")
         self._db.execute("CREATE INDEX IF NOT EXISTS age ON objects (stored_s)")
+        for statement in TABLES:
+            self._db.execute(statement)
         self._db.execute(f"PRAGMA application_id = {_OURS}")
         self._db.execute("COMMIT")
         self._db.execute(f"PRAGMA busy_timeout = {int(_BUSY_S * 1000)}")
@@ -93,7 +97,7 @@ class SqliteState:
 
     def bytes_kept(self) -> int:
         [[pages]], [[free]], [[size]] = map(self._run, ("PRAGMA page_count", "PRAGMA freelist_count", "PRAGMA page_size"))
-        return int((pages - free) * size)
+        return int(max(0, (pages - free) * size - self.contents.bytes_kept()))
 
     def close(self) -> None:
         self._db.close()

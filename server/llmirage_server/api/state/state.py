@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from typing import Any, Literal, Protocol
 
+from llmirage_server.api.state.contents import Contents
 from llmirage_shared.wire.errors import ApiError
 
 # running: a background response in progress; events: what was sent of one that has ended.
-Kind = Literal["response", "conversation", "completion", "thread", "item", "running", "events"]
+Kind = Literal["response", "conversation", "completion", "thread", "item", "running", "events", "batch"]
 
 
 class State(Protocol):
     """JSON objects by kind and id, bounded in bytes and in age. Each method may raise ApiError (503)."""
+
+    @property
+    def contents(self) -> Contents:
+        """Files, which are not among the objects and have a room of their own."""
+        ...
 
     def get(self, kind: Kind, key: str) -> dict[str, Any] | None:
         """A copy of an object, None if there is none."""
