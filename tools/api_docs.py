@@ -19,6 +19,7 @@ from typing import Any
 import httpx
 from api_probes import BASES, NOTES, PROBES, Probe
 
+from llmirage_server.api.absent import ABSENT
 from llmirage_server.api.openapi.operations import OPERATIONS
 from llmirage_server.app import LlmirageApp, create_app
 from llmirage_server.config import ClusterConfig
@@ -59,6 +60,9 @@ path but `/health`, `/livez`, `/ping` and `/metrics` needs a key; without it, wh
 (`/sleep`, caches, `/llmirage/...`) is for its own machine. `--rate-limit` and `--token-limit` count all requests that
 generate, and embeddings.
 """
+
+_ABSENT = """A request gets status 404 and an error, in its API's own form, that says so. Its code is `unknown_url`,
+as for any other path without an endpoint."""
 
 
 class Server:
@@ -125,6 +129,8 @@ async def document() -> str:
         lines.append("")
     lines += ["## Everything else", "", "| operation | |", "|---|---|"]
     lines += [f"| {each.method.upper()} {each.path} | {each.summary} |" for each in OPERATIONS if each.path not in BASES]
+    lines += ["", "## Not simulated", "", _ABSENT, "", "| path, and all below it | |", "|---|---|"]
+    lines += [f"| {path} | {what} |" for path, what in ABSENT.items()]
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -139,13 +139,19 @@ class Generation:
 
     def usage(self) -> dict[str, Any]:
         """Prompt tokens count once for each prompt, whatever n is."""
-        prompts = [choice.request for choice in self.choices[:: self.n]]
-        thinking = [choice for choice in self.choices if choice.reply.parts]
+        return self._usage(self.choices[:: self.n], [(choice, choice.request.produced) for choice in self.choices])
+
+    def usage_so_far(self, choice: Choice, sent: int) -> dict[str, Any]:
+        """Of one choice, when so many of its tokens were written."""
+        return self._usage([choice], [(choice, sent)])
+
+    def _usage(self, prompts: Sequence[Choice], produced: Sequence[tuple[Choice, int]]) -> dict[str, Any]:
+        thought = [min(tokens, choice.reply.reasoning_tokens) for choice, tokens in produced if choice.reply.parts]
         counts = {
-            "prompt_tokens": sum(request.prompt_tokens for request in prompts),
-            "completion_tokens": sum(choice.request.produced for choice in self.choices),
-            "cached_tokens": sum(request.cached_tokens for request in prompts),
-            "reasoning_tokens": sum(min(choice.request.produced, choice.reply.reasoning_tokens) for choice in thinking),
+            "prompt_tokens": sum(choice.request.prompt_tokens for choice in prompts),
+            "completion_tokens": sum([tokens for _, tokens in produced]),
+            "cached_tokens": sum(choice.request.cached_tokens for choice in prompts),
+            "reasoning_tokens": sum(thought),
         }
         return usage(**(counts | dict(self.usage_instead or {})))
 

@@ -9,6 +9,7 @@ from functools import partial
 from starlette.responses import Response
 from starlette.routing import Route
 
+from llmirage_server.api.absent import absent_part
 from llmirage_server.api.access import own_pages_only
 from llmirage_server.api.admin.faults import FaultsHandler
 from llmirage_server.api.admin.journal import JournalHandler
@@ -191,8 +192,8 @@ def _methods(**handlers: Handler) -> Methods:
 # What answers every other path.
 async def _unknown_url(exchange: HttpExchange) -> Response:
     """Answers on every path that is not an endpoint."""
-    error = errors.unknown_url(exchange.scope["method"], exchange.scope["path"])
-    return exchange.refusal(error, error.body())
+    path = exchange.scope["path"]
+    return exchange.error(errors.unknown_url(exchange.scope["method"], path, absent_part(path)))
 
 
 UNKNOWN: Methods = dict.fromkeys(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"), _unknown_url)

@@ -266,6 +266,7 @@ def _sampling(request: schema.sglang.GenerateRequest, params: schema.sglang.Sgla
         include_stop_str=bool(params.no_stop_trim),
         stop_token_ids=tuple(params.stop_token_ids or ()),
         seed=params.sampling_seed,
+        greedy=params.temperature == 0,
         stream=bool(request.stream),
         priority=request.priority or 0,
     )

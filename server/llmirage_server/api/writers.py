@@ -9,6 +9,8 @@ from llmirage_server.api.generation import Choice
 from llmirage_server.api.logprobs import ReplyLogprobs
 from llmirage_shared.wire.output import ChunkFrame, encoded, new_call_id
 
+UsageSoFar = Callable[[Choice, int], dict[str, Any]]  # with so many tokens of the choice
+
 
 class ChatWriter:
     """Chunks of one choice of a chat completion."""
@@ -22,7 +24,7 @@ class ChatWriter:
         legacy_functions: bool = False,
         show_reasoning: bool = True,
         logprobs: ReplyLogprobs | None = None,
-        usage: Callable[[], dict[str, Any]] | None = None,
+        usage: UsageSoFar | None = None,
         token_ids: bool = False,
     ) -> None:
         """usage: the usage so far, if every chunk carries it; otherwise chunks are as `frame` has them."""
@@ -41,6 +43,7 @@ class ChatWriter:
         self._at = 0  # index of the next token's part, or of the part after it
         self._opened = -1  # index of the last part whose opening was sent
         self._calls = 0
+        self._sent = 0  # tokens
 
     def tokens(self, start: int, end: int) -> bytes:
         chunks = []
@@ -49,7 +52,9 @@ class ChatWriter:
             first = {"role": "assistant", "content": "" if has_text else None, "refusal": None}
             prompt = self._choice.request.prompt.tolist() if self._token_ids else None
             chunks.append(self._chunk(first, prompt_ids=prompt))
-        chunks += [self._token(place) for place in range(start, end)]
+        for place in range(start, end):
+            self._sent = place + 1
+            chunks.append(self._token(place))
         return b"".join(chunks)
 
     def ending(self) -> bytes:
@@ -118,7 +123,8 @@ class ChatWriter:
     ) -> bytes:
         choice = encoded({"delta": delta, "logprobs": logprobs, "finish_reason": finish_reason, **more})
         keys = b"" if prompt_ids is None else b"," + encoded({"prompt_token_ids": prompt_ids})[1:-1]
-        return self._frame.chunk(choice, None if self._usage is None else encoded(self._usage()), keys)
+        usage = None if self._usage is None else encoded(self._usage(self._choice, self._sent))
+        return self._frame.chunk(choice, usage, keys)
 
 
 class TextWriter:
@@ -131,12 +137,13 @@ class TextWriter:
         logprobs: ReplyLogprobs | None,
         *,
         silent: bool = False,
-        usage: Callable[[], dict[str, Any]] | None = None,
+        usage: UsageSoFar | None = None,
         prompt_pieces: list[str] | None = None,
         token_ids: bool = False,
     ) -> None:
         self._token_ids = token_ids
         self._begun = False  # a chunk was made
+        self._sent = 0  # tokens
         self._sent_ids = 0  # how many ids of the reply were sent
         self._choice = choice
         self._frame = frame
@@ -151,9 +158,12 @@ class TextWriter:
         if self._silent:
             return data
         pieces = self._choice.reply.pieces
-        return data + b"".join(
-            [self._chunk(pieces[place], 1, ids_to=place + 1) for place in range(start, end) if pieces[place]]
-        )
+        chunks = [data]
+        for place in range(start, end):
+            self._sent = place + 1
+            if pieces[place]:
+                chunks.append(self._chunk(pieces[place], 1, ids_to=place + 1))
+        return b"".join(chunks)
 
     def ending(self) -> bytes:
         reply = self._choice.reply
@@ -181,4 +191,5 @@ class TextWriter:
                 choice["prompt_token_ids"] = self._choice.request.prompt.tolist()
             choice["token_ids"] = self._choice.reply.ids[self._sent_ids : ids_to].tolist()
             self._begun, self._sent_ids = True, max(self._sent_ids, ids_to)
-        return self._frame.chunk(encoded(choice), None if self._usage is None else encoded(self._usage()))
+        usage = None if self._usage is None else encoded(self._usage(self._choice, self._sent))
+        return self._frame.chunk(encoded(choice), usage)

@@ -65,14 +65,16 @@ class ProseReplies:
 
 
 def conversation_key(request: ReplyRequest) -> int:
-    """64 bits of the prompt's ids, the seed (else the conversation's name) and the choice; the same in every process."""
+    """64 bits of the prompt's ids, the seed (else the conversation's name) and, unless greedy, the choice; the same in every
+    process.
+    """
     key = mix(_digest(request.prompt_ids))
     if request.seed is not None:
         key = mix(key ^ mix(request.seed))
     elif request.conversation is not None:
         name = hashlib.blake2b(request.conversation.encode(), digest_size=8).digest()
         key = mix(key ^ mix(int.from_bytes(name)))
-    return mix(key + request.choice)
+    return mix(key + (0 if request.greedy else request.choice))
 
 
 def _digest(ids: TokenIds) -> int:

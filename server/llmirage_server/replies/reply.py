@@ -118,6 +118,7 @@ class ReplyRequest:
     seed: int | None = None
     conversation: str | None = None  # the client's own name for the conversation, where it has one
     choice: int = 0  # index among n choices
+    greedy: bool = False  # temperature 0: every choice says the same
     reasoning_tokens: int = 0  # to think before the answer; they count towards max_tokens
     tools: tuple[Tool, ...] = ()
     tool_choice: ToolChoice = AUTO

@@ -172,8 +172,10 @@ def no_rule(endpoint: str, user: str) -> ApiError:
     )
 
 
-def unknown_url(method: str, path: str) -> ApiError:
-    return ApiError(f"Invalid URL ({method} {shorten(path)})", status=404, code="unknown_url")
+def unknown_url(method: str, path: str, absent: str | None = None) -> ApiError:
+    """404. absent: what is at that URL of the real API, where this server has none of it."""
+    why = "" if absent is None else f": {absent}: not simulated by llmirage."
+    return ApiError(f"Invalid URL ({method} {shorten(path)}){why}", status=404, code="unknown_url")
 
 
 def method_not_supported(method: str, path: str, allowed: Sequence[str]) -> ApiError:

@@ -22,6 +22,7 @@ class Sampling:
     stop_token_ids: tuple[int, ...] = ()
     shows_end: bool = False  # show the token that ends the turn as text
     seed: int | None = None
+    greedy: bool = False  # temperature 0
     stream: bool = False
     include_usage: bool = False
     usage_in_every_chunk: bool = False

@@ -89,6 +89,29 @@ def test_an_unknown_url_is_a_404_in_the_same_shape(api: Any, method: str, path: 
 
 
 @pytest.mark.parametrize(
+    "path", ["/v1/images/generations", "/v1/vector_stores", "/v1/realtime", "/v1/fine_tuning/jobs/a/events"]
+)
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+def test_what_is_not_simulated_says_so(api: Any, method: str, path: str) -> None:
+    assert_error(api.request(method, path), 404, None, "unknown_url", "not simulated by llmirage.")
+    assert "not simulated" not in api.request(method, path.replace("/v1/", "/v1/x")).text
+
+
+@pytest.mark.parametrize(
+    ("path", "more"), [("/v1/messages/batches", "not simulated by llmirage."), ("/v1/messages/a/b", "")]
+)
+def test_an_unknown_path_of_the_messages_api_has_its_form(api: Any, path: str, more: str) -> None:
+    response = api.request("GET", path)
+    body = response.json()
+    assert response.status_code == 404
+    assert body["type"] == "error"
+    assert body["error"]["type"] == "not_found_error"
+    assert f"(GET {path})" in body["error"]["message"]
+    assert body["error"]["message"].endswith(more)
+    assert body["request_id"] == response.headers["request-id"]
+
+
+@pytest.mark.parametrize(
     ("method", "path", "allow"), [("GET", "/v1/completions", "POST"), ("POST", "/v1/models", "GET, HEAD")]
 )
 def test_a_wrong_method_is_a_405_that_says_which_is_right(api: Any, method: str, path: str, allow: str) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from starlette.responses import Response
 
 from llmirage_server.api.exchange import Header, HttpExchange
 from llmirage_server.api.generation import Choice, Generation, TokenStream
+from llmirage_server.api.messages.caching import NOTHING_KEPT, KeptPrompt, cache_breakpoint, messages_usage
 from llmirage_server.api.messages.translate import (
     answer_schema,
+    chat_length,
     chat_messages,
     chat_tools,
     continued,
@@ -76,7 +78,8 @@ class MessagesHandler(ServiceHandler):
         prompts = [EncodedPrompt(ids, constraints.history.last_user_text)]
         generation = await service.generate(prompts, sampling, served, exchange, "messages", constraints)
         [choice] = generation.choices
-        message = _Message(request.model, choice, generation)
+        kept = await self._kept(request, body, chat, len(ids))
+        message = _Message(request.model, choice, generation, kept)
 
         def remembered() -> dict[str, Any]:
             whole = message.whole()
@@ -92,6 +95,17 @@ class MessagesHandler(ServiceHandler):
         await finish(generation, exchange)
         return exchange.json(remembered())
 
+    async def _kept(
+        self, request: schema.messages.CountRequest, body: Mapping[str, Any], chat: Sequence[Mapping[str, Any]], tokens: int
+    ) -> KeptPrompt:
+        """What of a prompt of so many tokens the request asks to keep."""
+        found = cache_breakpoint(body)
+        if found is None or found.messages == len(request.messages):
+            return KeptPrompt(tokens, found.ttl) if found else NOTHING_KEPT
+        covered = chat[: chat_length(request, found.messages)] or [{"role": "system", "content": ""}]
+        ids = await self._service.encode_chat(covered, chat_tools(request), add_generation_prompt=False)
+        return KeptPrompt(len(ids), found.ttl)
+
     async def count_tokens(self, exchange: HttpExchange) -> Response:
         service = self._service
         request = schema.messages.CountRequest.check(await exchange.json_object(), service.documented_only)
@@ -103,8 +117,9 @@ class MessagesHandler(ServiceHandler):
 class _Message:
     """A reply as a message, whole or as the writer of its events."""
 
-    def __init__(self, model: str, choice: Choice, generation: Generation) -> None:
+    def __init__(self, model: str, choice: Choice, generation: Generation, kept: KeptPrompt) -> None:
         self._model = model
+        self._kept = kept
         self._reply: Reply = choice.reply
         self._generation = generation
         self._id = new_id("msg_")
@@ -159,15 +174,7 @@ class _Message:
         return {"stop_reason": reason, "stop_sequence": reply.stop_reason}
 
     def _usage(self) -> dict[str, Any]:
-        usage = self._generation.usage()
-        cached = usage["prompt_tokens_details"]["cached_tokens"]
-        return {
-            "input_tokens": max(0, usage["prompt_tokens"] - cached),
-            "cache_creation_input_tokens": 0,
-            "cache_read_input_tokens": cached,
-            "output_tokens": usage["completion_tokens"],
-            "service_tier": "standard",
-        }
+        return messages_usage(self._generation.usage(), self._kept)
 
     def _block(self, part: Part, text: str) -> dict[str, Any]:
         if part.kind in ("text", "refusal"):

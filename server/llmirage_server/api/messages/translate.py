@@ -39,6 +39,16 @@ def chat_messages(request: schema.messages.CountRequest) -> list[dict[str, Any]]
     return chat
 
 
+def chat_length(request: schema.messages.CountRequest, messages: int) -> int:
+    """How many of the `chat_messages` the system prompt and the first so many messages become."""
+    return bool(request.system) + sum(
+        [
+            1 if isinstance(message.content, str) else len(_turn(message.role, message.plain()["content"]))
+            for message in request.messages[:messages]
+        ]
+    )
+
+
 def _check_results(index: int, blocks: Sequence[Mapping[str, Any]], uses: Mapping[str, None]) -> None:
     results = {block["tool_use_id"] for block in blocks if block["type"] == "tool_result"}
     if missing := [use for use in uses if use not in results]:

@@ -100,10 +100,16 @@ def chat_tools(request: schema.responses.InputFields) -> list[dict[str, Any]] | 
     return tools or None
 
 
-def without_oldest(items: list[Item]) -> list[Item]:
-    """The items without the first one; if it is a call, without its output, too."""
-    calls = {items[0].get("call_id")} - {None}
-    return [item for item in items[1:] if item.get("call_id") not in calls]
+def without_oldest(items: list[Item], count: int) -> list[Item]:
+    """The items without the first so many, and without the outputs of calls among these."""
+    calls = {item.get("call_id") for item in items[:count]} - {None}
+    return [item for item in items[count:] if item.get("call_id") not in calls]
+
+
+def most_left_out(items: list[Item]) -> int:
+    """How many of the oldest items can be left out so that the newest stays."""
+    call = items[-1].get("call_id") if items else None
+    return next((place for place, item in enumerate(items) if call and item.get("call_id") == call), len(items) - 1)
 
 
 def _stored_item(state: State, key: str) -> Item | None:

@@ -20,6 +20,7 @@ from llmirage_server.api.responses.context import (
     ResponseContext,
     chat_form,
     chat_tools,
+    most_left_out,
     read_context,
     store_context,
     without_oldest,
@@ -31,6 +32,7 @@ from llmirage_server.api.responses.writer import ResponseWriter
 from llmirage_server.api.service import ContextWindow, EncodedPrompt, Service, ServiceHandler
 from llmirage_server.api.state.state import stored
 from llmirage_server.api.whole import finish
+from llmirage_shared.tokens import TokenIds
 from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.chat import last_user_text
 from llmirage_shared.wire.errors import ApiError
@@ -162,7 +164,7 @@ class ResponsesHandler(ServiceHandler):
 
     async def _encode(
         self, request: schema.responses.InputFields, items: Sequence[Item], window: ContextWindow | None = None
-    ) -> Any:
+    ) -> TokenIds:
         form = request.text.format if request.text else None
         answer_schema = form.schema_ if form is not None and form.type == "json_schema" else None
         messages = chat_form(request, items)
@@ -176,7 +178,7 @@ class ResponsesHandler(ServiceHandler):
         served: ServedModel,
         exchange: HttpExchange,
     ) -> tuple[Generation, ResponseContext]:
-        """The planned reply. With truncation "auto" the oldest items are left out until the prompt fits."""
+        """The planned reply, and the context with the items that it has seen."""
         sampling = Sampling(
             max_tokens=request.max_output_tokens,
             min_tokens=request.min_tokens or 0,
@@ -185,18 +187,34 @@ class ResponsesHandler(ServiceHandler):
             stream=bool(request.stream),
             session_key=request.prompt_cache_key or request.user or context.conversation,
         )
-        items = context.items
-        while True:
+        ids, items = await self._prompt(request, context.items, served)
+        prompt = EncodedPrompt(ids, last_user_text(chat_form(request, items)))
+        generation = await self._service.generate([prompt], sampling, served, exchange, "input", constraints)
+        return generation, replace(context, items=items)
+
+    async def _prompt(
+        self, request: schema.responses.ResponseRequest, items: list[Item], served: ServedModel
+    ) -> tuple[TokenIds, list[Item]]:
+        """The prompt's ids and its items: with truncation "auto" without the oldest, as few of them as make it fit."""
+        window = ContextWindow(served.max_model_len, "input")
+        if request.truncation != "auto":
+            return await self._encode(request, items, window), items
+        most_tokens = served.max_model_len - (request.max_output_tokens or 1)
+
+        async def fits(left_out: int) -> bool:
             try:
-                ids = await self._encode(request, items, ContextWindow(served.max_model_len, "input"))
-                prompt = EncodedPrompt(ids, last_user_text(chat_form(request, items)))
-                generation = await self._service.generate([prompt], sampling, served, exchange, "input", constraints)
+                return len(await self._encode(request, without_oldest(items, left_out), window)) <= most_tokens
             except ApiError as error:
-                if error.code != "context_length_exceeded" or request.truncation != "auto" or len(items) < 2:
+                if error.code != "context_length_exceeded":
                     raise
-                items = without_oldest(items)
-                continue
-            return generation, replace(context, items=items)
+                return False
+
+        fewest, most = 0, 0 if await fits(0) else max(0, most_left_out(items))
+        while fewest < most:
+            middle = (fewest + most) // 2
+            fewest, most = (fewest, middle) if await fits(middle) else (middle + 1, most)
+        kept = without_oldest(items, fewest)
+        return await self._encode(request, kept, window), kept
 
     def _found(self, response_id: str) -> dict[str, Any]:
         return stored(self._service.state, "response", response_id)

@@ -218,6 +218,7 @@ class SamplingFields(WireModel):
             stop_token_ids=tuple(self.stop_token_ids or ()),
             shows_end=bool(self.include_stop_str_in_output) and self.skip_special_tokens is False,
             seed=self.seed,
+            greedy=self.temperature == 0,
             stream=bool(self.stream),
             include_usage=options is not None and bool(options.include_usage),
             usage_in_every_chunk=options is not None and bool(options.continuous_usage_stats),
