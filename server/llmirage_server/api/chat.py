@@ -107,7 +107,7 @@ class _ChatAnswer:
             legacy_functions=self.constraints.legacy_functions,
             show_reasoning=self.constraints.show_reasoning,
             logprobs=reply_logprobs(choice, sampling, self.tokenizer),
-            usage=self.generation.usage_so_far if sampling.usage_in_every_chunk else None,
+            usage=self.generation.usage_at if sampling.usage_in_every_chunk else None,
             token_ids=sampling.return_token_ids,
         )
 

@@ -119,7 +119,7 @@ class _TextAnswer:
             frame,
             reply_logprobs(choice, sampling, self.tokenizer),
             silent=silent,
-            usage=self.generation.usage_so_far if sampling.usage_in_every_chunk else None,
+            usage=self.generation.usage_at if sampling.usage_in_every_chunk else None,
             prompt_pieces=self._prompt_pieces(choice),
             token_ids=sampling.return_token_ids,
         )

@@ -141,7 +141,7 @@ class Generation:
         """Prompt tokens count once for each prompt, whatever n is."""
         return self._usage(self.choices[:: self.n], [(choice, choice.request.produced) for choice in self.choices])
 
-    def usage_so_far(self, choice: Choice, sent: int) -> dict[str, Any]:
+    def usage_at(self, choice: Choice, sent: int) -> dict[str, Any]:
         """Of one choice, when so many of its tokens were written."""
         return self._usage([choice], [(choice, sent)])
 
