@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = {name: ROOT / side / name for side, name in [
     ("shared", "llmirage_shared"), ("server", "llmirage_server"), ("client", "llmirage_client")]}  # fmt: skip
-HTTP_LIBRARIES = ("starlette", "uvicorn", "sse_starlette", "httpx", "httpx2", "anyio", "httptools", "h11")
+HTTP_LIBRARIES = ("starlette", "uvicorn", "sse_starlette", "httpx", "httpx2", "anyio", "httptools", "h11", "wsproto")
 
 SERVER_ROOMS = ("commands", "config", "api", "replies", "cluster", "perf", "drivers", "faults", "telemetry", "app")
 

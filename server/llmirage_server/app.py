@@ -20,7 +20,7 @@ from llmirage_server.api.faults import FaultsOnOrder
 from llmirage_server.api.files.store import FILE_FILES_MIB, MEMORY_FILES_MIB
 from llmirage_server.api.models import ServedModel, ServedModels
 from llmirage_server.api.responses.background import fail_interrupted
-from llmirage_server.api.routes import UNKNOWN, routes
+from llmirage_server.api.routes import UNKNOWN, http_only, routes
 from llmirage_server.api.service import Service, new_scripts
 from llmirage_server.api.state.memory import MEMORY_MIB, MemoryState
 from llmirage_server.api.state.sqlite import FILE_MIB, SqliteState
@@ -77,6 +77,7 @@ class LlmirageApp(Starlette):
         if config.faults is not None:
             self.service.faults.add(read_faults_file(config.faults))
         self.service.most_body_bytes = config.max_body_mib << 20
+        self.service.websocket_limit_s = config.websocket_limit_s
         self.service.open_admin = config.open_admin
         keys = (*config.api_key, *_keys_of(config.api_key_file))
         guard = ApiKeys(keys) if keys else None
@@ -90,7 +91,8 @@ class LlmirageApp(Starlette):
         before = () if self.replay is None else (self.replay.before,)
         super().__init__(routes=routes(self.service, guard, live, *before), lifespan=_lifespan)
         self.router.redirect_slashes = False
-        self.router.default = EndpointApp(UNKNOWN, guard, journal=self.service.journal, faults=self.service.faults)
+        unknown = EndpointApp(UNKNOWN, guard, journal=self.service.journal, faults=self.service.faults)
+        self.router.default = http_only(unknown)
 
     @property
     def deployment(self) -> Deployment:

@@ -110,8 +110,12 @@ class HttpExchange:
         """
         body = await self._body()
         value = empty if empty is not None and not body.strip() else json_object(body)
+        return await self.has_read(value, len(body))
+
+    async def has_read(self, value: dict[str, Any], size: int) -> dict[str, Any]:
+        """The body, of so many bytes, is this JSON object. Raises ApiError for a fault that refuses it."""
         self.body = value
-        self._is_large = len(body) > _LARGE_BYTES
+        self._is_large = size > _LARGE_BYTES
         await self._breathe()
         if self.fault is not None:
             await self.fault.parsed(value)
@@ -350,6 +354,8 @@ class EndpointApp:
             if method == "OPTIONS":
                 return preflight(exchange.headers, exchange.request_id)
             refused = errors.method_not_supported(method, exchange.scope["path"], list(self.handlers))
+            if exchange.headers.get(b"upgrade", b"").lower() == b"websocket":
+                refused = errors.no_websocket()
             response = exchange.error(refused)
             response.raw_headers.append((b"allow", ", ".join(self.handlers).encode()))
             return response

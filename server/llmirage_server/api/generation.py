@@ -264,7 +264,7 @@ class TokenStream(EventSourceResponse):
             if self._last:  # that was all: watching the connection would cost more than the rest of the request
                 await self._stream_response(send)
             else:
-                if _is_steppable(send):
+                if is_steppable(send):
                     self._open(send)
                 # First tokens, and a short reply, need not wait for the tasks that watch the connection: half a millisecond.
                 if self._direct and not isinstance(asyncio.get_running_loop(), VirtualTimeLoop):
@@ -298,7 +298,7 @@ class TokenStream(EventSourceResponse):
         if self._send is None:
             self._send = send
             await send(self._start())
-        steppable = _is_steppable(send)
+        steppable = is_steppable(send)
         while True:
             await self._catch_up(send)
             if self._last:
@@ -391,10 +391,12 @@ def _body(data: bytes, last: bool) -> Message:
     return {"type": "http.response.body", "body": data, "more_body": not last}
 
 
-def _is_steppable(send: Send) -> bool:
+def is_steppable(send: Send) -> bool:
     """Whether `send` may run outside a task.
 
-    Uvicorn's own suspends on nothing but a plain future; that of an object with `never_suspends` on nothing.
+    Uvicorn's own, and that of an object with `waits_for_futures`, suspends on nothing but a plain future; that of an object
+    with `never_suspends` on nothing.
     """
     owner = getattr(send, "__self__", None)
-    return type(owner).__module__.startswith("uvicorn.") or getattr(owner, "never_suspends", False) is True
+    own = any(getattr(owner, name, False) is True for name in ("never_suspends", "waits_for_futures"))
+    return own or type(owner).__module__.startswith("uvicorn.")

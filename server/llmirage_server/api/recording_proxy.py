@@ -42,6 +42,8 @@ class RecordingProxy(Starlette):
         await self._upstream.close()
 
     async def _forward(self, exchange: HttpExchange) -> Response:
+        if exchange.headers.get(b"upgrade", b"").lower() == b"websocket":
+            raise errors.no_websocket()  # exchanges are recorded over HTTP
         request = ForwardedRequest.of(exchange, await exchange.body_of_any_type())
         return await self._upstream.answer(request, self._recorder.tap(request), self._open)
 

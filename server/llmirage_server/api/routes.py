@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocketClose
 
 from llmirage_server.api.absent import absent_part
 from llmirage_server.api.access import own_pages_only
@@ -29,11 +31,13 @@ from llmirage_server.api.moderations import ModerationsHandler
 from llmirage_server.api.openapi.endpoint import OpenApiHandler
 from llmirage_server.api.rerank import RerankHandler
 from llmirage_server.api.responses.endpoint import ResponsesHandler
+from llmirage_server.api.responses.websocket import ResponsesSocket
 from llmirage_server.api.service import Service
 from llmirage_server.api.sglang import SglangHandler
 from llmirage_server.api.tokenization import TokenizationHandler
 from llmirage_shared.wire import errors
 
+WEBSOCKETS = (b"/v1/responses",)  # paths of WebSocket connections
 Methods = Mapping[str, Handler]
 Wrapper = Callable[[Handler], Handler]
 
@@ -43,7 +47,7 @@ _OPEN = ("/", "/docs", "/health", "/livez", "/ping", "/metrics", "/openapi.json"
 
 def routes(
     service: Service, guard: Guard | None, live: LiveHandler | None = None, before: Wrapper = lambda handler: handler
-) -> list[Route]:
+) -> list[BaseRoute]:
     """All endpoints, the busiest first.
 
     guard: of all but those in `_OPEN`. live: shows the live page. before: wraps the handlers that make replies.
@@ -60,6 +64,7 @@ def routes(
         *[Route(path, endpoint(methods, own)) for path, methods in _controls(service).items()],
         *([Route("/", endpoint(_get(live.page)))] if live is not None else ()),
         *[Route(f"/llmirage/{name}", endpoint(methods, own)) for name, methods in _admin(service, live).items()],
+        WebSocketRoute("/v1/responses", ResponsesSocket(service, guard, before)),
         Route("/v1/messages", of_messages(_post(before(messages.create)))),
         Route("/v1/messages/count_tokens", of_messages(_post(messages.count_tokens))),
         Route("/v1/messages{rest:path}", of_messages(UNKNOWN)),
@@ -187,6 +192,15 @@ def _post(handler: Handler) -> Methods:
 def _methods(**handlers: Handler) -> Methods:
     """By method; HEAD as GET."""
     return {**handlers, "HEAD": handlers["GET"]}
+
+
+def http_only(app: ASGIApp) -> ASGIApp:
+    """The application for HTTP alone: WebSocket connections are refused."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        await (WebSocketClose() if scope["type"] == "websocket" else app)(scope, receive, send)
+
+    return answer
 
 
 # What answers every other path.

@@ -44,6 +44,7 @@ from llmirage_shared.wire.sampling import Sampling
 
 # Text that takes some milliseconds to tokenize must not hold up the streams of others.
 LONG_CHARACTERS = 8_000
+WEBSOCKET_LIMIT_S = 3600.0  # as OpenAI has it
 MOST_CHOICES = 1_024  # prompts times choices of each, in one request
 _SLICE = 16  # choices that are planned before others have their turn
 
@@ -131,6 +132,7 @@ class Service:
         self.documented_only = True  # refuse fields of requests that neither the API nor any engine documents
         self.open_admin = False  # what changes the server is open to other machines without a key, too
         self.most_body_bytes = MOST_BODY_BYTES
+        self.websocket_limit_s = WEBSOCKET_LIMIT_S  # how long such a connection may last; 0: none is taken
         self.metrics = PrometheusMetrics(lambda: models.served)
         self.served = ServedTimes()
         self.journal = Journal()

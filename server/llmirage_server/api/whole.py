@@ -79,8 +79,10 @@ _ONE_TOKEN = np.zeros(1, dtype=np.int32)  # a prefill ends with one token
 _EMPTY_REPLY = Reply(_ONE_TOKEN, [""], "stop")
 
 
-async def prefill(service: Service, model: str, prompts: Sequence[TokenIds], exchange: HttpExchange) -> None:
-    """Wait until the cluster has read these prompts. A model that is not served stands for the first one.
+async def prefill(service: Service, model: str, prompts: Sequence[TokenIds], exchange: HttpExchange) -> list[Request]:
+    """Wait until the cluster has read these prompts, of which each is a request there unless it is empty.
+
+    A model that is not served stands for the first one.
 
     A prompt longer than the context window costs as much as the longest that fits. Raises ClientGoneError if the client
     leaves first (the cluster's memory is free then), and ApiError while the server refuses requests.
@@ -98,3 +100,4 @@ async def prefill(service: Service, model: str, prompts: Sequence[TokenIds], exc
         choices = [Choice(_EMPTY_REPLY, request, "") for request in requests]
         await finish(Generation(service, choices, 1, exchange.submitted_s, entry), exchange)
         entry.output_tokens, entry.finish_reason = 0, None  # the token that ends a prefill is no output
+    return requests

@@ -3,29 +3,48 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import json
 import time
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from llmirage_server.api.exchange import ARRIVED
+from llmirage_server.api.exchange import ARRIVED, MOST_BODY_BYTES
 from llmirage_server.telemetry.client_connection import CONNECTION, ClientConnection
+from llmirage_shared.settings import at_call
+
+# With the first upgrade, or in a thread before it: wsproto takes some 30 ms to import.
+make_websocket: Callable[..., asyncio.Protocol] = at_call("llmirage_server.commands.websocket_protocol:WebSocketProtocol")
+load_websockets: Callable[[], None] = at_call("llmirage_server.commands.websocket_protocol:loaded")
 
 HEADER_BYTES = 64 * 1024
 HEADER_S = 30.0  # from the first byte of a request, or from the connection, to the end of the headers
-_REASONS = {408: "Request Timeout", 431: "Request Header Fields Too Large", 503: "Service Unavailable"}
+_WEBSOCKET_VERSION = b"13"
+_REASONS = {
+    400: "Bad Request", 408: "Request Timeout", 426: "Upgrade Required", 431: "Request Header Fields Too Large",
+    503: "Service Unavailable",
+}  # fmt: skip
 
 
 @dataclass(slots=True)
 class ConnectionLimits:
-    """most: connections at once. refused: those that were over it, and those that were closed for their headers."""
+    """most: connections at once. refused: those that were over it, and those that were closed for their headers.
+
+    websockets: the paths that may be upgraded to WebSocket; message_bytes: of a message there.
+    """
 
     most: int
     header_bytes: int = HEADER_BYTES
     header_s: float = HEADER_S
     refused: int = 0
+    websockets: Collection[bytes] = ()
+    message_bytes: int = MOST_BODY_BYTES
 
 
 class StampingProtocol(HttpToolsProtocol):
@@ -105,6 +124,46 @@ class BoundedProtocol(StampingProtocol):
         self._stop_waiting()
         super().on_headers_complete()
 
+    def _should_upgrade(self) -> bool:
+        """Any other request to upgrade is answered as one without it, as HTTP allows."""
+        return (
+            self.parser.get_method() == b"GET"
+            and self.url.partition(b"?")[0] in self._limits.websockets
+            and self._get_upgrade() == b"websocket"
+        )
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Nothing to warn of."""
+
+    def handle_websocket_upgrade(self) -> None:
+        given = dict(self.headers)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.transport.close()  # after the response that is under way
+        elif given.get(b"sec-websocket-version") != _WEBSOCKET_VERSION:
+            self._refuse(426, "WebSocket connections are of version 13.", (b"sec-websocket-version", _WEBSOCKET_VERSION))
+        elif not _is_key(given.get(b"sec-websocket-key", b"")):
+            self._refuse(400, "The header Sec-WebSocket-Key must be 16 bytes in base64.")
+        else:
+            self.connections.discard(self)
+            self.transport.set_protocol(
+                make_websocket(
+                    self.app, self._websocket_scope(), self.server_state, self.transport, self._limits.message_bytes
+                )
+            )
+
+    def _websocket_scope(self) -> dict[str, Any]:
+        parsed = httptools.parse_url(self.url)
+        return {
+            **self.scope,
+            "type": "websocket",
+            "scheme": "wss" if self.scheme == "https" else "ws",
+            "path": self.root_path + unquote(parsed.path.decode("ascii")),
+            "raw_path": self.root_path.encode() + parsed.path,
+            "query_string": parsed.query or b"",
+            "subprotocols": [],
+            "extensions": {"websocket.http.response": {}},
+        }
+
     def _await_headers(self) -> None:
         self._awaits_headers, self._header_bytes = True, 0
         self._deadline = self.loop.call_later(self._limits.header_s, self._too_slow)
@@ -118,7 +177,7 @@ class BoundedProtocol(StampingProtocol):
     def _too_slow(self) -> None:
         self._refuse(408, f"The headers of a request come within {self._limits.header_s:g} s.")
 
-    def _refuse(self, status: int, message: str) -> None:
+    def _refuse(self, status: int, message: str, *more: tuple[bytes, bytes]) -> None:
         """Answer in the API's form, and close."""
         self._limits.refused += 1
         self._stop_waiting()
@@ -126,7 +185,15 @@ class BoundedProtocol(StampingProtocol):
         body = json.dumps({"error": {**error, "param": None, "code": None}}).encode()
         head = (
             f"HTTP/1.1 {status} {_REASONS[status]}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
-            "connection: close\r\n\r\n"
+            "connection: close\r\n"
         )
-        self.transport.write(head.encode() + body)
+        others = b"".join([name + b": " + value + b"\r\n" for name, value in more])
+        self.transport.write(head.encode() + others + b"\r\n" + body)
         self.transport.close()
+
+
+def _is_key(given: bytes) -> bool:
+    try:
+        return len(base64.b64decode(given, validate=True)) == 16
+    except binascii.Error:
+        return False

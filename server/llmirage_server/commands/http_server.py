@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
+from importlib.util import find_spec
 from types import FrameType
 from typing import Any
 
@@ -22,10 +23,11 @@ import uvicorn
 from sse_starlette.sse import AppStatus
 from starlette.types import ASGIApp
 
+from llmirage_server.api.routes import WEBSOCKETS
 from llmirage_server.app import create_app
 from llmirage_server.commands.banner import banner, farewell
 from llmirage_server.commands.held_speed import machine_cost
-from llmirage_server.commands.http_protocol import BoundedProtocol, ConnectionLimits
+from llmirage_server.commands.http_protocol import BoundedProtocol, ConnectionLimits, load_websockets
 from llmirage_server.config import ClusterConfig, ConfigError
 from llmirage_server.config.file import make_config
 from llmirage_server.telemetry.access_log import access_line
@@ -75,15 +77,18 @@ def base_url(bound: socket.socket, scheme: str = "http") -> str:
     return f"{scheme}://{host}:{port}"
 
 
-def connection_limits(most: int | None) -> ConnectionLimits:
-    """`most` connections, or as many as the process may have files: its limit is raised to what the system allows."""
+def connection_limits(most: int | None, **more: Any) -> ConnectionLimits:
+    """`most` connections, or as many as the process may have files: its limit is raised to what the system allows.
+
+    more: other limits.
+    """
     files = _allowed_files()
     room = max(1, files - _OTHER_FILES)
     if most is not None and most > room:
         logging.getLogger("llmirage").warning(
             "At most %d connections, not %d: the process may open %d files (ulimit -Hn).", room, most, files
         )
-    return ConnectionLimits(room if most is None else min(most, room))
+    return ConnectionLimits(room if most is None else min(most, room), **more)
 
 
 def _allowed_files() -> int:
@@ -147,6 +152,8 @@ class LiveServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._on_start()
+        if self.limits.websockets:
+            self._loading = asyncio.create_task(asyncio.to_thread(load_websockets))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in self.servers:
@@ -231,7 +238,11 @@ def _serve(config: ClusterConfig, listening: Listening, tls: tuple[str, str] | N
             app,
             app.service.close,
             started,
-            limits=connection_limits(listening.max_connections),
+            limits=connection_limits(
+                listening.max_connections,
+                websockets=WEBSOCKETS if config.websocket_limit_s and find_spec("wsproto") is not None else (),
+                message_bytes=config.max_body_mib << 20,
+            ),
             busy=app.service.busy,
             drain_s=listening.shutdown_timeout_s,
             tls=tls,

@@ -245,6 +245,12 @@ class ClusterConfig(InstanceSettings):
     max_body_mib: int = _access(
         32, "Largest body of a request, decompressed; larger ones are refused (413).", aliases=("max_body",), least=1
     )
+    websocket_limit_s: float = _access(
+        3600.0,
+        "How long a WebSocket connection may last; 0: they are refused with 426, at which clients use HTTP.",
+        aliases=("websocket_limit",),
+        least=0,
+    )
     rate_limit: int | None = _access(None, "Requests per minute and key; more are refused (429).", least=1, unset="no limit")
     token_limit: int | None = _access(
         None, "Tokens per minute and key, prompt tokens plus max_tokens; more are refused (429).", least=1, unset="no limit"

@@ -186,6 +186,43 @@ def method_not_supported(method: str, path: str, allowed: Sequence[str]) -> ApiE
     )
 
 
+def no_websocket() -> ApiError:
+    """426, at which clients that can do either use HTTP."""
+    return ApiError(
+        "No WebSocket connections are taken here: send the request over HTTP.",
+        status=426,
+        code="websocket_not_supported",
+        headers=((b"upgrade", b"HTTP/1.1"), (b"connection", b"close")),
+    )
+
+
+def invalid_stream_id() -> ApiError:
+    return ApiError(
+        "The 'stream_id' field must be a non-empty string with at most 256 characters and may only contain letters, "
+        "numbers, underscores, hyphens, and periods.",
+        param="stream_id",
+        code="invalid_stream_id",
+    )
+
+
+def too_many_streams(limit: int) -> ApiError:
+    return ApiError(
+        f"This WebSocket connection has reached its maximum number of distinct stream IDs ({limit}). Reuse an existing "
+        "stream_id or open a new WebSocket connection.",
+        param="stream_id",
+        code="websocket_stream_limit_reached",
+    )
+
+
+def websocket_too_old(limit_s: float) -> ApiError:
+    """A WebSocket connection has lasted as long as one may."""
+    limit = f"{limit_s / 60:g} minutes" if limit_s >= 60 else f"{limit_s:g} s"
+    return ApiError(
+        f"Responses websocket connection limit reached ({limit}). Create a new websocket connection to continue.",
+        code="websocket_connection_limit_reached",
+    )
+
+
 def internal_error(message: str = "The server had an error while processing your request.") -> ApiError:
     return ApiError(message, status=500, type="server_error")
 

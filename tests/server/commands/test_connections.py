@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
@@ -13,7 +12,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,48 +19,14 @@ from typing import Any
 
 import httpx
 import pytest
+from listening import Listening
 
-from llmirage_server.app import LlmirageApp, create_app
 from llmirage_server.commands.http_protocol import ConnectionLimits
-from llmirage_server.commands.http_server import LiveServer, bind, connection_limits
-from llmirage_server.config import ClusterConfig
+from llmirage_server.commands.http_server import connection_limits
 from llmirage_server.config.cluster import EventConfig
 
 SERVE = [sys.executable, "-c", "from llmirage_server.commands.serve import serve; serve(prog_name='llmirage serve')"]
 CHAT = {"model": "any", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 40, "stream": True}
-
-
-class Listening:
-    """A server in a thread. limits: of its connections."""
-
-    def __init__(self, limits: ConnectionLimits, drain_s: float = 0.0, **settings: Any) -> None:
-        self.limits = limits
-        self.app: LlmirageApp = create_app(ClusterConfig(**({"ttft_ms": 0.0, "itl_ms": 0.0} | settings)))
-        self._bound = bind("127.0.0.1", 0)
-        self.address: tuple[str, int] = self._bound.getsockname()
-        self.server = LiveServer(
-            self.app, self.app.service.close, limits=limits, busy=self.app.service.busy, drain_s=drain_s
-        )
-        self._thread = threading.Thread(target=lambda: asyncio.run(self.server.serve([self._bound])))
-
-    def __enter__(self) -> Listening:
-        self._thread.start()
-        while not self.server.started:
-            time.sleep(0.01)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.server.should_exit = True
-        self._thread.join(10)
-        self._bound.close()
-        assert not self._thread.is_alive()
-
-    @property
-    def url(self) -> str:
-        return "http://{}:{}".format(*self.address)
-
-    def connect(self) -> socket.socket:
-        return socket.create_connection(self.address, timeout=10)
 
 
 def answer(connection: socket.socket) -> tuple[int, dict[str, Any]]:

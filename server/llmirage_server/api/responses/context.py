@@ -22,8 +22,13 @@ class ResponseContext:
     conversation: str | None
 
 
-def read_context(state: State, request: schema.responses.InputFields) -> ResponseContext:
-    """The context of a request. Raises ApiError for unknown objects, and for tool calls without outputs or the reverse."""
+def read_context(
+    state: State, request: schema.responses.InputFields, previous: Mapping[str, Any] | None = None
+) -> ResponseContext:
+    """The context of a request. Raises ApiError for unknown objects, and for tool calls without outputs or the reverse.
+
+    previous: the record of the response before it, if it is known elsewhere than in the state.
+    """
     given = request.conversation
     conversation = given if given is None or isinstance(given, str) else given.id
     if conversation is not None and request.previous_response_id is not None:
@@ -34,7 +39,7 @@ def read_context(state: State, request: schema.responses.InputFields) -> Respons
         )
     before: list[Item] = []
     if request.previous_response_id is not None:
-        record = state.get("response", request.previous_response_id)
+        record = previous or state.get("response", request.previous_response_id)
         if record is None:
             raise ApiError(
                 f"Previous response with id '{request.previous_response_id}' not found.",
@@ -61,12 +66,16 @@ def read_context(state: State, request: schema.responses.InputFields) -> Respons
     return ResponseContext(everything, new, conversation)
 
 
+def record_of(context: ResponseContext, response: Item) -> dict[str, Any]:
+    """What is kept of a response, so that others can follow it."""
+    return {"response": response, "input": context.new, "items": [*context.items, *response["output"]]}
+
+
 def store_context(state: State, context: ResponseContext, response: Item) -> None:
     """Store a response with its context, unless the request says otherwise. Add a finished one to its conversation."""
     new = [*context.new, *response["output"]]
     if response["store"]:
-        record = {"response": response, "input": context.new, "items": [*context.items, *response["output"]]}
-        state.put("response", response["id"], record)
+        state.put("response", response["id"], record_of(context, response))
         for item in new:  # where an item_reference finds it
             if state.get("item", item["id"]) is None:
                 state.put("item", item["id"], {"response": response["id"]})

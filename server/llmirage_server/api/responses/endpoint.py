@@ -58,7 +58,7 @@ class ResponsesHandler(ServiceHandler):
         if request.model is None:
             raise errors.missing("model")
         served = service.models.asked(request.model, exchange)
-        context = read_context(service.state, request)
+        context = self._context(exchange, request)
         messages = chat_form(request, context.items)
         constraints = await exchange.planned(
             lambda: response_constraints(request, messages, context.items), "tools", service.text.plan_in_thread
@@ -74,7 +74,7 @@ class ResponsesHandler(ServiceHandler):
         writer = ResponseWriter(choice, request, response, logprobs, listed(declared, context.items), context.items)
 
         def store() -> None:
-            store_context(service.state, context, response)
+            self._keep(exchange, context, response)
 
         def finished() -> Item:
             _complete(response, writer, generation)
@@ -161,6 +161,14 @@ class ResponsesHandler(ServiceHandler):
         usage = response_usage(generation.usage())
         body = {"id": new_id("resp_"), "object": "response.compaction", "created_at": int(time.time())}
         return exchange.json({**body, "output": [*kept, summary], "usage": usage})
+
+    def _context(self, exchange: HttpExchange, request: schema.responses.ResponseRequest) -> ResponseContext:
+        """What the model sees. Raises ApiError as `read_context` does."""
+        return read_context(self._service.state, request)
+
+    def _keep(self, exchange: HttpExchange, context: ResponseContext, response: Item) -> None:
+        """Store a response with its context, if it is to be stored."""
+        store_context(self._service.state, context, response)
 
     async def _encode(
         self, request: schema.responses.InputFields, items: Sequence[Item], window: ContextWindow | None = None

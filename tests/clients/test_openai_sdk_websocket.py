@@ -1,0 +1,74 @@
+"""openai-python's connections: events of every kind that it knows, continuation, lanes, errors, refused upgrades."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import openai
+import pytest
+from served import serving
+
+pytest.importorskip("websockets")
+pytestmark = pytest.mark.skipif(not hasattr(openai.OpenAI(api_key="x").responses, "connect"), reason="an older library")
+
+END = ("response.completed", "response.incomplete", "response.failed", "error")
+WEATHER: Any = {"type": "function", "name": "get_weather", "parameters": {"type": "object", "properties": {}}}
+
+
+@pytest.fixture
+def client(server_url: str) -> Any:
+    return openai.OpenAI(base_url=server_url, api_key="sk-any")
+
+
+def response(connection: Any, stream_id: str | None = None) -> Any:
+    """The last event of a response."""
+    for event in connection:
+        if event.stream_id == stream_id and event.type in END:
+            return event
+    raise AssertionError("the connection ended")
+
+
+def test_a_conversation_with_a_tool(client: Any) -> None:
+    with client.responses.connect() as connection:
+        ask = {"model": "m", "store": False, "tools": [WEATHER]}
+        connection.response.create(**ask, input="Weather?", tool_choice={"type": "function", "name": "get_weather"})
+        first = response(connection).response
+        [call] = [item for item in first.output if item.type == "function_call"]
+        result = {"type": "function_call_output", "call_id": call.call_id, "output": "18 degrees"}
+        connection.response.create(**ask, previous_response_id=first.id, input=[result])
+        second = response(connection).response
+        assert second.status == "completed"
+        assert "18" in second.output_text
+
+
+def test_two_lanes_and_a_warm_up(client: Any) -> None:
+    with client.responses.connect() as connection:
+        connection.response.create(model="m", store=False, input="Read.", generate=False, stream_id="a")
+        warm = response(connection, "a").response
+        assert warm.output == []
+        for lane in ("a", "b"):
+            connection.response.create(
+                model="m", store=False, input="Go.", previous_response_id=warm.id, stream_id=lane, max_output_tokens=5
+            )
+        ended: set[str | None] = set()
+        for event in connection:
+            assert event.type != "error"
+            ended |= {event.stream_id} if event.type in END else set()
+            if len(ended) == 2:
+                break
+        assert ended == {"a", "b"}
+
+
+def test_an_error_has_the_form_that_the_library_knows(client: Any) -> None:
+    with client.responses.connect() as connection:
+        connection.response.create(model="m", store=False, input="Go.", previous_response_id="resp_none", stream_id="a")
+        event = response(connection, "a")
+        assert type(event).__name__ == "ResponseWsError"
+        assert (event.status, event.error.code) == (400, "previous_response_not_found")
+
+
+def test_a_refused_upgrade_is_an_error_with_its_status() -> None:
+    with serving("--ttft", "1", "--websocket-limit", "0") as url:
+        client = openai.OpenAI(base_url=url, api_key="sk-any")
+        with pytest.raises(Exception, match="426"), client.responses.connect():
+            pass
