@@ -1,10 +1,17 @@
-"""A WebSocket connection to an application in this process."""
+"""WebSocket connections to an application in this process, and talks over them in virtual time."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
+
+from llmirage_server.app import LlmirageApp, create_app
+from llmirage_server.config import ClusterConfig
+from llmirage_server.faults.rule import read_rules
+from llmirage_shared import virtual_time
+from llmirage_shared.yaml_lines import node_of
 
 END = ("response.completed", "response.incomplete", "response.failed", "error")
 
@@ -78,3 +85,32 @@ class Socket:
 
 def _headers(message: Any) -> dict[str, str]:
     return {name.decode(): value.decode() for name, value in message["headers"]}
+
+
+Talk = Callable[..., Any]
+
+
+def played(
+    talk: Talk, headers: Any = None, prepare: Callable[[LlmirageApp], Any] = lambda app: None, **settings: Any
+) -> Any:
+    """What a talk over one connection comes to, in virtual time."""
+
+    async def play() -> Any:
+        app = create_app(ClusterConfig(**({"ttft_ms": 100.0, "itl_ms": 10.0} | settings)))
+        prepare(app)
+        async with Socket(app) as socket:
+            return await talk(socket, app)
+
+    return virtual_time.run(play())
+
+
+def _wrong(*told: Any) -> None:
+    raise AssertionError(told)
+
+
+def order(*faults: Any) -> Callable[[LlmirageApp], None]:
+    return lambda app: app.service.faults.add(read_rules(node_of(list(faults)), "faults", _wrong))
+
+
+def kinds(events: list[dict[str, Any]]) -> list[str]:
+    return [event["type"] for event in events]

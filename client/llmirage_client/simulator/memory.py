@@ -71,7 +71,7 @@ class _Incoming:
 class _AppCall:
     """One request in the app. Its `send` never suspends, which spares the app a task switch for every piece."""
 
-    never_suspends = True
+    may_be_stepped = True
 
     def __init__(self, body: bytes, entered: Callable[[], None]) -> None:
         self.incoming = _Incoming()

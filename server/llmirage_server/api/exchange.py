@@ -109,8 +109,7 @@ class HttpExchange:
         empty: what an empty body stands for; None: it is refused.
         """
         body = await self._body()
-        value = empty if empty is not None and not body.strip() else json_object(body)
-        return await self.has_read(value, len(body))
+        return await self.has_read(empty if empty is not None and not body.strip() else json_object(body), len(body))
 
     async def has_read(self, value: dict[str, Any], size: int) -> dict[str, Any]:
         """The body, of so many bytes, is this JSON object. Raises ApiError for a fault that refuses it."""

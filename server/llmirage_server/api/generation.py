@@ -394,9 +394,7 @@ def _body(data: bytes, last: bool) -> Message:
 def is_steppable(send: Send) -> bool:
     """Whether `send` may run outside a task.
 
-    Uvicorn's own, and that of an object with `waits_for_futures`, suspends on nothing but a plain future; that of an object
-    with `never_suspends` on nothing.
+    Uvicorn's own, and that of an object with `may_be_stepped`, suspends on nothing but a plain future.
     """
     owner = getattr(send, "__self__", None)
-    own = any(getattr(owner, name, False) is True for name in ("never_suspends", "waits_for_futures"))
-    return own or type(owner).__module__.startswith("uvicorn.")
+    return type(owner).__module__.startswith("uvicorn.") or getattr(owner, "may_be_stepped", False) is True

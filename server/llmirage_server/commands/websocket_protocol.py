@@ -38,7 +38,7 @@ _TOO_BIG, _GONE_AWAY, _NO_PONG, _ABNORMAL = 1009, 1012, 1011, 1006
 class WebSocketProtocol(asyncio.Protocol):
     """One connection. `send` waits for nothing but a plain future: what steps it by hand may do so."""
 
-    waits_for_futures = True
+    may_be_stepped = True
 
     def __init__(
         self,

@@ -146,7 +146,7 @@ def first_step_traced(coroutine: Coroutine[Any, Any, None], walk: Walk) -> Gener
 class TracedRequest:
     """A chat request whose way in and whose ways out, one for each tick with bytes for the connection, are traced."""
 
-    never_suspends = True  # what the server wants to know of a `send` that it may call outside a task
+    may_be_stepped = True  # what the server wants to know of a `send` that it may call outside a task
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **fields: Any) -> None:
         self.inward = Walk(until="ChatHandler.create")

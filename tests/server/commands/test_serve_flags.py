@@ -189,6 +189,7 @@ EFFECTS: dict[str, tuple[Sequence[str], Sequence[str], Observe]] = {
     "api_key_file": ((), ["--api-key-file", KEYS], lambda app: app.routes[0].app.guard),
     "open_admin": ((), ["--open-admin"], lambda app: app.service.open_admin),
     "max_body_mib": ((), ["--max-body", "2"], lambda app: app.service.most_body_bytes),
+    "websocket_limit_s": ((), ["--websocket-limit", "9"], lambda app: app.service.websocket_limit_s),
     "rate_limit": ((), ["--rate-limit", "5"], lambda app: app.service.limits),
     "token_limit": ((), ["--token-limit", "5"], lambda app: app.service.limits),
     "faults": ((), ["--faults", "/no/such/file"], shown),

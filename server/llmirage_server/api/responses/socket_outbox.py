@@ -87,7 +87,7 @@ class EventFrames:
     status: of the response, None before it has one. ended: whether its last event was sent.
     """
 
-    never_suspends = True
+    may_be_stepped = True
 
     def __init__(self, outbox: SocketOutbox, stream_id: str | None) -> None:
         self.status: int | None = None
