@@ -37,18 +37,15 @@ class SocketFrame:
     error: ApiError | None = None
 
 
-def read_frame(data: str | bytes, arrived_s: float) -> SocketFrame:
-    """What a client's message asks for; `error` is set where nothing can be made of it."""
-    raw = data.encode("utf-8", "replace") if isinstance(data, str) else data
-    frame = SocketFrame(len(raw), hash(raw), arrived_s)
+def read_frame(frame: SocketFrame, raw: bytes, is_text: bool) -> None:
+    """Fill in what a client's message asks for; `error` where nothing can be made of it."""
     try:
-        if isinstance(data, bytes):
+        if not is_text:
             raise errors.bad_json("events are sent as text frames, and this frame is binary")
         frame.body = body = json_object(raw)
         _read_envelope(frame, body)
     except ApiError as error:
         frame.error = error
-    return frame
 
 
 def _read_envelope(frame: SocketFrame, body: dict[str, Any]) -> None:

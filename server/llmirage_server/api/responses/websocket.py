@@ -48,6 +48,7 @@ logger = logging.getLogger("llmirage")
 MOST_AT_ONCE = 16  # responses in flight on a connection; as OpenAI has it
 MOST_STREAMS = 32  # names of lanes on a connection; as OpenAI has it
 _MOST_QUEUED = 64  # frames that wait; then no more are read
+_LARGE_BYTES = 200_000  # to count and read such a frame takes some milliseconds each
 _CACHE_MIB = 32  # of contexts that only their connections know, over all connections
 _OF_THE_UPGRADE = re.compile(rb"sec-websocket-|connection|upgrade|content-|transfer-encoding|expect|x-request-id")
 _GOING_AWAY, _BROKEN_OFF = 1001, 1011
@@ -232,8 +233,14 @@ class SocketSession:
 
     async def _take(self, message: Message) -> None:
         """Serve a message, or queue it. With a full queue it waits, and with it all that the client sends."""
+        await asyncio.sleep(0)  # messages come as fast as this takes them: others have their turn between two
+        await self._outbox.drained()
         text = message.get("text")
-        frame = read_frame(message["bytes"] if text is None else text, message.get(ARRIVED) or self._clock())
+        raw: bytes = message["bytes"] if text is None else text.encode("utf-8", "replace")
+        frame = SocketFrame(len(raw), hash(raw), message.get(ARRIVED) or self._clock())
+        if frame.size > _LARGE_BYTES:
+            await asyncio.sleep(0)
+        read_frame(frame, raw, is_text=text is not None)
         if frame.error is None and frame.kind in _IGNORED:
             return
         if frame.error is None and frame.kind == "response.steer":

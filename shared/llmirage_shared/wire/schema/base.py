@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, ValidationError
 
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
+from llmirage_shared.wire.schema.brief import stopping_early
 from llmirage_shared.wire.schema.validation import api_error
 
 
@@ -25,6 +26,10 @@ class WireModel(BaseModel):
     refuse: ClassVar[Callable[[str], ApiError]] = errors.unknown_parameter
 
     model_config = ConfigDict(extra="allow", strict=True, hide_input_in_errors=True, protected_namespaces=())
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        return stopping_early(handler(source))
 
     @classmethod
     def check(cls, body: Mapping[str, Any], documented_only: bool = False) -> Self:
