@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from sockets import Socket, kinds, order, played
 
+from llmirage_server.api.recorder import ExchangeRecorder
+from llmirage_server.api.recording_proxy import RecordingProxy
 from llmirage_server.app import LlmirageApp, create_app
 from llmirage_server.config import ClusterConfig
+from llmirage_server.replies.recordings.recording import Chunk, Recording
+from llmirage_server.replies.recordings.store import RecordingWriter
 from llmirage_shared import virtual_time
+from llmirage_shared.wire.output import encoded
 
 
 @pytest.mark.parametrize(
@@ -207,6 +214,61 @@ def test_a_response_that_breaks_off_ends_the_connection(fault: str) -> None:
     events, code = played(talk, prepare=order({"kind": fault, "after_tokens": 3}))
     assert events.count("response.output_text.delta") == 3
     assert code == 1011
+
+
+def test_the_fault_in_a_header_of_the_upgrade_meets_each_response() -> None:
+    async def play() -> Any:
+        app = create_app(ClusterConfig(ttft_ms=1.0, itl_ms=1.0, allow_fault_header=True))
+        async with Socket(app, headers={"x-llmirage-fault": "error_event; after_tokens=2"}) as socket:
+            for _ in range(2):
+                await socket.create(max_output_tokens=5)
+                yield (await socket.response())[-1]["type"]
+
+    async def all_of() -> list[Any]:
+        return [each async for each in play()]
+
+    assert virtual_time.run(all_of()) == ["response.failed"] * 2
+
+
+def test_recordings_answer_frames_too(tmp_path: Path) -> None:
+    kinds_of = ("response.created", "response.output_text.delta", "response.completed")
+    events = [b"event: %s\ndata: %s\n\n" % (kind.encode(), encoded({"type": kind})) for kind in kinds_of]
+    recorded = {"model": "m", "input": "Hello", "stream": True}
+    headers = {"content-type": "text/event-stream"}
+    RecordingWriter(tmp_path).write(
+        Recording("POST", "/v1/responses", recorded, 200, headers, [Chunk(5.0, each) for each in events], True, None)
+    )
+
+    async def talk(socket: Socket, app: LlmirageApp) -> Any:
+        await socket.create(stream_id="a")
+        replayed = await socket.response()
+        await socket.create("Bye")
+        return replayed, (await socket.response())[-1]["error"]["code"], app.service.journal.entries[1].rule
+
+    replayed, missed, rule = played(talk, replay=str(tmp_path))
+    assert [(event["type"], event["stream_id"]) for event in replayed] == [(kind, "a") for kind in kinds_of]
+    assert missed == "no_recording"
+    assert rule.endswith(".yaml")
+
+
+def test_a_recording_proxy_takes_no_connections(tmp_path: Path) -> None:
+    class Nobody:
+        key = None
+
+        async def answer(self, *_: Any) -> Any:
+            raise AssertionError("asked")
+
+        async def close(self) -> None: ...
+
+    proxy = RecordingProxy(Nobody(), ExchangeRecorder(RecordingWriter(tmp_path), (), lambda _: None))
+
+    async def play() -> int:
+        transport = httpx.ASGITransport(proxy)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            headers = {"connection": "Upgrade", "upgrade": "WebSocket"}
+            return (await client.get("/v1/responses", headers=headers)).status_code
+
+    assert asyncio.run(play()) == 426
 
 
 def test_a_fault_may_meet_the_upgrade_itself() -> None:

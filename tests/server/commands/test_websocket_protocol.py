@@ -289,3 +289,10 @@ def test_an_upgrade_while_a_response_is_on_its_way_ends_the_connection(server: L
             while data := connection.recv(65536):
                 received += data
         assert b"101 Switching" not in received
+
+
+@pytest.mark.parametrize("size", [0, 1, 125, 126, 65_535, 65_536, 200_000])
+def test_texts_of_any_size_are_one_frame(size: int) -> None:
+    client = Connection(ConnectionType.CLIENT)
+    client.receive_data(websocket_protocol._text_frame(b"x" * size))
+    assert list(client.events()) == [TextMessage("x" * size)]

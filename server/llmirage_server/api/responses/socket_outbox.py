@@ -28,7 +28,7 @@ class SocketOutbox:
     def __init__(self, send: Send) -> None:
         self._send = send
         self._steppable = is_steppable(send)
-        self._waiting: deque[Message] = deque()
+        self._waiting: deque[bytes | Message] = deque()  # texts as bytes, which may be many
         self._suspended: SuspendedSend | None = None
         self._idle = asyncio.Event()  # everything was sent
         self._idle.set()
@@ -39,19 +39,17 @@ class SocketOutbox:
         """The connection under it, None in process."""
         return getattr(getattr(self._send, "__self__", None), "transport", None)
 
-    def text(self, data: bytes) -> None:
-        self.put({"type": "websocket.send", "text": data.decode("utf-8", "replace")})
-
     def close(self, code: int, reason: str) -> None:
         self.put({"type": "websocket.close", "code": code, "reason": reason})
 
-    def put(self, message: Message) -> None:
+    def put(self, message: bytes | Message) -> None:
+        """bytes: a text in UTF-8."""
         if not (self._steppable and self._idle.is_set()):
             self._waiting.append(message)
             self._idle.clear()
             self._more.set()
             return
-        sending: Awaitable[None] = self._send(message)
+        sending: Awaitable[None] = self._send(_message(message))
         coroutine: Coroutine[Any, Any, None] = sending  # type: ignore[assignment]  # in every ASGI server
         try:
             waits_for = coroutine.send(None)
@@ -75,10 +73,14 @@ class SocketOutbox:
                 if suspended is not None:
                     await suspended
                 while self._waiting:
-                    await self._send(self._waiting.popleft())
+                    await self._send(_message(self._waiting.popleft()))
             except OSError:
                 self._waiting.clear()
             self._idle.set()
+
+
+def _message(given: bytes | Message) -> Message:
+    return {"type": "websocket.send", "text": given.decode("utf-8", "replace")} if isinstance(given, bytes) else given
 
 
 class EventFrames:
@@ -140,7 +142,7 @@ class EventFrames:
                 payload = _wrapped(payload)
         if self._place and payload.endswith(b"}"):
             payload = payload[:-1] + self._place
-        self._outbox.text(payload)
+        self._outbox.put(payload)
 
     def _refused(self, body: bytes) -> None:
         assert self.status is not None
@@ -149,7 +151,8 @@ class EventFrames:
             value = json.loads(body)
         except ValueError:
             value = {}
-        self._outbox.text(error_event(self.status, value if isinstance(value, dict) else {}, self._stream_id, self._headers))
+        body_of = value if isinstance(value, dict) else {}
+        self._outbox.put(error_event(self.status, body_of, self._stream_id, self._headers))
 
 
 def _wrapped(payload: bytes) -> bytes:

@@ -244,7 +244,7 @@ class SocketSession:
         if frame.error is None and frame.kind in _IGNORED:
             return
         if frame.error is None and frame.kind == "response.steer":
-            self._outbox.text(encoded(steering_failed(frame.body)))
+            self._outbox.put(encoded(steering_failed(frame.body)))
             return
         if frame.error is None:
             frame.error = self._refusal(frame)
@@ -334,7 +334,7 @@ class SocketSession:
 
     def _say_too_old(self) -> None:
         error = errors.websocket_too_old(self._service.websocket_limit_s)
-        self._outbox.text(error_event(error.status, error.body(), None, {}))
+        self._outbox.put(error_event(error.status, error.body(), None, {}))
         self._outbox.close(_GOING_AWAY, "")
 
 
