@@ -250,6 +250,7 @@ class ClusterConfig(InstanceSettings):
         "How long a WebSocket connection may last; 0: they are refused with 426, at which clients use HTTP.",
         aliases=("websocket_limit",),
         least=0,
+        most=366 * 86_400,
     )
     rate_limit: int | None = _access(None, "Requests per minute and key; more are refused (429).", least=1, unset="no limit")
     token_limit: int | None = _access(

@@ -12,6 +12,8 @@ from sockets import Socket, kinds, order, played
 
 from llmirage_server.api.recorder import ExchangeRecorder
 from llmirage_server.api.recording_proxy import RecordingProxy
+from llmirage_server.api.responses.endpoint import ResponsesHandler
+from llmirage_server.api.responses.socket_outbox import EventFrames
 from llmirage_server.app import LlmirageApp, create_app
 from llmirage_server.config import ClusterConfig
 from llmirage_server.replies.recordings.recording import Chunk, Recording
@@ -269,6 +271,26 @@ def test_a_recording_proxy_takes_no_connections(tmp_path: Path) -> None:
             return (await client.get("/v1/responses", headers=headers)).status_code
 
     assert asyncio.run(play()) == 426
+
+
+def test_errors_of_the_server_itself_are_told_and_counted(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def talk(socket: Socket, app: LlmirageApp) -> Any:
+        with monkeypatch.context() as patch:
+            patch.setattr(ResponsesHandler, "_generation", None)
+            await socket.create()
+            [first] = await socket.response()
+        await socket.create(max_output_tokens=1)
+        assert (await socket.response())[-1]["type"] == "response.incomplete"
+        monkeypatch.setattr(EventFrames, "_event", None)
+        await socket.create()
+        return first, await socket.event(), socket.closed
+
+    first, end, code = played(talk)
+    assert (first["status"], first["error"]["type"]) == (500, "server_error")
+    assert (end, code) == ({}, 1011)
+    assert [record.levelname for record in caplog.records if record.exc_info] == ["ERROR", "ERROR"]
 
 
 def test_a_fault_may_meet_the_upgrade_itself() -> None:

@@ -241,6 +241,7 @@ def test_a_connection_that_is_lost_frees_the_cluster() -> None:
         assert (entry.method, entry.outcome) == ("WS", "client_left")
         assert entry.connection is not None
         assert entry.connection.closed_s is not None
+        assert entry.connection.unused_since_s is None  # such connections are kept open: the verdict calls none leaked
 
 
 def test_a_server_that_ends_closes_its_connections() -> None:

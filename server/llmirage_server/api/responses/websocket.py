@@ -37,7 +37,6 @@ from llmirage_server.api.responses.socket_outbox import EventFrames, SocketOutbo
 from llmirage_server.api.service import ContextWindow, Service
 from llmirage_server.api.state.memory import MemoryState
 from llmirage_server.api.whole import prefill
-from llmirage_server.telemetry.client_connection import CONNECTION, ClientConnection
 from llmirage_shared.virtual_time import precise_clock
 from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.chat import last_user_text
@@ -200,7 +199,6 @@ class SocketSession:
         headers = [header for header in scope["headers"] if not _OF_THE_UPGRADE.match(header[0])]
         self._state = {name: value for name, value in scope.get("state", {}).items() if name != ARRIVED}
         self._scope = {**scope, "type": "http", "method": "POST", "headers": headers, _SESSION: self}
-        self._connection: ClientConnection | None = self._state.get(CONNECTION)
         self._clock = precise_clock()
         self._streams: set[str] = set()  # names of lanes
         self._queued: deque[SocketFrame] = deque()
@@ -289,16 +287,12 @@ class SocketSession:
             loop.call_soon(self._start_next)
 
     async def _run(self, frame: SocketFrame, at_once: bool) -> None:
-        if self._connection is not None:
-            self._connection.unused_since_s = None
         try:
             await self._outbox.drained()
             if not self._gone.is_set():
                 await self._serve(frame, at_once)
         finally:
             del self._busy[frame.stream_id]
-            if not self._busy and self._connection is not None:
-                self._connection.unused_since_s = time.monotonic()
             if self._too_old and not self._busy:
                 self._say_too_old()
             self._start_next()
@@ -313,6 +307,11 @@ class SocketSession:
             await self._app(scope, self._disconnected, frames.send)
         except ConnectionError:  # a fault has broken the connection of an application in process
             self._outbox.close(_BROKEN_OFF, "A fault has broken the connection.")
+            return
+        except Exception:
+            logger.exception("A response over WebSocket failed inside the server; please report this")
+            self._service.metrics.count_error()
+            self._outbox.close(_BROKEN_OFF, "The server had an error while processing your request.")
             return
         if frames.failed and previous is not None and self.latest.get(frame.stream_id) == previous:
             del self.latest[frame.stream_id]
