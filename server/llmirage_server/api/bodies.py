@@ -10,6 +10,8 @@ from typing import Any, NoReturn
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
 
+MOST_OBJECTS = 30_000  # of a body: to check, list and write as many items takes some tenths of a second
+
 
 def decompressed(body: bytes, encoding: bytes, most_bytes: int) -> bytes:
     """Raises ApiError for an unknown encoding, and for a body that is not encoded so or is too large."""
@@ -60,3 +62,20 @@ def finite(digits: str) -> float:
     if math.isinf(value):
         raise ValueError(f"{errors.shorten(digits, 20)} is too large a number")
     return value
+
+
+DECODER = json.JSONDecoder(parse_constant=reject_constant, parse_float=finite)
+
+
+def counting_decoder() -> json.JSONDecoder:
+    """As `DECODER`, for one body with many braces. It raises ApiError (413) if there are too many objects."""
+    left = MOST_OBJECTS
+
+    def count(value: dict[str, Any]) -> dict[str, Any]:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise errors.too_many_objects(MOST_OBJECTS)
+        return value
+
+    return json.JSONDecoder(object_hook=count, parse_constant=reject_constant, parse_float=finite)

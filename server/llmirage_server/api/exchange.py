@@ -18,7 +18,7 @@ from urllib.parse import parse_qs
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from llmirage_server.api.bodies import decompressed, finite, no_json, reject_constant, without_lone_surrogates
+from llmirage_server.api import bodies
 from llmirage_server.api.cross_origin import FOR_ANY_ORIGIN, preflight
 from llmirage_server.api.fault_hooks import FaultOfRequest, Faults
 from llmirage_server.replies.structured.budget import BRIEF, CURRENT, FULL, Budget, BudgetError, InThread, limited
@@ -145,7 +145,7 @@ class HttpExchange:
         self.entry.digest = hash(body)
         self.arrived_s = self.entry.arrived_s = self._arrival()
         encoding = self.headers.get(b"content-encoding")
-        return body if encoding is None else decompressed(body, encoding.strip().lower(), self.most_bytes)
+        return body if encoding is None else bodies.decompressed(body, encoding.strip().lower(), self.most_bytes)
 
     async def note_refusal(self, headers: Sequence[Header]) -> None:
         """Let the journal know what the client was advised, and which body it sent if that has not been read."""
@@ -387,14 +387,12 @@ def json_object(body: bytes) -> dict[str, Any]:
     if len(body) > _MANY_VALUES_BYTES and (values := body.count(b",") + body.count(b":")) > MOST_VALUES:
         raise errors.too_many_values(MOST_VALUES, values)
     try:
-        value = _DECODER.decode(body.decode("utf-8-sig"))
+        decoder = bodies.DECODER if body.count(b"{") <= bodies.MOST_OBJECTS else bodies.counting_decoder()
+        value = decoder.decode(body.decode("utf-8-sig"))
         if b"\\ud" in body or b"\\uD" in body:
-            value = without_lone_surrogates(value)
+            value = bodies.without_lone_surrogates(value)
     except (ValueError, RecursionError) as error:
-        raise no_json(error) from None
+        raise bodies.no_json(error) from None
     if not isinstance(value, dict):
         raise errors.bad_json(f"the body must be an object, but is {errors.describe_type(value)}")
     return value
-
-
-_DECODER = json.JSONDecoder(parse_constant=reject_constant, parse_float=finite)

@@ -333,6 +333,12 @@ def too_many_values(limit: int, found: int) -> ApiError:
     )
 
 
+def too_many_objects(limit: int) -> ApiError:
+    return ApiError(
+        f"The request body has too many objects: at most {limit} are read.", status=413, code="request_too_large"
+    )
+
+
 def unsupported_content_type(given: str, accepted: str = "application/json") -> ApiError:
     return ApiError(
         f"Unsupported content type: '{shorten(given)}'. This API method only accepts '{accepted}' requests, but you "

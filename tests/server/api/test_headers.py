@@ -249,6 +249,13 @@ def test_a_body_of_too_many_values_is_refused_before_it_is_read(api: Any) -> Non
     assert "commas and colons" in answer.json()["error"]["message"]
 
 
+def test_a_body_of_too_many_objects_is_refused_and_braces_in_texts_are_none(api: Any) -> None:
+    answer = api.post("/v1/responses", {"model": MODEL, "input": [{}] * 30_010})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "request_too_large")
+    assert "too many objects: at most 30000" in answer.json()["error"]["message"]
+    assert api.chat("{" * 40_000, max_tokens=1).status_code == 200
+
+
 def test_keys_may_stand_in_a_file(make_api: Any, tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("first\n\n  second \n")
     api = make_api(api_key_file=str(tmp_path / "keys"), api_key=("third",))
