@@ -4,7 +4,9 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-compiled lint types format bench soak accuracy docs whatif compile uncompile build clean
+FRAMEWORKS := instructor langchain litellm node_sdks openai_agents pydantic_ai scripted_rounds
+CLIENTS ?= $(HOME)/.cache/llmirage-clients
+.PHONY: help setup demo test test-clients test-compiled lint types format bench soak accuracy docs whatif compile uncompile build clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -31,6 +33,12 @@ demo: .venv/.core  ## start the server, run two workloads against it, print the 
 
 test: .venv/.dev  ## run every test, on up to four cores
 	@$(BIN)/python -m pytest -n auto --maxprocesses 4 $(ARGS)
+
+test-clients: .venv/.dev  ## real agents and load generators against the server, installed in CLIENTS (gigabytes); PROGRAMS, ARGS
+	@$(BIN)/python tests/clients/programs/install.py --into $(CLIENTS) $(PROGRAMS)
+	@LLMIRAGE_CLIENTS=$(CLIENTS) $(BIN)/python -m pytest -rs tests/clients/programs $(ARGS)
+	@for venv in sdks litellm; do if [ -x $(CLIENTS)/$$venv/bin/python ]; then LLMIRAGE_NODE_CLIENTS=$(CLIENTS)/node-sdks \
+		$(CLIENTS)/$$venv/bin/python -m pytest -rs $(FRAMEWORKS:%=tests/clients/test_%.py) || exit 1; fi; done
 
 test-compiled: .venv/.dev  ## the tests of what make compile compiles, on a compiled copy (a C compiler; minutes)
 	@$(PIP) install -c constraints.txt setuptools
