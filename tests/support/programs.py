@@ -15,6 +15,7 @@ import pytest
 from served import serving
 
 PLACE = os.environ.get("LLMIRAGE_CLIENTS")  # the folder that tests/clients/programs/install.py fills
+if_installed = pytest.mark.skipif(PLACE is None, reason="make test-clients runs it")
 _REFUSED = re.compile(r'" ([45]\d\d)\b')
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from programs import LoggedServer, logged, program, ran
+from programs import LoggedServer, if_installed, logged, program, ran
 
+pytestmark = if_installed
 ROUND = "echo round >> rounds.txt"
 ROUNDS = 10
 SPEED = ("--ttft", "20", "--itl", "1")

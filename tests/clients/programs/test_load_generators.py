@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from programs import LoggedServer, logged, program, ran
+from programs import LoggedServer, if_installed, logged, program, ran
 
 from llmirage_client.commands.tokenizer import tokenizer
 
+pytestmark = if_installed
 MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 TTFT_MS, ITL_MS = 200, 10
 
@@ -255,7 +256,7 @@ def test_genai_bench(mode: str, server: LoggedServer, vocabulary: str, tmp_path:
     named = ["--server-engine", "vLLM", "--server-gpu-type", "H100", "--server-version", "none", "--server-gpu-count", "1"]
     command = [program("genai-bench", "genai-bench"), "benchmark", *where, *shape, *named, *traffic]
     ran([*command, "--max-requests-per-run", "12", "--experiment-base-dir", "out"], tmp_path)
-    [told] = [json.loads(path.read_text("utf-8")) for path in (tmp_path / "out").glob("*/*concurrency_*.json")]
+    [told] = [json.loads(path.read_text("utf-8")) for path in (tmp_path / "out").glob("*/[DE]*.json")]
     figures = told["aggregated_metrics"]
     assert figures["num_error_requests"] == 0
     assert figures["num_completed_requests"] >= 12
