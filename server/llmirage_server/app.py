@@ -7,6 +7,7 @@ import hashlib
 import math
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from starlette.types import ASGIApp
 
 from llmirage_server.api.access import ApiKeys, RateLimits
 from llmirage_server.api.admin.live import LiveHandler
+from llmirage_server.api.dialect import DIALECTS, Dialect
 from llmirage_server.api.exchange import EndpointApp
 from llmirage_server.api.faults import FaultsOnOrder
 from llmirage_server.api.files.store import FILE_FILES_MIB, MEMORY_FILES_MIB
@@ -32,6 +34,7 @@ from llmirage_server.config.assembly import build, kv_link
 from llmirage_server.config.planning import ServedPool, plan
 from llmirage_server.drivers.live import Driver, FreeDriver, PacedDriver
 from llmirage_server.faults.rule import read_faults_file
+from llmirage_server.perf.catalogue.engines import find_engine
 from llmirage_server.perf.catalogue.lookup import model_names
 from llmirage_server.perf.deployment import Deployment
 from llmirage_server.telemetry.page.state import LiveCluster
@@ -40,6 +43,7 @@ from llmirage_shared.chat_template import ChatTemplateError
 from llmirage_shared.prompt_encoder import PromptEncoder
 from llmirage_shared.settings import at_call
 from llmirage_shared.wire.errors import ApiError
+from llmirage_shared.wire.output import reported
 
 # Only with --upstream or --replay: they bring httpx and YAML, which a server starts without.
 make_upstream = at_call("llmirage_server.api.upstream:HttpUpstream")
@@ -70,7 +74,10 @@ class LlmirageApp(Starlette):
         self.service = Service(self.driver, text, models, fingerprint, _state(config))
         files_mib = MEMORY_FILES_MIB if config.state is None else FILE_FILES_MIB
         self.service.files.most_bytes = (config.files_mib or files_mib) << 20
-        self.service.documented_only = config.unknown_fields == "refuse"
+        self.service.dialect = models.dialect = dialect = _dialect(config, self.pools)
+        self.service.shown_usage = partial(reported, reasoning=dialect.reasoning_in_usage, cached=config.enable_cache_report)
+        self.service.documented_only = (config.unknown_fields or ("refuse" if dialect.strict else "ignore")) == "refuse"
+        self.service.engine_version = None if dialect.name == "openai" else find_engine(dialect.name).version
         if (config.rate_limit, config.token_limit) != (None, None):
             self.service.limits = RateLimits(config.rate_limit, config.token_limit)
         self.service.faults = FaultsOnOrder(self.service, config.seed, config.allow_fault_header)
@@ -91,7 +98,7 @@ class LlmirageApp(Starlette):
         before = () if self.replay is None else (self.replay.before,)
         super().__init__(routes=routes(self.service, guard, live, *before), lifespan=_lifespan)
         self.router.redirect_slashes = False
-        unknown = EndpointApp(UNKNOWN, guard, journal=self.service.journal, faults=self.service.faults)
+        unknown = EndpointApp(UNKNOWN, guard, journal=self.service.journal, faults=self.service.faults, dialect=dialect)
         self.router.default = http_only(unknown)
 
     @property
@@ -139,6 +146,13 @@ def create_app(
     Raises ConfigError.
     """
     return LlmirageApp(config or ClusterConfig(), page=page, script=script)
+
+
+def _dialect(config: ClusterConfig, pools: Sequence[ServedPool]) -> Dialect:
+    """The one that is asked for; else that of the engine which the first pool names."""
+    first = pools[0]
+    named: Any = first.deployment.engine.base if first.config.engine else "openai"
+    return DIALECTS[config.dialect or named]
 
 
 def _keys_of(path: str | None) -> list[str]:

@@ -11,6 +11,7 @@ from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
 
 MOST_OBJECTS = 30_000  # of a body: to check, list and write as many items takes some tenths of a second
+MOST_VALUES = 1_000_000  # of a body: as many take 0.1 to 0.3 s to read, in which nothing else runs
 
 
 def decompressed(body: bytes, encoding: bytes, most_bytes: int) -> bytes:

@@ -9,11 +9,14 @@ from typing import Any
 
 from starlette.responses import Response
 
+from llmirage_server.api.cached_details import cached_details
 from llmirage_server.api.constraints import ReplyConstraints, chat_constraints, plain
+from llmirage_server.api.dialect import Dialect
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.generation import Choice, ChoiceWriter, Generation, TokenStream
 from llmirage_server.api.logprobs import prompt_fields, reply_logprobs
-from llmirage_server.api.service import ContextWindow, EncodedPrompt, ServiceHandler
+from llmirage_server.api.prompts import ContextWindow, EncodedPrompt
+from llmirage_server.api.service import ServiceHandler
 from llmirage_server.api.state.state import State, stored
 from llmirage_server.api.whole import finish
 from llmirage_server.api.writers import ChatWriter
@@ -38,7 +41,7 @@ class ChatHandler(ServiceHandler):
 
     async def create(self, exchange: HttpExchange) -> Response:
         service = self._service
-        request = parse_chat(await exchange.json_object(), service.documented_only)
+        request = parse_chat(await exchange.json_object(), service.documented_only, service.dialect.strict)
         body, sampling = request.body, request.sampling
         served = service.models.asked(body.model, exchange)
         constraints = await exchange.planned(lambda: chat_constraints(request), "tools", service.text.plan_in_thread)
@@ -55,11 +58,11 @@ class ChatHandler(ServiceHandler):
         tokenizer = await service.tokenizer()
         tier = "default" if body.service_tier in (None, "auto") else body.service_tier
         head = ResponseHead(new_id("chatcmpl-"), int(time.time()), body.model, service.system_fingerprint, tier)
-        answer = _ChatAnswer(request, constraints, generation, head, tokenizer, service.state)
+        answer = _ChatAnswer(request, constraints, generation, head, tokenizer, service.state, service.dialect)
         if sampling.stream:
             return answer.stream(exchange)
         await finish(generation, exchange)
-        completion = answer.completion()
+        completion = answer.completion() | cached_details(generation, exchange)
         if sampling.about_prompt:
             completion |= await prompt_fields(generation.choices[0], sampling, tokenizer)
         return exchange.json(completion)
@@ -75,19 +78,21 @@ class _ChatAnswer:
     head: ResponseHead
     tokenizer: Tokenizer
     state: State
+    dialect: Dialect
 
     def completion(self) -> dict[str, Any]:
         """The whole completion; stored, if the request asks for it."""
         choices = [self._finished(choice) for choice in self.generation.choices]
-        completion = chat_completion(self.head, choices, self.generation.usage())
+        completion = chat_completion(self.head, choices, self.generation.shown_usage())
         if self.request.body.store:
             store_completion(self.state, self.request, completion)
         return completion
 
     def stream(self, exchange: HttpExchange) -> TokenStream:
         writers = [self._writer(index, choice) for index, choice in enumerate(self.generation.choices)]
-        usage = self.generation.usage if self.request.sampling.include_usage else None
-        end = partial(stream_end, self.head, "chat.completion.chunk", usage)
+        usage = self.generation.shown_usage if self.request.sampling.include_usage else None
+        more = partial(cached_details, self.generation, exchange) if self.dialect.sglext else dict
+        end = partial(stream_end, self.head, "chat.completion.chunk", usage, more)
 
         def stored_end() -> bytes:
             self.completion()
@@ -99,7 +104,15 @@ class _ChatAnswer:
         sampling, reply = self.request.sampling, choice.reply
         frame = chunk_frame(self.head, "chat.completion.chunk", index, sampling.include_usage)
         if not (reply.parts or sampling.usage_in_every_chunk or sampling.return_token_ids) and sampling.logprobs is None:
-            return PlainWriter(frame, CHAT_FORM, reply.pieces, reply.finish_reason, reply.stop_reason, joined=choice.joined)
+            return PlainWriter(
+                frame,
+                CHAT_FORM,
+                reply.pieces,
+                reply.finish_reason,
+                reply.stop_reason,
+                joined=choice.joined,
+                ends_with_token=self.dialect.chat_ends_with_token,
+            )
         return ChatWriter(
             choice,
             frame,
@@ -107,8 +120,9 @@ class _ChatAnswer:
             legacy_functions=self.constraints.legacy_functions,
             show_reasoning=self.constraints.show_reasoning,
             logprobs=reply_logprobs(choice, sampling, self.tokenizer),
-            usage=self.generation.usage_at if sampling.usage_in_every_chunk else None,
+            usage=partial(self.generation.usage_at, choice) if sampling.usage_in_every_chunk else None,
             token_ids=sampling.return_token_ids,
+            ends_with_token=self.dialect.chat_ends_with_token,
         )
 
     def _finish_reason(self, choice: Choice) -> str:
@@ -116,7 +130,7 @@ class _ChatAnswer:
         if reason != "tool_calls":
             return reason
         if self.constraints.forced:
-            return "stop"
+            return self.dialect.named_tool_finish
         return "function_call" if self.constraints.legacy_functions else "tool_calls"
 
     def _finished(self, choice: Choice) -> FinishedChoice:

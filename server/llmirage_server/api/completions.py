@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 from starlette.responses import Response
 
+from llmirage_server.api.cached_details import cached_details
 from llmirage_server.api.constraints import completion_constraints
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.generation import Choice, ChoiceWriter, Generation, TokenStream
 from llmirage_server.api.logprobs import prompt_fields, reply_logprobs
-from llmirage_server.api.service import MOST_CHOICES, ContextWindow, EncodedPrompt, ServiceHandler, check_choices
+from llmirage_server.api.prompts import MOST_CHOICES, ContextWindow, EncodedPrompt
+from llmirage_server.api.service import ServiceHandler, check_choices
 from llmirage_server.api.whole import finish
 from llmirage_server.api.writers import TextWriter
 from llmirage_shared.tokens import Tokenizer
@@ -46,7 +48,7 @@ class CompletionsHandler(ServiceHandler):
         choices = [answer.finished(choice) for choice in kept]
         for choice, finished in zip(kept, choices, strict=True) if sampling.about_prompt else ():
             finished.more = await prompt_fields(choice, sampling, tokenizer)
-        return exchange.json(text_completion(head, choices, answer.usage()))
+        return exchange.json(text_completion(head, choices, answer.usage()) | cached_details(generation, exchange))
 
     async def _prompts(
         self, request: TextRequest, tokenizer: Tokenizer, window: ContextWindow | None
@@ -78,7 +80,7 @@ class _TextAnswer:
     tokenizer: Tokenizer
 
     def usage(self) -> dict[str, Any]:
-        usage = self.generation.usage()
+        usage = self.generation.shown_usage()
         if self.request.silent:
             usage |= {"completion_tokens": 0, "total_tokens": usage["prompt_tokens"]}
         return usage
@@ -98,7 +100,8 @@ class _TextAnswer:
     def stream(self, exchange: HttpExchange) -> TokenStream:
         writers = [self._writer(index, choice) for index, choice in enumerate(self.generation.choices)]
         usage = self.usage if self.request.sampling.include_usage else None
-        end = partial(stream_end, self.head, "text_completion", usage)
+        more = partial(cached_details, self.generation, exchange) if exchange.dialect.sglext else dict
+        end = partial(stream_end, self.head, "text_completion", usage, more)
         return TokenStream(self.generation, exchange, writers, end).start()
 
     def _writer(self, index: int, choice: Choice) -> ChoiceWriter:
@@ -113,13 +116,14 @@ class _TextAnswer:
                 reply.stop_reason,
                 echo=choice.echo,
                 joined=choice.joined,
+                ends_with_token=True,
             )
         return TextWriter(
             choice,
             frame,
             reply_logprobs(choice, sampling, self.tokenizer),
             silent=silent,
-            usage=self.generation.usage_at if sampling.usage_in_every_chunk else None,
+            usage=partial(self.generation.usage_at, choice) if sampling.usage_in_every_chunk else None,
             prompt_pieces=self._prompt_pieces(choice),
             token_ids=sampling.return_token_ids,
         )

@@ -37,7 +37,7 @@ class EngineHandler(ServiceHandler):
         return exchange.content(b"", _TEXT)
 
     async def version(self, exchange: HttpExchange) -> Response:
-        return exchange.json({"version": _version()})
+        return exchange.json({"version": self._version()})
 
     async def load(self, exchange: HttpExchange) -> Response:
         """The number of requests in the cluster."""
@@ -45,8 +45,10 @@ class EngineHandler(ServiceHandler):
 
     async def server_info(self, exchange: HttpExchange) -> Response:
         """deployment: what runs, pool by pool."""
+        if exchange.dialect.name == "sglang":
+            return await self.get_server_info(exchange)
         pools = [pool.described for pool in exchange.scope["app"].pools]
-        known = {"vllm_config": _config(exchange), "version": _version(), "deployment": pools}
+        known = {"vllm_config": _config(exchange), "version": self._version(), "deployment": pools}
         return exchange.json(known | {"instances": self._instances()})
 
     async def reset_prefix_cache(self, exchange: HttpExchange) -> Response:
@@ -101,7 +103,7 @@ class EngineHandler(ServiceHandler):
                 "dp_size": config["data_parallel_size"],
                 "pp_size": config["pipeline_parallel_size"],
                 "internal_states": self._instances(),
-                "version": _version(),
+                "version": self._version(),
             }
         )
 
@@ -127,6 +129,12 @@ class EngineHandler(ServiceHandler):
         self._service.driver.clear_cache()
         return exchange.content(b"Cache flushed.\n", _TEXT)
 
+    def _version(self) -> str:
+        """Of the engine whose API this server speaks, else its own."""
+        from importlib.metadata import version  # not at the start of the server: it loads much
+
+        return self._service.engine_version or version("llmirage")
+
     def _instances(self) -> list[dict[str, Any]]:
         return [dataclasses.asdict(instance) for instance in self._service.driver.snapshot()]
 
@@ -141,9 +149,3 @@ def _config(exchange: HttpExchange) -> dict[str, Any]:
     for name in ("api_key", "upstream_key"):
         settings.pop(name, None)
     return {name: "max" if value == math.inf else value for name, value in settings.items()}
-
-
-def _version() -> str:
-    from importlib.metadata import version  # not at the start of the server: it loads much
-
-    return version("llmirage")

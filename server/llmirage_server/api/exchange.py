@@ -20,6 +20,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from llmirage_server.api import bodies
 from llmirage_server.api.cross_origin import FOR_ANY_ORIGIN, preflight
+from llmirage_server.api.dialect import OPENAI, Dialect
 from llmirage_server.api.fault_hooks import FaultOfRequest, Faults
 from llmirage_server.replies.structured.budget import BRIEF, CURRENT, FULL, Budget, BudgetError, InThread, limited
 from llmirage_server.telemetry.client_connection import CONNECTION
@@ -34,9 +35,7 @@ T = TypeVar("T")
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 MOST_BODY_BYTES = 32 << 20
-MOST_VALUES = 1_000_000  # of a body: as many take 0.1 to 0.3 s to read, in which nothing else runs
 _LARGE_BYTES = 200_000  # to read, check and write such a body as JSON takes some milliseconds each
-_MANY_VALUES_BYTES = 1 << 20  # a smaller body has fewer
 ARRIVED = "llmirage.arrived_s"  # key in a scope's state: when the HTTP server had the whole request
 FAULT_HEADER = b"x-llmirage-fault"
 Header = tuple[bytes, bytes]
@@ -77,12 +76,13 @@ class HttpExchange:
     """
 
     __slots__ = (
-        "_clock", "_is_large", "arrived_s", "body", "entry", "fault", "headers", "held_s", "more_headers", "most_bytes",
-        "receive", "request_id", "scope", "steps_left",
+        "_clock", "_is_large", "arrived_s", "body", "dialect", "entry", "fault", "headers", "held_s", "more_headers",
+        "most_bytes", "receive", "request_id", "scope", "steps_left",
     )  # fmt: skip
 
-    def __init__(self, scope: Scope, receive: Receive, most_bytes: int = MOST_BODY_BYTES) -> None:
+    def __init__(self, scope: Scope, receive: Receive, most_bytes: int = MOST_BODY_BYTES, dialect: Dialect = OPENAI) -> None:
         self.most_bytes = most_bytes
+        self.dialect = dialect
         self._clock = precise_clock()
         self.scope = scope
         self.receive = receive
@@ -275,7 +275,7 @@ class HttpExchange:
 
     def error_body(self, error: ApiError) -> dict[str, Any]:
         """The object of an error response."""
-        return error.body()
+        return self.dialect.error(error, self.scope["path"])
 
     def refusal(self, error: ApiError, body: dict[str, Any]) -> Response:
         self.more_headers = error.headers
@@ -298,6 +298,7 @@ class EndpointApp:
         faults: Faults | None = None,
         on_error: Callable[[], None] = lambda: None,
         most_bytes: int = MOST_BODY_BYTES,
+        dialect: Dialect = OPENAI,
     ) -> None:
         """handlers: by method. guard: raises ApiError for a request that may not be served. journal: where requests go.
 
@@ -310,9 +311,10 @@ class EndpointApp:
         self._on_error = on_error
         self._most_bytes = most_bytes
         self._exchange = exchange
+        self._dialect = dialect
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = self._exchange(scope, receive, self._most_bytes)
+        exchange = self._exchange(scope, receive, self._most_bytes, self._dialect)
         if self.journal is not None and scope["method"] != "OPTIONS":
             self.journal.begin(exchange.entry)
         status: int | None = None
@@ -384,8 +386,8 @@ def json_object(body: bytes) -> dict[str, Any]:
     """
     if not body.strip():
         raise errors.bad_json("the body is empty")
-    if len(body) > _MANY_VALUES_BYTES and (values := body.count(b",") + body.count(b":")) > MOST_VALUES:
-        raise errors.too_many_values(MOST_VALUES, values)
+    if len(body) > bodies.MOST_VALUES and (values := body.count(b",") + body.count(b":")) > bodies.MOST_VALUES:
+        raise errors.too_many_values(bodies.MOST_VALUES, values)
     try:
         decoder = bodies.DECODER if body.count(b"{") <= bodies.MOST_OBJECTS else bodies.counting_decoder()
         value = decoder.decode(body.decode("utf-8-sig"))

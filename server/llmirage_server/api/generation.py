@@ -64,6 +64,7 @@ class GenerationHost(Protocol):
     """What a generation needs of the service."""
 
     driver: Driver
+    shown_usage: Callable[[dict[str, Any]], dict[str, Any]]  # an object of it in the dialect's form
     metrics: PrometheusMetrics
     served: ServedTimes
     under_way: set[Generation]
@@ -143,7 +144,7 @@ class Generation:
 
     def usage_at(self, choice: Choice, sent: int) -> dict[str, Any]:
         """Of one choice, when so many of its tokens were written."""
-        return self._usage([choice], [(choice, sent)])
+        return self.host.shown_usage(self._usage([choice], [(choice, sent)]))
 
     def _usage(self, prompts: Sequence[Choice], produced: Sequence[tuple[Choice, int]]) -> dict[str, Any]:
         thought = [min(tokens, choice.reply.reasoning_tokens) for choice, tokens in produced if choice.reply.parts]
@@ -155,6 +156,10 @@ class Generation:
         }
         return usage(**(counts | dict(self.usage_instead or {})))
 
+    def shown_usage(self) -> dict[str, Any]:
+        """`usage` as chat and completions show it."""
+        return self.host.shown_usage(self.usage())
+
 
 class TokenStream(EventSourceResponse):
     """Streams the choices of one generation."""
@@ -165,19 +170,18 @@ class TokenStream(EventSourceResponse):
         exchange: HttpExchange,
         writers: Sequence[ChoiceWriter],
         closing: Callable[[], bytes],
-        failed: Callable[[ApiError], bytes] = lambda error: event(error.body()),
+        failed: Callable[[ApiError], bytes] | None = None,
         opening: bytes = b"",
     ) -> None:
-        """writers: one for each choice. closing: what ends the response. failed: what ends it after an error.
-
-        opening: what is sent before the first token is due.
+        """writers: one for each choice. closing: what ends the response. failed: what ends it after an
+        error, in another form than the dialect's. opening: what is sent before the first token is due.
         """
-        super().__init__(_NO_CONTENT, ping=PING_S, sep="\n")
+        super().__init__(NO_CONTENT, ping=PING_S, sep="\n")
         self._generation = generation
         self._exchange = exchange
         self._writers = writers
         self._closing = closing
-        self._failed = failed
+        self._failed = failed or (lambda error: event(exchange.dialect.event_error(error)))
         self._unfinished = len(generation.choices)
         self._send: Send | None = None
         self._direct = False  # the tick may step `send` itself
@@ -364,18 +368,6 @@ class _ChoiceStream:
             self._stream.first_shows(request, self._shows)
 
 
-async def warm_up() -> None:
-    """Serve a stream without a client: with the first watched response anyio loads parts of itself, which takes 15 ms."""
-
-    async def receive() -> Message:
-        await asyncio.Event().wait()
-        raise AssertionError("unreachable")
-
-    async def send(_: Message) -> None: ...
-
-    await EventSourceResponse(_NO_CONTENT)({"type": "http", "method": "POST"}, receive, send)
-
-
 class _NoContent(AsyncIterator[bytes]):
     """EventSourceResponse wants an iterator; the stream does not come through one."""
 
@@ -383,7 +375,7 @@ class _NoContent(AsyncIterator[bytes]):
         raise StopAsyncIteration
 
 
-_NO_CONTENT = _NoContent()
+NO_CONTENT = _NoContent()
 _STREAM_HEADERS = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from starlette.responses import Response
 
+from llmirage_server.api.dialect import OPENAI, Dialect
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_shared.wire import errors
 
@@ -20,6 +21,11 @@ Catalogue = Callable[[], Iterable[Sequence[str]]]
 
 _REMEMBERED_NAMES = 1000
 _LONG_NAME = 200  # characters
+# vLLM's ModelPermission
+_PERMITTED: Mapping[str, Any] = {
+    "allow_create_engine": False, "allow_sampling": True, "allow_logprobs": True, "allow_search_indices": False,
+    "allow_view": True, "allow_fine_tuning": False, "organization": "*", "group": None, "is_blocking": False,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +48,7 @@ class ServedModels:
 
     def __init__(self, served: Mapping[str, ServedModel], accept: AcceptModels, catalogue: Catalogue, created: int) -> None:
         self.served = list(served)
+        self.dialect: Dialect = OPENAI
         self._created = created
         self._accept = accept
         self._catalogue_names = catalogue
@@ -90,17 +97,18 @@ class ServedModels:
         return exchange.json(self._anthropic_card(name) if _is_anthropic(exchange) else self._card(name))
 
     def _card(self, name: str) -> dict[str, Any]:
-        """An entry of the list, with vLLM's extra keys."""
+        """An entry of the list, with the keys that the dialect adds."""
         found = self.find(name)
-        return {
-            "id": name,
-            "object": "model",
-            "created": self._created,
-            "owned_by": "llmirage",
+        added = {
             "root": name if name in self.served else found.model,
             "parent": None,
             "max_model_len": found.max_model_len,
+            "permission": [
+                {"id": f"modelperm-{name}", "object": "model_permission", "created": self._created, **_PERMITTED}
+            ],
         }
+        card = {"id": name, "object": "model", "created": self._created, "owned_by": self.dialect.owned_by}
+        return card | {key: added[key] for key in self.dialect.card_fields}
 
     def _anthropic_card(self, name: str) -> dict[str, Any]:
         most = self.find(name).max_model_len

@@ -53,7 +53,9 @@ def routes(
     guard: of all but those in `_OPEN`. live: shows the live page. before: wraps the handlers that make replies.
     """
     messages = MessagesHandler(service)
-    endpoint = partial(EndpointApp, on_error=service.metrics.count_error, most_bytes=service.most_body_bytes)
+    endpoint = partial(
+        EndpointApp, on_error=service.metrics.count_error, most_bytes=service.most_body_bytes, dialect=service.dialect
+    )
     app = partial(endpoint, guard=guard, journal=service.journal, faults=service.faults)
     of_messages = partial(app, exchange=MessagesExchange)
     own = own_pages_only(guard, service.open_admin)
@@ -172,6 +174,8 @@ async def _health(service: Service, exchange: HttpExchange) -> Response:
     """Ready: an empty object, or the queues of a saturated cluster. 503 if every instance is down and none will start."""
     if all(state.state == "down" for state in service.driver.snapshot()):
         return exchange.error(errors.no_instance())
+    if service.dialect.bare_health:
+        return exchange.content(b"", b"text/plain; charset=utf-8")
     queues = service.driver.saturated()
     return exchange.json({"saturated": [dataclasses.asdict(queue) for queue in queues]} if queues else {})
 
@@ -207,7 +211,8 @@ def http_only(app: ASGIApp) -> ASGIApp:
 async def _unknown_url(exchange: HttpExchange) -> Response:
     """Answers on every path that is not an endpoint."""
     path = exchange.scope["path"]
-    return exchange.error(errors.unknown_url(exchange.scope["method"], path, absent_part(path)))
+    error = errors.unknown_url(exchange.scope["method"], path, absent_part(path))
+    return exchange.refusal(error, exchange.error_body(error))
 
 
 UNKNOWN: Methods = dict.fromkeys(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"), _unknown_url)

@@ -5,20 +5,22 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from llmirage_server.api.access import RateLimits
 from llmirage_server.api.constraints import TEXT, ReplyConstraints
+from llmirage_server.api.dialect import OPENAI, Dialect
 from llmirage_server.api.exchange import MOST_BODY_BYTES, HttpExchange
 from llmirage_server.api.faults import FaultsOnOrder
 from llmirage_server.api.files.store import FileStore
 from llmirage_server.api.generation import Choice, Generation, OpenResponse
 from llmirage_server.api.models import ServedModel, ServedModels
+from llmirage_server.api.prompts import MOST_CHOICES, ContextWindow, EncodedPrompt
 from llmirage_server.api.relay import Upstream
 from llmirage_server.api.state.memory import MemoryState
 from llmirage_server.api.state.state import State
@@ -45,7 +47,6 @@ from llmirage_shared.wire.sampling import Sampling
 # Text that takes some milliseconds to tokenize must not hold up the streams of others.
 LONG_CHARACTERS = 8_000
 WEBSOCKET_LIMIT_S = 3600.0  # as OpenAI has it
-MOST_CHOICES = 1_024  # prompts times choices of each, in one request
 _SLICE = 16  # choices that are planned before others have their turn
 
 # The fields of a ReplyRequest that are fields of its sampling, of its constraints and of its history.
@@ -53,22 +54,6 @@ _REQUESTED = tuple(
     [field.name for field in fields(source) if field.name in ReplyRequest.__dataclass_fields__.keys() - {"last_user_text"}]
     for source in (Sampling, ReplyConstraints, ChatHistory)
 )
-
-
-@dataclass(slots=True, frozen=True)
-class EncodedPrompt:
-    """One prompt of a request. ids: int32, shape (prompt_tokens,). user_text: what the reply answers."""
-
-    ids: npt.NDArray[np.int32]
-    user_text: str
-    echo: str = ""  # the prompt's text, if the response repeats it
-
-
-class ContextWindow(NamedTuple):
-    """What a prompt must fit in: the tokens of the context window, and the field that holds the prompt."""
-
-    tokens: int
-    param: str
 
 
 class ScriptedReplies(Protocol):
@@ -129,6 +114,9 @@ class Service:
         self.files = FileStore(self.state.contents)
         self.limits: RateLimits | None = None
         self.upstream: Upstream | None = None  # what answers in this server's place, where that is wanted
+        self.dialect: Dialect = OPENAI
+        self.shown_usage: Callable[[dict[str, Any]], dict[str, Any]] = dict
+        self.engine_version: str | None = None  # of the engine whose API this is; None: OpenAI's
         self.documented_only = True  # refuse fields of requests that neither the API nor any engine documents
         self.open_admin = False  # what changes the server is open to other machines without a key, too
         self.most_body_bytes = MOST_BODY_BYTES

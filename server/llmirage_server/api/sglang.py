@@ -16,7 +16,8 @@ from starlette.responses import Response
 from llmirage_server.api.constraints import TEXT, ReplyConstraints, schema_problem
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.generation import Choice, Generation, TokenStream
-from llmirage_server.api.service import MOST_CHOICES, EncodedPrompt, Service, ServiceHandler, check_choices
+from llmirage_server.api.prompts import MOST_CHOICES, EncodedPrompt
+from llmirage_server.api.service import Service, ServiceHandler, check_choices
 from llmirage_server.api.whole import finish
 from llmirage_server.replies.logprobs import token_logprob
 from llmirage_server.replies.reply import Grammar
@@ -121,7 +122,7 @@ class SglangHandler(ServiceHandler):
         def failed(error: ApiError) -> bytes:
             self._forget(rids)
             if error.code != _ABORTED:
-                return event(error.body()) + DONE
+                return event(exchange.dialect.event_error(error)) + DONE
             return b"".join([event(answer.body()) for answer in answers]) + DONE
 
         stream = _NotifyingStream(generation, exchange, answers, closing, failed).start()

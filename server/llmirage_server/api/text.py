@@ -8,6 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
+from sse_starlette.sse import EventSourceResponse
+from starlette.types import Message
+
 from llmirage_server.api import generation
 from llmirage_server.api.constraints import schema_problem
 from llmirage_server.replies.reply import ANY_OBJECT, ReplyRequest, ReplySource
@@ -75,4 +78,16 @@ def warm_up(text: TextLoader) -> Awaitable[object]:
     text.in_thread(lambda: (schema.chat, schema.completions))  # pydantic, and the bodies that all other bodies are made of
     text.start()
     text.in_thread(lambda: schema_problem(ANY_OBJECT, ""))  # the validator of JSON Schemas
-    return asyncio.ensure_future(generation.warm_up())
+    return asyncio.ensure_future(_watched_stream())
+
+
+async def _watched_stream() -> None:
+    """Serve a stream without a client: with the first watched response anyio loads parts of itself, which takes 15 ms."""
+
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError("unreachable")
+
+    async def send(_: Message) -> None: ...
+
+    await EventSourceResponse(generation.NO_CONTENT)({"type": "http", "method": "POST"}, receive, send)

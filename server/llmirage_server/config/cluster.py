@@ -19,6 +19,7 @@ from llmirage_shared.settings import About, did_you_mean, settings_of, under
 
 AcceptModels = Literal["any", "served"]
 UnknownFields = Literal["refuse", "ignore"]
+DialectChoice = Literal["openai", "vllm", "sglang", "trtllm"]
 ReplyKind = Literal["prose", "echo"]
 ReplayTiming = Literal["recorded", "cluster", "none"]
 OnMiss = Literal["error", "generated", "record"]
@@ -165,7 +166,21 @@ class ClusterConfig(InstanceSettings):
         False, "Treat max_tokens as an upper limit, as models do; off: replies have exactly max_tokens."
     )
     reply_tokens: int = _replies(156, "Median length of a reply without max_tokens, in tokens.", least=1)
-    unknown_fields: UnknownFields = _replies("refuse", "Request fields that neither the OpenAI API nor an engine documents.")
+    dialect: DialectChoice | None = _replies(
+        None,
+        "Whose API to speak where servers differ: refusals, errors, events of streams, metrics (docs/dialects.md).",
+        unset="the named engine's; openai without --engine",
+    )
+    enable_cache_report: bool = _replies(
+        True,
+        "Say in the usage of chat and completions how many prompt tokens were cached.",
+        aliases=("enable_prompt_tokens_details",),
+    )
+    unknown_fields: UnknownFields | None = _replies(
+        None,
+        "Request fields that neither the OpenAI API nor an engine documents.",
+        unset="refuse in dialect openai, else ignore",
+    )
     state: str | None = _replies(
         None,
         "SQLite file in which responses, conversations and stored completions survive a restart.",

@@ -60,16 +60,17 @@ class ChatRequest:
     answer_schema: dict[str, Any] | None
 
 
-def parse_chat(body: Mapping[str, Any], documented_only: bool = True) -> ChatRequest:
+def parse_chat(body: Mapping[str, Any], documented_only: bool = True, strict: bool = True) -> ChatRequest:
     """Check a chat body. Raises ApiError for the first wrong field, in the words of the OpenAI API.
 
-    documented_only: refuse fields that neither the API nor any engine documents.
+    documented_only: refuse fields that neither the API nor any engine documents. strict: and tool calls without answers.
     """
     request = schema.chat.ChatCompletionRequest.check(body)
     undocumented = request.undocumented_field() if documented_only else None
     messages = [joined(message) for message in body["messages"]]
     _check_content(messages)
-    check_tool_pairs(messages)
+    if strict:
+        check_tool_pairs(messages)
     tools = list(body.get("tools") or ())
     tools += [{"type": "function", "function": function} for function in body.get("functions") or ()]
     _check_names(tools)

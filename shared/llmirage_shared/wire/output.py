@@ -39,7 +39,7 @@ class ResponseHead:
     system_fingerprint: str
     service_tier: str = "default"
 
-    def whole(self, kind: str, choices: list[dict[str, Any]], usage: dict[str, Any]) -> dict[str, Any]:
+    def whole(self, kind: str, choices: list[dict[str, Any]], usage: dict[str, Any] | None) -> dict[str, Any]:
         """The object of a whole response, or of the last chunk of a stream."""
         tier = {"service_tier": self.service_tier} if kind.startswith("chat") else {}
         start = {"id": self.id, "object": kind, "created": self.created, "model": self.model, "choices": choices}
@@ -80,6 +80,13 @@ def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int, reason
             "rejected_prediction_tokens": 0,
         },
     }
+
+
+def reported(usage: dict[str, Any], *, reasoning: bool, cached: bool) -> dict[str, Any]:
+    """The usage object with SGLang's `reasoning_tokens`, too; cached: with the details of the prompt's tokens."""
+    if reasoning:
+        usage["reasoning_tokens"] = usage["completion_tokens_details"]["reasoning_tokens"]
+    return usage if cached else {**usage, "prompt_tokens_details": None}
 
 
 def escape(text: str) -> bytes:
@@ -135,11 +142,16 @@ def chunk_frame(head: ResponseHead, kind: str, index: int, include_usage: bool) 
     return ChunkFrame(start.encode(), b'],"usage":null}\n\n' if include_usage else b"]}\n\n")
 
 
-def stream_end(head: ResponseHead, kind: str, usage: Callable[[], dict[str, Any]] | None) -> bytes:
-    """The end of a stream. usage: of the chunk without choices before [DONE], with include_usage."""
-    if usage is None:
-        return DONE
-    return event(head.whole(kind, [], usage())) + DONE
+def stream_end(
+    head: ResponseHead, kind: str, usage: Callable[[], dict[str, Any]] | None, more: Callable[[], dict[str, Any]] = dict
+) -> bytes:
+    """The end of a stream. usage: of the chunk without choices before [DONE], with include_usage.
+
+    more: keys of the whole response, in a chunk of their own before that one.
+    """
+    found = more()
+    data = event(head.whole(kind, [], None) | found) if found else b""
+    return data + DONE if usage is None else data + event(head.whole(kind, [], usage())) + DONE
 
 
 @dataclass(slots=True, frozen=True)
@@ -147,20 +159,20 @@ class ChunkForm:
     """The bytes of a choice's object after its index, in one API."""
 
     text: bytes  # before a token's text
-    text_end: bytes  # after it
+    text_close: bytes  # after it, before a finish_reason
     opening: bytes  # the whole object of an opening chunk; empty without one
     ending: bytes  # the object of the last chunk, before its finish_reason
 
 
 CHAT_FORM = ChunkForm(
     text=b',"delta":{"content":',
-    text_end=b'},"logprobs":null,"finish_reason":null}',
+    text_close=b'},"logprobs":null,',
     opening=b',"delta":{"role":"assistant","content":"","refusal":null},"logprobs":null,"finish_reason":null}',
     ending=b',"delta":{},"logprobs":null,',
 )
 TEXT_FORM = ChunkForm(
     text=b',"text":',
-    text_end=b',"logprobs":null,"finish_reason":null}',
+    text_close=b',"logprobs":null,',
     opening=b"",
     ending=b',"text":"","logprobs":null,',
 )
@@ -169,7 +181,19 @@ TEXT_FORM = ChunkForm(
 class PlainWriter:
     """The chunks of a choice that is text alone: the fast path."""
 
-    __slots__ = ("_echo", "_ending", "_head", "_joined", "_joint", "_opening", "_pieces", "_tail")
+    __slots__ = (
+        "_close",
+        "_echo",
+        "_ending",
+        "_head",
+        "_held",
+        "_joined",
+        "_joint",
+        "_opening",
+        "_pieces",
+        "_tail",
+        "_total",
+    )
 
     def __init__(
         self,
@@ -181,31 +205,39 @@ class PlainWriter:
         *,
         echo: str = "",
         joined: bool = False,
+        ends_with_token: bool = False,
     ) -> None:
         """pieces: the text of each token, "" where it shows nothing. echo: text before the first token.
 
-        joined: tokens that come together leave in one chunk.
+        joined: tokens that come together leave in one chunk. ends_with_token: the last of them has the finish reason.
         """
         self._pieces = pieces
         self._echo = echo
         self._joined = joined
         self._head = frame.start + form.text
-        self._tail = form.text_end + frame.end
+        self._tail = form.text_close + b'"finish_reason":null}' + frame.end
         self._joint = self._tail + self._head
         self._opening = frame.start + form.opening + frame.end if form.opening else b""
         reasons = b'"finish_reason":' + escape(finish_reason)
         if stop_reason is not None:
             reasons += b',"stop_reason":' + _encode(stop_reason).encode()
+        self._total = len(pieces) if ends_with_token else -1
+        self._held = b'""'  # the text of the last chunk, which waits for the finish reason
+        self._close = form.text_close + reasons + b"}" + frame.end
         self._ending = frame.start + form.ending + reasons + b"}" + frame.end
 
     def tokens(self, start: int, end: int) -> bytes:
         """The chunks of tokens [start, end)."""
+        if end == self._total:
+            held = start if self._joined else end - 1
+            self._held = self._text(held, end)
+            end = held
         if end - start == 1:
             piece = self._pieces[start]
             data = self._head + escape(piece) + self._tail if piece else b""
         elif self._joined:  # as engines send the tokens of one speculative step
-            body = b"".join([escape(piece)[1:-1] for piece in self._pieces[start:end]])
-            data = self._head + b'"' + body + b'"' + self._tail if body else b""
+            text = self._text(start, end)
+            data = self._head + text + self._tail if len(text) > 2 else b""
         else:
             data = self._chunks(self._pieces[start:end])
         if start == 0:
@@ -214,7 +246,11 @@ class PlainWriter:
 
     def ending(self) -> bytes:
         """The chunk with the finish reason."""
-        return self._ending
+        return self._ending if self._total < 0 else self._head + self._held + self._close
+
+    def _text(self, start: int, end: int) -> bytes:
+        """The text of tokens [start, end) as one JSON string."""
+        return b'"' + b"".join([escape(piece)[1:-1] for piece in self._pieces[start:end]]) + b'"'
 
     def _chunks(self, pieces: Iterable[str]) -> bytes:
         known = _escaped

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmirage_server.api.exchange import HttpExchange
-from llmirage_server.api.service import MOST_CHOICES, EncodedPrompt
+from llmirage_server.api.prompts import MOST_CHOICES, EncodedPrompt
 from llmirage_server.replies.structured.budget import CURRENT, FULL, Budget
 from llmirage_shared.wire.sampling import Sampling
 

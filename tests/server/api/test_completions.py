@@ -55,13 +55,14 @@ def test_the_stream_has_one_chunk_a_token_and_ends_with_the_reason(api: Any) -> 
     response = api.complete("Once upon", max_tokens=5, stream=True, stream_options={"include_usage": True})
     *lines, done = [line for line in response.text.split("\n") if line]
     assert done == "data: [DONE]"
-    *chunks, last, usage = [json.loads(line[6:]) for line in lines]
+    *chunks, usage = [json.loads(line[6:]) for line in lines]
     assert len(chunks) == 5
     for chunk in chunks:
         assert set(chunk["choices"][0]) == {"index", "text", "logprobs", "finish_reason"}
         assert chunk["object"] == "text_completion"
         assert chunk["usage"] is None
-    assert (last["choices"][0]["text"], last["choices"][0]["finish_reason"]) == ("", "length")
+        assert chunk["choices"][0]["text"]
+    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None] * 4 + ["length"]
     assert (usage["choices"], usage["usage"]["completion_tokens"]) == ([], 5)
 
 

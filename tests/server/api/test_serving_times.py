@@ -33,7 +33,7 @@ async def stream(app: LlmirageApp, prompt: list[int], max_tokens: int) -> list[f
 
     scope: dict[str, Any] = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": []}
     await app(scope | {"raw_path": b"", "query_string": b""}, receive, send)
-    return times[:-1]  # the last is the chunk with the finish reason, which leaves with the last token
+    return times
 
 
 def app_with(**settings: Any) -> LlmirageApp:

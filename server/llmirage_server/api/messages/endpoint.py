@@ -20,8 +20,9 @@ from llmirage_server.api.messages.translate import (
     messages_constraints,
     remember,
 )
+from llmirage_server.api.prompts import ContextWindow, EncodedPrompt
 from llmirage_server.api.responses.items import sealed
-from llmirage_server.api.service import ContextWindow, EncodedPrompt, ServiceHandler
+from llmirage_server.api.service import ServiceHandler
 from llmirage_server.api.whole import finish
 from llmirage_server.replies.reply import Part, Reply
 from llmirage_shared.wire import schema

@@ -23,9 +23,12 @@ class ResponseContext:
 
 
 def read_context(
-    state: State, request: schema.responses.InputFields, previous: Mapping[str, Any] | None = None
+    state: State,
+    request: schema.responses.InputFields,
+    strict: bool = True,
+    previous: Mapping[str, Any] | None = None,
 ) -> ResponseContext:
-    """The context of a request. Raises ApiError for unknown objects, and for tool calls without outputs or the reverse.
+    """The context of a request. Raises ApiError for unknown objects; strict: and calls without outputs or the reverse.
 
     previous: the record of the response before it, if it is known elsewhere than in the state.
     """
@@ -62,7 +65,8 @@ def read_context(
         )
     new = item_forms.listed_items(brought)
     everything = [*before, *new]
-    item_forms.check_outputs(everything)
+    if strict:
+        item_forms.check_outputs(everything)
     return ResponseContext(everything, new, conversation)
 
 

@@ -14,6 +14,7 @@ from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.generation import Generation, TokenStream
 from llmirage_server.api.logprobs import ReplyLogprobs
 from llmirage_server.api.models import ServedModel
+from llmirage_server.api.prompts import ContextWindow, EncodedPrompt
 from llmirage_server.api.responses.background import BackgroundRun, error_of, follow, replayed
 from llmirage_server.api.responses.constraints import response_constraints
 from llmirage_server.api.responses.context import (
@@ -29,7 +30,7 @@ from llmirage_server.api.responses.hosted import listed
 from llmirage_server.api.responses.items import Item, new_item_id, sealed
 from llmirage_server.api.responses.resource import new_response, response_usage
 from llmirage_server.api.responses.writer import ResponseWriter
-from llmirage_server.api.service import ContextWindow, EncodedPrompt, Service, ServiceHandler
+from llmirage_server.api.service import Service, ServiceHandler
 from llmirage_server.api.state.state import stored
 from llmirage_server.api.whole import finish
 from llmirage_shared.tokens import TokenIds
@@ -142,7 +143,7 @@ class ResponsesHandler(ServiceHandler):
         request = schema.responses.InputFields.check(await exchange.json_object(), service.documented_only)
         if request.model is not None:
             service.models.find(request.model)
-        ids = await self._encode(request, read_context(service.state, request).items)
+        ids = await self._encode(request, read_context(service.state, request, service.dialect.strict).items)
         return exchange.json({"object": "response.input_tokens", "input_tokens": len(ids)})
 
     async def compact(self, exchange: HttpExchange) -> Response:
@@ -152,7 +153,7 @@ class ResponsesHandler(ServiceHandler):
         if request.model is None:
             raise errors.missing("model")
         served = service.models.asked(request.model, exchange)
-        context = read_context(service.state, request)
+        context = read_context(service.state, request, service.dialect.strict)
         generation, context = await self._generation(request, context, TEXT, served, exchange)
         await finish(generation, exchange)
         [choice] = generation.choices
@@ -164,7 +165,7 @@ class ResponsesHandler(ServiceHandler):
 
     def _context(self, exchange: HttpExchange, request: schema.responses.ResponseRequest) -> ResponseContext:
         """What the model sees. Raises ApiError as `read_context` does."""
-        return read_context(self._service.state, request)
+        return read_context(self._service.state, request, self._service.dialect.strict)
 
     def _keep(self, exchange: HttpExchange, context: ResponseContext, response: Item) -> None:
         """Store a response with its context, if it is to be stored."""

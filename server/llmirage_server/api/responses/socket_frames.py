@@ -9,6 +9,7 @@ from typing import Any
 
 from starlette.types import Receive, Scope
 
+from llmirage_server.api.dialect import Dialect
 from llmirage_server.api.exchange import HttpExchange, json_object
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
@@ -100,8 +101,8 @@ class FrameExchange(HttpExchange):
 
     __slots__ = ("frame",)
 
-    def __init__(self, scope: Scope, receive: Receive, most_bytes: int) -> None:
-        super().__init__(scope, receive, most_bytes)
+    def __init__(self, scope: Scope, receive: Receive, most_bytes: int, dialect: Dialect) -> None:
+        super().__init__(scope, receive, most_bytes, dialect)
         self.frame: SocketFrame = scope[FRAME]
         self.entry.method = "WS"
         self.entry.digest = self.frame.digest

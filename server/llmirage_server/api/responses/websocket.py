@@ -20,6 +20,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from llmirage_server.api.exchange import ARRIVED, FAULT_HEADER, EndpointApp, Guard, Handler, HttpExchange
+from llmirage_server.api.prompts import ContextWindow
 from llmirage_server.api.responses.context import ResponseContext, chat_form, read_context, record_of
 from llmirage_server.api.responses.endpoint import ResponsesHandler
 from llmirage_server.api.responses.items import Item
@@ -34,7 +35,7 @@ from llmirage_server.api.responses.socket_frames import (
     steering_failed,
 )
 from llmirage_server.api.responses.socket_outbox import EventFrames, SocketOutbox
-from llmirage_server.api.service import ContextWindow, Service
+from llmirage_server.api.service import Service
 from llmirage_server.api.state.memory import MemoryState
 from llmirage_server.api.whole import prefill
 from llmirage_shared.virtual_time import precise_clock
@@ -102,7 +103,7 @@ class SocketResponses(ResponsesHandler):
     def _context(self, exchange: HttpExchange, request: schema.responses.ResponseRequest) -> ResponseContext:
         session, previous = _session_of(exchange), request.previous_response_id
         known = None if previous is None else self._cache.get("response", session.key(previous))
-        return read_context(self._service.state, request, known)
+        return read_context(self._service.state, request, self._service.dialect.strict, known)
 
     def _keep(self, exchange: HttpExchange, context: ResponseContext, response: Item) -> None:
         super()._keep(exchange, context, response)

@@ -1,0 +1,90 @@
+"""Whose API is imitated where they differ: every difference is a field here and a row of docs/dialects.md.
+
+Read from the sources of vLLM 0.33 (vllm/entrypoints), SGLang 0.5.23 (sglang/srt/entrypoints) and TensorRT-LLM's
+tensorrt_llm/serve. What an engine has beside OpenAI's API (endpoints, fields of requests) is there in every dialect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Literal
+
+from llmirage_shared.wire.errors import ApiError
+
+DialectName = Literal["openai", "vllm", "sglang", "trtllm"]
+ErrorForm = Callable[[ApiError, str], dict[str, Any]]  # by the path of the request
+
+# Codes of errors that an engine's web framework finds, before its own code has the request.
+_FRAMEWORK_CODES = frozenset(("missing_required_parameter", "invalid_type"))
+_KINDS = {404: "NotFoundError", 500: "InternalServerError", 503: "ServiceUnavailableError"}
+_UNAUTHORIZED: Mapping[str, Any] = {"error": "Unauthorized"}
+_ROUTER_CODES = {"unknown_url": "Not Found", "method_not_supported": "Method Not Allowed"}
+
+
+def _openai(error: ApiError, path: str = "") -> dict[str, Any]:
+    return error.body()
+
+
+def _of_framework(error: ApiError) -> dict[str, Any] | None:
+    """What FastAPI itself, or the check of keys in front of it, answers in all three engines."""
+    if error.code in _ROUTER_CODES:
+        return {"detail": _ROUTER_CODES[error.code]}
+    return dict(_UNAUTHORIZED) if error.status == 401 else None
+
+
+def _info(error: ApiError) -> dict[str, Any]:
+    """The fields that all three engines give an error; the code is the HTTP status."""
+    if error.code in _FRAMEWORK_CODES:
+        kind = HTTPStatus.BAD_REQUEST.phrase
+    elif error.status in _KINDS or error.status == 400:
+        kind = _KINDS.get(error.status, "BadRequestError")
+    else:
+        kind = HTTPStatus(error.status).phrase
+    return {"message": error.message, "type": kind, "param": error.param, "code": error.status}
+
+
+def _vllm(error: ApiError, path: str = "") -> dict[str, Any]:
+    return _of_framework(error) or {"error": _info(error)}
+
+
+def _flat(error: ApiError, path: str) -> dict[str, Any]:
+    return _of_framework(error) or {"object": "error", **_info(error)}
+
+
+def _sglang(error: ApiError, path: str) -> dict[str, Any]:
+    """Only the Responses API has an envelope."""
+    return _vllm(error, path) if path.startswith("/v1/responses") else _flat(error, path)
+
+
+def _enveloped(error: ApiError) -> dict[str, Any]:
+    return {"error": {"object": "error", **_info(error)}}
+
+
+@dataclass(slots=True, frozen=True)
+class Dialect:
+    """What one server does differently from others that speak the same API."""
+
+    name: DialectName
+    strict: bool  # refuse what OpenAI refuses and engines take
+    error: ErrorForm  # the object of an error response
+    event_error: Callable[[ApiError], dict[str, Any]]  # in a stream
+    chat_ends_with_token: bool  # the event of the last token has the finish reason; else one of its own
+    named_tool_finish: str  # the finish reason of a reply with the call that `tool_choice` names
+    owned_by: str  # in the list of models
+    card_fields: tuple[str, ...]  # of a model there, beside OpenAI's
+    bare_health: bool  # /health has no body
+    reasoning_in_usage: bool  # `reasoning_tokens` stands in the usage itself, too
+    sglext: bool  # answers `return_cached_tokens_details`
+
+
+_CARD = ("root", "parent", "max_model_len")
+
+DIALECTS: Mapping[DialectName, Dialect] = {
+    "openai": Dialect("openai", True, _openai, _openai, False, "stop", "llmirage", _CARD, False, False, False),
+    "vllm": Dialect("vllm", False, _vllm, _vllm, True, "stop", "vllm", (*_CARD, "permission"), True, False, False),
+    "sglang": Dialect("sglang", False, _sglang, _enveloped, False, "tool_calls", "sglang", _CARD, True, True, True),
+    "trtllm": Dialect("trtllm", False, _flat, _enveloped, True, "stop", "tensorrt_llm", (), True, False, False),
+}
+OPENAI = DIALECTS["openai"]
