@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 TokenIds = npt.NDArray[np.int32]
 
 _CUT_CHARACTERS = 4096  # long segments are divided after about this many
+_SEARCH_CHARACTERS = 1 << 17  # searched for a place to cut at once: some milliseconds, in which no other thread runs
 _NEVER = re.compile(r"(?!)")  # matches nothing: a vocabulary without special tokens
 
 
@@ -132,13 +133,15 @@ class Tokenizer:
 
     def _divided(self, segment: str) -> list[str]:
         pieces = []
-        start = 0
-        while self._cut and len(segment) - start >= 2 * _CUT_CHARACTERS:
-            match = self._cut.search(segment, start + _CUT_CHARACTERS)
+        start, searched = 0, _CUT_CHARACTERS
+        while self._cut and searched < len(segment) - _CUT_CHARACTERS:
+            match = self._cut.search(segment, searched, searched + _SEARCH_CHARACTERS)
             if match is None:
-                break
+                searched += _SEARCH_CHARACTERS - 1  # the character after a place decides, too
+                continue
             pieces.append(segment[start : match.start()])
             start = match.start()
+            searched = start + _CUT_CHARACTERS
         pieces.append(segment[start:])
         return pieces
 

@@ -46,8 +46,9 @@ from llmirage_shared.wire.sampling import Sampling
 
 # Text that takes some milliseconds to tokenize must not hold up the streams of others.
 LONG_CHARACTERS = 8_000
+_SPLIT_CHARACTERS = 400_000  # of a longer text even to find out which parts are new takes too long
 WEBSOCKET_LIMIT_S = 3600.0  # as OpenAI has it
-_SLICE = 16  # choices that are planned before others have their turn
+_SLICE = 4  # choices that are planned before others have their turn: each may take some milliseconds
 
 # The fields of a ReplyRequest that are fields of its sampling, of its constraints and of its history.
 _REQUESTED = tuple(
@@ -220,7 +221,9 @@ class Service:
         return [encoder.encode(text) for text in texts]
 
     async def _encode(self, encoder: PromptEncoder, text: str, window: ContextWindow | None) -> npt.NDArray[np.int32]:
-        if len(text) > LONG_CHARACTERS and encoder.uncached_characters(text) > LONG_CHARACTERS:
+        if len(text) > _SPLIT_CHARACTERS or (
+            len(text) > LONG_CHARACTERS and encoder.uncached_characters(text) > LONG_CHARACTERS
+        ):
             return await self.text.in_thread(lambda: _encode_within(encoder, text, window))
         return encoder.encode(text)
 
@@ -289,28 +292,28 @@ class Service:
             return scripted.reply(*one, tools.encoder.tokenizer, partial(_planned, tools.replies))
 
         part = _part_planned(constraints)
-        replies: list[Reply] = []
+        choices: list[Choice] = []
         for start in range(0, len(wanted), _SLICE):
             if start:
                 await asyncio.sleep(0)
             some = wanted[start : start + _SLICE]
-            replies += await exchange.planned(partial(_replies, some, reply), part, self.text.plan_in_thread)
-        choices = [
-            Choice(
-                planned,
-                self.new_request(
-                    asked_for.prompt_ids,
-                    planned.ids,
-                    served.model,
-                    session_key=affinity or correlation or sampling.session_key,
-                    priority=sampling.priority,
-                    max_tokens=sampling.max_tokens or asked_for.limit_tokens,
-                ),
-                prompts[place].echo,
-                served.speculates,
-            )
-            for (place, asked_for), planned in zip(wanted, replies, strict=True)
-        ]
+            replies = await exchange.planned(partial(_replies, some, reply), part, self.text.plan_in_thread)
+            choices += [
+                Choice(
+                    planned,
+                    self.new_request(
+                        asked_for.prompt_ids,
+                        planned.ids,
+                        served.model,
+                        session_key=affinity or correlation or sampling.session_key,
+                        priority=sampling.priority,
+                        max_tokens=sampling.max_tokens or asked_for.limit_tokens,
+                    ),
+                    prompts[place].echo,
+                    served.speculates,
+                )
+                for (place, asked_for), planned in zip(some, replies, strict=True)
+            ]
         usage = None if scripted is None else scripted.usage
         generation = Generation(self, choices, sampling.n, exchange.submitted_s, exchange.entry, usage)
         if exchange.fault is not None:

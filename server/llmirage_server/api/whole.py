@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from llmirage_server.api.exchange import ClientGoneError, HttpExchange
-from llmirage_server.api.generation import Choice, Generation
+from llmirage_server.api.generation import SLICE, Choice, Generation
 from llmirage_server.api.service import Service
 from llmirage_server.cluster.request import Request
 from llmirage_server.replies.reply import Reply
@@ -93,11 +93,16 @@ async def prefill(service: Service, model: str, prompts: Sequence[TokenIds], exc
     served = service.models.meant(model)
     entry.served = served.model
     longest = max(1, served.max_model_len - 1)
-    requests = [
-        service.new_request(prompt[:longest], _ONE_TOKEN, served.model, max_tokens=1) for prompt in prompts if len(prompt)
-    ]
-    if requests:
-        choices = [Choice(_EMPTY_REPLY, request, "") for request in requests]
+    choices: list[Choice] = []
+    for first in range(0, len(prompts), SLICE):
+        if first:
+            await asyncio.sleep(0)
+        choices += [
+            Choice(_EMPTY_REPLY, service.new_request(prompt[:longest], _ONE_TOKEN, served.model, max_tokens=1), "")
+            for prompt in prompts[first : first + SLICE]
+            if len(prompt)
+        ]
+    if choices:
         await finish(Generation(service, choices, 1, exchange.submitted_s, entry), exchange)
         entry.output_tokens, entry.finish_reason = 0, None  # the token that ends a prefill is no output
-    return requests
+    return [choice.request for choice in choices]

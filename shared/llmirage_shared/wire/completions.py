@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -100,14 +102,18 @@ def read_ids(ids: list[Any], path: str) -> npt.NDArray[np.int32]:
     """Token ids of any vocabulary as int32, shape (tokens,). Raises ApiError for the first that is none."""
     if not ids:
         raise errors.empty_array(path)
-    if float in set(map(type, ids)):  # 16.0 is an integer in JSON
+    kinds = set(map(type, ids))  # runs in C; bool, float, None and strings are other types
+    if float in kinds:  # 16.0 is an integer in JSON
         ids = [int(item) if type(item) is float and item.is_integer() else item for item in ids]
-    if set(map(type, ids)) != {int}:  # runs in C; bool, float, None and strings are other types
+        kinds = set(map(type, ids))
+    if kinds != {int}:
         index, item = next((index, item) for index, item in enumerate(ids) if type(item) is not int)
         raise errors.wrong_type(f"{path}[{index}]", "a token id", item)
+    with contextlib.suppress(OverflowError):
+        found = np.frombuffer(array("i", ids), dtype=np.int32)  # a third of the time of np.array
+        if found.min() >= 0:
+            return found
     lowest, highest = min(ids), max(ids)
     if lowest < 0:
         raise errors.below_minimum(f"{path}[{ids.index(lowest)}]", "integer", 0, lowest)
-    if highest > _MAX_TOKEN_ID:
-        raise errors.above_maximum(f"{path}[{ids.index(highest)}]", "integer", _MAX_TOKEN_ID, highest)
-    return np.array(ids, dtype=np.int32)
+    raise errors.above_maximum(f"{path}[{ids.index(highest)}]", "integer", _MAX_TOKEN_ID, highest)

@@ -325,9 +325,11 @@ def body_too_large(limit_bytes: int) -> ApiError:
     )
 
 
-def too_many_values(limit: int, found: int) -> ApiError:
+def too_many_values(limit: int, found: int, entry: int) -> ApiError:
+    """entry: as how many values an entry of an object counts."""
     return ApiError(
-        f"The request body has too many values: it has {found} commas and colons, and at most {limit} are read.",
+        f"The request body has too many values: it has {found}, of which at most {limit} are read. An entry of an object "
+        f"counts as {entry} values.",
         status=413,
         code="request_too_large",
     )

@@ -243,10 +243,24 @@ def test_the_messages_api_has_another_name_for_the_id_of_a_request(api: Any, mor
     assert "request-id" not in api.chat(max_tokens=2).headers
 
 
-def test_a_body_of_too_many_values_is_refused_before_it_is_read(api: Any) -> None:
-    answer = api.post("/v1/completions", {"model": MODEL, "prompt": [1] * 1_000_010})
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"prompt": [1] * 1_000_010},
+        {"prompt": "x", "metadata": {f"{number}": 0 for number in range(200_100)}},
+        {"prompt": "\\", "a": '\\"', "metadata": {f'"\\{number}': "\\" for number in range(200_100)}},
+    ],
+)
+def test_a_body_of_too_many_values_is_refused_before_it_is_read(api: Any, fields: Any) -> None:
+    answer = api.post("/v1/completions", {"model": MODEL, **fields})
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "request_too_large")
-    assert "commas and colons" in answer.json()["error"]["message"]
+    assert "too many values: it has 1000" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("text", ["a:b, " * 400_000, "\\" * 999_999 + '",:' * 400_000, '{"a": ["b", {}]}, ' * 90_000])
+def test_what_a_text_holds_is_not_a_value_of_its_body(api: Any, text: str) -> None:
+    answer = api.post("/v1/completions", {"model": MODEL, "prompt": text, "max_tokens": 1})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "context_length_exceeded")
 
 
 def test_a_body_of_too_many_objects_is_refused_and_braces_in_texts_are_none(api: Any) -> None:

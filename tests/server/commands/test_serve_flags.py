@@ -171,6 +171,12 @@ EFFECTS: dict[str, tuple[Sequence[str], Sequence[str], Observe]] = {
     "replies": ((), ["--replies", "echo"], reply),
     "script": ((), ["--script", str(EXAMPLE_FILE)], lambda app: app.service.scripts is not None),
     "natural_stop": ((), ["--natural-stop"], lambda app: reply(app, max_tokens=2000)),
+    "dialect": ((), ["--dialect", "sglang"], lambda app: app.service.dialect.name),
+    "enable_cache_report": (
+        (),
+        ["--no-enable-cache-report"],
+        lambda app: app.service.shown_usage({"prompt_tokens_details": {}}),
+    ),
     "unknown_fields": ((), ["--unknown-fields", "ignore"], lambda app: app.service.documented_only),
     "state": ((), ["--state", ":memory:"], lambda app: type(app.service.state).__name__),
     "files_mib": ((), ["--files-mib", "2"], lambda app: app.service.files.most_bytes),

@@ -29,7 +29,7 @@ def response_constraints(
 
     messages: all that the model sees, in chat's form; items: the same in the API's own form.
     """
-    tools = [tool for index, declared in enumerate(request.tools or ()) for tool in _tools(index, declared, items)]
+    tools = [tool for index, declared in enumerate(request.plain_tools) for tool in _tools(index, declared, items)]
     answer_schema = _answer_schema(request)
     choice, forced = _tool_choice(plain(request.tool_choice), tools)
     if request.tool_choice == "required" and not request.tools:
@@ -50,9 +50,8 @@ def response_constraints(
     )
 
 
-def _tools(index: int, declared: Any, items: Sequence[Mapping[str, Any]]) -> list[Tool]:
+def _tools(index: int, tool: Mapping[str, Any], items: Sequence[Mapping[str, Any]]) -> list[Tool]:
     """What the model may call of one declared tool. Raises ApiError for invalid parameters."""
-    tool = declared.plain()
     if tool["type"] == "custom":
         return [custom_tool(tool)]
     if tool["type"] != "function":

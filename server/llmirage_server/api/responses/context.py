@@ -106,10 +106,10 @@ def chat_form(request: schema.responses.InputFields, items: Sequence[Item]) -> l
 def chat_tools(request: schema.responses.InputFields) -> list[dict[str, Any]] | None:
     """The tools in chat's form, as the prompt shows them."""
     tools: list[dict[str, Any]] = []
-    for tool in request.tools or ():
-        plain = tool.plain()
-        kind = plain.pop("type")
-        tools.append({"type": kind, kind: plain} if kind in ("function", "custom") else {"type": kind, **plain})
+    for tool in request.plain_tools:
+        kind = tool["type"]
+        nested = kind in ("function", "custom")
+        tools.append({"type": kind, kind: {k: v for k, v in tool.items() if k != "type"}} if nested else tool)
     return tools or None
 
 

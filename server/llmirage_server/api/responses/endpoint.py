@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -55,24 +55,26 @@ class ResponsesHandler(ServiceHandler):
     async def create(self, exchange: HttpExchange) -> Response:
         service = self._service
         request = schema.responses.ResponseRequest.check(await exchange.json_object(), service.documented_only)
+        await exchange.breathe()
         _check_combinations(request)
         if request.model is None:
             raise errors.missing("model")
         served = service.models.asked(request.model, exchange)
         context = self._context(exchange, request)
+        await exchange.breathe()
         messages = chat_form(request, context.items)
         constraints = await exchange.planned(
             lambda: response_constraints(request, messages, context.items), "tools", service.text.plan_in_thread
         )
-        generation, context = await self._generation(request, context, constraints, served, exchange)
+        generation, context = await self._generation(request, context, messages, constraints, served, exchange)
         [choice] = generation.choices
         response_id = new_id("resp_")
         response = new_response(response_id, int(time.time()), request, request.model, context.conversation)
         logprobs = None
         if _LOGPROBS in (request.include or ()) or request.top_logprobs:
             logprobs = ReplyLogprobs(choice.reply, await service.tokenizer(), request.top_logprobs or 0)
-        declared = [tool.plain() for tool in request.tools or ()]
-        writer = ResponseWriter(choice, request, response, logprobs, listed(declared, context.items), context.items)
+        servers = listed(request.plain_tools, context.items)
+        writer = ResponseWriter(choice, request, response, logprobs, servers, context.items)
 
         def store() -> None:
             self._keep(exchange, context, response)
@@ -143,7 +145,8 @@ class ResponsesHandler(ServiceHandler):
         request = schema.responses.InputFields.check(await exchange.json_object(), service.documented_only)
         if request.model is not None:
             service.models.find(request.model)
-        ids = await self._encode(request, read_context(service.state, request, service.dialect.strict).items)
+        context = read_context(service.state, request, service.dialect.strict)
+        ids = await self._encode(request, chat_form(request, context.items))
         return exchange.json({"object": "response.input_tokens", "input_tokens": len(ids)})
 
     async def compact(self, exchange: HttpExchange) -> Response:
@@ -154,7 +157,8 @@ class ResponsesHandler(ServiceHandler):
             raise errors.missing("model")
         served = service.models.asked(request.model, exchange)
         context = read_context(service.state, request, service.dialect.strict)
-        generation, context = await self._generation(request, context, TEXT, served, exchange)
+        messages = chat_form(request, context.items)
+        generation, context = await self._generation(request, context, messages, TEXT, served, exchange)
         await finish(generation, exchange)
         [choice] = generation.choices
         summary = {"id": new_item_id("compaction"), "type": "compaction", "encrypted_content": sealed(choice.reply.text)}
@@ -172,22 +176,25 @@ class ResponsesHandler(ServiceHandler):
         store_context(self._service.state, context, response)
 
     async def _encode(
-        self, request: schema.responses.InputFields, items: Sequence[Item], window: ContextWindow | None = None
+        self,
+        request: schema.responses.InputFields,
+        messages: Sequence[Mapping[str, Any]],
+        window: ContextWindow | None = None,
     ) -> TokenIds:
         form = request.text.format if request.text else None
         answer_schema = form.schema_ if form is not None and form.type == "json_schema" else None
-        messages = chat_form(request, items)
         return await self._service.encode_chat(messages, chat_tools(request), answer_schema=answer_schema, window=window)
 
     async def _generation(
         self,
         request: schema.responses.ResponseRequest,
         context: ResponseContext,
+        messages: Sequence[Mapping[str, Any]],
         constraints: ReplyConstraints,
         served: ServedModel,
         exchange: HttpExchange,
     ) -> tuple[Generation, ResponseContext]:
-        """The planned reply, and the context with the items that it has seen."""
+        """The planned reply, and the context with the items that it has seen. messages: the context in chat's form."""
         sampling = Sampling(
             max_tokens=request.max_output_tokens,
             min_tokens=request.min_tokens or 0,
@@ -196,23 +203,37 @@ class ResponsesHandler(ServiceHandler):
             stream=bool(request.stream),
             session_key=request.prompt_cache_key or request.user or context.conversation,
         )
-        ids, items = await self._prompt(request, context.items, served)
-        prompt = EncodedPrompt(ids, last_user_text(chat_form(request, items)))
+        prompt, items = await self._prompt(request, context.items, messages, served)
         generation = await self._service.generate([prompt], sampling, served, exchange, "input", constraints)
         return generation, replace(context, items=items)
 
     async def _prompt(
-        self, request: schema.responses.ResponseRequest, items: list[Item], served: ServedModel
-    ) -> tuple[TokenIds, list[Item]]:
-        """The prompt's ids and its items: with truncation "auto" without the oldest, as few of them as make it fit."""
+        self,
+        request: schema.responses.ResponseRequest,
+        items: list[Item],
+        messages: Sequence[Mapping[str, Any]],
+        served: ServedModel,
+    ) -> tuple[EncodedPrompt, list[Item]]:
+        """The prompt and its items: with truncation "auto" without the oldest, as few of them as make it fit.
+
+        messages: all items in chat's form.
+        """
         window = ContextWindow(served.max_model_len, "input")
-        if request.truncation != "auto":
-            return await self._encode(request, items, window), items
+        if request.truncation == "auto":
+            items = await self._that_fit(request, items, served)
+            messages = chat_form(request, items)
+        return EncodedPrompt(await self._encode(request, messages, window), last_user_text(messages)), items
+
+    async def _that_fit(
+        self, request: schema.responses.ResponseRequest, items: list[Item], served: ServedModel
+    ) -> list[Item]:
+        window = ContextWindow(served.max_model_len, "input")
         most_tokens = served.max_model_len - (request.max_output_tokens or 1)
 
         async def fits(left_out: int) -> bool:
+            messages = chat_form(request, without_oldest(items, left_out))
             try:
-                return len(await self._encode(request, without_oldest(items, left_out), window)) <= most_tokens
+                return len(await self._encode(request, messages, window)) <= most_tokens
             except ApiError as error:
                 if error.code != "context_length_exceeded":
                     raise
@@ -222,8 +243,7 @@ class ResponsesHandler(ServiceHandler):
         while fewest < most:
             middle = (fewest + most) // 2
             fewest, most = (fewest, middle) if await fits(middle) else (middle + 1, most)
-        kept = without_oldest(items, fewest)
-        return await self._encode(request, kept, window), kept
+        return without_oldest(items, fewest)
 
     def _found(self, response_id: str) -> dict[str, Any]:
         return stored(self._service.state, "response", response_id)

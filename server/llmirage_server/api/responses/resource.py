@@ -46,7 +46,7 @@ def new_response(
         "temperature": 1.0 if request.temperature is None else request.temperature,
         "text": {"format": _format(text), "verbosity": (text.verbosity if text else None) or "medium"},
         "tool_choice": plain(request.tool_choice) or "auto",
-        "tools": [_tool(tool.plain()) for tool in request.tools or ()],
+        "tools": [_tool(tool) for tool in request.plain_tools],
         "top_logprobs": request.top_logprobs or 0,
         "top_p": 1.0 if request.top_p is None else request.top_p,
         "truncation": request.truncation or "disabled",

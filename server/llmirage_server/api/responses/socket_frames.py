@@ -9,6 +9,7 @@ from typing import Any
 
 from starlette.types import Receive, Scope
 
+from llmirage_server.api.bodies import MOST_VALUES, check_values
 from llmirage_server.api.dialect import Dialect
 from llmirage_server.api.exchange import HttpExchange, json_object
 from llmirage_shared.wire import errors
@@ -38,11 +39,13 @@ class SocketFrame:
     error: ApiError | None = None
 
 
-def read_frame(frame: SocketFrame, raw: bytes, is_text: bool) -> None:
+async def read_frame(frame: SocketFrame, raw: bytes, is_text: bool) -> None:
     """Fill in what a client's message asks for; `error` where nothing can be made of it."""
     try:
         if not is_text:
             raise errors.bad_json("events are sent as text frames, and this frame is binary")
+        if len(raw) > MOST_VALUES:
+            await check_values(raw)
         frame.body = body = json_object(raw)
         _read_envelope(frame, body)
     except ApiError as error:

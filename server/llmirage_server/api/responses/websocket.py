@@ -80,11 +80,11 @@ class SocketResponses(ResponsesHandler):
             raise errors.missing("model")
         served = service.models.asked(request.model, exchange)
         context = self._context(exchange, request)
-        ids = await self._encode(request, context.items, ContextWindow(served.max_model_len, "input"))
+        messages = chat_form(request, context.items)
+        ids = await self._encode(request, messages, ContextWindow(served.max_model_len, "input"))
         if len(ids) >= served.max_model_len:
             raise errors.context_length_exceeded(served.max_model_len, len(ids), None, "input")
-        user = last_user_text(chat_form(request, context.items))
-        exchange.entry.asked(served.model, user, "", (), (), True)
+        exchange.entry.asked(served.model, last_user_text(messages), "", (), (), True)
         service.admit(exchange, served.model, len(ids))
         read = await prefill(service, request.model, [ids], exchange)
         created_at = int(time.time())
@@ -239,7 +239,7 @@ class SocketSession:
         frame = SocketFrame(len(raw), hash(raw), message.get(ARRIVED) or self._clock())
         if frame.size > _LARGE_BYTES:
             await asyncio.sleep(0)
-        read_frame(frame, raw, is_text=text is not None)
+        await read_frame(frame, raw, is_text=text is not None)
         if frame.error is None and frame.kind in _IGNORED:
             return
         if frame.error is None and frame.kind == "response.steer":

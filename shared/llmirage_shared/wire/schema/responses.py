@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -77,6 +78,11 @@ class InputFields(WireModel):
     text: TextOptions | None = None
     truncation: Literal["auto", "disabled"] | None = None
     prompt: PromptReference | None = None
+
+    @cached_property
+    def plain_tools(self) -> list[dict[str, Any]]:
+        """The tools as they were sent. Do not change them."""
+        return [tool.plain() for tool in self.tools or ()]
 
 
 class ResponseRequest(InputFields):
