@@ -48,7 +48,7 @@ _UNLIMITED: Sequence[Header] = (
     (b"x-ratelimit-reset-requests", b"2ms"),
     (b"x-ratelimit-reset-tokens", b"0s"),
 )
-_MOST_UNREAD_BYTES = 1024 * 1024
+_MOST_UNREAD_BYTES = 1 << 20
 _REQUEST_ID = re.compile(rb"[!-~]{1,256}")
 
 
@@ -96,11 +96,8 @@ class HttpExchange:
         self.steps_left = FULL
         self._is_large = False
         self.more_headers: Sequence[Header] = _UNLIMITED if scope["method"] == "POST" else ()
-        given = self.headers.get(b"x-request-id")
-        if given is not None and _REQUEST_ID.fullmatch(given):
-            self.request_id = given
-        else:
-            self.request_id = b"req_" + os.urandom(12).hex().encode()
+        given = self.headers.get(b"x-request-id", b"")
+        self.request_id = given if _REQUEST_ID.fullmatch(given) else b"req_" + os.urandom(12).hex().encode()
 
     async def json_object(self, empty: dict[str, Any] | None = None) -> dict[str, Any]:
         """The JSON object in the body. Raises ClientGoneError, and ApiError for a body that is none.

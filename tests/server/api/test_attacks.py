@@ -57,7 +57,7 @@ def test_an_attack_gets_an_answer_in_bounded_steps(guarded: Api, seed: int) -> N
     path, body = attacks.attack(random.Random(seed))
     CountedBudget.made.clear()
     response = guarded.post(path, body)
-    assert response.status_code in (200, 400), response.text
+    assert response.status_code in (200, 400, 413), response.text
     assert sum(budget.spent for budget in CountedBudget.made) <= 2 * FULL
     if response.status_code == 400:
         error = response.json()["error"]
@@ -73,7 +73,7 @@ def too_long(api: Api, path: str, body: dict[str, Any]) -> tuple[str, str]:
 
 LONG: Any = {"type": "string", "minLength": 10**9}
 WIDE: Any = {"type": "string"}
-for _ in range(16):
+for _ in range(13):
     WIDE = {"anyOf": [WIDE, {**WIDE}]}
 USER = [{"role": "user", "content": "Call it."}]
 
