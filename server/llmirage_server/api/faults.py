@@ -28,6 +28,7 @@ from llmirage_shared.yaml_lines import node_of
 
 logger = logging.getLogger("llmirage")
 
+MOST_FAULTS = 1_000  # in force: the conditions of each are looked at with every request
 _REMEMBERED_CUTS = 100
 _HEADER = "X-Llmirage-Fault"
 _WITHOUT_BODY = ("GET", "HEAD", "DELETE")
@@ -64,8 +65,12 @@ class FaultsOnOrder(ActiveFaults):
         await request.choose(None if ordered is None else (ordered,))
 
     def add(self, rules: Iterable[FaultRule]) -> None:
-        """Put faults in force, behind those that are. Raises ConfigError for one that no request can meet."""
+        """Put faults in force, behind those that are. Raises ConfigError for too many, and where none can meet one."""
         added = tuple(rules)
+        if len(self.rules) + len(added) > MOST_FAULTS:
+            raise ConfigError(
+                [f"at most {MOST_FAULTS} faults can be in force; with these there would be {len(self.rules) + len(added)}"]
+            )
         self._check(added)
         super().add(added)
 

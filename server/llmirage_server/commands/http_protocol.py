@@ -25,6 +25,7 @@ load_websockets: Callable[[], None] = at_call("llmirage_server.commands.websocke
 
 HEADER_BYTES = 64 * 1024
 HEADER_S = 30.0  # from the first byte of a request, or from the connection, to the end of the headers
+IDLE_S = 75  # agents think and run tools between two requests on one connection
 _WEBSOCKET_VERSION = b"13"
 _REASONS = {
     400: "Bad Request", 408: "Request Timeout", 426: "Upgrade Required", 431: "Request Header Fields Too Large",
@@ -34,14 +35,16 @@ _REASONS = {
 
 @dataclass(slots=True)
 class ConnectionLimits:
-    """most: connections at once. refused: those that were over it, and those that were closed for their headers.
+    """most: connections at once. idle_s: for how long one may be silent between two requests.
 
+    refused: those that were over the limit, and those that were closed for their headers.
     websockets: the paths that may be upgraded to WebSocket; message_bytes: of a message there.
     """
 
     most: int
     header_bytes: int = HEADER_BYTES
     header_s: float = HEADER_S
+    idle_s: int = IDLE_S
     refused: int = 0
     websockets: Collection[bytes] = ()
     message_bytes: int = MOST_BODY_BYTES

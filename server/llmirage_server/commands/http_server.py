@@ -42,7 +42,6 @@ GRACE_S = 1.0  # for connections whose client does not read, after the others we
 _POLL_S = 0.05
 _MANY_FILES = 65_536
 _OTHER_FILES = 64  # files that are no connections
-KEEP_ALIVE_S = 75  # agents think and run tools between two requests on one connection
 
 
 class PortInUseError(OSError):
@@ -136,7 +135,7 @@ class LiveServer(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 date_header=False,
-                timeout_keep_alive=KEEP_ALIVE_S,
+                timeout_keep_alive=self.limits.idle_s,
                 timeout_graceful_shutdown=math.ceil(GRACE_S),
                 ssl_certfile=cert,
                 ssl_keyfile=key,

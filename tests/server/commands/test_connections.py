@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import re
 import shutil
 import signal
 import socket
 import ssl
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from listening import Listening
+from serving import SERVE, serving
 
 from llmirage_server.commands.http_protocol import ConnectionLimits
 from llmirage_server.commands.http_server import connection_limits
 from llmirage_server.config.cluster import EventConfig
 
-SERVE = [sys.executable, "-c", "from llmirage_server.commands.serve import serve; serve(prog_name='llmirage serve')"]
 CHAT = {"model": "any", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 40, "stream": True}
 
 
@@ -94,6 +90,18 @@ def test_a_body_over_the_limit_ends_its_connection() -> None:
         assert (status, error["code"]) == (413, "request_too_large")
 
 
+def test_a_connection_that_is_silent_between_two_requests_is_closed() -> None:
+    with Listening(ConnectionLimits(most=9, idle_s=1)) as listening, listening.connect() as connection:
+        for pause_s in (0.0, 0.5):
+            time.sleep(pause_s)
+            connection.sendall(b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\n")
+        received = b""
+        while data := connection.recv(65536):
+            received += data
+        assert received.count(b"HTTP/1.1 200") == 2
+    assert ConnectionLimits(most=9).idle_s == 75
+
+
 def test_responses_may_end_by_themselves_while_the_server_drains() -> None:
     with Listening(ConnectionLimits(most=9), drain_s=30.0, itl_ms=25.0) as listening:
         lines: list[str] = []
@@ -131,20 +139,6 @@ def test_the_limit_of_open_files_is_raised_and_bounds_the_connections() -> None:
         assert connection_limits(10).most == 10
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
-
-
-@contextlib.contextmanager
-def serving(*flags: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    process = subprocess.Popen([*SERVE, "--port", "0", *flags], stdout=subprocess.PIPE, text=True, env=os.environ)
-    try:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if found := re.search(r"(https?://\S+)/v1$", line):
-                yield process, found[1]
-                break
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def test_https_by_certificate_files_and_a_drain_after_sigterm(tmp_path: Path) -> None:
