@@ -127,6 +127,8 @@ class LlmirageApp(Starlette):
 @contextlib.asynccontextmanager
 async def _lifespan(app: LlmirageApp) -> AsyncIterator[None]:
     warming = warm_up(app.service.text)
+    if app.service.batches is not None:
+        app.service.batches.resume()
     yield
     await warming
     app.service.close()
@@ -191,7 +193,8 @@ def served_models(pools: Sequence[ServedPool]) -> dict[str, ServedModel]:
         limit_tokens = min(other.max_model_len for other in together)
         speculates = any(other.config.num_speculative_tokens for other in together)
         priorities = all(other.limits.schedule_policy == "priority" for other in together)
-        served |= {name: ServedModel(pool.model, limit_tokens, speculates, priorities) for name in pool.names}
+        seats = min(other.limits.max_num_seqs * other.config.instances for other in together)
+        served |= {name: ServedModel(pool.model, limit_tokens, speculates, priorities, seats) for name in pool.names}
     return served
 
 

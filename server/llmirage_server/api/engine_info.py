@@ -31,6 +31,8 @@ class EngineHandler(ServiceHandler):
         service = self._service
         text = service.metrics.exposition(service.driver.snapshot(), service.requests_under_way(), service.held_bytes())
         text += pacing_exposition(service.driver.pacing) + service.loop_watch.exposition()
+        if service.batches is not None:
+            text += service.batches.exposition()
         return exchange.content(text.encode(), b"text/plain; version=0.0.4; charset=utf-8")
 
     async def ping(self, exchange: HttpExchange) -> Response:

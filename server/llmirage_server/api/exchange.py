@@ -12,7 +12,7 @@ import logging
 import os
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 from urllib.parse import parse_qs
 
 from starlette.responses import Response
@@ -71,13 +71,15 @@ class HttpExchange:
     time: no server can begin before it has it. more_headers: of the response, beside those that every response has.
     entry: what the journal says of the request. body: its JSON object, empty until it has been read. fault: what goes wrong
     with it on purpose; None: nothing. held_s: for how long a fault or a script kept it from the cluster. steps_left: of what
-    planning its reply may take. most_bytes: of the body, decompressed, too.
+    planning its reply may take. most_bytes: of the body, decompressed, too. priority: above 0 gives way to others.
     """
 
     __slots__ = (
         "_clock", "_is_large", "arrived_s", "body", "dialect", "entry", "fault", "headers", "held_s", "more_headers",
         "most_bytes", "receive", "request_id", "scope", "steps_left",
     )  # fmt: skip
+
+    priority: ClassVar[int] = 0
 
     def __init__(self, scope: Scope, receive: Receive, most_bytes: int = MOST_BODY_BYTES, dialect: Dialect = OPENAI) -> None:
         self.most_bytes = most_bytes

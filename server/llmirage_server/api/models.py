@@ -36,6 +36,7 @@ class ServedModel:
     max_model_len: int  # prompt and output tokens of the longest request
     speculates: bool = False  # a step may bring several tokens
     priorities: bool = False  # requests may have them
+    seats: int = 256  # requests in the batches of its instances, all together
 
 
 class ServedModels:

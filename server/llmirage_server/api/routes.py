@@ -19,6 +19,9 @@ from llmirage_server.api.admin.live import LiveHandler
 from llmirage_server.api.admin.pacing import PacingHandler
 from llmirage_server.api.admin.script import ScriptHandler
 from llmirage_server.api.admin.verdict import VerdictHandler
+from llmirage_server.api.batches.endpoint import BatchesHandler
+from llmirage_server.api.batches.lines import ENDPOINTS
+from llmirage_server.api.batches.runner import LineExchange
 from llmirage_server.api.chat import ChatHandler, StoredChatHandler
 from llmirage_server.api.completions import CompletionsHandler
 from llmirage_server.api.conversations import ConversationsHandler
@@ -59,8 +62,11 @@ def routes(
     app = partial(endpoint, guard=guard, journal=service.journal, faults=service.faults)
     of_messages = partial(app, exchange=MessagesExchange)
     own = own_pages_only(guard, service.open_admin)
+    openai = _openai(service, before)
+    lines = {path: endpoint(openai[path], exchange=LineExchange, faults=service.faults) for path in ENDPOINTS}
+    openai |= _batches(service, lines)
     return [
-        *[Route(path, app(methods)) for path, methods in _openai(service, before).items()],
+        *[Route(path, app(methods)) for path, methods in openai.items()],
         *[Route(path, app(methods)) for path, methods in _engines(service).items()],
         *[Route(path, endpoint(methods, None if path in _OPEN else guard)) for path, methods in _probes(service).items()],
         *[Route(path, endpoint(methods, own)) for path, methods in _controls(service).items()],
@@ -101,6 +107,16 @@ def _openai(service: Service, before: Wrapper) -> dict[str, Methods]:
         "/v1/files/{id}/content": _get(files.content),
         "/v1/models": _get(service.models.list),
         "/v1/models/{model:path}": _get(service.models.retrieve),
+    }
+
+
+def _batches(service: Service, lines: Mapping[str, ASGIApp]) -> dict[str, Methods]:
+    """lines: what answers the lines of batches, by path."""
+    batches = BatchesHandler(service, lines)
+    return {
+        "/v1/batches": _methods(POST=batches.create, GET=batches.list),
+        "/v1/batches/{id}": _get(batches.retrieve),
+        "/v1/batches/{id}/cancel": _post(batches.cancel),
     }
 
 

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from llmirage_server.api.generation import Choice, Generation, OpenResponse
 from llmirage_server.api.models import ServedModel, ServedModels
 from llmirage_server.api.prompts import MOST_CHOICES, ContextWindow, EncodedPrompt
 from llmirage_server.api.relay import Upstream
+from llmirage_server.api.service_parts import Batches, ScriptSource
 from llmirage_server.api.state.memory import MemoryState
 from llmirage_server.api.state.state import State
 from llmirage_server.api.text import TextLoader, TextTools
@@ -57,46 +58,6 @@ _REQUESTED = tuple(
 )
 
 
-class ScriptedReplies(Protocol):
-    """What a script says to one request."""
-
-    @property
-    def usage(self) -> Mapping[str, int]:
-        """Counts to report instead of the real ones."""
-        ...
-
-    def reply(
-        self, prompt: int, request: ReplyRequest, tokenizer: Tokenizer, generated: Callable[[ReplyRequest], Reply]
-    ) -> Reply:
-        """The reply to one choice of a prompt. Raises ApiError for a rule that cannot reply to it."""
-        ...
-
-
-class ScriptSource(Protocol):
-    """The scripts of a server."""
-
-    async def answer(
-        self, exchange: HttpExchange, history: ChatHistory, users: Sequence[str], streamed: bool
-    ) -> ScriptedReplies | None:
-        """What they say to a request, None if nothing; after a fault or a delay of theirs.
-
-        users: the last user message, or each prompt. Raises ApiError for a request that they refuse.
-        """
-        ...
-
-    def add(self, data: Mapping[str, Any]) -> None:
-        """Put rules before all others. data: a script. Raises ConfigError."""
-        ...
-
-    def replace(self, data: Mapping[str, Any]) -> None:
-        """Drop all rules for these; files are not read any more. data: a script. Raises ConfigError."""
-        ...
-
-    def shown(self) -> dict[str, Any]:
-        """The rules in force and how often each has replied, as JSON data."""
-        ...
-
-
 # What reads and plays scripts takes 20 ms to import, and most servers have none.
 new_scripts: Callable[..., ScriptSource] = at_call("llmirage_server.api.scripts:LoadedScripts")
 
@@ -128,6 +89,7 @@ class Service:
         self.loop_watch = LoopWatch(lambda: text.tools is not None)  # started by a server with a port
         self.faults = FaultsOnOrder(self)
         self.scripts: ScriptSource | None = None
+        self.batches: Batches | None = None  # set with the endpoints, which answer their lines
         self.open_responses: set[OpenResponse] = set()
         self.under_way: set[Generation] = set()
         self._refusal: Callable[[], ApiError] | None = None  # of all new requests
@@ -141,6 +103,8 @@ class Service:
     def close(self) -> None:
         """End every response in progress with an error the client understands, and refuse new ones."""
         self.pause(errors.shutting_down)
+        if self.batches is not None:
+            self.batches.close()
         self.text.close()
         self.loop_watch.stop()
         self.state.close()
@@ -159,6 +123,11 @@ class Service:
         if self._refusal is not None:
             raise self._refusal()
 
+    @property
+    def refuses(self) -> bool:
+        """Whether all new requests are refused."""
+        return self._refusal is not None
+
     def requests_under_way(self) -> list[Request]:
         """Those that the metrics have not counted yet."""
         return [choice.request for generation in self.under_way for choice in generation.choices]
@@ -170,7 +139,9 @@ class Service:
         return {"state": self.state.bytes_kept(), "tokenized": tokenized, "files": self.files.bytes_kept()}
 
     def admit(self, exchange: HttpExchange, model: str, tokens: int) -> None:
-        """Count a request where there are rate limits. Raises ApiError (429) for one over them."""
+        """Count a request where there are rate limits. Raises ApiError (429) for one over them. Batches have none."""
+        if exchange.priority:
+            return
         ordered = None if exchange.fault is None else exchange.fault.limits
         if (limits := ordered or self.limits) is not None:
             limits.admit(exchange, model, tokens)
@@ -306,7 +277,7 @@ class Service:
                         planned.ids,
                         served.model,
                         session_key=affinity or correlation or sampling.session_key,
-                        priority=sampling.priority,
+                        priority=sampling.priority + exchange.priority,
                         max_tokens=sampling.max_tokens or asked_for.limit_tokens,
                     ),
                     prompts[place].echo,

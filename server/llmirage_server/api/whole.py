@@ -98,7 +98,11 @@ async def prefill(service: Service, model: str, prompts: Sequence[TokenIds], exc
         if first:
             await asyncio.sleep(0)
         choices += [
-            Choice(_EMPTY_REPLY, service.new_request(prompt[:longest], _ONE_TOKEN, served.model, max_tokens=1), "")
+            Choice(
+                _EMPTY_REPLY,
+                service.new_request(prompt[:longest], _ONE_TOKEN, served.model, max_tokens=1, priority=exchange.priority),
+                "",
+            )
             for prompt in prompts[first : first + SLICE]
             if len(prompt)
         ]

@@ -303,6 +303,16 @@ def rate_limited(
     )
 
 
+def too_many_batches(limit: int) -> ApiError:
+    return ApiError(
+        f"{limit} batches have not ended yet, and no more are taken. Please try again when one of them has ended.",
+        status=429,
+        type="requests",
+        code="rate_limit_exceeded",
+        headers=((b"retry-after", b"60"),),
+    )
+
+
 def larger_than_limit(model: str, limit: int, requested: int) -> ApiError:
     """A request with more tokens than the limit of a minute: waiting does not help."""
     return ApiError(

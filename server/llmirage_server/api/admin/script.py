@@ -8,7 +8,8 @@ from typing import Any
 from starlette.responses import Response
 
 from llmirage_server.api.exchange import HttpExchange
-from llmirage_server.api.service import ScriptSource, ServiceHandler, new_scripts
+from llmirage_server.api.service import ServiceHandler, new_scripts
+from llmirage_server.api.service_parts import ScriptSource
 from llmirage_shared.settings import ConfigError
 from llmirage_shared.wire.errors import ApiError
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from llmirage_server.api.files.clock import Breaks, EpochClock
@@ -71,10 +70,13 @@ class FileStore:
     async def streamed(self, file_id: str) -> AsyncIterator[bytes]:
         """As `parts`, with turns of the loop for others. Until its end the bytes stay, even if the file is deleted."""
         breaks = Breaks()
-        with self.held(file_id):
+        self.hold(file_id)
+        try:
             for part in self.parts(file_id):
                 yield part
                 await breaks.maybe()
+        finally:
+            self.release(file_id)
 
     async def add(self, filename: str, purpose: str, data: memoryview, lifetime_s: float | None) -> Record:
         """Keep an upload; return its file object. Raises ApiError if there is no room."""
@@ -110,7 +112,7 @@ class FileStore:
         created_s = int(self.now_s())
         expires_s = None if lifetime_s is None else created_s + int(lifetime_s)
         record = self._records[file_id] | {"created_at": created_s, "expires_at": expires_s}
-        del record[_HIDDEN]
+        record.pop(_HIDDEN, None)
         self._put(file_id, record)
         return _object(file_id, record)
 
@@ -119,14 +121,12 @@ class FileStore:
         self.object(file_id)
         await self._drop(file_id)
 
-    @contextmanager
-    def held(self, *file_ids: str) -> Iterator[None]:
-        """Keep the bytes of files even if they are deleted."""
-        self._holders.update(file_ids)
-        try:
-            yield
-        finally:
-            self._holders = +(self._holders - Counter(file_ids))
+    def hold(self, file_id: str) -> None:
+        """Keep the bytes of a file until `release`, even if it is deleted."""
+        self._holders[file_id] += 1
+
+    def release(self, file_id: str) -> None:
+        self._holders -= Counter({file_id: 1})
 
     async def forget_expired(self) -> None:
         """Delete what has expired, and what was deleted while it was held."""

@@ -1,0 +1,139 @@
+"""One batch: what the API shows of it, its input and output files, and what it has come to."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any, Literal
+
+from llmirage_server.api.batches.lines import Problem
+from llmirage_server.api.files.clock import Breaks
+from llmirage_server.api.files.store import FileStore
+from llmirage_server.api.state.state import State
+from llmirage_shared.wire import schema
+from llmirage_shared.wire.output import new_id
+
+WINDOW_S = 86_400
+ENDED = ("failed", "completed", "expired", "cancelled")
+Kind = Literal["output", "error"]
+_MOMENTS = ("in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled")
+_USAGE_NAMES = (("input", "prompt", "cached"), ("output", "completion", "reasoning"))
+
+Shown = dict[str, Any]
+
+
+class Batch:
+    """object: what the API shows. files: the hidden files that are being written, by kind. why: it is to stop."""
+
+    def __init__(self, kept: dict[str, Any], state: State, files: FileStore) -> None:
+        """kept: as in the state."""
+        self.object: Shown = kept["object"]
+        self.files: dict[Kind, str] = kept["files"]
+        self.lifetime_s: int | None = kept["lifetime_s"]
+        self.why: Literal["cancelled", "expired", "failed"] | None = None
+        self.task: asyncio.Task[None] | None = None
+        self._state = state
+        self._store = files
+
+    @classmethod
+    def created(cls, request: schema.batches.BatchRequest, state: State, files: FileStore) -> Batch:
+        """A new one. Raises ApiError if it cannot be stored."""
+        now = int(files.now_s())
+        expires = request.output_expires_after
+        shown: Shown = {
+            "id": new_id("batch_"),
+            "object": "batch",
+            "endpoint": request.endpoint,
+            "model": None,
+            "errors": None,
+            "input_file_id": request.input_file_id,
+            "completion_window": request.completion_window,
+            "status": "validating",
+            "output_file_id": None,
+            "error_file_id": None,
+            "created_at": now,
+            "expires_at": now + WINDOW_S,
+            **{f"{moment}_at": None for moment in _MOMENTS},
+            "request_counts": {"total": 0, "completed": 0, "failed": 0},
+            "usage": None,
+            "metadata": request.metadata,
+        }
+        batch = cls({"object": shown, "files": {}, "lifetime_s": expires and expires.seconds}, state, files)
+        batch.keep()
+        return batch
+
+    @property
+    def id(self) -> str:
+        return str(self.object["id"])
+
+    @property
+    def status(self) -> str:
+        return str(self.object["status"])
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status in ENDED
+
+    def keep(self) -> None:
+        """Store it as it is now. Raises ApiError."""
+        self._state.put("batch", self.id, {"object": self.object, "files": self.files, "lifetime_s": self.lifetime_s})
+
+    def becomes(self, status: str) -> None:
+        """Change the status, and store the batch. Raises ApiError; the status has changed then, too."""
+        self.object |= {"status": status, f"{status}_at": int(self._store.now_s())}
+        self.keep()
+
+    def fails(self, problems: list[Problem]) -> None:
+        self.object["errors"] = {"object": "list", "data": problems}
+        self.becomes("failed")
+
+    def write(self, kind: Kind, result: dict[str, Any]) -> None:
+        """Add the result of one line. Raises ApiError."""
+        if kind not in self.files:
+            self.files[kind] = self._store.create(f"{self.id}_{kind}.jsonl", "batch_output")
+            self.keep()
+        text = json.dumps(result, ensure_ascii=False, separators=(",", ":"))
+        self._store.append(self.files[kind], text.encode("utf-8", "replace") + b"\n")
+        self._count(kind, result)
+
+    def publish(self) -> None:
+        """Let the API show the files. Raises ApiError."""
+        for kind, file_id in self.files.items():
+            self._store.publish(file_id, self.lifetime_s)
+            self.object[f"{kind}_file_id"] = file_id
+        self.files = {}
+
+    async def drop_files(self) -> None:
+        """Delete what was written."""
+        while self.files:
+            await self._store.drop(self.files.popitem()[1])
+
+    async def already_written(self) -> set[str]:
+        """The custom_ids of lines whose results were written by a server before this one; they are counted now."""
+        breaks, done = Breaks(), set()
+        counts = self.object["request_counts"]
+        counts["completed"], counts["failed"], self.object["usage"] = 0, 0, None
+        for kind, file_id in self.files.items():
+            for part in self._store.parts(file_id):
+                result = json.loads(part)
+                self._count(kind, result)
+                done.add(result["custom_id"])
+                await breaks.maybe()
+        return done
+
+    def _count(self, kind: Kind, result: dict[str, Any]) -> None:
+        self.object["request_counts"]["completed" if kind == "output" else "failed"] += 1
+        body = (result["response"] or {}).get("body")
+        usage = body.get("usage") if isinstance(body, dict) else None
+        if not isinstance(usage, dict):
+            return
+        total = self.object["usage"] = self.object["usage"] or {
+            "input_tokens": 0, "input_tokens_details": {"cached_tokens": 0},
+            "output_tokens": 0, "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": 0,
+        }  # fmt: skip
+        for name, chat_name, detail in _USAGE_NAMES:
+            tokens = usage.get(f"{name}_tokens", usage.get(f"{chat_name}_tokens", 0))
+            details = usage.get(f"{name}_tokens_details", usage.get(f"{chat_name}_tokens_details")) or {}
+            total[f"{name}_tokens"] += tokens
+            total["total_tokens"] += tokens
+            total[f"{name}_tokens_details"][f"{detail}_tokens"] += details.get(f"{detail}_tokens", 0)

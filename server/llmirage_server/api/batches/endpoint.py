@@ -1,0 +1,44 @@
+"""/v1/batches: create, list, retrieve, cancel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from llmirage_server.api.batches.runner import BatchRunner
+from llmirage_server.api.exchange import HttpExchange
+from llmirage_server.api.service import Service, ServiceHandler
+from llmirage_shared.wire import schema
+from llmirage_shared.wire.paging import page
+
+
+class BatchesHandler(ServiceHandler):
+    """Answers as the OpenAI API does."""
+
+    def __init__(self, service: Service, endpoints: Mapping[str, ASGIApp]) -> None:
+        """endpoints: what answers the lines of batches, by path."""
+        super().__init__(service)
+        self._runner = service.batches = BatchRunner(service, endpoints)
+
+    async def create(self, exchange: HttpExchange) -> Response:
+        body = await exchange.json_object()
+        self._service.check_open()
+        request = schema.batches.BatchRequest.check(body, self._service.documented_only)
+        self._runner.resume()  # without the server's start, as under httpx's transport
+        return exchange.json(self._runner.create(request).object)
+
+    async def list(self, exchange: HttpExchange) -> Response:
+        self._runner.resume()
+        return exchange.json(page(self._runner.all(), exchange.query))
+
+    async def retrieve(self, exchange: HttpExchange) -> Response:
+        self._runner.resume()
+        return exchange.json(self._runner.found(exchange.path_id()).object)
+
+    async def cancel(self, exchange: HttpExchange) -> Response:
+        self._runner.resume()
+        batch = self._runner.found(exchange.path_id())
+        self._runner.cancel(batch)
+        return exchange.json(batch.object)
