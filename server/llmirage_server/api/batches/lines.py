@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from llmirage_server.api import bodies
 from llmirage_server.api.exchange import json_object
 from llmirage_server.api.files.clock import Breaks
 from llmirage_server.api.files.store import FileStore
@@ -31,7 +32,10 @@ Problem = dict[str, Any]
 
 
 async def lines_of(files: FileStore, file_id: str) -> AsyncIterator[tuple[int, bytes]]:
-    """The lines that are not blank, with their numbers from 1 on; others have their turn meanwhile."""
+    """The lines that are not blank, with their numbers from 1 on; others have their turn meanwhile.
+
+    Raises ApiError (413) for a line with so many values that reading it would hold up others.
+    """
     breaks, number = Breaks(), 0
     begun: list[bytes] = []  # parts of a line
     for part in files.parts(file_id):
@@ -40,11 +44,14 @@ async def lines_of(files: FileStore, file_id: str) -> AsyncIterator[tuple[int, b
             line = b"".join([*begun, end]).strip()
             begun.clear()
             number += 1
+            if len(line) > bodies.MOST_VALUES:
+                await bodies.check_values(line)
             if line:
                 yield number, line
             await breaks.maybe()
         begun.append(rest)
     if line := b"".join(begun).strip():
+        await bodies.check_values(line)
         yield number + 1, line
 
 

@@ -319,3 +319,10 @@ def test_the_result_is_json_a_line(batches: Any) -> None:
     content = api.api.request("GET", f"/v1/files/{done['output_file_id']}/content").content
     [only] = content.splitlines()
     assert json.loads(only)["response"]["status_code"] == 200
+
+
+def test_a_line_of_too_many_values_fails_the_batch(batches: Any) -> None:
+    api = batches()
+    values = [0] * 1_100_000
+    failed = api.wait(api.create([line("a"), line("b", "/v1/embeddings", input=values)]), "failed")
+    assert [each["code"] for each in failed["errors"]["data"]] == ["request_too_large"]
