@@ -135,7 +135,7 @@ async def _prompt(service: Service, endpoint: str | None, body: Mapping[str, Any
             return await service.encode_chat(chat.messages, chat.tools, answer_schema=chat.answer_schema)
         if endpoint == "messages":
             request = schema.messages.MessagesRequest.check(dict(body), False)
-            return await service.encode_chat(chat_messages(request), chat_tools(request))
+            return await service.encode_chat(chat_messages(request, strict=False), chat_tools(request))
         if endpoint == "responses":
             return await _responses_prompt(service, body)
         if endpoint == "completions":

@@ -78,6 +78,24 @@ def test_engines_take_histories_whose_tool_calls_have_no_answer(make_api: Callab
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "messages.[1].role")
 
 
+def test_engines_take_such_histories_as_messages_too(make_api: Callable[..., Any]) -> None:
+    use = {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "call_s:1", "content": "sunny"}
+    said: dict[str, Any] = {"role": "user", "content": "Weather?"}
+    histories = [
+        [said, {"role": "assistant", "content": [use]}, said],
+        [said, {"role": "assistant", "content": [use]}],
+        [said, {"role": "assistant", "content": "Hm."}, {"role": "user", "content": [result]}],
+    ]
+    for messages in histories:
+        body = {"model": MODEL, "messages": messages, "max_tokens": 9}
+        for dialect in ENGINES:
+            api = make_api(dialect=dialect)
+            assert api.post("/v1/messages", body).status_code == 200
+            assert api.post("/v1/messages/count_tokens", body).status_code == 200
+        assert make_api().post("/v1/messages", body).status_code == 400
+
+
 # --- errors -------------------------------------------------------------------------------------------------------------
 
 

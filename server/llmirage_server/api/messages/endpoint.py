@@ -62,7 +62,7 @@ class MessagesHandler(ServiceHandler):
         body = continued(service.state, await exchange.json_object())
         request = schema.messages.MessagesRequest.check(body, service.documented_only)
         served = service.models.asked(request.model, exchange)
-        chat = chat_messages(request)
+        chat = chat_messages(request, service.dialect.strict)
         constraints = await exchange.planned(
             lambda: messages_constraints(request, chat), "tools", service.text.plan_in_thread
         )
@@ -111,7 +111,7 @@ class MessagesHandler(ServiceHandler):
         service = self._service
         request = schema.messages.CountRequest.check(await exchange.json_object(), service.documented_only)
         service.models.find(request.model)
-        ids = await service.encode_chat(chat_messages(request), chat_tools(request), answer_schema=answer_schema(request))
+        ids = await service.encode_chat(chat_messages(request, service.dialect.strict), chat_tools(request), answer_schema=answer_schema(request))
         return exchange.json({"input_tokens": len(ids)})
 
 

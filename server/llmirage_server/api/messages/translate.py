@@ -19,8 +19,8 @@ from llmirage_shared.wire.errors import ApiError
 _ADAPTIVE_THOUGHT = 512  # tokens
 
 
-def chat_messages(request: schema.messages.CountRequest) -> list[dict[str, Any]]:
-    """The messages in chat's form. Raises ApiError for a tool use without a result, and a result without a use."""
+def chat_messages(request: schema.messages.CountRequest, strict: bool = True) -> list[dict[str, Any]]:
+    """The messages in chat's form. Raises ApiError, if strict, for a tool use without a result, and a result without a use."""
     chat: list[dict[str, Any]] = []
     system = request.system
     if system:
@@ -31,10 +31,11 @@ def chat_messages(request: schema.messages.CountRequest) -> list[dict[str, Any]]
         plain = message.plain()
         content = plain["content"]
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
-        _check_results(index, blocks, uses)
+        if strict:
+            _check_results(index, blocks, uses)
         uses = {block["id"]: None for block in blocks if block["type"] == "tool_use"}
         chat += _turn(plain["role"], blocks)
-    if uses:
+    if strict and uses:
         raise _unanswered(len(request.messages) - 1, uses)
     return chat
 
