@@ -111,7 +111,9 @@ class MessagesHandler(ServiceHandler):
         service = self._service
         request = schema.messages.CountRequest.check(await exchange.json_object(), service.documented_only)
         service.models.find(request.model)
-        ids = await service.encode_chat(chat_messages(request, service.dialect.strict), chat_tools(request), answer_schema=answer_schema(request))
+        ids = await service.encode_chat(
+            chat_messages(request, service.dialect.strict), chat_tools(request), answer_schema=answer_schema(request)
+        )
         return exchange.json({"input_tokens": len(ids)})
 
 
