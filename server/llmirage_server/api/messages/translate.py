@@ -20,7 +20,7 @@ _ADAPTIVE_THOUGHT = 512  # tokens
 
 
 def chat_messages(request: schema.messages.CountRequest, strict: bool = True) -> list[dict[str, Any]]:
-    """The messages in chat's form. Raises ApiError, if strict, for a tool use without a result, and a result without a use."""
+    """The messages in chat's form. strict: raises ApiError for a tool use without a result, and a result without a use."""
     chat: list[dict[str, Any]] = []
     system = request.system
     if system:
