@@ -114,11 +114,14 @@ class Batch:
         counts = self.object["request_counts"]
         counts["completed"], counts["failed"], self.object["usage"] = 0, 0, None
         for kind, file_id in self.files.items():
+            size = 0
             for part in self._store.parts(file_id):
+                size += len(part)
                 result = json.loads(part)
                 self._count(kind, result)
                 done.add(result["custom_id"])
                 await breaks.maybe()
+            self._store.found_size(file_id, size)
         return done
 
     def _count(self, kind: Kind, result: dict[str, Any]) -> None:

@@ -107,6 +107,10 @@ class FileStore:
         self._contents.append(file_id, data)
         self._records[file_id]["bytes"] += len(data)
 
+    def found_size(self, file_id: str, size: int) -> None:
+        """What a server before this one had added to such a file is so many bytes."""
+        self._records[file_id]["bytes"] = size
+
     def publish(self, file_id: str, lifetime_s: float | None) -> Record:
         """End such a file: everyone may see it now. lifetime_s: None for ever."""
         created_s = int(self.now_s())

@@ -253,6 +253,7 @@ def test_a_batch_goes_on_after_a_restart(batches: Any, tmp_path: Path) -> None:
     assert done["usage"]["output_tokens"] == 180
     text = again.api.request("GET", f"/v1/files/{done['output_file_id']}/content").text
     assert len(text.splitlines()) == 60
+    assert again.api.request("GET", f"/v1/files/{done['output_file_id']}").json()["bytes"] == len(text.encode())
 
 
 def test_sleep_holds_a_batch_up(batches: Any) -> None:
