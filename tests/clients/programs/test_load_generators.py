@@ -279,7 +279,7 @@ def test_locust(server: LoggedServer, tmp_path: Path) -> None:
     flags = ["--headless", "--users", "3", "--spawn-rate", "3", "--run-time", "3s", "--host", server.url, "--only-summary"]
     ran([program("locust", "locust"), *flags, "-f", "locustfile.py", "--csv", "out"], tmp_path)
     total = (tmp_path / "out_stats.csv").read_text("utf-8").splitlines()[-1].split(",")
-    assert int(total[2]) >= 12
+    assert int(total[2]) >= 3  # one of each user, however slow the machine
     assert int(total[3]) == 0
     assert server.problems() == []
 
