@@ -182,6 +182,8 @@ PROBES: dict[str, dict[str, Probe]] = {
         "top_k": Probe(5),
         "metadata": Probe({"user_id": "somebody"}),
         "service_tier": Probe("auto"),
+        "ignore_eos": Probe(True),
+        "min_tokens": Probe(600),
     },
     "/v1/embeddings": {
         "model": Probe("text-embedding-3-large"),

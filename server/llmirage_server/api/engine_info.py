@@ -137,6 +137,15 @@ class EngineHandler(ServiceHandler):
 
         return self._service.engine_version or version("llmirage")
 
+    # --- both: load clients profile the engine while they measure; there is nothing to profile here ---
+
+    async def start_profile(self, exchange: HttpExchange) -> Response:
+        return exchange.content(b"Start profiling.\n" if exchange.dialect.name == "sglang" else b"", _TEXT)
+
+    async def stop_profile(self, exchange: HttpExchange) -> Response:
+        text = b"Stop profiling. This will take some time.\n"
+        return exchange.content(text if exchange.dialect.name == "sglang" else b"", _TEXT)
+
     def _instances(self) -> list[dict[str, Any]]:
         return [dataclasses.asdict(instance) for instance in self._service.driver.snapshot()]
 

@@ -167,6 +167,8 @@ def _controls(service: Service) -> dict[str, Methods]:
         "/wake_up": _post(engine.wake_up),
         "/is_sleeping": _get(engine.is_sleeping),
         "/flush_cache": {**_get(engine.flush_cache), **_post(engine.flush_cache)},
+        "/start_profile": {**_get(engine.start_profile), **_post(engine.start_profile)},
+        "/stop_profile": {**_get(engine.stop_profile), **_post(engine.stop_profile)},
     }
 
 

@@ -168,7 +168,7 @@ class ClusterConfig(InstanceSettings):
     reply_tokens: int = _replies(156, "Median length of a reply without max_tokens, in tokens.", least=1)
     dialect: DialectChoice | None = _replies(
         None,
-        "Whose API to speak where servers differ: refusals, errors, events of streams, metrics (docs/dialects.md).",
+        "Whose API to speak where servers differ: refusals, errors, events of streams (docs/dialects.md).",
         unset="the named engine's; openai without --engine",
     )
     enable_cache_report: bool = _replies(

@@ -335,3 +335,28 @@ def test_health_and_version(make_api: Callable[..., Any], dialect: str) -> None:
     assert (health.status_code, bool(health.content)) == (200, dialect == "openai")
     told = api.request("GET", "/version").json()["version"]
     assert (told == version("llmirage")) == (dialect == "openai")
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_profile_may_be_started_and_stopped(make_api: Callable[..., Any], dialect: str, method: str) -> None:
+    api = make_api(dialect=dialect)
+    for path, said in (
+        ("/start_profile", "Start profiling.\n"),
+        ("/stop_profile", "Stop profiling. This will take some time.\n"),
+    ):
+        answer = api.request(method, path)
+        assert (answer.status_code, answer.text) == (200, said if dialect == "sglang" else "")
+        assert api.request(method, path, headers={"origin": "http://elsewhere"}).status_code == 403
+
+
+@pytest.mark.parametrize(("more", "least"), [({"ignore_eos": True}, 300), ({"min_tokens": 250}, 250)])
+def test_a_message_is_as_long_as_a_load_client_wants(api: Any, more: Any, least: int) -> None:
+    body = {"model": MODEL, "max_tokens": 300, "messages": [{"role": "user", "content": "Hello"}]}
+    plain, answer = (api.post("/v1/messages", given).json()["usage"]["output_tokens"] for given in (body, body | more))
+    assert plain < least <= answer <= 300
+
+
+def test_min_tokens_of_a_message_are_a_whole_number(api: Any) -> None:
+    body = {"model": MODEL, "max_tokens": 300, "messages": [{"role": "user", "content": "Hello"}], "min_tokens": -1}
+    assert api.post("/v1/messages", body).status_code == 400

@@ -69,6 +69,8 @@ class MessagesHandler(ServiceHandler):
         user = (request.metadata or {}).get("user_id")
         sampling = Sampling(
             max_tokens=request.max_tokens,
+            min_tokens=min(request.min_tokens or 0, request.max_tokens),
+            ignore_eos=bool(request.ignore_eos),
             stop=tuple(sequence for sequence in request.stop_sequences or () if sequence),
             stream=bool(request.stream),
             session_key=user if isinstance(user, str) else None,

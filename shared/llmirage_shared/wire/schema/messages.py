@@ -121,3 +121,6 @@ class MessagesRequest(CountRequest):
     top_k: Annotated[Integer, Field(ge=0)] | None = None
     metadata: dict[str, Any] | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
+    # vLLM's, SGLang's
+    ignore_eos: bool | None = None
+    min_tokens: Annotated[Integer, Field(ge=0)] | None = None
