@@ -7,6 +7,7 @@ import hashlib
 import math
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -154,7 +155,8 @@ def _dialect(config: ClusterConfig, pools: Sequence[ServedPool]) -> Dialect:
     """The one that is asked for; else that of the engine which the first pool names."""
     first = pools[0]
     named: Any = first.deployment.engine.base if first.config.engine else "openai"
-    return DIALECTS[config.dialect or named]
+    dialect = DIALECTS[config.dialect or named]
+    return replace(dialect, strict=False) if config.lenient else dialect
 
 
 def _keys_of(path: str | None) -> list[str]:

@@ -11,7 +11,18 @@ from llmirage_shared.settings import setting
 # What a server shows and a simulation does not have, or has under another name.
 NOT_HERE = frozenset(
     (
-        *("speed", "accept_models", "tokenizer", "unknown_fields", "state", "seed", "api_key", "rate_limit", "token_limit"),
+        *(
+            "speed",
+            "accept_models",
+            "tokenizer",
+            "unknown_fields",
+            "lenient",
+            "state",
+            "seed",
+            "api_key",
+            "rate_limit",
+            "token_limit",
+        ),
         *("faults", "allow_fault_header"),
         *("replay", "replay_timing", "replay_match", "replay_ignore", "on_miss", "upstream", "upstream_key"),
     )

@@ -6,6 +6,7 @@ it virtual time (`ClusterRun`).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +55,7 @@ def new_app(config: ClusterConfig, driver: Driver | None = None) -> LlmirageApp:
     if key not in _TEXT:
         tools = load_text_tools(config)
         _TEXT[key] = TextTools(tools.encoder, NotedReplies(tools.replies))
-    app = create_app(config)
+    app = create_app(replace(config, lenient=True))  # the load is the caller's own, for whatever server
     app.service.text = TextLoader(lambda: _TEXT[key])
     if driver is not None:
         app.driver = app.service.driver = driver

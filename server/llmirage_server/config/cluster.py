@@ -171,6 +171,9 @@ class ClusterConfig(InstanceSettings):
         "Whose API to speak where servers differ: refusals, errors, events of streams (docs/dialects.md).",
         unset="the named engine's; openai without --engine",
     )
+    lenient: bool = _replies(
+        False, "In dialect openai, too, take what engines take and the OpenAI API refuses (docs/dialects.md)."
+    )
     enable_cache_report: bool = _replies(
         True,
         "Say in the usage of chat and completions how many prompt tokens were cached.",
@@ -179,7 +182,7 @@ class ClusterConfig(InstanceSettings):
     unknown_fields: UnknownFields | None = _replies(
         None,
         "Request fields that neither the OpenAI API nor an engine documents.",
-        unset="refuse in dialect openai, else ignore",
+        unset="refuse in dialect openai without --lenient, else ignore",
     )
     state: str | None = _replies(
         None,

@@ -10,6 +10,7 @@ from typing import Any
 from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.output import FinishedChoice, ResponseHead
+from llmirage_shared.wire.refusals import refuse_chat
 from llmirage_shared.wire.sampling import Sampling
 
 # Fields of an assistant message that can stand for its content.
@@ -63,13 +64,15 @@ class ChatRequest:
 def parse_chat(body: Mapping[str, Any], documented_only: bool = True, strict: bool = True) -> ChatRequest:
     """Check a chat body. Raises ApiError for the first wrong field, in the words of the OpenAI API.
 
-    documented_only: refuse fields that neither the API nor any engine documents. strict: and tool calls without answers.
+    documented_only: refuse fields that neither the API nor any engine documents. strict: and what
+    engines take, tool calls without answers among it.
     """
     request = schema.chat.ChatCompletionRequest.check(body)
     undocumented = request.undocumented_field() if documented_only else None
     messages = [joined(message) for message in body["messages"]]
     _check_content(messages)
     if strict:
+        refuse_chat(body)
         check_tool_pairs(messages)
     tools = list(body.get("tools") or ())
     tools += [{"type": "function", "function": function} for function in body.get("functions") or ()]
@@ -90,11 +93,7 @@ def parse_chat(body: Mapping[str, Any], documented_only: bool = True, strict: bo
         and request.max_tokens != request.max_completion_tokens
     ):
         # Clients that work with every kind of server send the same limit under both names.
-        raise ApiError(
-            "Setting 'max_tokens' and 'max_completion_tokens' at the same time is not supported.",
-            param="max_tokens",
-            code="invalid_parameter_combination",
-        )
+        raise errors.two_limits()
     limit = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
     sampling = request.sampling(limit, (request.top_logprobs or 0) if request.logprobs else None)
     if undocumented is not None:  # reported after everything that is wrong with known fields

@@ -107,6 +107,20 @@ def only_with(param: str, message: str) -> ApiError:
     return ApiError(message, param=param, code="invalid_value")
 
 
+def two_limits() -> ApiError:
+    return ApiError(
+        "Setting 'max_tokens' and 'max_completion_tokens' at the same time is not supported.",
+        param="max_tokens",
+        code="invalid_parameter_combination",
+    )
+
+
+def no_token_id(key: str) -> ApiError:
+    """A key of `logit_bias`."""
+    message = f"Invalid key in 'logit_bias': {shorten(key)}. You should only be submitting non-negative integers."
+    return ApiError(message, param="logit_bias")
+
+
 def invalid_schema(what: str, problem: str, param: str, code: str | None) -> ApiError:
     return ApiError(f"Invalid schema for {what}: {problem}", param=param, code=code)
 

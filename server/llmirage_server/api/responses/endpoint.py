@@ -39,6 +39,7 @@ from llmirage_shared.wire.chat import last_user_text
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.output import new_id
 from llmirage_shared.wire.paging import integer, page
+from llmirage_shared.wire.refusals import refuse_response
 from llmirage_shared.wire.sampling import Sampling
 
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}  # by finish reason
@@ -54,7 +55,7 @@ class ResponsesHandler(ServiceHandler):
 
     async def create(self, exchange: HttpExchange) -> Response:
         service = self._service
-        request = schema.responses.ResponseRequest.check(await exchange.json_object(), service.documented_only)
+        request = await self._request(exchange)
         await exchange.breathe()
         _check_combinations(request)
         if request.model is None:
@@ -152,7 +153,7 @@ class ResponsesHandler(ServiceHandler):
     async def compact(self, exchange: HttpExchange) -> Response:
         """Shorten a conversation: the user's messages stay, the rest becomes one opaque item."""
         service = self._service
-        request = schema.responses.ResponseRequest.check(await exchange.json_object(), service.documented_only)
+        request = await self._request(exchange)
         if request.model is None:
             raise errors.missing("model")
         served = service.models.asked(request.model, exchange)
@@ -166,6 +167,14 @@ class ResponsesHandler(ServiceHandler):
         usage = response_usage(generation.usage())
         body = {"id": new_id("resp_"), "object": "response.compaction", "created_at": int(time.time())}
         return exchange.json({**body, "output": [*kept, summary], "usage": usage})
+
+    async def _request(self, exchange: HttpExchange) -> schema.responses.ResponseRequest:
+        """The checked body. Raises ApiError."""
+        body = await exchange.json_object()
+        request = schema.responses.ResponseRequest.check(body, self._service.documented_only)
+        if self._service.dialect.strict:
+            refuse_response(body)
+        return request
 
     def _context(self, exchange: HttpExchange, request: schema.responses.ResponseRequest) -> ResponseContext:
         """What the model sees. Raises ApiError as `read_context` does."""

@@ -75,7 +75,7 @@ class SocketResponses(ResponsesHandler):
     async def _prepare(self, exchange: HttpExchange) -> Response:
         """`generate` false: the cluster reads the prompt, and the next response can continue from it."""
         service = self._service
-        request = schema.responses.ResponseRequest.check(await exchange.json_object(), service.documented_only)
+        request = await self._request(exchange)
         if request.model is None:
             raise errors.missing("model")
         served = service.models.asked(request.model, exchange)

@@ -208,6 +208,9 @@ class SamplingFields(WireModel):
             )
         if self.prompt_logprobs is not None and self.stream:
             raise errors.only_with("prompt_logprobs", "`prompt_logprobs` are not available when `stream=True`.")
+        for key in self.logit_bias or ():
+            if not (key.isascii() and key.isdigit()):
+                raise errors.no_token_id(key)
         return Sampling(
             n=self.n or 1,
             max_tokens=max_tokens,

@@ -70,6 +70,8 @@ class _Finding:
         at = body
         location = details["loc"]
         for place, step in enumerate(location):
+            if place == 2 and path[:1] == ["tools"] and isinstance(at, dict) and at.get("type") == step:
+                continue  # the tag of a tool, not the field of that name
             is_index = isinstance(at, list) and isinstance(step, int) and step < len(at)
             if is_index or (isinstance(at, dict) and step in at):
                 at = at[step]

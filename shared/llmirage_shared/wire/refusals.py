@@ -1,0 +1,110 @@
+"""What the OpenAI API refuses and serving engines take: checked after the schemas, in dialect openai without `--lenient`.
+
+A body with a field that only engines have is for an engine, and none of this is refused. The messages are OpenAI's own as
+clients' bug reports quote them; for audio output none was found.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from llmirage_shared.wire import errors
+from llmirage_shared.wire.errors import ApiError
+
+_ENGINE_FIELDS = frozenset((
+    "add_generation_prompt", "bad_words", "chat_template_kwargs", "continue_final_message", "guided_choice",
+    "guided_grammar", "guided_json", "guided_regex", "ignore_eos", "include_reasoning", "include_stop_str_in_output",
+    "kv_transfer_params", "min_p", "min_tokens", "nvext", "prompt_logprobs", "repetition_penalty", "return_token_ids",
+    "return_tokens_as_token_ids", "rid", "skip_special_tokens", "stop_token_ids", "structured_outputs", "top_k",
+    "truncate_prompt_tokens", "vllm_xargs",
+))  # fmt: skip
+_CHAT_PARTS = ("text", "image_url", "input_audio", "refusal", "audio", "file")
+_PARTS = (
+    "input_text", "input_image", "output_text", "refusal", "input_file", "computer_screenshot", "summary_text",
+    "encrypted_content",
+)  # fmt: skip
+_GIVEN = ("input_text", "input_image", "input_file")
+_SAID = ("output_text", "refusal")
+_OUTPUTS = ("function_call_output", "custom_tool_call_output")
+_BASE64 = re.compile(r"[A-Za-z0-9+/\r\n]*={0,2}\s*")
+_EXAMPLE = "data:image/png;base64,aW1nIGJ5dGVzIGhlcmU="
+_EXPECTED = f"Expected a base64-encoded data URL with an image MIME type (e.g. '{_EXAMPLE}'), but got "
+_REQUIRED = {"file_search": "vector_store_ids", "code_interpreter": "container"}  # of tools, by type
+
+Values = Mapping[str, Any]
+
+
+def refuse_chat(body: Values) -> None:
+    """Raise ApiError for what OpenAI refuses in a chat body that the schema has taken."""
+    if not _ENGINE_FIELDS.isdisjoint(body):
+        return
+    for index, message in enumerate(body["messages"]):
+        for place, call in enumerate(message.get("tool_calls") or ()):
+            for field in ("id", "type"):
+                if call.get(field) is None:
+                    raise errors.missing(f"messages[{index}].tool_calls[{place}].{field}")
+        for name, part in _parts(message.get("content"), f"messages[{index}].content"):
+            if part["type"] not in _CHAT_PARTS:
+                raise errors.not_a_choice(f"{name}.type", part["type"], _CHAT_PARTS)
+            if part["type"] == "image_url":
+                _check_image(part["image_url"]["url"], f"{name}.image_url.url", "Invalid image URL: ")
+    if "audio" in (body.get("modalities") or ()):
+        raise ApiError("This model does not support audio output.", param="modalities", code="invalid_value")
+    if body.get("max_tokens") is not None and body.get("max_completion_tokens") is not None:
+        raise errors.two_limits()
+
+
+def refuse_response(body: Values) -> None:
+    """Raise ApiError for what OpenAI refuses in a body of the Responses API that the schema has taken."""
+    if not _ENGINE_FIELDS.isdisjoint(body):
+        return
+    given = body.get("input")
+    for index, item in enumerate(given if isinstance(given, list) else ()):
+        if item.get("type") in _OUTPUTS:
+            _check_parts(item["output"], f"input[{index}].output", _GIVEN)
+        elif item.get("type") in (None, "message"):
+            _check_parts(item["content"], f"input[{index}].content", _SAID if item["role"] == "assistant" else _GIVEN)
+    for index, tool in enumerate(body.get("tools") or ()):
+        required = _REQUIRED.get(tool["type"])
+        if required is not None and tool.get(required) is None:
+            raise errors.missing(f"tools[{index}].{required}")
+
+
+def _check_parts(content: Any, where: str, allowed: Sequence[str]) -> None:
+    for name, part in _parts(content, where):
+        kind = part["type"]
+        if kind not in _PARTS:
+            raise errors.not_a_choice(f"{name}.type", kind, _PARTS)
+        if kind not in allowed:
+            raise errors.not_a_choice(name, kind, allowed)
+        if kind == "input_image" and part.get("image_url") is not None:
+            _check_image(part["image_url"], f"{name}.image_url", "Invalid ")
+
+
+def _parts(content: Any, where: str) -> Iterator[tuple[str, Values]]:
+    if isinstance(content, list):
+        for place, part in enumerate(content):
+            yield f"{where}[{place}]", part
+
+
+def _check_image(url: str, name: str, invalid: str) -> None:
+    """Only data URLs are looked into: nothing is fetched."""
+    if url.startswith(("https://", "http://")):
+        return
+    head, _, data = url.partition(",")
+    kind = head[5:].partition(";")[0]
+    if not head.startswith("data:"):
+        found = "a value without the 'data:' prefix"
+    elif not head.endswith(";base64"):
+        found = "a value without the ';base64' separator"
+    elif not kind.startswith("image/"):
+        found = f"unsupported MIME type '{errors.shorten(kind)}'"
+    elif not data:
+        found = "empty base64-encoded bytes"
+    elif _BASE64.fullmatch(data) is None:
+        found = "an invalid base64-encoded value"
+    else:
+        return
+    raise ApiError(f"{invalid}'{name}'. {_EXPECTED}{found}.", param=name, code="invalid_value")
