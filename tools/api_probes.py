@@ -188,6 +188,8 @@ PROBES: dict[str, dict[str, Probe]] = {
     "/v1/embeddings": {
         "model": Probe("text-embedding-3-large"),
         "input": Probe("Good bye"),
+        "messages": Probe(_SAID, {"input": None}),
+        "add_generation_prompt": Probe(True, {"input": None, "messages": _SAID}),
         "encoding_format": Probe("base64"),
         "dimensions": Probe(8),
         "user": Probe("somebody"),
@@ -209,6 +211,9 @@ PROBES: dict[str, dict[str, Probe]] = {
         "model": Probe("bge-large-en-v1.5"),
         "query": Probe("fruit"),
         "documents": Probe(["x"]),
+        "texts": Probe(["x"], {"documents": None}),
+        "raw_scores": Probe(True, {"documents": None, "texts": ["x"]}),
+        "return_text": Probe(True, {"documents": None, "texts": ["x"]}),
         "top_n": Probe(1),
         "return_documents": Probe(False),
         "max_tokens_per_doc": Probe(5),

@@ -19,7 +19,8 @@ from llmirage_server.api.service import LONG_CHARACTERS, Service, ServiceHandler
 from llmirage_server.api.whole import prefill
 from llmirage_server.replies.embedding import embed, shortened
 from llmirage_shared.tokens import TokenIds, Tokenizer
-from llmirage_shared.wire import schema
+from llmirage_shared.wire import errors, schema
+from llmirage_shared.wire.chat import joined
 from llmirage_shared.wire.completions import Prompt, read_prompts
 from llmirage_shared.wire.errors import ApiError
 
@@ -63,7 +64,7 @@ class EmbeddingsHandler(ServiceHandler):
     async def create(self, exchange: HttpExchange) -> Response:
         service = self._service
         request = schema.embeddings.EmbeddingRequest.check(await exchange.json_object(), service.documented_only)
-        inputs = read_prompts(request.input, "input", schema.embeddings.MOST_INPUTS)
+        inputs = await read_inputs(service, exchange, request)
         model = embedding_model(service, request.model)
         check_dimensions(model, request.dimensions)
         service.admit(exchange, request.model, _estimated_tokens(inputs))
@@ -74,6 +75,18 @@ class EmbeddingsHandler(ServiceHandler):
             maybe_in_thread(inputs, lambda: _answer(request, model, texts, sum(map(len, ids)))),
         )
         return exchange.content(body, b"application/json")
+
+
+async def read_inputs(
+    service: Service, exchange: HttpExchange, request: schema.embeddings.EmbeddingRequest
+) -> Sequence[Prompt]:
+    """The texts or token ids of a request; a conversation is one input. Raises ApiError."""
+    if request.messages is None:
+        if "input" not in request.model_fields_set:
+            raise errors.missing("input")
+        return read_prompts(request.input, "input", schema.embeddings.MOST_INPUTS)
+    messages = [joined(message) for message in exchange.body["messages"]]
+    return [await service.encode_chat(messages, None, add_generation_prompt=bool(request.add_generation_prompt))]
 
 
 def _estimated_tokens(inputs: Sequence[Prompt]) -> int:

@@ -1,4 +1,4 @@
-"""Jina's, Cohere's and vLLM's /rerank, and vLLM's /score: the similarity of texts."""
+"""Jina's, Cohere's, vLLM's and TEI's /rerank, and vLLM's /score: the similarity of texts."""
 
 from __future__ import annotations
 
@@ -27,6 +27,10 @@ class RerankHandler(ServiceHandler):
 
     async def rerank(self, exchange: HttpExchange) -> Response:
         request = schema.embeddings.RerankRequest.check(await exchange.json_object())
+        if request.texts is not None:
+            return await self._ranks(exchange, request, request.texts)
+        if request.model is None or request.documents is None:
+            raise errors.missing("documents" if request.model is not None else "model")
         documents = [document if isinstance(document, str) else document.text for document in request.documents]
         queries = [request.query] * len(documents)
         scores, tokens = await self._scores(exchange, request.model, queries, documents, request.max_tokens_per_doc)
@@ -46,6 +50,22 @@ class RerankHandler(ServiceHandler):
                     for index in order[: request.top_n or None]
                 ],
             }
+        )
+
+    async def _ranks(self, exchange: HttpExchange, request: schema.embeddings.RerankRequest, texts: list[str]) -> Response:
+        """As TEI answers. raw_scores: before the logistic curve."""
+        name = request.model or self._service.models.served[0]
+        scores, _ = await self._scores(exchange, name, [request.query] * len(texts), texts)
+        order = sorted(range(len(texts)), key=lambda index: (-scores[index], index))
+        return exchange.json(
+            [
+                {
+                    "index": index,
+                    "score": _logit(scores[index]) if request.raw_scores else scores[index],
+                    **({"text": texts[index]} if request.return_text else {}),
+                }
+                for index in order
+            ]
         )
 
     async def score(self, exchange: HttpExchange) -> Response:
@@ -109,3 +129,8 @@ class RerankHandler(ServiceHandler):
 
 def _score(cosine: float) -> float:
     return round(1.0 / (1.0 + math.exp(-_STEEPNESS * (cosine - _HALF_AT))), 6)
+
+
+def _logit(score: float) -> float:
+    inside = min(max(score, 1e-6), 1 - 1e-6)  # scores have six digits
+    return round(math.log(inside / (1.0 - inside)), 6)

@@ -32,6 +32,7 @@ from llmirage_server.api.files.endpoint import FilesHandler
 from llmirage_server.api.messages.endpoint import MessagesExchange, MessagesHandler
 from llmirage_server.api.moderations import ModerationsHandler
 from llmirage_server.api.openapi.endpoint import OpenApiHandler
+from llmirage_server.api.pooling import PoolingHandler
 from llmirage_server.api.rerank import RerankHandler
 from llmirage_server.api.responses.endpoint import ResponsesHandler
 from llmirage_server.api.responses.websocket import ResponsesSocket
@@ -123,13 +124,15 @@ def _batches(service: Service, lines: Mapping[str, ASGIApp]) -> dict[str, Method
 def _engines(service: Service) -> dict[str, Methods]:
     """What vLLM and SGLang have beside it."""
     sglang = SglangHandler(service)
-    tokens, rerank = TokenizationHandler(service), RerankHandler(service)
+    tokens, rerank, pooling = TokenizationHandler(service), RerankHandler(service), PoolingHandler(service)
     return {
         "/tokenize": _post(tokens.tokenize),
         "/detokenize": _post(tokens.detokenize),
         "/rerank": _post(rerank.rerank),
         "/v1/rerank": _post(rerank.rerank),
         "/v2/rerank": _post(rerank.rerank),
+        "/pooling": _post(pooling.pooling),
+        "/classify": _post(pooling.classify),
         "/score": _post(rerank.score),
         "/v1/score": _post(rerank.score),
         "/generate": {"POST": sglang.generate, "PUT": sglang.generate},
@@ -149,6 +152,7 @@ def _probes(service: Service) -> dict[str, Methods]:
         "/metrics": _get(engine.metrics),
         "/version": _get(engine.version),
         "/load": _get(engine.load),
+        "/tokenizer_info": _get(TokenizationHandler(service).info),
         "/server_info": _get(engine.server_info),
         "/health_generate": _get(sglang.health_generate),
         "/get_model_info": _get(engine.model_info),

@@ -40,6 +40,13 @@ class TokenizationHandler(ServiceHandler):
             }
         )
 
+    async def info(self, exchange: HttpExchange) -> Response:
+        """The settings of the tokenizer, as a tokenizer_config.json has them."""
+        tokenizer, served = await self._service.tokenizer(), self._service.models.served[0]
+        limit = self._service.models.find(served).max_model_len
+        known = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": limit, "vocab_size": tokenizer.vocab_size}
+        return exchange.json(known | {"clean_up_tokenization_spaces": False})
+
     async def detokenize(self, exchange: HttpExchange) -> Response:
         request = schema.tokenization.DetokenizeRequest.check(await exchange.json_object())
         if request.model is not None:

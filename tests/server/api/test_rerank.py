@@ -56,3 +56,19 @@ def test_refusals(api: Any, path: str, body: dict[str, Any], param: str) -> None
     response = api.post(path, (RERANK if path == "/rerank" else {"model": "bge-m3"}) | body)
     assert response.status_code == 400, response.text
     assert response.json()["error"]["param"] == param
+
+
+def test_texts_are_ranked_as_tei_answers(api: Any) -> None:
+    texts = ["Bananas are yellow fruit.", "Paris is the capital of France."]
+    body = {"query": "What is the capital of France?", "texts": texts}
+    ranks = api.post("/rerank", body).json()
+    assert [set(rank) for rank in ranks] == [{"index", "score"}] * 2
+    assert [rank["index"] for rank in ranks] == [1, 0]
+    assert 1 > ranks[0]["score"] > ranks[1]["score"] > 0
+    raw = api.post("/rerank", body | {"raw_scores": True, "return_text": True, "truncate": False}).json()
+    assert [rank["text"] for rank in raw] == texts[::-1]
+    assert raw[0]["score"] > 0 > raw[1]["score"]
+    missing = api.post("/rerank", {"query": "a"})
+    assert (missing.status_code, missing.json()["error"]["param"]) == (400, "model")
+    missing = api.post("/rerank", {"query": "a", "model": "bge-m3"})
+    assert (missing.status_code, missing.json()["error"]["param"]) == (400, "documents")

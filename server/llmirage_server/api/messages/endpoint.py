@@ -25,7 +25,7 @@ from llmirage_server.api.responses.items import sealed
 from llmirage_server.api.service import ServiceHandler
 from llmirage_server.api.whole import finish
 from llmirage_server.replies.reply import Part, Reply
-from llmirage_shared.wire import schema
+from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.output import escape, named_event, new_id
 from llmirage_shared.wire.sampling import Sampling
@@ -61,6 +61,8 @@ class MessagesHandler(ServiceHandler):
         service = self._service
         body = continued(service.state, await exchange.json_object())
         request = schema.messages.MessagesRequest.check(body, service.documented_only)
+        if (request.min_tokens or 0) > request.max_tokens:
+            raise errors.invalid_value("min_tokens", f"expected a value <= max_tokens ({request.max_tokens}).")
         served = service.models.asked(request.model, exchange)
         chat = chat_messages(request, service.dialect.strict)
         constraints = await exchange.planned(
@@ -69,12 +71,12 @@ class MessagesHandler(ServiceHandler):
         user = (request.metadata or {}).get("user_id")
         sampling = Sampling(
             max_tokens=request.max_tokens,
-            min_tokens=min(request.min_tokens or 0, request.max_tokens),
-            ignore_eos=bool(request.ignore_eos),
             stop=tuple(sequence for sequence in request.stop_sequences or () if sequence),
             stream=bool(request.stream),
             session_key=user if isinstance(user, str) else None,
             natural_stop=True,
+            min_tokens=request.min_tokens or 0,
+            ignore_eos=bool(request.ignore_eos),
         )
         window = ContextWindow(served.max_model_len, "messages")
         ids = await service.encode_chat(chat, chat_tools(request), answer_schema=answer_schema(request), window=window)

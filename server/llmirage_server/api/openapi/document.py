@@ -62,6 +62,8 @@ def openapi_document(model: str, documented_only: bool = True) -> dict[str, Any]
 
 def _answer(name: str, schema: dict[str, Any]) -> dict[str, Any]:
     """A schema of answers.yaml in full, with titles where pydantic writes them: not for a reference, nullable or not."""
+    if "anyOf" in schema:
+        return {"title": name, **schema}
     properties = {
         key: value if "$ref" in value.get("anyOf", [value])[0] else {**value, "title": key.replace("_", " ").title()}
         for key, value in schema["properties"].items()

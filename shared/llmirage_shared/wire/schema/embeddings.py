@@ -1,12 +1,13 @@
-"""The bodies of POST /v1/embeddings, /rerank and /score."""
+"""The bodies of POST /v1/embeddings, /pooling, /classify, /rerank and /score."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
-from llmirage_shared.wire.schema.base import Integer, WireModel
+from llmirage_shared.wire.schema.base import Integer, WireModel, either
+from llmirage_shared.wire.schema.chat import Message
 from llmirage_shared.wire.schema.completions import PROMPT
 from llmirage_shared.wire.schema.extensions import EMBEDDINGS_EXTENSIONS
 
@@ -23,12 +24,18 @@ EMBEDDED: dict[str, Any] = {
 
 
 class EmbeddingRequest(WireModel):
-    """POST /v1/embeddings. `input` is read by hand: it may be many thousand token ids."""
+    """POST /v1/embeddings. `input` is read by hand: it may be many thousand token ids.
 
+    messages: vLLM's alternative, a conversation as the chat template writes it.
+    """
+
+    model_config = ConfigDict(json_schema_extra=either("input", "messages"))
     extensions: ClassVar[frozenset[str]] = EMBEDDINGS_EXTENSIONS
 
     model: str
-    input: Annotated[Any, Field(json_schema_extra=EMBEDDED)]
+    input: Annotated[Any, Field(json_schema_extra=EMBEDDED)] = None
+    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    add_generation_prompt: bool | None = None
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[Integer, Field(ge=1)] | None = None
     user: str | None = None
@@ -38,12 +45,27 @@ class RerankDocument(WireModel):
     text: str
 
 
-class RerankRequest(WireModel):
-    """POST /rerank, as Jina, Cohere and vLLM have it."""
+class PoolingRequest(EmbeddingRequest):
+    """POST /pooling, as vLLM has it. task: "embed", or one vector for each token."""
 
-    model: str
+    task: Literal["embed", "token_embed"] | None = None
+
+
+class ClassifyRequest(EmbeddingRequest):
+    """POST /classify, as vLLM has it."""
+
+
+class RerankRequest(WireModel):
+    """POST /rerank, as Jina, Cohere and vLLM have it; with `texts` as Hugging Face's TEI has it, without a model."""
+
+    model_config = ConfigDict(json_schema_extra=either("documents", "texts"))
+
+    model: str | None = None
     query: str
-    documents: Annotated[list[str | RerankDocument], Field(min_length=1, max_length=MOST_INPUTS)]
+    documents: Annotated[list[str | RerankDocument], Field(min_length=1, max_length=MOST_INPUTS)] | None = None
+    texts: Annotated[list[str], Field(min_length=1, max_length=MOST_INPUTS)] | None = None
+    raw_scores: bool | None = None
+    return_text: bool | None = None
     top_n: Annotated[Integer, Field(ge=0)] | None = None
     return_documents: bool | None = None
     max_tokens_per_doc: Annotated[Integer, Field(ge=0)] | None = None

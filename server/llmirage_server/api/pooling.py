@@ -1,0 +1,98 @@
+"""vLLM's POST /pooling and /classify: the vectors of this server's embeddings, and classes made of them."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from typing import Any
+
+from starlette.responses import Response
+
+from llmirage_server.api.embeddings import (
+    EmbeddingModel,
+    check_dimensions,
+    embedding_model,
+    maybe_in_thread,
+    read_inputs,
+    texts_and_ids,
+    vectors_of,
+)
+from llmirage_server.api.exchange import HttpExchange
+from llmirage_server.api.service import ServiceHandler
+from llmirage_server.api.whole import prefill
+from llmirage_shared.tokens import TokenIds
+from llmirage_shared.wire import errors, schema
+from llmirage_shared.wire.errors import ApiError
+from llmirage_shared.wire.output import new_id
+
+_MOST_TOKEN_VECTORS = 2_000  # of one request
+_STEEPNESS = 50.0  # of the logistic curve from the first number of a unit vector to a probability
+
+
+class PoolingHandler(ServiceHandler):
+    """Answers as vLLM does. What a text says decides the class, but the classes mean nothing."""
+
+    async def pooling(self, exchange: HttpExchange) -> Response:
+        request = schema.embeddings.PoolingRequest.check(await exchange.json_object())
+        if request.encoding_format == "base64":
+            raise errors.unsupported("encoding_format", "Only 'float' is supported for /pooling.")
+        model, texts, ids = await self._read(exchange, request)
+        check_dimensions(model, request.dimensions)
+        by_token = request.task == "token_embed"
+        if by_token and sum(map(len, ids)) > _MOST_TOKEN_VECTORS:
+            raise ApiError(f"Requested vectors of more than {_MOST_TOKEN_VECTORS} tokens.", param="input")
+        tokenizer = await self._service.tokenizer()
+
+        def work() -> list[Any]:
+            if not by_token:
+                return [vector.tolist() for vector in vectors_of(request.model, model, texts, request.dimensions)]
+            words = [[tokenizer.decode(each[place : place + 1]) for place in range(len(each))] for each in ids]
+            return [
+                [vector.tolist() for vector in vectors_of(request.model, model, some, request.dimensions)] for some in words
+            ]
+
+        _, data = await asyncio.gather(prefill(self._service, request.model, ids, exchange), maybe_in_thread(texts, work))
+        return self._answer(exchange, request.model, "pool-", ids, [{"object": "pooling", "data": each} for each in data])
+
+    async def classify(self, exchange: HttpExchange) -> Response:
+        request = schema.embeddings.ClassifyRequest.check(await exchange.json_object())
+        model, texts, ids = await self._read(exchange, request)
+
+        def work() -> list[float]:
+            return [float(vector[0]) for vector in vectors_of(request.model, model, texts)]
+
+        _, firsts = await asyncio.gather(prefill(self._service, request.model, ids, exchange), maybe_in_thread(texts, work))
+        return self._answer(exchange, request.model, "classify-", ids, [_class(first) for first in firsts])
+
+    async def _read(
+        self, exchange: HttpExchange, request: schema.embeddings.EmbeddingRequest
+    ) -> tuple[EmbeddingModel, list[str], list[TokenIds]]:
+        inputs = await read_inputs(self._service, exchange, request)
+        model, tokenizer = embedding_model(self._service, request.model), await self._service.tokenizer()
+        texts, ids = await maybe_in_thread(inputs, lambda: texts_and_ids(inputs, model, tokenizer))
+        return model, texts, ids
+
+    @staticmethod
+    def _answer(
+        exchange: HttpExchange, model: str, prefix: str, ids: list[TokenIds], data: list[dict[str, Any]]
+    ) -> Response:
+        tokens = sum(map(len, ids))
+        return exchange.json(
+            {
+                "id": new_id(prefix),
+                "object": "list",
+                "created": int(time.time()),
+                "model": model,
+                "data": [{"index": index, **entry} for index, entry in enumerate(data)],
+                "usage": {
+                    "prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0, "prompt_tokens_details": None
+                },
+            }
+        )  # fmt: skip
+
+
+def _class(first: float) -> dict[str, Any]:
+    positive = round(1.0 / (1.0 + math.exp(-_STEEPNESS * first)), 6)
+    probabilities = [round(1.0 - positive, 6), positive]
+    return {"label": f"LABEL_{int(positive > 0.5)}", "probs": probabilities, "num_classes": 2}
