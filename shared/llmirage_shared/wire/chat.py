@@ -10,7 +10,7 @@ from typing import Any
 from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.output import FinishedChoice, ResponseHead
-from llmirage_shared.wire.refusals import refuse_chat
+from llmirage_shared.wire.refusals import ENGINE_FIELDS, check_chat_parts
 from llmirage_shared.wire.sampling import Sampling
 
 # Fields of an assistant message that can stand for its content.
@@ -72,7 +72,7 @@ def parse_chat(body: Mapping[str, Any], documented_only: bool = True, strict: bo
     messages = [joined(message) for message in body["messages"]]
     _check_content(messages)
     if strict:
-        refuse_chat(body)
+        _refuse(body)
         check_tool_pairs(messages)
     tools = list(body.get("tools") or ())
     tools += [{"type": "function", "function": function} for function in body.get("functions") or ()]
@@ -107,6 +107,23 @@ def parse_chat(body: Mapping[str, Any], documented_only: bool = True, strict: bo
         sampling,
         form.json_schema.schema_ if form is not None and form.type == "json_schema" else None,
     )
+
+
+def _refuse(body: Mapping[str, Any]) -> None:
+    """Raise ApiError for what OpenAI refuses and engines take, unless the body has fields that only engines have."""
+    if not ENGINE_FIELDS.isdisjoint(body):
+        return
+    for index, message in enumerate(body["messages"]):
+        for place, call in enumerate(message.get("tool_calls") or ()):
+            for field in ("id", "type"):
+                if call.get(field) is None:
+                    raise errors.missing(f"messages[{index}].tool_calls[{place}].{field}")
+        if isinstance(content := message.get("content"), list):
+            check_chat_parts(content, f"messages[{index}].content")
+    if "audio" in (body.get("modalities") or ()):
+        raise ApiError("This model does not support audio output.", param="modalities", code="invalid_value")
+    if body.get("max_tokens") is not None and body.get("max_completion_tokens") is not None:
+        raise errors.two_limits()
 
 
 def joined(message: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
 
-_ENGINE_FIELDS = frozenset((
+ENGINE_FIELDS = frozenset((
     "add_generation_prompt", "bad_words", "chat_template_kwargs", "continue_final_message", "guided_choice",
     "guided_grammar", "guided_json", "guided_regex", "ignore_eos", "include_reasoning", "include_stop_str_in_output",
     "kv_transfer_params", "min_p", "min_tokens", "nvext", "prompt_logprobs", "repetition_penalty", "return_token_ids",
@@ -36,29 +36,18 @@ _REQUIRED = {"file_search": "vector_store_ids", "code_interpreter": "container"}
 Values = Mapping[str, Any]
 
 
-def refuse_chat(body: Values) -> None:
-    """Raise ApiError for what OpenAI refuses in a chat body that the schema has taken."""
-    if not _ENGINE_FIELDS.isdisjoint(body):
-        return
-    for index, message in enumerate(body["messages"]):
-        for place, call in enumerate(message.get("tool_calls") or ()):
-            for field in ("id", "type"):
-                if call.get(field) is None:
-                    raise errors.missing(f"messages[{index}].tool_calls[{place}].{field}")
-        for name, part in _parts(message.get("content"), f"messages[{index}].content"):
-            if part["type"] not in _CHAT_PARTS:
-                raise errors.not_a_choice(f"{name}.type", part["type"], _CHAT_PARTS)
-            if part["type"] == "image_url":
-                _check_image(part["image_url"]["url"], f"{name}.image_url.url", "Invalid image URL: ")
-    if "audio" in (body.get("modalities") or ()):
-        raise ApiError("This model does not support audio output.", param="modalities", code="invalid_value")
-    if body.get("max_tokens") is not None and body.get("max_completion_tokens") is not None:
-        raise errors.two_limits()
+def check_chat_parts(content: Sequence[Values], where: str) -> None:
+    """Raise ApiError for parts of a chat message that OpenAI refuses."""
+    for name, part in _parts(content, where):
+        if part["type"] not in _CHAT_PARTS:
+            raise errors.not_a_choice(f"{name}.type", part["type"], _CHAT_PARTS)
+        if part["type"] == "image_url":
+            _check_image(part["image_url"]["url"], f"{name}.image_url.url", "Invalid image URL: ")
 
 
 def refuse_response(body: Values) -> None:
     """Raise ApiError for what OpenAI refuses in a body of the Responses API that the schema has taken."""
-    if not _ENGINE_FIELDS.isdisjoint(body):
+    if not ENGINE_FIELDS.isdisjoint(body):
         return
     given = body.get("input")
     for index, item in enumerate(given if isinstance(given, list) else ()):
