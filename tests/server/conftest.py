@@ -90,7 +90,7 @@ class EngineLab:
         self._stage_seconds = stage_seconds
         self._requests = 0
         self._ends: list[tuple[float, list[int]]] = []
-        self.instance = Instance(0, self, self.limits, role, front_end_s=front_end_s)
+        self.instance = Instance(0, self, self.limits, role, front_end=front_end_s)
 
     @property
     def batches(self) -> list[tuple[list[tuple[int, int]], list[int]]]:

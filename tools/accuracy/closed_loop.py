@@ -53,7 +53,8 @@ def predict(run: MeasuredRun, variant: Variant = "known settings") -> Prediction
     """
     try:
         deployment = _deployment(run, variant)
-        return _serve(run, engine.cluster_of(deployment, prefix_caching=False))
+        cluster = engine.cluster_of(deployment, prefix_caching=False, fast_forward=True, **_scheduling(run, variant))
+        return _serve(run, cluster)
     except (DeploymentError, ValueError) as error:
         return Prediction(run, problem=str(error))
 
@@ -86,6 +87,12 @@ def _deployment(run: MeasuredRun, variant: Variant) -> Deployment:
     return without_own_constants(deployment) if variant == "transferred" else deployment
 
 
+def _scheduling(run: MeasuredRun, variant: Variant) -> dict[str, Any]:
+    if run.engine != "sglang" or variant == "default settings":
+        return {}
+    return {"scheduler_recv_interval": run.scheduler_recv_interval}
+
+
 @lru_cache(maxsize=64)
 def _create(model: str, gpu: str, options: tuple[tuple[str, Any], ...]) -> Deployment:
     return Deployment.create(model, gpu, **dict(options))
@@ -110,7 +117,8 @@ def _serve(run: MeasuredRun, cluster: Cluster) -> Prediction:
     rounds = ROUNDS_OF_LONG_ANSWERS if run.osl >= LONG_ANSWER_TOKENS else ROUNDS
     served = min(total, rounds * clients)
     prompt, output = np.zeros(run.isl, np.int32), np.zeros(max(2, run.osl), np.int32)
-    requests = [Request(i, prompt[:n], output[:m]) for i, (n, m) in enumerate(lengths(run, served))]
+    warmup = run.warmup * clients
+    requests = [Request(i, prompt[:n], output[:m]) for i, (n, m) in enumerate(lengths(run, warmup + served))]
     waiting = iter(requests[clients:])
     for request in requests[:clients]:
         cluster.submit(request, 0.0)
@@ -119,8 +127,9 @@ def _serve(run: MeasuredRun, cluster: Cluster) -> Prediction:
             for request in end.emitted:
                 if request.produced == len(request.output) and (following := next(waiting, None)) is not None:
                     cluster.submit(following, end.time_s)
-    first, last = requests[:clients], requests[clients:][-clients:]
-    between = requests[clients : len(requests) - len(last)]
+    counted = requests[warmup:]
+    first, last = counted[:clients], counted[clients:][-clients:]
+    between = counted[clients : len(counted) - len(last)]
     phases = [(first, len(first)), (between, total - len(first) - len(last)), (last, len(last))]
     ttft = _weighted([([r.first_token_s - r.arrival_s for r in phase], weight) for phase, weight in phases if phase])
     tpot = _weighted([([_tpot_s(r) for r in phase], weight) for phase, weight in phases if phase])

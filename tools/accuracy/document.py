@@ -66,7 +66,7 @@ def _usable(predictions: Sequence[Prediction]) -> list[Prediction]:
 
 def _whole_runs(runs: list[MeasuredRun], predictions: Sequence[Prediction]) -> str:
     usable = _usable(predictions)
-    suspects = find_suspects(runs)
+    suspects = find_suspects(runs) | {run.id for run in runs if run.speculation}
     refused = [p for p in predictions if p.problem]
     lines = [
         _text("whole-runs"),

@@ -47,7 +47,7 @@ LINKS_GB_PER_S = {"rtxpro6000_qwen3-30b-a3b_dp2ep2": 16}
 
 def reduce_truth(source: Path, target: Path) -> None:
     """Write runs.csv.gz, dropped.csv, samples of the op tables in ops/ and a folder for each vLLM run, all in `target`."""
-    runs, dropped = read_truth(source / "silicon_dev.csv")
+    runs, dropped = read_truth(source / "silicon_dev.csv", source / "runs" / "silicon_annotations_dev.csv")
     save_runs(target / "runs.csv.gz", runs)
     _write(target / "dropped.csv", ["id", "why"], [[d.id, d.why] for d in dropped])
     (target / "ops").mkdir(exist_ok=True)

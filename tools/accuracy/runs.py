@@ -39,6 +39,7 @@ class MeasuredRun:
     tpot_ms: float  # mean over the requests of (latency - TTFT) / (osl - 1)
     id: str = ""
     engine_version: str = ""
+    speculation: str = ""  # how the server drafted tokens (mtp), where the measurement says so
     weights: str = "auto"
     kv_cache_dtype: str = "auto"
     tp: int = 1
@@ -47,9 +48,11 @@ class MeasuredRun:
     ep: int = 1
     shortest: float = 1.0  # lengths are uniform between this share of isl (osl) and all of it
     requests: int = 0  # requests of the whole run; 0: ten for each client
+    warmup: int = 0  # requests of each client before those that count
     max_num_batched_tokens: int | None = None
     max_num_seqs: int | None = None
     gpu_memory_utilization: float | None = None
+    scheduler_recv_interval: int = 1  # SGLang: decoding steps from one look at the arrivals to the next
     settings: str = ""  # where the settings of the engine are known from
 
     @property
@@ -138,7 +141,7 @@ def _problems(row: dict[str, str | None]) -> Iterable[str]:
             yield f"{name}: {cell!r} is not finite"
         elif kind == "int" and number != int(number):
             yield f"{name}: {cell!r} is not a whole number"
-        elif number < 0 or (number == 0 and name != "requests"):
+        elif number < 0 or (number == 0 and name not in ("requests", "warmup")):
             yield f"{name}: must be above 0, not {cell}"
         elif name in ("shortest", "gpu_memory_utilization") and number > 1:
             yield f"{name}: must be at most 1, not {cell}"

@@ -27,7 +27,8 @@ class Dropped:
     why: str
 
 
-DUPLICATE = "the same measurement a second time (TTFT and TPOT agree to all digits)"
+DUPLICATE = "the same measurement a second time (TTFT and TPOT agree to nine digits)"
+NOT_AGGREGATED = "the run had separate instances for prefill and decode, whatever its label says"
 NO_CONCURRENCY = "concurrency is missing"
 GPT_OSS_512 = (
     "gpt-oss-120b at concurrency 512: one row beats the memory bound by half (1.5 times the datasheet's bandwidth), two are "
@@ -39,29 +40,48 @@ OUTLIER = (
 )
 
 
-def read_truth(path: Path) -> tuple[list[MeasuredRun], list[Dropped]]:
-    """Return the usable runs of silicon_dev.csv and the rows that are dropped."""
+def read_truth(path: Path, annotations: Path | None = None) -> tuple[list[MeasuredRun], list[Dropped]]:
+    """Return the usable runs of silicon_dev.csv and the rows that are dropped.
+
+    annotations: what the records of the runs themselves say of some rows, a finding a line (silicon_annotations_dev.csv).
+    """
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
+    findings = _findings(annotations)
     dropped: list[Dropped] = []
     seen: set[tuple[str, ...]] = set()
     runs: list[MeasuredRun] = []
     # Of two copies the one with plausible labels comes first: a label of 64 or 16 ranks is a product, see _parallelism.
     for row in sorted(rows, key=lambda row: _ranks(row) > 8):
-        same = (row["model_path"], row["system"], row["silicon_ttft_ms"], row["silicon_tpot_ms"])
+        measured = (f"{float(row[name]):.9g}" for name in ("silicon_ttft_ms", "silicon_tpot_ms"))
+        same = (row["model_path"], row["system"], *measured)
         if same in seen:
             dropped.append(Dropped(row["id"], DUPLICATE))
             continue
         seen.add(same)
-        if not row["concurrency"]:
+        found = findings.get(row["id"], {})
+        if any("disagg" in finding for finding in found):
+            dropped.append(Dropped(row["id"], NOT_AGGREGATED))
+        elif not row["concurrency"]:
             dropped.append(Dropped(row["id"], NO_CONCURRENCY))
         elif row["model_path"] == "openai/gpt-oss-120b" and row["concurrency"] == "512":
             dropped.append(Dropped(row["id"], GPT_OSS_512))
         else:
-            runs.append(with_settings(_run(row)))
+            run = _run(row, found.get("tp_or_dp_is_tp_x_ep", ""))
+            runs.append(with_settings(replace(run, speculation="mtp") if "speculative_mtp" in found else run))
     outliers = find_outliers(runs)
     dropped += [Dropped(id, OUTLIER) for id in sorted(outliers)]
     return [run for run in runs if run.id not in outliers], dropped
+
+
+def _findings(annotations: Path | None) -> dict[str, dict[str, str]]:
+    """Of each row that has any: what was found, and its details."""
+    found: dict[str, dict[str, str]] = {}
+    if annotations is not None and annotations.exists():
+        with annotations.open(newline="") as file:
+            for line in csv.DictReader(file):
+                found.setdefault(line["silicon_id"], {})[line["finding"]] = line["detail"]
+    return found
 
 
 def find_outliers(runs: Iterable[MeasuredRun]) -> set[str]:
@@ -132,7 +152,7 @@ def _is_inference_max(row: Row) -> bool:
     """InferenceMAX draws lengths between 0.8 and 1 of the nominal ones (its RANDOM_RANGE_RATIO); ids begin with the date.
 
     NVIDIA's own sweeps have fixed lengths: aiconfigurator's runner (src/aiconfigurator/eval/benchmarks) gives genai-perf
-    standard deviations of 0 and, like InferenceMAX, ten requests a client.
+    standard deviations of 0 and, like InferenceMAX, ten requests a client, after two that warm up and do not count.
     """
     return row["id"].startswith("2026_") or row["origin"].startswith("db-dump")
 
@@ -147,8 +167,22 @@ def _weights(row: Row) -> str:
     return "bf16"
 
 
-def _run(row: Row) -> MeasuredRun:
+def _true_gpus(detail: str) -> int:
+    """Of an annotation "listed 16, run on 4 GPUs"; 0: there is none."""
+    return int(detail.partition("run on ")[2].split()[0]) if "run on " in detail else 0
+
+
+def _version(row: Row) -> str:
+    """InferenceMAX wrote versions down from early 2026 on; rows without one are runs of 2025."""
+    before = {"vllm": "0.11", "sglang": "0.5.3", "trtllm": "1.1"}
+    return row["backend_version"] or before[row["backend"]]
+
+
+def _run(row: Row, counted: str = "") -> MeasuredRun:
     tp, dp, ep = _parallelism(row)
+    gpus = _true_gpus(counted)
+    if gpus and gpus != tp * dp * int(row["pp_size"]):  # a product of tensor and expert parallelism that nothing else shows
+        tp, dp, ep = (gpus, 1, min(ep, gpus)) if dp == 1 else (1, gpus, gpus)
     return MeasuredRun(
         engine=row["backend"],
         model=row["model_path"],
@@ -159,13 +193,14 @@ def _run(row: Row) -> MeasuredRun:
         ttft_ms=float(row["silicon_ttft_ms"]),
         tpot_ms=float(row["silicon_tpot_ms"]),
         id=row["id"],
-        engine_version=row["backend_version"],
+        engine_version=_version(row),
         weights=_weights(row),
         tp=tp,
         pp=int(row["pp_size"]),
         dp=dp,
         ep=ep,
         shortest=0.8 if _is_inference_max(row) else 1.0,
+        warmup=0 if _is_inference_max(row) else 2,
     )
 
 
@@ -232,6 +267,7 @@ def _deepseek_b200_fp8(run: MeasuredRun) -> MeasuredRun:
         kv_cache_dtype="fp8",
         gpu_memory_utilization=0.82 if run.tp == 8 else 0.95,
         max_num_batched_tokens=32768 if run.tp == 8 else 8192,
+        scheduler_recv_interval=30 if run.tp == 8 and run.concurrency >= 16 else 10,
         settings="single_node/dsr1_fp8_b200.sh",
     )
 
@@ -243,6 +279,7 @@ def _deepseek_b200_fp4(run: MeasuredRun) -> MeasuredRun:
         gpu_memory_utilization=0.85,
         max_num_batched_tokens=16384,
         max_num_seqs=256,
+        scheduler_recv_interval=30 if run.concurrency >= 16 else 10,
         settings="single_node/dsr1_fp4_b200.sh",
     )
 

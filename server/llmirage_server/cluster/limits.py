@@ -16,7 +16,10 @@ SCHEDULERS: dict[str, tuple[str, ...]] = {  # each with its `schedule_policy`s, 
 CAPACITY_SCHEDULER_POLICIES = ("guaranteed_no_evict", "max_utilization")
 DATA_PARALLEL_BALANCES = ("load", "round_robin", "prefix")
 
-_AT_LEAST_ONE = ("kv_tokens", "max_num_seqs", "max_num_batched_tokens", "page_size", "max_model_len", "max_prefill_tokens")
+_AT_LEAST_ONE = (
+    "kv_tokens", "max_num_seqs", "max_num_batched_tokens", "page_size", "max_model_len", "max_prefill_tokens",
+    "scheduler_recv_interval",
+)  # fmt: skip
 _AT_LEAST_ZERO = ("long_prefill_token_threshold", "num_speculative_tokens")
 _ONLY_OF = {
     "long_prefill_token_threshold": "vllm",
@@ -24,6 +27,7 @@ _ONLY_OF = {
     "enable_mixed_chunk": "sglang",
     "schedule_conservativeness": "sglang",
     "capacity_scheduler_policy": "trtllm",
+    "scheduler_recv_interval": "sglang",
 }
 
 
@@ -52,6 +56,9 @@ class EngineLimits:
     enable_mixed_chunk: (sglang) decoding sequences go along with prompt chunks instead of waiting for them.
     schedule_conservativeness: (sglang) scales the share of the allowed output for which running requests reserve memory.
     capacity_scheduler_policy: (trtllm) guaranteed_no_evict or max_utilization.
+    async_scheduling: a step is formed while the one before it runs: who arrives meanwhile waits for the next but one.
+        SGLang: not disable_overlap_schedule; TensorRT-LLM: not disable_overlap_scheduler.
+    scheduler_recv_interval: (sglang) decoding steps from one look at who has arrived to the next.
     num_speculative_tokens: draft tokens of each decoding sequence in each step; 0: no speculation.
     acceptance_rate: probability that a draft token is accepted when the ones before it were.
     speculation_seed: what the acceptance of drafts depends on, beside the request and its progress.
@@ -75,6 +82,8 @@ class EngineLimits:
     enable_mixed_chunk: bool = False
     schedule_conservativeness: float = 1.0
     capacity_scheduler_policy: str = "guaranteed_no_evict"
+    async_scheduling: bool = False
+    scheduler_recv_interval: int = 1
     num_speculative_tokens: int = 0
     acceptance_rate: float = 0.0
     speculation_seed: int = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from llmirage_server.cluster.cluster import Cluster
+from llmirage_server.cluster.instances.arrivals import FrontEnd
 from llmirage_server.cluster.instances.base import InstanceBase
 from llmirage_server.cluster.instances.fixed import FixedInstance
 from llmirage_server.cluster.instances.instance import Instance
@@ -15,6 +16,7 @@ from llmirage_server.cluster.lifecycle.pools import InstancePool
 from llmirage_server.cluster.routers import Router, make_router
 from llmirage_server.config import ClusterConfig, ConfigError, EventConfig, KvTransferConfig, PoolConfig
 from llmirage_server.config.planning import ServedPool
+from llmirage_server.perf.catalogue.engines import EngineProfile
 
 
 def build(config: ClusterConfig, pools: Iterable[ServedPool], link: KVLink | None, *, fast_forward: bool = False) -> Cluster:
@@ -68,7 +70,6 @@ def _scaling(config: PoolConfig) -> ScalingRule | None:
 
 def _instance(pool: ServedPool, index: int, fast_forward: bool) -> InstanceBase:
     config = pool.config
-    front_end_s = pool.deployment.engine.front_end_ttft_s
     if config.fixed_times:
         return FixedInstance(index, (config.ttft_ms or 0.0) / 1000, (config.itl_ms or 0.0) / 1000, pool.limits)
     return Instance(
@@ -78,9 +79,14 @@ def _instance(pool: ServedPool, index: int, fast_forward: bool) -> InstanceBase:
         config.role,
         tiers=pool.tiers,
         kv_bytes_per_token=pool.deployment.kv_bytes_per_token,
-        front_end_s=front_end_s,
+        front_end=front_end_of(pool.deployment.engine),
         fast_forward=fast_forward,
     )
+
+
+def front_end_of(engine: EngineProfile) -> FrontEnd:
+    """What an engine has before its scheduler."""
+    return FrontEnd(engine.front_end_ttft_s, engine.tokenize_ms * 1e-3, engine.tokenize_token_us * 1e-6)
 
 
 def kv_link(config: ClusterConfig, pools: Sequence[ServedPool]) -> KVLink | None:

@@ -185,6 +185,7 @@ def _limits(config: PoolConfig, deployment: Deployment, seed: int) -> EngineLimi
         max_num_batched_tokens=deployment.max_num_batched_tokens,
         page_size=deployment.block_size,
         scheduler=deployment.engine.scheduler,
+        async_scheduling=deployment.engine.async_scheduling,
         num_speculative_tokens=speculative.num_speculative_tokens if speculative else 0,
         acceptance_rate=speculative.acceptance_rate if speculative else 0.0,
         speculation_seed=seed,

@@ -263,7 +263,7 @@ def first_token_s(cluster: Cluster, worked_s: float, *, speed: float = 1.0, befo
 
 def engine_cluster(front_end_s: float) -> Cluster:
     """Every step takes half a second."""
-    return Cluster([Instance(0, HalfSeconds(), LIMITS, front_end_s=front_end_s)], make_router("round_robin"))
+    return Cluster([Instance(0, HalfSeconds(), LIMITS, front_end=front_end_s)], make_router("round_robin"))
 
 
 class HalfSeconds:

@@ -6,6 +6,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
+from llmirage_server.cluster.instances.arrivals import ArrivalQueue
 from llmirage_server.cluster.schedulers import Scheduler, Step
 from llmirage_server.cluster.schedulers.summed_batch import ENDLESS, SummedBatch
 from llmirage_server.cluster.snapshots import StepSpan
@@ -72,16 +73,25 @@ class FastForward:
         timed = len(ends_s)
         ends_s += self._sums.run(self.decoding, timed - self.over, ends_s[-1], min(self.steps - timed, timed))
 
-    def find_event(self, seen_s: float) -> None:
-        """Set `event_s`. seen_s: when something is seen after which the next step has to be formed."""
+    def find_event(self, seen_s: float, arrivals: ArrivalQueue | None = None) -> None:
+        """Set `event_s`. seen_s: when something is seen after which the next step has to be formed.
+
+        arrivals: somebody comes then, who is noticed when his instance looks.
+        """
         ends_s = self.ends_s
         if seen_s < math.inf:
             while ends_s[-1] < seen_s and len(ends_s) < self.steps:
                 self.time_more()
             if ends_s[-1] >= seen_s:
                 over = bisect_left(ends_s, seen_s)
-                self.event_s, self.event_steps = ends_s[over], over + 1
-                return
+                if arrivals is not None:
+                    # not before now: somebody may have come long ago for whom there was no room
+                    over = max(self.over, arrivals.noticed_at(over if seen_s > self.start_s else -1))
+                    while len(ends_s) <= over and len(ends_s) < self.steps:
+                        self.time_more()
+                if over < len(ends_s):
+                    self.event_s, self.event_steps = ends_s[over], over + 1
+                    return
         self.event_s, self.event_steps = ends_s[-1], len(ends_s) if len(ends_s) == self.steps else 0
 
     def progress(self, now: float) -> tuple[int, int]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from bisect import insort
 from collections import deque
 from collections.abc import Sequence as Seq
 from typing import cast
 
+from llmirage_server.cluster.instances.arrivals import ArrivalQueue, FrontEnd
 from llmirage_server.cluster.instances.base import InstanceBase
 from llmirage_server.cluster.instances.fast_forward import FastForward
 from llmirage_server.cluster.instances.ranks import Ranks
@@ -38,11 +38,12 @@ class Instance(InstanceBase):
     sequences that were scheduled together stay together, as in vLLM.
 
     tiers, kv_bytes_per_token: KV offload of the whole instance, see `cluster/kv/offload.py`.
-    front_end_s: a submitted request is seen by the scheduler that much later (HTTP, tokenizer, transfer between processes).
+    front_end: how much later a submitted request comes to the scheduler; a number: seconds, the same for all.
     fast_forward: for simulations: `advance` tells of requests that have finished, not of single tokens, whose times are in
         `Request.spans`. Steady decoding is followed in one go, and what can be read may be behind until `sync_to`. All times
         are those of step-by-step execution. Draft tokens and pipelines are followed step by step all the same: sequences
-        gain different numbers of tokens, or are in different steps at a time, which no common sum tells.
+        gain different numbers of tokens, or are in different steps at a time, which no common sum tells; so are engines that
+        schedule ahead, or look at arrivals seldom.
     """
 
     def __init__(
@@ -54,33 +55,32 @@ class Instance(InstanceBase):
         *,
         tiers: Seq[TierSpec] = (),
         kv_bytes_per_token: float = 0.0,
-        front_end_s: float = 0.0,
+        front_end: FrontEnd | float = 0.0,
         fast_forward: bool = False,
     ) -> None:
         super().__init__(index, limits, role)
-        if not 0 <= front_end_s < math.inf:
-            raise ValueError(f"front_end_s must be a number of seconds from 0 up, not {front_end_s}")
+        front = FrontEnd(front_end) if isinstance(front_end, (int, float)) else front_end
         ranks: int = getattr(step_model, "ranks", 1)
         self._stages: int = getattr(step_model, "stages", 1)
         self._step_model = step_model
         self._group = cast(GroupStepModel, step_model) if ranks > 1 or self._stages > 1 else None
         # By sums, or sequence by sequence: it is decided here and nowhere else.
-        may_sum = fast_forward and not limits.num_speculative_tokens
+        self._arrivals = ArrivalQueue(limits, front, self._stages > 1)
+        may_sum = fast_forward and not limits.num_speculative_tokens and self._arrivals.at_once
         sums: SummedSteps | None = getattr(step_model, "sums", None) if may_sum else None
         caches = [make_kv_cache(limits, [tier.share(ranks) for tier in tiers], kv_bytes_per_token) for _ in range(ranks)]
         self._ranks = Ranks(limits, caches, role, pipelined=self._stages > 1, summed=sums is not None)
         self.schedulers = self._ranks.schedulers
         self._tiered = bool(tiers)
         self._run = FastForward(self.schedulers, sums) if sums is not None else None
-        self._front_end_s = front_end_s
-        self._forms_at_once = front_end_s > 0 and role == "both"  # see `_go_on`
+        self._forms_at_once = front.latency_s > 0 and role == "both"  # see `_go_on`
         self._busy_s = 0.0
         self.trace: list[StepSpan] | None = None  # steps are written down here, if somebody wants them
         self._forget()
 
     def _forget(self) -> None:
+        self._arrivals.clear()
         self._sequences: dict[Request, tuple[Scheduler, Sequence]] = {}  # in order of arrival
-        self._arriving: list[tuple[float, Scheduler, Sequence]] = []  # in the front end until then, the first one first
         self._in_flight: deque[tuple[float, list[Step]]] = deque()  # steps in the pipeline and their ends; the oldest first
         self._free_s = [-math.inf] * self._stages  # when each stage has finished with the last step
         self._start_s = -math.inf  # when the next step may start
@@ -107,13 +107,10 @@ class Instance(InstanceBase):
     def submit(self, request: Request, now: float) -> None:
         scheduler, sequence = self._place(request, now)
         arrival_s = request.arrival_s
-        seen_s = (arrival_s if arrival_s == arrival_s else now) + self._front_end_s  # NaN: it was submitted here alone
-        if seen_s > now:
-            arriving = self._arriving
-            if arriving and arriving[-1][0] > seen_s:
-                insort(arriving, (seen_s, scheduler, sequence), key=lambda entry: entry[0])
-            else:
-                arriving.append((seen_s, scheduler, sequence))
+        # NaN: it was submitted here alone
+        seen_s = self._arrivals.passed_on_s(arrival_s if arrival_s == arrival_s else now, sequence.prompt_tokens)
+        if seen_s > now or self._arrivals.looked_s < now:
+            self._arrivals.add(seen_s, scheduler, sequence)
         else:
             self._wake(now)
             scheduler.add(sequence)
@@ -131,11 +128,7 @@ class Instance(InstanceBase):
     def cancel(self, request: Request, now: float) -> None:
         self._wake(now)
         scheduler, sequence = self._sequences.pop(request)
-        for at, entry in enumerate(self._arriving):
-            if entry[2] is sequence:
-                del self._arriving[at]
-                break
-        else:
+        if not self._arrivals.remove(sequence):
             scheduler.remove(sequence)
         self._count(now)
         self._schedule_next_event()
@@ -168,14 +161,15 @@ class Instance(InstanceBase):
             return self._end_run(run)
         in_flight = self._in_flight
         if len(in_flight) < self._stages:
-            now, arriving = self.next_event_s, self._arriving
-            if arriving and arriving[0][0] <= now:
+            now = self.next_event_s
+            if self._arrivals.next_s <= now:
                 self._wake(now)
                 self._schedule_next_event()
                 return None
             if not in_flight or in_flight[0][0] > now:
                 start_s = self._next_start_s()
                 if run is not None and run.begin(start_s):
+                    self._arrivals.busy(start_s)
                     self._schedule_next_event()
                 else:
                     self._form(start_s)
@@ -202,49 +196,44 @@ class Instance(InstanceBase):
 
     def _schedule_next_event(self) -> None:
         """Find `next_event_s`. Who arrives during a step is seen at its end."""
-        run, in_flight, arriving = self._run, self._in_flight, self._arriving
+        run, in_flight = self._run, self._in_flight
         if run is not None and run.steps:
-            if arriving or self._tiered:
-                run.find_event(self._noticed_s())
+            if self._arrivals.entries or self._tiered:
+                self._find_event(run)
             self.next_event_s = run.event_s
         elif len(in_flight) == self._stages:
             self.next_event_s = in_flight[0][0]
         else:
             event_s = math.nextafter(self._next_start_s(), math.inf)
-            if in_flight and in_flight[0][0] < event_s:
-                event_s = in_flight[0][0]
-            self.next_event_s = arriving[0][0] if arriving and arriving[0][0] < event_s else event_s
+            if in_flight:
+                event_s = min(event_s, in_flight[0][0])
+            elif event_s == math.inf:
+                self._arrivals.idle()
+            self.next_event_s = min(event_s, max(self._arrivals.next_s, self._start_s))
 
-    def _noticed_s(self) -> float:
-        """When something is seen next that may change a run: somebody arrives, or KV has been loaded; inf if nothing is."""
-        noticed_s = math.inf
-        for seen_s, scheduler, _ in self._arriving:
+    def _find_event(self, run: FastForward) -> None:
+        """Set the event of a run that something may change: somebody arrives, or KV has been loaded."""
+        loaded_s = min([scheduler.kv.next_load_s for scheduler in self.schedulers]) if self._tiered else math.inf
+        for seen_s, scheduler, _ in self._arrivals.entries:
             if scheduler.notices_arrivals:
-                noticed_s = seen_s
-                break
-        if self._tiered:
-            noticed_s = min(noticed_s, *[scheduler.kv.next_load_s for scheduler in self.schedulers])
-        return noticed_s
+                run.find_event(seen_s, self._arrivals)
+                if loaded_s < run.event_s:
+                    run.find_event(loaded_s)
+                return
+        run.find_event(loaded_s)
 
     def _next_start_s(self) -> float:
         """When the next step starts, if there is a slot for it; inf if that takes the end of one in flight, or work."""
         if self._stalled:
             return max(self._start_s, min([scheduler.kv.next_load_s for scheduler in self.schedulers]))
-        return self._start_s if self.unfinished > len(self._arriving) else math.inf
+        return self._start_s if self.unfinished > len(self._arrivals.entries) else math.inf
 
     def _wake(self, now: float) -> None:
         """Something changes at `now`: who could not be scheduled may be so now."""
-        self._take_arrivals(now)
+        self._arrivals.take(now)
         self._cut_run(now)
         self._start_s = max(self._start_s, now)
         self._stalled = False
-
-    def _take_arrivals(self, now: float) -> None:
-        """Those whom the front end has passed on by now are seen."""
-        arriving = self._arriving
-        while arriving and arriving[0][0] <= now:
-            _, scheduler, sequence = arriving.pop(0)
-            scheduler.add(sequence)
 
     def _form(self, start_s: float) -> None:
         """Form a step and put it on its way, or stall; find `next_event_s`."""
@@ -263,6 +252,8 @@ class Instance(InstanceBase):
         if empty:
             self._schedule_next_event()
             return
+        if not self._arrivals.at_once:
+            self._arrivals.step_begins(start_s, any(step.prefill for step in steps))
         in_flight = self._in_flight
         if self._run is not None:
             self._start_s = end_s = start_s + self._run.step_s(steps)
@@ -286,8 +277,7 @@ class Instance(InstanceBase):
             self.trace.append(StepSpan(start_s, end_s, 1, sum(chunks), sum([step.decodes for step in steps])))
 
     def _end_step(self, now: float, steps: list[Step]) -> StepEnd | None:
-        if self._arriving:
-            self._take_arrivals(now)
+        self._arrivals.step_ends(now)
         emitted: list[Request] = []
         handed_over: list[Request] = []
         gone = gained = tokens = 0
@@ -321,8 +311,7 @@ class Instance(InstanceBase):
             run.find_event(math.inf)
             self._schedule_next_event()
             return None
-        if self._arriving:
-            self._take_arrivals(now)
+        self._arrivals.run_ends(run.start_s, run.ends_s, over)
         self._busy_s += run.account(over, over, self.trace)
         emitted: list[Request] = []
         steps, run.steps = run.steps, 0
@@ -353,8 +342,9 @@ class Instance(InstanceBase):
         self._start_s = now
         self._stalled = False
         if run.begin(now):
-            if self._arriving or self._tiered:
-                run.find_event(self._noticed_s())
+            self._arrivals.busy(now)
+            if self._arrivals.entries or self._tiered:
+                self._find_event(run)
             self.next_event_s = run.event_s
             return
         if self._forms_at_once and not gone and self._next_start_s() < math.inf:
@@ -382,7 +372,7 @@ class Instance(InstanceBase):
         if len(self.schedulers) > 1:
             if self._ranks.reads_kv:
                 self.sync_to(now)
-            scheduler = self._ranks.choose(sequence, [entry[1] for entry in self._arriving])
+            scheduler = self._ranks.choose(sequence, [entry[1] for entry in self._arrivals.entries])
         placed = self._sequences[request] = scheduler, sequence
         self.unfinished += 1
         self._stayed_s -= now
@@ -393,7 +383,9 @@ class Instance(InstanceBase):
         """Anew how many requests there are."""
         running, unfinished = self.running, self.unfinished
         self.running = sum([scheduler.size for scheduler in self.schedulers])
-        self.unfinished = self.running + sum([scheduler.queue_length for scheduler in self.schedulers]) + len(self._arriving)
+        self.unfinished = (
+            self.running + sum([scheduler.queue_length for scheduler in self.schedulers]) + len(self._arrivals.entries)
+        )
         self._ran_s += (running - self.running) * now
         self._stayed_s += (unfinished - self.unfinished) * now
         self.load = 4 * self.unfinished - 3 * self.running

@@ -55,6 +55,9 @@ class EngineProfile:
     flags: Mapping[str, str]  # our name of a limit -> the engine's
     source: str
     gpu_memory_utilization: float | None = None  # None: by SGLang's rule (memory.sglang_static_share)
+    async_scheduling: bool = False  # a step is formed while the one before it runs
+    tokenize_ms: float = 0.0  # of the front end for a request, while others wait: tokenizer, scheduler's input
+    tokenize_token_us: float = 0.0  # the same for each token of the prompt
     decode_scale: float = 1.0  # measured / modelled GPU time of decoding
     prefill_scale: float = 1.0
 
@@ -146,7 +149,7 @@ def _keys() -> dict[str, Key]:
         **dict.fromkeys(own, Key(_not_negative)),
         **dict.fromkeys(("name", "title", "version", "source"), Key(text)),
         **dict.fromkeys(_TIERS, Key(_tiers)),
-        **dict.fromkeys(("mixed_attention", "fused_all_reduce_norm"), Key(truth)),
+        **dict.fromkeys(("mixed_attention", "fused_all_reduce_norm", "async_scheduling"), Key(truth)),
         **dict.fromkeys(("decode_scale", "prefill_scale"), Key(positive)),
         "base": Key(lambda name: "" if name in _data() else f"unknown engine {name!r}; choices: {', '.join(_data())}"),
         "scheduler": Key(one_of("vllm", "sglang", "trtllm")),

@@ -70,7 +70,7 @@ def outcome(plan: Plan, fast_forward: bool) -> list[Any]:
             ("prefill" if number < plan.prefill else "decode") if plan.prefill else "both",
             tiers=plan.tiers,
             kv_bytes_per_token=KV_BYTES,
-            front_end_s=plan.front_end_s,
+            front_end=plan.front_end_s,
             fast_forward=fast_forward,
         )
         for number in range(plan.prefill + plan.instances)
@@ -268,8 +268,14 @@ def test_requests_that_fail_keep_the_tokens_that_they_had() -> None:
 
 
 @pytest.mark.parametrize(
-    ("of_deployment", "of_limits"), [({"pp": 2}, {}), ({}, {"num_speculative_tokens": 2, "acceptance_rate": 0.5})]
+    ("of_deployment", "of_limits"),
+    [
+        ({"pp": 2}, {}),
+        ({}, {"num_speculative_tokens": 2, "acceptance_rate": 0.5}),
+        ({}, {"async_scheduling": True}),
+        ({}, {"scheduler": "sglang", "scheduler_recv_interval": 2}),
+    ],
 )
-def test_pipelines_and_draft_tokens_are_followed_step_by_step(of_deployment: Any, of_limits: Any) -> None:
+def test_what_sums_do_not_tell_is_followed_step_by_step(of_deployment: Any, of_limits: Any) -> None:
     model = Deployment.create("Qwen/Qwen3-8B", "h100_sxm", **of_deployment).step_model()
     assert not Instance(0, model, EngineLimits(kv_tokens=4000, **of_limits), fast_forward=True).fast_forward

@@ -1,0 +1,148 @@
+"""Requests on their way through the front end of an instance, and when its schedulers look who has come.
+
+An engine that overlaps scheduling with execution forms a step while the one before it runs: who arrives then is in the step
+after that at the earliest. With an interval (SGLang's scheduler_recv_interval) it looks only after so many decoding steps,
+or after one with prompts. An engine that has nothing to do looks all the time.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import insort
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+from llmirage_server.cluster.limits import EngineLimits
+from llmirage_server.cluster.schedulers import Scheduler
+from llmirage_server.cluster.sequence import Sequence
+
+_Arrival = tuple[float, Scheduler, Sequence]
+
+
+@dataclass(frozen=True, slots=True)
+class FrontEnd:
+    """What comes before the scheduler: HTTP, tokenizer, transfer between processes.
+
+    latency_s: of every request. request_s, token_s: of a request and of each token of its prompt, one request at a time.
+    """
+
+    latency_s: float = 0.0
+    request_s: float = 0.0
+    token_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("latency_s", "request_s", "token_s"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"front end: {name} must be a number of seconds from 0 up, not {getattr(self, name)}")
+
+    @property
+    def serial(self) -> bool:
+        """Whether requests wait for each other."""
+        return self.request_s > 0 or self.token_s > 0
+
+
+class ArrivalQueue:
+    """entries: who is not with a scheduler yet, the first one first. looked_s: who was there by then has been seen.
+
+    A pipeline looks whenever it forms a step.
+    """
+
+    def __init__(self, limits: EngineLimits, front_end: FrontEnd, pipelined: bool) -> None:
+        self._front_end = front_end
+        self._overlap = limits.async_scheduling and not pipelined
+        self._interval = 1 if pipelined else limits.scheduler_recv_interval
+        self.at_once = not self._overlap and self._interval == 1  # before every step, it looks
+        self.clear()
+
+    def clear(self) -> None:
+        self.entries: list[_Arrival] = []
+        self.looked_s = math.inf
+        self._steps = 0  # formed since it looked last
+        self._free_s = -math.inf  # when the front end is free
+
+    def passed_on_s(self, arrival_s: float, prompt_tokens: int) -> float:
+        """When the front end, which takes one request after the other, has dealt with one."""
+        front = self._front_end
+        if not front.serial:
+            return arrival_s + front.latency_s
+        begins_s = max(arrival_s, self._free_s)
+        self._free_s = begins_s + front.request_s + front.token_s * prompt_tokens
+        return self._free_s + front.latency_s
+
+    def add(self, seen_s: float, scheduler: Scheduler, sequence: Sequence) -> None:
+        """The front end will pass it on at `seen_s`."""
+        entries = self.entries
+        if entries and entries[-1][0] > seen_s:
+            insort(entries, (seen_s, scheduler, sequence), key=lambda entry: entry[0])
+        else:
+            entries.append((seen_s, scheduler, sequence))
+
+    def remove(self, sequence: Sequence) -> bool:
+        """Forget one; False if it is with a scheduler."""
+        for at, entry in enumerate(self.entries):
+            if entry[2] is sequence:
+                del self.entries[at]
+                return True
+        return False
+
+    def take(self, now: float) -> None:
+        """Those who have come by now, and have been seen, are with their schedulers."""
+        entries, by_s = self.entries, min(now, self.looked_s)
+        while entries and entries[0][0] <= by_s:
+            _, scheduler, sequence = entries.pop(0)
+            scheduler.add(sequence)
+
+    @property
+    def next_s(self) -> float:
+        """When the next one is passed on, if somebody looks then."""
+        entries = self.entries
+        return entries[0][0] if entries and entries[0][0] <= self.looked_s else math.inf
+
+    # --- when it looks ---
+
+    def idle(self) -> None:
+        """Nothing can be formed: it looks all the time."""
+        self.looked_s = math.inf
+        self._steps = 0
+
+    def busy(self, start_s: float) -> None:
+        """Steps begin: from now on it looks when it forms one."""
+        if self.looked_s == math.inf and not self.at_once:
+            self.looked_s = start_s
+
+    def step_begins(self, start_s: float, prompts: bool) -> None:
+        """A step was formed for `start_s`; with prompts or without."""
+        if self.at_once:
+            return
+        self.busy(start_s)
+        self._steps = self._interval if prompts else self._steps + 1
+        if self._overlap and self._steps >= self._interval:
+            self.looked_s, self._steps = start_s, 0
+
+    def step_ends(self, end_s: float) -> None:
+        """The step is over: who has come, and has been seen, is with the scheduler."""
+        if not self.at_once and not self._overlap and self._steps >= self._interval:
+            self.looked_s, self._steps = end_s, 0
+        if self.entries:
+            self.take(end_s)
+
+    def run_ends(self, start_s: float, ends_s: Seq[float], steps: int) -> None:
+        """So many decoding steps, one at least, were formed one after the other, and are over."""
+        if not self.at_once:
+            formed = self._steps + steps
+            self._steps = formed % self._interval
+            last = steps - 1 - self._steps  # at which it looked last
+            if last >= 0:
+                if not self._overlap:
+                    last += 1
+                self.looked_s = ends_s[last - 1] if last else start_s
+        if self.entries:
+            self.take(ends_s[steps - 1])
+
+    def noticed_at(self, step: int) -> int:
+        """The step of a run after whose end somebody is in a step who arrives during this one; -1: before the first one."""
+        if self._overlap:
+            step += 1
+        elif step < 0:
+            step = 0
+        return step + (self._interval - 1 - self._steps - step) % self._interval
