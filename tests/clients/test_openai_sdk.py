@@ -71,7 +71,7 @@ def test_completions_take_text_and_token_ids(client: OpenAI) -> None:
     assert completion.usage is not None
     assert completion.usage.prompt_tokens == 5
     chunks = list(client.completions.create(model=MODEL, prompt="Once", max_tokens=3, stream=True))
-    assert [chunk.choices[0].finish_reason for chunk in chunks] == [None, None, None, "length"]
+    assert [chunk.choices[0].finish_reason for chunk in chunks] == [None, None, "length"]
 
 
 def test_models_are_listed_and_found(client: OpenAI) -> None:
