@@ -180,7 +180,10 @@ def _layer_bytes(group: LayerGroup, hidden: int, formats: Formats, parallel: Par
         total += group.mlp.weights(hidden) / tp * mlp + 2 * hidden
     elif isinstance(group.mlp, Moe):
         total += group.mlp.shared_weights(hidden) / tp * mlp + 2 * (group.mlp.router_weights(hidden) + hidden)
-        total += group.mlp.experts * group.mlp.expert_weights(hidden) / parallel.stage_gpus * expert
+        slots = (
+            -(-group.mlp.experts // parallel.ep) * parallel.ep
+        )  # ranks that do not divide the experts have copies of some
+        total += slots * group.mlp.expert_weights(hidden) / parallel.stage_gpus * expert
     return total
 
 

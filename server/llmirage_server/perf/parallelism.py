@@ -124,8 +124,8 @@ def _attention_problems(model: ModelSpec, group: LayerGroup, tp: int) -> Iterato
 def _expert_problems(model: ModelSpec, moe: Moe, parallel: Parallelism, weights: str) -> Iterator[str]:
     ep, gpus = parallel.ep, parallel.stage_gpus
     over = f"tp {parallel.tp}" if parallel.dp == 1 else f"tp {parallel.tp} x dp {parallel.dp} = {gpus}"
-    if ep > 1 and moe.experts % ep:
-        yield f"ep {ep} does not divide the {moe.experts} experts of {model.name}"
+    if ep > moe.experts:
+        yield f"ep {ep} is more than the {moe.experts} experts of {model.name}"
     elif gpus % ep:
         more = f"; use tp {ep} ep {ep}" if parallel.dp == 1 else ""
         yield f"ep {ep} does not divide {over}: experts are spread over the GPUs of a pipeline stage{more}"

@@ -233,7 +233,9 @@ _UNIT = Constants("vllm", [("", {"vllm": {f"gated_delta_{phase} bf16": _ONES for
 
 
 def weight_dtype(name: str) -> WeightDtype:
-    """The format under which constants `name` are kept; "int8_weight_only" is int8 widened in the kernel."""
+    """The format under which constants `name` are kept; int8_weight_only is int8 widened in the kernel, mxfp4_fp8 W4A8."""
+    if name == "mxfp4_fp8":
+        return WEIGHT_DTYPES["mxfp4"].with_fp8_activations
     return WEIGHT_DTYPES["int8"].on(frozenset({"bf16"})) if name == "int8_weight_only" else WEIGHT_DTYPES[name]
 
 

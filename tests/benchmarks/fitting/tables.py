@@ -58,7 +58,7 @@ _GEMM_DTYPES = {
     "nvfp4": "nvfp4",
 }
 _FEWEST = 8  # rows that make a table
-_MOE_DTYPES = {**_GEMM_DTYPES, "w4a16_mxfp4": "mxfp4"}
+_MOE_DTYPES = {**_GEMM_DTYPES, "w4a16_mxfp4": "mxfp4", "w4a8_mxfp4_mxfp8": "mxfp4_fp8"}
 
 
 @dataclass

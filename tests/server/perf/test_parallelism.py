@@ -95,7 +95,11 @@ def test_heads_that_cannot_be_split_are_named(attention: Gqa, tp: int, sentence:
             "dp 2 needs a mixture of experts: attention data parallelism shares experts, and acme/m is dense; run 2 "
             "instances instead",
         ),
-        (model(LayerGroup(4, FULL, MOE)), Parallelism(tp=4, ep=3), "ep 3 does not divide the 8 experts of acme/m"),
+        (
+            model(LayerGroup(4, FULL, MOE)),
+            Parallelism(tp=4, ep=3),
+            "ep 3 does not divide tp 4: experts are spread over the GPUs of a pipeline stage; use tp 3 ep 3",
+        ),
         (
             model(LayerGroup(4, FULL, MOE)),
             Parallelism(tp=2, dp=3, ep=4),

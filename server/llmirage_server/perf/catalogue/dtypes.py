@@ -29,12 +29,19 @@ class WeightDtype:
         return replace(self, activation_bytes=2.0, compute="bf16")
 
     @property
+    def with_fp8_activations(self) -> WeightDtype:
+        """4-bit weights multiplied with 8-bit activations, by block scales in both (W4A8)."""
+        return replace(self, activation_bytes=1.03125, compute="fp8")
+
+    @property
     def kernel_dtype(self) -> str:
         """The dtype under which constants of its kernels are kept: a widened format runs weight-only kernels."""
         if self.compute == "bf16" and self.name in ("fp8", "fp8_block", "int8"):
             return "int8_weight_only"
         if self.compute == "bf16" and self.name == "nvfp4":
             return "int4"
+        if self.compute == "fp8" and self.name == "mxfp4":
+            return "mxfp4_fp8"
         return self.name
 
 

@@ -19,6 +19,7 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 KvPool = Literal["share_of_all", "share_of_free_at_start", "share_of_free"]
 Dispatch = Literal["all_gather", "all_to_all"]
+Activations = Literal["bf16", "fp8"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ class EngineProfile:
     flags: Mapping[str, str]  # our name of a limit -> the engine's
     source: str
     gpu_memory_utilization: float | None = None  # None: by SGLang's rule (memory.sglang_static_share)
+    mxfp4_activations: Activations = "bf16"  # of experts in mxfp4, on GPUs that multiply 4-bit weights with 8-bit ones
     async_scheduling: bool = False  # a step is formed while the one before it runs
     tokenize_ms: float = 0.0  # of the front end for a request, while others wait: tokenizer, scheduler's input
     tokenize_token_us: float = 0.0  # the same for each token of the prompt
@@ -154,6 +156,7 @@ def _keys() -> dict[str, Key]:
         "base": Key(lambda name: "" if name in _data() else f"unknown engine {name!r}; choices: {', '.join(_data())}"),
         "scheduler": Key(one_of("vllm", "sglang", "trtllm")),
         "kv_pool": Key(one_of(*get_args(KvPool))),
+        "mxfp4_activations": Key(one_of(*get_args(Activations))),
         "moe_dispatch": Key(one_of(*get_args(Dispatch))),
         "block_size": Key(whole),
         "gpu_memory_utilization": Key(lambda share: positive(share) or ("must be at most 1" if share > 1 else "")),
