@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from llmirage_shared import vocabulary
+from llmirage_shared.files import file_text
 from llmirage_shared.media import part_digest, part_tokens
 
 Message = Mapping[str, Any]
@@ -72,7 +73,8 @@ class EmbeddedTemplate:
 def text_of(content: Any, placeholders: Mapping[str, str] = _PLACEHOLDERS) -> str:
     """A message's content (a string, null, or a list of parts) as text.
 
-    Adjacent texts are joined by a line end. An image, sound or file becomes one placeholder for each of its tokens.
+    Adjacent texts are joined by a line end. An image or sound becomes one placeholder for each of its tokens, a file one
+    and its text, or, where that cannot be read, one for each of the tokens that it may have.
     """
     if content is None:
         return ""
@@ -87,7 +89,8 @@ def text_of(content: Any, placeholders: Mapping[str, str] = _PLACEHOLDERS) -> st
         if placeholder is None:
             out.append(("\n" if after_text else "") + _part_text(part))
         else:
-            out.append(_medium(part, placeholder))
+            read = file_text(part) if placeholder == vocabulary.FILE else None
+            out.append(_medium(part, placeholder) if read is None else placeholder + read)
         after_text = placeholder is None
     return "".join(out)
 

@@ -1,4 +1,4 @@
-"""How many prompt tokens an image or a sound costs, by OpenAI's rules for its GPT-4o models.
+"""How many prompt tokens an image, a sound or a file costs: images and sounds by OpenAI's rules for its GPT-4o models.
 
 Source: platform.openai.com/docs/guides/images-vision ("Calculating costs"): detail low is 85 tokens; else the image is
 scaled to fit into 2048 x 2048, then its shortest side down to 768, and each tile of 512 x 512 is 170 tokens on top of 85.
@@ -14,6 +14,8 @@ import math
 import struct
 from collections.abc import Mapping
 from typing import Any
+
+from llmirage_shared.files import file_tokens
 
 BASE_TOKENS = 85
 TILE_TOKENS = 170
@@ -34,7 +36,7 @@ def image_tokens(width: int, height: int, detail: str = "auto") -> int:
 
 
 def part_tokens(part: Mapping[str, Any]) -> int:
-    """Tokens of a content part that is an image, a sound, or a file (1: its text is not read)."""
+    """Tokens of a content part that is an image, a sound, or a file whose text is not read."""
     kind = part.get("type")
     if kind in ("image_url", "input_image"):
         image = part.get("image_url")
@@ -48,7 +50,7 @@ def part_tokens(part: Mapping[str, Any]) -> int:
         size = len(str(sound.get("data") or "")) * 3 / 4
         seconds = size / _SOUND_BYTES_PER_S.get(str(sound.get("format")), 16_000.0)
         return max(1, math.ceil(seconds * _SOUND_TOKENS_PER_S))
-    return 1
+    return file_tokens(part) if kind in ("file", "input_file") else 1
 
 
 def part_digest(part: Mapping[str, Any]) -> int:

@@ -83,9 +83,12 @@ def _turn(role: str, blocks: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
         elif kind == "text":
             parts.append({"type": "text", "text": block["text"]})
         elif kind == "image":
-            parts.append({"type": "image_url", "image_url": {"url": json.dumps(block["source"])}})
+            parts.append({"type": "image_url", "image_url": {"url": _url(block["source"]) or json.dumps(block["source"])}})
         elif kind == "document":
-            parts.append({"type": "file", "file": block["source"]})
+            parts += _document(block)
+        elif kind == "search_result":
+            parts += [{"type": "text", "text": text} for text in (block["source"], block["title"])]
+            parts += [{"type": "text", "text": inner["text"]} for inner in block["content"]]
     if parts or calls or not messages:
         plain = all(part["type"] == "text" for part in parts)
         content = "\n".join(part["text"] for part in parts) if plain else parts
@@ -94,6 +97,26 @@ def _turn(role: str, blocks: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
             message["tool_calls"] = calls
         messages.append(message)
     return messages
+
+
+def _url(source: Mapping[str, Any]) -> str | None:
+    """A source with its bytes as a data URL, an address as it is; None for what is neither."""
+    if source.get("type") == "base64":
+        return f"data:{source.get('media_type')};base64,{source.get('data')}"
+    return source["url"] if isinstance(source.get("url"), str) else None
+
+
+def _document(block: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Its title and context, and its content: texts as they are, anything else as a file."""
+    source = block["source"]
+    parts = [{"type": "text", "text": block[key]} for key in ("title", "context") if isinstance(block.get(key), str)]
+    content = source.get("data") if source.get("type") == "text" else source.get("content")
+    if isinstance(content, str):
+        return [*parts, {"type": "text", "text": content}]
+    if isinstance(content, list):
+        blocks = [inner for inner in content if isinstance(inner, Mapping)]
+        return [*parts, *[{"type": "text", "text": str(inner.get("text", ""))} for inner in blocks]]
+    return [*parts, {"type": "file", "file": {"file_data": _url(source), "file_id": source.get("file_id")}}]
 
 
 def _result(content: Any) -> str:

@@ -23,6 +23,13 @@ class SourceBlock(WireModel):
     source: dict[str, Any]
 
 
+class SearchResultBlock(WireModel):
+    type: Literal["search_result"]
+    source: str
+    title: str
+    content: list[TextBlock]
+
+
 class ToolUseBlock(WireModel):
     type: Literal["tool_use"]
     id: str
@@ -49,7 +56,7 @@ class RedactedThinkingBlock(WireModel):
 
 
 Block = Annotated[
-    TextBlock | SourceBlock | ToolUseBlock | ToolResultBlock | ThinkingBlock | RedactedThinkingBlock,
+    TextBlock | SourceBlock | SearchResultBlock | ToolUseBlock | ToolResultBlock | ThinkingBlock | RedactedThinkingBlock,
     Field(discriminator="type"),
 ]
 
