@@ -38,7 +38,9 @@ from llmirage_server.faults.rule import read_faults_file
 from llmirage_server.perf.catalogue.engines import find_engine
 from llmirage_server.perf.catalogue.lookup import model_names
 from llmirage_server.perf.deployment import Deployment
+from llmirage_server.telemetry.metrics import PrometheusMetrics
 from llmirage_server.telemetry.page.state import LiveCluster
+from llmirage_server.telemetry.standing import CacheSettings
 from llmirage_shared import tokenizer_loader
 from llmirage_shared.chat_template import ChatTemplateError
 from llmirage_shared.prompt_encoder import PromptEncoder
@@ -78,6 +80,8 @@ class LlmirageApp(Starlette):
         self.service.dialect = models.dialect = dialect = _dialect(config, self.pools)
         self.service.shown_usage = partial(reported, reasoning=dialect.reasoning_in_usage, cached=config.enable_cache_report)
         self.service.documented_only = (config.unknown_fields or ("refuse" if dialect.strict else "ignore")) == "refuse"
+        caches = {pool.config.name: _cache_settings(pool) for pool in self.pools}
+        self.service.metrics = PrometheusMetrics(lambda: models.served, dialect.name, caches)
         self.service.engine_version = None if dialect.name == "openai" else find_engine(dialect.name).version
         if (config.rate_limit, config.token_limit) != (None, None):
             self.service.limits = RateLimits(config.rate_limit, config.token_limit)
@@ -157,6 +161,12 @@ def _dialect(config: ClusterConfig, pools: Sequence[ServedPool]) -> Dialect:
     named: Any = first.deployment.engine.base if first.config.engine else "openai"
     dialect = DIALECTS[config.dialect or named]
     return replace(dialect, strict=False) if config.lenient else dialect
+
+
+def _cache_settings(pool: ServedPool) -> CacheSettings:
+    deployment, limits = pool.deployment, pool.limits
+    share = deployment.gpu_memory_utilization
+    return CacheSettings(limits.page_size, deployment.kv_dtype, share, limits.enable_prefix_caching)
 
 
 def _keys_of(path: str | None) -> list[str]:

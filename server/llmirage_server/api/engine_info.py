@@ -29,8 +29,9 @@ class EngineHandler(ServiceHandler):
 
     async def metrics(self, exchange: HttpExchange) -> Response:
         service = self._service
-        text = service.metrics.exposition(service.driver.snapshot(), service.requests_under_way(), service.held_bytes())
-        text += pacing_exposition(service.driver.pacing) + service.loop_watch.exposition()
+        driver, under_way = service.driver, service.requests_under_way()
+        text = service.metrics.exposition(driver.snapshot(), under_way, service.held_bytes(), driver.now_s)
+        text += pacing_exposition(driver.pacing) + service.loop_watch.exposition()
         if service.batches is not None:
             text += service.batches.exposition()
         return exchange.content(text.encode(), b"text/plain; version=0.0.4; charset=utf-8")

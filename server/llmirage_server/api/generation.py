@@ -136,6 +136,8 @@ class Generation:
             self.host.under_way.remove(self)
             for choice in self.choices:
                 self.host.metrics.ended(choice.request, choice.reply.finish_reason)
+            for first in range(0, len(self.choices), self.n):
+                self.host.metrics.answered([choice.request for choice in self.choices[first : first + self.n]])
             self.entry.generated([choice.request for choice in self.choices], self.n, self.choices[0].reply)
 
     def usage(self) -> dict[str, Any]:

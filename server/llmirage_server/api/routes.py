@@ -46,7 +46,7 @@ Methods = Mapping[str, Handler]
 Wrapper = Callable[[Handler], Handler]
 
 # Probes, scrapers and browsers that open a page have no key.
-_OPEN = ("/", "/docs", "/health", "/livez", "/ping", "/metrics", "/openapi.json")
+_OPEN = ("/", "/docs", "/health", "/livez", "/ping", "/metrics", "/prometheus/metrics", "/openapi.json")
 
 
 def routes(
@@ -150,6 +150,7 @@ def _probes(service: Service) -> dict[str, Methods]:
         "/docs": _get(openapi.page),
         "/ping": {**_get(engine.ping), **_post(engine.ping)},
         "/metrics": _get(engine.metrics),
+        "/prometheus/metrics": _get(engine.metrics),
         "/version": _get(engine.version),
         "/load": _get(engine.load),
         "/tokenizer_info": _get(TokenizationHandler(service).info),

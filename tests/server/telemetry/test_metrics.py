@@ -1,4 +1,4 @@
-"""/metrics: vLLM's names, sums that fit what was served, a format that Prometheus reads."""
+"""/metrics: the engines' names, sums that fit what was served, a format that Prometheus reads."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from typing import Any
 import httpx
 import pytest
 
-from llmirage_server.telemetry.metrics import PrometheusHistogram, one_two_five
+from llmirage_server.telemetry.metric_names import one_two_five
+from llmirage_server.telemetry.standing import PrometheusHistogram
 
 MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
+OF_THE_CLUSTER = ("llmirage:instances", "vllm:cache_config_info")
 SAMPLE = re.compile(r'([a-z_:0-9]+)(?:\{((?:[a-z_]+="[^"]*",?)+)\})? (\S+)')
 
 
@@ -21,7 +23,7 @@ def samples(text: str) -> dict[tuple[str, str], float]:
     """Each sample by its name and its labels; all lines must be samples, HELP or TYPE."""
     found = {}
     for line in text.splitlines():
-        if line.startswith(("# HELP vllm:", "# TYPE vllm:", "# HELP llmirage:", "# TYPE llmirage:")):
+        if re.match("# (HELP|TYPE) (vllm:|sglang:|trtllm_|llmirage:)", line):
             continue
         match = SAMPLE.fullmatch(line)
         assert match, line
@@ -29,8 +31,8 @@ def samples(text: str) -> dict[tuple[str, str], float]:
     return found
 
 
-def total(found: dict[tuple[str, str], float], name: str, part: str = "") -> float:
-    return sum(value for (key, labels), value in found.items() if key == f"vllm:{name}" and part in labels)
+def total(found: dict[tuple[str, str], float], name: str, part: str = "", prefix: str = "vllm:") -> float:
+    return sum(value for (key, labels), value in found.items() if key == prefix + name and part in labels)
 
 
 def scrape(api: Any) -> dict[tuple[str, str], float]:
@@ -41,7 +43,7 @@ def scrape(api: Any) -> dict[tuple[str, str], float]:
 
 def test_before_any_request_everything_is_there_and_zero(make_api: Callable[..., Any]) -> None:
     found = scrape(make_api())
-    assert {value for (key, _), value in found.items() if key != "llmirage:instances"} == {0.0}
+    assert {value for (key, _), value in found.items() if key not in OF_THE_CLUSTER} == {0.0}
     assert found["llmirage:instances", f'model_name="{MODEL}",state="up"'] == 2
     assert sum(value for (key, _), value in found.items() if key == "llmirage:instances") == 2
     assert total(found, "num_requests_running") == 0
@@ -119,6 +121,101 @@ def test_background_responses_count_too(make_api: Callable[..., Any]) -> None:
             break
     assert total(scrape(api), "generation_tokens_total") == 4
     assert not api.app.service.under_way
+
+
+def test_vllm_tells_of_its_cache_and_of_what_was_asked_for(make_api: Callable[..., Any]) -> None:
+    api = make_api(dialect="vllm", engine="vllm", ttft_ms=None, itl_ms=None, speed=float("inf"), instances=1)
+    api.complete("word " * 200, max_tokens=5)
+    used = api.complete("word " * 200, max_tokens=11, n=2).json()["usage"]
+    found = scrape(api)
+    [(labels, value)] = [(labels, value) for (key, labels), value in found.items() if key == "vllm:cache_config_info"]
+    assert value == 1.0
+    told = dict(re.findall(r'(\w+)="([^"]*)"', labels))
+    blocks = api.app.limits.kv_tokens // 16
+    expected = {"block_size": "16", "num_gpu_blocks": str(blocks), "enable_prefix_caching": "True", "engine": "0"}
+    assert told == expected | {
+        "cache_dtype": "bf16",
+        "gpu_memory_utilization": str(api.app.deployment.gpu_memory_utilization),
+    }
+    assert total(found, "request_params_max_tokens_sum") == 5 + 11 + 11
+    assert total(found, "request_params_max_tokens_count") == 3
+    assert (total(found, "request_params_n_count"), total(found, "request_params_n_sum")) == (2, 3)
+    assert total(found, "request_max_num_generation_tokens_sum") == 5 + 11
+    cached = total(found, "prompt_tokens_cached_total")
+    assert cached >= used["prompt_tokens_details"]["cached_tokens"] > 0
+    assert total(found, "request_prefill_kv_computed_tokens_sum") == total(found, "prompt_tokens_total") - cached
+    inference_s, prefill_s, decode_s = (
+        total(found, f"request_{part}_time_seconds_sum") for part in ("inference", "prefill", "decode")
+    )
+    assert inference_s == pytest.approx(prefill_s + decode_s)
+    assert inference_s > 0
+
+
+@pytest.mark.parametrize(("dialect", "prefix"), [("sglang", "sglang:"), ("trtllm", "trtllm_"), ("openai", "vllm:")])
+def test_each_dialect_has_its_engines_names_and_llmirages(make_api: Callable[..., Any], dialect: str, prefix: str) -> None:
+    found = scrape(make_api(dialect=dialect))
+    assert {re.match("[a-z]+[:_]", key)[0] for key, _ in found} == {prefix, "llmirage:"}  # type: ignore[index]
+
+
+def test_sglang_has_its_schedulers_and_its_tokenizers_metrics(make_api: Callable[..., Any]) -> None:
+    api = make_api(dialect="sglang", ttft_ms=None, itl_ms=None, speed=float("inf"))
+    api.complete("word " * 200, max_tokens=5)
+    used = api.complete("word " * 200, max_tokens=11).json()["usage"]
+    found = scrape(api)
+    model = f'engine_type="unified",model_name="{MODEL}"'
+    cached = used["prompt_tokens_details"]["cached_tokens"]
+    assert found["sglang:prompt_tokens_total", model] == 2 * used["prompt_tokens"]
+    assert found["sglang:generation_tokens_total", model] == 16
+    assert found["sglang:num_requests_total", model] == 2
+    assert found["sglang:cached_tokens_total", f'cache_source="device",{model}'] == cached > 0
+    for name, times in (("time_to_first_token", 2), ("e2e_request_latency", 2), ("inter_token_latency", 14)):
+        assert found[f"sglang:{name}_seconds_count", model] == times
+    ranks = {labels for key, labels in found if key == "sglang:num_running_reqs"}
+    assert ranks == {
+        f'dp_rank="{index}",engine_type="unified",model_name="{MODEL}",moe_ep_rank="0",pp_rank="0",tp_rank="0"'
+        for index in (0, 1)
+    }
+    rates = [value for (key, _), value in found.items() if key == "sglang:cache_hit_rate"]
+    assert max(rates) == pytest.approx(cached / (2 * used["prompt_tokens"]))
+    assert total(found, "max_total_num_tokens", prefix="sglang:") == 2 * api.app.limits.kv_tokens
+    assert total(found, "queue_time_seconds_count", prefix="sglang:") == 2
+
+
+def test_sglangs_throughput_is_that_of_what_is_under_way(make_api: Callable[..., Any], runner: asyncio.Runner) -> None:
+    api = make_api(dialect="sglang", itl_ms=50.0)
+
+    async def scenario() -> tuple[str, float]:
+        transport = httpx.ASGITransport(api.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            body = json.dumps({"model": MODEL, "prompt": "Hello", "max_tokens": 900})
+            waiting = asyncio.ensure_future(client.post("/v1/completions", content=body))
+            while sum([request.produced for request in api.app.service.requests_under_way()]) < 4:
+                await asyncio.sleep(0.01)
+            text = (await client.get("/metrics")).text
+            await client.post("/sleep")
+            await waiting
+            return text, (await client.get("/metrics")).text
+
+    during, after = (samples(text) for text in runner.run(scenario()))
+    assert 10 < total(during, "gen_throughput", prefix="sglang:") <= 20
+    assert total(during, "num_requests_total", prefix="sglang:") == 0
+    assert total(after, "gen_throughput", prefix="sglang:") == 0
+    assert total(after, "num_aborted_requests_total", prefix="sglang:") == 1
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/prometheus/metrics"])
+def test_tensorrt_llm_tells_of_all_instances_together(make_api: Callable[..., Any], path: str) -> None:
+    api = make_api(dialect="trtllm", ttft_ms=None, itl_ms=None, speed=float("inf"))
+    api.complete("word " * 200, max_tokens=5)
+    used = api.complete("word " * 200, max_tokens=11).json()["usage"]
+    found = samples(api.request("GET", path).text)
+    model = f'engine_type="undefined",model_name="{MODEL}"'
+    assert found["trtllm_request_success_total", f'finished_reason="length",{model}'] == 2
+    cached = used["prompt_tokens_details"]["cached_tokens"]
+    assert found["trtllm_kv_cache_hit_rate", model] == pytest.approx(cached / (2 * used["prompt_tokens"]))
+    assert found["trtllm_kv_cache_utilization", model] == 0
+    for name in ("e2e_request_latency", "time_to_first_token", "time_per_output_token", "request_queue_time"):
+        assert found[f"trtllm_{name}_seconds_count", model] == 2
 
 
 def test_a_histogram_counts_values_up_to_each_bound() -> None:
