@@ -34,7 +34,22 @@ Source = Callable[[float], float]
 until then, or until it has made something ready, and returns the time that it reached."""
 
 
-class VirtualTimeLoop(asyncio.SelectorEventLoop):
+class SimulatedTimeLoop(asyncio.SelectorEventLoop):
+    """A loop whose clock may move without waiting: everything that is timed on it uses `loop.time()`.
+
+    Work for an executor runs at once, in place: the clock cannot move while it is done.
+    """
+
+    def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
+        future: asyncio.Future[T] = self.create_future()
+        try:
+            future.set_result(func(*args))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+class VirtualTimeLoop(SimulatedTimeLoop):
     """Use it through `run`, or as the loop of an `asyncio.Runner(loop_factory=VirtualTimeLoop)`.
 
     source: what runs in virtual time beside tasks and timers, see `Source`.
@@ -72,14 +87,6 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         handle = Handle(callback, args, self, context)
         self._ready.append(handle)
         return handle
-
-    def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
-        future: asyncio.Future[T] = self.create_future()
-        try:
-            future.set_result(func(*args))
-        except Exception as error:
-            future.set_exception(error)
-        return future
 
     # Called by asyncio.BaseEventLoop, the same from Python 3.11 to 3.14.
 
@@ -157,4 +164,4 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 def precise_clock() -> Callable[[], float]:
     """The running loop's clock at full precision: uvloop's own is time.monotonic rounded to milliseconds."""
     loop = asyncio.get_running_loop()
-    return loop.time if isinstance(loop, VirtualTimeLoop) else time.monotonic
+    return loop.time if isinstance(loop, SimulatedTimeLoop) else time.monotonic

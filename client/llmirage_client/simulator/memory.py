@@ -187,7 +187,7 @@ class MemoryCore:
             if before is not None and not before.done():
                 await asyncio.shield(before)
         call = _AppCall(body, lambda: wake(entered))
-        task = loop.create_task(call.run(self._app, _scope(request)))
+        task = loop.create_task(call.run(self._app, http_scope(request)))
         self._calls[task] = call
         task.add_done_callback(lambda done: self._calls.pop(done, None))
         if on_sent := request.extensions.get("on_sent"):
@@ -219,7 +219,8 @@ class MemoryCore:
             await asyncio.gather(*slow, return_exceptions=True)
 
 
-def _scope(request: Any) -> Message:
+def http_scope(request: Any) -> Message:
+    """The ASGI scope of a request of httpx or httpx2."""
     url = request.url
     path, _, query = url.raw_path.partition(b"?")
     return {

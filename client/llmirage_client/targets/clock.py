@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from llmirage_shared.virtual_time import VirtualTimeLoop
+from llmirage_shared.virtual_time import SimulatedTimeLoop
 
 
 def run_clock(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
@@ -14,7 +14,7 @@ def run_clock(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
 
     time.monotonic() on a loop of real time, because uvloop rounds its own time to milliseconds; else the loop's.
     """
-    return loop.time if isinstance(loop, VirtualTimeLoop) else time.monotonic
+    return loop.time if isinstance(loop, SimulatedTimeLoop) else time.monotonic
 
 
 def wake(waiter: asyncio.Future[None]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hmac
 import math
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from llmirage_server.api.exchange import Guard, Header, HttpExchange
+from llmirage_shared.virtual_time import precise_clock
 from llmirage_shared.wire import errors
 
 _REMEMBERED_KEYS = 10_000
@@ -96,7 +96,8 @@ class _Account:
 class RateLimits:
     """Requests and tokens per minute of each API key. Requests without a key share an account."""
 
-    def __init__(self, requests: int | None, tokens: int | None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, requests: int | None, tokens: int | None, clock: Callable[[], float] | None = None) -> None:
+        """clock: seconds; None: that of the running loop."""
         self._requests = requests
         self._tokens = tokens
         self._clock = clock
@@ -105,7 +106,7 @@ class RateLimits:
     def admit(self, exchange: HttpExchange, model: str, tokens: int) -> None:
         """Count a request and add what is left to its response's headers. Raises ApiError (429) for one over the limit."""
         account = self._account(given_key(exchange))
-        now_s = self._clock()
+        now_s = (self._clock or precise_clock())()
         for bucket in (account.requests, account.tokens):
             if bucket is not None:
                 bucket.refill(now_s)

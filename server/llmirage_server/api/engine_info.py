@@ -18,6 +18,14 @@ _TEXT = b"text/plain; charset=utf-8"
 _NOT_FLUSHED = "There are running or waiting requests: nothing was flushed.\n"
 
 
+def exposition(service: Service) -> str:
+    """The metrics in Prometheus' text format."""
+    driver, under_way = service.driver, service.requests_under_way()
+    text = service.metrics.exposition(driver.snapshot(), under_way, service.held_bytes(), driver.now_s)
+    text += pacing_exposition(driver.pacing) + service.loop_watch.exposition()
+    return text if service.batches is None else text + service.batches.exposition()
+
+
 class EngineHandler(ServiceHandler):
     """Asleep (vLLM's /sleep), the server has ended all responses, emptied all caches, and refuses new requests."""
 
@@ -28,13 +36,7 @@ class EngineHandler(ServiceHandler):
     # --- vLLM ---
 
     async def metrics(self, exchange: HttpExchange) -> Response:
-        service = self._service
-        driver, under_way = service.driver, service.requests_under_way()
-        text = service.metrics.exposition(driver.snapshot(), under_way, service.held_bytes(), driver.now_s)
-        text += pacing_exposition(driver.pacing) + service.loop_watch.exposition()
-        if service.batches is not None:
-            text += service.batches.exposition()
-        return exchange.content(text.encode(), b"text/plain; version=0.0.4; charset=utf-8")
+        return exchange.content(exposition(self._service).encode(), b"text/plain; version=0.0.4; charset=utf-8")
 
     async def ping(self, exchange: HttpExchange) -> Response:
         return exchange.content(b"", _TEXT)

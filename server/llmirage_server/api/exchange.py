@@ -147,7 +147,10 @@ class HttpExchange:
         self.entry.digest = hash(body)
         self.arrived_s = self.entry.arrived_s = self._arrival()
         encoding = self.headers.get(b"content-encoding")
-        return body if encoding is None else bodies.decompressed(body, encoding.strip().lower(), self.most_bytes)
+        plain = body if encoding is None else bodies.decompressed(body, encoding.strip().lower(), self.most_bytes)
+        if self.entry.body is not None:
+            self.entry.body = plain
+        return plain
 
     async def note_refusal(self, headers: Sequence[Header]) -> None:
         """Let the journal know what the client was advised, and which body it sent if that has not been read."""
@@ -158,6 +161,8 @@ class HttpExchange:
             with contextlib.suppress(ClientGoneError, ApiError):
                 body = await self._received_body()
                 self.entry.digest = hash(body)
+                if self.entry.body is not None:
+                    self.entry.body = body
                 model = json_object(body).get("model")
                 self.entry.model = errors.shorten(model, 200) if isinstance(model, str) else ""
 

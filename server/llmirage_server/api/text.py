@@ -50,18 +50,16 @@ class TextLoader:
 
     def in_thread(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Do something in the loader's thread, after what it was given before."""
-        return asyncio.get_running_loop().run_in_executor(self._threads, work)
+        return _run_in(self._threads, work)
 
     def plan_in_thread(self, work: Callable[[], T], /) -> asyncio.Future[T]:
         """Do the long part of a reply's planning in a thread of its own, after what was given before."""
-        try:
-            return asyncio.get_running_loop().run_in_executor(self._planning, work)
-        except RuntimeError:  # closed
-            raise errors.shutting_down() from None
+        return _run_in(self._planning, work)
 
     def close(self) -> None:
-        """Forget what waits for a thread: its requests are cancelled."""
+        """Forget what waits for a thread: its requests are cancelled. The threads end when they have done what they do."""
         self._planning.shutdown(wait=False, cancel_futures=True)
+        self._threads.shutdown(wait=False)
 
     async def get(self) -> TextTools:
         return await self.in_thread(self.load) if self.tools is None else self.tools
@@ -71,6 +69,13 @@ class TextLoader:
         if self.tools is None:
             self.tools = self._load_tools()
         return self.tools
+
+
+def _run_in(threads: ThreadPoolExecutor, work: Callable[[], T]) -> asyncio.Future[T]:
+    try:
+        return asyncio.get_running_loop().run_in_executor(threads, work)
+    except RuntimeError:  # closed
+        raise errors.shutting_down() from None
 
 
 def warm_up(text: TextLoader) -> Awaitable[object]:

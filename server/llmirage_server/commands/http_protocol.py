@@ -6,7 +6,6 @@ import asyncio
 import base64
 import binascii
 import json
-import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +17,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from llmirage_server.api.exchange import ARRIVED, MOST_BODY_BYTES
 from llmirage_server.telemetry.client_connection import CONNECTION, ClientConnection
 from llmirage_shared.settings import at_call
+from llmirage_shared.virtual_time import precise_clock
 
 # With the first upgrade, or in a thread before it: wsproto takes some 30 ms to import.
 make_websocket: Callable[..., asyncio.Protocol] = at_call("llmirage_server.commands.websocket_protocol:WebSocketProtocol")
@@ -53,23 +53,24 @@ class ConnectionLimits:
 class StampingProtocol(HttpToolsProtocol):
     """Notes when each request had come, before it waits for its turn: in a burst the others' are worked on first.
 
-    It also notes how the client uses the connection, for the verdict. Times are those of precise_clock on a live loop.
+    It also notes how the client uses the connection, for the verdict. Times are those of precise_clock.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        self._connection = ClientConnection(time.monotonic())
+        self._clock = precise_clock()
+        self._connection = ClientConnection(self._clock())
         super().connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._connection.closed(time.monotonic())
+        self._connection.closed(self._clock())
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        self._connection.blocked(time.monotonic())
+        self._connection.blocked(self._clock())
         super().pause_writing()
 
     def resume_writing(self) -> None:
-        self._connection.unblocked(time.monotonic())
+        self._connection.unblocked(self._clock())
         super().resume_writing()
 
     def on_message_begin(self) -> None:
@@ -79,12 +80,12 @@ class StampingProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         if not self.pipeline:
-            self._connection.unused_since_s = time.monotonic()
+            self._connection.unused_since_s = self._clock()
         super().on_response_complete()
 
     def on_message_complete(self) -> None:
         if not self.pipeline:  # else it waits for the reply to the one before, on the same connection
-            self.scope["state"][ARRIVED] = time.monotonic()
+            self.scope["state"][ARRIVED] = self._clock()
         super().on_message_complete()
 
 
@@ -94,6 +95,7 @@ class BoundedProtocol(StampingProtocol):
     def __init__(self, *, limits: ConnectionLimits, **uvicorns: Any) -> None:
         super().__init__(**uvicorns)
         self._limits = limits
+        self.access_log = False
         self._header_bytes = 0  # of the request whose headers are not complete
         self._awaits_headers = True
         self._deadline: asyncio.TimerHandle | None = None

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from llmirage_shared.virtual_time import VirtualTimeLoop
+from llmirage_shared.virtual_time import SimulatedTimeLoop
 
 _CLOCK_MONOTONIC = 1
 _TFD_NONBLOCK_CLOEXEC = 0o2004000
@@ -38,7 +38,7 @@ class Alarm(Protocol):
 
 def make_alarm(loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> Alarm:
     """The most precise alarm for that loop."""
-    if sys.platform == "linux" and not isinstance(loop, VirtualTimeLoop):
+    if sys.platform == "linux" and not isinstance(loop, SimulatedTimeLoop):
         try:
             return TimerfdAlarm(loop, ring)
         except (OSError, AttributeError):

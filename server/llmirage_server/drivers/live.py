@@ -53,9 +53,7 @@ class Driver(abc.ABC):
         own work since then takes none of the cluster's time, unless the cluster has already advanced further. Not last: more
         that arrived together follow in another call, until which the cluster does not advance on their account.
         """
-        loop = asyncio.get_running_loop()
-        if loop is not self._loop:
-            self._begin(loop)
+        self._begin_here()
         at, age_s = self._sync_to_arrival(arrived_s)
         for request in requests:
             request.age_s = age_s
@@ -66,6 +64,11 @@ class Driver(abc.ABC):
         now_s = self._clock()
         self.saturation.look(at, now_s)
         self.pacing.front_end.add(max(now_s - arrived_s, 0.0))
+        self._schedule_next_event()
+
+    def start(self) -> None:
+        """Let the cluster's time begin now, and not with the first request."""
+        self._begin_here()
         self._schedule_next_event()
 
     @property
@@ -111,6 +114,11 @@ class Driver(abc.ABC):
         if self._loop is not None:
             self.saturation.look(self._sync(), self._clock())
         return self.saturation.queues()
+
+    def _begin_here(self) -> None:
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._begin(loop)
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
         """The first request on a loop starts the clock, or continues it if the app moved to another loop."""

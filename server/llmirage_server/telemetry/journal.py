@@ -48,11 +48,13 @@ class JournalEntry:
     For the verdict: arrived_s: the arrival on the server's clock. digest: equal bodies have equal ones, 0 without a body.
     advice: the headers of a refusal. continues: the numbers of requests whose reply was cut and whose text stands in this
     one as if it were the whole reply. connection: None in process.
+
+    body: of a request to a journal that `keeps_bodies`, empty until it has come; else None.
     """
 
     __slots__ = (
-        "_headers", "advice", "arrived_s", "at_s", "cached_tokens", "calls", "client", "connection", "continues", "digest",
-        "duration_s", "elapsed_s", "error", "fault", "finish_reason", "method", "model", "number", "outcome",
+        "_headers", "advice", "arrived_s", "at_s", "body", "cached_tokens", "calls", "client", "connection", "continues",
+        "digest", "duration_s", "elapsed_s", "error", "fault", "finish_reason", "method", "model", "number", "outcome",
         "output_tokens", "path", "prompt_tokens", "reply", "results", "rule", "served", "status", "stream", "system",
         "ttft_s", "user",
     )  # fmt: skip
@@ -78,6 +80,7 @@ class JournalEntry:
         self.elapsed_s: float | None = None
         self.arrived_s = 0.0
         self.digest = 0
+        self.body: bytes | None = None
         self.advice: RawHeaders = ()
         self.continues: tuple[int, ...] = ()
         self.connection: ClientConnection | None = None
@@ -164,19 +167,22 @@ class JournalEntry:
 class Journal:
     """The last entries, oldest first, running requests among them.
 
-    observers: called with each entry when its response has ended. last: the number of the newest entry there ever was.
+    observers: called with each entry when its response has ended. keeps_bodies: whole, which the server does not. last: the number of the newest entry there ever was.
     cleared: the newest that `clear` has dropped.
     """
 
     def __init__(self, most: int = MOST_ENTRIES) -> None:
         self.entries: deque[JournalEntry] = deque(maxlen=most)
         self.observers: list[Callable[[JournalEntry], None]] = []
+        self.keeps_bodies = False
         self._numbers = itertools.count(1)
         self.last = self.cleared = 0
 
     def begin(self, entry: JournalEntry) -> None:
         self.last = entry.number = next(self._numbers)
         self.entries.append(entry)
+        if self.keeps_bodies:
+            entry.body = b""
 
     def end(self, entry: JournalEntry, status: int | None, outcome: Outcome, elapsed_s: float) -> None:
         """Note how a response ended. status None: none was sent."""

@@ -1,0 +1,226 @@
+"""What a server was asked: typed entries of its journal, expectations of them, and the verdict on the clients."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+from llmirage_shared.settings import ConfigError, did_you_mean
+
+_MOST_SHOWN = 10  # requests in a message
+_LONG = 160  # characters of a text in a message
+_LINE = 50  # of one in a line of a request
+_IN_PART = ("user", "system", "reply", "error", "path", "rule")  # a text is looked for in these; others must be equal
+
+Outcome = Literal["running", "complete", "client_left", "failed", "cut"]
+Expected = str | int | float | bool | None | re.Pattern[str] | Callable[[Any], object]
+"""What a field should be: a text or number, a compiled expression that is found in it, or a function that says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A tool call of a reply. arguments: as they were sent, which need not be JSON."""
+
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """A tool's result that a request brought."""
+
+    name: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServedRequest:
+    """One request and its answer, as docs/journal.md describes its fields. Times are seconds of the server's clock.
+
+    model: as the request names it. user, system: the texts of the last user message (or prompt) and of the system prompt.
+    results: of tools, of this turn. reply, tool_calls: of the first choice. rule: the script's rule, `file:line`.
+    fault: the name of the fault that happened to it. raw: the body.
+    """
+
+    number: int
+    at_s: float
+    method: str
+    path: str
+    model: str
+    stream: bool
+    system: str
+    user: str
+    results: tuple[ToolResult, ...]
+    status: int | None
+    error: str
+    outcome: Outcome
+    reply: str
+    tool_calls: tuple[ToolCall, ...]
+    finish_reason: str | None
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    ttft_s: float | None
+    duration_s: float | None
+    elapsed_s: float | None
+    rule: str
+    fault: str
+    headers: Mapping[str, str] = field(repr=False)
+    raw: bytes = field(repr=False)
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The JSON object that was sent; empty if it is none."""
+        try:
+            value = json.loads(self.raw)
+        except ValueError:
+            return {}
+        return value if isinstance(value, dict) else {}
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """The messages of a chat or of Anthropic's API; empty for others."""
+        messages = self.body.get("messages")
+        return messages if isinstance(messages, list) else []
+
+    def __str__(self) -> str:
+        answer = f"{self.status or self.outcome}"
+        said = f" {_short(self.error or self.reply, _LINE)}" if self.error or self.reply else ""
+        called = "".join([f" {call.name}({_short(call.arguments, _LINE)})" for call in self.tool_calls])
+        fault = f" [{self.fault}]" if self.fault else ""
+        head = f"{self.number}. {self.method} {self.path} {self.model} {_short(self.user, _LINE)}"
+        return f"{head} -> {answer}{fault}{said}{called}"
+
+
+def served_request(entry: Any) -> ServedRequest:
+    """entry: of the server's journal."""
+    same = {each.name: getattr(entry, each.name) for each in fields(ServedRequest) if hasattr(entry, each.name)}
+    return ServedRequest(
+        **same
+        | {
+            "results": tuple([ToolResult(name, content) for name, content in entry.results]),
+            "tool_calls": tuple([ToolCall(name, written) for name, written in entry.calls]),
+            "raw": entry.body or b"",
+        }
+    )
+
+
+class ExpectationError(AssertionError):
+    """The server was not asked what a test expects. The message shows what it was asked, and which fields differ."""
+
+
+def expect(requests: Sequence[ServedRequest], times: int | None, wanted: Mapping[str, Expected]) -> list[ServedRequest]:
+    """The requests whose fields are as wanted. Raises ExpectationError if they are not so many, ConfigError for no field.
+
+    times: None for at least one.
+    """
+    known = [each.name for each in fields(ServedRequest)] + ["body"]
+    if problems := [
+        f"{name}: a request has no such field{did_you_mean(name, known)}" for name in wanted if name not in known
+    ]:
+        raise ConfigError(problems)
+    differing = {request.number: _differing(request, wanted) for request in requests}
+    found = [request for request in requests if not differing[request.number]]
+    if len(found) != times if times is not None else not found:
+        raise ExpectationError(_message(requests, differing, times, wanted, len(found)))
+    return found
+
+
+def _differing(request: ServedRequest, wanted: Mapping[str, Expected]) -> list[str]:
+    return [name for name, value in wanted.items() if not _fits(name, getattr(request, name), value)]
+
+
+def _fits(name: str, actual: Any, wanted: Expected) -> bool:
+    if isinstance(wanted, re.Pattern):
+        return isinstance(actual, str) and wanted.search(actual) is not None
+    if callable(wanted):
+        return bool(wanted(actual))
+    if name in _IN_PART and isinstance(wanted, str) and isinstance(actual, str):
+        return wanted in actual if wanted else not actual
+    return bool(actual == wanted)
+
+
+def _message(
+    requests: Sequence[ServedRequest],
+    differing: Mapping[int, Sequence[str]],
+    times: int | None,
+    wanted: Mapping[str, Expected],
+    found: int,
+) -> str:
+    what = ", ".join([f"{name}={_expected(value)}" for name, value in wanted.items()]) or "any"
+    count = "at least one request" if times is None else f"{times} request{'s' * (times != 1)}"
+    lines = [f"expected {count} with {what}; there {'was' if found == 1 else 'were'} {found} of {len(requests)}"]
+    if not requests:
+        return f"{lines[0]}: the server got no request"
+    nearest = min(requests, key=lambda request: len(differing[request.number]) or len(wanted) + 1)
+    if names := differing[nearest.number]:
+        lines.append(f"nearest, request {nearest.number}:")
+        for name in names:
+            lines += [f"  {name}:", f"  - {_expected(wanted[name])}", f"  + {_short(repr(getattr(nearest, name)))}"]
+    lines.append("requests:")
+    lines += [f"  {request}" for request in requests[:_MOST_SHOWN]]
+    if (more := len(requests) - _MOST_SHOWN) > 0:
+        lines.append(f"  ... and {more} more")
+    return "\n".join(lines)
+
+
+def _expected(value: Expected) -> str:
+    if isinstance(value, re.Pattern):
+        return f"/{value.pattern}/"
+    return getattr(value, "__name__", repr(value)) if callable(value) else _short(repr(value))
+
+
+def _short(text: str, most: int = _LONG) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedRule:
+    """One rule of docs/verdict.md. seen: how many cases there were. findings: what broke it, and why."""
+
+    rule: str
+    verdict: Literal["pass", "fail", "not seen"]
+    looks_at: str
+    seen: int
+    findings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How the clients met refusals, broken replies and their own connections: `assert verdict.passed, verdict`."""
+
+    rules: tuple[JudgedRule, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether no rule was broken."""
+        return all(rule.verdict != "fail" for rule in self.rules)
+
+    def __str__(self) -> str:
+        lines = []
+        for rule in self.rules:
+            lines.append(f"{rule.rule}: {rule.verdict} ({rule.seen} seen)")
+            lines += [f"  {finding}" for finding in rule.findings]
+        return "\n".join(lines)
+
+
+def verdict_of(judged: Iterable[Any]) -> Verdict:
+    """judged: the verdicts of the server's rules."""
+    return Verdict(
+        tuple(
+            [
+                JudgedRule(
+                    one.rule,
+                    one.verdict,
+                    one.looks_at,
+                    one.seen,
+                    tuple([f"requests {', '.join(map(str, each.requests))}: {each.why}" for each in one.findings]),
+                )
+                for one in judged
+            ]
+        )
+    )

@@ -1,0 +1,68 @@
+"""A port within a running event loop: what uvicorn.Server is to a process that does nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from functools import partial
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.server import ServerState
+
+from llmirage_server.commands.http_protocol import BoundedProtocol, ConnectionLimits
+from llmirage_server.commands.http_server import KEEP_ALIVE_S
+
+_MOST_CONNECTIONS = 4096
+_TURNS = 3  # of the loop, in which transports that are closed say so
+
+
+class OpenPort:
+    """Serves an app on a bound socket. No signals, no lifespan, no process-wide settings: those are the caller's."""
+
+    def __init__(self, app: ASGIApp, bound: socket.socket) -> None:
+        self._bound = bound
+        self._config = uvicorn.Config(
+            app,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+        )
+        self._config.http = partial(BoundedProtocol, limits=ConnectionLimits(_MOST_CONNECTIONS))  # type: ignore[assignment]
+        self._config.load()
+        self._state = ServerState()
+        self._server: asyncio.Server | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is under way."""
+        return bool(self._state.tasks)
+
+    async def open(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: self._config.http_protocol_class(config=self._config, server_state=self._state, app_state={}),
+            sock=self._bound,
+            backlog=self._config.backlog,
+        )
+
+    async def close(self, grace_s: float = 1.0) -> None:
+        """Refuse new connections and close the old ones; requests under way get a moment to end, which the app has told them."""
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._state.connections):
+            connection.shutdown()
+        if self._state.tasks:
+            await asyncio.wait(list(self._state.tasks), timeout=grace_s)
+        for task in list(self._state.tasks):
+            task.cancel()
+        for connection in list(self._state.connections):
+            with contextlib.suppress(Exception):
+                connection.transport.abort()  # type: ignore[union-attr]
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+        self._bound.close()

@@ -1,0 +1,67 @@
+"""Writes client/llmirage/_options.py: the keyword arguments of the Python API, for type checkers and editors.
+
+They are the settings that the server declares. `make docs` runs it; a test holds the file to them.
+"""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+
+from llmirage_server.config import ClusterConfig
+from llmirage_shared.settings import About, settings_of
+
+_IN_MORE_FORMS = ("script", "faults")  # which Server declares itself
+
+_HEAD = '''"""Keyword arguments of the Python API. Made by `make docs` of the settings that the server declares."""
+
+# ruff: noqa: UP013, E501
+# fmt: off
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+from typing import Literal, TypedDict
+'''
+
+
+def python_options() -> str:
+    """The file's text."""
+    of_server = {name: about for name, about in settings_of(ClusterConfig).items() if name not in _IN_MORE_FORMS}
+    return "\n".join([_HEAD, _typed_dict("ServerOptions", of_server)])
+
+
+def _typed_dict(name: str, settings: Mapping[str, About]) -> str:
+    entries = []
+    for setting, about in settings.items():
+        names = dict.fromkeys([about.flag or setting, setting, *[one for one in _other_names(about) if len(one) > 1]])
+        entries += [f'"{one.replace("-", "_")}": "{_type(about)} | None",' for one in names]
+    lines = textwrap.wrap(" ".join([entry.replace(" ", "\0") for entry in entries]), 150, break_on_hyphens=False)
+    body = "\n".join([f"    {line}" for line in lines]).replace("\0", " ")
+    return f'{name} = TypedDict("{name}", {{\n{body}\n}}, total=False)\n'
+
+
+def _other_names(about: About) -> tuple[str, ...]:
+    return (*([about.short] if about.short else []), *about.aliases)
+
+
+def _type(about: About) -> str:
+    if about.choices:
+        one = f"Literal[{', '.join(map(repr, about.choices))}]"
+    else:
+        words = {"int": "int", "float": "float", "bool": "bool", "str": "str"}
+        kinds = [words[kind.__name__] for kind in about.kinds if getattr(kind, "__name__", "") in words]
+        kinds = [kind for kind in kinds if not (kind == "int" and "float" in kinds)]
+        if about.read is not None and not about.repeated:
+            kinds = list(dict.fromkeys([*kinds, "float", "str"]))
+        one = " | ".join(kinds) or "str"
+    if about.metavar in ("FILE", "DIR") and not about.repeated:
+        one += " | PathLike[str]"
+    return "str | Sequence[str]" if about.repeated else one
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(python_options(), encoding="utf-8")
