@@ -71,6 +71,7 @@ docs: .venv/.dev  ## rewrite docs/commands.md, docs/api.md and docs/faults.md fr
 	@$(BIN)/python tools/command_docs.py docs/commands.md
 	@$(BIN)/python tools/api_docs.py docs/api.md
 	@$(BIN)/python tools/fault_docs.py docs/faults.md
+	@$(BIN)/python tools/python_options.py client/llmirage/_options.py
 
 whatif: .venv/.dev  ## run the commands in docs/what-if.md and rewrite what they print (half a minute of CPU)
 	@$(BIN)/python tools/what_if_docs.py docs/what-if.md

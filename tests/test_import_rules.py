@@ -14,7 +14,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = {name: ROOT / side / name for side, name in [
-    ("shared", "llmirage_shared"), ("server", "llmirage_server"), ("client", "llmirage_client")]}  # fmt: skip
+    ("shared", "llmirage_shared"), ("server", "llmirage_server"), ("client", "llmirage_client"),
+    ("client", "llmirage")]}  # fmt: skip
 HTTP_LIBRARIES = ("starlette", "uvicorn", "sse_starlette", "httpx", "httpx2", "anyio", "httptools", "h11", "wsproto")
 
 SERVER_ROOMS = ("commands", "config", "api", "replies", "cluster", "perf", "drivers", "faults", "telemetry", "app")
@@ -46,6 +47,7 @@ WALLS = [
     ("llmirage_client", "report", ("client.load", "client.targets", "HTTP")),
     ("llmirage_client", "targets", ("client.load", "client.report", "client.simulator")),
     ("llmirage_client", "simulator", ("client.load", "client.report", "client.commands")),
+    ("llmirage", "", ("server", "HTTP")),
 ]
 
 # The client knows the server only in simulator/ and, lazily, where the commands show its catalogue and settings.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from llmirage_shared.settings import ConfigError
 
 if TYPE_CHECKING:
-    from llmirage._requests import ExpectationError, JudgedRule, ServedRequest, ToolCall, ToolResult, Verdict
+    from llmirage._requests import ExpectationError, JudgedRule, ServedRequest, ToolCall, ToolResult, ClientVerdict
     from llmirage._server import FaultOnOrder, Server, run_in_virtual_time
 
 _PLACES = {
@@ -19,13 +19,13 @@ _PLACES = {
     "Server": "_server",
     "ToolCall": "_requests",
     "ToolResult": "_requests",
-    "Verdict": "_requests",
+    "ClientVerdict": "_requests",
     "run_in_virtual_time": "_server",
 }
 
 __all__ = [
     "ConfigError", "ExpectationError", "FaultOnOrder", "JudgedRule", "ServedRequest", "Server", "ToolCall", "ToolResult",
-    "Verdict", "run_in_virtual_time",
+    "ClientVerdict", "run_in_virtual_time",
 ]  # fmt: skip
 
 

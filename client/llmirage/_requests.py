@@ -118,10 +118,8 @@ def expect(requests: Sequence[ServedRequest], times: int | None, wanted: Mapping
     times: None for at least one.
     """
     known = [each.name for each in fields(ServedRequest)] + ["body"]
-    if problems := [
-        f"{name}: a request has no such field{did_you_mean(name, known)}" for name in wanted if name not in known
-    ]:
-        raise ConfigError(problems)
+    if unknown := [name for name in wanted if name not in known]:
+        raise ConfigError([f"{name}: a request has no such field{did_you_mean(name, known)}" for name in unknown])
     differing = {request.number: _differing(request, wanted) for request in requests}
     found = [request for request in requests if not differing[request.number]]
     if len(found) != times if times is not None else not found:
@@ -190,7 +188,7 @@ class JudgedRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ClientVerdict:
     """How the clients met refusals, broken replies and their own connections: `assert verdict.passed, verdict`."""
 
     rules: tuple[JudgedRule, ...]
@@ -208,9 +206,9 @@ class Verdict:
         return "\n".join(lines)
 
 
-def verdict_of(judged: Iterable[Any]) -> Verdict:
+def verdict_of(judged: Iterable[Any]) -> ClientVerdict:
     """judged: the verdicts of the server's rules."""
-    return Verdict(
+    return ClientVerdict(
         tuple(
             [
                 JudgedRule(

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from llmirage._requests import Expected, ServedRequest, Verdict, expect, served_request, verdict_of
+from llmirage._requests import Expected, ServedRequest, ClientVerdict, expect, served_request, verdict_of
 from llmirage._settings import settings_named
 from llmirage_client.simulator import serving
 from llmirage_shared.settings import ConfigError
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Unpack
 
-    import anthropic
-    import openai
+    from anthropic import Anthropic, AsyncAnthropic
+    from openai import AsyncOpenAI, OpenAI
 
     from llmirage._options import ServerOptions
 
@@ -153,22 +153,21 @@ class Server:
         """
         return self._server.transport
 
-    def openai(self, **options: Any) -> openai.OpenAI:
+    def openai(self, **options: Any) -> OpenAI:
         """A client of the `openai` package that asks this server in process. options: of openai.OpenAI."""
         return self._client("openai", "OpenAI", "DefaultHttpxClient", "/v1", options)  # type: ignore[no-any-return]
 
-    def async_openai(self, **options: Any) -> openai.AsyncOpenAI:
+    def async_openai(self, **options: Any) -> AsyncOpenAI:
         """The asynchronous client of the `openai` package. options: of openai.AsyncOpenAI."""
         return self._client("openai", "AsyncOpenAI", "DefaultAsyncHttpxClient", "/v1", options)  # type: ignore[no-any-return]
 
-    def anthropic(self, **options: Any) -> anthropic.Anthropic:
+    def anthropic(self, **options: Any) -> Anthropic:
         """A client of the `anthropic` package that asks this server in process. options: of anthropic.Anthropic."""
         return self._client("anthropic", "Anthropic", "DefaultHttpxClient", "", options)  # type: ignore[no-any-return]
 
-    def async_anthropic(self, **options: Any) -> anthropic.AsyncAnthropic:
+    def async_anthropic(self, **options: Any) -> AsyncAnthropic:
         """The asynchronous client of the `anthropic` package. options: of anthropic.AsyncAnthropic."""
-        made = self._client("anthropic", "AsyncAnthropic", "DefaultAsyncHttpxClient", "", options)
-        return made  # type: ignore[no-any-return]
+        return self._client("anthropic", "AsyncAnthropic", "DefaultAsyncHttpxClient", "", options)  # type: ignore[no-any-return]
 
     # --- what it was asked ------------------------------------------------------------------------------------------
 
@@ -186,7 +185,7 @@ class Server:
         """
         return expect(self.requests, times, fields)
 
-    def verdict(self, unused_s: float = 5.0) -> Verdict:
+    def verdict(self, unused_s: float = 5.0) -> ClientVerdict:
         """How the clients met refusals, broken replies and connections (docs/verdict.md).
 
         unused_s: a connection unused for so long, while the client opens another one, is leaked.

@@ -45,12 +45,17 @@ class SkippingLoop(SimulatedTimeLoop):
         """The time that `advance` asked for has come."""
         reached, self.target_s, self._reached = self._reached, None, None
         if reached is not None:
-            self.call_soon(lambda: reached.done() or reached.set_result(None))
+            self.call_soon(_end, reached)
 
     def is_own(self, descriptor: int) -> bool:
         """Whether it is the pipe through which other threads wake this loop."""
         pipe: Any = self._ssock  # type: ignore[attr-defined]  # the same from Python 3.11 to 3.14
         return pipe is not None and descriptor == pipe.fileno()
+
+
+def _end(reached: asyncio.Future[None]) -> None:
+    if not reached.done():
+        reached.set_result(None)
 
 
 class _SkippingSelector(selectors.DefaultSelector):

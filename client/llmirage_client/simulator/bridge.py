@@ -43,11 +43,11 @@ class _Broken:
     message: str
 
 
-class _End:
+class _Complete:
     """The body is complete."""
 
 
-_Item = _Head | bytes | _Broken | _End
+_Item = _Head | bytes | _Broken | _Complete
 _Message = MutableMapping[str, Any]
 
 
@@ -119,12 +119,12 @@ class BridgedCall:
             if data := message.get("body"):
                 self._put(bytes(data))
             if not message.get("more_body"):
-                self._put(_End())
+                self._put(_Complete())
 
     def _put(self, item: _Item) -> None:
         if self._over:
             return
-        self._over = isinstance(item, _Broken | _End)
+        self._over = isinstance(item, _Broken | _Complete)
         self._disarm()
         with self._lock:
             self._items.append(item)
@@ -161,16 +161,15 @@ class BridgedCall:
     def take(self, wake: Callable[[], None]) -> _Item | None:
         """What has come, pieces of the body as one. None: `wake` will be called once, from another thread, when there is."""
         with self._lock:
-            if not self._items:
+            item = self._items.popleft() if self._items else None
+            if item is None:
                 self._wake = wake
-                item = None
-            else:
-                item = self._items.popleft()
-                if isinstance(item, bytes):
-                    pieces = [item]
-                    while self._items and isinstance(self._items[0], bytes):
-                        pieces.append(self._items.popleft())
-                    item = b"".join(pieces)
+            if isinstance(item, bytes):
+                pieces = [item]
+                while self._items and isinstance(piece := self._items[0], bytes):
+                    pieces.append(piece)
+                    self._items.popleft()
+                item = b"".join(pieces)
         if item is None and self._host is not None:
             with contextlib.suppress(ConnectionError):
                 self._host.call_soon(self._note_waiting)

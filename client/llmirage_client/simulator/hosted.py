@@ -90,7 +90,7 @@ class HostedApp:
     async def settle(self) -> None:
         """Let requests end whose clients have left."""
         for _ in range(_TURNS):
-            if not any([call.left for call in self._calls.values()]):
+            if not any(call.left for call in self._calls.values()):
                 return
             await asyncio.sleep(0)
 
@@ -162,7 +162,7 @@ class HostedApp:
     def _awaited(self) -> bool:
         """Whether clients wait for what the cluster will do, and none of them is still busy with what it has got."""
         service = self._app.service
-        if service.upstream is not None or not all([call.reader_waits for call in self._calls.values()]):
+        if service.upstream is not None or not all(call.reader_waits for call in self._calls.values()):
             return False
         return bool(self._calls or service.under_way or (self._port is not None and self._port.busy))
 

@@ -32,9 +32,12 @@ class OpenPort:
             date_header=False,
             timeout_keep_alive=KEEP_ALIVE_S,
         )
-        self._config.http = partial(BoundedProtocol, limits=ConnectionLimits(_MOST_CONNECTIONS))  # type: ignore[assignment]
         self._config.load()
         self._state = ServerState()
+        limits = ConnectionLimits(_MOST_CONNECTIONS)
+        self._protocol = partial(
+            BoundedProtocol, limits=limits, config=self._config, server_state=self._state, app_state={}
+        )
         self._server: asyncio.Server | None = None
 
     @property
@@ -45,13 +48,13 @@ class OpenPort:
     async def open(self) -> None:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: self._config.http_protocol_class(config=self._config, server_state=self._state, app_state={}),
+            self._protocol,
             sock=self._bound,
             backlog=self._config.backlog,
         )
 
     async def close(self, grace_s: float = 1.0) -> None:
-        """Refuse new connections and close the old ones; requests under way get a moment to end, which the app has told them."""
+        """Refuse new connections and close the old ones. Requests under way, whom the app has told, get a moment to end."""
         if self._server is not None:
             self._server.close()
         for connection in list(self._state.connections):
@@ -62,7 +65,7 @@ class OpenPort:
             task.cancel()
         for connection in list(self._state.connections):
             with contextlib.suppress(Exception):
-                connection.transport.abort()  # type: ignore[union-attr]
+                connection.transport.abort()
         for _ in range(_TURNS):
             await asyncio.sleep(0)
         self._bound.close()

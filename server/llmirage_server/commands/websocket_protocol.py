@@ -12,7 +12,6 @@ import base64
 import hashlib
 import logging
 import struct
-import time
 from collections import deque
 from collections.abc import Iterator, MutableMapping
 from http import HTTPStatus
@@ -25,6 +24,7 @@ from wsproto.events import BytesMessage, CloseConnection, Event, Message, Ping, 
 
 from llmirage_server.api.exchange import ARRIVED
 from llmirage_server.telemetry.client_connection import CONNECTION, ClientConnection
+from llmirage_shared.virtual_time import precise_clock
 
 logger = logging.getLogger("llmirage")
 
@@ -97,16 +97,16 @@ class WebSocketProtocol(asyncio.Protocol):
         return None
 
     def pause_writing(self) -> None:
-        self._connection.blocked(time.monotonic())
+        self._connection.blocked(precise_clock()())
         self._blocked = self._loop.create_future()
 
     def resume_writing(self) -> None:
-        self._connection.unblocked(time.monotonic())
+        self._connection.unblocked(precise_clock()())
         self._unblock()
         self._pump()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._connection.closed(time.monotonic())
+        self._connection.closed(precise_clock()())
         self._state.connections.discard(self)
         for timer in (self._timer, self._pumping):
             if timer is not None:
@@ -213,7 +213,7 @@ class WebSocketProtocol(asyncio.Protocol):
             elif event.message_finished:
                 data, self._received = bytes(self._received), bytearray()
                 content = {"text": data.decode()} if self._is_text else {"bytes": data}
-                self._arrived({"type": "websocket.receive", **content, ARRIVED: time.monotonic()})
+                self._arrived({"type": "websocket.receive", **content, ARRIVED: precise_clock()()})
         elif isinstance(event, Ping):
             self._write(Pong(event.payload))
         elif isinstance(event, CloseConnection):  # of the client, or for frames that are none

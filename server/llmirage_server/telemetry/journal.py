@@ -91,6 +91,12 @@ class JournalEntry:
         given = dict(self._headers)
         return (self.client[0] if self.client else "", *[given.get(name, b"") for name in _OF_CALLER])
 
+    def kept(self, body: bytes) -> bytes:
+        """The body, which the entry keeps if its journal wants bodies."""
+        if self.body is not None:
+            self.body = body
+        return body
+
     def header(self, name: bytes) -> bytes | None:
         """A header as it was sent. name: in lower case."""
         return next((value for given, value in self._headers if given == name), None)
@@ -167,8 +173,8 @@ class JournalEntry:
 class Journal:
     """The last entries, oldest first, running requests among them.
 
-    observers: called with each entry when its response has ended. keeps_bodies: whole, which the server does not. last: the number of the newest entry there ever was.
-    cleared: the newest that `clear` has dropped.
+    observers: called with each entry when its response has ended. last: the number of the newest entry there ever was.
+    cleared: the newest that `clear` has dropped. keeps_bodies: whole, which only a server in a test does.
     """
 
     def __init__(self, most: int = MOST_ENTRIES) -> None:
