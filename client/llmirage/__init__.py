@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from llmirage_shared.settings import ConfigError
 
 if TYPE_CHECKING:
-    from llmirage._requests import ExpectationError, JudgedRule, ServedRequest, ToolCall, ToolResult, ClientVerdict
+    from llmirage._requests import ClientVerdict, ExpectationError, JudgedRule, ServedRequest, ToolCall, ToolResult
     from llmirage._server import FaultOnOrder, Server, run_in_virtual_time
 
 _PLACES = {
@@ -24,8 +24,16 @@ _PLACES = {
 }
 
 __all__ = [
-    "ConfigError", "ExpectationError", "FaultOnOrder", "JudgedRule", "ServedRequest", "Server", "ToolCall", "ToolResult",
-    "ClientVerdict", "run_in_virtual_time",
+    "ClientVerdict",
+    "ConfigError",
+    "ExpectationError",
+    "FaultOnOrder",
+    "JudgedRule",
+    "ServedRequest",
+    "Server",
+    "ToolCall",
+    "ToolResult",
+    "run_in_virtual_time",
 ]  # fmt: skip
 
 

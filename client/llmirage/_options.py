@@ -27,7 +27,7 @@ ServerOptions = TypedDict("ServerOptions", {
     "scale_up_after_s": "float | None", "scale_down_after_s": "float | None", "served_model_name": "str | Sequence[str] | None", "router": "str | None",
     "on_crash": "Literal['reroute', 'fail'] | None", "speed": "float | str | None", "accept_models": "Literal['any', 'served'] | None",
     "tokenizer": "str | None", "replies": "Literal['prose', 'echo'] | None", "natural_stop": "bool | None", "reply_tokens": "int | None",
-    "dialect": "Literal['openai', 'vllm', 'sglang', 'trtllm'] | None", "enable_cache_report": "bool | None",
+    "dialect": "Literal['openai', 'vllm', 'sglang', 'trtllm'] | None", "lenient": "bool | None", "enable_cache_report": "bool | None",
     "enable_prompt_tokens_details": "bool | None", "unknown_fields": "Literal['refuse', 'ignore'] | None", "state": "str | PathLike[str] | None",
     "state_mib": "int | None", "files_mib": "int | None", "response_ttl_s": "float | None", "response_ttl": "float | None", "seed": "int | None",
     "replay": "str | PathLike[str] | None", "replay_timing": "Literal['recorded', 'cluster', 'none'] | None",

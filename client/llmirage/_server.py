@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from llmirage._requests import Expected, ServedRequest, ClientVerdict, expect, served_request, verdict_of
+from llmirage._requests import ClientVerdict, Expected, ServedRequest, expect, served_request, verdict_of
 from llmirage._settings import settings_named
 from llmirage_client.simulator import serving
 from llmirage_shared.settings import ConfigError

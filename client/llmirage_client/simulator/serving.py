@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -24,6 +25,9 @@ from llmirage_shared.yaml_lines import node_of
 __all__ = ["ClusterConfig", "Serving"]
 
 T = TypeVar("T")
+
+# In a library, warnings go where its user sends them, and nowhere else.
+logging.getLogger("llmirage").addHandler(logging.NullHandler())
 
 
 class Serving:

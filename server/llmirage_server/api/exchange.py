@@ -147,9 +147,8 @@ class HttpExchange:
         self.entry.digest = hash(body)
         self.arrived_s = self.entry.arrived_s = self._arrival()
         encoding = self.headers.get(b"content-encoding")
-        if encoding is not None:
-            body = bodies.decompressed(body, encoding.strip().lower(), self.most_bytes)
-        return self.entry.kept(body)
+        plain = body if encoding is None else bodies.decompressed(body, encoding.strip().lower(), self.most_bytes)
+        return self.entry.kept(plain)
 
     async def note_refusal(self, headers: Sequence[Header]) -> None:
         """Let the journal know what the client was advised, and which body it sent if that has not been read."""
@@ -158,8 +157,7 @@ class HttpExchange:
         sent = self.scope["method"] in ("POST", "PUT", "PATCH") and length.isdigit() and len(length) < 20
         if not self.entry.digest and sent and 0 < int(length) <= min(_MOST_UNREAD_BYTES, self.most_bytes):
             with contextlib.suppress(ClientGoneError, ApiError):
-                body = self.entry.kept(await self._received_body())
-                self.entry.digest = hash(body)
+                self.entry.digest = hash(body := self.entry.kept(await self._received_body()))
                 model = json_object(body).get("model")
                 self.entry.model = errors.shorten(model, 200) if isinstance(model, str) else ""
 

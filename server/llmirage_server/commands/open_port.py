@@ -12,7 +12,6 @@ from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
 from llmirage_server.commands.http_protocol import BoundedProtocol, ConnectionLimits
-from llmirage_server.commands.http_server import KEEP_ALIVE_S
 
 _MOST_CONNECTIONS = 4096
 _TURNS = 3  # of the loop, in which transports that are closed say so
@@ -23,6 +22,7 @@ class OpenPort:
 
     def __init__(self, app: ASGIApp, bound: socket.socket) -> None:
         self._bound = bound
+        limits = ConnectionLimits(_MOST_CONNECTIONS)
         self._config = uvicorn.Config(
             app,
             ws="none",
@@ -30,14 +30,11 @@ class OpenPort:
             log_config=None,
             server_header=False,
             date_header=False,
-            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_keep_alive=limits.idle_s,
         )
         self._config.load()
         self._state = ServerState()
-        limits = ConnectionLimits(_MOST_CONNECTIONS)
-        self._protocol = partial(
-            BoundedProtocol, limits=limits, config=self._config, server_state=self._state, app_state={}
-        )
+        self._protocol = partial(BoundedProtocol, limits=limits, config=self._config, server_state=self._state, app_state={})
         self._server: asyncio.Server | None = None
 
     @property

@@ -6,6 +6,8 @@ import asyncio
 import concurrent.futures
 import gc
 import re
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -285,3 +287,14 @@ def test_anthropic_and_a_key() -> None:
         assert message.usage.output_tokens == 9
         with pytest.raises(anthropic.AuthenticationError):
             server.anthropic(api_key="other").messages.create(model="claude", max_tokens=9, messages=HELLO)
+
+
+def test_nothing_is_printed() -> None:
+    code = (
+        "import llmirage, httpx\n"
+        "with llmirage.Server(virtual_time=True) as server:\n"
+        "    with httpx.Client(transport=server.transport, base_url=server.base_url) as client:\n"
+        f"        assert client.post('/chat/completions', json={BODY!r}).status_code == 200\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert (ran.stdout, ran.stderr) == ("", "")

@@ -14,8 +14,8 @@ import llmirage
 ROOT = Path(__file__).resolve().parents[3]
 
 NAMES = [
-    "ConfigError", "ExpectationError", "FaultOnOrder", "JudgedRule", "ServedRequest", "Server", "ToolCall", "ToolResult",
-    "ClientVerdict", "run_in_virtual_time",
+    "ClientVerdict", "ConfigError", "ExpectationError", "FaultOnOrder", "JudgedRule", "ServedRequest", "Server", "ToolCall",
+    "ToolResult", "run_in_virtual_time",
 ]  # fmt: skip
 SERVER = {
     "__init__": ["cluster", "port", "host", "virtual_time", "script", "faults", "settings"],
