@@ -9,7 +9,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from llmirage_shared.settings import About, ConfigError, at_call, did_you_mean, settings_of
+from llmirage_shared.settings import About, ConfigError, InputRefused, at_call, did_you_mean, settings_of
 
 OPTIONS = "Options"  # the heading of options that need no other
 _PROBLEMS = "llmirage.problems"
@@ -234,13 +234,17 @@ def renamed(name: str, now: str, **values: str) -> click.Option:
 def lazily(place: str) -> Callable[..., Any]:
     """The function `module:function` of a command: imported when it is called, so that help and refusals need none of it.
 
-    It gets what was given by name. A ConfigError becomes an error of usage, with exit status 2.
+    It gets what was given by name. A ConfigError becomes an error of usage, InputRefused its message alone; both end with
+    exit status 2.
     """
     work = at_call(place)
 
     def call(**given: Any) -> Any:
         try:
             return work(**given)
+        except InputRefused as error:
+            click.echo(f"llmirage {error.command}: {error}" if error.command else error, err=True)
+            raise SystemExit(2) from None
         except ConfigError as error:
             raise click.UsageError("\n".join(error.problems)) from None
 

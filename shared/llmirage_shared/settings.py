@@ -28,6 +28,14 @@ class ConfigError(ValueError):
         super().__init__("\n".join(self.problems))
 
 
+class InputRefused(ConfigError):
+    """What a command was given cannot be used, though its options are sound. command: its name, which begins the message."""
+
+    def __init__(self, problems: Iterable[str], command: str = "") -> None:
+        super().__init__(problems)
+        self.command = command
+
+
 class About:
     """What is known of one setting.
 

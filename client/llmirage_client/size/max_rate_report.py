@@ -41,6 +41,10 @@ class MaxRateReport:
         """Those that meet the objectives at some load."""
         return [(one, one.trial) for one in self.rates.found if one.trial is not None]
 
+    @property
+    def answered(self) -> bool:
+        return bool(self.carried)
+
     def left_out(self) -> list[tuple[str, str]]:
         """Name and reason of the others."""
         missed = [(self.name(one), one.reason) for one in self.rates.found if one.trial is None]

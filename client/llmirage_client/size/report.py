@@ -35,6 +35,10 @@ class SizeReport:
     question: Question
     sizing: Sizing
 
+    @property
+    def answered(self) -> bool:
+        return self.sizing.answer is not None
+
     def json(self) -> dict[str, Any]:
         sizing, traffic = self.sizing, self.question.traffic
         return {

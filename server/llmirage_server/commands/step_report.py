@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -18,14 +17,23 @@ from llmirage_server.perf.errors import DeploymentError
 from llmirage_server.perf.speculation import Speculative
 from llmirage_server.perf.steps.stage import OperationTime
 from llmirage_server.perf.steps.step_model import StepBatch
+from llmirage_shared.settings import ConfigError, InputRefused
 
 
-def step(decode: Pairs, prefill: Pairs, speculate: int | None, draft_model: str | None, **settings: Any) -> None:
-    if not decode and not prefill:
-        raise click.UsageError("give at least one --decode N@CONTEXT or --prefill TOKENS@CONTEXT")
-    if draft_model is not None and speculate is None:
-        raise click.UsageError("--draft-model needs --speculate K")
+def step(**settings: Any) -> None:
     as_json = settings.pop("json")
+    deployment, explained = explained_step(**settings)
+    click.echo(json.dumps(explained, indent=2) if as_json else as_table(deployment, explained))
+
+
+def explained_step(
+    decode: Pairs, prefill: Pairs, speculate: int | None, draft_model: str | None, **settings: Any
+) -> tuple[Deployment, dict[str, Any]]:
+    """What the command prints, as data. Raises ConfigError."""
+    if not decode and not prefill:
+        raise ConfigError(["give at least one --decode N@CONTEXT or --prefill TOKENS@CONTEXT"])
+    if draft_model is not None and speculate is None:
+        raise ConfigError(["--draft-model needs --speculate K"])
     given = {name: value for name, value in settings.items() if value is not None}
     speculative = None
     if speculate is not None:
@@ -35,10 +43,9 @@ def step(decode: Pairs, prefill: Pairs, speculate: int | None, draft_model: str 
         deployment = Deployment.create(**({"gpu": "h100_sxm"} | given), speculative=speculative)
         explained = explain(deployment, batch) | {"assumed": _assumed(deployment, given)}
     except DeploymentError as error:
-        for problem in error.problems:
-            click.echo(f"llmirage step: {problem}", err=True)
-        sys.exit(2)
-    click.echo(json.dumps(explained, indent=2) if as_json else as_table(deployment, explained))
+        first, *others = error.problems
+        raise InputRefused([first, *[f"llmirage step: {problem}" for problem in others]], "step") from None
+    return deployment, explained
 
 
 def _assumed(deployment: Deployment, given: Mapping[str, Any]) -> list[str]:

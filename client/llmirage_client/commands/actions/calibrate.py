@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -24,7 +26,27 @@ from llmirage_shared.settings import ConfigError
 _SHORT = {"decode": "decode_scale", "prefill": "prefill_scale", "host": "host_step_ms", "front-end": "front_end_ms"}
 
 
+@dataclass(frozen=True, slots=True)
+class EngineFit:
+    """A calibration, the deployment it is of, the runs it is from, and the engine file's text."""
+
+    calibration: Calibration
+    deployment: str
+    runs: list[MeasuredRun]
+    engine_file: str
+
+
 def calibrate(runs: tuple[str, ...], **settings: Any) -> None:
+    found = fitted(runs, settings)
+    try:
+        Path(settings["output"]).write_text(found.engine_file, encoding="utf-8")
+    except OSError as error:
+        _refuse(f"the engine file could not be written: {error}")
+    _show(found, settings)
+
+
+def fitted(runs: tuple[str, ...], settings: dict[str, Any]) -> EngineFit:
+    """What the command finds; nothing is shown or written. Raises ConfigError."""
     found: list[MeasuredRun] = []
     problems: list[str] = []
     for place in runs:
@@ -47,12 +69,8 @@ def calibrate(runs: tuple[str, ...], **settings: Any) -> None:
         _refuse(str(error))
     deployment = plan_of(config)[0].deployment.describe()
     values = changed_fields(profile, named, result.values)
-    try:
-        with open(settings["output"], "w", encoding="utf-8") as file:
-            file.write(engine_text(profile["base"], values, _comments(result, runs, deployment)))
-    except OSError as error:
-        _refuse(f"the engine file could not be written: {error}")
-    _show(result, settings, deployment, found)
+    text = engine_text(profile["base"], values, _comments(result, runs, deployment))
+    return EngineFit(result, deployment, found, text)
 
 
 def _refuse(problem: str) -> NoReturn:
@@ -73,10 +91,11 @@ def _comments(result: Calibration, runs: tuple[str, ...], deployment: str) -> li
     return lines
 
 
-def _show(result: Calibration, settings: dict[str, Any], deployment: str, runs: list[MeasuredRun]) -> None:
+def _show(found: EngineFit, settings: dict[str, Any]) -> None:
     if settings["json"]:
-        click.echo(json.dumps(as_json(result) | {"deployment": deployment, "output": settings["output"]}, indent=2))
+        about = {"deployment": found.deployment, "output": settings["output"]}
+        click.echo(json.dumps(as_json(found.calibration) | about, indent=2))
         return
 
-    print_calibration(result, deployment, len(runs))
+    print_calibration(found.calibration, found.deployment, len(found.runs))
     click.echo(f"\nWritten to {settings['output']}; use it: llmirage simulate --engine {settings['output']} ...")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -27,37 +28,55 @@ from llmirage_shared.tokenizer_loader import load
 _MOST_REQUESTS_FOR_REUSE = 5_000
 
 
+@dataclass(frozen=True, slots=True)
+class MadeWorkload:
+    """profile: its parameters. plan: what was drawn. data: the file."""
+
+    profile: Profile
+    plan: Plan
+    workload: Workload
+    data: bytes
+
+
 def generate(preset: str, output: str | None, **settings: Any) -> None:
     if output is None and sys.stdout.isatty() and not settings["show"]:
         raise ConfigError(["the output has megabytes: use -o FILE, or redirect standard output"])
+    if settings["show"]:
+        with readable():
+            read_profile(preset, _given(settings), settings["rate"])
+            click.echo(as_yaml(read_values(preset, _given(settings), settings["rate"], [])[0]), nl=False)
+        return
+    made = made_of(preset, settings)
+    write_output(made.data, output)
+    _report(made.profile, made.plan, made.workload, output, settings["random_seed"])
+    vocabulary, template = load(settings["tokenizer"])
+    _reuse(made.workload, PromptEncoder(vocabulary, template))
+
+
+def made_of(preset: str, settings: dict[str, Any]) -> MadeWorkload:
+    """What the command writes; nothing is shown or written. Raises ConfigError."""
+    seed = settings["random_seed"]
+    with readable():
+        profile = read_profile(preset, _given(settings), settings["rate"])
+        text = SyntheticText(load(settings["tokenizer"])[0], seed)
+        plan = draw_plan(profile, seed)
+        workload = sessions_of(profile, plan, text, settings["token_ids"])
+        try:
+            converted = convert(workload, profile.format)
+        except ConversionError as error:
+            raise WorkloadError(preset, [Problem(str(error), field="format")]) from None
+    return MadeWorkload(profile, plan, workload, converted.data)
+
+
+def _given(settings: dict[str, Any]) -> list[tuple[str, Any]]:
+    """What changes the profile."""
     changes: Changes = settings["set"]
     given = list(changes)
     if settings["conversations"] is not None:
         given.append(("conversations", settings["conversations"]))
     if settings["to"] is not None:
         given.append(("format", settings["to"]))
-    with readable():
-        if settings["show"]:
-            read_profile(preset, given, settings["rate"])
-            click.echo(as_yaml(read_values(preset, given, settings["rate"], [])[0]), nl=False)
-        else:
-            _generate(preset, given, output, settings)
-
-
-def _generate(preset: str, given: list[tuple[str, Any]], output: str | None, settings: dict[str, Any]) -> None:
-    seed = settings["random_seed"]
-    profile = read_profile(preset, given, settings["rate"])
-    vocabulary, template = load(settings["tokenizer"])
-    text = SyntheticText(vocabulary, seed)
-    plan = draw_plan(profile, seed)
-    workload = sessions_of(profile, plan, text, settings["token_ids"])
-    try:
-        converted = convert(workload, profile.format)
-    except ConversionError as error:
-        raise WorkloadError(preset, [Problem(str(error), field="format")]) from None
-    write_output(converted.data, output)
-    _report(profile, plan, workload, output, seed)
-    _reuse(workload, PromptEncoder(vocabulary, template))
+    return given
 
 
 def _report(profile: Profile, plan: Plan, workload: Workload, output: str | None, seed: int) -> None:

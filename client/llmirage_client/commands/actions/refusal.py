@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from typing import NoReturn
 
-import click
+from llmirage_shared.settings import InputRefused
 
 
 def refuse(problems: Iterable[str], command: str = "") -> NoReturn:
-    """command: its name, to stand before the first line."""
-    text = "\n".join(problems)
-    click.echo(f"llmirage {command}: {text}" if command else text, err=True)
-    sys.exit(2)
+    """Raises InputRefused. command: its name, to stand before the first line."""
+    raise InputRefused(problems, command)

@@ -48,6 +48,30 @@ _MANY = 10_000  # requests, whose records take seconds to write
 
 def simulate(workload: str | None, **settings: Any) -> None:
     check_unused(settings)
+    if not settings["artifact_dir"] and not settings["json"] and (problem := cannot_be_folder("artifacts/simulation")):
+        refuse([f"{problem}; choose another folder with --artifact-dir"], "simulate")
+    simulation = simulated(workload, settings, stoppable=_stop_on_ctrl_c)
+    written = _show(simulation, settings)
+    if simulation.stopped == _CTRL_C:
+        sys.exit(130)
+    if not all(verdict.met for verdict in simulation.verdicts):
+        sys.exit(MISSED)
+    failed = simulation.summary["failed_requests"] and not judge_failures(simulation.verdicts)
+    complete = simulation.stopped is None and not failed
+    sys.exit(0 if complete and written else 1)
+
+
+def simulated(
+    workload: str | Workload | None,
+    settings: dict[str, Any],
+    *,
+    progress: Callable[..., SimulationProgress] = SimulationProgress,
+    stoppable: Callable[[Callable[[str], None]], None] = lambda stop: None,
+) -> Simulation:
+    """The simulation that the settings of the command ask for; nothing is shown or written.
+
+    progress: makes what is told how far it is. stoppable: see simulation.simulate. Raises ConfigError.
+    """
     if several := [name for name in SEVERAL if len(settings[name] or ()) > 1]:
         flags = (f"--{name.replace('_', '-')}" for name in several)
         raise ConfigError(f"{flag} has several values; use `llmirage sweep` to compare them" for flag in flags)
@@ -61,13 +85,11 @@ def simulate(workload: str | None, **settings: Any) -> None:
     loaded, window = for_endpoint(loaded, settings), None
     if settings["steady_state"]:
         loaded, options, window = _steady(config, loaded, options, settings)
-    if not settings["artifact_dir"] and not settings["json"] and (problem := cannot_be_folder("artifacts/simulation")):
-        refuse([f"{problem}; choose another folder with --artifact-dir"], "simulate")
     shown = {name: value for name, value in settings.items() if value not in (None, (), False)}
     if options.agents:
         shown["concurrency"] = options.concurrency
     try:
-        with SimulationProgress(lambda: _expected(loaded, options), settings["max_time"]) as progress:
+        with progress(lambda: _expected(loaded, options), settings["max_time"]) as told:
             simulation = simulations.simulate(
                 config,
                 loaded,
@@ -77,21 +99,14 @@ def simulate(workload: str | None, **settings: Any) -> None:
                 shown=shown,
                 trace=settings["trace"] is not None,
                 window=window,
-                stoppable=_stop_on_ctrl_c,
-                on_progress=progress.update,
+                stoppable=stoppable,
+                on_progress=told.update,
             )
     except (SimulationError, ConfigError) as error:
         refuse([str(error)], "simulate")
     if note := _measured(settings, options):
         simulation.notes.append(note)
-    written = _show(simulation, settings)
-    if simulation.stopped == _CTRL_C:
-        sys.exit(130)
-    if not all(verdict.met for verdict in simulation.verdicts):
-        sys.exit(MISSED)
-    failed = simulation.summary["failed_requests"] and not judge_failures(simulation.verdicts)
-    complete = simulation.stopped is None and not failed
-    sys.exit(0 if complete and written else 1)
+    return simulation
 
 
 def _steady(
@@ -159,15 +174,19 @@ def _show(simulation: Simulation, settings: dict[str, Any]) -> bool:
         if errors := simulation.metrics.errors:  # the report would show them
             count, whole = errors[0].count, simulation.summary["requests"] + simulation.summary["failed_requests"]
             click.echo(f"{count:,} of {whole:,} requests failed: {errors[0].error.message}", err=True)
-        slo = {"slo": verdicts_json(simulation.verdicts)} if simulation.verdicts else {}
-        notes = [note for note in simulation.notes if not note.startswith("Assumed")]
-        about = {"notes": notes, "assumed": assumed(simulation.config), "steady_state": settings["steady_state"]}
-        click.echo(json.dumps(slo | simulation.summary | about))
+        click.echo(json.dumps(as_json(simulation, steady_state=settings["steady_state"])))
         return problem is None
     render(simulation.result, metrics=simulation.metrics)
     written = "\nWritten to " + str(files[0].parent) + ": " + ", ".join(file.name for file in files) if files else None
     print_blocks([*cluster_blocks(simulation), *([written] if written else [])])
     return problem is None
+
+
+def as_json(simulation: Simulation, *, steady_state: bool) -> dict[str, Any]:
+    slo = {"slo": verdicts_json(simulation.verdicts)} if simulation.verdicts else {}
+    notes = [note for note in simulation.notes if not note.startswith("Assumed")]
+    about = {"notes": notes, "assumed": assumed(simulation.config), "steady_state": steady_state}
+    return slo | simulation.summary | about
 
 
 def _write(simulation: Simulation, settings: dict[str, Any]) -> list[Path]:

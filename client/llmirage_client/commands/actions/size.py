@@ -31,19 +31,37 @@ from llmirage_client.size.sizing import size as sized
 from llmirage_client.size.traffic import RequestSource, Traffic, file_source, synthetic_source
 from llmirage_client.size.trial import REQUESTS, Trials
 from llmirage_client.size.wording import Question
-from llmirage_client.workload.session import WorkloadError
+from llmirage_client.workload.session import Workload, WorkloadError
 from llmirage_shared.settings import ConfigError
 
 
 def size(workload: str | None, **settings: Any) -> None:
+    report = answer(workload, settings)
+    _write(report, settings)
+    sys.exit(0 if report.answered else 1)
+
+
+def answer(
+    workload: str | Workload | None,
+    settings: dict[str, Any],
+    *,
+    progress: Callable[[], SimulationProgress] = SimulationProgress,
+) -> SizeReport | MaxRateReport:
+    """What the command reports; nothing is shown or written. progress: makes what is told. Raises ConfigError."""
     try:
-        answered = _max_rate(workload, settings) if settings["max_rate"] else _size(workload, settings)
+        if settings["max_rate"]:
+            return _max_rate(workload, settings, progress())
+        return _size(workload, settings, progress())
     except SimulationError as error:
         _refuse(str(error))
-    sys.exit(0 if answered else 1)
 
 
-def _size(file: str | None, settings: dict[str, Any]) -> bool:
+def page_of(report: SizeReport | MaxRateReport) -> str:
+    """The report as HTML."""
+    return size_page(report) if isinstance(report, SizeReport) else max_rate_page(report)
+
+
+def _size(file: str | Workload | None, settings: dict[str, Any], progress: SimulationProgress) -> SizeReport:
     objectives, base, shapes, refused, notes = _asked(settings)
     source = _source(file, settings)
     traffic = _traffic(source, settings)
@@ -54,8 +72,7 @@ def _size(file: str | None, settings: dict[str, Any]) -> bool:
     goal: Goal = settings["goal"] or ("cost" if all(shape.gpu in prices for shape in shapes) else "gpus")
     if goal == "cost" and (unknown := sorted({shape.gpu for shape in shapes} - set(prices))):
         _refuse(f"--goal cost: the price of {', '.join(unknown)} is not known: give it with --price, or ask for --goal gpus")
-    progress, told = _progress()
-    trials = Trials(traffic, objectives, settings["requests"] or REQUESTS, settings["max_time"], told)
+    trials = Trials(traffic, objectives, settings["requests"] or REQUESTS, settings["max_time"], _told(progress))
     with progress:
         sizing = sized(
             base,
@@ -68,9 +85,7 @@ def _size(file: str | None, settings: dict[str, Any]) -> bool:
             runners_up=settings["runners_up"],
             progress=progress.begin,
         )
-    report = SizeReport(Question(base, traffic, objectives, price_source, notes), sizing)
-    _write(report, size_page, settings)
-    return sizing.answer is not None
+    return SizeReport(Question(base, traffic, objectives, price_source, notes), sizing)
 
 
 _OF_THE_RATE = (
@@ -99,7 +114,7 @@ def _decided_by_the_load(objectives: tuple[Objective, ...], source: RequestSourc
     return problems
 
 
-def _max_rate(file: str | None, settings: dict[str, Any]) -> bool:
+def _max_rate(file: str | Workload | None, settings: dict[str, Any], progress: SimulationProgress) -> MaxRateReport:
     objectives, base, shapes, refused, notes = _asked(settings)
     if settings["request_rate"] is not None:
         _refuse(
@@ -108,15 +123,13 @@ def _max_rate(file: str | None, settings: dict[str, Any]) -> bool:
     source = _source(file, settings)
     notes += _of_workload(source)
     settings["request_rate"] = None if settings["concurrency"] else 1.0
-    progress, told = _progress()
-    trials = Trials(_traffic(source, settings), objectives, settings["requests"] or REQUESTS, settings["max_time"], told)
+    traffic = _traffic(source, settings)
+    trials = Trials(traffic, objectives, settings["requests"] or REQUESTS, settings["max_time"], _told(progress))
     gpus = gpus_of(base) if base.pools else [shape.gpu for shape in shapes]
     prices, price_source = _prices(gpus, settings)
     with progress:
         found = max_rates(base, shapes, refused, trials, settings["instances"] or base.instances, progress.begin)
-    report = MaxRateReport(Question(base, trials.traffic, objectives, price_source, notes), found, prices)
-    _write(report, max_rate_page, settings)
-    return bool(report.carried)
+    return MaxRateReport(Question(base, traffic, objectives, price_source, notes), found, prices)
 
 
 def _asked(
@@ -206,7 +219,7 @@ def _of_workload(source: RequestSource) -> list[str]:
     ]
 
 
-def _source(file: str | None, settings: dict[str, Any]) -> RequestSource:
+def _source(file: str | Workload | None, settings: dict[str, Any]) -> RequestSource:
     if problem := without_file_problem(file, settings | {"requests": None}):  # here those of a simulation, files' too
         _refuse(problem)
     try:
@@ -252,21 +265,20 @@ def _prices(of: Iterable[str], settings: dict[str, Any]) -> tuple[dict[str, floa
         _refuse(str(error))
 
 
-def _progress() -> tuple[SimulationProgress, Callable[[int, int, float], None]]:
-    """What shows which deployment is looked at, and how far its simulation is."""
-    progress = SimulationProgress()
+def _told(progress: SimulationProgress) -> Callable[[int, int, float], None]:
+    """What tells it how far the simulation of a deployment is."""
 
     def told(over: int, planned: int, reached_s: float) -> None:
         progress.plan(planned)
         progress.update(over, reached_s)
 
-    return progress, told
+    return told
 
 
-def _write(report: Any, page: Callable[[Any], str], settings: dict[str, Any]) -> None:
+def _write(report: SizeReport | MaxRateReport, settings: dict[str, Any]) -> None:
     if settings["html"]:
         try:
-            Path(settings["html"]).write_text(page(report), encoding="utf-8")
+            Path(settings["html"]).write_text(page_of(report), encoding="utf-8")
         except OSError as error:
             _refuse(f"--html {settings['html']}: {error.strerror}")
     if settings["json"]:

@@ -19,20 +19,14 @@ from llmirage_client.sweep.executors import executor_named
 from llmirage_client.sweep.file import Study, StudyError, read_study, study_path
 from llmirage_client.sweep.page import page_of
 from llmirage_client.sweep.point import problems_of
-from llmirage_client.sweep.sweep import RESULTS_FILE, Row, Sweep
+from llmirage_client.sweep.sweep import RESULTS_FILE, Row, Sweep, Told
 from llmirage_client.sweep.sweep import sweep as work_out
 from llmirage_client.sweep.table import blocks, records, write_tables
 from llmirage_client.workers.job import CrewError
 
 
 def sweep(study: str, **settings: Any) -> None:
-    try:
-        study = study_path(study)
-        read = read_study(study)
-    except StudyError as error:
-        _refuse(str(error))
-    if problems := problems_of(read.points):
-        _refuse("\n".join(problems))
+    study, read = study_of(study)
     folder = Path(settings["artifact_dir"] or f"artifacts/sweep-{Path(study).stem}")
     if problem := cannot_be_folder(str(folder)):
         _refuse(f"{problem}; choose another folder with --artifact-dir")
@@ -40,7 +34,7 @@ def sweep(study: str, **settings: Any) -> None:
     if others and not (folder / RESULTS_FILE).exists():
         _refuse(f"{folder}: has files that are no results of a study; choose another folder with --artifact-dir")
     try:
-        result = _carry_out(read, folder, settings)
+        result = _carried_out(read, folder, settings)
         files = _write(result, Path(study), folder)
     except OSError as error:
         _refuse(f"{folder}: {error.strerror or error}")
@@ -49,23 +43,40 @@ def sweep(study: str, **settings: Any) -> None:
     sys.exit(0 if "ok" in statuses and not statuses & {"failed", "stopped"} else 1)
 
 
-def _carry_out(study: Study, folder: Path, settings: dict[str, Any]) -> Sweep:
+def study_of(given: str) -> tuple[str, Study]:
+    """The file, and what it says. Raises ConfigError."""
+    try:
+        place = study_path(given)
+        read = read_study(place)
+    except StudyError as error:
+        _refuse(str(error))
+    if problems := problems_of(read.points):
+        _refuse("\n".join(problems))
+    return place, read
+
+
+def worked_out(study: Study, folder: Path, settings: dict[str, Any], told: Told) -> Sweep:
+    """All points, with the settings of the command; nothing is shown. Raises ConfigError, OSError."""
     try:
         executor = executor_named(settings["executor"], settings["workers"], settings["ray_address"])
     except CrewError as error:
         _refuse(str(error))
+    return work_out(
+        study,
+        executor,
+        folder,
+        version("llmirage"),
+        max_time_s=settings["max_time"],
+        fresh=settings["fresh"],
+        runs=settings["keep_runs"],
+        told=told,
+    )
+
+
+def _carried_out(study: Study, folder: Path, settings: dict[str, Any]) -> Sweep:
     told, done = _progress(len(study.points))
     try:
-        return work_out(
-            study,
-            executor,
-            folder,
-            version("llmirage"),
-            max_time_s=settings["max_time"],
-            fresh=settings["fresh"],
-            runs=settings["keep_runs"],
-            told=told,
-        )
+        return worked_out(study, folder, settings, told)
     except KeyboardInterrupt:
         done()
         click.echo(f"Interrupted. Finished points are in {folder}; the same command continues from there.", err=True)

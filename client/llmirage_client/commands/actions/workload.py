@@ -29,11 +29,13 @@ def readable() -> Iterator[None]:
         refuse([str(error)])
 
 
-def load_workload(file: str, settings: Mapping[str, Any], conversations: int | None = None) -> Workload:
-    """A file, or the name of a preset of `generate`. conversations: how many the run takes, where it says.
+def load_workload(file: str | Workload, settings: Mapping[str, Any], conversations: int | None = None) -> Workload:
+    """A file, or the name of a preset of `generate`; one that is loaded stays as it is.
 
-    Raises WorkloadError, TokenizerError, ConfigError.
+    conversations: how many the run takes, where it says. Raises WorkloadError, TokenizerError, ConfigError.
     """
+    if isinstance(file, Workload):
+        return file
     try:
         options = parse_pairs(settings["format_option"])
     except ValueError as error:
@@ -46,7 +48,7 @@ def load_workload(file: str, settings: Mapping[str, Any], conversations: int | N
     return load(file, settings["format"], options, offered | {"conversations": conversations})
 
 
-def load_of(file: str | None, settings: Mapping[str, Any], conversations: int | None) -> Workload:
+def load_of(file: str | Workload | None, settings: Mapping[str, Any], conversations: int | None) -> Workload:
     """The file, or a load of lengths. conversations: see load_workload. Raises WorkloadError, ConfigError."""
     if file is not None and settings["input_file"] is not None:
         raise ConfigError(["give WORKLOAD or --input-file, not both"])
@@ -81,7 +83,7 @@ _LENGTHS: Mapping[str, Any] = {
 }  # fmt: skip
 
 
-def without_file_problem(file: str | None, settings: Mapping[str, Any]) -> str | None:
+def without_file_problem(file: str | Workload | None, settings: Mapping[str, Any]) -> str | None:
     """What is wrong with a load that is neither a file nor lengths, or both."""
     given = [name for name, unset in _LENGTHS.items() if settings.get(name, unset) not in (unset, None)]
     if file is not None:
