@@ -143,7 +143,7 @@ PROBES: dict[str, dict[str, Probe]] = {
         "truncation": Probe("auto"),
         "background": Probe(True),
         "include": Probe(["message.output_text.logprobs"]),
-        "max_output_tokens": Probe(5),
+        "max_output_tokens": Probe(20),
         "max_tool_calls": Probe(1),
         "metadata": Probe({"a": "b"}),
         "prompt": Probe({"id": "pmpt_1"}),

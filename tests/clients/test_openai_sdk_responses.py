@@ -52,7 +52,7 @@ def test_text(sdk: Any) -> None:
 
 
 def test_the_event_stream_is_numbered_and_ends_with_the_whole(sdk: Any) -> None:
-    events = list(create(sdk, stream=True, max_output_tokens=12))
+    events = list(create(sdk, stream=True, max_output_tokens=16))
     assert [event.sequence_number for event in events] == list(range(len(events)))
     kinds = [event.type for event in events]
     assert kinds[:4] == [
@@ -171,11 +171,11 @@ def test_conversations_keep_what_was_said(sdk: Any) -> None:
         items=[{"type": "message", "role": "user", "content": "My name is Ada."}], metadata={"a": "b"}
     )
     assert sdk.conversations.retrieve(talk.id).metadata == {"a": "b"}
-    first = create(sdk, "What is my name?", conversation=talk.id, max_output_tokens=8)
+    first = create(sdk, "What is my name?", conversation=talk.id, max_output_tokens=16)
     assert first.conversation.id == talk.id
     items = list(sdk.conversations.items.list(talk.id, order="asc"))
     assert [item.role for item in items] == ["user", "user", "assistant"]
-    second = create(sdk, "And again?", conversation=talk.id, max_output_tokens=8)
+    second = create(sdk, "And again?", conversation=talk.id, max_output_tokens=16)
     assert second.usage.input_tokens > first.usage.input_tokens + 8
     assert len(list(sdk.conversations.items.list(talk.id, limit=2))) == 5
     sdk.conversations.items.delete(items[0].id, conversation_id=talk.id)

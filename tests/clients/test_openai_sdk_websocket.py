@@ -50,7 +50,7 @@ def test_two_lanes_and_a_warm_up(client: Any) -> None:
         connection.response.create(model=MODEL, store=False, input="Read.", generate=False, stream_id="a")
         warm = response(connection, "a").response
         assert warm.output == []
-        go = {"model": MODEL, "store": False, "input": "Go.", "previous_response_id": warm.id, "max_output_tokens": 5}
+        go = {"model": MODEL, "store": False, "input": "Go.", "previous_response_id": warm.id, "max_output_tokens": 16}
         connection.response.create(**go, stream_id="b")
         ended: set[str | None] = set()
         for event in connection:

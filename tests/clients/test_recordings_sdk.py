@@ -42,7 +42,7 @@ async def calls(app: ASGIApp) -> None:
                 assert [chunk async for chunk in answer]
         async for _ in await sdk.completions.create(model="gpt-5", prompt="Once", max_tokens=9, stream=True, n=2):
             pass
-        first = await sdk.responses.create(model="gpt-5", input="Hello", max_output_tokens=9)
+        first = await sdk.responses.create(model="gpt-5", input="Hello", max_output_tokens=16)
         followed = {"previous_response_id": first.id, "input": "Go on", "max_output_tokens": 20}
         async for _ in await sdk.responses.create(model="gpt-5", stream=True, **followed):
             pass

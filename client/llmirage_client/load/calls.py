@@ -12,7 +12,8 @@ from llmirage_client.load.options import RunOptions
 from llmirage_client.load.tool_results import fit_results
 from llmirage_client.targets.endpoints import Endpoint, EndpointName, TurnRequest, endpoint_named
 from llmirage_client.targets.target import Call
-from llmirage_client.workload.session import Turn
+from llmirage_client.workload.session import Turn, Workload
+from llmirage_shared.wire.refusals import ENGINE_FIELDS
 
 
 @dataclass(slots=True, frozen=True)
@@ -53,16 +54,42 @@ def message_call(conversation: Conversation, turn: Turn, options: RunOptions, en
         turn.model or options.model,
         options.streaming,
         tools=thread.tools,
-        max_tokens=turn.max_tokens,
+        max_tokens=limit_of(turn, endpoint, options),
         legacy_max_tokens=options.use_legacy_max_tokens,
         previous_response_id=thread.response_id,
         conversation_id=conversation.correlation_id if mode == "server_conversation" else None,
         alone=mode == "isolated" or _only_request(conversation),
     )
-    body = endpoint.body(request)
-    if turn.min_tokens is not None and options.knows_ignore_eos and endpoint.knows_ignore_eos:
-        body |= {"min_tokens": turn.min_tokens, "ignore_eos": True}
+    body = endpoint.body(request) | engine_fields(turn, endpoint, options, turn.min_tokens)
     return finished_call(endpoint, body, turn, options)
+
+
+def limit_of(turn: Turn, endpoint: Endpoint, options: RunOptions) -> int | None:
+    """The limit of a turn's reply that goes out: what the API takes at least, where no field of an engine goes beside it."""
+    limit = turn.limit
+    if limit is None or options.knows_ignore_eos or _is_for_engine(turn, options):
+        return limit
+    return max(limit, endpoint.least_max_tokens)
+
+
+def engine_fields(turn: Turn, endpoint: Endpoint, options: RunOptions, exactly: int | None) -> dict[str, int | bool]:
+    """Fields of engines for a reply of `exactly` so many tokens, or for a limit that the API alone would refuse."""
+    if not (options.knows_ignore_eos and endpoint.knows_ignore_eos):
+        return {}
+    if exactly is not None:
+        return {"min_tokens": exactly, "ignore_eos": True}
+    return {"min_tokens": 0} if turn.limit is not None and turn.limit < endpoint.least_max_tokens else {}
+
+
+def short_limits(workload: Workload, options: RunOptions) -> tuple[int, int]:
+    """How many turns have a limit that the API alone refuses, and the least that it takes."""
+    least = endpoint_named(options.endpoint_type or "chat").least_max_tokens
+    turns = [turn for session in workload.sessions.values() for turn in session.turns]
+    return sum(1 for turn in turns if (turn.limit or least) < least and not _is_for_engine(turn, options)), least
+
+
+def _is_for_engine(turn: Turn, options: RunOptions) -> bool:
+    return not (ENGINE_FIELDS.isdisjoint(turn.extra) and ENGINE_FIELDS.isdisjoint(options.extra_inputs))
 
 
 def _only_request(conversation: Conversation) -> bool:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from llmirage_client.load.calls import Planned, finished_call, thread_of
+from llmirage_client.load.calls import Planned, engine_fields, finished_call, limit_of, thread_of
 from llmirage_client.load.conversation import Conversation
 from llmirage_client.load.history import Message, items_of
 from llmirage_client.load.options import RunOptions
@@ -66,12 +66,11 @@ class TokenCalls:
             items,
             turn.model or options.model,
             options.streaming,
-            max_tokens=spec.output_tokens,
+            max_tokens=limit_of(turn, endpoint, options),
             legacy_max_tokens=options.use_legacy_max_tokens,
         )
         body = prompt_body(self._prompt(conversation, spec), request) if as_prompt else endpoint.body(request)
-        if options.knows_ignore_eos and endpoint.knows_ignore_eos:
-            body |= {"min_tokens": spec.output_tokens, "ignore_eos": True}
+        body |= engine_fields(turn, endpoint, options, spec.output_tokens)
         counted = options.counts_prompts or prompt_as_ids(spec, options)
         call = finished_call(endpoint, body, turn, options)
         return Planned(call, spec.input_tokens if counted else None, spec.output_tokens)

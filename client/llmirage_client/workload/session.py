@@ -107,6 +107,11 @@ class Turn:
         if type(self.delay_s) is not float or (self.arrival_s is not None and type(self.arrival_s) is not float):
             make_plain(self)
 
+    @property
+    def limit(self) -> int | None:
+        """Most tokens of the reply, None without a limit."""
+        return self.max_tokens if self.tokens is None else self.tokens.output_tokens
+
 
 @dataclass(slots=True, frozen=True)
 class Round:

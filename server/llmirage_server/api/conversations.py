@@ -16,6 +16,7 @@ from llmirage_shared.wire import schema
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.output import new_id
 from llmirage_shared.wire.paging import page
+from llmirage_shared.wire.refusals import refuse_items
 
 
 class ConversationsHandler(ServiceHandler):
@@ -28,6 +29,7 @@ class ConversationsHandler(ServiceHandler):
     async def create(self, exchange: HttpExchange) -> Response:
         body = await exchange.json_object(empty={})
         request = schema.responses.ConversationCreate.check(body, self._service.documented_only)
+        self._refuse(body)
         record: dict[str, Any] = {
             "object": {
                 "id": new_id("conv_"),
@@ -57,7 +59,9 @@ class ConversationsHandler(ServiceHandler):
 
     async def add_items(self, exchange: HttpExchange) -> Response:
         record = self._found(exchange)
-        request = schema.responses.ItemsCreate.check(await exchange.json_object(), self._service.documented_only)
+        body = await exchange.json_object()
+        request = schema.responses.ItemsCreate.check(body, self._service.documented_only)
+        self._refuse(body)
         new = listed_items([item.plain() for item in request.items])
         record["items"] += new
         self._put(record)
@@ -75,6 +79,10 @@ class ConversationsHandler(ServiceHandler):
         record["items"].remove(self._item(record, exchange))
         self._put(record)
         return exchange.json(record["object"])
+
+    def _refuse(self, body: Mapping[str, Any]) -> None:
+        if self._service.dialect.strict:
+            refuse_items(body, "items")
 
     def _put(self, record: dict[str, Any]) -> None:
         self._state.put("conversation", record["object"]["id"], record)

@@ -27,6 +27,7 @@ _PARTS = (
 )  # fmt: skip
 _GIVEN = ("input_text", "input_image", "input_file")
 _SAID = ("output_text", "refusal")
+_FEWEST_TOKENS = 16
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 _BASE64 = re.compile(r"[A-Za-z0-9+/\r\n]*={0,2}\s*")
 _EXAMPLE = "data:image/png;base64,aW1nIGJ5dGVzIGhlcmU="
@@ -49,16 +50,24 @@ def refuse_response(body: Values) -> None:
     """Raise ApiError for what OpenAI refuses in a body of the Responses API that the schema has taken."""
     if not ENGINE_FIELDS.isdisjoint(body):
         return
-    given = body.get("input")
-    for index, item in enumerate(given if isinstance(given, list) else ()):
-        if item.get("type") in _OUTPUTS:
-            _check_parts(item["output"], f"input[{index}].output", _GIVEN)
-        elif item.get("type") in (None, "message"):
-            _check_parts(item["content"], f"input[{index}].content", _SAID if item["role"] == "assistant" else _GIVEN)
+    most = body.get("max_output_tokens")
+    if most is not None and most < _FEWEST_TOKENS:
+        raise errors.below_minimum("max_output_tokens", "integer", _FEWEST_TOKENS, most)
+    refuse_items(body, "input")
     for index, tool in enumerate(body.get("tools") or ()):
         required = _REQUIRED.get(tool["type"])
         if required is not None and tool.get(required) is None:
             raise errors.missing(f"tools[{index}].{required}")
+
+
+def refuse_items(body: Values, name: str) -> None:
+    """Raise ApiError for items under `name` with content that OpenAI refuses there."""
+    given = body.get(name)
+    for index, item in enumerate(given if isinstance(given, list) else ()):
+        if item.get("type") in _OUTPUTS:
+            _check_parts(item["output"], f"{name}[{index}].output", _GIVEN)
+        elif item.get("type") in (None, "message"):
+            _check_parts(item["content"], f"{name}[{index}].content", _SAID if item["role"] == "assistant" else _GIVEN)
 
 
 def _check_parts(content: Any, where: str, allowed: Sequence[str]) -> None:

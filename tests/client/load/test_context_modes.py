@@ -205,7 +205,7 @@ def test_whole_bodies_go_where_their_keys_say(payload: dict[str, Any], path: str
 
 @pytest.mark.parametrize("endpoint_type", ["chat", "responses", "messages", "completions"])
 def test_calls_given_in_tokens_go_over_every_api(endpoint_type: Any) -> None:
-    turns = (Turn(tokens=TokenSpec(30, 4)), Turn(tokens=TokenSpec(60, 5)))
+    turns = (Turn(tokens=TokenSpec(30, 16)), Turn(tokens=TokenSpec(60, 17)))
     session = Session("s", turns, mode="tokens")
     conversation = Family(Workload("agentic_jsonl", "x", {"s": session}, ("s",)), Identifiers(1)).root(session)
     planner = CallPlanner(RunOptions(endpoint_type=endpoint_type, model="m", seed=1))
@@ -214,7 +214,7 @@ def test_calls_given_in_tokens_go_over_every_api(endpoint_type: Any) -> None:
     planner.replied(conversation, planned, Exchange(start_s=0.0, message=assistant("one two three four")))
     second = planner.plan(conversation, 1).call
     limit = {"responses": "max_output_tokens", "chat": "max_completion_tokens"}.get(endpoint_type, "max_tokens")
-    assert (first.body[limit], second.body[limit]) == (4, 5)
+    assert (first.body[limit], second.body[limit]) == (16, 17)
     if endpoint_type != "completions":
         key = "input" if endpoint_type == "responses" else "messages"
         assert second.body[key][:2] == [*first.body[key], assistant("one two three four")]
@@ -231,3 +231,24 @@ def test_modes_are_refused_where_they_make_no_sense(bench: Any) -> None:
     offered = next(option for option in run.params if option.name == "context_mode")
     assert isinstance(offered, SettingOption)
     assert list(offered.about.choices) == list(CONTEXT_MODES)
+
+
+@pytest.mark.parametrize(
+    ("options", "sent"),
+    [
+        ({"endpoint_kind": "other"}, {"max_output_tokens": 16}),
+        ({"endpoint_kind": "other", "extra_inputs": {"top_k": 1}}, {"max_output_tokens": 3, "top_k": 1}),
+        ({"endpoint_kind": "llmirage"}, {"max_output_tokens": 3, "min_tokens": 0}),
+        ({"endpoint_kind": "vllm"}, {"max_output_tokens": 3, "min_tokens": 0}),
+        ({"endpoint_kind": "llmirage", "endpoint_type": "chat"}, {"max_completion_tokens": 3}),
+    ],
+)
+def test_a_limit_that_responses_refuses_is_raised_or_goes_to_an_engine(options: Any, sent: dict[str, int]) -> None:
+    turns = (Turn(messages=(user("a"),), max_tokens=3), Turn(messages=(user("b"),), max_tokens=30))
+    session = Session("s", turns)
+    conversation = Family(Workload("multi_turn", "x", {"s": session}, ("s",)), Identifiers(1)).root(session)
+    planner = CallPlanner(RunOptions(**{"model": "m", "endpoint_type": "responses", **options}))
+    names = ("max_output_tokens", "max_completion_tokens", "min_tokens", "ignore_eos", "top_k")
+    first, second = (planner.plan(conversation, index).call.body for index in (0, 1))
+    assert {name: first[name] for name in names if name in first} == sent
+    assert "min_tokens" not in second

@@ -26,7 +26,7 @@ CHAT: list[dict[str, Any]] = [
     {"structured_outputs": {"choice": ["x", "y"]}}, {"model": "nobody"}, {"temperature": 9},
 ]  # fmt: skip
 RESPONSES: list[dict[str, Any]] = [
-    {}, {"max_output_tokens": 5}, {"include": ["message.output_text.logprobs"], "top_logprobs": 2, "max_output_tokens": 9},
+    {}, {"max_output_tokens": 16}, {"include": ["message.output_text.logprobs"], "top_logprobs": 2, "max_output_tokens": 16},
     {"reasoning": {"effort": "low"}},
     {"reasoning": {"effort": "low", "summary": "auto"}, "include": ["reasoning.encrypted_content"]},
     TOOLS, {**TOOLS, "parallel_tool_calls": False}, {**TOOLS, "tool_choice": {"type": "function", "name": "get_weather"}},

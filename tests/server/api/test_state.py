@@ -15,7 +15,7 @@ from llmirage_server.api.state.sqlite import SqliteState
 from llmirage_server.api.state.state import State
 from llmirage_server.config import ConfigError
 
-RESPONSE = {"model": "Qwen/Qwen3-30B-A3B-Instruct-2507", "input": "Hello", "max_output_tokens": 4}
+RESPONSE = {"model": "Qwen/Qwen3-30B-A3B-Instruct-2507", "input": "Hello", "max_output_tokens": 16}
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -57,7 +57,7 @@ def test_memory_forgets_what_was_not_used_for_longest() -> None:
 
 def test_a_file_outlives_the_server(make_api: Any, tmp_path: Path) -> None:
     path = str(tmp_path / "state.db")
-    body = {"model": "Qwen/Qwen3-30B-A3B-Instruct-2507", "input": "Hello", "max_output_tokens": 4}
+    body = {"model": "Qwen/Qwen3-30B-A3B-Instruct-2507", "input": "Hello", "max_output_tokens": 16}
     first = make_api(state=path).post("/v1/responses", body).json()
     again = make_api(state=path)
     assert again.request("GET", f"/v1/responses/{first['id']}").json() == first

@@ -116,11 +116,47 @@ RESPONSE_CASES: list[tuple[dict[str, Any], str, str | None, str]] = [
         "MIME type 'text/markdown'.",
     ),
     (shown("data:image/png,YQ=="), "input[1].content[0].image_url", "invalid_value", "without the ';base64' separator."),
+    (
+        {"max_output_tokens": 15},
+        "max_output_tokens",
+        "integer_below_min_value",
+        "Invalid 'max_output_tokens': integer below minimum value. Expected a value >= 16, but got 15 instead.",
+    ),
 ]
 CASES = [
     *[("/v1/chat/completions", CHAT, *case) for case in CHAT_CASES],
     *[("/v1/responses", RESPONSE, *case) for case in RESPONSE_CASES],
 ]
+
+
+PARTS_OF_ITEMS = [case for case in RESPONSE_CASES if "content" in case[1] or "output[" in case[1]]
+
+
+@pytest.mark.parametrize(("changes", "param", "code", "message"), RESPONSE_CASES)
+@pytest.mark.parametrize("path", ["/v1/responses/input_tokens", "/v1/responses/compact"])
+def test_what_only_reads_a_prompt_refuses_it_too(
+    make_api: Any, path: str, changes: Any, param: Any, code: Any, message: Any
+) -> None:
+    body = RESPONSE | changes
+    if path.endswith("input_tokens") and body.pop("max_output_tokens") < 16:
+        return  # a field that it has not
+    assert_error(make_api().post(path, body), 400, param, code, message)
+    for settings in ({"lenient": True}, {"engine": "vllm"}):
+        assert make_api(**settings).post(path, body).status_code == 200
+
+
+@pytest.mark.parametrize(("changes", "param", "code", "message"), PARTS_OF_ITEMS)
+def test_items_of_conversations_are_refused_likewise(
+    make_api: Any, changes: Any, param: str, code: Any, message: str
+) -> None:
+    api = make_api()
+    made = api.post("/v1/conversations", {}).json()["id"]
+    for path in ("/v1/conversations", f"/v1/conversations/{made}/items"):
+        named = (param.replace("input[", "items["), code, message.replace("input[", "items["))
+        assert_error(api.post(path, {"items": changes["input"]}), 400, *named)
+    for settings in ({"lenient": True}, {"engine": "vllm"}):
+        other = make_api(**settings)
+        assert other.post("/v1/conversations", {"items": changes["input"]}).status_code == 200
 
 
 @pytest.mark.parametrize(("path", "body", "changes", "param", "code", "message"), CASES)

@@ -16,11 +16,11 @@ def test_events_are_those_of_a_stream_over_http(api: Any) -> None:
     async def talk(socket: Socket, _: Any) -> Any:
         assert socket.accepted is not None
         assert socket.accepted["x-request-id"].startswith("req_")
-        await socket.create(max_output_tokens=5)
+        await socket.create(max_output_tokens=16)
         return await socket.response()
 
     events = played(talk)
-    body = {"model": "m", "store": False, "input": "Hello", "max_output_tokens": 5, "stream": True}
+    body = {"model": "m", "store": False, "input": "Hello", "max_output_tokens": 16, "stream": True}
     streamed = [line[7:] for line in api.post("/v1/responses", body).text.splitlines() if line.startswith("event: ")]
     assert kinds(events) == streamed
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
@@ -33,7 +33,7 @@ def test_a_response_continues_from_the_last_one_that_only_the_connection_knows()
         usages, previous = [], None
         for text in ("My name is Ada.", "And what is yours?", "Good."):
             await socket.create(
-                text, max_output_tokens=4, **({} if previous is None else {"previous_response_id": previous})
+                text, max_output_tokens=16, **({} if previous is None else {"previous_response_id": previous})
             )
             response = (await socket.response())[-1]["response"]
             first, previous = previous or response["id"], response["id"]
@@ -53,10 +53,10 @@ def test_a_stored_response_is_found_by_other_connections_and_over_http(make_api:
 
     async def talk() -> str:
         async with Socket(api.app) as socket:
-            await socket.create("One", store=True, max_output_tokens=4)
+            await socket.create("One", store=True, max_output_tokens=16)
             first = (await socket.response())[-1]["response"]["id"]
         async with Socket(api.app) as socket:
-            await socket.create("Two", previous_response_id=first, max_output_tokens=4)
+            await socket.create("Two", previous_response_id=first, max_output_tokens=16)
             assert (await socket.response())[-1]["type"] == "response.incomplete"
         return first
 
@@ -65,7 +65,7 @@ def test_a_stored_response_is_found_by_other_connections_and_over_http(make_api:
 
 def test_a_response_of_another_connection_is_not_found() -> None:
     async def talk(socket: Socket, app: LlmirageApp) -> Any:
-        await socket.create(max_output_tokens=4)
+        await socket.create(max_output_tokens=16)
         first = (await socket.response())[-1]["response"]["id"]
         async with Socket(app) as other:
             await other.create(previous_response_id=first)
@@ -80,11 +80,11 @@ def test_a_failed_continuation_of_its_lane_forgets_what_it_continued_and_a_faile
     wrong = [{"type": "function_call_output", "call_id": "call_none", "output": "?"}]
 
     async def talk(socket: Socket, _: Any) -> Any:
-        await socket.create(max_output_tokens=4, stream_id="a")
+        await socket.create(max_output_tokens=16, stream_id="a")
         first = (await socket.response())[-1]["response"]["id"]
         found = []
         for lane, given in (("b", wrong), ("b", "Go on"), ("a", wrong), ("a", "Go on")):
-            await socket.create(given, previous_response_id=first, stream_id=lane, max_output_tokens=4)
+            await socket.create(given, previous_response_id=first, stream_id=lane, max_output_tokens=16)
             last = (await socket.response())[-1]
             assert last["stream_id"] == lane
             found.append(last["type"] if last["type"] != "error" else last["error"]["message"].split()[0])
@@ -121,7 +121,7 @@ def test_a_lane_is_served_in_order_and_lanes_together() -> None:
 def test_at_most_sixteen_responses_are_in_flight_and_the_others_wait() -> None:
     async def talk(socket: Socket, app: LlmirageApp) -> Any:
         for lane in range(20):
-            await socket.create(max_output_tokens=10, stream_id=f"lane-{lane}")
+            await socket.create(max_output_tokens=16, stream_id=f"lane-{lane}")
         most, ended = 0, 0
         while ended < 20:
             ended += (await socket.event())["type"] == "response.incomplete"
@@ -140,9 +140,9 @@ def test_names_of_lanes_are_checked_and_counted() -> None:
             assert "stream_id" not in event
             codes.append(event["error"]["code"])
         for lane in range(33):
-            await socket.create(stream_id=f"l.{lane}", max_output_tokens=1)
+            await socket.create(stream_id=f"l.{lane}", max_output_tokens=16)
             last = (await socket.response())[-1]
-        await socket.create(max_output_tokens=1)
+        await socket.create(max_output_tokens=16)
         return codes, last, (await socket.response())[-1]
 
     codes, last, unnamed = played(talk, ttft_ms=0.0)
@@ -156,7 +156,7 @@ def test_a_warm_up_costs_the_prefill_and_the_next_response_finds_its_prompt_cach
         await socket.create("Read this. " * 50, generate=False, instructions="Be brief.")
         warm = await socket.response()
         first = warm[-1]["response"]
-        await socket.create("Now answer.", previous_response_id=first["id"], instructions="Be brief.", max_output_tokens=3)
+        await socket.create("Now answer.", previous_response_id=first["id"], instructions="Be brief.", max_output_tokens=16)
         return warm, (await socket.response())[-1]["response"], list(app.service.journal.entries)
 
     warm, response, entries = played(talk)
@@ -166,7 +166,7 @@ def test_a_warm_up_costs_the_prefill_and_the_next_response_finds_its_prompt_cach
     assert read["output_tokens"] == 0
     assert read["input_tokens"] > 150
     assert response["usage"]["input_tokens_details"]["cached_tokens"] > 150
-    assert [entry.output_tokens for entry in entries] == [0, 0, 3]
+    assert [entry.output_tokens for entry in entries] == [0, 0, 16]
 
 
 def test_a_full_queue_is_read_no_further_until_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +174,7 @@ def test_a_full_queue_is_read_no_further_until_there_is_room(monkeypatch: pytest
 
     async def talk(socket: Socket, app: LlmirageApp) -> Any:
         for _ in range(10):
-            await socket.create(max_output_tokens=2)
+            await socket.create(max_output_tokens=16)
         await asyncio.sleep(0.05)
         waiting = socket._to_app.qsize()
         for _ in range(10):
@@ -191,11 +191,11 @@ def test_contexts_of_connections_have_a_bound_together(monkeypatch: pytest.Monke
         async with Socket(app) as other:
             ids = []
             for each in (socket, other):
-                await each.create(max_output_tokens=1)
+                await each.create(max_output_tokens=16)
                 ids.append((await each.response())[-1]["response"]["id"])
             found = []
             for each, previous in zip((socket, other), ids, strict=True):
-                await each.create(previous_response_id=previous, max_output_tokens=1)
+                await each.create(previous_response_id=previous, max_output_tokens=16)
                 found.append((await each.response())[-1]["type"])
             return found
 

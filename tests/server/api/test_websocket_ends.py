@@ -34,6 +34,7 @@ from llmirage_shared.wire.output import encoded
         ({"type": "response.create", "input": "x"}, "model", "Missing required parameter: 'model'."),
         ({"type": "response.create", "model": "m"}, "input", "Missing required parameter: 'input'."),
         ({"type": "response.create", "model": "m", "input": "x", "generate": 1}, "generate", "expected a boolean"),
+        ({"type": "response.create", "model": "m", "input": "x", "max_output_tokens": 15}, "max_output_tokens", ">= 16"),
         ({"type": "response.create", "model": "m", "input": "x", "background": True}, "background", "not supported over"),
         ({"type": "response.create", "model": "m", "input": "x", "nonsense": 1}, "nonsense", "Unknown parameter"),
         ({"type": "response.create", "model": "m", "input": "x", "generate": False, "top_p": 3}, "top_p", "maximum"),
@@ -43,7 +44,7 @@ def test_what_cannot_be_served_is_an_error_event_and_the_connection_goes_on(sent
     async def talk(socket: Socket, _: Any) -> Any:
         await socket.send(sent)
         [event] = await socket.response()
-        await socket.create(max_output_tokens=2)
+        await socket.create(max_output_tokens=16)
         return event, (await socket.response())[-1]["type"]
 
     event, last = played(talk)
@@ -103,7 +104,7 @@ def test_a_connection_ends_at_its_limit_after_the_response_in_progress() -> None
 def test_the_usual_limit_is_an_hour() -> None:
     async def talk(socket: Socket, _: Any) -> Any:
         await asyncio.sleep(3599)
-        await socket.create(max_output_tokens=1)
+        await socket.create(max_output_tokens=16)
         await socket.response()
         await asyncio.sleep(1)
         return await socket.event()
@@ -129,7 +130,7 @@ def test_the_key_is_asked_for_once_and_other_paths_take_no_connections() -> None
     async def play() -> Any:
         app = create_app(ClusterConfig(api_key=("sk-right",)))
         async with Socket(app) as none, Socket(app, headers={"authorization": "Bearer sk-right"}) as right:
-            await right.create(max_output_tokens=1)
+            await right.create(max_output_tokens=16)
             served = (await right.response())[-1]["type"]
         async with Socket(app, "/v1/chat/completions") as elsewhere:
             return none.refused, served, elsewhere.accepted
@@ -141,7 +142,7 @@ def test_the_key_is_asked_for_once_and_other_paths_take_no_connections() -> None
 
 def test_the_journal_has_each_response_with_its_tokens() -> None:
     async def talk(socket: Socket, app: LlmirageApp) -> Any:
-        await socket.create("Hello there", max_output_tokens=3)
+        await socket.create("Hello there", max_output_tokens=16)
         await socket.response()
         await socket.send("{")
         await socket.response()
@@ -150,7 +151,7 @@ def test_the_journal_has_each_response_with_its_tokens() -> None:
     upgrade, response, error = played(talk)
     assert (upgrade["method"], upgrade["status"], upgrade["outcome"]) == ("GET", 101, "complete")
     assert (response["method"], response["path"], response["status"]) == ("WS", "/v1/responses", 200)
-    assert (response["user"], response["output_tokens"], response["stream"]) == ("Hello there", 3, True)
+    assert (response["user"], response["output_tokens"], response["stream"]) == ("Hello there", 16, True)
     assert response["ttft_s"] == pytest.approx(0.1)
     assert error["status"] == 400
 
@@ -158,7 +159,7 @@ def test_the_journal_has_each_response_with_its_tokens() -> None:
 def test_rate_limits_are_errors_with_the_headers_that_clients_look_for() -> None:
     async def talk(socket: Socket, _: Any) -> Any:
         for _ in range(2):
-            await socket.create(max_output_tokens=1)
+            await socket.create(max_output_tokens=16)
             last = (await socket.response())[-1]
         return last
 
@@ -194,9 +195,9 @@ def test_a_server_that_ends_says_so_to_its_responses_and_refuses_others() -> Non
 )
 def test_faults_meet_responses_as_over_http(fault: Any, told: str) -> None:
     async def talk(socket: Socket, app: LlmirageApp) -> Any:
-        await socket.create(max_output_tokens=5, stream_id="a")
+        await socket.create(max_output_tokens=16, stream_id="a")
         last = (await socket.response())[-1]
-        await socket.create(max_output_tokens=5)
+        await socket.create(max_output_tokens=16)
         return last, (await socket.response())[-1]["type"], [entry.fault for entry in app.service.journal.entries]
 
     last, then, faults = played(talk, prepare=order(fault))
@@ -223,7 +224,7 @@ def test_the_fault_in_a_header_of_the_upgrade_meets_each_response() -> None:
         app = create_app(ClusterConfig(ttft_ms=1.0, itl_ms=1.0, allow_fault_header=True))
         async with Socket(app, headers={"x-llmirage-fault": "error_event; after_tokens=2"}) as socket:
             for _ in range(2):
-                await socket.create(max_output_tokens=5)
+                await socket.create(max_output_tokens=16)
                 yield (await socket.response())[-1]["type"]
 
     async def all_of() -> list[Any]:
@@ -281,7 +282,7 @@ def test_errors_of_the_server_itself_are_told_and_counted(
             patch.setattr(ResponsesHandler, "_generation", None)
             await socket.create()
             [first] = await socket.response()
-        await socket.create(max_output_tokens=1)
+        await socket.create(max_output_tokens=16)
         assert (await socket.response())[-1]["type"] == "response.incomplete"
         monkeypatch.setattr(EventFrames, "_event", None)
         await socket.create()

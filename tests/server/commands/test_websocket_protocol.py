@@ -26,7 +26,7 @@ UPGRADE = {
     "host": "a", "connection": "keep-alive, Upgrade", "upgrade": "WebSocket", "sec-websocket-version": "13",
     "sec-websocket-key": KEY,
 }  # fmt: skip
-CREATE = {"type": "response.create", "model": "m", "store": False, "input": "Hello", "max_output_tokens": 5}
+CREATE = {"type": "response.create", "model": "m", "store": False, "input": "Hello", "max_output_tokens": 16}
 
 
 def listening(**settings: Any) -> Listening:

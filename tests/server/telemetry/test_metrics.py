@@ -115,11 +115,11 @@ def test_a_request_under_way_shows_and_one_that_is_left_is_an_abort(
 
 def test_background_responses_count_too(make_api: Callable[..., Any]) -> None:
     api = make_api()
-    made = api.post("/v1/responses", {"model": MODEL, "input": "Hi", "background": True, "max_output_tokens": 4}).json()
+    made = api.post("/v1/responses", {"model": MODEL, "input": "Hi", "background": True, "max_output_tokens": 16}).json()
     for _ in range(100):
         if api.request("GET", f"/v1/responses/{made['id']}").json()["status"] == "incomplete":
             break
-    assert total(scrape(api), "generation_tokens_total") == 4
+    assert total(scrape(api), "generation_tokens_total") == 16
     assert not api.app.service.under_way
 
 

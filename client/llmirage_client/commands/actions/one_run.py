@@ -17,6 +17,7 @@ import click
 from llmirage_client.commands.actions.preflight import preflight
 from llmirage_client.commands.actions.run_description import expected_requests, model_shown
 from llmirage_client.commands.actions.spread import Spread, Stoppable, Zero, send_spread
+from llmirage_client.load.calls import short_limits
 from llmirage_client.load.event_loop import run_on_best_loop, spare_the_collector
 from llmirage_client.load.heartbeat import Heartbeat
 from llmirage_client.load.options import RunOptions
@@ -197,8 +198,9 @@ class _Run:
         by_tokens = any(
             session.mode == "tokens" or any(turn.min_tokens is not None for turn in session.turns) for session in sessions
         )
+        short, least = short_limits(self._workload, options)
         written = options.tokenizer is None and any(turn.synthetic for session in sessions for turn in session.turns)
-        if not needs_model and not by_tokens and not written:
+        if not needs_model and not by_tokens and not written and not short:
             return options
         info = await probe(target)
         if written and info.kind != "llmirage":
@@ -207,6 +209,11 @@ class _Run:
             )
         if needs_model and len(info.models) > 1 and info.kind != "llmirage":
             raise RefusedError(f"{self._endpoint.url} serves several models; set --model: {', '.join(info.models)}")
+        if short and info.kind == "other":
+            self._notes.append(
+                f"Turns with a limit below {least} tokens: {short:,}. They asked for {least}, the least that "
+                f"{options.endpoint_type} takes."
+            )
         model = options.model
         if needs_model:
             model = info.models[0] if info.models else "default"

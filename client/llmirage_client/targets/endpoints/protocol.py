@@ -35,6 +35,7 @@ class Endpoint:
     path: below the API root. translates: its items are other things than chat's messages.
     knows_ignore_eos: has vLLM's `ignore_eos` and `min_tokens`, where the server does.
     key_header: Authorization, where a key goes behind "Bearer", or a header of its own. headers: what else the API wants.
+    least_max_tokens: the API refuses lower limits of a reply, unless the body has an engine's field.
     asks_for_usage: a stream reports its usage only when `stream_options` says so.
     """
 
@@ -43,6 +44,7 @@ class Endpoint:
     new_reply: type[ReplyReader]
     translates = True
     knows_ignore_eos = True
+    least_max_tokens = 1
     asks_for_usage = False
     key_header = "Authorization"
     headers: Mapping[str, str] = {}

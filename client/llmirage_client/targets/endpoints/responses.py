@@ -20,6 +20,7 @@ class ResponsesEndpoint(Endpoint):
     name = "responses"
     path = "/responses"
     new_reply = ResponsesReply
+    least_max_tokens = 16
 
     def items(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         return [WireObject(item) for message in messages for item in _items(message)]

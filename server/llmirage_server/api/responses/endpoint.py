@@ -143,7 +143,10 @@ class ResponsesHandler(ServiceHandler):
     async def input_tokens(self, exchange: HttpExchange) -> Response:
         """How many tokens the prompt of such a request has."""
         service = self._service
-        request = schema.responses.InputFields.check(await exchange.json_object(), service.documented_only)
+        body = await exchange.json_object()
+        request = schema.responses.InputFields.check(body, service.documented_only)
+        if service.dialect.strict:
+            refuse_response(body)
         if request.model is not None:
             service.models.find(request.model)
         context = read_context(service.state, request, service.dialect.strict)

@@ -77,6 +77,17 @@ def test_refused_lines_are_in_the_error_file(batches: Any) -> None:
     assert file["expires_at"] == file["created_at"] + 3600
 
 
+def test_lines_are_refused_as_their_endpoint_refuses(batches: Any) -> None:
+    api, url = batches(), "/v1/responses"
+    lines = [
+        line("few", url, input="Hi", max_output_tokens=15),
+        line("engine", url, input="Hi", max_output_tokens=15, top_k=1),
+    ]
+    done = api.wait(api.create(lines, url))
+    assert api.results(done["error_file_id"])["few"]["response"]["body"]["error"]["code"] == "integer_below_min_value"
+    assert set(api.results(done["output_file_id"])) == {"engine"}
+
+
 def test_without_a_good_line_there_is_no_output_file(batches: Any) -> None:
     api = batches()
     done = api.wait(api.create([line("a", temperature=9)]))
