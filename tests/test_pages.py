@@ -21,6 +21,7 @@ ELSEWHERE = {
     " --executor ray ": "a cluster of Ray: tests/client/workers",
     "llmirage record --upstream ": "a port and a server behind it: tests/server/commands/test_record.py",
     "llmirage verdict http": "a port: tests/clients/test_verdict_over_a_port.py",
+    "pytest test_capital.py": "pytest within pytest: tests/client/llmirage/test_pytest_recordings.py",
     " --executor process ": "processes, which share a port: tests/client/workers",
 }
 WORKLOAD, CLUSTER = "workloads/dag-example.jsonl", "workloads/clusters/dense-8b.yaml"

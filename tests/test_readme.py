@@ -10,6 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pages import PAGES, ROOT, blocks
@@ -59,6 +60,14 @@ def test_the_sdk_snippet_prints_a_reply_and_its_usage(url: str) -> None:
     assert done.returncode == 0, done.stderr
     assert "CompletionUsage(completion_tokens=60" in done.stdout
     assert len(done.stdout.split("CompletionUsage")[0].split()) > 20
+
+
+def test_the_pytest_example_passes(tmp_path: Path) -> None:
+    (tmp_path / "test_weather.py").write_text(block_with("python", "@pytest.mark.llmirage"))
+    command = [sys.executable, "-m", "pytest", "-p", "no:asyncio", "-p", "no:cacheprovider", "-W", "error"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout
+    assert "1 passed" in done.stdout
 
 
 def test_every_file_the_readme_points_to_exists() -> None:

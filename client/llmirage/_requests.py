@@ -117,6 +117,7 @@ def expect(requests: Sequence[ServedRequest], times: int | None, wanted: Mapping
 
     times: None for at least one.
     """
+    __tracebackhide__ = True  # pytest then shows the line of the test, not this one
     known = [each.name for each in fields(ServedRequest)] + ["body"]
     if unknown := [name for name in wanted if name not in known]:
         raise ConfigError([f"{name}: a request has no such field{did_you_mean(name, known)}" for name in unknown])

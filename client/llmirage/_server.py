@@ -95,9 +95,9 @@ class Server:
     # --- life -------------------------------------------------------------------------------------------------------
 
     def start(self) -> Server:
-        """Open the port, if there is one. `with` does it. Raises OSError for a port in use."""
+        """Open the port, if there is one. `with` does it; a second call does nothing. Raises OSError for a port in use."""
         host, port = self._place
-        if port is not None:
+        if port is not None and self._server.url is None:
             self._server.open(host, port)
         return self
 
@@ -183,6 +183,7 @@ class Server:
         only; other values must be equal. An `re.compile(...)` must be found in the text; a function must return true.
         Raises ExpectationError, an AssertionError whose message shows the nearest request and which fields differ.
         """
+        __tracebackhide__ = True  # pytest then shows the line of the test, not this one
         return expect(self.requests, times, fields)
 
     def verdict(self, unused_s: float = 5.0) -> ClientVerdict:

@@ -81,6 +81,13 @@ def test_a_port_is_open_for_as_long_as_the_server() -> None:
         httpx.get(f"{url}/models")
 
 
+def test_starting_a_started_server_opens_no_second_port() -> None:
+    with llmirage.Server(port=0) as server:
+        url, threads = server.url, threading.active_count()
+        assert server.start().url == url
+        assert threading.active_count() == threads
+
+
 def test_a_port_in_virtual_time_waits_for_nothing() -> None:
     with fast(port=0, ttft=60_000, itl=1000) as server:
         began_s = time.monotonic()
