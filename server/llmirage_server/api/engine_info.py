@@ -150,7 +150,14 @@ class EngineHandler(ServiceHandler):
         return exchange.content(text if exchange.dialect.name == "sglang" else b"", _TEXT)
 
     def _instances(self) -> list[dict[str, Any]]:
-        return [dataclasses.asdict(instance) for instance in self._service.driver.snapshot()]
+        found = []
+        for instance in self._service.driver.snapshot():
+            known = dataclasses.asdict(dataclasses.replace(instance, steps=None))
+            del known["steps"]
+            if instance.steps is not None and instance.steps.drafts:
+                known["avg_spec_accept_length"] = instance.steps.acceptance_length
+            found.append(known)
+        return found
 
 
 def _in_flight(instance: InstanceSnapshot) -> int:

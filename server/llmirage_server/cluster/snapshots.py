@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from llmirage_server.cluster.limits import Role
+from llmirage_server.cluster.step_counts import StepCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class InstanceSnapshot:
     prefix_query_tokens: int  # counter: prompt tokens looked up
     preemptions: int  # counter
     tiers: tuple[TierSnapshot, ...] = ()  # of KV offload, the nearest first
+    steps: StepCounts | None = None  # None: it has no steps
     busy_s: float = 0.0  # counter: while a step was under way
     # Integrals of levels until t, in request-seconds: running * t + ran_s, and (running + waiting) * t + stayed_s
     ran_s: float = 0.0

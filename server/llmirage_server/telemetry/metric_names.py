@@ -7,10 +7,11 @@ What the simulated cluster does not know has no family here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from llmirage_server.cluster.step_counts import STEP_TOKENS
 from llmirage_server.telemetry.standing import CacheSettings, Standing
 
 Value = float | Mapping[str, float]  # one, or one for each value of a label
@@ -26,11 +27,12 @@ class MetricFamily:
     value: Callable[[Standing], Value]
     label: str = ""  # by whose values there are several
     each: Literal["instance", "model"] = "instance"
+    of_drafts: bool = False  # of instances alone that draft tokens
 
 
 @dataclass(slots=True, frozen=True)
 class HistogramFamily:
-    """A histogram of one measure of requests (`_measured` in standing.py has them)."""
+    """A histogram of one measure of requests (`_measured` in standing.py has them), or of `step_tokens`."""
 
     name: str
     help: str
@@ -74,6 +76,16 @@ _REQUEST_S = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40
               1920.0, 7680.0)  # fmt: skip
 _TOKENS = tuple(one_two_five(1_000_000))
 
+
+def _draft_counters(each: Literal["instance", "model"]) -> Iterator[MetricFamily]:
+    """What vLLM and TensorRT-LLM both tell."""
+    for name, help, value in (
+        ("draft", "Draft tokens.", lambda at: at.steps.draft_tokens),
+        ("accepted", "Accepted draft tokens.", lambda at: at.steps.accepted_tokens),
+    ):
+        yield MetricFamily(f"spec_decode_num_{name}_tokens_total", "counter", help, value, each=each, of_drafts=True)
+
+
 _VLLM = EngineNames(
     "vllm:",
     (
@@ -96,8 +108,30 @@ _VLLM = EngineNames(
         MetricFamily(
             "request_success_total", "counter", "Requests by what ended them.", lambda at: at.by_reason, "finished_reason"
         ),
+        MetricFamily(
+            "spec_decode_num_drafts_total",
+            "counter",
+            "Drafts: of one sequence in one step.",
+            lambda at: at.steps.drafts,
+            of_drafts=True,
+        ),
+        *_draft_counters("instance"),
+        MetricFamily(
+            "spec_decode_num_accepted_tokens_per_pos_total",
+            "counter",
+            "Accepted draft tokens by their position in the draft.",
+            lambda at: {str(position): count for position, count in enumerate(at.steps.accepted_by_position)},
+            "position",
+            of_drafts=True,
+        ),
     ),
     (
+        HistogramFamily(
+            "iteration_tokens_total",
+            "Tokens of a step that brings tokens: the generated ones, and those computed of prompts that it ends.",
+            "step_tokens",
+            STEP_TOKENS,
+        ),
         HistogramFamily("time_to_first_token_seconds", "Time to first token in seconds.", "ttft_s", _TTFT_S),
         HistogramFamily(
             "inter_token_latency_seconds",
@@ -183,6 +217,15 @@ _SGLANG = EngineNames(
             lambda at: at.begun.get("tokens_per_s", 0.0),
         ),
         MetricFamily("num_retracted_requests_total", "counter", "Preemptions.", lambda at: at.preemptions),
+        MetricFamily(
+            "spec_accept_length",
+            "gauge",
+            "Mean tokens of a verification of drafts, the model's own included.",
+            lambda at: at.steps.acceptance_length,
+        ),
+        MetricFamily(
+            "spec_accept_rate", "gauge", "Share of draft tokens that were accepted.", lambda at: at.acceptance_rate
+        ),
         MetricFamily(
             "prompt_tokens_total",
             "counter",
@@ -303,6 +346,15 @@ _TRTLLM = EngineNames(
             "Generated tokens of requests that have ended.",
             lambda at: at.ended["generation_tokens"],
             each="model",
+        ),
+        *_draft_counters("model"),
+        MetricFamily(
+            "spec_decode_acceptance_length",
+            "gauge",
+            "Mean tokens of a verification of drafts, the model's own included.",
+            lambda at: at.steps.acceptance_length,
+            each="model",
+            of_drafts=True,
         ),
     ),
     (

@@ -184,8 +184,11 @@ def _present(state: InstanceSnapshot | None) -> tuple[InstanceSnapshot, ...]:
 
 def _sample_lines(prefix: str, family: MetricFamily, group: Iterable[tuple[dict[str, str], Standing]]) -> Iterator[str]:
     name = prefix + family.name
+    shown = [(labels, at) for labels, at in group if at.speculates or not family.of_drafts]
+    if not shown and family.of_drafts:
+        return
     yield from _head(name, family.kind, family.help)
-    for labels, at in group:
+    for labels, at in shown:
         if family.kind == "gauge" and not at.states:
             continue
         value = family.value(at)

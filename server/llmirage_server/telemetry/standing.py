@@ -11,6 +11,7 @@ from functools import cached_property
 
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.snapshots import InstanceSnapshot
+from llmirage_server.cluster.step_counts import StepCounts
 
 REASONS = ("stop", "length", "abort", "error")
 _NOTHING: Mapping[str, float] = {}
@@ -32,11 +33,15 @@ class PrometheusHistogram:
         self.count += times
         self.sum += value * times
 
+    def add_counts(self, counts: Sequence[int], total: float) -> None:
+        """Values by bucket, and their sum."""
+        self._counts = [own + more for own, more in zip(self._counts, counts, strict=True)]
+        self.count += sum(counts)
+        self.sum += total
+
     def add_all(self, other: PrometheusHistogram) -> None:
         """other: of the same bounds."""
-        self._counts = [own + more for own, more in zip(self._counts, other._counts, strict=True)]
-        self.count += other.count
-        self.sum += other.sum
+        self.add_counts(other._counts, other.sum)
 
     def buckets(self) -> Iterator[tuple[str, int]]:
         """Each bound as Prometheus writes it, and the number of values up to it."""
@@ -142,9 +147,27 @@ class Standing:
 
     def histogram(self, measure: str, bounds: Sequence[float]) -> PrometheusHistogram:
         found = PrometheusHistogram(bounds)
+        if measure == "step_tokens":
+            found.add_counts(self.steps.by_tokens, self.steps.tokens)
+            return found
         for engine in self._ended:
             found.add_all(engine.histograms[measure])
         return found
+
+    @cached_property
+    def steps(self) -> StepCounts:
+        """What their steps brought."""
+        return sum([state.steps for state in self.states if state.steps is not None], StepCounts())
+
+    @property
+    def speculates(self) -> bool:
+        """Whether anybody drafts."""
+        return len(self.steps.by_accepted) > 1
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Share of draft tokens that were accepted; 0 before the first one."""
+        return self.steps.accepted_tokens / drafted if (drafted := self.steps.draft_tokens) else 0.0
 
     @property
     def running(self) -> int:

@@ -226,3 +226,71 @@ def test_a_histogram_counts_values_up_to_each_bound() -> None:
     assert list(histogram.buckets()) == [("1.0", 2), ("2.0", 3), ("5.0", 13), ("+Inf", 14)]
     assert (histogram.count, histogram.sum) == (14, 50)
     assert one_two_five(60) == [1, 2, 5, 10, 20, 50]
+
+
+@pytest.mark.parametrize(
+    ("dialect", "prefix", "expected"),
+    [
+        (
+            "vllm",
+            "vllm:",
+            {
+                "spec_decode_num_drafts_total": 3,
+                "spec_decode_num_draft_tokens_total": 8,
+                "spec_decode_num_accepted_tokens_total": 8,
+                'spec_decode_num_accepted_tokens_per_pos_total{position="0"': 3,
+                'spec_decode_num_accepted_tokens_per_pos_total{position="2"': 2,
+                "iteration_tokens_total_count": 4,
+            },
+        ),
+        ("sglang", "sglang:", {"spec_accept_length": 1 + 8 / 3, "spec_accept_rate": 1.0}),
+        (
+            "trtllm",
+            "trtllm_",
+            {
+                "spec_decode_num_draft_tokens_total": 8,
+                "spec_decode_num_accepted_tokens_total": 8,
+                "spec_decode_acceptance_length": 1 + 8 / 3,
+            },
+        ),
+    ],
+)
+def test_drafts_are_counted_under_the_engines_names(
+    make_api: Callable[..., Any], dialect: str, prefix: str, expected: dict[str, float]
+) -> None:
+    model = "deepseek-ai/DeepSeek-V3"
+    hardware = {"model": model, "gpu": "h200_sxm", "tensor_parallel_size": 8, "instances": 1}
+    timing = {"ttft_ms": None, "itl_ms": None, "speed": float("inf")}
+    api = make_api(dialect=dialect, engine=dialect, **hardware, **timing, num_speculative_tokens=3, acceptance_rate=1)
+    api.complete("Hello", model=model, max_tokens=12)
+    found = scrape(api)
+    for name, value in expected.items():
+        family, _, label = name.partition("{")
+        assert total(found, family, label, prefix) == pytest.approx(value), name
+
+
+def test_without_drafts_vllm_says_nothing_of_them(make_api: Callable[..., Any]) -> None:
+    api = make_api(dialect="vllm", ttft_ms=None, itl_ms=None, speed=float("inf"))
+    assert not any("spec_decode" in key for key, _ in scrape(api))
+
+
+def test_tokens_of_steps_are_prompts_and_generated_ones(make_api: Callable[..., Any]) -> None:
+    api = make_api(dialect="vllm", ttft_ms=None, itl_ms=None, speed=float("inf"), instances=1)
+    used = api.complete("word " * 200, max_tokens=5).json()["usage"]
+    found = scrape(api)
+    assert total(found, "iteration_tokens_total_sum") == used["prompt_tokens"] + 5
+    assert total(found, "iteration_tokens_total_count") == 5
+    assert total(found, "iteration_tokens_total_bucket", 'le="1.0"') == 4
+    assert total(found, "iteration_tokens_total_bucket", 'le="256.0"') == 5
+
+
+def test_sglangs_server_info_has_the_acceptance_length_that_its_benchmark_reads(make_api: Callable[..., Any]) -> None:
+    model = "deepseek-ai/DeepSeek-V3"
+    hardware = {"model": model, "gpu": "h200_sxm", "tensor_parallel_size": 8, "instances": 1}
+    timing = {"ttft_ms": None, "itl_ms": None, "speed": float("inf")}
+    api = make_api(dialect="sglang", engine="sglang", **hardware, **timing, num_speculative_tokens=3, acceptance_rate=1)
+    [state] = api.request("GET", "/get_server_info").json()["internal_states"]
+    assert "avg_spec_accept_length" not in state
+    api.complete("Hello", model=model, max_tokens=12)
+    [state] = api.request("GET", "/get_server_info").json()["internal_states"]
+    assert state["avg_spec_accept_length"] == pytest.approx(1 + 8 / 3)

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from llmirage_server.cluster.limits import EngineLimits, Role
 from llmirage_server.cluster.request import Request, StepEnd
 from llmirage_server.cluster.snapshots import InstanceSnapshot, Reading, TierSnapshot
+from llmirage_server.cluster.step_counts import StepCounts
 
 
 class InstanceBase(ABC):
@@ -96,7 +97,13 @@ class InstanceBase(ABC):
         """What changes all the time."""
 
     def snapshot(self) -> InstanceSnapshot:
-        return InstanceSnapshot(index=self.index, **self.reading()._asdict(), tiers=self.tier_snapshots())
+        return InstanceSnapshot(
+            index=self.index, **self.reading()._asdict(), tiers=self.tier_snapshots(), steps=self.step_counts()
+        )
+
+    def step_counts(self) -> StepCounts | None:
+        """What its steps brought; None: it has no steps."""
+        return None
 
     def tier_snapshots(self) -> tuple[TierSnapshot, ...]:
         """The KV offload tiers, the nearest first."""

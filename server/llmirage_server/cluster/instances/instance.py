@@ -18,6 +18,7 @@ from llmirage_server.cluster.request import Request, StepEnd
 from llmirage_server.cluster.schedulers import Scheduler, Step
 from llmirage_server.cluster.sequence import Sequence
 from llmirage_server.cluster.snapshots import Reading, StepSpan, TierSnapshot
+from llmirage_server.cluster.step_counts import StepCounts
 from llmirage_server.perf.steps.steady import SummedSteps
 from llmirage_server.perf.steps.step_model import GroupStepModel, StepBatch, StepModel
 
@@ -185,6 +186,9 @@ class Instance(InstanceBase):
             return []
         ranks = zip(self.schedulers, self._in_flight[-1][1], strict=True)
         return [StepBatch(step.prefill, scheduler.batch.contexts(step)) for scheduler, step in ranks]
+
+    def step_counts(self) -> StepCounts:
+        return self._ranks.counts
 
     def tier_snapshots(self) -> tuple[TierSnapshot, ...]:
         return self._ranks.tier_snapshots()

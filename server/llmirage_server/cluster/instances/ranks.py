@@ -10,6 +10,7 @@ from llmirage_server.cluster.limits import EngineLimits, Role
 from llmirage_server.cluster.schedulers import Scheduler, make_scheduler
 from llmirage_server.cluster.sequence import Sequence
 from llmirage_server.cluster.snapshots import Reading, TierSnapshot
+from llmirage_server.cluster.step_counts import StepCounts
 
 
 class Ranks:
@@ -69,6 +70,14 @@ class Ranks:
             queries += scheduler.prefix_query_tokens
             preemptions += scheduler.preemptions
         return Reading(running, waiting, used, capacity, cached, hits, queries, preemptions, *seconds)
+
+    @property
+    def counts(self) -> StepCounts:
+        """Of all ranks' steps, as of now."""
+        counts = StepCounts()
+        for scheduler in self.schedulers:
+            counts += scheduler.batch.counts
+        return counts
 
     def tier_snapshots(self) -> tuple[TierSnapshot, ...]:
         """The offload tiers, the nearest first, those of all ranks together."""

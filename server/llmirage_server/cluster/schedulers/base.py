@@ -139,12 +139,17 @@ class Scheduler(ABC):
             self._in_flight.difference_update(step.sequences)
         for sequence in step.prefill_sequences:  # a cancelled one has nothing computed any more
             self.kv.insert(sequence)
+        computed_tokens, batch = 0, self.batch
         for sequence in step.prompts_done:
             if sequence.admission:
                 del self.prefilling[sequence]
-                if not sequence.request.produced:
-                    sequence.request.first_token_s = now
-        leaving = self.batch.advance(step, now, emitted, self._hands_over)
+                request = sequence.request
+                if not request.produced:
+                    request.first_token_s = now
+                    computed_tokens += sequence.prompt_tokens - request.cached_tokens
+        leaving = batch.advance(step, now, emitted, self._hands_over)
+        if batch.gained:
+            batch.counts.add_steps(batch.gained + computed_tokens)
         if not leaving:
             return _NOBODY
         if self._summed and step.prompts_done and len(leaving) > 1:

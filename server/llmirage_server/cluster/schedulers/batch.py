@@ -12,6 +12,7 @@ from collections.abc import Collection
 
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.sequence import Sequence
+from llmirage_server.cluster.step_counts import StepCounts
 
 
 class Step:
@@ -44,11 +45,13 @@ class Step:
 class DecodeBatch(ABC):
     """Running sequences whose prompts are computed, in the order of their admission.
 
-    last_admission: the highest number of one that ever joined. gained: tokens that the last step brought.
+    last_admission: the highest number of one that ever joined. gained: tokens that the last step brought. counts: of all
+    steps.
     """
 
     last_admission: int
     gained: int
+    counts: StepCounts
 
     @abstractmethod
     def join(self, sequence: Sequence) -> None:

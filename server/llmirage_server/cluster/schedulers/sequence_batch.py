@@ -13,6 +13,7 @@ from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.schedulers.batch import DecodeBatch, Step
 from llmirage_server.cluster.schedulers.speculation import Acceptance
 from llmirage_server.cluster.sequence import Sequence
+from llmirage_server.cluster.step_counts import StepCounts
 
 _ADMISSION = attrgetter("admission")
 
@@ -27,6 +28,7 @@ class SequenceBatch(DecodeBatch):
     def __init__(self, limits: EngineLimits, kv: KVCache, *, pipelined: bool) -> None:
         self.last_admission = 0
         self.gained = 0
+        self.counts = StepCounts(limits.num_speculative_tokens)
         self._members: list[Sequence] = []
         self._kv = kv
         self._pipelined = pipelined
@@ -126,12 +128,14 @@ class SequenceBatch(DecodeBatch):
 
     def _accept(self, step: Step) -> int:
         """Find which of the draft tokens are accepted, give the others' KV back; return how many are."""
-        total = 0
+        total, counts = 0, self.counts
         for sequence in step.sequences:
             drafts = sequence.computed - sequence.tokens
             if drafts > 0:
                 request = sequence.request
                 accepted = self._acceptance.accepted(request.id, request.produced, drafts)
+                counts.draft_tokens += drafts
+                counts.by_accepted[accepted] += 1
                 self._kv.retreat(sequence, drafts - accepted)
                 sequence.tokens += accepted
                 request.produced += accepted

@@ -23,6 +23,7 @@ from llmirage_server.cluster.kv.cache import KVCache
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.schedulers.batch import DecodeBatch, Step
 from llmirage_server.cluster.sequence import Sequence
+from llmirage_server.cluster.step_counts import StepCounts
 
 ENDLESS = sys.maxsize  # steady steps of an empty batch
 
@@ -44,6 +45,7 @@ class SummedBatch(DecodeBatch):
         """reserves: whether somebody will ask what is to come."""
         self.last_admission = 0
         self.gained = 0
+        self.counts = StepCounts()
         self.step = 0
         self.decodes = 0
         self.context_sum = 0
@@ -240,6 +242,8 @@ class SummedBatch(DecodeBatch):
         ended = len(ends_s)
         if pages := self._pages_needed(self.step + self.under_way, begun):
             self._kv.take(pages * self._page)
+        if ended and self.decodes:  # else those were cancelled who were in the step under way
+            self.counts.add_steps(self.decodes, ended)
         self.ends_s.fromlist(ends_s)  # half the time of `extend`
         self.step += ended
         self.context_sum += ended * self.decodes

@@ -139,7 +139,9 @@ def outcome(plan: Plan, fast_forward: bool) -> list[Any]:
                 repr((request.admitted_s, request.first_token_s, request.finished_s, failed_s)),
             )
         )
-    return [known, looks, over, [(s.prefix_hit_tokens, s.preemptions, s.cached_tokens) for s in cluster.snapshot()]]
+    ends = cluster.snapshot()
+    brought = [(s.steps.by_tokens, s.steps.tokens) for s in ends if s.steps is not None]
+    return [known, looks, over, [(s.prefix_hit_tokens, s.preemptions, s.cached_tokens) for s in ends], brought]
 
 
 ASKS = st.lists(
