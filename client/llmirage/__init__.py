@@ -8,40 +8,61 @@ from typing import TYPE_CHECKING, Any
 from llmirage_shared.settings import ConfigError
 
 if TYPE_CHECKING:
+    from llmirage._figures import SummaryFigures
+    from llmirage._plans import CalibrationResult, SizeResult, SweepResult, calibrate, size, sweep
     from llmirage._requests import ClientVerdict, ExpectationError, JudgedRule, ServedRequest, ToolCall, ToolResult
+    from llmirage._results import Result
     from llmirage._server import FaultOnOrder, Server, run_in_virtual_time
+    from llmirage._simulate import SimulationResult, simulate
+    from llmirage._step import StepResult, step
+    from llmirage._workload import LoadedWorkload, generate, load_workload
 
 _PLACES = {
-    "ExpectationError": "_requests",
-    "FaultOnOrder": "_server",
-    "JudgedRule": "_requests",
-    "ServedRequest": "_requests",
-    "Server": "_server",
-    "ToolCall": "_requests",
-    "ToolResult": "_requests",
-    "ClientVerdict": "_requests",
-    "run_in_virtual_time": "_server",
+    "_figures": ["SummaryFigures"],
+    "_plans": ["CalibrationResult", "SizeResult", "SweepResult", "calibrate", "size", "sweep"],
+    "_requests": ["ClientVerdict", "ExpectationError", "JudgedRule", "ServedRequest", "ToolCall", "ToolResult"],
+    "_results": ["Result"],
+    "_server": ["FaultOnOrder", "Server", "run_in_virtual_time"],
+    "_simulate": ["SimulationResult", "simulate"],
+    "_step": ["StepResult", "step"],
+    "_workload": ["LoadedWorkload", "generate", "load_workload"],
 }
+_PLACE_OF = {name: place for place, names in _PLACES.items() for name in names}
 
 __all__ = [
+    "CalibrationResult",
     "ClientVerdict",
     "ConfigError",
     "ExpectationError",
     "FaultOnOrder",
     "JudgedRule",
+    "LoadedWorkload",
+    "Result",
     "ServedRequest",
     "Server",
+    "SimulationResult",
+    "SizeResult",
+    "StepResult",
+    "SummaryFigures",
+    "SweepResult",
     "ToolCall",
     "ToolResult",
+    "calibrate",
+    "generate",
+    "load_workload",
     "run_in_virtual_time",
+    "simulate",
+    "size",
+    "step",
+    "sweep",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     """What is used is imported then: `import llmirage` takes next to no time."""
-    if name not in _PLACES:
+    if name not in _PLACE_OF:
         raise AttributeError(f"module 'llmirage' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"llmirage.{_PLACES[name]}"), name)
+    value = getattr(importlib.import_module(f"llmirage.{_PLACE_OF[name]}"), name)
     globals()[name] = value
     return value
 

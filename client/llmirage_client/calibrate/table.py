@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
 from llmirage_client.calibrate.calibration import Calibration, Errors, Fitted
-from llmirage_client.report.screen import Screen, bold, plain_table, styled, warning
+from llmirage_client.report.screen import Block, bold, plain_table, styled, warning
 
 _FIGURES = {"ttft": "First token (TTFT)", "tpot": "Per output token (TPOT)", "latency": "Request latency"}
 _NOT_THE_ONE_PCT = 20.0
@@ -20,35 +21,33 @@ def factor_line(one: Fitted) -> str:
     return f"{one.factor.label}: {one.before:.4g} -> {one.after:.4g} +/- {one.uncertainty or 0.0:.2g} {one.factor.unit}"
 
 
-def print_calibration(result: Calibration, deployment: str, runs: int) -> None:
-    """Print the factors and how good they are."""
-    screen = Screen()
+def calibration_blocks(result: Calibration, deployment: str, runs: int) -> Iterator[Block]:
+    """The factors and how good they are."""
     many = f"{runs} runs" if runs > 1 else "1 run"
-    screen.print(bold(f"Calibrated to {result.requests:,} requests of {many}: {deployment}"))
+    yield bold(f"Calibrated to {result.requests:,} requests of {many}: {deployment}")
     table = plain_table("", "profile", "fitted", "+/-", "")
     for one in result.fitted:
         fitted = "-" if one.why_not else f"{one.after:.4g}"
         error = "-" if one.uncertainty is None else f"{max(one.uncertainty, 1e-4):.1g}"
         table.add_row(one.factor.label, f"{one.before:.4g}", fitted, error, one.factor.unit)
-    screen.print("", table)
+    yield from ("", table)
     for one in result.fitted:
         if one.why_not is not None:
-            screen.print(warning(f"{one.factor.label.capitalize()} keeps the profile's value: {one.why_not}."))
+            yield warning(f"{one.factor.label.capitalize()} keeps the profile's value: {one.why_not}.")
     errors = plain_table("error, %", *_STATES.values())
     for name, label in _FIGURES.items():
         if name in result.errors["before"]:
             errors.add_row(label, *(_cell(result.errors[state].get(name)) for state in _STATES))
-    screen.print("", errors)
-    screen.print(styled("Median / 90th percentile of the absolute error, and the median with its sign.", "dim"))
-    screen.print(styled(f"Held out: {result.folds}, predicted with factors fitted to the rest.", "dim"))
+    yield from ("", errors)
+    yield styled("Median / 90th percentile of the absolute error, and the median with its sign.", "dim")
+    yield styled(f"Held out: {result.folds}, predicted with factors fitted to the rest.", "dim")
     if result.not_served:
-        screen.print(warning(f"{result.not_served:,} requests do not fit into this cluster: is it the measured deployment?"))
+        yield warning(f"{result.not_served:,} requests do not fit into this cluster: is it the measured deployment?")
     worst = max((e["tpot"].median for e in (result.errors["after"],) if "tpot" in e), default=0.0)
     if worst > _NOT_THE_ONE_PCT:
-        screen.print(warning(f"Even fitted, TPOT is {worst:.0f} % off: is this the deployment that was measured?"))
+        yield warning(f"Even fitted, TPOT is {worst:.0f} % off: is this the deployment that was measured?")
     for note in result.notes:
-        screen.print(warning(note))
-    screen.close()
+        yield warning(note)
 
 
 def as_json(result: Calibration) -> dict[str, Any]:

@@ -35,11 +35,12 @@ def render(
     """Print the report. metrics: those of this result, if already computed. files: what was written; named at the end."""
     measured = compute(result) if metrics is None else metrics
     screen = Screen(stream)
-    screen.print(*_blocks(result, measured, files, screen.width))
+    screen.print(*run_blocks(result, measured, files, screen.width))
     screen.close()
 
 
-def _blocks(result: RunResult, metrics: Metrics, files: Sequence[Path], width: int) -> list[Block]:
+def run_blocks(result: RunResult, metrics: Metrics, files: Sequence[Path], width: int) -> list[Block]:
+    """The report, for a screen of so many characters."""
     tables: list[tuple[str, ScreenTable]] = []
     if metrics.per_request:
         tables.append(("Latency in ms", latency_table(metrics, width)))

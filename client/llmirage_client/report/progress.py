@@ -127,6 +127,8 @@ def _is_terminal(stream: TextIO | None) -> bool:
 
 
 def _columns(stream: TextIO) -> int:
+    if isinstance(columns := getattr(stream, "columns", None), int):  # no terminal, but one who knows
+        return columns
     try:
         return os.get_terminal_size(stream.fileno()).columns or 80
     except (OSError, ValueError):

@@ -79,14 +79,14 @@ class Screen:
     """Draws blocks for a stream: as wide as its terminal, with colours there; without control codes elsewhere (a pipe, a
     file), COLUMNS or 100 characters wide (unless said otherwise). Nothing is written before `close`."""
 
-    def __init__(self, stream: TextIO | None = None, plain_width: int = _PLAIN_WIDTH) -> None:
-        """stream: standard output by default. plain_width: characters where there is no terminal to ask."""
+    def __init__(self, stream: TextIO | None = None, plain_width: int = _PLAIN_WIDTH, width: int | None = None) -> None:
+        """stream: standard output by default. plain_width: characters where there is no terminal to ask; width: anywhere."""
         from rich.console import Console
 
         self._stream = sys.stdout if stream is None else stream
         self._drawn = io.StringIO()
         terminal = self._stream.isatty()
-        self.width = _width(self._stream, plain_width)
+        self.width = width or _width(self._stream, plain_width)
         self._console = Console(
             file=self._drawn,
             width=self.width,
@@ -99,11 +99,8 @@ class Screen:
 
     def print(self, *blocks: Block, wrap: bool = True) -> None:
         for block in blocks:
-            if not isinstance(block, ScreenTable):
-                self._console.print(block, soft_wrap=not wrap)
-                continue
-            for index, columns in enumerate(block.fitting(self.width)):
-                self._console.print(*[""] * bool(index), block.drawn(columns), sep="\n")
+            for piece in drawn([block], self.width):
+                self._console.print(piece, soft_wrap=not wrap and not isinstance(block, ScreenTable))
 
     def close(self) -> None:
         """Write what was drawn, without blanks at line ends. Characters that the stream cannot carry become "?"."""
@@ -116,8 +113,21 @@ class Screen:
             pass
 
 
-def print_blocks(blocks: Iterable[Block], stream: TextIO | None = None) -> None:
-    screen = Screen(stream)
+def drawn(blocks: Iterable[Block], width: int) -> Iterator[Text | Table]:
+    """The blocks as rich draws them, for a screen of so many characters."""
+    for block in blocks:
+        if not isinstance(block, ScreenTable):
+            yield styled(block, "") if isinstance(block, str) else block
+            continue
+        for index, columns in enumerate(block.fitting(width)):
+            if index:
+                yield styled("", "")
+            yield block.drawn(columns)
+
+
+def print_blocks(blocks: Iterable[Block], stream: TextIO | None = None, width: int | None = None) -> None:
+    """width: characters, where that is not the stream's."""
+    screen = Screen(stream, width=width)
     screen.print(*blocks)
     screen.close()
 

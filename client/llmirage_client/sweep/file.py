@@ -18,7 +18,7 @@ LOAD_SETTINGS, or POOL.SETTING for one pool of a cluster. In `grid`, a block ins
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -34,6 +34,7 @@ from llmirage_client.simulator.cluster_settings import (
 )
 from llmirage_client.simulator.engine import ClusterConfig, ConfigError, Entry, YamlNode, read_mapping
 from llmirage_client.sweep.load_settings import LOAD_SETTINGS, read_load_setting
+from llmirage_shared.yaml_lines import node_of
 
 MOST_POINTS = 100_000
 BUNDLED = "bundled:"
@@ -94,13 +95,14 @@ def study_path(name: str) -> str:
     return str(BUNDLED_DIRECTORY / f"{stem}.yaml")
 
 
-def read_study(path: str) -> Study:
-    """Raises StudyError."""
+def read_study(given: str | Mapping[str, Any]) -> Study:
+    """given: a file's path, or what a file says. Raises StudyError."""
     try:
-        entries = read_mapping(path, "a study file")
+        if isinstance(given, str):
+            return _StudyReader(given).study(read_mapping(given, "a study file"))
+        return _StudyReader("study").study(node_of(given).entries or ())
     except ConfigError as error:
         raise StudyError(error.problems) from None
-    return _StudyReader(path).study(entries)
 
 
 class _StudyReader:
@@ -236,7 +238,8 @@ class _StudyReader:
         return none | values
 
     def _problem(self, entry: Entry, problem: str) -> None:
-        self._problems[f"{self._path}:{entry.line}: {entry.key}: {problem}"] = None
+        place = f"{self._path}:{entry.line}" if entry.line else self._path  # data has no lines
+        self._problems[f"{place}: {entry.key}: {problem}"] = None
 
 
 def _combinations(points: list[_Variant], axes: list[list[_Variant]]) -> Iterator[tuple[int, list[_Variant]]]:

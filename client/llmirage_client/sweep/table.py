@@ -72,11 +72,15 @@ def write_tables(sweep: Sweep, folder: Path) -> list[Path]:
         pa: Any = importlib.import_module("pyarrow")
         parquet: Any = importlib.import_module("pyarrow.parquet")
         written.append(folder / "results.parquet")
-        varied = sweep.study.varied
-        columns = {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
-        table = pa.table({name: _typed(column) if name in varied else column for name, column in columns.items()})
-        parquet.write_table(table, str(written[-1]))
+        parquet.write_table(pa.table(columns_of(sweep)), str(written[-1]))
     return written
+
+
+def columns_of(sweep: Sweep) -> dict[str, list[Any]]:
+    """The records as columns, numbers where what is varied are numbers."""
+    rows, varied = records(sweep), sweep.study.varied
+    columns = {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
+    return {name: _typed(column) if name in varied else column for name, column in columns.items()}
 
 
 def _typed(texts: list[str | None]) -> list[Any]:
@@ -120,15 +124,16 @@ def _short(row: Row) -> bool:
     return value(row, "delivered_per_s") < least or (offered > 0 and bool(row.figures.get("saturated")))
 
 
-def blocks(sweep: Sweep, folder: Path, files: Sequence[str]) -> Iterator[Block]:
-    """What the screen shows."""
+def blocks(sweep: Sweep, folder: Path | None, files: Sequence[str]) -> Iterator[Block]:
+    """What the screen shows. folder, files: what was written; None: nothing."""
     rows = [row for row in sweep.rows if row.figures]
     yield f"{sweep.study.name}: {plural(len(sweep.rows), 'point')}, {_counts(sweep)}"
     if rows:
         yield ""
         yield _table(sweep, rows[:_ROWS_SHOWN])
         if len(rows) > _ROWS_SHOWN:
-            yield f"... and {plural(len(rows) - _ROWS_SHOWN, 'point')} more, in {folder / 'results.csv'}"
+            place = f", in {folder / 'results.csv'}" if folder else ""
+            yield f"... and {plural(len(rows) - _ROWS_SHOWN, 'point')} more{place}"
         gpus = {value(row, "gpus") for row in rows}
         most = " at most" if scaled(rows) else ""
         alike = f"{plural(int(gpus.pop()), 'GPU')}{most} in every point. " if len(rows) > 1 and len(gpus) == 1 else ""
@@ -148,7 +153,8 @@ def blocks(sweep: Sweep, folder: Path, files: Sequence[str]) -> Iterator[Block]:
     yield ""
     yield from _reasons(sweep)
     reused = f", {plural(sweep.reused, 'point')} from earlier results" if sweep.reused else ""
-    yield f"{duration(sweep.wall_s)}, {sweep.cpu_s:.1f} CPU s{reused}. Written to {folder}: {', '.join(files)}"
+    written = f" Written to {folder}: {', '.join(files)}" if files else ""
+    yield f"{duration(sweep.wall_s)}, {sweep.cpu_s:.1f} CPU s{reused}.{written}"
 
 
 def _counts(sweep: Sweep) -> str:

@@ -14,9 +14,30 @@ import llmirage
 ROOT = Path(__file__).resolve().parents[3]
 
 NAMES = [
-    "ClientVerdict", "ConfigError", "ExpectationError", "FaultOnOrder", "JudgedRule", "ServedRequest", "Server", "ToolCall",
-    "ToolResult", "run_in_virtual_time",
+    "CalibrationResult", "ClientVerdict", "ConfigError", "ExpectationError", "FaultOnOrder", "JudgedRule",
+    "LoadedWorkload", "Result", "ServedRequest", "Server", "SimulationResult", "SizeResult", "StepResult",
+    "SummaryFigures", "SweepResult", "ToolCall", "ToolResult", "calibrate", "generate", "load_workload", "run_in_virtual_time", "simulate", "size", "step",
+    "sweep",
 ]  # fmt: skip
+FUNCTIONS = {
+    "calibrate": "*runs, **settings",
+    "generate": "preset='agent-chain', **settings",
+    "load_workload": "file, **settings",
+    "run_in_virtual_time": "main",
+    "simulate": "workload=None, *, progress=None, **settings",
+    "size": "workload=None, *, progress=None, **settings",
+    "step": "**settings",
+    "sweep": "study, *, progress=None, **settings",
+}
+RESULTS = {
+    "CalibrationResult": ["engine_file", "save"],
+    "LoadedWorkload": ["__len__", "notes", "path", "save"],
+    "Result": ["report", "summary", "to_frame", "to_json"],
+    "SimulationResult": ["cluster", "notes", "passed", "stopped"],
+    "SizeResult": ["answered"],
+    "StepResult": [],
+    "SweepResult": ["passed"],
+}
 SERVER = {
     "__init__": ["cluster", "port", "host", "virtual_time", "script", "faults", "settings"],
     "advance": ["seconds"],
@@ -56,6 +77,26 @@ def test_the_server() -> None:
             callable_ = inspect.isfunction(member)
             found[name] = list(inspect.signature(member).parameters)[1:] if callable_ else None
     assert found == SERVER
+
+
+def test_the_functions() -> None:
+    found = {}
+    for name in NAMES:
+        if inspect.isfunction(value := getattr(llmirage, name)):
+            bare = [
+                each.replace(annotation=inspect.Parameter.empty) for each in inspect.signature(value).parameters.values()
+            ]
+            found[name] = str(inspect.Signature(bare))[1:-1]
+    assert found == FUNCTIONS
+
+
+def test_the_results() -> None:
+    found = {
+        name: sorted(one for one in vars(value) if not one.startswith("_") or one == "__len__")
+        for name in NAMES
+        if inspect.isclass(value := getattr(llmirage, name)) and issubclass(value, llmirage.Result)
+    }
+    assert found == RESULTS
 
 
 def test_the_fields_of_a_request() -> None:

@@ -16,8 +16,9 @@ from llmirage_client.calibrate.engine_file import Replays, changed_fields, engin
 from llmirage_client.calibrate.engine_log import with_log
 from llmirage_client.calibrate.measured_deployment import mismatches, unknown_names, with_measured
 from llmirage_client.calibrate.measured_run import MeasuredRun, MeasuredRunError, read_measured
-from llmirage_client.calibrate.table import as_json, factor_line, print_calibration
+from llmirage_client.calibrate.table import as_json, calibration_blocks, factor_line
 from llmirage_client.commands.actions.refusal import refuse
+from llmirage_client.report.screen import print_blocks
 from llmirage_client.simulator.cluster_settings import cluster_config
 from llmirage_client.simulator.engine import plan_of
 from llmirage_client.simulator.replay import engine_fields, named_fields
@@ -97,5 +98,5 @@ def _show(found: EngineFit, settings: dict[str, Any]) -> None:
         click.echo(json.dumps(as_json(found.calibration) | about, indent=2))
         return
 
-    print_calibration(found.calibration, found.deployment, len(found.runs))
+    print_blocks(calibration_blocks(found.calibration, found.deployment, len(found.runs)))
     click.echo(f"\nWritten to {settings['output']}; use it: llmirage simulate --engine {settings['output']} ...")

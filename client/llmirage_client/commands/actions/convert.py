@@ -18,12 +18,11 @@ from llmirage_shared.settings import ConfigError
 
 
 def convert(file: str, to: str, output: str | None, **settings: Any) -> None:
-    if ALIASES.get(to, to) not in WRITERS:
-        raise ConfigError([f"Invalid value for --to: {to!r} cannot be written; choose one of {', '.join(WRITERS)}"])
+    check_writable(to)
     with readable():
         workload = load_workload(file, settings)
         try:
-            converted = _converted(workload, to, settings["tokenizer"], settings["random_seed"])
+            converted = converted_to(workload, to, settings["tokenizer"], settings["random_seed"])
         except ConversionError as error:
             refuse([f"{file}: {error}"])
     write_output(converted.data, output)
@@ -32,8 +31,14 @@ def convert(file: str, to: str, output: str | None, **settings: Any) -> None:
         click.echo(f"note: {note}", err=True)
 
 
-def _converted(workload: Workload, format_name: str, tokenizer: str | None, seed: int) -> Converted:
-    """As it is, or else with the texts written out that the file gives by their length."""
+def check_writable(to: str) -> None:
+    """Raises ConfigError for a format that cannot be written."""
+    if ALIASES.get(to, to) not in WRITERS:
+        raise ConfigError([f"Invalid value for --to: {to!r} cannot be written; choose one of {', '.join(WRITERS)}"])
+
+
+def converted_to(workload: Workload, format_name: str, tokenizer: str | None, seed: int) -> Converted:
+    """As it is, or else with the texts written out that the file gives by their length. Raises ConversionError."""
     try:
         return in_format(workload, format_name)
     except ConversionError:

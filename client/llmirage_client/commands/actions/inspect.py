@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
 from llmirage_client.commands.actions.table import print_table
 from llmirage_client.commands.actions.workload import load_workload, readable
+from llmirage_client.workload.session import Workload
 from llmirage_client.workload.shape import WorkloadShape, shape
 from llmirage_client.workload.summary import summarise
 from llmirage_shared.prompt_encoder import PromptEncoder
@@ -24,6 +27,32 @@ _COLUMNS = {"mean": "avg", "p50": "p50", "p90": "p90", "p99": "p99", "min": "min
 def inspect(file: str, **settings: Any) -> None:
     with readable():
         workload = load_workload(file, settings)
+    seen = looked_at(workload, settings)
+    if settings["json"]:
+        click.echo(json.dumps(as_json(seen), indent=2))
+        return
+    click.echo(file)
+    for line in facts_lines(seen):
+        click.echo(line)
+    click.echo()
+    if rows := distribution_rows(seen):
+        print_table(rows)
+    for note in seen.notes:
+        click.echo(f"note: {note}")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadFacts:
+    """What the command shows: counts by name, the shape, notes."""
+
+    facts: dict[str, Any]
+    shape: WorkloadShape
+    notes: list[str]
+
+
+def looked_at(workload: Workload, settings: Mapping[str, Any]) -> WorkloadFacts:
+    """Raises ConfigError for a tokenizer that is not there."""
+    with readable():
         encoder = PromptEncoder(*load_tokenizer(settings["tokenizer"]))
     counts = summarise(workload, with_reuse=False)
     seen = shape(workload, encoder, settings["reply_tokens"], _MOST_REQUESTS)
@@ -39,10 +68,7 @@ def inspect(file: str, **settings: Any) -> None:
         "requests when every root runs once": counts.requests,
     }
     notes = [*workload.notes, *_notes(seen, counts.requests, settings["reply_tokens"])]
-    if settings["json"]:
-        click.echo(json.dumps(_as_json(facts, seen, notes), indent=2))
-        return
-    _print(file, facts, seen, notes)
+    return WorkloadFacts(facts, seen, notes)
 
 
 def _notes(seen: WorkloadShape, requests: int, reply_tokens: int) -> list[str]:
@@ -57,10 +83,10 @@ def _notes(seen: WorkloadShape, requests: int, reply_tokens: int) -> list[str]:
     return notes
 
 
-def _as_json(facts: dict[str, Any], seen: WorkloadShape, notes: list[str]) -> dict[str, Any]:
-    reuse = seen.reuse
+def as_json(found: WorkloadFacts) -> dict[str, Any]:
+    seen, reuse = found.shape, found.shape.reuse
     return {
-        **{name.replace(" ", "_"): value for name, value in facts.items()},
+        **{name.replace(" ", "_"): value for name, value in found.facts.items()},
         "distributions": {
             name: {**distribution.summary.as_dict(), "bars": distribution.bars}
             for name, distribution in seen.distributions.items()
@@ -74,37 +100,36 @@ def _as_json(facts: dict[str, Any], seen: WorkloadShape, notes: list[str]) -> di
             "own_conversation_tokens": reuse.own_tokens,
             "other_conversation_tokens": reuse.other_tokens,
         },
-        "notes": notes,
+        "notes": found.notes,
     }
 
 
-def _print(file: str, facts: dict[str, Any], seen: WorkloadShape, notes: list[str]) -> None:
-    click.echo(file)
-    for name, value in facts.items():
+def facts_lines(found: WorkloadFacts) -> Iterator[str]:
+    seen = found.shape
+    for name, value in found.facts.items():
         if value or name in ("sessions", "roots", "turns"):
-            click.echo(f"  {name:<36}{value if isinstance(value, str) else f'{value:,}'}")
+            yield f"  {name:<36}{value if isinstance(value, str) else f'{value:,}'}"
     if seen.arrivals_per_s is not None:
-        click.echo(f"  {'arrivals':<36}{seen.arrivals_per_s:,.4g}/s, CV of gaps {seen.gap_variation:.2f} (Poisson: 1)")
-        click.echo(f"  {'arrivals over time':<36}{_plot(seen.arrival_bars)}")
+        yield f"  {'arrivals':<36}{seen.arrivals_per_s:,.4g}/s, CV of gaps {seen.gap_variation:.2f} (Poisson: 1)"
+        yield f"  {'arrivals over time':<36}{_plot(seen.arrival_bars)}"
     reuse = seen.reuse
     if reuse.prompt_tokens:
         own, other = reuse.own_tokens / reuse.prompt_tokens, reuse.other_tokens / reuse.prompt_tokens
         parts = f"{own:.1%} from the same conversation, {other:.1%} from others"
-        click.echo(f"  {'highest prefix reuse':<36}{reuse.share:.1%} of prompt tokens: {parts}")
-    click.echo()
-    rows = [
+        yield f"  {'highest prefix reuse':<36}{reuse.share:.1%} of prompt tokens: {parts}"
+
+
+def distribution_rows(found: WorkloadFacts) -> list[dict[str, Any]]:
+    """One for each distribution, as a table shows it."""
+    return [
         {
             "": name,
             **{column: f"{getattr(distribution.summary, key):,.4g}" for column, key in _COLUMNS.items()},
             "of": distribution.summary.count,
             "from min to max": _plot(distribution.bars),
         }
-        for name, distribution in seen.distributions.items()
+        for name, distribution in found.shape.distributions.items()
     ]
-    if rows:
-        print_table(rows)
-    for note in notes:
-        click.echo(f"note: {note}")
 
 
 def _plot(bars: tuple[int, ...]) -> str:

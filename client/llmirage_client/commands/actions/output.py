@@ -12,14 +12,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import click
-
 from llmirage_client.report.whole_files import write_whole
 from llmirage_shared.settings import ConfigError
 
 
 def write_output(data: bytes, output: str | None) -> None:
-    """Writes a file in one move, so that no reader ever sees half of it; None and "-": to standard output."""
+    """Writes a file in one move, so that no reader ever sees half of it; None and "-": to standard output.
+
+    Raises ConfigError.
+    """
     if output in (None, "-"):
         sys.stdout.buffer.write(data)
         return
@@ -29,7 +30,7 @@ def write_output(data: bytes, output: str | None) -> None:
     try:
         write_whole(path, lambda file: file.write(data))
     except OSError as error:
-        raise click.BadParameter(f"cannot write {path}: {error.strerror}", param_hint="--output") from None
+        raise ConfigError([f"Invalid value for --output: cannot write {path}: {error.strerror}"]) from None
 
 
 def check_unused(settings: Mapping[str, Any]) -> None:

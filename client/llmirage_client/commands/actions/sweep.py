@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
@@ -26,7 +26,8 @@ from llmirage_client.workers.job import CrewError
 
 
 def sweep(study: str, **settings: Any) -> None:
-    study, read = study_of(study)
+    read = study_of(study)
+    study = study_path(study)
     folder = Path(settings["artifact_dir"] or f"artifacts/sweep-{Path(study).stem}")
     if problem := cannot_be_folder(str(folder)):
         _refuse(f"{problem}; choose another folder with --artifact-dir")
@@ -43,16 +44,15 @@ def sweep(study: str, **settings: Any) -> None:
     sys.exit(0 if "ok" in statuses and not statuses & {"failed", "stopped"} else 1)
 
 
-def study_of(given: str) -> tuple[str, Study]:
-    """The file, and what it says. Raises ConfigError."""
+def study_of(given: str | Mapping[str, Any]) -> Study:
+    """What the file says, or the same as data. Raises ConfigError."""
     try:
-        place = study_path(given)
-        read = read_study(place)
+        read = read_study(study_path(given) if isinstance(given, str) else given)
     except StudyError as error:
         _refuse(str(error))
     if problems := problems_of(read.points):
         _refuse("\n".join(problems))
-    return place, read
+    return read
 
 
 def worked_out(study: Study, folder: Path, settings: dict[str, Any], told: Told) -> Sweep:

@@ -33,18 +33,22 @@ def run_page(
     return single_page(views[0], (clusters or {}).get(runs[0][0]))
 
 
-def single_page(view: RunView, cluster: ClusterLevels | None = None) -> str:
+def single_page(view: RunView, cluster: ClusterLevels | None = None, *, brief: bool = False) -> str:
+    """brief: the first charts only, as a notebook shows them."""
     parts = [
         sections.distributions(view),
         sections.timeline(view),
         *([cluster_section(cluster)] if cluster is not None else []),
-        swimlane(view),
-        sections.groups(view),
-        sections.what_drives_it(view),
-        sections.errors(view),
-        sections.slowest(view),
-        sections.said(view, reading_notes(view.result, view.metrics)),
     ]
+    if not brief:
+        parts += [
+            swimlane(view),
+            sections.groups(view),
+            sections.what_drives_it(view),
+            sections.errors(view),
+            sections.slowest(view),
+        ]
+    parts.append(sections.said(view, reading_notes(view.result, view.metrics)))
     title = " on ".join(text for text in (view.result.workload_path, view.result.model) if text) or "A run"
     head = PageHead(title, words.facts(view), words.verdicts(view), words.cards(view))
     return page(head, parts, f"Written by llmirage {version('llmirage')} from the records of the run.")

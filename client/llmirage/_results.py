@@ -1,0 +1,119 @@
+"""What all results have in common: figures, a frame, JSON, an HTML page, and how consoles and notebooks show them."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import io
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from llmirage._figures import SummaryFigures
+from llmirage._notebook import framed
+from llmirage_client.report.screen import Block, drawn, print_blocks
+from llmirage_shared.settings import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+FrameLibrary = Literal["pandas", "polars"]
+_WIDTH = 100  # characters, of a text without a terminal
+
+
+class Result:
+    """The figures of `summary` are attributes, too. `print` and rich show what the command shows; notebooks its charts."""
+
+    @cached_property
+    def summary(self) -> SummaryFigures:
+        """The figures that the command prints with --json."""
+        return SummaryFigures(self._data())
+
+    def to_json(self) -> str:
+        """The figures as the command prints them with --json."""
+        return self.summary.to_json()
+
+    def to_frame(self, library: FrameLibrary | None = None) -> Any:
+        """A DataFrame of pandas or polars, whichever is installed; pandas where both are. Raises ImportError for neither."""
+        return frame_of(self._columns(), library)
+
+    def report(self, path: str | os.PathLike[str]) -> Path:
+        """Write the HTML page: one file that needs nothing else. Raises OSError."""
+        place = Path(path)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(self._page().encode("utf-8", "replace"))
+        return place
+
+    # --- of each kind of result -------------------------------------------------------------------------------------
+
+    def _data(self) -> Mapping[str, Any]:
+        """The summary's."""
+        raise NotImplementedError
+
+    def _columns(self) -> Mapping[str, Any]:
+        """Of the frame."""
+        raise NotImplementedError
+
+    def _page(self, *, brief: bool = False) -> str:
+        """brief: the charts that say most, for a notebook."""
+        raise NotImplementedError
+
+    def _blocks(self, width: int) -> Iterable[Block]:
+        """What the command shows on a screen of so many characters."""
+        raise NotImplementedError
+
+    def _line(self) -> str:
+        """It, in a line."""
+        raise NotImplementedError
+
+    # --- how it shows -----------------------------------------------------------------------------------------------
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in self.summary:
+            near = "" if name.startswith("_") else did_you_mean(name, self.summary)
+            raise AttributeError(f"{type(self).__name__} has no {name!r}{near}")
+        return self.summary[name]
+
+    def __dir__(self) -> list[str]:
+        return sorted([*super().__dir__(), *self.summary])
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self._line()}>"
+
+    def __str__(self) -> str:
+        stream = io.StringIO()
+        print_blocks(self._blocks(_WIDTH), stream, width=_WIDTH)
+        return stream.getvalue().strip("\n")
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from drawn(self._blocks(options.max_width), options.max_width)
+
+    def _repr_html_(self) -> str:
+        return framed(self._page(brief=True))
+
+
+def columns_of_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Columns of mappings; what a mapping holds within one is called `ttft_ms.p99`, and lists are left out."""
+    flat = [dict(_flat(row)) for row in rows]
+    names = dict.fromkeys(name for row in flat for name in row)
+    return {name: [row.get(name) for row in flat] for name in names}
+
+
+def _flat(row: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in row.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{before}{name}.")
+        elif not isinstance(value, list | tuple):
+            yield before + name, value
+
+
+def frame_of(columns: Mapping[str, Any], library: FrameLibrary | None) -> Any:
+    """Raises ImportError, ConfigError."""
+    if library not in (None, "pandas", "polars"):
+        raise ConfigError([f"library must be one of pandas, polars; not {library!r}"])
+    for name in (library,) if library else ("pandas", "polars"):
+        if importlib.util.find_spec(name) is not None:
+            return importlib.import_module(name).DataFrame(dict(columns))
+    raise ImportError(f"this needs {library or 'pandas or polars'}: pip install {library or 'pandas'}")

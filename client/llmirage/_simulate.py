@@ -1,0 +1,109 @@
+"""`llmirage.simulate`: a workload on a simulated cluster, in virtual time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from llmirage._commands import parsed
+from llmirage._notebook import Progress, progress_stream
+from llmirage._results import Result
+from llmirage._workload import LoadedWorkload, workload_of
+from llmirage_client.commands.actions.simulate import as_json, simulated
+from llmirage_client.measure.request_metrics import request_columns
+from llmirage_client.measure.slo import judge_failures
+from llmirage_client.report.console import run_blocks
+from llmirage_client.report.html.run_page import single_page
+from llmirage_client.report.html.run_view import view_run
+from llmirage_client.report.screen import Block
+from llmirage_client.simulate.progress import SimulationProgress
+from llmirage_client.simulate.report import cluster_blocks, report_series
+from llmirage_client.simulate.simulation import Simulation
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from llmirage._options import SimulateOptions
+
+
+class SimulationResult(Result):
+    """What came of a simulation. The figures of --json are attributes: `result.ttft_ms.p99`, `result.output_tok_per_s`."""
+
+    def __init__(self, simulation: Simulation, steady_state: bool) -> None:
+        self._simulation = simulation
+        self._steady_state = steady_state
+
+    @property
+    def passed(self) -> bool:
+        """Whether it came to its end, no request failed (unless objectives say how many may), and objectives are met."""
+        found = self._simulation
+        failed = found.summary["failed_requests"] and not judge_failures(found.verdicts)
+        return found.stopped is None and not failed and all(verdict.met for verdict in found.verdicts)
+
+    @property
+    def stopped(self) -> str | None:
+        """Why it ended before the workload did."""
+        return self._simulation.stopped
+
+    @property
+    def notes(self) -> list[str]:
+        """What one must know to read the figures, and what was assumed."""
+        return list(self._simulation.notes)
+
+    @cached_property
+    def cluster(self) -> Mapping[str, Any]:
+        """The cluster over time: "edges_s", then for each level of each instance the mean between two of these."""
+        levels = report_series(self._simulation.series)
+        return {"edges_s": levels.edges_s, "instances": levels.instances, **levels.levels}
+
+    def _data(self) -> Mapping[str, Any]:
+        return as_json(self._simulation, steady_state=self._steady_state)
+
+    def _columns(self) -> Mapping[str, Any]:
+        columns = self._simulation.columns
+        told = {
+            "start_s": columns.start_s,
+            "conversation": columns.conversation,
+            "turn": columns.turn_index,
+            "ok": columns.ok,
+            "measured": columns.measured,
+        }
+        values = request_columns(columns, 1.0)
+        return told | {name: one for name, one in values.items() if not np.isnan(one).all()}
+
+    def _page(self, *, brief: bool = False) -> str:
+        return single_page(view_run(self._simulation.result), report_series(self._simulation.series), brief=brief)
+
+    def _blocks(self, width: int) -> Iterable[Block]:
+        yield from run_blocks(self._simulation.result, self._simulation.metrics, (), width)
+        yield from cluster_blocks(self._simulation)
+
+    def _line(self) -> str:
+        found = self._simulation.summary
+        ttft, tpot = found["ttft_ms"], found["tpot_ms"]
+        parts = [f"{found['requests']:,} requests", f"{found['output_tok_per_s']:,.0f} output tokens/s"]
+        parts += [f"TTFT p50 {ttft['p50']:.4g} ms"] if ttft else []
+        parts += [f"TPOT p50 {tpot['p50']:.4g} ms"] if tpot else []
+        return ", ".join(parts)
+
+
+def simulate(
+    workload: str | os.PathLike[str] | LoadedWorkload | None = None,
+    *,
+    progress: Progress = None,
+    **settings: Unpack[SimulateOptions],
+) -> SimulationResult:
+    """Run a workload on a simulated cluster, in virtual time.
+
+    Settings are those of `llmirage simulate`, by the names of its options. workload: a file, bundled:NAME, a preset, or
+    what `load_workload` and `generate` return; isl and osl replace it. progress: None shows it in notebooks only; a
+    function gets a line now and then. Raises ConfigError with all problems.
+    """
+    given = parsed("simulate", (), settings)
+    given.pop("workload")
+    made = partial(SimulationProgress, stream=progress_stream(progress))
+    return SimulationResult(simulated(workload_of(workload), given, progress=made), given["steady_state"])

@@ -1,0 +1,80 @@
+"""`llmirage.step`: one forward pass of a model, operation by operation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from llmirage._commands import parsed
+from llmirage._results import Result, columns_of_rows
+from llmirage_client.report.html.bars import Bars, bars
+from llmirage_client.report.html.frame import WIDE
+from llmirage_client.report.html.page import Card, PageHead, Section, charts, figure, page, table
+from llmirage_client.report.html.scale import Axis
+from llmirage_client.report.screen import Block
+from llmirage_client.simulator.step import Deployment, as_table, explained_step
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from llmirage._options import StepOptions
+
+
+class StepResult(Result):
+    """One forward pass. The figures of --json are attributes: `result.step_ms`, `result.memory.kv_tokens`."""
+
+    def __init__(self, deployment: Deployment, explained: Mapping[str, Any]) -> None:
+        self._deployment = deployment
+        self._explained = dict(explained)
+
+    def _data(self) -> Mapping[str, Any]:
+        return self._explained
+
+    def _columns(self) -> Mapping[str, Any]:
+        """One row an operation."""
+        return columns_of_rows(self._explained["ops"])
+
+    def _page(self, *, brief: bool = False) -> str:
+        told = self._explained
+        cards = [
+            Card("Step", f"{told['step_ms']:.3f}", "ms"),
+            Card("Ideal", f"{told['ideal_ms']:.3f}", "ms", "roofline limit"),
+        ]
+        cards.append(Card("KV cache of a GPU", f"{told['memory']['kv_tokens']:,}", "tokens"))
+        ops = told["ops"]
+        drawn = bars(
+            [op["name"] for op in ops],
+            [Bars("time", [op["ms"] for op in ops]), Bars("ideal", [op["ideal_ms"] for op in ops])],
+            title="Time of each operation",
+            y=Axis("", "ms", low=0.0),
+            size=WIDE,
+        )
+        rows = [[op["name"], op["calls"], f"{op['ms']:.3f}", f"{op['share']:.1%}", op["bound"]] for op in ops]
+        sections = [
+            Section(
+                "Operations",
+                [charts(figure(drawn), size="wide"), table(["Operation", "Calls", "ms", "Share", "Bound"], rows)],
+            ),
+            Section(
+                "Memory of one GPU",
+                [table(["", "GB"], [[n, f"{v:,.2f}"] for n, v in told["memory"].items() if n.endswith("_gb")])],
+            ),
+        ]
+        return page(PageHead(told["deployment"], {"Assumed": "; ".join(told["assumed"])}, cards=cards), sections)
+
+    def _blocks(self, width: int) -> Iterable[Block]:
+        yield as_table(self._deployment, self._explained)
+
+    def _line(self) -> str:
+        return f"{self._explained['step_ms']:.3f} ms, {self._explained['deployment']}"
+
+
+def step(**settings: Unpack[StepOptions]) -> StepResult:
+    """Explain one forward pass of a model on a GPU. Settings are those of `llmirage step`, by the names of its options.
+
+    `decode=[(64, 4096)]`: 64 sequences decoding at 4,096 tokens; `prefill=[(2048, 0)]`: 2,048 new tokens after none.
+    Raises ConfigError with all problems.
+    """
+    given = parsed("step", (), settings)
+    given.pop("json")
+    return StepResult(*explained_step(**given))
