@@ -16,8 +16,8 @@ ROOT = Path(__file__).resolve().parents[3]
 NAMES = [
     "CalibrationResult", "ClientVerdict", "ConfigError", "ExpectationError", "FaultOnOrder", "JudgedRule",
     "LoadedWorkload", "Result", "ServedRequest", "Server", "SimulationResult", "SizeResult", "StepResult",
-    "SummaryFigures", "SweepResult", "ToolCall", "ToolResult", "calibrate", "generate", "load_workload", "run_in_virtual_time", "simulate", "size", "step",
-    "sweep",
+    "SummaryFigures", "SweepResult", "ToolCall", "ToolResult", "calibrate", "generate", "load_workload",
+    "run_in_virtual_time", "simulate", "size", "step", "sweep",
 ]  # fmt: skip
 FUNCTIONS = {
     "calibrate": "*runs, **settings",
