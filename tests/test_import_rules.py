@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = {name: ROOT / side / name for side, name in [
     ("shared", "llmirage_shared"), ("server", "llmirage_server"), ("client", "llmirage_client"),
     ("client", "llmirage")]}  # fmt: skip
-HTTP_LIBRARIES = ("starlette", "uvicorn", "sse_starlette", "httpx", "httpx2", "anyio", "httptools", "h11", "wsproto")
+HTTP_LIBRARIES = ("starlette", "uvicorn", "httpx", "httpx2", "anyio", "httptools", "h11", "wsproto")
 
 SERVER_ROOMS = ("commands", "config", "api", "replies", "cluster", "perf", "drivers", "faults", "telemetry", "app")
 

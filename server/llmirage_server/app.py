@@ -131,11 +131,10 @@ class LlmirageApp(Starlette):
 
 @contextlib.asynccontextmanager
 async def _lifespan(app: LlmirageApp) -> AsyncIterator[None]:
-    warming = warm_up(app.service.text)
+    warm_up(app.service.text)
     if app.service.batches is not None:
         app.service.batches.resume()
     yield
-    await warming
     app.service.close()
     if app.replay is not None:
         app.replay.close()

@@ -1,8 +1,7 @@
 """The choices of one response in flight in the cluster, and the stream of their tokens.
 
 Streaming is the hot path: a token that is due becomes bytes on its connection without a task switch or a JSON encoder.
-sse-starlette's EventSourceResponse keeps its ping, disconnect and shutdown handling. Its per-chunk path is replaced: the
-driver's tick steps the server's `send` coroutine itself. Under uvicorn that runs through at once unless the connection's
+The driver's tick steps the server's `send` coroutine itself. Under uvicorn that runs through at once unless the connection's
 buffer is full; then, and under any `send` that is not uvicorn's own, the response's task takes over.
 """
 
@@ -10,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
-from sse_starlette.sse import EventSourceResponse
+from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from llmirage_server.api.connected import while_connected
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.suspended_send import SuspendedSend
 from llmirage_server.cluster.request import Request
@@ -139,6 +139,8 @@ class Generation:
             for first in range(0, len(self.choices), self.n):
                 self.host.metrics.answered([choice.request for choice in self.choices[first : first + self.n]])
             self.entry.generated([choice.request for choice in self.choices], self.n, self.choices[0].reply)
+        for choice in self.choices:
+            choice.request.tag = None  # it leads back here: memory is free at once only where nothing goes in a circle
 
     def usage(self) -> dict[str, Any]:
         """Prompt tokens count once for each prompt, whatever n is."""
@@ -163,7 +165,7 @@ class Generation:
         return self.host.shown_usage(self.usage())
 
 
-class TokenStream(EventSourceResponse):
+class TokenStream(Response):
     """Streams the choices of one generation."""
 
     def __init__(
@@ -174,11 +176,14 @@ class TokenStream(EventSourceResponse):
         closing: Callable[[], bytes],
         failed: Callable[[ApiError], bytes] | None = None,
         opening: bytes = b"",
+        pings: bool = True,
     ) -> None:
         """writers: one for each choice. closing: what ends the response. failed: what ends it after an
         error, in another form than the dialect's. opening: what is sent before the first token is due.
+        pings: a connection that is silent is kept from being closed on its way.
         """
-        super().__init__(NO_CONTENT, ping=PING_S, sep="\n")
+        super().__init__()
+        self._pings = pings
         self._generation = generation
         self._exchange = exchange
         self._writers = writers
@@ -228,15 +233,13 @@ class TokenStream(EventSourceResponse):
     def write(self, data: bytes) -> None:
         """Send bytes now if the connection takes them, else as soon as it does."""
         last = self._unfinished == 0
-        if not self._direct or (last and self._send_lock.locked()):  # a ping is being sent: do not end before it
+        if not self._direct:
             self._pending.append(data)
             self._last = last
             self._wake()
             return
         assert self._send is not None
-        if last:
-            self._last = True
-            self.active = False
+        self._last = last
         self._step(self._send(_body(data, last)))
         if last and self._suspended is None:
             self._times.written(last)
@@ -278,7 +281,7 @@ class TokenStream(EventSourceResponse):
                 if self._direct and self._wake_up.done():  # all was sent, or `send` failed
                     self._wake_up.result()
                 else:
-                    await super().__call__(scope, receive, send)
+                    await self._watch(receive, send)
         finally:
             self._direct = False
             generation, exchange = self._generation, self._exchange
@@ -286,6 +289,19 @@ class TokenStream(EventSourceResponse):
             generation.stop()
             if len(generation.choices) == 1 and not (self._aborted or exchange.fault or exchange.held_s):
                 self._times.count(generation.choices[0].request, generation.host.served)
+
+    async def _watch(self, receive: Receive, send: Send) -> None:
+        """Stream until all is sent or the client has left."""
+        self._next_ping = asyncio.get_running_loop().call_later(PING_S, self._ping)
+        try:
+            await while_connected(self._stream_response(send), receive)
+        finally:
+            self._next_ping.cancel()
+
+    def _ping(self) -> None:
+        self._next_ping = asyncio.get_running_loop().call_later(PING_S, self._ping)
+        if self._pings and not (self._last or self._pending or self._suspended):
+            self.write(_PING)
 
     def _open(self, send: Send) -> None:
         """Send the headers and what is pending, as far as the connection takes it."""
@@ -322,12 +338,7 @@ class TokenStream(EventSourceResponse):
                 continue
             data, last = b"".join(self._pending), self._last
             self._pending.clear()
-            if last:
-                async with self._send_lock:
-                    self.active = False
-                    await send(_body(data, last))
-            else:
-                await send(_body(data, last))
+            await send(_body(data, last))
             self._times.written(last)
 
     def _wake(self) -> None:
@@ -370,14 +381,7 @@ class _ChoiceStream:
             self._stream.first_shows(request, self._shows)
 
 
-class _NoContent(AsyncIterator[bytes]):
-    """EventSourceResponse wants an iterator; the stream does not come through one."""
-
-    async def __anext__(self) -> bytes:
-        raise StopAsyncIteration
-
-
-NO_CONTENT = _NoContent()
+_PING = b": ping\n\n"
 _STREAM_HEADERS = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
 
 

@@ -62,9 +62,9 @@ async def cluster_timed(
     while opening < len(events) and event_value(events[opening]).get("type") in _OPENING:
         opening += 1
     writer = _EventWriter(events[opening:], ends[opening:])
-    stream = TokenStream(generation, exchange, [writer], lambda: b"", opening=b"".join(events[:opening])).start()
-    stream.raw_headers = list(headers)
-    stream.ping_interval = 0  # the recording has those of its server
+    before = b"".join(events[:opening])
+    stream = TokenStream(generation, exchange, [writer], lambda: b"", opening=before, pings=False).start()
+    stream.raw_headers = list(headers)  # and it has the pings of its server
     return stream
 
 

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
-from sse_starlette.sse import EventSourceResponse
-from starlette.types import Message
-
-from llmirage_server.api import generation
 from llmirage_server.api.constraints import schema_problem
 from llmirage_server.replies.reply import ANY_OBJECT, ReplyRequest, ReplySource
 from llmirage_shared.prompt_encoder import PromptEncoder
@@ -78,22 +74,9 @@ def _run_in(threads: ThreadPoolExecutor, work: Callable[[], T]) -> asyncio.Futur
         raise errors.shutting_down() from None
 
 
-def warm_up(text: TextLoader) -> Awaitable[object]:
-    """Begin to load everything, without waiting for it. Await the result before the loop closes."""
+def warm_up(text: TextLoader) -> None:
+    """Begin to load everything, without waiting for it."""
     text.in_thread(lambda: (schema.chat, schema.completions))  # pydantic, and the bodies that all other bodies are made of
     text.start()
     text.in_thread(lambda: schema_problem(ANY_OBJECT, ""))  # the validator of JSON Schemas
     text.in_thread(lambda: (schema.responses, schema.messages, schema.embeddings))  # up to 0.1 s each in the event loop
-    return asyncio.ensure_future(_watched_stream())
-
-
-async def _watched_stream() -> None:
-    """Serve a stream without a client: with the first watched response anyio loads parts of itself, which takes 15 ms."""
-
-    async def receive() -> Message:
-        await asyncio.Event().wait()
-        raise AssertionError("unreachable")
-
-    async def send(_: Message) -> None: ...
-
-    await EventSourceResponse(generation.NO_CONTENT)({"type": "http", "method": "POST"}, receive, send)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from llmirage_server.api.connected import disconnect
 from llmirage_server.api.exchange import ClientGoneError, HttpExchange
 from llmirage_server.api.generation import SLICE, Choice, Generation
 from llmirage_server.api.service import Service
@@ -29,21 +30,16 @@ async def finish(generation: Generation, exchange: HttpExchange) -> None:
     for choice in generation.choices:
         choice.request.tag = waiter
     generation.host.open_responses.add(waiter)
-    watch = asyncio.ensure_future(_disconnect(exchange))
+    watch = asyncio.ensure_future(disconnect(exchange.receive))
     watch.add_done_callback(waiter.client_left)
     try:
         await generation.start_in_slices(waiter.done.done)
         await waiter.done
     finally:
-        waiter.forget()
         watch.cancel()
         generation.host.open_responses.discard(waiter)
         generation.stop()
-
-
-async def _disconnect(exchange: HttpExchange) -> None:
-    while (await exchange.receive())["type"] != "http.disconnect":
-        pass
+        waiter.forget()
 
 
 class _Waiter:
@@ -62,9 +58,10 @@ class _Waiter:
                 self.done.set_result(None)
 
     def forget(self) -> None:
-        """Mark an error that came after the end as retrieved, so that asyncio does not log it."""
+        """Mark an error that came after the end as retrieved, so that asyncio does not log it; and keep no cycle of it."""
         if self.done.done() and not self.done.cancelled():
             self.done.exception()
+        del self.done
 
     def client_left(self, watch: asyncio.Future[None]) -> None:
         if not watch.cancelled() and not self.done.done():

@@ -109,6 +109,7 @@ class BoundedProtocol(StampingProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
+        self._unset_keepalive_if_required()  # uvicorn keeps it where the client reset the connection
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:

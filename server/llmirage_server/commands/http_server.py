@@ -20,7 +20,6 @@ from typing import Any
 
 import click
 import uvicorn
-from sse_starlette.sse import AppStatus
 from starlette.types import ASGIApp
 
 from llmirage_server.api.routes import WEBSOCKETS
@@ -145,8 +144,6 @@ class LiveServer(uvicorn.Server):
         self._drain_s = drain_s
         self._close = close
         self._on_start = on_start
-        # sse-starlette would cut streams off at some moment after the signal; `shutdown` ends them properly.
-        AppStatus.enable_automatic_graceful_drain = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

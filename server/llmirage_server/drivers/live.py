@@ -154,8 +154,11 @@ class Driver(abc.ABC):
         else:
             due = dict.fromkeys([request for event in events for request in event.emitted])
         for request in due:
+            receiver: Receiver | None = request.tag
+            if receiver is None:  # it was stopped, and the cluster tells of it once more
+                continue
             try:
-                request.tag.tokens_due(request)
+                receiver.tokens_due(request)
             except Exception:  # a broken connection must not stop the cluster
                 logger.exception("A reply could not be delivered")
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import shutil
 import signal
 import socket
 import ssl
+import struct
 import subprocess
 import time
+import weakref
+from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +104,23 @@ def test_a_connection_that_is_silent_between_two_requests_is_closed() -> None:
             received += data
         assert received.count(b"HTTP/1.1 200") == 2
     assert ConnectionLimits(most=9).idle_s == 75
+
+
+def test_a_connection_that_the_client_reset_is_forgotten_at_once() -> None:
+    with Listening(ConnectionLimits(most=9)) as listening:
+        with listening.connect() as connection:
+            connection.sendall(b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\n")
+            response = HTTPResponse(connection)
+            response.begin()
+            response.read()
+            [protocol] = map(weakref.ref, listening.server.server_state.connections)
+            httpx.get(f"{listening.url}/livez")  # by then it waits for the next request
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closing resets it
+        until_s = time.monotonic() + 10
+        while protocol() is not None and time.monotonic() < until_s:
+            httpx.get(f"{listening.url}/livez")
+            gc.collect()
+        assert protocol() is None
 
 
 def test_responses_may_end_by_themselves_while_the_server_drains() -> None:

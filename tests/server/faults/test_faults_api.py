@@ -13,3 +13,4 @@ def test_the_number_of_faults_in_force_is_bounded(api: Any) -> None:
     assert two.status_code == 400
     assert two.json()["error"]["message"] == "at most 1000 faults can be in force; with these there would be 1001"
     assert api.post("/llmirage/faults", fault).status_code == 200
+    assert api.request("DELETE", "/llmirage/faults").status_code == 200  # the other tests share the server

@@ -9,7 +9,9 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
+from llmirage_server.api.connected import while_connected
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.generation import Generation
 from llmirage_server.api.responses.hosted import STAGES
@@ -171,10 +173,15 @@ def fail_interrupted(state: State) -> None:
 
 
 def _streamed(events: AsyncIterator[bytes], exchange: HttpExchange) -> Response:
-    response = StreamingResponse(events)
+    response = _EventStream(events)
     response.raw_headers = exchange.response_headers(b"text/event-stream; charset=utf-8")
     response.raw_headers.append((b"cache-control", b"no-cache"))
     return response
+
+
+class _EventStream(StreamingResponse):
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await while_connected(self.stream_response(send), receive)
 
 
 def _events_of(response: Item) -> list[bytes]:
