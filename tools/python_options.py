@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from llmirage._commands import COMMANDS, options_of
+from llmirage_client.simulator.cluster_flags import NOT_HERE
 from llmirage_server.config import ClusterConfig
 from llmirage_shared.settings import About, settings_of
 
@@ -37,7 +38,9 @@ def python_options() -> str:
         _typed_dict(f"{name.capitalize()}Options", {one: option.about for one, option in options_of(name).items()})
         for name in COMMANDS
     ]
-    return "\n".join([_HEAD, _typed_dict("ServerOptions", of_server), *of_commands])
+    of_cluster = {name: about for name, about in settings_of(ClusterConfig).items() if name not in NOT_HERE}
+    of_classes = [_typed_dict("ServerOptions", of_server), _typed_dict("ClusterOptions", of_cluster)]
+    return "\n".join([_HEAD, *of_classes, *of_commands])
 
 
 def _typed_dict(name: str, settings: Mapping[str, About]) -> str:

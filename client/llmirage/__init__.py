@@ -8,20 +8,24 @@ from typing import TYPE_CHECKING, Any
 from llmirage_shared.settings import ConfigError
 
 if TYPE_CHECKING:
+    from llmirage._cluster import Cluster
     from llmirage._figures import SummaryFigures
     from llmirage._plans import CalibrationResult, SizeResult, SweepResult, calibrate, size, sweep
     from llmirage._requests import ClientVerdict, ExpectationError, JudgedRule, ServedRequest, ToolCall, ToolResult
     from llmirage._results import Result
+    from llmirage._run import RunReport, run, run_async
     from llmirage._server import FaultOnOrder, Server, run_in_virtual_time
     from llmirage._simulate import SimulationResult, simulate
     from llmirage._step import StepResult, step
     from llmirage._workload import LoadedWorkload, generate, load_workload
 
 _PLACES = {
+    "_cluster": ["Cluster"],
     "_figures": ["SummaryFigures"],
     "_plans": ["CalibrationResult", "SizeResult", "SweepResult", "calibrate", "size", "sweep"],
     "_requests": ["ClientVerdict", "ExpectationError", "JudgedRule", "ServedRequest", "ToolCall", "ToolResult"],
     "_results": ["Result"],
+    "_run": ["RunReport", "run", "run_async"],
     "_server": ["FaultOnOrder", "Server", "run_in_virtual_time"],
     "_simulate": ["SimulationResult", "simulate"],
     "_step": ["StepResult", "step"],
@@ -32,12 +36,14 @@ _PLACE_OF = {name: place for place, names in _PLACES.items() for name in names}
 __all__ = [
     "CalibrationResult",
     "ClientVerdict",
+    "Cluster",
     "ConfigError",
     "ExpectationError",
     "FaultOnOrder",
     "JudgedRule",
     "LoadedWorkload",
     "Result",
+    "RunReport",
     "ServedRequest",
     "Server",
     "SimulationResult",
@@ -50,6 +56,8 @@ __all__ = [
     "calibrate",
     "generate",
     "load_workload",
+    "run",
+    "run_async",
     "run_in_virtual_time",
     "simulate",
     "size",

@@ -12,7 +12,7 @@ from llmirage_client.report.html.frame import WIDE
 from llmirage_client.report.html.page import Card, PageHead, Section, charts, figure, page, table
 from llmirage_client.report.html.scale import Axis
 from llmirage_client.report.screen import Block
-from llmirage_client.simulator.step import Deployment, as_table, explained_step
+from llmirage_client.simulator.pools import Deployment, as_table, explained_step
 
 if TYPE_CHECKING:
     from typing import Unpack

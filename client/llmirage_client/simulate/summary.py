@@ -24,13 +24,30 @@ def summary_of(metrics: Metrics, totals: Totals, bill: Bill, saturated: bool) ->
     ttft_ms, tpot_ms, itl_ms, latency_ms: {mean, p50, p90, p99}; tpot_ms is the mean gap of each request's tokens, itl_ms
     every single gap. saturated: see simulate.saturation.
     """
-    summary: dict[str, Any] = {}
+    return figures_of_run(metrics) | {
+        "preemptions": int(totals.preemptions.sum()),
+        "saturated": saturated,
+        "utilisation": float(totals.utilisation.mean()),
+        "gpus": bill.gpus,
+        "instances_ready": totals.mean_ready,
+        "instances_most": totals.most_ready,
+        "output_tok_per_s_per_gpu": metrics.whole_run.get("output_token_throughput", 0.0) / bill.gpus,
+        "gpu_hours": bill.gpu_hours,
+        "energy_kwh_at_tdp": bill.energy_kwh,
+        "usd_per_m_output_tokens": bill.usd_per_m_output_tokens,
+        "step_shares": totals.step_shares,
+    }
+
+
+def figures_of_run(metrics: Metrics) -> dict[str, Any]:
+    """Those that runs against endpoints have, too."""
+    figures: dict[str, Any] = {}
     for name, tag in _TIMES.items():
         found = metrics.per_request.get(tag)
-        summary[name] = found and {"mean": found.avg, "p50": found.p50, "p90": found.p90, "p99": found.p99}
+        figures[name] = found and {"mean": found.avg, "p50": found.p50, "p90": found.p90, "p99": found.p99}
     whole = metrics.whole_run
     cached = whole.get("overall_usage_prompt_cache_read_pct")
-    return summary | {
+    return figures | {
         "output_tok_per_s": whole.get("output_token_throughput", 0.0),
         "total_tok_per_s": whole.get("total_token_throughput", 0.0),
         "requests": int(whole.get("request_count", 0)),
@@ -39,15 +56,4 @@ def summary_of(metrics: Metrics, totals: Totals, bill: Bill, saturated: bool) ->
         "request_per_s": whole.get("request_throughput", 0.0),
         "goodput_per_s": whole.get("goodput"),
         "cached_token_share": None if cached is None else cached / 100.0,
-        "preemptions": int(totals.preemptions.sum()),
-        "saturated": saturated,
-        "utilisation": float(totals.utilisation.mean()),
-        "gpus": bill.gpus,
-        "instances_ready": totals.mean_ready,
-        "instances_most": totals.most_ready,
-        "output_tok_per_s_per_gpu": whole.get("output_token_throughput", 0.0) / bill.gpus,
-        "gpu_hours": bill.gpu_hours,
-        "energy_kwh_at_tdp": bill.energy_kwh,
-        "usd_per_m_output_tokens": bill.usd_per_m_output_tokens,
-        "step_shares": totals.step_shares,
     }

@@ -14,15 +14,17 @@ import llmirage
 ROOT = Path(__file__).resolve().parents[3]
 
 NAMES = [
-    "CalibrationResult", "ClientVerdict", "ConfigError", "ExpectationError", "FaultOnOrder", "JudgedRule",
-    "LoadedWorkload", "Result", "ServedRequest", "Server", "SimulationResult", "SizeResult", "StepResult",
+    "CalibrationResult", "ClientVerdict", "Cluster", "ConfigError", "ExpectationError", "FaultOnOrder", "JudgedRule",
+    "LoadedWorkload", "Result", "RunReport", "ServedRequest", "Server", "SimulationResult", "SizeResult", "StepResult",
     "SummaryFigures", "SweepResult", "ToolCall", "ToolResult", "calibrate", "generate", "load_workload",
-    "run_in_virtual_time", "simulate", "size", "step", "sweep",
+    "run", "run_async", "run_in_virtual_time", "simulate", "size", "step", "sweep",
 ]  # fmt: skip
 FUNCTIONS = {
     "calibrate": "*runs, **settings",
     "generate": "preset='agent-chain', **settings",
     "load_workload": "file, **settings",
+    "run": "workload=None, *, progress=None, **settings",
+    "run_async": "workload=None, *, progress=None, **settings",
     "run_in_virtual_time": "main",
     "simulate": "workload=None, *, progress=None, **settings",
     "size": "workload=None, *, progress=None, **settings",
@@ -31,8 +33,10 @@ FUNCTIONS = {
 }
 RESULTS = {
     "CalibrationResult": ["engine_file", "save"],
+    "Cluster": ["server", "simulate", "step"],
     "LoadedWorkload": ["__len__", "notes", "path", "save"],
     "Result": ["report", "summary", "to_frame", "to_json"],
+    "RunReport": ["folder", "notes", "passed"],
     "SimulationResult": ["cluster", "notes", "passed", "stopped"],
     "SizeResult": ["answered"],
     "StepResult": [],

@@ -40,13 +40,17 @@ from llmirage_client.targets.target import EndpointTarget
 from llmirage_client.workers.conductor import WorkerFailure
 from llmirage_client.workers.job import CrewError, Job
 from llmirage_client.workload.session import Workload, WorkloadError
+from llmirage_shared.settings import InputRefused
 
 _CTRL_C = "Ctrl-C"
 INTERRUPTED = 130  # what shells report for Ctrl-C
 
 
-class RefusedError(Exception):
+class RefusedError(InputRefused):
     """The run cannot start as it was asked for; the message is for the user."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__([problem])
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -85,6 +89,18 @@ class Outcome:
         return 0 if succeeded and not failed and self.files and not self.result.cancelled else 1
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class RunWatch:
+    """Who watches a run. progress: makes what shows it. stoppable: lets the user stop it; what it returns undoes that.
+
+    owner: whether the process is there for the run alone.
+    """
+
+    progress: Callable[[int | None], Progress]
+    stoppable: Callable[[Stoppable], Callable[[], Any]]
+    owner: bool
+
+
 def carry_out(
     workload: Workload,
     options: RunOptions,
@@ -98,20 +114,8 @@ def carry_out(
     folder: where the files go, once the options are complete. shown: the settings as the user knows them.
     spread: over which workers; None: this process sends it.
     """
-    run = _Run(workload, options, endpoint, folder, shown, spread)
-    result = run_on_best_loop(run)
-    assert run.records is not None
-    metrics = compute(result)
-    records = result.records
-    names = [record.conversation_id for record in records]
-    columns = columns_of(records)
-    result.repeats = repeats_in_run(workload, run.options, run.roots_taken, columns, lambda: names, endpoint_new=False)
-    if run.pace is not None:
-        values = request_columns(columns, result.speed)
-        result.distortion = distortion_of(run.pace.times, run.pace.speeds, result.speed, columns.ok, values)
-    result.notes[:0] = [note for found in (result.repeats, result.distortion) if found is not None for note in found.notes]
-    files = _written(result, metrics, run.records)
-    return Outcome(result, metrics, run.options, files, run.roots_taken, run.simulated)
+    run = OneRun(workload, options, endpoint, folder, shown, spread, RunWatch(Progress, _cancel_on_signals, True))
+    return run.outcome(run_on_best_loop(run))
 
 
 def _written(result: RunResult, metrics: Metrics, records: RecordWriter) -> list[Path]:
@@ -128,7 +132,7 @@ def _written(result: RunResult, metrics: Metrics, records: RecordWriter) -> list
         return []
 
 
-class _Run:
+class OneRun:
     """From the first question to the endpoint to the last record. options, records, roots_taken are known afterwards.
 
     So are simulated, see Preflight, and pace: what these servers tell of their own pace during the load.
@@ -142,6 +146,7 @@ class _Run:
         folder: Callable[[RunOptions], Path],
         shown: Mapping[str, Any],
         spread: Spread | None,
+        watch: RunWatch,
     ) -> None:
         self.options = options
         self.records: RecordWriter | None = None
@@ -153,6 +158,7 @@ class _Run:
         self._folder = folder
         self._shown = shown
         self._spread = spread
+        self._watch = watch
         self._zero = Zero.now()
         self._notes: list[str] = []
         self._deployment = list(endpoint.deployment)
@@ -187,6 +193,24 @@ class _Run:
             )
         finally:
             await target.close()
+
+    def outcome(self, result: RunResult) -> Outcome:
+        """Computes the metrics and writes the files."""
+        assert self.records is not None
+        metrics = compute(result)
+        records = result.records
+        names = [record.conversation_id for record in records]
+        columns = columns_of(records)
+        result.repeats = repeats_in_run(
+            self._workload, self.options, self.roots_taken, columns, lambda: names, endpoint_new=False
+        )
+        if self.pace is not None:
+            values = request_columns(columns, result.speed)
+            result.distortion = distortion_of(self.pace.times, self.pace.speeds, result.speed, columns.ok, values)
+        found = [one for one in (result.repeats, result.distortion) if one is not None]
+        result.notes[:0] = [note for one in found for note in one.notes]
+        files = _written(result, metrics, self.records)
+        return Outcome(result, metrics, self.options, files, self.roots_taken, self.simulated)
 
     async def _know_endpoint(self, target: EndpointTarget) -> RunOptions:
         """Fill in what only the endpoint can say. It is asked only if that matters."""
@@ -272,11 +296,12 @@ class _Run:
 
     async def _send(self, target: EndpointTarget) -> RunResult:
         assert self.records is not None
-        progress = Progress(expected_requests(self._workload, self.options))
+        progress = self._watch.progress(expected_requests(self._workload, self.options))
         runner = Runner(self._workload, self.options, target, progress, self.records.write)
-        restore_signals = _cancel_on_signals(runner)
+        restore_signals = self._watch.stoppable(runner)
         progress.start()
-        spare_the_collector()
+        if self._watch.owner:
+            spare_the_collector()
         try:
             async with Heartbeat(runner.show_progress) as heartbeat:
                 result = await runner.run()
@@ -290,10 +315,12 @@ class _Run:
 
     async def _send_spread(self, spread: Spread) -> RunResult:
         assert self.records is not None
-        progress = Progress(expected_requests(self._workload, self.options))
+        progress = self._watch.progress(expected_requests(self._workload, self.options))
         job = Job(self._workload, self.options, self._endpoint)
         try:
-            result, self.roots_taken = await send_spread(spread, job, self._zero, self.records, progress, _cancel_on_signals)
+            result, self.roots_taken = await send_spread(
+                spread, job, self._zero, self.records, progress, self._watch.stoppable
+            )
         except CrewError as error:
             raise RefusedError(str(error)) from None
         except WorkerFailure as error:

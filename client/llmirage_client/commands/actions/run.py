@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ from llmirage_client.commands.actions.endpoint import endpoint_of, for_endpoint
 from llmirage_client.commands.actions.execute_points import Loads, execute_search, execute_sweep
 from llmirage_client.commands.actions.one_run import RefusedError, carry_out
 from llmirage_client.commands.actions.output import check_unused, new_folder
-from llmirage_client.commands.actions.points import conversations_wanted, search_of, sweep_points
+from llmirage_client.commands.actions.points import Search, conversations_wanted, search_of, sweep_points
 from llmirage_client.commands.actions.run_description import run_name
 from llmirage_client.commands.actions.spread import Spread
 from llmirage_client.commands.actions.workload import load_of, readable
 from llmirage_client.load.options import RunOptions
+from llmirage_client.load.points import Point
 from llmirage_client.report.console import render
 from llmirage_client.report.junit import suite_name, write_junit
 from llmirage_client.settings.run import one_point, run_options, with_distinct_conversations
@@ -29,11 +31,49 @@ from llmirage_client.workload.synthesis.generated import is_preset
 from llmirage_shared.settings import settings_of
 
 
+@dataclass(frozen=True, slots=True)
+class AskedRun:
+    """What the settings ask for. shown: as the user knows them. search, points: several loads, if those are asked for."""
+
+    workload: Workload
+    options: RunOptions
+    endpoint: EndpointSettings
+    shown: Mapping[str, Any]
+    spread: Spread | None
+    search: Search | None
+    points: list[Point]
+
+    def one(self) -> AskedRun:
+        """The one run, complete."""
+        options = with_distinct_conversations(self.workload, self.options)
+        shown = {**self.shown, "concurrency": options.concurrency, "fixed_schedule": options.fixed_schedule}
+        return replace(self, options=options, shown=shown)
+
+
 def run(file: str | None, **settings: Any) -> None:
     check_unused(settings)
+    asked = asked_run(file, settings)
+    if asked.points or asked.search:
+        loads = Loads(
+            asked.workload,
+            asked.options,
+            asked.endpoint,
+            asked.shown,
+            settings["artifact_dir"],
+            settings["sleep_interval"],
+            asked.spread,
+        )
+        if asked.search:
+            sys.exit(execute_search(loads, asked.search))
+        sys.exit(execute_sweep(loads, asked.points, settings["stop_at_saturation"], settings["junit"]))
+    sys.exit(_one_run(asked.one(), settings["artifact_dir"], settings["junit"]))
+
+
+def asked_run(file: str | Workload | None, settings: dict[str, Any]) -> AskedRun:
+    """Raises ConfigError."""
     endpoint = endpoint_of(settings)
     with readable():
-        if (settings["isl"] is not None or is_preset(file)) and settings["random_seed"] is None:
+        if (settings["isl"] is not None or (isinstance(file, str) and is_preset(file))) and settings["random_seed"] is None:
             settings["random_seed"] = int.from_bytes(os.urandom(6))
         workload = load_of(file, settings, conversations_wanted(settings))
     options = run_options(workload, settings)
@@ -47,32 +87,17 @@ def run(file: str | None, **settings: Any) -> None:
         options = run_options(workload, settings, seed=options.seed)
     of_file = () if settings["isl"] else settings_of(LengthSettings)
     shown = {name: value for name, value in one_point(settings).items() if value not in (None, ()) and name not in of_file}
-    if points or search:
-        loads = Loads(workload, options, endpoint, shown, settings["artifact_dir"], settings["sleep_interval"], spread)
-        if search:
-            sys.exit(execute_search(loads, search))
-        sys.exit(execute_sweep(loads, points, settings["stop_at_saturation"], settings["junit"]))
-    options = with_distinct_conversations(workload, options)
-    shown |= {"concurrency": options.concurrency, "fixed_schedule": options.fixed_schedule}
-    sys.exit(_one_run(workload, options, endpoint, settings["artifact_dir"], shown, spread, settings["junit"]))
+    return AskedRun(workload, options, endpoint, shown, spread, search, points)
 
 
-def _one_run(
-    workload: Workload,
-    options: RunOptions,
-    endpoint: EndpointSettings,
-    artifact_dir: str | None,
-    shown: Mapping[str, Any],
-    spread: Spread | None,
-    junit: str | None,
-) -> int:
-    """Return the exit status. shown: the settings as the user knows them, for the report and the files."""
+def _one_run(asked: AskedRun, artifact_dir: str | None, junit: str | None) -> int:
+    """Return the exit status."""
 
     def folder(complete: RunOptions) -> Path:
-        return new_folder(run_name(complete, workload)) if artifact_dir is None else Path(artifact_dir)
+        return new_folder(run_name(complete, asked.workload)) if artifact_dir is None else Path(artifact_dir)
 
     try:
-        outcome = carry_out(workload, options, endpoint, folder, shown, spread)
+        outcome = carry_out(asked.workload, asked.options, asked.endpoint, folder, asked.shown, asked.spread)
     except RefusedError as error:
         click.echo(error, err=True)
         return 2

@@ -1,0 +1,97 @@
+"""`llmirage.Cluster`: a deployment, what fits on it and what it costs; and studies of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from llmirage._results import Result, columns_of_rows
+from llmirage._server import Server
+from llmirage._settings import settings_named
+from llmirage._simulate import SimulationResult, simulate
+from llmirage._step import StepResult
+from llmirage._workload import LoadedWorkload
+from llmirage_client.report.html.page import PageHead, Section, page, table
+from llmirage_client.report.screen import Block, bold, plain_table
+from llmirage_client.simulator.cluster_flags import NOT_HERE
+from llmirage_client.simulator.pools import ClusterConfig, cluster_facts, planned, step_of
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from llmirage._options import ClusterOptions
+
+_Counts = Sequence[tuple[int, int]]
+
+
+class Deployed(Result):
+    """A simulated cluster: what it is, how much KV cache it has, what it costs an hour. Settings go to studies of it.
+
+    `cluster.pools[0]["kv_tokens"]`, `cluster.gpus`, `cluster.usd_per_h`, `cluster.assumed`.
+    """
+
+    def __init__(self, cluster: str | os.PathLike[str] | None = None, **settings: Unpack[ClusterOptions]) -> None:
+        """Settings are those of `llmirage serve`, by the names of its options. cluster: a cluster file, or bundled:NAME.
+
+        Raises ConfigError with all problems, also when the model does not fit.
+        """
+        place = None if cluster is None else os.fspath(cluster)
+        self._config = planned(place, settings_named(settings, ClusterConfig, NOT_HERE))
+        self._settings: dict[str, Any] = {"cluster": place, **settings}
+
+    def simulate(self, workload: str | os.PathLike[str] | LoadedWorkload | None = None, **settings: Any) -> SimulationResult:
+        """`llmirage.simulate` on this cluster. settings: of the load, or others than the cluster's."""
+        return simulate(workload, **self._settings | settings)
+
+    def step(self, *, decode: _Counts = (), prefill: _Counts = ()) -> StepResult:
+        """`llmirage.step` of an instance of the first pool."""
+        return StepResult(*step_of(self._config, decode, prefill))
+
+    def server(self, **settings: Any) -> Server:
+        """`llmirage.Server` of this cluster. settings: such as port, speed, virtual_time, script, faults."""
+        return Server(**self._settings | settings)
+
+    def _data(self) -> Mapping[str, Any]:
+        return cluster_facts(self._config)
+
+    def _columns(self) -> Mapping[str, Any]:
+        """One row a pool."""
+        return columns_of_rows(self.summary["pools"])
+
+    def _rows(self) -> list[list[str]]:
+        return [
+            [
+                f"{pool['name']}: {pool['instances']} x {pool['model']}",
+                f"{pool['gpus'] // pool['instances']} x {pool['gpu']}",
+                f"{pool['engine']}, {pool['weights']} weights",
+                f"{pool['kv_tokens']:,}",
+                f"{pool['max_model_len']:,}",
+            ]
+            for pool in self.summary["pools"]
+        ]
+
+    def _page(self, *, brief: bool = False) -> str:
+        facts = {"Cluster": self._line(), "Assumed": "; ".join(self.summary["assumed"])}
+        columns = ["Pool", "An instance's GPUs", "Engine", "KV tokens of an instance", "Longest request, tokens"]
+        return page(PageHead("Cluster", facts), [Section("Pools", [table(columns, self._rows(), left=3)])])
+
+    def _blocks(self, width: int) -> Iterable[Block]:
+        yield bold(self._line())
+        shown = plain_table("pool", "GPUs each", "engine", "KV tokens", "longest request", keys=3)
+        for row in self._rows():
+            shown.add_row(*row)
+        yield shown
+        yield f"Assumed, as not given: {'; '.join(self.summary['assumed'])}."
+
+    def __repr__(self) -> str:
+        return f"<Cluster: {self._line()}>"
+
+    def _line(self) -> str:
+        told = self.summary
+        usd = told["usd_per_h"]
+        price = "" if usd is None else f", {usd[0]:,.2f} to {usd[1]:,.2f} USD/h"
+        return f"{told['gpus']:,} GPUs in {told['instances']:,} instances{price}"
+
+
+Cluster = Deployed

@@ -1,0 +1,134 @@
+"""run and run_async against a server of this process; calibrate on what they measured; Cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import llmirage
+
+MODEL = "Qwen/Qwen3-8B"
+LOAD: dict[str, Any] = {"isl": 64, "osl": 8, "requests": 12, "concurrency": 3, "random_seed": 1, "speed": 20.0}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[llmirage.Server]:
+    with llmirage.Server(model=MODEL, port=0, speed=20) as started:
+        yield started
+
+
+def test_a_run_measures_and_leaves_nothing(
+    server: llmirage.Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    handlers = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
+    result = llmirage.run(url=server.url, slo="ttft_p99<1000s", **LOAD)
+    assert (result.requests, result.failed_requests, result.passed) == (12, 0, True)
+    assert 0 < result.ttft_ms.p50 < result.latency_ms.p50
+    assert result.slo.met
+    assert "inter_token_latency" in result._columns()
+    assert "12 requests ok" in str(result)
+    assert "&lt;svg" in result._repr_html_()
+    assert result.report(tmp_path / "page.html").stat().st_size > 10_000
+    folder = result.folder
+    assert (folder / "profile_export.jsonl").exists()
+    del result
+    assert not folder.exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+    assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)] == handlers
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_run_keeps_its_files_where_it_is_told_to(server: llmirage.Server, tmp_path: Path) -> None:
+    result = llmirage.run(url=server.url, artifact_dir=tmp_path / "run", **LOAD)
+    assert result.folder == tmp_path / "run"
+    del result
+    assert (tmp_path / "run" / "profile_export.jsonl").exists()
+    with pytest.raises(llmirage.ConfigError, match="the folder is not empty"):
+        llmirage.run(url=server.url, artifact_dir=tmp_path / "run", **LOAD)
+
+
+def test_runs_go_side_by_side_on_one_loop_and_a_plain_one_works_there_too(server: llmirage.Server) -> None:
+    async def main() -> None:
+        found = await asyncio.gather(*(llmirage.run_async(url=server.url, **LOAD) for _ in range(2)))
+        assert [one.requests for one in found] == [12, 12]
+        assert llmirage.run(url=server.url, **LOAD).requests == 12  # as in a notebook's cell
+
+    asyncio.run(main())
+
+
+def test_runs_in_threads(server: llmirage.Server) -> None:
+    found: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(llmirage.run(url=server.url, **LOAD).requests)) for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [12, 12]
+
+
+def test_progress_of_a_run(server: llmirage.Server) -> None:
+    lines: list[str] = []
+    llmirage.run(url=server.url, progress=lines.append, **LOAD)
+    assert "12/12 requests" in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"url": "http://127.0.0.1:9"}, "nothing listens at 127.0.0.1:9"),
+        ({"url": "ftp://x"}, "only http and https are supported"),
+        ({"concurrency": [1, 2]}, "concurrency: one load a call"),
+        ({"find_max": "ttft<1s"}, "find_max: there is no such setting"),
+        ({"num_users": 3}, "--num-users"),
+    ],
+)
+def test_mistakes_are_config_errors(given: dict[str, Any], problem: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(llmirage.ConfigError, match=problem):
+        llmirage.run(**LOAD | given)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_calibration_takes_runs(server: llmirage.Server, tmp_path: Path) -> None:
+    load = LOAD | {"requests": 40, "osl": 24, "isl": 256}
+    found = llmirage.calibrate(llmirage.run(url=server.url, **load), model=MODEL)
+    assert found.requests == 40
+    assert set(found.factors) >= {"decode_scale", "prefill_scale"}
+    assert "Qwen/Qwen3-8B" in found.deployment
+    path = found.save(tmp_path / "own.yaml")
+    assert llmirage.Cluster(model=MODEL, engine=path).pools[0]["engine"] == "vllm"
+    assert "Calibrated to 40 requests of 1 run" in str(found)
+    assert "&lt;table" in found._repr_html_()
+
+
+def test_a_cluster_says_what_fits_and_takes_loads() -> None:
+    cluster = llmirage.Cluster(model=MODEL, gpu="h100_sxm", instances=2)
+    assert (cluster.gpus, cluster.instances) == (2, 2)
+    assert cluster.pools[0]["kv_tokens"] == cluster.step(decode=[(8, 1024)]).memory.kv_tokens
+    assert repr(cluster).startswith("<Cluster: 2 GPUs in 2 instances, ")
+    assert cluster.assumed == ["TP1; bf16 weights, as published; vLLM with KV blocks of 1 token"]
+    load: dict[str, Any] = {"isl": 64, "osl": 8, "requests": 20, "request_rate": 9}
+    alone = llmirage.simulate(model=MODEL, gpu="h100_sxm", instances=2, **load)
+    assert cluster.simulate(**load).summary == alone.summary
+    assert cluster.simulate(instances=3, **load).gpus == 3
+    assert "default: 2 x Qwen/Qwen3-8B" in str(cluster)
+    assert "&lt;table" in cluster._repr_html_()
+    with cluster.server(virtual_time=True) as server:
+        assert server.models == (MODEL,)
+
+
+def test_a_cluster_that_cannot_be() -> None:
+    with pytest.raises(llmirage.ConfigError, match="does not fit"):
+        llmirage.Cluster(model="deepseek-ai/DeepSeek-V3", gpu="l40s")
+    with pytest.raises(llmirage.ConfigError, match="gpo: there is no such setting"):
+        llmirage.Cluster(gpo="l40s")  # type: ignore[call-arg]
+    with pytest.raises(llmirage.ConfigError, match="give at least one of decode"):
+        llmirage.Cluster(model=MODEL).step()
