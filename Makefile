@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 .DEFAULT_GOAL := help
 FRAMEWORKS := instructor langchain litellm node_sdks openai_agents pydantic_ai scripted_rounds
 CLIENTS ?= $(HOME)/.cache/llmirage-clients
-.PHONY: help setup demo test test-clients test-compiled lint types format bench soak accuracy docs whatif compile uncompile build clean
+.PHONY: help setup demo test test-clients test-compiled lint types format bench soak accuracy docs whatif compile uncompile build test-wheel clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -83,9 +83,12 @@ compile: .venv/.dev  ## compile the modules that simulations spend their time in
 uncompile: .venv/.core  ## remove what make compile built
 	@$(BIN)/python tools/compile.py --clean
 
-build: .venv/.dev  ## wheel and sdist in dist/
+build: .venv/.dev  ## sdist and wheel in dist/; LLMIRAGE_COMPILE=1: with compiled modules (a C compiler)
 	@$(PIP) install -c constraints.txt build
 	@$(BIN)/python -m build
+
+test-wheel: .venv/.dev  ## the wheels in dist/ in fresh environments: README's pytest example, times, size, results
+	@for wheel in dist/*.whl; do $(BIN)/python tools/wheel_tests.py $$wheel || exit 1; done
 
 clean:  ## remove .venv and everything generated
 	rm -rf .venv build dist artifacts .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import settings
 
-from llmirage_shared.compiled import compiled_sources, complaint
+from llmirage_shared.compiled import complaint, is_compiled
 
 settings.register_profile("no_deadline", deadline=None)
 settings.load_profile("no_deadline")
@@ -18,7 +18,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if compiled_sources():
+    if is_compiled():
         for item in items:
             if item.get_closest_marker("interpreted"):
                 item.add_marker(pytest.mark.skip(reason=INTERPRETED))

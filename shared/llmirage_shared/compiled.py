@@ -34,14 +34,17 @@ def write_manifest(sources: Sequence[Stamp]) -> None:
     MANIFEST.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
+def is_compiled() -> bool:
+    """Whether this interpreter runs compiled modules."""
+    return bool(_manifest())
+
+
 def compiled_sources() -> list[Stamp]:
-    """The stamps of the sources that were compiled for this interpreter; empty if none were."""
-    try:
-        suffix, *lines = MANIFEST.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return []
-    if suffix != EXTENSION_SUFFIXES[0]:  # of another interpreter; this one does not load them
-        return []
+    """The stamps of the sources that were compiled here for this interpreter; empty if none were.
+
+    Those of an installed wheel have none: nobody changes their sources.
+    """
+    lines = _manifest()[1:]
     parts = [line.split(" ", 3) for line in lines]
     return [(name, int(size), int(time_ns), hashed) for hashed, size, time_ns, name in parts]
 
@@ -62,7 +65,16 @@ def complaint() -> str | None:
 
 def note() -> str:
     """What `--version` adds."""
-    return " (compiled)" if compiled_sources() else ""
+    return " (compiled)" if is_compiled() else ""
+
+
+def _manifest() -> list[str]:
+    """Its lines, if it is of this interpreter, which does not load what another one has built."""
+    try:
+        lines = MANIFEST.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+    return lines if lines[:1] == EXTENSION_SUFFIXES[:1] else []
 
 
 def _is_same(stamp: Stamp) -> bool:
