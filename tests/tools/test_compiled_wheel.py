@@ -42,7 +42,18 @@ def test_pip_installs_it_with_the_modules_and_their_manifest(tool: ModuleType, p
     wheel = tool.with_libraries(pure, {library: b"machine code"}, tag)
     assert wheel.name == f"llmirage-1.2-{tag}.whl"
     target = tmp_path / "there"
-    command = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--no-compile", "--target", str(target)]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-index",
+        "--no-deps",
+        "--no-compile",
+        "--target",
+        str(target),
+    ]
     subprocess.run([*command, str(wheel)], check=True, timeout=120)
     assert (target / library).read_bytes() == b"machine code"
     assert (target / "llmirage_shared/compiled.manifest").read_text() == f"{EXTENSION_SUFFIXES[0]}\n"

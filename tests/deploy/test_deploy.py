@@ -1,0 +1,147 @@
+"""What docs/deploy and .github say is so: options, files, targets, metrics. `make lint-deploy` checks them by schemas."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+from pages import ROOT
+
+import llmirage
+from llmirage_client.cli import main
+
+DEPLOY = ROOT / "docs/deploy"
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+# The families of vLLM's own dashboard: examples/online_serving/prometheus_grafana/grafana.json at e88892c9080b, July 2025,
+# and what it asked for before (inter_token_latency_seconds was time_per_output_token_seconds).
+VLLM_DASHBOARD = [
+    "e2e_request_latency_seconds_bucket", "generation_tokens_total", "inter_token_latency_seconds_bucket",
+    "kv_cache_usage_perc", "num_requests_running", "num_requests_waiting", "prompt_tokens_total",
+    "request_decode_time_seconds_sum", "request_generation_tokens_bucket", "request_max_num_generation_tokens_sum",
+    "request_prefill_time_seconds_sum", "request_prompt_tokens_bucket", "request_queue_time_seconds_sum",
+    "request_success_total", "time_to_first_token_seconds_bucket",
+]  # fmt: skip
+
+
+def read(path: Path) -> Any:
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def check_command(words: list[str]) -> None:
+    """Raises click.UsageError for an option or value that `llmirage` does not take."""
+    context = click.Context(main, info_name="llmirage")
+    name, command, rest = main.resolve_command(context, words)
+    assert command is not None
+    command.make_context(name, rest, parent=context)
+
+
+def test_every_file_of_yaml_is_yaml() -> None:
+    files = [*DEPLOY.rglob("*.yaml"), *DEPLOY.rglob("*.yml"), *(ROOT / ".github").rglob("*.yml")]
+    assert len(files) >= 12
+    assert all(read(path) for path in files)
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_workflows_run_targets_that_there_are(path: Path) -> None:
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    lines = [step["run"] for job in read(path)["jobs"].values() for step in job["steps"] if "run" in step]
+    for line in lines:
+        if line.startswith("make "):
+            assert set(line.split()[1:]) <= set(targets)
+    assert read(path)["permissions"] == {"contents": "read"}
+
+
+def test_all_pythons_and_platforms_get_a_wheel() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    versions = re.findall(r"cp3(\d+)", project["tool"]["cibuildwheel"]["build"])
+    classified = re.findall(r":: 3\.(\d+)\b", "\n".join(project["project"]["classifiers"]))
+    tested = read(ROOT / ".github/workflows/tests.yml")["jobs"]["tests"]["strategy"]["matrix"]["python"]
+    assert versions == classified == [each.partition(".")[2] for each in tested] == ["11", "12", "13", "14"]
+    machines = read(ROOT / ".github/workflows/wheels.yml")["jobs"]["compiled"]["strategy"]["matrix"]["os"]
+    assert {each.partition("-")[0] for each in machines} == {"ubuntu", "macos", "windows"}
+    command = project["tool"]["cibuildwheel"]["test-command"]
+    for name in re.findall(r"\{project\}/([\w./]+)", command):
+        assert (ROOT / name).is_file(), name
+
+
+def test_the_image_has_what_it_copies_and_is_not_root() -> None:
+    lines = (DEPLOY / "Dockerfile").read_text().splitlines()
+    copied = [name for line in lines if re.match(r"COPY (?!--from)", line) for name in line.split()[1:-1]]
+    assert len(copied) > 8
+    assert all((ROOT / name).exists() for name in copied)
+    ignored = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
+    assert {f"!{name}" for name in copied} == {line for line in ignored if line.startswith("!")}
+    assert "USER 10001" in lines
+    assert any(line.startswith("HEALTHCHECK ") for line in lines)
+    check_command(json.loads(lines[-1].removeprefix("CMD ")))
+
+
+def test_the_services_of_compose_have_their_files_and_options() -> None:
+    services = read(DEPLOY / "compose.yaml")["services"]
+    check_command(services["llmirage"]["command"])
+    assert services["llmirage"]["read_only"] is True
+    for service in services.values():
+        for volume in service.get("volumes", ()):
+            assert (DEPLOY / volume.split(":")[0]).is_file(), volume
+    [job] = read(DEPLOY / "prometheus.yml")["scrape_configs"]
+    assert job["static_configs"][0]["targets"] == ["llmirage:8000"]
+
+
+def test_dashboards_ask_for_metrics_that_there_are() -> None:
+    dashboard = json.loads((DEPLOY / "grafana/llmirage.json").read_text())
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    with llmirage.Server(virtual_time=True, engine="vllm") as server:
+        server.openai().chat.completions.create(model="m", messages=[{"role": "user", "content": "Hello"}])
+        there = {name.partition("{")[0] for name in server.metrics()}
+        labels = {label for name in server.metrics() for label in re.findall(r'(\w+)="', name)}
+    assert len(asked) > 20
+    for expression in asked:
+        names = re.findall(r"(?:vllm|llmirage):\w+", expression)
+        assert names, expression
+        assert set(names) <= there, expression
+        assert set(re.findall(r"\bby \((\w+)\)", expression)) <= labels
+    assert {f"vllm:{name}" for name in VLLM_DASHBOARD} <= there
+
+
+def test_pods_of_kubernetes_are_locked_up_and_probed() -> None:
+    deployment = read(DEPLOY / "kubernetes/base/deployment.yaml")
+    pod = deployment["spec"]["template"]
+    [container] = pod["spec"]["containers"]
+    assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert {"startupProbe", "livenessProbe", "readinessProbe"} <= container.keys()
+    assert deployment["spec"]["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    check_command(container["args"])
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not here")
+def test_the_overlay_changes_the_cluster_and_brings_its_script() -> None:
+    built = subprocess.run(
+        ["kubectl", "kustomize", str(DEPLOY / "kubernetes/large")], capture_output=True, text=True, check=True
+    )
+    things = {thing["kind"]: thing for thing in yaml.safe_load_all(built.stdout)}
+    pod = things["Deployment"]["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    [volume] = pod["volumes"]
+    assert volume["configMap"]["name"] == things["ConfigMap"]["metadata"]["name"]
+    assert container["args"][-1] == f"{container['volumeMounts'][0]['mountPath']}/{next(iter(things['ConfigMap']['data']))}"
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    check_command([*container["args"][:-1], str(DEPLOY / "kubernetes/large/replies.yaml")])
+
+
+def test_the_gitlab_job_uses_commands_as_they_are() -> None:
+    job = read(DEPLOY / "gitlab-ci.yml")["agent-tests"]
+    lines = [line for line in [*job["before_script"], *job["script"]] if line.startswith("llmirage ")]
+    assert len(lines) == 2
+    for line in lines:
+        check_command(
+            re.sub(r" > .*", "", line).replace("replies.yaml", __file__).replace("faults.yaml", __file__).split()[1:]
+        )
