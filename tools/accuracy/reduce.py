@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from accuracy.inferencex import read_inferencex
 from accuracy.kernels import TABLES, reduce_table
 from accuracy.runs import save_runs
 from accuracy.truth import read_truth
@@ -48,6 +49,9 @@ LINKS_GB_PER_S = {"rtxpro6000_qwen3-30b-a3b_dp2ep2": 16}
 def reduce_truth(source: Path, target: Path) -> None:
     """Write runs.csv.gz, dropped.csv, samples of the op tables in ops/ and a folder for each vLLM run, all in `target`."""
     runs, dropped = read_truth(source / "silicon_dev.csv", source / "runs" / "silicon_annotations_dev.csv")
+    records = source / "runs" / "inferencex_dsr1.csv"
+    if records.exists():
+        runs += read_inferencex(records)
     save_runs(target / "runs.csv.gz", runs)
     _write(target / "dropped.csv", ["id", "why"], [[d.id, d.why] for d in dropped])
     (target / "ops").mkdir(exist_ok=True)

@@ -53,6 +53,8 @@ class MeasuredRun:
     max_num_seqs: int | None = None
     gpu_memory_utilization: float | None = None
     scheduler_recv_interval: int = 1  # SGLang: decoding steps from one look at the arrivals to the next
+    output_tokens_per_s: float = 0.0  # of the whole run; 0: not measured
+    statistic: str = "mean"  # over the requests, of ttft_ms and tpot_ms: mean or median
     settings: str = ""  # where the settings of the engine are known from
 
     @property
@@ -131,6 +133,8 @@ def _problems(row: dict[str, str | None]) -> Iterable[str]:
         if kind == "str":
             if name == "engine" and cell not in ("vllm", "sglang", "trtllm"):
                 yield f"engine: unknown engine {cell!r}; choices: vllm, sglang, trtllm"
+            if name == "statistic" and cell not in ("mean", "median"):
+                yield f"statistic: must be mean or median, not {cell!r}"
             continue
         try:
             number = float(cell)
@@ -141,7 +145,7 @@ def _problems(row: dict[str, str | None]) -> Iterable[str]:
             yield f"{name}: {cell!r} is not finite"
         elif kind == "int" and number != int(number):
             yield f"{name}: {cell!r} is not a whole number"
-        elif number < 0 or (number == 0 and name not in ("requests", "warmup")):
+        elif number < 0 or (number == 0 and name not in ("requests", "warmup", "output_tokens_per_s")):
             yield f"{name}: must be above 0, not {cell}"
         elif name in ("shortest", "gpu_memory_utilization") and number > 1:
             yield f"{name}: must be at most 1, not {cell}"

@@ -1,0 +1,109 @@
+"""The records of InferenceMAX runs of DeepSeek-R1 (inferencex_dsr1.csv) as `MeasuredRun`s: one for each point.
+
+A point that ran every night is one run here, with the medians over its nights; how far the nights lie apart is a figure of
+the page. What stands in silicon_dev.csv as well is left to it.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+
+from accuracy.errors import grouped
+from accuracy.runs import MeasuredRun
+from accuracy.truth import with_settings
+
+Row = dict[str, str]
+
+_GPUS = {"b200": "b200_sxm", "h200": "h200_sxm"}
+_ENGINES = {"sglang": "sglang", "trt": "trtllm"}
+_FOUR_BITS = {"b200_sxm": "nvfp4", "mi355x": "mxfp4"}
+# Of rows without an image, by their date; the dates are those of the rows with one.
+_SGLANG = (("2026-02-10", "0.5.6"), ("2026-05-15", "0.5.9"), ("9999", "0.5.12"))
+_NIGHTS = 3  # from here on the spread of repeats is worth a figure
+
+
+@dataclass(frozen=True, slots=True)
+class Repeats:
+    """Spread of a figure over repeats of the same run: (p90 - p10) / median, median over points; and how many points."""
+
+    points: int
+    ttft: float
+    tpot: float
+
+
+def read_inferencex(path: Path) -> list[MeasuredRun]:
+    """Return the points of the file that one instance served without speculation and that silicon_dev.csv lacks.
+
+    Left out: runs of engines that are not simulated (ATOM), and those that stalled, by their effective concurrency.
+    """
+    points = grouped((row for row in _rows(path) if _simulated(row) and not row["overlap_how"]), _point)
+    return [_run(rows) for rows in points.values()]
+
+
+def repeats_of(path: Path) -> Repeats:
+    """How far nightly repeats of one point under one version of the engine lie apart."""
+    points = [rows for rows in grouped(filter(_simulated, _rows(path)), _point).values() if len(rows) >= _NIGHTS]
+    spreads = [[_spread(float(row[f"{name}_median_ms"]) for row in rows) for name in ("ttft", "tpot")] for rows in points]
+    return Repeats(len(points), median(ttft for ttft, _ in spreads), median(tpot for _, tpot in spreads))
+
+
+def _rows(path: Path) -> list[Row]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _simulated(row: Row) -> bool:
+    aggregated = row["disagg"] == "no" and row["spec_decoding"] == "none" and row["framework"] in _ENGINES
+    return aggregated and "low_effective_concurrency" not in row["flags"]
+
+
+def _point(row: Row) -> tuple[str, ...]:
+    where = ("hardware", "framework", "precision", "topology", "isl", "osl", "concurrency")
+    return *(row[name] for name in where), _version(row)
+
+
+def _version(row: Row) -> str:
+    if (found := re.search(r":v?(\d[\w.]*)", row["image"])) is not None:
+        return found[1]
+    return next(version for until, version in _SGLANG if row["date"] < until) if row["framework"] == "sglang" else "1.1"
+
+
+def _run(rows: list[Row]) -> MeasuredRun:
+    row = rows[0]
+    statistic = "mean" if all(each["ttft_mean_ms"] for each in rows) else "median"
+    gpu = _GPUS.get(row["hardware"], row["hardware"])
+    ranks, ep = int(row["decode_tp"]), int(row["decode_ep"])
+    dp = ranks if row["decode_dp_attention"] == "1" else 1
+    run = MeasuredRun(
+        engine=_ENGINES[row["framework"]],
+        model="deepseek-ai/DeepSeek-R1",
+        gpu=gpu,
+        isl=int(row["isl"]),
+        osl=int(row["osl"]),
+        concurrency=int(row["concurrency"]),
+        ttft_ms=median(float(each[f"ttft_{statistic}_ms"]) for each in rows),
+        tpot_ms=median(float(each[f"tpot_{statistic}_ms"]) for each in rows),
+        output_tokens_per_s=median(
+            float(each["output_tok_s_per_decode_gpu"]) * int(each["decode_gpus"]) for each in rows
+        ),
+        statistic=statistic,
+        id=f"inferencex_dsr1 row {row['row']}" + (f" and {len(rows) - 1} repeats" if len(rows) > 1 else ""),
+        engine_version=_version(row),
+        weights="fp8_block" if row["precision"] == "fp8" else _FOUR_BITS[gpu],
+        tp=ranks // dp,
+        dp=dp,
+        ep=ep,
+        shortest=0.8,
+    )
+    return with_settings(run) if gpu in _GPUS.values() else replace(run, kv_cache_dtype="auto")
+
+
+def _spread(values: Iterable[float]) -> float:
+    ordered = sorted(values)
+    low, high = (ordered[round(share * (len(ordered) - 1))] for share in (0.1, 0.9))
+    return (high - low) / median(ordered)
