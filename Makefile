@@ -72,8 +72,8 @@ held-up: .venv/.dev  ## Attack a server beside ordinary streams; prints times of
 soak: .venv/.dev  ## a server under load for five minutes: its memory stays flat (Linux); ARGS="--minutes 30"
 	@$(BIN)/python tests/benchmarks/soak.py $(ARGS)
 
-accuracy: .venv/.dev  ## error against measured silicon, into docs/accuracy.md; DATA=folder, RUNS=my.csv
-	@PYTHONPATH=tools:tests/benchmarks $(BIN)/python -m accuracy $(if $(DATA),--data $(DATA)) $(if $(RUNS),--runs $(RUNS)) $(ARGS)
+accuracy: .venv/.dev  ## error against measured silicon, into docs/accuracy.md; DATA=folder, RUNS=my.csv; CHECK=1: was any lost?
+	@PYTHONPATH=tools:tests/benchmarks $(BIN)/python -m accuracy $(if $(DATA),--data $(DATA)) $(if $(RUNS),--runs $(RUNS)) $(if $(CHECK),--check) $(if $(EACH),--each $(EACH)) $(ARGS)
 
 docs: .venv/.dev  ## rewrite docs/commands.md, docs/api.md and docs/faults.md from the commands and the server themselves
 	@$(BIN)/python tools/command_docs.py docs/commands.md

@@ -3,6 +3,8 @@
 Run it:  make accuracy                      from the measurements in tests/data/silicon
          make accuracy DATA=folder          from the full tables (silicon_dev.csv, ops/, vllm_runs/)
          make accuracy RUNS=my.csv          your own runs: prints what the engine says of each, and the errors
+         make accuracy CHECK=1              writes nothing; fails where a group of runs lost 2 points and a tenth of its
+                                            error against the committed page; EACH=4 checks so many runs of each group
 """
 
 from __future__ import annotations
@@ -13,18 +15,20 @@ import sys
 import tempfile
 from pathlib import Path
 
+from accuracy.check import lost, sample
 from accuracy.closed_loop import Prediction, predict_all
 from accuracy.document import write_document
 from accuracy.reduce import reduce_truth
 from accuracy.report import group_of, run_table, summary, table
 from accuracy.runs import REQUIRED, RunsError, load_runs
+from accuracy.saved import load_predictions
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data" / "silicon"
 
 
 def main() -> int:
-    """Return 0; 2 for files that cannot be used."""
+    """Return 0; 1 for accuracy that was lost; 2 for files that cannot be used."""
     parser = argparse.ArgumentParser(
         prog="accuracy", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -33,8 +37,12 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "accuracy.md")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 2)
     parser.add_argument("--sample", type=int, default=6, help="comparisons beside the main one use every so many-th run")
+    parser.add_argument("--check", action="store_true", help="compare with the committed page, and write nothing")
+    parser.add_argument("--each", type=int, help="with --check: runs of each model, GPU and engine; default: all")
     arguments = parser.parse_args()
     try:
+        if arguments.check:
+            return _check(arguments.each, arguments.processes)
         if arguments.runs:
             _judge(predict_all(load_runs(arguments.runs), processes=arguments.processes))
         elif arguments.data:
@@ -51,6 +59,18 @@ def main() -> int:
         print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
         return 2
     return 0
+
+
+def _check(each: int | None, processes: int) -> int:
+    runs = load_runs(DATA / "runs.csv.gz")
+    chosen = sample(runs, each) if each else runs
+    problems = lost(load_predictions(DATA / "predictions.csv.gz", chosen), predict_all(chosen, processes=processes))
+    for problem in problems:
+        print(f"accuracy: {problem}", file=sys.stderr)
+    print(
+        f"{len(chosen)} measured runs: {f'{len(problems)} groups lost accuracy' if problems else 'no group lost accuracy'}"
+    )
+    return 1 if problems else 0
 
 
 def _judge(predictions: list[Prediction]) -> None:

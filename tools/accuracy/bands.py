@@ -1,58 +1,169 @@
-"""The errors of whole runs as data, for programs that say how far to trust a figure: perf/catalogue/data/accuracy.json."""
+"""Prediction intervals from the errors on measured runs: perf/catalogue/data/bands.json, and their coverage.
+
+The error of a run is the logarithm of measured / predicted. Every group of runs (all, by kernels, class of model, engine,
+GPU) has a scale: the mean over its deployments of the logarithm of their median absolute error, drawn towards the next wider
+group as if that were three more deployments. An error over the scale of its group, fitted without any run of the same model,
+GPU and engine, is a score. The quantiles of the scores over all runs (deployments with many runs count less, by the root of
+their number) times a scale are the half-widths of a band: conformal prediction with normalised scores and groups left out.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
 from accuracy.closed_loop import Prediction
-from accuracy.errors import Spread, grouped
+from llmirage_server.perf.bands import QUANTITIES, SHARES, Quantity, strata
+from llmirage_server.perf.catalogue.gpus import FITTED as FITTED_GPU
+from llmirage_server.perf.catalogue.lookup import find_gpu, find_model
+from llmirage_server.perf.confidence import FITTED as FITTED_MODEL
 
-METRICS = ("latency", "tpot", "ttft")
-SOURCE = "docs/accuracy.md: whole runs of real servers; errors in percent of the measured value; written by make accuracy"
+SOURCE = "docs/accuracy.md: whole runs of real servers; logarithms of measured / predicted; written by make accuracy"
+_DRAWN = 3.0  # deployments' worth of the wider group in the scale of a narrower one
+_LEAST = 0.01  # scale of a deployment, at least: repeats of the measurements differ by as much
 
 
-def bands(predictions: Sequence[Prediction]) -> dict[str, Any]:
-    """Number of runs and [median, 90th percentile, bias] of each metric: by deployment, by model, by GPU, and of all."""
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A run as the bands see it. left_out: model, GPU and engine; deployment: these, format and parallelism."""
 
-    def group(members: Iterable[Prediction]) -> dict[str, Any]:
-        runs = list(members)
-        spreads = {metric: Spread.of(p.error(metric) for p in runs) for metric in METRICS}
-        figures = {metric: [round(s.median, 1), round(s.p90, 1), round(s.bias, 1)] for metric, s in spreads.items()}
-        return {"runs": len(runs), **figures}
+    strata: tuple[str, ...]
+    left_out: str
+    deployment: str
+    concurrency: float
+    isl: float
+    errors: dict[Quantity, float]
 
-    def by(key: Callable[[Prediction], tuple[str, ...]]) -> dict[str, Any]:
-        return {" ".join(name): group(members) for name, members in grouped(predictions, key).items()}
 
+def points_of(predictions: Iterable[Prediction]) -> list[Point]:
+    """The runs that say something about the model: predicted, and not by chance with drafts that no setting tells of."""
+    return [_point(p) for p in predictions if not p.problem and not p.run.speculation]
+
+
+def _point(p: Prediction) -> Point:
+    run = p.run
+    group = f"{run.family} {run.gpu} {run.engine}"
+    split = f"tp{run.tp} pp{run.pp} dp{run.dp} ep{run.ep}"
+    errors = {quantity: -math.log1p(p.error(quantity)) for quantity in QUANTITIES}
+    names = tuple(strata(_kernels(run.model, run.gpu), class_of(run.model), run.engine, run.gpu))
+    return Point(names, group, f"{group} {run.weights} {split}", run.concurrency / run.dp, run.isl, errors)
+
+
+def class_of(model: str) -> str:
+    return "moe" if find_model(model).moe else "dense"
+
+
+def _kernels(model: str, gpu: str) -> str:
+    known = find_gpu(gpu).confidence == FITTED_GPU and find_model(model).confidence in ("", FITTED_MODEL)
+    return "measured" if known else "transferred"
+
+
+Scales = dict[str, float]
+
+
+def scales_of(points: Sequence[Point], quantity: Quantity) -> Scales:
+    """Of every group, by its name."""
+    of: dict[str, tuple[tuple[str, ...], list[float]]] = {}
+    for point in points:
+        of.setdefault(point.deployment, (point.strata, []))[1].append(abs(point.errors[quantity]))
+    logs = [(names, math.log(max(_LEAST, median(errors)))) for names, errors in of.values()]
+    found: dict[str, float] = {"": fmean(log for _, log in logs)}
+    for depth in range(1, len(points[0].strata)):
+        for names in sorted({names[: depth + 1] for names, _ in logs}):
+            own = [log for others, log in logs if others[depth] == names[depth]]
+            found[names[depth]] = (sum(own) + _DRAWN * found[names[depth - 1]]) / (len(own) + _DRAWN)
+    return {name: math.exp(log) for name, log in found.items()}
+
+
+def scale_at(scales: Scales, names: Sequence[str]) -> float:
+    """Of the narrowest group that has one."""
+    return next(scales[name] for name in reversed(names) if name in scales)
+
+
+def scores_of(points: Sequence[Point], quantity: Quantity, by: str = "left_out") -> list[float]:
+    """|error| / scale of each point, with the scale of the runs outside its group."""
+    without: dict[str, Scales] = {}
+    for name in {getattr(point, by) for point in points}:
+        without[name] = scales_of([point for point in points if getattr(point, by) != name], quantity)
+    return [abs(p.errors[quantity]) / scale_at(without[getattr(p, by)], p.strata) for p in points]
+
+
+def levels_of(points: Sequence[Point], scores: Sequence[float]) -> list[float]:
+    """The quantiles of the scores, by SHARES; without weights, of n scores the ceil((n + 1) share)-th."""
+    counts = Counter(point.deployment for point in points)
+    n = len(points)
+    weighted = sorted((score, counts[point.deployment] ** -0.5) for point, score in zip(points, scores, strict=True))
+    return [_quantile(weighted, min(1.0, share / 100 * (n + 1) / n)) for share in SHARES]
+
+
+def _quantile(weighted: Sequence[tuple[float, float]], share: float) -> float:
+    """Of values with weights, in order."""
+    left = share * sum(weight for _, weight in weighted) * (1 - 1e-12)
+    for value, weight in weighted:
+        left -= weight
+        if left <= 0:
+            return value
+    return weighted[-1][0]
+
+
+def covered(points: Sequence[Point], quantity: Quantity, by: str = "left_out") -> list[list[bool]]:
+    """Whether each point lies within the bands of SHARES that the runs of all other groups give."""
+    found: dict[str, tuple[Scales, list[float]]] = {}
+    for name in {getattr(point, by) for point in points}:
+        others = [point for point in points if getattr(point, by) != name]
+        found[name] = scales_of(others, quantity), levels_of(others, scores_of(others, quantity))
+    rows = []
+    for point in points:
+        scales, levels = found[getattr(point, by)]
+        rows.append([abs(point.errors[quantity]) <= scale_at(scales, point.strata) * level for level in levels])
+    return rows
+
+
+def _beyond(points: Sequence[Point], scores: Sequence[float]) -> float:
+    """How much larger scores are at the largest concurrency of a deployment than below, at the 90th percentile; 1 at least.
+
+    The largest concurrency is mostly twice the one before: a factor for each doubling beyond what was measured.
+    """
+    most: dict[str, float] = {}
+    for point in points:
+        most[point.deployment] = max(point.concurrency, most.get(point.deployment, 0.0))
+    top: list[tuple[float, float]] = []
+    rest: list[tuple[float, float]] = []
+    for point, score in zip(points, scores, strict=True):
+        (top if point.concurrency == most[point.deployment] else rest).append((score, 1.0))
+    return max(1.0, _quantile(sorted(top), 0.9) / _quantile(sorted(rest), 0.9)) if rest else 1.0
+
+
+def bands(points: Sequence[Point]) -> dict[str, Any]:
+    scales = {quantity: scales_of(points, quantity) for quantity in QUANTITIES}
+    scores = {quantity: scores_of(points, quantity) for quantity in QUANTITIES}
+    groups = {}
+    for name in scales["ttft"]:
+        members = [point for point in points if name in point.strata]
+        groups[name] = {
+            "runs": len(members),
+            "deployments": len({point.deployment for point in members}),
+            "concurrency": max(p.concurrency for p in members),
+            "isl": max(p.isl for p in members),
+            "scale": {quantity: round(scales[quantity][name], 4) for quantity in QUANTITIES},
+        }
     return {
         "source": SOURCE,
-        "deployments": by(_deployment),
-        "models": by(lambda p: (p.run.family,)),
-        "gpus": by(lambda p: (p.run.gpu,)),
-        "all": group(predictions),
+        "levels": {quantity: [round(level, 3) for level in levels_of(points, scores[quantity])] for quantity in QUANTITIES},
+        "beyond": {quantity: round(_beyond(points, scores[quantity]), 3) for quantity in QUANTITIES},
+        "groups": groups,
     }
 
 
-def _deployment(prediction: Prediction) -> tuple[str, ...]:
-    """As the page names it: report.group_of."""
-    from accuracy.report import group_of
-
-    return group_of(prediction)
-
-
 def write_bands(path: Path, predictions: Sequence[Prediction]) -> None:
-    write_json(path, bands(predictions))
-
-
-def write_json(path: Path, tree: dict[str, Any]) -> None:
     """A line for each group."""
-    parts = []
-    for key, value in tree.items():
-        if isinstance(value, dict) and key != "all":
-            rows = ",\n".join(f"    {json.dumps(name)}: {json.dumps(figures)}" for name, figures in value.items())
-            parts.append(f"  {json.dumps(key)}: {{\n{rows}\n  }}")
-        else:
-            parts.append(f"  {json.dumps(key)}: {json.dumps(value)}")
-    path.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
+    tree = bands(points_of(predictions))
+    rows = ",\n".join(f"    {json.dumps(name)}: {json.dumps(group)}" for name, group in tree.pop("groups").items())
+    parts = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in tree.items()]
+    path.write_text("{\n" + ",\n".join([*parts, f'  "groups": {{\n{rows}\n  }}']) + "\n}\n", encoding="utf-8")

@@ -25,21 +25,25 @@ from accuracy.report import (
     worst,
 )
 from accuracy.runs import MeasuredRun, load_runs
+from accuracy.saved import save_predictions
 from accuracy.transfer import STAND_INS
 from accuracy.truth import find_suspects
 
 TEXT = Path(__file__).with_name("text")
-FIGURES = Path(__file__).parents[2] / "server" / "llmirage_server" / "perf" / "catalogue" / "data" / "accuracy.json"
+PREDICTIONS = Path(__file__).parents[2] / "tests" / "data" / "silicon" / "predictions.csv.gz"
+FIGURES = Path(__file__).parents[2] / "server" / "llmirage_server" / "perf" / "catalogue" / "data" / "bands.json"
 
 
-def write_document(out: Path, data: Path, ops: Path, processes: int, sample: int, figures: Path = FIGURES) -> None:
+def write_document(out: Path, data: Path, ops: Path, processes: int, sample: int, figures: Path | None = FIGURES) -> None:
     """Run everything on the measurements in `data` and the op tables in `ops`, and write the page.
 
     figures: where the errors of whole runs go as data, for `llmirage size`.
     """
     runs = load_runs(data / "runs.csv.gz")
     predictions = predict_all(runs, processes=processes)
-    write_bands(figures, _usable(predictions))
+    if figures is not None:
+        write_bands(figures, predictions)
+        save_predictions(PREDICTIONS, predictions)
     sections = [
         _text("intro"),
         _text("not-modelled"),

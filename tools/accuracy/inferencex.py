@@ -88,9 +88,7 @@ def _run(rows: list[Row]) -> MeasuredRun:
         concurrency=int(row["concurrency"]),
         ttft_ms=median(float(each[f"ttft_{statistic}_ms"]) for each in rows),
         tpot_ms=median(float(each[f"tpot_{statistic}_ms"]) for each in rows),
-        output_tokens_per_s=median(
-            float(each["output_tok_s_per_decode_gpu"]) * int(each["decode_gpus"]) for each in rows
-        ),
+        output_tokens_per_s=median(float(each["output_tok_s_per_decode_gpu"]) * int(each["decode_gpus"]) for each in rows),
         statistic=statistic,
         id=f"inferencex_dsr1 row {row['row']}" + (f" and {len(rows) - 1} repeats" if len(rows) > 1 else ""),
         engine_version=_version(row),

@@ -13,19 +13,26 @@ from llmirage_client.report.screen import Block, bold, plain_table, warning
 from llmirage_client.simulate.bill import Bill
 from llmirage_client.simulate.cluster_series import PHASES, ClusterSeries, Totals, mean_shares
 from llmirage_client.simulate.rates import rates_text
+from llmirage_client.simulator.bands import bands_json
 
 if TYPE_CHECKING:
     from llmirage_client.simulate.simulation import Simulation
 
 _INSTANCES_SHOWN = 16
 _MOVES_SHOWN = 12
+_BANDS = {
+    "ttft_ms": "TTFT (ms)",
+    "tpot_ms": "TPOT (ms)",
+    "latency_ms": "latency (ms)",
+    "output_tok_per_s": "output tokens/s",
+}
 _SHOWN_PHASES = {"accepts requests": "up", "starts up": "starting", "drains": "draining"}
 
 
 def cluster_blocks(simulation: Simulation) -> list[Block]:
     """Tables of the cluster's side."""
     series, totals = simulation.series, simulation.totals
-    blocks: list[Block] = ["", bold("Cluster, means over time"), _instances(series, totals)]
+    blocks: list[Block] = [*_bands(simulation), "", bold("Cluster, means over time"), _instances(series, totals)]
     if series.instances > _INSTANCES_SHOWN:
         blocks.append(f"... and {series.instances - _INSTANCES_SHOWN} more instances")
     if series.changes:
@@ -39,6 +46,28 @@ def cluster_blocks(simulation: Simulation) -> list[Block]:
     if simulation.saturation is not None:
         blocks.append(warning(f"Saturated: {simulation.saturation}."))
     return blocks
+
+
+def _bands(simulation: Simulation) -> list[Block]:
+    """Within which bands of the means measured servers lie."""
+    band = simulation.band
+    intervals = bands_json(band, simulation.summary)
+    if band is None or intervals is None:
+        return []
+    table = plain_table("mean", "simulated", "50 % of measured", "90 % of measured")
+    for name, heading in _BANDS.items():
+        if name not in intervals:
+            continue
+        figure = simulation.summary[name]
+        mean = figure["mean"] if isinstance(figure, dict) else figure
+        spans = (" to ".join(number(end) for end in intervals[name][share]) for share in ("50", "90"))
+        table.add_row(heading, number(mean), *spans)
+    return [
+        "",
+        bold("Error bands"),
+        table,
+        f"Bands {band.about}. That of tokens/s holds where the servers, not the load, are the limit.",
+    ]
 
 
 def report_series(series: ClusterSeries) -> ClusterLevels:

@@ -33,6 +33,7 @@ from llmirage_client.simulate.token_rows import TokenRows
 from llmirage_client.simulate.token_times import TokenTimes
 from llmirage_client.simulate.window import WINDOW_OVER, Window
 from llmirage_client.simulate.without_text import engine_run
+from llmirage_client.simulator.bands import Band, band_of_cluster
 from llmirage_client.simulator.deployments import assumed
 from llmirage_client.simulator.engine import ClusterConfig, StepSpan, plan_of
 from llmirage_client.workload.session import Workload
@@ -90,6 +91,14 @@ class Simulation:
         self.verdicts = verdicts_of(result.options, metrics)
         self._result = result
         self._rows = rows
+
+    @cached_property
+    def band(self) -> Band | None:
+        """Within which band of its figures measured servers lie; None where times are the user's own."""
+        latency, prompts = self.summary["latency_ms"], self.metrics.per_request.get("input_sequence_length")
+        in_flight = self.summary["request_per_s"] * latency["mean"] * 1e-3 if latency else 0.0
+        instances = max(1.0, self.summary["instances_ready"])
+        return band_of_cluster(self.config, in_flight / instances, None if prompts is None else prompts.avg)
 
     @property
     def notes(self) -> list[str]:

@@ -1,7 +1,7 @@
-"""The distance of a simulated figure from its limit, compared with the error of the model against measured servers.
+"""The distance of a simulated figure from its limit, compared with the errors of the model against measured servers.
 
-safe: the objective would still be met if the model were as wrong as in the worst tenth of comparable runs. marginal: if it
-were as wrong as in the median run, but not as in the worst tenth. not proven: not even that, or there is nothing to compare.
+safe: the objective would still be met at the worse end of the band of 90 % of measured runs. marginal: at that of 50 %. not
+proven: not even that, or there is nothing to compare. Where nothing alike was measured, it is one step less.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from llmirage_client.measure.slo import Verdict
-from llmirage_client.simulator.accuracy import ErrorBand, band_of
+from llmirage_client.simulator.bands import Band, Quantity, band_of_cluster
 from llmirage_client.simulator.engine import ClusterConfig
 from llmirage_client.size.trial import Trial
 
 Confidence = Literal["safe", "marginal", "not proven"]
 _RANK: dict[Confidence, int] = {"safe": 0, "marginal": 1, "not proven": 2}
 
-# The compared metric whose error applies to a metric.
-_COMPARED = {
+# The measured quantity whose band applies to a metric.
+_COMPARED: dict[str, Quantity] = {
     "time_to_first_token": "ttft",
     "first_turn_time_to_first_token": "ttft",
     "subsequent_turn_time_to_first_token": "ttft",
@@ -27,42 +27,45 @@ _COMPARED = {
     "inter_chunk_latency": "tpot",
     "output_token_throughput_per_user": "tpot",
     "request_latency": "latency",
-    "request_throughput": "latency",
-    "output_token_throughput": "latency",
-    "total_token_throughput": "latency",
+    "request_throughput": "throughput",
+    "output_token_throughput": "throughput",
+    "total_token_throughput": "throughput",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorMargin:
-    """median, p90: absolute error of the model, as shares of the measured value. of: the runs that were compared."""
+    """half, most: between which values 50 and 90 % of measured runs lie, in the unit of the objective. of: which runs."""
 
     confidence: Confidence
     about: str
-    median: float | None = None
-    p90: float | None = None
+    half: tuple[float, float] | None = None
+    most: tuple[float, float] | None = None
     of: str | None = None
 
     @property
-    def error_text(self) -> str:
-        return "not known" if self.p90 is None else f"{self.median:.0%}, p90 {self.p90:.0%}"
+    def band_text(self) -> str:
+        return "not known" if self.most is None else f"{self.most[0]:,.4g} to {self.most[1]:,.4g}"
 
 
-def error_margin(verdict: Verdict, config: ClusterConfig) -> ErrorMargin:
-    band = band_of(config)
-    compared = _COMPARED.get(verdict.objective.metric.tag)
-    if band is None or compared is None or verdict.value is None:
-        why = "no run of a real server was compared" if band is None else f"{verdict.objective.name} was never compared"
-        return ErrorMargin("not proven", why)
-    error = band.errors[compared]
+def error_margin(
+    verdict: Verdict, config: ClusterConfig, concurrency: float | None = None, isl: float | None = None
+) -> ErrorMargin:
+    """concurrency, isl: see perf.bands.band_of."""
+    band = band_of_cluster(config, concurrency, isl)
+    quantity = _COMPARED.get(verdict.objective.metric.tag)
+    if band is None or quantity is None or verdict.value is None:
+        why = "times of the user's own have no band" if band is None else f"{verdict.objective.name} was never compared"
+        return ErrorMargin("not proven", f"Band: {why}.")
+    half, most = (band.interval(quantity, verdict.value, share) for share in (50, 90))
     confidence: Confidence = "not proven"
-    if _holds(verdict, error.p90):
+    if _holds(verdict, most):
         confidence = "safe"
-    elif _holds(verdict, error.median):
+    elif _holds(verdict, half):
         confidence = "marginal"
-    if band.caution:  # nothing comparable was measured: one step less
+    if not band.measured:
         confidence = "not proven" if confidence == "marginal" else "marginal" if confidence == "safe" else confidence
-    return ErrorMargin(confidence, _about(band), error.median, error.p90, band.of)
+    return ErrorMargin(confidence, _about(band), half, most, band.of)
 
 
 def margins_of(trial: Trial) -> list[ErrorMargin]:
@@ -72,21 +75,18 @@ def margins_of(trial: Trial) -> list[ErrorMargin]:
         verdict if interval is None else replace(verdict, value=interval.worse(verdict.objective))
         for verdict, interval in pairs
     ]
-    return [error_margin(verdict, trial.config) for verdict in worst]
+    concurrency = trial.figures.get("users", 0.0) / trial.config.instances
+    return [error_margin(verdict, trial.config, concurrency, trial.figures.get("isl")) for verdict in worst]
 
 
 def least_confident(margins: Iterable[ErrorMargin]) -> Confidence:
     return max((margin.confidence for margin in margins), key=lambda confidence: _RANK[confidence])
 
 
-def _holds(verdict: Verdict, error: float) -> bool:
-    """Whether the objective is met if the simulated value is off by that share of the measured one, to the worse side."""
-    assert verdict.value is not None
-    if verdict.objective.comparison[0] == "<":
-        return error < 1 and verdict.objective.met_by(verdict.value / (1 - error))
-    return verdict.objective.met_by(verdict.value / (1 + error))
+def _holds(verdict: Verdict, interval: tuple[float, float]) -> bool:
+    """Whether the objective is met at the worse end of the interval."""
+    return verdict.objective.met_by(interval[1] if verdict.objective.comparison[0] == "<" else interval[0])
 
 
-def _about(band: ErrorBand) -> str:
-    more = f"; {band.caution}" if band.caution else ""
-    return f"Errors: median and 90th percentile of {band.runs} measured runs of {band.of} (docs/accuracy.md){more}."
+def _about(band: Band) -> str:
+    return f"Band: within which 90 % of measured means lie, {band.about}."

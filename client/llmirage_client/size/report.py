@@ -73,11 +73,11 @@ class SizeReport:
 
     def _details(self, answer: Priced) -> Iterator[Block]:
         trial = answer.capacity.trial
-        table = plain_table("objective", "simulated", "of the limit", "model error", "verdict")
+        table = plain_table("objective", "simulated", "of the limit", "90 % of measured", "verdict")
         margins = margins_of(trial)
         for verdict, margin in zip(trial.verdicts, margins, strict=True):
             share = f"{verdict.load:.0%}"
-            table.add_row(verdict.objective.text, value_text(verdict), share, margin.error_text, margin.confidence)
+            table.add_row(verdict.objective.text, value_text(verdict), share, margin.band_text, margin.confidence)
         yield table
         yield ""
         tightest = trial.tightest

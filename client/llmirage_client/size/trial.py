@@ -242,7 +242,9 @@ class Trials:
             if problem is not None and not plan.longer and all(verdict.met for verdict in verdicts):
                 again = self._run(config, traffic, to_the_end, self._plan(config, traffic, True))
                 return replace(again, requests=again.requests + len(columns))
-        figures = simulation.summary | rates_json(rates) | {"users": _users(columns)}
+        prompts = simulation.metrics.per_request.get("input_sequence_length")
+        about = {"users": _users(columns), "isl": prompts and prompts.avg}
+        figures = simulation.summary | rates_json(rates) | about
         return Trial(config, traffic.kind, traffic.amount, verdicts, problem, len(columns), count, figures, intervals, rates)
 
     def _plan(self, config: ClusterConfig, traffic: Traffic, longer: bool = False) -> TrialPlan:

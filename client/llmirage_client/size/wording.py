@@ -70,9 +70,9 @@ def verdicts_json(trial: Trial) -> list[dict[str, Any]]:
             "unit": verdict.objective.metric.unit,
             "share_of_limit": verdict.load,
             "verdict": margin.confidence,
-            "error_median": margin.median,
-            "error_p90": margin.p90,
-            "errors_of": margin.of,
+            "band_50": margin.half,
+            "band_90": margin.most,
+            "band_of": margin.of,
         }
         for verdict, margin in zip(trial.verdicts, margins_of(trial), strict=True)
     ]
@@ -85,7 +85,7 @@ def tightest_cells(trial: Trial) -> tuple[str, str]:
 
 
 def about_lines(margins: Iterable[ErrorMargin]) -> list[str]:
-    """Where the errors of the model come from, each sentence once."""
+    """Where the bands come from, each sentence once."""
     return list(dict.fromkeys(margin.about for margin in margins))
 
 

@@ -118,6 +118,9 @@ def figures_of(simulation: Simulation, slo: str | None = None) -> dict[str, Any]
     usd = summary["usd_per_m_output_tokens"]
     figures["usd_per_m_output_tokens"] = sum(usd) / 2 if usd else None
     figures |= {name: summary[name] for name in _LAST_FIGURES}
+    if simulation.band is not None:
+        figures |= {f"{name}_factor_90": round(by_share[90], 3) for name, by_share in simulation.band.factors.items()}
+        figures["band_caution"] = simulation.band.caution
     if slo:
         verdicts = judge(parse_slo(slo), simulation.metrics)
         figures["slo_met"] = all(verdict.met for verdict in verdicts)

@@ -36,6 +36,7 @@ _COLUMNS = (  # figure, heading, format
 )
 _ALL_DELIVERED = "All request rates were delivered. "
 _STEADY = "Measured in the steady state: after the cluster has filled up, while the load is on. "
+_FACTORS = {"ttft": "TTFT", "tpot": "TPOT", "latency": "latency", "throughput": "throughput"}
 _SHORT = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "latency": "latency"}
 
 
@@ -146,6 +147,7 @@ def blocks(sweep: Sweep, folder: Path | None, files: Sequence[str]) -> Iterator[
             "1/TPOT; GPU: output tokens/s per GPU; USD/M: per million output tokens. *: Pareto-optimal in "
             "user and GPU."
         )
+        yield from _bands(rows)
         known = [row.point.config for row in rows if row.point.config is not None]
         texts = [assumed(config) for config in known]
         if everywhere := [text for text in texts[0] if all(text in others for others in texts)]:
@@ -155,6 +157,24 @@ def blocks(sweep: Sweep, folder: Path | None, files: Sequence[str]) -> Iterator[
     reused = f", {plural(sweep.reused, 'point')} from earlier results" if sweep.reused else ""
     written = f" Written to {folder}: {', '.join(files)}" if files else ""
     yield f"{duration(sweep.wall_s)}, {sweep.cpu_s:.1f} CPU s{reused}.{written}"
+
+
+def _bands(rows: Sequence[Row]) -> Iterator[str]:
+    """How far measured servers lie from the figures."""
+    parts = []
+    for name, heading in _FACTORS.items():
+        factors = [factor for row in rows if not np.isnan(factor := value(row, f"{name}_factor_90"))]
+        if factors:
+            least, most = f"{min(factors):.2f}", f"{max(factors):.2f}"
+            parts.append(f"{heading} {least}" + (f" to {most}" if least != most else ""))
+    if not parts:
+        return
+    yield f"Error bands: 90 % of measured means lie within a factor of {', '.join(parts)} (docs/accuracy.md)."
+    cautions = dict.fromkeys(part for row in rows for part in str(row.figures.get("band_caution") or "").split("; ") if part)
+    loads = [caution for caution in cautions if "measured were at most" in caution]
+    shown = [caution for caution in cautions if caution not in loads] + ["loads beyond the measured ones"] * bool(loads)
+    if shown:
+        yield f"Wider than elsewhere or less certain: {'; '.join(shown)}."
 
 
 def _counts(sweep: Sweep) -> str:

@@ -12,6 +12,7 @@ import click
 
 from llmirage_server.commands.step import Pairs
 from llmirage_server.config.planning import link_note
+from llmirage_server.perf.bands import SHARES, Quantity, band_of
 from llmirage_server.perf.deployment import Deployment
 from llmirage_server.perf.errors import DeploymentError
 from llmirage_server.perf.speculation import Speculative
@@ -105,9 +106,18 @@ def explain(deployment: Deployment, batch: StepBatch) -> dict[str, Any]:
             "kv_blocks": memory.kv_tokens // deployment.block_size,
             "kv_bytes_per_token": memory.kv_bytes_per_token,
         },
+        "band": _band(deployment, batch, step_s * 1e3),
         "confidence": {"gpu": deployment.confidence, "model": deployment.model.confidence},
         "constants": constants,
     }
+
+
+def _band(deployment: Deployment, batch: StepBatch, step_ms: float) -> dict[str, Any]:
+    """Within which the TPOT of measured servers with such steps lies; of prompts alone, their TTFT."""
+    band = band_of(deployment, concurrency=len(batch.decode_contexts))
+    quantity: Quantity = "tpot" if batch.decode_contexts else "ttft"
+    intervals = {str(share): list(band.interval(quantity, step_ms, share)) for share in SHARES}
+    return {"of_measured": quantity.upper(), **intervals, "of": band.of, "caution": band.caution}
 
 
 def _measured(deployment: Deployment, batch: StepBatch, ops: list[OperationTime], step_s: float) -> list[OperationTime]:
@@ -144,7 +154,10 @@ def as_table(deployment: Deployment, explained: dict[str, Any]) -> str:
         lines.append("pipeline stages: " + " + ".join(f"{ms:.3f}" for ms in explained["stages_ms"]) + " ms")
     if deployment.speculative is None:
         lines.append(f"{explained['tokens'] / step_ms * 1e3:,.0f} tokens/s with steps like this one")
+    band = explained["band"]
+    (low, high), about = band["90"], f"{band['of']}{'; ' * bool(band['caution'])}{band['caution']}"
     lines += [
+        f"band: 90 % of measured {band['of_measured']} within {low:.3g} to {high:.3g} ms, of {about}",
         "ideal: the larger of FLOPs and bytes at datasheet rates, for each operation (the roofline limit)",
         "",
         "Memory of one GPU",

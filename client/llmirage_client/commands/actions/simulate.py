@@ -32,6 +32,7 @@ from llmirage_client.simulate.progress import SimulationProgress
 from llmirage_client.simulate.report import cluster_blocks, write_series
 from llmirage_client.simulate.simulation import Simulation, SimulationError
 from llmirage_client.simulate.window import Window
+from llmirage_client.simulator.bands import bands_json
 from llmirage_client.simulator.cluster_settings import cluster_config
 from llmirage_client.simulator.deployments import assumed
 from llmirage_client.simulator.engine import ClusterConfig
@@ -185,8 +186,9 @@ def _show(simulation: Simulation, settings: dict[str, Any]) -> bool:
 def as_json(simulation: Simulation, *, steady_state: bool) -> dict[str, Any]:
     slo = {"slo": verdicts_json(simulation.verdicts)} if simulation.verdicts else {}
     notes = [note for note in simulation.notes if not note.startswith("Assumed")]
+    bands = {"bands": bands_json(simulation.band, simulation.summary)}
     about = {"notes": notes, "assumed": assumed(simulation.config), "steady_state": steady_state}
-    return slo | simulation.summary | about
+    return slo | simulation.summary | bands | about
 
 
 def _write(simulation: Simulation, settings: dict[str, Any]) -> list[Path]:

@@ -1,0 +1,126 @@
+"""Within which factor of a figure measured servers lie: prediction intervals from the errors on measured runs.
+
+An interval is symmetric in the logarithm: from value / f to value x f. tools/accuracy/bands.py works f out, docs/accuracy.md
+has its coverage of groups of runs that were left out. The data are read when a figure is first asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Literal
+
+from llmirage_server.perf.catalogue.gpus import FITTED as FITTED_GPU
+from llmirage_server.perf.confidence import FITTED as FITTED_MODEL
+
+if TYPE_CHECKING:
+    from llmirage_server.perf.deployment import Deployment
+
+Quantity = Literal["ttft", "tpot", "latency", "throughput"]
+QUANTITIES: tuple[Quantity, ...] = ("ttft", "tpot", "latency", "throughput")
+Share = Literal[50, 90]
+SHARES: tuple[Share, ...] = (50, 90)  # per cent of measured runs within the interval
+
+_DOUBLINGS = 4.0  # beyond what was measured, at most counted
+_CLASSES = {"moe": "mixtures of experts", "dense": "dense models"}
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """factors: by quantity and share. of: which runs it comes from. caution: what of deployment or load was not measured.
+
+    measured: whether runs of its GPU, and of its kind of model under its engine, are among them.
+    """
+
+    factors: dict[Quantity, dict[Share, float]]
+    of: str
+    caution: str = ""
+    measured: bool = True
+
+    def interval(self, quantity: Quantity, value: float, share: Share) -> tuple[float, float]:
+        """Between which values that share of measured runs lies."""
+        factor = self.factors[quantity][share]
+        return value / factor, value * factor
+
+    @property
+    def about(self) -> str:
+        caution = f"; {self.caution}" if self.caution else ""
+        return f"of {self.of}{caution} (docs/accuracy.md)"
+
+
+def strata(kernels: str, kind: str, engine: str, gpu: str) -> list[str]:
+    """Names of the groups that a run belongs to, the widest first: kernels are "measured" or "transferred"."""
+    parts = (kernels, kind, engine, gpu)
+    return [" ".join(parts[:n]) for n in range(len(parts) + 1)]
+
+
+def strata_of(deployment: Deployment) -> list[str]:
+    model, gpu = deployment.model, deployment.gpu
+    measured = gpu.confidence == FITTED_GPU and model.confidence in ("", FITTED_MODEL)
+    kind = "moe" if model.moe else "dense"
+    return strata("measured" if measured else "transferred", kind, deployment.engine.base, gpu.key)
+
+
+def band_of(deployment: Deployment, concurrency: float | None = None, isl: float | None = None) -> Band:
+    """The band of the narrowest group with measured runs, wider beyond the measured loads.
+
+    concurrency: requests in flight on an instance. isl: tokens of a prompt, mean. None: not known.
+    """
+    data, names = _data(), strata_of(deployment)
+    known = [name for name in names if name in data["groups"]]
+    group = data["groups"][known[-1]]
+    doublings, why = 0.0, []
+    for name, value in (("concurrency", concurrency), ("isl", isl)):
+        most = group[name]
+        if value and value > most:
+            doublings = max(doublings, math.log2(value / most))
+            what = "requests in flight" if name == "concurrency" else "tokens of a prompt"
+            why.append(f"{value:,.0f} {what}, measured were at most {most:,.0f}")
+    doublings = min(doublings, _DOUBLINGS)
+    factors: dict[Quantity, dict[Share, float]] = {}
+    for quantity in QUANTITIES:
+        width = group["scale"][quantity] * data["beyond"][quantity] ** doublings
+        levels = data["levels"][quantity]
+        factors[quantity] = {share: math.exp(width * level) for share, level in zip(SHARES, levels, strict=True)}
+    unmeasured = list(_unmeasured(deployment, data["groups"]))
+    return Band(factors, _about(data["groups"], known), "; ".join([*unmeasured, *why]), not unmeasured)
+
+
+def _unmeasured(deployment: Deployment, groups: dict[str, Any]) -> Iterator[str]:
+    """What of the deployment no measured run had."""
+    _, _, kind, engine, gpu = (name.rpartition(" ")[2] for name in strata_of(deployment))
+    seen = [name.split() for name in groups if len(name.split()) == 4]
+    if not any(parts[3] == gpu for parts in seen):
+        yield f"no measured runs of {deployment.gpu.name}; band from all others"
+    if not any(parts[1:3] == [kind, engine] for parts in seen):
+        yield f"no measured runs of {_CLASSES[kind]} under {deployment.engine.title}"
+    if deployment.perf_model == "silicon":
+        yield "the band is that of the roofline model"
+    if deployment.speculative is not None:
+        yield "no measured runs with speculation in the band"
+
+
+def _about(groups: dict[str, Any], known: Sequence[str]) -> str:
+    """Of which runs; the narrow group draws on the wider ones."""
+    group, everything = groups[known[-1]], groups[""]
+    parts = known[-1].split()
+    if not parts:
+        return f"{everything['runs']:,} measured runs"
+    named = [
+        {"measured": "", "transferred": "GPUs or models with kernels of others"}[parts[0]],
+        *(_CLASSES[kind] for kind in parts[1:2]),
+        *parts[2:4],
+    ]
+    what = ", ".join(name for name in named if name) or "measured GPUs"
+    return f"{everything['runs']:,} measured runs, {group['runs']:,} of them of {what}"
+
+
+@cache
+def _data() -> dict[str, Any]:
+    text = files("llmirage_server.perf.catalogue").joinpath("data/bands.json").read_text(encoding="utf-8")
+    data: dict[str, Any] = json.loads(text)
+    return data

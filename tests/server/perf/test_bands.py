@@ -1,0 +1,101 @@
+"""Which band a deployment gets: from the committed data, by what is known of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from llmirage_server.perf import bands
+from llmirage_server.perf.bands import QUANTITIES, Band, band_of, strata, strata_of
+from llmirage_server.perf.deployment import Deployment
+
+
+def group(scale: float, concurrency: float = 64, isl: float = 8192, runs: int = 10) -> dict[str, Any]:
+    return {"runs": runs, "concurrency": concurrency, "isl": isl, "scale": dict.fromkeys(QUANTITIES, scale)}
+
+
+@pytest.fixture
+def data(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "levels": {quantity: [1.0, 3.0] for quantity in QUANTITIES},
+        "beyond": dict.fromkeys(QUANTITIES, 2.0),
+        "groups": {
+            "": group(0.3, runs=30),
+            "measured": group(0.2),
+            "measured dense": group(0.15),
+            "measured dense vllm": group(0.12),
+            "measured dense vllm h100_sxm": group(0.1, concurrency=32),
+            "transferred": group(0.5),
+        },
+    }
+    monkeypatch.setattr(bands, "_data", lambda: found)
+    return found
+
+
+def deployment(gpu: str = "h100_sxm", engine: str = "vllm", **settings: Any) -> Deployment:
+    return Deployment.create("meta-llama/Llama-3.1-8B-Instruct", gpu, engine=engine, **settings)
+
+
+def half_width(band: Band) -> float:
+    low, high = band.interval("tpot", 100.0, 50)
+    assert low * high == pytest.approx(100.0**2)
+    return high / 100.0
+
+
+def test_the_narrowest_group_with_runs_counts(data: dict[str, Any]) -> None:
+    own = band_of(deployment())
+    assert half_width(own) == pytest.approx(2.718281828**0.1)
+    assert own.interval("ttft", 10.0, 90) == pytest.approx((10 / 2.718281828**0.3, 10 * 2.718281828**0.3))
+    assert (own.caution, own.measured) == ("", True)
+    assert own.about == "of 30 measured runs, 10 of them of dense models, vllm, h100_sxm (docs/accuracy.md)"
+    other = band_of(deployment("h200_sxm"))
+    assert half_width(other) == pytest.approx(2.718281828**0.12)
+    assert other.caution == "no measured runs of H200 SXM; band from all others"
+    engine = band_of(deployment(engine="sglang"))
+    assert half_width(engine) == pytest.approx(2.718281828**0.15)
+    assert engine.caution == "no measured runs of dense models under SGLang"
+    assert not engine.measured
+
+
+def test_kernels_of_another_gpu_have_the_band_of_such_gpus(data: dict[str, Any]) -> None:
+    band = band_of(deployment("mi300x"))
+    assert half_width(band) == pytest.approx(2.718281828**0.5)
+    assert "no measured runs of MI300X" in band.caution
+
+
+def test_beyond_the_measured_loads_a_band_is_wider(data: dict[str, Any]) -> None:
+    assert half_width(band_of(deployment(), concurrency=32, isl=8192)) == pytest.approx(2.718281828**0.1)
+    twice = band_of(deployment(), concurrency=64, isl=9000)
+    assert half_width(twice) == pytest.approx(2.718281828**0.2)
+    assert twice.caution == (
+        "64 requests in flight, measured were at most 32; 9,000 tokens of a prompt, measured were at most 8,192"
+    )
+    assert twice.measured
+    assert half_width(band_of(deployment(), concurrency=1e9)) == pytest.approx(2.718281828**1.6)  # four doublings at most
+
+
+def test_groups_go_from_wide_to_narrow() -> None:
+    names = ["", "measured", "measured moe", "measured moe sglang", "measured moe sglang b200_sxm"]
+    assert strata("measured", "moe", "sglang", "b200_sxm") == names
+    found = strata_of(Deployment.create("openai/gpt-oss-120b", "mi355x", engine="vllm"))
+    assert found[-1] == "transferred moe vllm mi355x"
+
+
+def test_tables_of_others_and_drafts_are_named(data: dict[str, Any]) -> None:
+    assert "the roofline model" in band_of(replace(deployment(), perf_model="silicon")).caution
+
+
+def test_the_committed_data_have_a_band_for_every_quantity() -> None:
+    band = band_of(deployment())
+    for quantity in QUANTITIES:
+        assert 1 < band.factors[quantity][50] < band.factors[quantity][90] < 100
+
+
+def test_data_are_read_when_a_figure_is_asked_for() -> None:
+    code = "import llmirage_server.commands.step_report, llmirage_client.simulate.report; "
+    code += "from llmirage_server.perf.bands import _data; print(_data.cache_info().currsize)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "0\n"

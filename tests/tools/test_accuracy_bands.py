@@ -1,0 +1,126 @@
+"""The bands of figures: how they come from measured runs, and that they hold on groups which were left out."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from llmirage_server.perf.bands import QUANTITIES, Quantity
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests" / "benchmarks")]
+
+from accuracy import __main__ as program  # noqa: E402
+from accuracy.bands import Point, bands, covered, levels_of, points_of, scale_at, scales_of, write_bands  # noqa: E402
+from accuracy.check import lost, sample  # noqa: E402
+from accuracy.closed_loop import Prediction  # noqa: E402
+from accuracy.document import FIGURES  # noqa: E402
+from accuracy.runs import MeasuredRun, load_runs  # noqa: E402
+from accuracy.saved import load_predictions, save_predictions  # noqa: E402
+
+DATA = ROOT / "tests" / "data" / "silicon"
+
+
+@cache
+def points() -> list[Point]:
+    return points_of(load_predictions(DATA / "predictions.csv.gz", load_runs(DATA / "runs.csv.gz")))
+
+
+@pytest.mark.parametrize("by", ["left_out", "deployment"])
+@pytest.mark.parametrize("quantity", QUANTITIES)
+def test_bands_hold_on_groups_that_were_left_out(quantity: Quantity, by: str) -> None:
+    """The band of a group (model, GPU and engine; or a single deployment) comes from all others."""
+    rows = covered(points(), quantity, by)
+    half, most = (sum(row[i] for row in rows) / len(rows) for i in (0, 1))
+    assert half == pytest.approx(0.5, abs=0.05)
+    assert most == pytest.approx(0.9, abs=0.03)
+
+
+def test_the_data_are_those_of_the_predictions(tmp_path: Path) -> None:
+    runs = load_runs(DATA / "runs.csv.gz")
+    write_bands(tmp_path / "bands.json", load_predictions(DATA / "predictions.csv.gz", runs))
+    assert json.loads((tmp_path / "bands.json").read_text()) == json.loads(FIGURES.read_text())
+
+
+def point(deployment: str, error: float, gpu: str = "a", concurrency: float = 1.0) -> Point:
+    names = ("", "measured", "measured dense", "measured dense vllm", f"measured dense vllm {gpu}")
+    errors: dict[Quantity, float] = dict.fromkeys(QUANTITIES, error)
+    return Point(names, f"model {gpu}", deployment, concurrency, 100.0, errors)
+
+
+def test_a_narrow_group_is_drawn_towards_the_wider_one() -> None:
+    given = [point("one", 0.1), point("two", -0.1), point("three", 0.4, "b")]
+    scales = scales_of(given, "tpot")
+    everything = (2 * math.log(0.1) + math.log(0.4)) / 3
+    assert scales[""] == scales["measured dense vllm"] == pytest.approx(math.exp(everything))
+    assert scales["measured dense vllm a"] == pytest.approx(math.exp((2 * math.log(0.1) + 3 * everything) / 5))
+    assert scales["measured dense vllm b"] == pytest.approx(math.exp((math.log(0.4) + 3 * everything) / 4))
+    assert scale_at(scales, (*given[0].strata[:4], "measured dense vllm c")) == scales["measured dense vllm"]
+
+
+def test_a_level_takes_the_small_number_of_deployments_into_account() -> None:
+    given = [point(f"deployment {i}", 0.1) for i in range(9)]
+    assert levels_of(given, [float(i) for i in range(1, 10)]) == [5.0, 9.0]  # the 5th of nine, and all of them
+
+
+def test_more_clients_than_measured_widen_a_band_as_they_did_in_measurements() -> None:
+    given = [point("one", 0.1), point("one", 0.3, concurrency=2.0), point("two", 0.1, "b"), point("two", 0.3, "b", 2.0)]
+    assert bands(given)["beyond"]["ttft"] == pytest.approx(3.0)
+    given = [point("one", 0.3), point("one", 0.1, concurrency=2.0), point("two", 0.3, "b"), point("two", 0.1, "b", 2.0)]
+    assert bands(given)["beyond"]["ttft"] == 1.0  # never narrower
+
+
+def run(id: str, engine: str = "vllm") -> MeasuredRun:
+    return MeasuredRun(engine, "meta-llama/Llama-3.1-8B-Instruct", "h100_sxm", 1000, 100, 4, 100.0, 10.0, id=id)
+
+
+def predicted(id: str, share: float, engine: str = "vllm") -> Prediction:
+    return Prediction(run(id, engine), 100.0 * share, 10.0 * share, 1.0)
+
+
+def test_a_group_that_lost_accuracy_is_named() -> None:
+    before = [predicted(str(i), 1.05) for i in range(3)] + [predicted(f"s{i}", 1.3, "sglang") for i in range(3)]
+    assert lost(before, before) == []
+    little = [predicted(str(i), 1.069) for i in range(3)] + [predicted(f"s{i}", 1.329, "sglang") for i in range(3)]
+    assert lost(before, little) == []  # less than 2 points; less than a tenth
+    worse = [predicted(str(i), 1.08) for i in range(3)] + before[3:]
+    problems = lost(before, worse)
+    assert [problem.partition(":")[0] for problem in problems if "latency" in problem] == [
+        "vllm",
+        "Llama-3.1-8B-Instruct h100_sxm vllm",
+    ]
+    assert problems[0] == "vllm: median error of latency 8.0 %, was 5.0 % (3 runs)"
+    refused = [*before[1:], Prediction(before[0].run, problem="does not fit")]
+    assert lost(before, refused) == ["0: refused now: does not fit"]
+
+
+def test_a_sample_has_runs_of_every_group() -> None:
+    runs = load_runs(DATA / "runs.csv.gz")
+    chosen = sample(runs, 2)
+    groups = {(run.family, run.gpu, run.engine) for run in runs}
+    assert {(run.family, run.gpu, run.engine) for run in chosen} == groups
+    assert len(chosen) == 2 * len(groups)
+
+
+def test_predictions_are_read_as_they_were_written(tmp_path: Path) -> None:
+    path = tmp_path / "predictions.csv.gz"
+    save_predictions(path, [predicted("a", 1.0), Prediction(run("b"), problem="does not fit")])
+    assert load_predictions(path, [run("a"), run("b")]) == [predicted("a", 1.0)]
+
+
+def test_a_check_fails_where_accuracy_was_lost(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(program, "predict_all", lambda runs, processes: load_predictions(DATA / "predictions.csv.gz", runs))
+    monkeypatch.setattr(sys, "argv", ["accuracy", "--check", "--each", "3"])
+    assert program.main() == 0
+
+    def slower(runs: list[MeasuredRun], processes: int) -> list[Prediction]:
+        return [Prediction(run, 1e5 * run.ttft_ms, 1e5 * run.tpot_ms) for run in runs]
+
+    monkeypatch.setattr(program, "predict_all", slower)
+    assert program.main() == 1
+    assert "accuracy: all: median error of latency" in capsys.readouterr().err
