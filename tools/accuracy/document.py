@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import csv
 import importlib.util
+import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from accuracy.bands import write_bands
+from accuracy.bands import class_of, points_of, write_bands
 from accuracy.closed_loop import Prediction, predict_all
+from accuracy.coverage import coverage_table, width_table
 from accuracy.errors import Spread
 from accuracy.kernels import kernel_errors
+from accuracy.plots import write_plots
 from accuracy.replay import load_recorded, measured, replay
 from accuracy.report import (
     group_of,
@@ -25,7 +28,7 @@ from accuracy.report import (
     worst,
 )
 from accuracy.runs import MeasuredRun, load_runs
-from accuracy.saved import save_predictions
+from accuracy.saved import load_predictions, save_predictions
 from accuracy.transfer import STAND_INS
 from accuracy.truth import find_suspects
 
@@ -42,13 +45,16 @@ def write_document(out: Path, data: Path, ops: Path, processes: int, sample: int
     runs = load_runs(data / "runs.csv.gz")
     predictions = predict_all(runs, processes=processes)
     if figures is not None:
-        write_bands(figures, predictions)
         save_predictions(PREDICTIONS, predictions)
+        write_bands(figures, load_predictions(PREDICTIONS, runs))  # as they were rounded: the file gives the same bands
     sections = [
         _text("intro"),
         _text("not-modelled"),
         _text("fitted"),
         _whole_runs(runs, predictions),
+        _bands(predictions, figures or FIGURES),
+        _repeats(data),
+        "\n\n".join([_text("plots"), write_plots(out.with_suffix(""), _usable(predictions))]),
         _replays(data),
         _kernels(ops, data),
         _transferred(runs[::sample], processes),
@@ -77,6 +83,9 @@ def _whole_runs(runs: list[MeasuredRun], predictions: Sequence[Prediction]) -> s
         summary(usable),
         "Without the runs that probably drafted tokens (see the rows at the end of this page):",
         summary([p for p in usable if p.run.id not in suspects]),
+        "### By kind of model, and by source",
+        run_table(usable, "runs", lambda p: ({"moe": "mixtures of experts", "dense": "dense"}[class_of(p.run.model)],)),
+        run_table(usable, "source", lambda p: (_source(p.run),)),
         "### By engine",
         run_table(usable, "engine", lambda p: (p.run.engine,)),
         "### By GPU",
@@ -85,13 +94,36 @@ def _whole_runs(runs: list[MeasuredRun], predictions: Sequence[Prediction]) -> s
         run_table(usable, "model", lambda p: (p.run.family,)),
         "### By deployment",
         run_table(usable, "deployment", group_of),
-        "### Worst groups",
-        worst(usable),
-        _text("worst"),
+        "### The ten worst deployments",
+        worst(usable, _causes()),
     ]
     if refused:
         lines.append("Refused by the engine:\n\n" + "\n".join(f"- {p.run.id}: {p.problem}" for p in refused))
     return "\n\n".join(lines)
+
+
+def _source(run: MeasuredRun) -> str:
+    if run.id.startswith("inferencex"):
+        return "InferenceMAX's records of DeepSeek-R1"
+    return "InferenceMAX, from aiconfigurator-core" if run.shortest < 1 else "NVIDIA's sweeps, from aiconfigurator-core"
+
+
+def _causes() -> list[tuple[str, str]]:
+    """Beginnings of deployments' names, and why the model is off there."""
+    with (TEXT / "causes.csv").open(newline="") as file:
+        return [(row["deployment"], row["cause"]) for row in csv.DictReader(file)]
+
+
+def _bands(predictions: Sequence[Prediction], figures: Path) -> str:
+    lines = [_text("bands"), coverage_table(points_of(predictions)), "### Factors, of 50 / 90 %", width_table(figures)]
+    return "\n\n".join(lines)
+
+
+def _repeats(data: Path) -> str:
+    found = json.loads((data / "repeats.json").read_text())
+    rows = [[name, *(f"{found[key][0]} / {found[key][1]}" for key in ("tpot", "ttft"))] for name in ("difference",)]
+    points = f"{found['points']} points, {found['pairs']} pairs"
+    return "\n\n".join([_text("repeats"), table([points, "TPOT", "TTFT"], rows)])
 
 
 def _replays(data: Path) -> str:

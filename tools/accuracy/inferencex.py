@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-from accuracy.errors import grouped
+from accuracy.errors import Spread, grouped
 from accuracy.runs import MeasuredRun
 from accuracy.truth import with_settings
 
@@ -24,16 +24,16 @@ _ENGINES = {"sglang": "sglang", "trt": "trtllm"}
 _FOUR_BITS = {"b200_sxm": "nvfp4", "mi355x": "mxfp4"}
 # Of rows without an image, by their date; the dates are those of the rows with one.
 _SGLANG = (("2026-02-10", "0.5.6"), ("2026-05-15", "0.5.9"), ("9999", "0.5.12"))
-_NIGHTS = 3  # from here on the spread of repeats is worth a figure
 
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """Spread of a figure over repeats of the same run: (p90 - p10) / median, median over points; and how many points."""
+    """|second / first - 1| of consecutive repeats of a point: median and 90th percentile in per cent, of TTFT and TPOT."""
 
     points: int
-    ttft: float
-    tpot: float
+    pairs: int
+    ttft: tuple[float, float]
+    tpot: tuple[float, float]
 
 
 def read_inferencex(path: Path) -> list[MeasuredRun]:
@@ -46,10 +46,17 @@ def read_inferencex(path: Path) -> list[MeasuredRun]:
 
 
 def repeats_of(path: Path) -> Repeats:
-    """How far nightly repeats of one point under one version of the engine lie apart."""
-    points = [rows for rows in grouped(filter(_simulated, _rows(path)), _point).values() if len(rows) >= _NIGHTS]
-    spreads = [[_spread(float(row[f"{name}_median_ms"]) for row in rows) for name in ("ttft", "tpot")] for rows in points]
-    return Repeats(len(points), median(ttft for ttft, _ in spreads), median(tpot for _, tpot in spreads))
+    """How far repeats of one point lie apart that follow each other under one version of the engine."""
+    points = [
+        sorted(rows, key=lambda row: row["date"]) for rows in grouped(filter(_simulated, _rows(path)), _point).values()
+    ]
+    pairs = [pair for rows in points for pair in pairwise(rows)]
+
+    def spread(name: str) -> tuple[float, float]:
+        found = Spread.of(float(b[f"{name}_median_ms"]) / float(a[f"{name}_median_ms"]) - 1 for a, b in pairs)
+        return round(found.median, 1), round(found.p90, 1)
+
+    return Repeats(sum(len(rows) > 1 for rows in points), len(pairs), spread("ttft"), spread("tpot"))
 
 
 def _rows(path: Path) -> list[Row]:
@@ -99,9 +106,3 @@ def _run(rows: list[Row]) -> MeasuredRun:
         shortest=0.8,
     )
     return with_settings(run) if gpu in _GPUS.values() else replace(run, kv_cache_dtype="auto")
-
-
-def _spread(values: Iterable[float]) -> float:
-    ordered = sorted(values)
-    low, high = (ordered[round(share * (len(ordered) - 1))] for share in (0.1, 0.9))
-    return (high - low) / median(ordered)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from accuracy.inferencex import read_inferencex
+from accuracy.inferencex import read_inferencex, repeats_of
 from accuracy.kernels import TABLES, reduce_table
 from accuracy.runs import save_runs
 from accuracy.truth import read_truth
@@ -52,6 +53,7 @@ def reduce_truth(source: Path, target: Path) -> None:
     records = source / "runs" / "inferencex_dsr1.csv"
     if records.exists():
         runs += read_inferencex(records)
+        (target / "repeats.json").write_text(json.dumps(asdict(repeats_of(records))) + "\n")
     save_runs(target / "runs.csv.gz", runs)
     _write(target / "dropped.csv", ["id", "why"], [[d.id, d.why] for d in dropped])
     (target / "ops").mkdir(exist_ok=True)

@@ -54,15 +54,16 @@ def group_of(prediction: Prediction) -> tuple[str, ...]:
     return run.family, run.weights, run.gpu, run.engine, split
 
 
-def worst(predictions: Sequence[Prediction], count: int = 8) -> str:
-    """The groups of at least three runs with the largest median error."""
+def worst(predictions: Sequence[Prediction], causes: Sequence[tuple[str, str]], count: int = 10) -> str:
+    """The deployments of at least three runs with the largest median error, and why: causes by the beginning of a name."""
     groups = [(name, members) for name, members in grouped(predictions, group_of).items() if len(members) >= 3]
     ranked = sorted(groups, key=lambda item: -Spread.of(p.error("latency") for p in item[1]).median)[:count]
     rows = []
-    for name, members in ranked:
-        s = Spread.of(p.error("latency") for p in members)
-        rows.append([" ".join(name), s.n, str(s), f"{s.bias:+.1f}"])
-    return table(["group", "runs", "latency", "bias"], rows)
+    for parts, members in ranked:
+        s, name = Spread.of(p.error("latency") for p in members), " ".join(parts)
+        cause = next((cause for beginning, cause in causes if name.startswith(beginning)), "not known")
+        rows.append([name, s.n, str(s), f"{s.bias:+.1f}", cause])
+    return table(["deployment", "runs", "latency", "bias", "cause"], rows)
 
 
 _OPS = {

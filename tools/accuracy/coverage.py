@@ -1,0 +1,59 @@
+"""The section of docs/accuracy.md on bands: how wide they are, and how many runs of groups that were left out they hold."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from accuracy.bands import Point, covered
+from accuracy.report import table
+from llmirage_server.perf.bands import QUANTITIES, Quantity
+
+_HEADINGS: dict[Quantity, str] = {"ttft": "TTFT", "tpot": "TPOT", "latency": "latency", "throughput": "throughput"}
+
+
+def coverage_table(points: Sequence[Point]) -> str:
+    """Shares of runs within the bands of 50 and 90 %, by engine, class and GPU."""
+    inside = {quantity: covered(points, quantity) for quantity in QUANTITIES}
+    rows = []
+    for name in _groups(points):
+        members = [i for i, point in enumerate(points) if name in _names(point)]
+        cells = [_share([inside[quantity][i] for i in members]) for quantity in QUANTITIES]
+        rows.append([name, len(members), *cells])
+    apart = {quantity: covered(points, quantity, "deployment") for quantity in QUANTITIES}
+    rows.append(["all, single deployments left out", len(points), *(_share(apart[quantity]) for quantity in QUANTITIES)])
+    return table(["runs", "n", *_HEADINGS.values()], rows)
+
+
+def _groups(points: Sequence[Point]) -> list[str]:
+    names = {name: depth for point in points for depth, name in enumerate(_names(point))}
+    return sorted(names, key=lambda name: (names[name], name))
+
+
+def _names(point: Point) -> list[str]:
+    _, kind, engine, gpu = point.strata[-1].split()
+    return ["all", {"moe": "mixtures of experts", "dense": "dense"}[kind], engine, gpu]
+
+
+def _share(rows: Sequence[Sequence[bool]]) -> str:
+    return " / ".join(f"{100 * sum(row[i] for row in rows) / len(rows):.0f}" for i in (0, 1))
+
+
+def width_table(figures: Path) -> str:
+    """The factors of the committed data."""
+    data: dict[str, Any] = json.loads(figures.read_text())
+    rows = []
+    for name, group in data["groups"].items():
+        cells = []
+        for quantity in QUANTITIES:
+            half, most = (math.exp(group["scale"][quantity] * level) for level in data["levels"][quantity])
+            cells.append(f"{half:.2f} / {most:.2f}")
+        rows.append([name or "all", group["runs"], group["deployments"], *cells])
+    beyond = ", ".join(f"{_HEADINGS[quantity]} {data['beyond'][quantity]:.2f}" for quantity in QUANTITIES)
+    wider = (
+        f"Beyond the measured concurrency or prompt length the logarithm of a factor grows with each doubling by {beyond}."
+    )
+    return table(["group", "runs", "deployments", *_HEADINGS.values()], rows) + "\n\n" + wider
