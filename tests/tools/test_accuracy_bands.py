@@ -84,17 +84,19 @@ def predicted(id: str, share: float, engine: str = "vllm") -> Prediction:
 
 
 def test_a_group_that_lost_accuracy_is_named() -> None:
-    before = [predicted(str(i), 1.05) for i in range(3)] + [predicted(f"s{i}", 1.3, "sglang") for i in range(3)]
+    before = [predicted(str(i), 1.05) for i in range(4)] + [predicted(f"s{i}", 1.3, "sglang") for i in range(3)]
     assert lost(before, before) == []
-    little = [predicted(str(i), 1.069) for i in range(3)] + [predicted(f"s{i}", 1.329, "sglang") for i in range(3)]
+    little = [predicted(str(i), 1.069) for i in range(4)] + [predicted(f"s{i}", 1.329, "sglang") for i in range(3)]
     assert lost(before, little) == []  # less than 2 points; less than a tenth
-    worse = [predicted(str(i), 1.08) for i in range(3)] + before[3:]
+    worse = [predicted(str(i), 1.08) for i in range(4)] + before[4:]
     problems = lost(before, worse)
     assert [problem.partition(":")[0] for problem in problems if "latency" in problem] == [
+        "all",
+        "dense models",
         "vllm",
         "Llama-3.1-8B-Instruct h100_sxm vllm",
     ]
-    assert problems[0] == "vllm: median error of latency 8.0 %, was 5.0 % (3 runs)"
+    assert problems[0] == "all: median error of latency 8.0 %, was 5.0 % (7 runs)"
     refused = [*before[1:], Prediction(before[0].run, problem="does not fit")]
     assert lost(before, refused) == ["0: refused now: does not fit"]
 

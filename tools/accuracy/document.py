@@ -58,7 +58,7 @@ def write_document(out: Path, data: Path, ops: Path, processes: int, sample: int
         _replays(data),
         _kernels(ops, data),
         _transferred(runs[::sample], processes),
-        _silicon(runs[::sample], processes),
+        _silicon(runs[:: 4 * sample], processes),
         _defaults(runs[::sample], processes),
         _text("own-runs"),
         _dropped(data),

@@ -58,7 +58,8 @@ def scatter(title: str, x: Axis, y: Axis, predictions: Sequence[Prediction], dia
         here = [p for p in predictions if p.run.engine == engine]
         if not here:
             continue
-        dots = "".join(f"M{across(x.value(p)):.1f} {down(y.value(p)):.1f}h0" for p in here)
+        beside = 0.0 if diagonal else 5.0 * (number - 1)  # runs of different engines have the same few loads
+        dots = "".join(f"M{across(x.value(p)) + beside:.1f} {down(y.value(p)):.1f}h0" for p in here)
         parts.append(f'<path d="{dots}" stroke="{colour}" stroke-width="4" stroke-linecap="round" stroke-opacity=".45"/>')
         at = _WIDTH - _RIGHT - 70 * (len(_COLOURS) - number)
         parts.append(f'<circle cx="{at}" cy="14" r="4" fill="{colour}"/><text x="{at + 8}" y="18">{engine}</text>')
