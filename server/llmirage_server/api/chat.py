@@ -92,7 +92,7 @@ class _ChatAnswer:
         writers = [self._writer(index, choice) for index, choice in enumerate(self.generation.choices)]
         usage = self.generation.shown_usage if self.request.sampling.include_usage else None
         more = partial(cached_details, self.generation, exchange) if self.dialect.sglext else dict
-        end = partial(stream_end, self.head, "chat.completion.chunk", usage, more)
+        end = partial(stream_end, self.head, "chat.completion.chunk", usage, more, self._obfuscated)
 
         def stored_end() -> bytes:
             self.completion()
@@ -100,9 +100,14 @@ class _ChatAnswer:
 
         return TokenStream(self.generation, exchange, writers, stored_end if self.request.body.store else end).start()
 
+    @property
+    def _obfuscated(self) -> bool:
+        options = self.request.body.stream_options
+        return self.dialect.obfuscation and (options is None or options.include_obfuscation is not False)
+
     def _writer(self, index: int, choice: Choice) -> ChoiceWriter:
         sampling, reply = self.request.sampling, choice.reply
-        frame = chunk_frame(self.head, "chat.completion.chunk", index, sampling.include_usage)
+        frame = chunk_frame(self.head, "chat.completion.chunk", index, sampling.include_usage, self._obfuscated)
         if not (reply.parts or sampling.usage_in_every_chunk or sampling.return_token_ids) and sampling.logprobs is None:
             return PlainWriter(
                 frame,

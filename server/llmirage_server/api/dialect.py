@@ -77,12 +77,13 @@ class Dialect:
     bare_health: bool  # /health has no body
     reasoning_in_usage: bool  # `reasoning_tokens` stands in the usage itself, too
     sglext: bool  # answers `return_cached_tokens_details`
+    obfuscation: bool = False  # pads the events of chat and Responses unless `include_obfuscation` is false
 
 
 _CARD = ("root", "parent", "max_model_len")
 
 DIALECTS: Mapping[DialectName, Dialect] = {
-    "openai": Dialect("openai", True, _openai, _openai, False, "stop", "llmirage", _CARD, False, False, False),
+    "openai": Dialect("openai", True, _openai, _openai, False, "stop", "llmirage", _CARD, False, False, False, True),
     "vllm": Dialect("vllm", False, _vllm, _vllm, True, "stop", "vllm", (*_CARD, "permission"), True, False, False),
     "sglang": Dialect("sglang", False, _sglang, _enveloped, False, "tool_calls", "sglang", _CARD, True, True, True),
     "trtllm": Dialect("trtllm", False, _flat, _enveloped, True, "stop", "tensorrt_llm", (), True, False, False),

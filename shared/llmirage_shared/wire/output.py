@@ -1,7 +1,8 @@
 """What completions are sent as: ids, the usage object, and the chunks of a stream from byte templates.
 
-What surrounds a token's text is the same for all chunks of a choice, so a chunk is head + text as JSON + tail. Several
-chunks are one join with tail + head between the texts: a token costs one dictionary look-up and one copy.
+What surrounds a token's text is the same for all chunks of a choice, so a chunk is head + text as JSON + tail. Text and tail
+are made once for a token of the vocabulary, with the padding of that text. Several chunks are one join with the head between
+them: a token costs one dictionary look-up and one copy.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from llmirage_shared.wire.obfuscation import padded, padded_end, padded_length
 
 DONE = b"data: [DONE]\n\n"
 
@@ -120,6 +123,11 @@ class ChunkFrame:
 
     start: bytes  # up to and including the choice's index
     end: bytes  # after the choice
+    obfuscated: bool = False
+
+    def finished(self, chunk: bytes) -> bytes:
+        """The chunk, with padding if it is to have one."""
+        return padded(chunk) if self.obfuscated else chunk
 
     def chunk(self, choice: bytes, usage: bytes | None = None, more: bytes = b"") -> bytes:
         """A chunk around the JSON object of a choice without its index.
@@ -129,21 +137,25 @@ class ChunkFrame:
         end = self.end if usage is None else b'],"usage":' + usage + b"}\n\n"
         if more:
             end = b"]" + more + end[1:]
-        return self.start + b"," + choice[1:] + end
+        return self.finished(self.start + b"," + choice[1:] + end)
 
 
-def chunk_frame(head: ResponseHead, kind: str, index: int, include_usage: bool) -> ChunkFrame:
+def chunk_frame(head: ResponseHead, kind: str, index: int, include_usage: bool, obfuscated: bool = False) -> ChunkFrame:
     """The frame of one choice of a streamed completion. kind: what its chunks say they are."""
     extra = f'"service_tier":"{head.service_tier}",' if kind.startswith("chat") else ""
     start = (
         f'data: {{"id":{_encode(head.id)},"object":"{kind}","created":{head.created},"model":{_encode(head.model)},{extra}'
         f'"system_fingerprint":{_encode(head.system_fingerprint)},"choices":[{{"index":{index}'
     )
-    return ChunkFrame(start.encode(), b'],"usage":null}\n\n' if include_usage else b"]}\n\n")
+    return ChunkFrame(start.encode(), b'],"usage":null}\n\n' if include_usage else b"]}\n\n", obfuscated)
 
 
 def stream_end(
-    head: ResponseHead, kind: str, usage: Callable[[], dict[str, Any]] | None, more: Callable[[], dict[str, Any]] = dict
+    head: ResponseHead,
+    kind: str,
+    usage: Callable[[], dict[str, Any]] | None,
+    more: Callable[[], dict[str, Any]] = dict,
+    obfuscated: bool = False,
 ) -> bytes:
     """The end of a stream. usage: of the chunk without choices before [DONE], with include_usage.
 
@@ -151,7 +163,10 @@ def stream_end(
     """
     found = more()
     data = event(head.whole(kind, [], None) | found) if found else b""
-    return data + DONE if usage is None else data + event(head.whole(kind, [], usage())) + DONE
+    if usage is not None:
+        last = event(head.whole(kind, [], usage()))
+        data += padded(last) if obfuscated else last
+    return data + DONE
 
 
 @dataclass(slots=True, frozen=True)
@@ -178,6 +193,37 @@ TEXT_FORM = ChunkForm(
 )
 
 
+class _ChunkEnds(dict[str, bytes]):
+    """What follows the head of a chunk, by the text of a token: the text as JSON and the rest of the chunk, padded."""
+
+    def __init__(self, tail: bytes, length: int | None) -> None:
+        """length: of a chunk's head in characters, None without padding."""
+        self._tail = tail
+        self._length = length
+
+    def __missing__(self, piece: str) -> bytes:
+        if len(self) >= _ESCAPED_LIMIT:
+            self.clear()
+        made = self[piece] = self.of(_encode(piece).encode())
+        return made
+
+    def of(self, text: bytes) -> bytes:
+        """text: as JSON."""
+        end = text + self._tail
+        return end if self._length is None else padded_end(end, self._length)
+
+
+_ends: dict[tuple[bytes, int | None], _ChunkEnds] = {}  # few: heads differ in length, and only modulo the padding's step
+
+
+def _chunk_ends(head: bytes, tail: bytes, obfuscated: bool) -> _ChunkEnds:
+    length = padded_length(head) if obfuscated else None
+    found = _ends.get((tail, length))
+    if found is None:
+        found = _ends[tail, length] = _ChunkEnds(tail, length)
+    return found
+
+
 class PlainWriter:
     """The chunks of a choice that is text alone: the fast path."""
 
@@ -185,13 +231,13 @@ class PlainWriter:
         "_close",
         "_echo",
         "_ending",
+        "_ends",
+        "_frame",
         "_head",
         "_held",
         "_joined",
-        "_joint",
         "_opening",
         "_pieces",
-        "_tail",
         "_total",
     )
 
@@ -215,16 +261,16 @@ class PlainWriter:
         self._echo = echo
         self._joined = joined
         self._head = frame.start + form.text
-        self._tail = form.text_close + b'"finish_reason":null}' + frame.end
-        self._joint = self._tail + self._head
-        self._opening = frame.start + form.opening + frame.end if form.opening else b""
+        self._frame = frame
+        self._ends = _chunk_ends(self._head, form.text_close + b'"finish_reason":null}' + frame.end, frame.obfuscated)
+        self._opening = frame.finished(frame.start + form.opening + frame.end) if form.opening else b""
         reasons = b'"finish_reason":' + escape(finish_reason)
         if stop_reason is not None:
             reasons += b',"stop_reason":' + _encode(stop_reason).encode()
         self._total = len(pieces) if ends_with_token else -1
         self._held = b'""'  # the text of the last chunk, which waits for the finish reason
         self._close = form.text_close + reasons + b"}" + frame.end
-        self._ending = frame.start + form.ending + reasons + b"}" + frame.end
+        self._ending = frame.finished(frame.start + form.ending + reasons + b"}" + frame.end)
 
     def tokens(self, start: int, end: int) -> bytes:
         """The chunks of tokens [start, end)."""
@@ -234,28 +280,26 @@ class PlainWriter:
             end = held
         if end - start == 1:
             piece = self._pieces[start]
-            data = self._head + escape(piece) + self._tail if piece else b""
+            data = self._head + self._ends[piece] if piece else b""
         elif self._joined:  # as engines send the tokens of one speculative step
             text = self._text(start, end)
-            data = self._head + text + self._tail if len(text) > 2 else b""
+            data = self._head + self._ends.of(text) if len(text) > 2 else b""
         else:
             data = self._chunks(self._pieces[start:end])
         if start == 0:
-            data = self._opening + self._chunks([self._echo]) + data
+            echo = self._head + self._ends.of(_encode(self._echo).encode()) if self._echo else b""
+            data = self._opening + echo + data
         return data
 
     def ending(self) -> bytes:
         """The chunk with the finish reason."""
-        return self._ending if self._total < 0 else self._head + self._held + self._close
+        return self._ending if self._total < 0 else self._frame.finished(self._head + self._held + self._close)
 
     def _text(self, start: int, end: int) -> bytes:
         """The text of tokens [start, end) as one JSON string."""
         return b'"' + b"".join([escape(piece)[1:-1] for piece in self._pieces[start:end]]) + b'"'
 
     def _chunks(self, pieces: Iterable[str]) -> bytes:
-        known = _escaped
-        try:
-            body = self._joint.join([known[piece] for piece in pieces if piece])
-        except KeyError:
-            body = self._joint.join([escape(piece) for piece in pieces if piece])
-        return self._head + body + self._tail if body else b""
+        ends = self._ends
+        shown = [ends[piece] for piece in pieces if piece]
+        return self._head + self._head.join(shown) if shown else b""

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import json
 from collections.abc import Callable
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from llmirage_server.api.dialect import DIALECTS as DIALECTS_BY_NAME
+from llmirage_server.api.dialect import Dialect
 from llmirage_server.app import LlmirageApp, create_app
 from llmirage_server.config import ClusterConfig
 from llmirage_server.config.cluster import PoolConfig
@@ -65,6 +69,37 @@ def test_a_pool_of_a_cluster_file_names_an_engine_too() -> None:
     pools = ({"name": "a", "engine": "sglang"}, {"name": "b", "engine": "vllm"})
     app = create_app(ClusterConfig(pools=tuple(PoolConfig(**pool) for pool in pools)))
     assert app.service.dialect.name == "sglang"
+
+
+ROWS = {  # of docs/dialects.md, by the field of Dialect that makes the difference
+    "strict": "tool calls without answers, answers without calls",
+    "error": "object of an error",
+    "event_error": "the same in a stream",
+    "chat_ends_with_token": "finish reason of a chat stream",
+    "named_tool_finish": "finish reason when `tool_choice` names the tool",
+    "owned_by": "`owned_by` in the list of models",
+    "card_fields": "other fields there",
+    "bare_health": "body of `/health`",
+    "reasoning_in_usage": "`usage` of chat and completions",
+    "sglext": "`return_cached_tokens_details`",
+    "obfuscation": "`obfuscation` in chunks of chat and deltas of Responses",
+}
+
+
+def test_each_difference_has_its_row_in_the_docs() -> None:
+    lines = (Path(__file__).parents[3] / "docs" / "dialects.md").read_text().splitlines()
+    table = {
+        title: cells
+        for title, *cells in ([cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line[:1] == "|")
+    }
+    assert table[""] == [f"`{name}`" for name in DIALECTS]
+    assert set(ROWS) == {field.name for field in dataclasses.fields(Dialect)} - {"name"}
+    for field, title in ROWS.items():
+        values = [getattr(DIALECTS_BY_NAME[name], field) for name in DIALECTS]
+        assert title in table, f"docs/dialects.md has no row for Dialect.{field}"
+        if not callable(values[0]):
+            told = [[cell == other for other in table[title]] for cell in table[title]]
+            assert told == [[value == other for other in values] for value in values], field
 
 
 # --- refusals -----------------------------------------------------------------------------------------------------------

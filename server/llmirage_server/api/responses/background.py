@@ -21,6 +21,7 @@ from llmirage_server.api.state.state import State
 from llmirage_server.cluster.request import Request
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
+from llmirage_shared.wire.obfuscation import delta_padded, without
 from llmirage_shared.wire.output import named_event
 
 logger = logging.getLogger("llmirage")
@@ -153,7 +154,9 @@ def follow(run: BackgroundRun, exchange: HttpExchange, first: int) -> Response:
 def replayed(state: State, response: Item, exchange: HttpExchange, first: int) -> Response:
     """A stream of the events of a stored response: as they were sent, if it ran in the background, else made again."""
     kept = state.get("events", response["id"])
-    sent = _events_of(response) if kept is None else [event.encode() for event in kept["events"]]
+    sent = (
+        _events_of(response, exchange.dialect.obfuscation) if kept is None else [event.encode() for event in kept["events"]]
+    )
 
     async def events() -> AsyncIterator[bytes]:
         for event in sent[max(0, first) :]:
@@ -173,7 +176,10 @@ def fail_interrupted(state: State) -> None:
 
 
 def _streamed(events: AsyncIterator[bytes], exchange: HttpExchange) -> Response:
-    response = _EventStream(events)
+    if exchange.query("include_obfuscation") == "false":
+        response = _EventStream(without(event) async for event in events)
+    else:
+        response = _EventStream(events)
     response.raw_headers = exchange.response_headers(b"text/event-stream; charset=utf-8")
     response.raw_headers.append((b"cache-control", b"no-cache"))
     return response
@@ -184,11 +190,12 @@ class _EventStream(StreamingResponse):
         await while_connected(self.stream_response(send), receive)
 
 
-def _events_of(response: Item) -> list[bytes]:
+def _events_of(response: Item, obfuscated: bool) -> list[bytes]:
     events: list[bytes] = []
 
     def add(kind: str, **fields: Any) -> None:
-        events.append(named_event(kind, {"type": kind, "sequence_number": len(events), **fields}))
+        event = named_event(kind, {"type": kind, "sequence_number": len(events), **fields})
+        events.append(delta_padded(event, fields["delta"]) if obfuscated and "delta" in fields else event)
 
     begun = {**response, "status": "in_progress", "output": [], "usage": None, "completed_at": None}
     add("response.created", response=begun)

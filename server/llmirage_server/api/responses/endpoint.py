@@ -75,7 +75,9 @@ class ResponsesHandler(ServiceHandler):
         if _LOGPROBS in (request.include or ()) or request.top_logprobs:
             logprobs = ReplyLogprobs(choice.reply, await service.tokenizer(), request.top_logprobs or 0)
         servers = listed(request.plain_tools, context.items)
-        writer = ResponseWriter(choice, request, response, logprobs, servers, context.items)
+        options = request.stream_options
+        obfuscated = service.dialect.obfuscation and (options is None or options.include_obfuscation is not False)
+        writer = ResponseWriter(choice, request, response, logprobs, servers, context.items, obfuscated)
 
         def store() -> None:
             self._keep(exchange, context, response)

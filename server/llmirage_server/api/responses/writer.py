@@ -11,6 +11,7 @@ from llmirage_server.api.responses.hosted import Event, HostedCall, ListedTools,
 from llmirage_server.api.responses.items import Item
 from llmirage_server.api.responses.output_items import MessageOutput, output_item
 from llmirage_shared.wire import schema
+from llmirage_shared.wire.obfuscation import after_delta, delta_padded
 from llmirage_shared.wire.output import encoded, escape, named_event
 
 
@@ -25,13 +26,18 @@ class ResponseWriter:
         logprobs: ReplyLogprobs | None,
         listed: Sequence[Item] = (),
         context: Sequence[Item] = (),
+        obfuscated: bool = False,
     ) -> None:
-        """listed: the items that list MCP servers' tools, which come first; context: the items of the prompt."""
+        """listed: the items that list MCP servers' tools, which come first; context: the items of the prompt.
+
+        obfuscated: deltas are padded.
+        """
         reply = choice.reply
         self.response = response
         self.sequence = 0  # of the next event
         self._pieces = reply.pieces
         self._logprobs = logprobs
+        self._obfuscated = obfuscated
         parts = reply.all_parts
         cut = reply.finish_reason == "length"
         self.items: list[OutputItem] = [ListedTools(item) for item in listed]
@@ -84,7 +90,7 @@ class ResponseWriter:
         """One event, numbered."""
         data = named_event(kind, {"type": kind, "sequence_number": self.sequence, **fields})
         self.sequence += 1
-        return data
+        return delta_padded(data, fields["delta"]) if self._obfuscated and "delta" in fields else data
 
     def finished_items(self) -> list[Item]:
         """All output items as they are when the reply is complete."""
@@ -118,7 +124,7 @@ class ResponseWriter:
             entries = [] if self._logprobs is None else [self._logprobs.entry(place)]
             self._sent_logprobs += entries
             data += logprobs + (encoded(entries) if entries else b"[]")
-        return data + b"}\n\n"
+        return data + (after_delta(piece) if self._obfuscated else b"}\n\n")
 
     def _close_up_to(self, index: int) -> bytes:
         """End item `index`. An item without visible tokens is opened first."""
