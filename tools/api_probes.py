@@ -46,6 +46,7 @@ BASES: dict[str, dict[str, Any]] = {
     "/v1/moderations": {"input": "Hello"},
     "/tokenize": {"prompt": "Hello there"},
     "/detokenize": {"tokens": [100, 200]},
+    "/v1/ranking": {"model": "bge-m3", "query": {"text": "Paris"}, "passages": [{"text": "Bananas"}]},
     "/rerank": {"model": "bge-m3", "query": "Paris", "documents": ["Paris is a city", "Bananas"]},
     "/score": {"model": "bge-m3", "text_1": "Paris", "text_2": ["Paris is a city", "Bananas"]},
     "/generate": {"text": "Once upon a time", "sampling_params": {"max_new_tokens": 40}},
@@ -217,6 +218,12 @@ PROBES: dict[str, dict[str, Probe]] = {
         "top_n": Probe(1),
         "return_documents": Probe(False),
         "max_tokens_per_doc": Probe(5),
+    },
+    "/v1/ranking": {
+        "model": Probe("bge-large-en-v1.5"),
+        "query": Probe({"text": "fruit"}),
+        "passages": Probe([{"text": "x"}]),
+        "truncate": Probe("END"),
     },
     "/score": {
         "model": Probe("bge-large-en-v1.5"),

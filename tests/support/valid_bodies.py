@@ -231,6 +231,7 @@ def valid_bodies() -> list[tuple[str, Body]]:
         ("/v1/embeddings", {"model": MODEL, "input": [[1, 2], [3]], "encoding_format": "base64"}),
         ("/v1/moderations", {"input": ["a", "b"], "model": "m"}),
         ("/v1/moderations", {"input": _CHAT_PARTS[:2]}),
+        ("/v1/ranking", {"model": MODEL, "query": {"text": "a"}, "passages": [{"text": "b"}], "truncate": "END"}),
         ("/v1/rerank", {"model": MODEL, "query": "a", "documents": ["b", {"text": "c"}], "top_n": 1}),
         ("/v1/score", {"model": MODEL, "text_1": "a", "text_2": ["b", "c"]}),
         ("/tokenize", {"model": MODEL, "messages": hello, "tools": [{"type": "function", "function": FUNCTION}]}),

@@ -1,4 +1,4 @@
-"""Jina's, Cohere's, vLLM's and TEI's /rerank, and vLLM's /score: the similarity of texts."""
+"""Jina's, Cohere's, vLLM's and TEI's /rerank, NIM's /v1/ranking, vLLM's /score: the similarity of texts."""
 
 from __future__ import annotations
 
@@ -67,6 +67,17 @@ class RerankHandler(ServiceHandler):
                 for index in order
             ]
         )
+
+    async def ranking(self, exchange: HttpExchange) -> Response:
+        request = schema.embeddings.RankingRequest.check(await exchange.json_object())
+        most = None
+        if request.truncate == "END":
+            most = embedding_model(self._service, request.model).max_input_tokens
+        texts = [passage.text for passage in request.passages]
+        scores, tokens = await self._scores(exchange, request.model, [request.query.text] * len(texts), texts, most)
+        order = sorted(range(len(texts)), key=lambda index: (-scores[index], index))
+        rankings = [{"index": index, "logit": _logit(scores[index])} for index in order]
+        return exchange.json({"rankings": rankings, "usage": {"prompt_tokens": tokens, "total_tokens": tokens}})
 
     async def score(self, exchange: HttpExchange) -> Response:
         request = schema.embeddings.ScoreRequest.check(await exchange.json_object())

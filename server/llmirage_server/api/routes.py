@@ -131,6 +131,7 @@ def _engines(service: Service) -> dict[str, Methods]:
         "/rerank": _post(rerank.rerank),
         "/v1/rerank": _post(rerank.rerank),
         "/v2/rerank": _post(rerank.rerank),
+        "/v1/ranking": _post(rerank.ranking),
         "/pooling": _post(pooling.pooling),
         "/classify": _post(pooling.classify),
         "/score": _post(rerank.score),

@@ -78,6 +78,7 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("/tokenize", {"prompt": "a", "return_token_strs": True}),
     ("/detokenize", {"tokens": [1]}),
     ("/rerank", {"query": "a", "documents": ["b"]}),
+    ("/v1/ranking", {"query": {"text": "a"}, "passages": [{"text": "b"}]}),
     ("/score", {"text_1": "a", "text_2": "b"}),
     ("/generate", {"text": "a"}),
     ("/generate", {"text": ["a", "b"]}),

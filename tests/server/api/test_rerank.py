@@ -72,3 +72,18 @@ def test_texts_are_ranked_as_tei_answers(api: Any) -> None:
     assert (missing.status_code, missing.json()["error"]["param"]) == (400, "model")
     missing = api.post("/rerank", {"query": "a", "model": "bge-m3"})
     assert (missing.status_code, missing.json()["error"]["param"]) == (400, "documents")
+
+
+def test_passages_are_ranked_as_nim_answers(api: Any) -> None:
+    passages = [{"text": "Bananas are yellow fruit."}, {"text": "Paris is the capital of France."}]
+    body = {"model": "bge-m3", "query": {"text": "What is the capital of France?"}, "passages": passages}
+    told = api.post("/v1/ranking", body).json()
+    assert [set(rank) for rank in told["rankings"]] == [{"index", "logit"}] * 2
+    assert [rank["index"] for rank in told["rankings"]] == [1, 0]
+    assert told["rankings"][0]["logit"] > 0 > told["rankings"][1]["logit"]
+    assert told["usage"]["prompt_tokens"] > 15
+    long = body | {"passages": [{"text": "word " * 9000}]}
+    assert api.post("/v1/ranking", long).json()["error"]["code"] == "context_length_exceeded"
+    assert api.post("/v1/ranking", long | {"truncate": "END"}).status_code == 200
+    missing = api.post("/v1/ranking", body | {"passages": [{}]})
+    assert (missing.status_code, missing.json()["error"]["param"]) == (400, "passages[0].text")

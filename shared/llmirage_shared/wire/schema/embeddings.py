@@ -71,6 +71,15 @@ class RerankRequest(WireModel):
     max_tokens_per_doc: Annotated[Integer, Field(ge=0)] | None = None
 
 
+class RankingRequest(WireModel):
+    """POST /v1/ranking, as NVIDIA's NIM has it."""
+
+    model: str
+    query: RerankDocument
+    passages: Annotated[list[RerankDocument], Field(min_length=1, max_length=MOST_INPUTS)]
+    truncate: Literal["NONE", "END"] | None = None
+
+
 class ScoreRequest(WireModel):
     """POST /score, as vLLM has it: one text with one or many, or as many with as many."""
 
