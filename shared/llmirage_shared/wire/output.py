@@ -9,13 +9,23 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import string
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
-from llmirage_shared.wire.obfuscation import padded, padded_end, padded_length
-
 DONE = b"data: [DONE]\n\n"
+
+# Lengths of `obfuscation` in recorded streams of the OpenAI API: a chat chunk without the field, in characters of JSON, and
+# the delta of a Responses event, in characters of text, are each followed by as many as are missing to a multiple of 16.
+_PADDED_TO = 16
+_PADDING = "".join(Random("obfuscation").choices(string.ascii_letters + string.digits, k=_PADDED_TO - 1))
+_PADDED_ENDS = tuple(f',"obfuscation":"{_PADDING[:missing]}"}}\n\n'.encode() for missing in range(_PADDED_TO))
+_OBFUSCATION = re.compile(rb',"obfuscation":"\w*"(\}\n\n)')
+_BLANK = len(b"\n\n")
+_DATA = len(b"data: ")
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _ESCAPED_LIMIT = 200_000  # pieces are tokens of one vocabulary: only echoed prompts reach this limit
@@ -115,6 +125,37 @@ def event(value: dict[str, Any]) -> bytes:
 def named_event(kind: str, value: dict[str, Any]) -> bytes:
     """One event of a stream whose events have names."""
     return b"event: " + kind.encode() + b"\ndata: " + _encode(value).encode() + b"\n\n"
+
+
+def padded(event: bytes) -> bytes:
+    """An event without a name, with the field at its end."""
+    return padded_end(event, -_DATA)
+
+
+def padded_length(head: bytes) -> int:
+    """The length of the beginning of an event, modulo the step of lengths."""
+    return (len(head.decode()) - _DATA) % _PADDED_TO
+
+
+def padded_end(end: bytes, length: int) -> bytes:
+    """The end of an event with the field. length: characters of its object before this end."""
+    length += (len(end) if end.isascii() else len(end.decode())) - _BLANK
+    return end[: -1 - _BLANK] + _PADDED_ENDS[-length % _PADDED_TO]
+
+
+def after_delta(delta: str) -> bytes:
+    """The end of an event with a delta: the field, the brace that closes the object, a blank line."""
+    return _PADDED_ENDS[-len(delta) % _PADDED_TO]
+
+
+def delta_padded(event: bytes, delta: str) -> bytes:
+    """An event with its delta's padding."""
+    return event[: -1 - _BLANK] + after_delta(delta)
+
+
+def without_padding(event: bytes) -> bytes:
+    """An event without the field."""
+    return _OBFUSCATION.sub(rb"\1", event)
 
 
 @dataclass(slots=True, frozen=True)

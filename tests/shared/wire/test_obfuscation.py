@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from llmirage_shared.wire import obfuscation
+from llmirage_shared.wire import output
 from llmirage_shared.wire.output import CHAT_FORM, PlainWriter, ResponseHead, chunk_frame, event, stream_end, usage
 
 HEAD = ResponseHead("chatcmpl-1", 1, "gemä", "fp_1")
@@ -47,7 +47,7 @@ def test_a_recorded_chunk_has_the_length_of_ours() -> None:
     recorded = {"id": "chatcmpl-CPpEy6iz6xHypBlhQAPfkhWuf92G1", "object": "chat.completion.chunk", "created": 1760271204,
                 "model": "gpt-5-nano-2025-08-07", "service_tier": "default", "system_fingerprint": None,
                 "choices": [{"index": 0, "delta": {"content": " on"}, "finish_reason": None}]}  # fmt: skip
-    [line] = data_of(obfuscation.padded(event(recorded)))
+    [line] = data_of(output.padded(event(recorded)))
     assert len(json.loads(line)["obfuscation"]) == 1
     assert len(line) == 273
 
@@ -58,12 +58,12 @@ RECORDED = [("{", 15), (' "', 14), ("location", 8), ('{"repoName":"dotnet/extens
 @pytest.mark.parametrize(("delta", "length"), RECORDED)
 def test_deltas_are_padded_by_their_own_length(delta: str, length: int) -> None:
     made = event({"type": "x", "delta": delta})
-    padded = obfuscation.delta_padded(made, delta)
+    padded = output.delta_padded(made, delta)
     assert len(json.loads(padded[6:])["obfuscation"]) == length
-    assert obfuscation.without(padded) == made
-    assert obfuscation.without(made) == made
+    assert output.without_padding(padded) == made
+    assert output.without_padding(made) == made
 
 
 def test_only_the_field_of_the_event_itself_is_left_out() -> None:
     made = event({"metadata": {"a": "b", "obfuscation": "x"}, "z": ',"obfuscation":"y"}\n\n'})
-    assert obfuscation.without(made) == made
+    assert output.without_padding(made) == made

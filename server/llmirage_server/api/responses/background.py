@@ -21,8 +21,7 @@ from llmirage_server.api.state.state import State
 from llmirage_server.cluster.request import Request
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
-from llmirage_shared.wire.obfuscation import delta_padded, without
-from llmirage_shared.wire.output import named_event
+from llmirage_shared.wire.output import delta_padded, named_event, without_padding
 
 logger = logging.getLogger("llmirage")
 
@@ -177,7 +176,7 @@ def fail_interrupted(state: State) -> None:
 
 def _streamed(events: AsyncIterator[bytes], exchange: HttpExchange) -> Response:
     if exchange.query("include_obfuscation") == "false":
-        response = _EventStream(without(event) async for event in events)
+        response = _EventStream(without_padding(event) async for event in events)
     else:
         response = _EventStream(events)
     response.raw_headers = exchange.response_headers(b"text/event-stream; charset=utf-8")

@@ -11,8 +11,7 @@ from llmirage_server.api.responses.hosted import Event, HostedCall, ListedTools,
 from llmirage_server.api.responses.items import Item
 from llmirage_server.api.responses.output_items import MessageOutput, output_item
 from llmirage_shared.wire import schema
-from llmirage_shared.wire.obfuscation import after_delta, delta_padded
-from llmirage_shared.wire.output import encoded, escape, named_event
+from llmirage_shared.wire.output import after_delta, delta_padded, encoded, escape, named_event
 
 
 class ResponseWriter:
