@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
+from llmirage_client.report.html.frame import SMALL
 from llmirage_client.report.html.page import Banner, PageHead, Section, State, charts, figure, page, paragraph, table
 from llmirage_client.report.html.pareto import ParetoPoint, pareto
 from llmirage_client.report.html.scale import Axis
@@ -39,8 +42,8 @@ def page_of(sweep: Sweep) -> str:
     sections = [
         Section(
             "Throughput and user speed",
-            [charts(figure(_speed(done, study.varied)), figure(_cost(done, study.varied)), size="half")],
-            "The line joins the Pareto-optimal points.",
+            [charts(*[figure(chart) for chart in _trade_offs(done, study.varied)])],
+            "The line joins the Pareto-optimal points. The axes span the points, not 0.",
             "Trade-offs",
         ),
         Section("All points", [_table(sweep, done)], "* on the line of the first chart."),
@@ -78,24 +81,27 @@ def _verdicts(rows: tuple[Row, ...]) -> list[Banner]:
     ]
 
 
-def _speed(rows: list[Row], varied: list[str]) -> str:
-    return pareto(
+def _trade_offs(rows: list[Row], varied: list[str]) -> Iterator[str]:
+    colours = varied[0].replace("_", " ") if varied else ""
+    yield pareto(
         _points(rows, varied, "user_tok_per_s", "output_tok_per_s_per_gpu"),
         title="Throughput per GPU against speed per user",
         x=Axis("Speed per user (1/TPOT)", "tokens/s"),
         y=Axis("Output tokens/s a GPU", "tokens/s"),
+        groups_of=colours,
+        size=SMALL,
     )
-
-
-def _cost(rows: list[Row], varied: list[str]) -> str:
-    return pareto(
-        _points(rows, varied, "ttft_p50_ms", "usd_per_m_output_tokens"),
-        title="Cost against time to first token",
-        x=Axis("TTFT p50", "ms", log=None),
-        y=Axis("USD per million output tokens", "USD", log=None),
-        better_x="less",
-        better_y="less",
-    )
+    for statistic in ("p50", "p99"):
+        yield pareto(
+            _points(rows, varied, f"ttft_{statistic}_ms", "usd_per_m_output_tokens"),
+            title=f"Cost against TTFT {statistic}",
+            x=Axis(f"TTFT {statistic}", "ms", log=None),
+            y=Axis("USD per million output tokens", "USD", log=None),
+            better_x="less",
+            better_y="less",
+            groups_of=colours,
+            size=SMALL,
+        )
 
 
 def _points(rows: list[Row], varied: list[str], x: str, y: str) -> list[ParetoPoint]:

@@ -15,6 +15,7 @@ COLORS = 7  # series take them in turn; the page's style sheet says what they ar
 TITLE_PX = 14.0
 RIGHT_PX = 20.0  # from the end of the x axis to the edge of the chart
 _LEGEND_ROW_PX = 18.0
+_LEGEND_PX = 14.0  # of the legend's text where it is largest, on a narrow screen
 _X_TICK_EVERY_PX = 62.0
 _Y_TICK_EVERY_PX = 38.0
 
@@ -32,17 +33,18 @@ class Size:
 
 
 SMALL = Size(420, 320, "small")  # three beside each other on a desktop, a whole phone
-HALF = Size(640, 300, "half")
+HALF = Size(520, 300, "half")  # two beside each other; on a phone at two thirds, with larger text
 WIDE = Size(1180, 280, "wide")
 
 
 @dataclass(frozen=True, slots=True)
 class LegendEntry:
-    """An entry of the legend. css: of the swatch, as the chart's own shapes have it."""
+    """An entry of the legend. css: of the swatch, as the chart's own shapes have it. shape: "none" of what has no swatch:
+    a name of the entries after it."""
 
     name: str
-    css: str
-    shape: Literal["line", "box", "dot"] = "line"
+    css: str = ""
+    shape: Literal["line", "box", "dot", "none"] = "line"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +110,13 @@ def heading(title: str, width: float, keys: Sequence[LegendEntry]) -> tuple[str,
     parts = [text(title, 6.0, 18.0, "t")]
     at, row = 6.0, 40.0
     for key in keys:
-        wide = 20.0 + text_width(key.name, TEXT_PX)
+        swatch_px = 0.0 if key.shape == "none" else 18.0
+        wide = swatch_px + 2.0 + text_width(key.name, _LEGEND_PX)
         if at > 6.0 and at + wide > width - 6.0:
             at, row = 6.0, row + _LEGEND_ROW_PX
-        parts.append(_swatch(key, at, row))
-        parts.append(text(key.name, at + 18.0, row))
+        if swatch_px:
+            parts.append(_swatch(key, at, row))
+        parts.append(text(key.name, at + swatch_px, row))
         at += wide + 12.0
     return join(parts), row + 6.0 if keys else 26.0
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
 from llmirage_client.measure.arrays import Floats
-from llmirage_client.report.html.frame import HALF, LegendEntry, Plot, chart, color, empty
+from llmirage_client.report.html.frame import HALF, LegendEntry, Plot, Size, chart, color, empty
 from llmirage_client.report.html.scale import TEXT_PX, Axis, Scale
 from llmirage_client.report.html.svg import Box, escape, join, path, px, shorten, text, text_box
 
 Better = Literal["more", "less"]
 _LABEL_PX = 190.0
-_ROOM = 1.04  # beside the rightmost point, so that it is not cut
+_ROOM = 0.08  # of what the points span, on each side of them
 _MOST_POINTS = 3000
 
 
@@ -45,17 +45,30 @@ def frontier(x: Floats, y: Floats, better_x: Better, better_y: Better) -> list[i
 
 
 def pareto(
-    points: Sequence[ParetoPoint], *, title: str, x: Axis, y: Axis, better_x: Better = "more", better_y: Better = "more"
+    points: Sequence[ParetoPoint],
+    *,
+    title: str,
+    x: Axis,
+    y: Axis,
+    better_x: Better = "more",
+    better_y: Better = "more",
+    groups_of: str = "",
+    size: Size = HALF,
 ) -> str:
-    """All points, the frontier as a line through the best, their names where there is room for them."""
+    """All points, the frontier as a line through the best, their names where there is room for them.
+
+    groups_of: what the groups are values of. The axes span the points, not 0.
+    """
     known = [p for p in points if np.isfinite(p.x) and np.isfinite(p.y)]
     if not known:
-        return empty(title, HALF, "no data")
+        return empty(title, size, "no data")
     xs, ys = np.array([p.x for p in known]), np.array([p.y for p in known])
     best = frontier(xs, ys, better_x, better_y)
     groups = list(dict.fromkeys(p.group for p in known))
     numbers = {g: color(i) for i, g in enumerate(groups)}
-    keys = [LegendEntry(g, f"d d{numbers[g]} big", "dot") for g in groups if g]
+    named = [g for g in groups if g]
+    keys = [LegendEntry(f"{groups_of}:", shape="none")] if groups_of and named else []
+    keys += [LegendEntry(g, f"d d{numbers[g]} big", "dot") for g in named]
     keys.append(LegendEntry("not beaten by any other", "l front"))
     every = len(known) // _MOST_POINTS + 1
     shown = [known[i] for i in sorted({*best, *range(0, len(known), every)})]
@@ -76,8 +89,15 @@ def pareto(
         parts.append(_labels([known[i] for i in best], sx, sy, plot))
         return join(parts)
 
-    room = xs.max() * _ROOM if xs.max() > 0 else xs.max()
-    return chart(title, HALF, x, y, [np.append(xs, room)], [ys], body, keys)
+    return chart(title, size, replace(x, zero=False), replace(y, zero=False), [_with_room(xs)], [_with_room(ys)], body, keys)
+
+
+def _with_room(values: Floats) -> Floats:
+    """The values, and one on each side of them that keeps points and names off the edges; none below 0 that is not."""
+    low, high = float(values.min()), float(values.max())
+    room = _ROOM * (high - low) or 0.1 * abs(high)
+    least = low - room
+    return np.append(values, [low if least <= 0 < low else least, high + room])
 
 
 def _labels(best: Sequence[ParetoPoint], sx: Scale, sy: Scale, plot: Plot) -> str:
