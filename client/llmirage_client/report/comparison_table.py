@@ -1,4 +1,4 @@
-"""Two runs side by side on the screen."""
+"""Two runs side by side: the table of what differs, and all of it on the screen."""
 
 from __future__ import annotations
 
@@ -28,15 +28,9 @@ def print_comparison(
 ) -> None:
     """One table, then what else differs. tolerance: of --fail-if-worse. Without control codes unless on a terminal."""
     screen = Screen()
-    table = plain_table("", "baseline", "run", "change", f"{confidence:g} % bounds", "verdict")
+    table = plain_table(*difference_heads(confidence))
     for one in comparison.differences:
-        percent = "" if one.percent is None else f"{one.percent:+.1f} %"
-        bounds = "-" if one.low is None or one.high is None else f"{_signed(one.low)} to {_signed(one.high)}"
-        unit = one.unit.removeprefix("requests").removeprefix("tokens").replace("sec", "s")
-        name = _name(one) + (f", {unit}" if unit else "")
-        table.add_row(
-            name, number(one.baseline), number(one.value), percent or _signed(one.difference), bounds, _verdict(one)
-        )
+        table.add_row(*difference_cells(one))
     trees = " and ".join(f"{n:,}" for n in comparison.conversations)
     how = "drawn in pairs" if comparison.paired else "drawn separately, because they differ"
     screen.print(f"\nbaseline: {baseline}\nrun:      {run}\n", wrap=False)
@@ -65,6 +59,19 @@ def print_comparison(
     for text in warnings:
         screen.print(warning(f"Note: {text}"))
     screen.close()
+
+
+def difference_heads(confidence: float) -> list[str]:
+    """confidence: in percent."""
+    return ["", "baseline", "run", "change", f"{confidence:g} % bounds", "verdict"]
+
+
+def difference_cells(one: Difference) -> list[str]:
+    percent = "" if one.percent is None else f"{one.percent:+.1f} %"
+    bounds = "-" if one.low is None or one.high is None else f"{_signed(one.low)} to {_signed(one.high)}"
+    unit = one.unit.removeprefix("requests").removeprefix("tokens").replace("sec", "s")
+    name = _name(one) + (f", {unit}" if unit else "")
+    return [name, number(one.baseline), number(one.value), percent or _signed(one.difference), bounds, _verdict(one)]
 
 
 def _name(one: Difference) -> str:

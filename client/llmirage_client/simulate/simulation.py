@@ -35,7 +35,7 @@ from llmirage_client.simulate.window import WINDOW_OVER, Window
 from llmirage_client.simulate.without_text import engine_run
 from llmirage_client.simulator.bands import Band, band_of_cluster
 from llmirage_client.simulator.deployments import assumed
-from llmirage_client.simulator.engine import ClusterConfig, StepSpan, plan_of
+from llmirage_client.simulator.engine import ClusterConfig, StepSpan, described, plan_of
 from llmirage_client.workload.session import Workload
 from llmirage_shared.standstill import StandstillError, VirtualDeadlockError
 
@@ -170,7 +170,7 @@ def simulate(
         url=f"simulation (via {via})",
         model=options.model,
         options=shown or {},
-        deployment=[pool.described for pool in pools],
+        deployment=described(config, pools),
         client_cpu_s=time.process_time() - begun_s,
     )
     series, waited_s, rows = sampler.series(), carried.waited_s, carried.rows

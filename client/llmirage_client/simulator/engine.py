@@ -16,7 +16,7 @@ from llmirage_server.cluster.routers import RouterError
 from llmirage_server.cluster.snapshots import Reading, StepSpan
 from llmirage_server.config import ClusterConfig, ConfigError
 from llmirage_server.config.assembly import build, kv_link
-from llmirage_server.config.planning import ServedPool, plan
+from llmirage_server.config.planning import ServedPool, described, plan
 from llmirage_server.drivers.virtual import ClusterRun, Flight, Observer
 from llmirage_server.perf.steps.kinds import StepShares
 from llmirage_shared.yaml_lines import Entry, YamlNode, read_mapping
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Cluster", "ClusterConfig", "ClusterRun", "ConfigError", "Entry", "Flight", "Observer", "Reading", "Request",
-    "RouterError", "ServedPool", "StepShares", "StepSpan", "YamlNode", "new_app", "new_cluster", "plan_of", "read_mapping",
+    "RouterError", "ServedPool", "StepShares", "StepSpan", "YamlNode", "described", "new_app", "new_cluster",
+    "plan_of", "read_mapping",
 ]  # fmt: skip
 
 _TEXT: dict[tuple[Any, ...], Any] = {}  # tokenizers and what speaks with them, by the settings that choose them

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from llmirage_client.report.html.frame import SMALL
 from llmirage_client.report.html.page import Banner, Card, PageHead, Section, State, charts, figure, notes, page, table
-from llmirage_client.report.html.pareto import ParetoPoint, pareto
+from llmirage_client.report.html.pareto import Better, ParetoPoint, pareto
 from llmirage_client.report.html.scale import Axis
+from llmirage_client.report.numbers import plural
 from llmirage_client.simulator.deployments import models_of
 from llmirage_client.size.error_margin import Confidence, least_confident, margins_of
 from llmirage_client.size.max_rate_report import MaxRateReport
 from llmirage_client.size.report import SizeReport, answer_line, name_of, nearest, notes_of
+from llmirage_client.size.sizing import Priced
 from llmirage_client.size.trial import Effort
 from llmirage_client.size.wording import (
     Question,
@@ -45,7 +48,7 @@ def size_page(report: SizeReport) -> str:
         banner = Banner(_STATES[confidence], f"{answer_line(answer)}: {confidence}", about_lines(margins))
         cards = [Card("GPUs", str(answer.gpus))]
         if answer.usd_per_h is not None:
-            cards.append(Card("Price", f"{answer.usd_per_h:,.2f}", "USD/h", question.price_source))
+            cards.append(Card("Price", f"{answer.usd_per_h:,.2f}", "USD/h", "of all GPUs"))
         cards += [
             Card(one.objective.text, value_text(one), hint=f"{one.load:.0%} of the limit")
             for one in answer.capacity.trial.verdicts
@@ -59,12 +62,31 @@ def size_page(report: SizeReport) -> str:
             rows.append([name_of(priced), priced.gpus, usd(priced.usd_per_h), tightest, confidence])
         columns = ["Deployment", "GPUs", "USD/h", "Tightest objective", "Verdict"]
         lines = notes(list(notes_of(answer, question.traffic)))
-        sections.append(Section("Answer and runners-up", [table(columns, rows), lines]))
+        drawn = charts(*[figure(chart) for chart in _cost((answer, *sizing.runners_up))])
+        lead = "The axes span the points, not 0." if drawn else ""
+        sections.append(Section("Answer and runners-up", [table(columns, rows), lines, drawn], lead))
     left_out = [(shape_name(search.shape), search.reason) for search in sizing.given_up]
     left_out += refused_rows(sizing.refused)
-    left_out += [(shape_name(shape), f"{least} instances or more: too expensive") for shape, least in sizing.left]
+    left_out += [(shape_name(shape), f"{plural(least, 'instance')} or more: too expensive") for shape, least in sizing.left]
     head = PageHead("Size of a deployment", facts, [banner], cards)
     return _page(head, sections, left_out, question, sizing.effort)
+
+
+def _cost(found: Sequence[Priced]) -> Iterator[str]:
+    """The price of each deployment against what it reaches of each objective; nothing for one alone."""
+    priced = all(one.usd_per_h is not None for one in found)
+    y = Axis("Price", "USD/h") if priced else Axis("GPUs", integer=True)
+    for at, objective in enumerate(found[0].capacity.trial.verdicts if len(found) > 1 else ()):
+        points = []
+        for one in found:
+            reached = one.capacity.trial.verdicts[at].value
+            if reached is not None:
+                cost = one.usd_per_h if priced and one.usd_per_h is not None else one.gpus
+                points.append(ParetoPoint(reached, cost, name_of(one), one.capacity.shape.gpu))
+        better: Better = "less" if objective.objective.comparison[0] == "<" else "more"
+        x = Axis(objective.objective.text, objective.objective.metric.unit)
+        title = f"{y.title} against {objective.objective.text}"
+        yield pareto(points, title=title, x=x, y=y, better_x=better, better_y="less", groups_of="GPU", size=SMALL)
 
 
 def max_rate_page(report: MaxRateReport) -> str:

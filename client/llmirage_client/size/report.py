@@ -105,7 +105,7 @@ class SizeReport:
             yield f"The closest was {shape_name(search.shape)}{missed if verdict.load < 1e6 else ''}."
         if self.sizing.left:
             yield "More GPUs than --max-gpus allows: " + "; ".join(
-                f"{shape_name(shape)} needs {least} instances or more" for shape, least in self.sizing.left
+                f"{shape_name(shape)} needs {plural(least, 'instance')} or more" for shape, least in self.sizing.left
             )
 
     def _left_out(self) -> Iterator[str]:

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.service import Service, ServiceHandler
 from llmirage_server.cluster.snapshots import InstanceSnapshot
+from llmirage_server.config.planning import described
 from llmirage_server.telemetry.metrics import pacing_exposition
 from llmirage_shared.wire import errors
 
@@ -52,7 +53,8 @@ class EngineHandler(ServiceHandler):
         """deployment: what runs, pool by pool."""
         if exchange.dialect.name == "sglang":
             return await self.get_server_info(exchange)
-        pools = [pool.described for pool in exchange.scope["app"].pools]
+        app = exchange.scope["app"]
+        pools = described(app.config, app.pools)
         known = {"vllm_config": _config(exchange), "version": self._version(), "deployment": pools}
         return exchange.json(known | {"instances": self._instances()})
 

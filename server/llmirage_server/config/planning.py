@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -50,8 +50,12 @@ class ServedPool:
 
     @property
     def described(self) -> dict[str, Any]:
-        """What runs, by names of settings: those of the catalogue, and nothing left to a default."""
+        """What runs, by names of settings: those of the catalogue, and nothing left to a default.
+
+        usd_per_h: low and high of the GPUs of all instances, at the catalogue's on-demand prices; None: not known.
+        """
         deployment, parallel = self.deployment, self.deployment.parallel
+        price = deployment.gpu.price_usd_per_h
         return {
             "model": self.model,
             "gpu": deployment.gpu.key,
@@ -65,6 +69,8 @@ class ServedPool:
             "max_num_seqs": deployment.max_num_seqs,
             "max_num_batched_tokens": deployment.max_num_batched_tokens,
             "instances": self.config.instances,
+            "gpus_per_instance": deployment.gpus,
+            "usd_per_h": None if price is None else [each * deployment.gpus * self.config.instances for each in price],
         }
 
     @property
@@ -97,6 +103,11 @@ class ServedPool:
             rate = (config.disk_kv_gb_per_s or DISK_GB_PER_S) * 1e9
             tiers.append(TierSpec("disk", config.disk_kv_gib * GIB, rate, rate, DISK_LATENCY_S))
         return tiers
+
+
+def described(config: ClusterConfig, pools: Iterable[ServedPool]) -> list[dict[str, Any]]:
+    """Each pool as it describes itself, and how requests find their instance."""
+    return [pool.described | {"router": config.router} for pool in pools]
 
 
 def link_note(deployment: Deployment) -> str:

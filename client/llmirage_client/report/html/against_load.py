@@ -29,7 +29,9 @@ class VariedLoad:
 
 
 def load_of(views: Sequence[RunView]) -> VariedLoad | None:
-    """The option of the load that differs between runs; else the concurrency measured; None without either."""
+    """The option of the load that differs between runs that are alike otherwise; None: nothing to draw a curve over."""
+    if any(_asked(view) != _asked(views[0]) for view in views):
+        return None
     for option, title, unit in (
         ("concurrency", "Concurrency", "conversations"),
         ("request_rate", "Request rate", "requests/s"),
@@ -37,11 +39,13 @@ def load_of(views: Sequence[RunView]) -> VariedLoad | None:
         values = [v.result.options.get(option) for v in views]
         if all(isinstance(x, (int, float)) and not isinstance(x, bool) for x in values) and len(set(values)) > 1:
             return VariedLoad(title, unit, [float(x) for x in values if x is not None])
-    levels = [v.metrics.over_time.get("effective_concurrency") for v in views]
-    means = [level.avg for level in levels if level is not None]
-    if len(means) == len(views) and max(means) > 1.05 * min(means):
-        return VariedLoad("Requests in flight, mean", "", means)
     return None
+
+
+def _asked(view: RunView) -> tuple[object, ...]:
+    """What was asked of whom."""
+    result = view.result
+    return result.model, result.url, result.endpoint, result.workload_path, result.deployment
 
 
 def against_load(views: Sequence[RunView], load: VariedLoad | None, objectives: Sequence[Objective] = ()) -> Section:

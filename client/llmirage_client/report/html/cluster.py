@@ -15,6 +15,7 @@ from llmirage_client.report.html.xy import Series, line
 
 _LINES = 4  # instances that lines can show; more become rows of colour
 _STRETCHES = 100
+_SMOOTH = {"busy_pct": 30}  # stretches of what jumps between idle and busy
 
 # Title, unit and highest value of the levels that have a name of their own.
 _KNOWN: dict[str, tuple[str, str, float | None]] = {
@@ -50,13 +51,13 @@ def _about(name: str) -> tuple[str, str, float | None]:
     return _KNOWN.get(name, (name.replace("_", " ").capitalize(), "", None))
 
 
-def _coarser(edges_s: Floats, levels: Floats) -> tuple[Floats, Floats]:
-    """Neighbouring stretches averaged, by their lengths, until there are at most _STRETCHES: lines of several instances
+def _coarser(edges_s: Floats, levels: Floats, most: int) -> tuple[Floats, Floats]:
+    """Neighbouring stretches averaged, by their lengths, until there are at most so many: lines of several instances
     that jump at every sample hide each other."""
     stretches = edges_s.size - 1
-    if stretches <= _STRETCHES:
+    if stretches <= most:
         return edges_s, levels
-    cuts = np.linspace(0, stretches, _STRETCHES + 1).astype(int)
+    cuts = np.linspace(0, stretches, most + 1).astype(int)
     widths = np.diff(edges_s) * np.isfinite(levels)
     whole = np.add.reduceat(widths, cuts[:-1], axis=1)
     sums = np.add.reduceat(np.nan_to_num(levels) * widths, cuts[:-1], axis=1)
@@ -65,7 +66,7 @@ def _coarser(edges_s: Floats, levels: Floats) -> tuple[Floats, Floats]:
 
 def _lines(series: ClusterLevels, name: str) -> str:
     title, unit, high = _about(name)
-    edges_s, levels = _coarser(series.edges_s, series.levels[name])
+    edges_s, levels = _coarser(series.edges_s, series.levels[name], _SMOOTH.get(name, _STRETCHES))
     rows = [
         # The last value once more, so that a step lasts to the last edge.
         Series(instance, edges_s, np.append(values, values[-1:]), "area" if len(series.instances) == 1 else "step")

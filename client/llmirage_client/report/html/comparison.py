@@ -7,6 +7,9 @@ from importlib.metadata import version
 
 import numpy as np
 
+from llmirage_client.measure.comparison import compare
+from llmirage_client.measure.run_differences import run_differences
+from llmirage_client.report.comparison_table import difference_cells, difference_heads
 from llmirage_client.report.html import over_time, words
 from llmirage_client.report.html.against_load import VariedLoad, against_load, load_of
 from llmirage_client.report.html.bars import Bars, bars
@@ -18,6 +21,7 @@ from llmirage_client.report.html.xy import Series, line
 from llmirage_client.report.numbers import cached_cell, count, latency_cells, rate_cells
 from llmirage_client.report.points_files import LoadSweep
 
+_CONFIDENCE = 95.0  # of the bounds of differences, percent
 _MOST_OVERLAID = 7  # as many as there are colours; more lines on one chart cannot be told apart anyway
 
 
@@ -31,6 +35,7 @@ def comparison_page(views: Sequence[RunView], sweep: LoadSweep | None = None) ->
     parts = [
         against_load(views, load, sweep.objectives),
         _table(views, sweep),
+        *([_differences(views)] if load is None else []),
         _distributions(views),
         _over_time(views),
         _notes(views, sweep),
@@ -78,6 +83,25 @@ def _table(views: Sequence[RunView], sweep: LoadSweep) -> Section:
         figures = [*rate_cells(metrics), *latency_cells(metrics), cached_cell(metrics)]
         rows.append([view.name, *([met] if sweep.met else []), *counts, *figures])
     return Section("Figures", [table(columns, rows)], "Times in ms of cluster time.")
+
+
+def _differences(views: Sequence[RunView]) -> Section:
+    """Each run against the first, as `llmirage compare` tells."""
+    blocks = []
+    first, others = views[0], views[1:_MOST_OVERLAID]
+    for view in others:
+        found = compare(first.result, view.result, confidence=_CONFIDENCE / 100)
+        said = [f"{text.rstrip('.')}." for text in run_differences(first.result, view.result)]
+        if len(others) > 1:
+            blocks.append(paragraph(f"{view.name} against {first.name}"))
+        rows = [difference_cells(one) for one in found.differences]
+        heads = difference_heads(_CONFIDENCE)
+        blocks += [table([heads[0], first.name, view.name, *heads[3:]], rows), notes(said)]
+    lead = (
+        f"Against {first.name}, as the command compare tells. Within noise: runs of one system differ as much by chance. "
+        "Too few: there are not enough requests to tell."
+    )
+    return Section("Differences", blocks, lead)
 
 
 def _distributions(views: Sequence[RunView]) -> Section:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -23,12 +23,13 @@ from llmirage_client.report.html.frame import (
     x_axis,
     y_grid,
 )
-from llmirage_client.report.html.scale import TEXT_PX, Axis, Scale, scale
+from llmirage_client.report.html.scale import TEXT_PX, Axis, Scale, figure, scale, with_unit
 from llmirage_client.report.html.svg import Box, line, path, polyline, px, text, text_box, text_width
 
 _BINS = 48
 _CDF_POINTS = 160
 _LABEL_ROW_PX = 15.0
+_TAIL = 1.5  # a largest value so many times the last one to be shown is off the axis
 _GAP_PX = 34.0  # between histogram and CDF
 
 
@@ -41,10 +42,13 @@ class Sample:
     marks: Mapping[str, float] = field(default_factory=dict)
 
 
-def histogram(samples: Sequence[Sample], *, title: str, x: Axis, counted: str = "requests") -> str:
+def histogram(
+    samples: Sequence[Sample], *, title: str, x: Axis, counted: str = "requests", most: float | None = None
+) -> str:
     """One sample as bars, several as outlines in percent, above the share of values at or below each x.
 
     The marks of a single sample are drawn through both; those of several are in the tooltips of the legend's table.
+    most: the share of values that the axis reaches to, where the rest would take more room than they; None: all.
     """
     kept = [(s, _finite(s.values), color(i)) for i, s in enumerate(samples)]
     kept = [(s, v, n) for s, v, n in kept if v.size]
@@ -53,7 +57,7 @@ def histogram(samples: Sequence[Sample], *, title: str, x: Axis, counted: str = 
     several = len(kept) > 1
     head, top = heading(title, SMALL.width, [LegendEntry(s.name, f"l l{n}") for s, _, n in kept] if several else ())
     values = [v for _, v, _ in kept]
-    share = scale(Axis("", "%", low=0, high=100), [], SMALL.height - 40.0, 0.0, 2)
+    beyond, x = _cut(values, x, most)
     left = 14.0 + max(text_width("100", TEXT_PX), text_width("10.0k", TEXT_PX))
     right = SMALL.width - RIGHT_PX
     sx = scale(x, values, left, right, max(2, int((right - left) / 62.0)))
@@ -82,14 +86,27 @@ def histogram(samples: Sequence[Sample], *, title: str, x: Axis, counted: str = 
         at = np.unique(np.linspace(0, v.size - 1, min(v.size, _CDF_POINTS)).astype(int))
         # What a log scale cannot show lies at its left edge.
         xs, ys = np.nan_to_num(sx(np.sort(v)[at]), nan=left), share((at + 1) * (100.0 / v.size))
+        xs, ys = np.append(xs[xs < right], right), np.append(ys[xs < right], share((v <= sx.high).mean() * 100.0))
         parts.append(path(polyline(np.repeat(xs, 2), np.append(lower.bottom, np.repeat(ys, 2)[:-1])), f"l l{number}"))
     zeros = float((np.concatenate(values) < sx.low).mean()) if sx.log else 0.0
+    if beyond:
+        parts.append(text(f"{beyond}, right of the axis", right, lower.bottom - 6.0, anchor="end"))
     if zeros:
         parts.append(text(f"{100 * zeros:.2g} % are about 0, left of the axis", right, lower.top - 9.0, anchor="end"))
     for label, at_px, box, row in labels:
         parts += [line(at_px, panel.top, at_px, panel.bottom, "m") for panel in (upper, lower)]
         parts.append(text(label, box.left, plot_top - 4.0 - _LABEL_ROW_PX * row))
     return svg(SMALL, title, parts, _words(kept[0][0]))
+
+
+def _cut(values: Sequence[Floats], x: Axis, most: float | None) -> tuple[str, Axis]:
+    """What is said of the values that the axis does not show, and the axis."""
+    high = max(float(v.max()) for v in values)
+    end = high if most is None else max(float(np.quantile(v, most)) for v in values)
+    if high <= _TAIL * end:
+        return "", x
+    share = float(np.mean(np.concatenate(values) > end))
+    return f"{100 * share:.2g} % up to {with_unit(figure(high), x.unit)}", replace(x, high=end)
 
 
 def _finite(values: npt.ArrayLike) -> Floats:

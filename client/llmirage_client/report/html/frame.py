@@ -33,7 +33,7 @@ class Size:
 
 
 SMALL = Size(420, 320, "small")  # three beside each other on a desktop, a whole phone
-HALF = Size(520, 300, "half")  # two beside each other; on a phone at two thirds, with larger text
+HALF = Size(520, 280, "half")  # two beside each other; on a phone at two thirds, with larger text
 WIDE = Size(1180, 280, "wide")
 
 

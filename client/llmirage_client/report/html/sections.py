@@ -30,6 +30,7 @@ LATENCIES = (
 )
 _MARKS = ("p50", "p90", "p99")
 _SLOWEST = 12
+_GAPS_SHOWN = 0.999  # of the gaps between chunks: a few long ones would flatten the rest
 _ERRORS = 20
 _TURN_BARS = 60
 _SINCE = Axis("Time since the first request", "s")
@@ -68,7 +69,8 @@ def latencies(
         for name, view in named
     ]
     x = Axis(short, "ms", log=None)
-    return figure(histogram(samples, title=title, x=x, counted="gaps" if gaps else "requests"))
+    counted, most = ("gaps", _GAPS_SHOWN) if gaps else ("requests", None)
+    return figure(histogram(samples, title=title, x=x, counted=counted, most=most))
 
 
 def timeline(view: RunView) -> Section:

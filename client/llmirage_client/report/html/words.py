@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
@@ -37,11 +37,51 @@ def facts(view: RunView) -> dict[str, str]:
         "Model": result.model or "unnamed",
         "Endpoint": ", ".join(endpoint),
         "Workload": workload,
+        "Cluster": cluster_words(result.deployment),
+        "Price": price_words(result.deployment),
         "Load": load_words(result.options),
         "When": when(result),
         "llmirage": result.version or version("llmirage"),
     }
     return {name: text for name, text in found.items() if text}
+
+
+_PARALLEL = (
+    ("TP", "tensor_parallel_size"),
+    ("PP", "pipeline_parallel_size"),
+    ("DP", "data_parallel_size"),
+    ("EP", "expert_parallel_size"),
+)
+
+
+def cluster_words(pools: Sequence[Mapping[str, Any]]) -> str:
+    """What served, pool by pool, as far as it is known."""
+    texts = []
+    for pool in pools:
+        gpus = f"{pool['gpus_per_instance']}x {pool['gpu']}" if pool.get("gpus_per_instance") else pool.get("gpu")
+        instances = pool.get("instances")
+        sizes = [f"{short}{size}" for short, name in _PARALLEL if (size := pool.get(name)) and (size > 1 or short == "TP")]
+        parts = [
+            f"{plural(instances, 'instance')} of {gpus}" if instances and gpus else gpus,
+            " ".join(sizes),
+            pool.get("weights") and f"{pool['weights']} weights",
+            pool.get("kv_cache_dtype") and f"{pool['kv_cache_dtype']} KV",
+            pool.get("engine"),
+            pool.get("router") and f"router {pool['router']}",
+        ]
+        said = ", ".join(str(part) for part in parts if part)
+        texts.append(f"{pool['model']}: {said}" if len(pools) > 1 and pool.get("model") and said else said)
+    return "; ".join(text for text in texts if text)
+
+
+def price_words(pools: Sequence[Mapping[str, Any]]) -> str:
+    """Of the GPUs of all pools; empty unless it is known of each."""
+    prices = [price for pool in pools if isinstance(price := pool.get("usd_per_h"), list) and len(price) == 2]
+    if not prices or len(prices) < len(pools):
+        return ""
+    low, high = (sum(price[end] for price in prices) for end in (0, 1))
+    amount = f"{low:,.2f}" if low == high else f"{low:,.2f} to {high:,.2f}"
+    return f"{amount} USD/h (on-demand prices of the catalogue)"
 
 
 def when(result: RunResult) -> str:

@@ -303,3 +303,22 @@ def test_the_frontier_is_what_nothing_beats(points: list[tuple[int, int]], bette
     best = frontier(x, y, better_x, better_y)  # type: ignore[arg-type]
     assert {(x[i], y[i]) for i in best} == {(x[i], y[i]) for i in range(len(points)) if not beaten(i)}
     assert len(best) == len({(x[i], y[i]) for i in best})
+
+
+def test_a_few_long_gaps_do_not_flatten_the_rest_and_are_told() -> None:
+    gaps = np.concatenate([np.linspace(4.0, 6.0, 9_999), [500.0]])
+    drawn = Drawn(histogram([Sample("ITL", gaps)], title="ITL", x=Axis("ITL", "ms"), counted="gaps", most=0.999))
+    assert "0.01 % up to 500 ms, right of the axis" in drawn.contents
+    assert "400" not in drawn.contents
+    assert drawn.outside() == []
+    whole = Drawn(histogram([Sample("ITL", gaps)], title="ITL", x=Axis("ITL", "ms"), counted="gaps"))
+    assert "400" in whole.contents
+
+
+def test_trade_offs_span_the_points_and_name_what_their_colours_mean() -> None:
+    points = [ParetoPoint(900.0, 50.0, "a", "4"), ParetoPoint(1000.0, 40.0, "b", "8")]
+    drawn = Drawn(pareto(points, title="T", x=Axis("speed"), y=Axis("cost"), groups_of="batch size"))
+    assert "batch size:" in drawn.contents
+    assert "0" not in drawn.contents
+    across = [float(e.attrib["cx"]) for name in ("f1", "f2") for e in drawn.of_class(name)]
+    assert max(across) - min(across) > HALF.width / 2

@@ -88,7 +88,7 @@ def test_many_samples_are_averaged_by_how_long_they_lasted() -> None:
     edges = np.concatenate([[0.0, 3.0], np.arange(4.0, 203.0)])  # the first stretch is three times as long
     levels = np.ones((1, edges.size - 1))
     levels[0, 0] = 5.0
-    coarse_edges, coarse = _coarser(edges, levels)
+    coarse_edges, coarse = _coarser(edges, levels, 100)
     assert coarse.shape == (1, 100)
     assert coarse[0, 0] == (3 * 5 + 1) / 4
     assert coarse_edges[-1] == edges[-1]

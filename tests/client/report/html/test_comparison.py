@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -11,8 +12,10 @@ import pytest
 from drawn import Document, Drawn, svgs
 from made_runs import family, many, record, run
 
+from llmirage_client.measure.comparison import compare
 from llmirage_client.measure.record import RequestError
 from llmirage_client.measure.slo import parse_slo
+from llmirage_client.report.comparison_table import difference_cells
 from llmirage_client.report.html.against_load import load_of
 from llmirage_client.report.html.run_page import run_page
 from llmirage_client.report.html.run_view import RunView, view_run
@@ -53,12 +56,25 @@ def test_loads_that_were_doubled_are_spread_evenly() -> None:
     assert at[2] - at[1] == pytest.approx(at[3] - at[2], abs=0.2)
 
 
-def test_without_an_option_that_differs_the_load_is_what_was_in_flight() -> None:
+def test_without_an_option_of_the_load_that_differs_there_is_no_curve() -> None:
     few, more = view_run(run(many(2, 4)), "few"), view_run(run(many(40, 4), options={"concurrency": 4}), "more")
-    load = load_of([few, more])
-    assert load is not None
-    assert load.title == "Requests in flight, mean"
-    assert load.values[1] > load.values[0]
+    assert load_of([few, more]) is None
+
+
+@pytest.mark.parametrize("other", [{"url": "http://b/v1"}, {"model": "b"}, {"deployment": [{"gpu": "h200_sxm"}]}])
+def test_runs_of_different_systems_are_not_joined_into_a_curve(other: dict[str, Any]) -> None:
+    one = run(many(12, 4), options={"concurrency": 1})
+    two = dataclasses.replace(run(many(12, 4, seed=1), options={"concurrency": 4}), **other)
+    assert load_of([view_run(one, "a"), view_run(dataclasses.replace(two, **{n: getattr(one, n) for n in other}), "b")])
+    assert load_of([view_run(one, "a"), view_run(two, "b")]) is None
+
+
+def test_runs_of_one_load_are_told_apart_as_compare_does() -> None:
+    one, two = run(many(12, 4)), run(many(12, 4, seed=1))
+    said = Document(run_page([("a", one), ("b", two)])).text
+    for difference in compare(one, two).differences:
+        assert " ".join(" ".join(difference_cells(difference)).split()) in " ".join(said.split())
+    assert "Differences" not in Document(sweep("concurrency", (1, 2, 4))).text
 
 
 def test_runs_of_the_same_load_are_compared_without_curves() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import hashlib
 import re
 from pathlib import Path
@@ -210,3 +211,18 @@ def test_the_load_is_said_in_the_words_of_the_command_line() -> None:
 
 def test_pages_of_the_same_run_are_the_same(usual: str) -> None:
     assert page_of(run(many(30, 6) + family())) == usual
+
+
+def test_the_head_says_which_cluster_served_and_its_price() -> None:
+    pool = {"model": "m", "gpu": "h100_sxm", "engine": "vllm", "weights": "fp8", "kv_cache_dtype": "bf16", "instances": 2}
+    pool |= {"tensor_parallel_size": 4, "expert_parallel_size": 8, "gpus_per_instance": 4, "usd_per_h": [16.0, 40.0]}
+    served = dataclasses.replace(run(family()), deployment=[pool | {"router": "prefix"}])
+    said = words.facts(view_run(served))
+    assert said["Cluster"] == "2 instances of 4x h100_sxm, TP4 EP8, fp8 weights, bf16 KV, vllm, router prefix"
+    assert said["Price"] == "16.00 to 40.00 USD/h (on-demand prices of the catalogue)"
+
+
+def test_the_head_says_nothing_of_a_cluster_that_is_not_known() -> None:
+    assert not {"Cluster", "Price"} & set(words.facts(view_run(run(family()))))
+    partly = dataclasses.replace(run(family()), deployment=[{"gpu": "h100_sxm"}, {"gpu": "own", "usd_per_h": None}])
+    assert words.facts(view_run(partly))["Cluster"] == "h100_sxm; own"
