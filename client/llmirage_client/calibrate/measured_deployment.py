@@ -25,8 +25,7 @@ def with_measured(settings: Mapping[str, Any], runs: Sequence[MeasuredRun]) -> d
     if several:
         raise ConfigError([f"{several[0]} measured a cluster of several pools: give its --cluster FILE"])
     for name in dict.fromkeys(name for run in runs for pool in run.deployment for name in pool):
-        found = _measured(runs, name)
-        if filled.get(name, True) is None and len(found) == 1:
+        if filled.get(name, True) is None and len(found := _measured(runs, name)) == 1:
             filled[name] = found.pop()
     missing = [name for name in _KEYS if filled[name] is None]
     if missing:

@@ -50,12 +50,8 @@ class ServedPool:
 
     @property
     def described(self) -> dict[str, Any]:
-        """What runs, by names of settings: those of the catalogue, and nothing left to a default.
-
-        usd_per_h: low and high of the GPUs of all instances, at the catalogue's on-demand prices; None: not known.
-        """
+        """What runs, by names of settings: those of the catalogue, and nothing left to a default."""
         deployment, parallel = self.deployment, self.deployment.parallel
-        price = deployment.gpu.price_usd_per_h
         return {
             "model": self.model,
             "gpu": deployment.gpu.key,
@@ -69,8 +65,6 @@ class ServedPool:
             "max_num_seqs": deployment.max_num_seqs,
             "max_num_batched_tokens": deployment.max_num_batched_tokens,
             "instances": self.config.instances,
-            "gpus_per_instance": deployment.gpus,
-            "usd_per_h": None if price is None else [each * deployment.gpus * self.config.instances for each in price],
         }
 
     @property
@@ -106,8 +100,16 @@ class ServedPool:
 
 
 def described(config: ClusterConfig, pools: Iterable[ServedPool]) -> list[dict[str, Any]]:
-    """Each pool as it describes itself, and how requests find their instance."""
-    return [pool.described | {"router": config.router} for pool in pools]
+    """Each pool as it describes itself, with how requests find their instance, and its price.
+
+    usd_per_h: low and high of the GPUs of all instances, at the catalogue's on-demand prices; None: not known.
+    """
+    found = []
+    for pool in pools:
+        gpus, price = pool.deployment.gpus, pool.deployment.gpu.price_usd_per_h
+        usd_per_h = None if price is None else [each * gpus * pool.config.instances for each in price]
+        found.append(pool.described | {"router": config.router, "gpus_per_instance": gpus, "usd_per_h": usd_per_h})
+    return found
 
 
 def link_note(deployment: Deployment) -> str:

@@ -308,7 +308,7 @@ def test_the_frontier_is_what_nothing_beats(points: list[tuple[int, int]], bette
 def test_a_few_long_gaps_do_not_flatten_the_rest_and_are_told() -> None:
     gaps = np.concatenate([np.linspace(4.0, 6.0, 9_999), [500.0]])
     drawn = Drawn(histogram([Sample("ITL", gaps)], title="ITL", x=Axis("ITL", "ms"), counted="gaps", most=0.999))
-    assert "0.01 % up to 500 ms, right of the axis" in drawn.contents
+    assert "0.1 % up to 500 ms, right of the axis" in drawn.contents
     assert "400" not in drawn.contents
     assert drawn.outside() == []
     whole = Drawn(histogram([Sample("ITL", gaps)], title="ITL", x=Axis("ITL", "ms"), counted="gaps"))
