@@ -32,7 +32,8 @@ def with_measured(settings: Mapping[str, Any], runs: Sequence[MeasuredRun]) -> d
         flags = " and ".join(f"--{name}" for name in missing)
         words = " and ".join("GPU" if name == "gpu" else name for name in missing)
         raise ConfigError([f"the runs do not say which {words} was measured: give {flags}, or --cluster FILE"])
-    if (drafts := filled.get("num_speculative_tokens")) and filled.get("acceptance_rate") is None:
+    accepted = [filled.get(name) for name in ("acceptance_rate", "acceptance_length", "acceptance_rates")]
+    if (drafts := filled.get("num_speculative_tokens")) and not any(each is not None for each in accepted):
         raise ConfigError([f"the engine drafted {drafts} tokens a step: give --acceptance-rate, which no file says"])
     return filled
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, Literal
 
+from llmirage_server.perf.speculation import rates_problem
+
 Role = Literal["both", "prefill", "decode"]
 """Which part of the work an instance does."""
 
@@ -61,6 +63,8 @@ class EngineLimits:
     scheduler_recv_interval: (sglang) decoding steps from one look at who has arrived to the next.
     num_speculative_tokens: draft tokens of each decoding sequence in each step; 0: no speculation.
     acceptance_rate: probability that a draft token is accepted when the ones before it were.
+    acceptance_rates: by position, the probability that a draft token is accepted, all before it included; instead of
+        acceptance_rate.
     speculation_seed: what the acceptance of drafts depends on, beside the request and its progress.
     data_parallel_balance: which rank gets a request: the one with the least `load` (4 * waiting + running), the next one in
         turn (`round_robin`), the one with the longest cached `prefix`; None: as the engine, load for vllm, else in turn.
@@ -86,6 +90,7 @@ class EngineLimits:
     scheduler_recv_interval: int = 1
     num_speculative_tokens: int = 0
     acceptance_rate: float = 0.0
+    acceptance_rates: tuple[float, ...] = ()
     speculation_seed: int = 0
     data_parallel_balance: str | None = None
 
@@ -123,6 +128,8 @@ class EngineLimits:
             problems.append(f"schedule_conservativeness must be a number above 0, not {self.schedule_conservativeness}")
         if not 0 <= self.acceptance_rate <= 1:
             problems.append(f"acceptance_rate must be between 0 and 1, not {self.acceptance_rate}")
+        if self.acceptance_rates and (problem := rates_problem(self.acceptance_rates, self.num_speculative_tokens)):
+            problems.append(f"acceptance_rates {problem}")
         return problems
 
     def _choices(self) -> list[str]:

@@ -100,11 +100,21 @@ def _engine(pool: ServedPool) -> str:
 
 
 def _drafts(speculative: Speculative) -> str:
-    who = speculative.draft_model if speculative.method == "draft_model" else "the model's own prediction layer"
+    who = _DRAFTERS.get(speculative.method, speculative.draft_model)
+    rates = ", ".join([f"{rate:g}" for rate in speculative.acceptance_rates])
+    accepted = f"by position {rates}" if rates else f"acceptance rate {speculative.acceptance_rate:.3g}"
+    source = f" ({speculative.acceptance_source})" if speculative.acceptance_source else ""
     return (
-        f"{speculative.num_speculative_tokens} tokens per step by {who}, acceptance rate {speculative.acceptance_rate:g}: "
-        f"{speculative.tokens_per_step:.2f} tokens per step"
+        f"{speculative.num_speculative_tokens} tokens per step by {who}, {accepted}: "
+        f"{speculative.tokens_per_step:.2f} tokens per step{source}"
     )
+
+
+_DRAFTERS = {
+    "mtp": "the model's own prediction layer",
+    "eagle3": "an EAGLE-3 head",
+    "ngram": "n-grams of the text so far",
+}
 
 
 def _cluster_rows(app: LlmirageApp, url: str, cost: MachineCost) -> list[tuple[str, str]]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from llmirage_server.perf.speculation import length_problem, rates_problem
 from llmirage_shared.plain_numbers import make_plain
 from llmirage_shared.settings import ConfigError, settings_of, under
 
@@ -21,12 +22,22 @@ _model, _parallel, _engine, _kv, _speculation, _time, _, _scaling, _replies, _, 
 
 MOST_INSTANCES = 10_000
 
+
+def _numbers(given: Any) -> tuple[float, ...]:
+    """Of a list, of one number, or of a text with commas between them. Raises ValueError."""
+    parts = given.split(",") if isinstance(given, str) else given if isinstance(given, list | tuple) else [given]
+    try:
+        return tuple([float(part) for part in parts])
+    except (TypeError, ValueError):
+        raise ValueError(f"must be numbers, not {given!r}") from None
+
+
 # What counts where nothing is given: with a model's name one instance of it as published, else the demonstration cluster.
 _PLAIN: dict[str, Any] = {"gpu": "h100_sxm", "instances": 1, "weights": "auto", "tensor_parallel_size": 1}
 _DEMO: dict[str, Any] = _PLAIN | {"model": "Qwen/Qwen3-30B-A3B-Instruct-2507", "instances": 2, "weights": "fp8"}
 
 PerfModel = Literal["roofline", "silicon"]
-SpeculativeMethod = Literal["mtp", "draft_model"]
+SpeculativeMethod = Literal["mtp", "eagle3", "draft_model", "ngram"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,14 +184,36 @@ class InstanceSettings:
     disk_kv_gb_per_s: float | None = _kv(None, "Bandwidth of loading KV from disk.", unset="5, one NVMe drive", above=0)
 
     num_speculative_tokens: int = _speculation(
-        0, "Draft tokens per step and sequence.", hidden=("speculative_num_draft_tokens", "max_draft_len"), least=0, most=64
+        0, "Draft tokens per step and sequence.", hidden=("speculative_num_steps", "max_draft_len"), least=0, most=64
     )
     acceptance_rate: float | None = _speculation(
-        None, "Probability that a draft token is accepted, given that those before it were.", unset="0.7", least=0, most=1
+        None,
+        "Probability that a draft token is accepted, given that those before it were.",
+        unset="as published for the model and method, else 0.7",
+        least=0,
+        most=1,
+    )
+    acceptance_length: float | None = _speculation(
+        None,
+        "The same as the mean tokens that a step brings, the model's own included.",
+        hidden=("synthetic_acceptance_length", "simulate_acc_len"),
+        unset="by --acceptance-rate",
+        least=1,
+    )
+    acceptance_rates: tuple[float, ...] | None = _speculation(
+        None,
+        "The same as the share of first draft tokens that are accepted, of second ones, and so on.",
+        hidden=("synthetic_acceptance_rates",),
+        unset="by --acceptance-rate",
+        read=_numbers,
+        several=True,
+        least=0,
+        most=1,
     )
     speculative_method: SpeculativeMethod | None = _speculation(
         None,
-        "Source of draft tokens: the model's own multi-token prediction layers, or a draft model.",
+        "Source of draft tokens: the model's own multi-token prediction layers, an EAGLE-3 head, a draft model, or the text "
+        "so far.",
         unset="draft_model if one is named, else mtp",
     )
     draft_model: str | None = _speculation(
@@ -270,10 +303,23 @@ class InstanceSettings:
         for name, about in settings_of(type(self)).items():
             yield from (f"{name} {problem}" for problem in about.problems(getattr(self, about.field)))
         yield from self._scaling_problems()
-        if self.draft_model is not None and self.speculative_method == "mtp":
-            yield "a draft_model and speculative_method mtp exclude each other"
+        if self.draft_model is not None and self.drafter != "draft_model":
+            yield f"a draft_model and speculative_method {self.speculative_method} exclude each other"
+        yield from self._acceptance_problems()
         if self.num_speculative_tokens and self.speculative_method == "draft_model" and self.draft_model is None:
             yield "speculative_method draft_model needs a draft_model"
+
+    def _acceptance_problems(self) -> Iterator[str]:
+        given = [name for name in _ACCEPTANCE if getattr(self, name) is not None]
+        if len(given) > 1:
+            yield f"{' and '.join(given)} exclude each other"
+        drafts = self.num_speculative_tokens
+        if not drafts:
+            return
+        if self.acceptance_length is not None and (problem := length_problem(self.acceptance_length, drafts)):
+            yield f"acceptance_length {problem}"
+        if self.acceptance_rates is not None and (problem := rates_problem(self.acceptance_rates, drafts)):
+            yield f"acceptance_rates {problem}"
 
     def _scaling_problems(self) -> Iterator[str]:
         if not self.scales:
@@ -287,3 +333,4 @@ class InstanceSettings:
 
 
 DEFAULT_ENGINE = "vllm"
+_ACCEPTANCE = ("acceptance_rate", "acceptance_length", "acceptance_rates")

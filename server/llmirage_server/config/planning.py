@@ -9,10 +9,12 @@ from typing import Any
 from llmirage_server.cluster.kv.offload import TierSpec
 from llmirage_server.cluster.limits import EngineLimits
 from llmirage_server.config import ClusterConfig, ConfigError, PoolConfig
+from llmirage_server.perf.catalogue.acceptance import with_published_acceptance
 from llmirage_server.perf.catalogue.gpus import GIB
+from llmirage_server.perf.catalogue.lookup import find_model
 from llmirage_server.perf.deployment import Deployment
 from llmirage_server.perf.errors import DeploymentError
-from llmirage_server.perf.speculation import Speculative
+from llmirage_server.perf.speculation import Speculative, rate_of_length
 from llmirage_server.perf.steps.step_model import StepModel
 
 PCIE_GB_PER_S = 50.0  # of PCIe 5.0 x16's 63 in one direction, what large copies reach; each GPU has a link of its own
@@ -182,8 +184,18 @@ def _deployment_settings(config: PoolConfig) -> dict[str, Any]:
 def _speculative(config: PoolConfig) -> Speculative | None:
     if not config.num_speculative_tokens:
         return None
-    speculative = Speculative(config.num_speculative_tokens, config.drafter, config.draft_model)
-    return speculative if config.acceptance_rate is None else replace(speculative, acceptance_rate=config.acceptance_rate)
+    drafts = config.num_speculative_tokens
+    speculative = Speculative(drafts, config.drafter, config.draft_model)
+    if config.acceptance_rates is not None:
+        return replace(speculative, acceptance_rates=config.acceptance_rates)
+    if config.acceptance_length is not None:
+        return replace(speculative, acceptance_rate=rate_of_length(config.acceptance_length, drafts))
+    if config.acceptance_rate is not None:
+        return replace(speculative, acceptance_rate=config.acceptance_rate)
+    try:
+        return with_published_acceptance(speculative, find_model(config.model)) if config.model else speculative
+    except DeploymentError:  # no such model, which is told with all else that is wrong
+        return speculative
 
 
 def _limits(config: PoolConfig, deployment: Deployment, seed: int) -> EngineLimits:
@@ -201,6 +213,7 @@ def _limits(config: PoolConfig, deployment: Deployment, seed: int) -> EngineLimi
         async_scheduling=deployment.engine.async_scheduling,
         num_speculative_tokens=speculative.num_speculative_tokens if speculative else 0,
         acceptance_rate=speculative.acceptance_rate if speculative else 0.0,
+        acceptance_rates=speculative.acceptance_rates if speculative else (),
         speculation_seed=seed,
         **{name: value for name in _SCHEDULING if (value := getattr(config, name)) is not None},
     )

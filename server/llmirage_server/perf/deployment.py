@@ -236,9 +236,10 @@ class Deployment:
         weights = weights_bytes_per_rank(stage, self._weights, parallel, first=i == 0, last=last)
         per_token, windows = stage.kv_bytes_per_token(kv, parallel.tp), stage.window_bytes_per_sequence(kv, parallel.tp)
         if last and self.speculative is not None:
-            weights += draft_bytes_per_rank(self.model, self.draft, self._weights, parallel)
-            of = self.draft or self.model.draft
-            per_token += of.kv_bytes_per_token(kv, parallel.tp)
+            method = self.speculative.method
+            weights += draft_bytes_per_rank(self.model, self.draft, self._weights, parallel, method)
+            if method != "ngram":
+                per_token += (self.draft or self.model.draft).kv_bytes_per_token(kv, parallel.tp)
         override = self.num_gpu_blocks_override
         return budget(
             gpu_bytes=self.gpu.memory_bytes,
@@ -281,6 +282,7 @@ class Deployment:
             parallel=self.parallel,
             draft=self.draft,
             draft_tokens=self.speculative.num_speculative_tokens if self.speculative else 0,
+            draft_method=self.speculative.method if self.speculative else "mtp",
         )
 
     def ttft_s(self, prompt_tokens: int) -> float:

@@ -25,7 +25,7 @@ def look_up(find: Callable[[str], _Spec], name: str, problems: list[str]) -> _Sp
 
 
 def find_draft(speculative: Speculative | None, model: ModelSpec | None, problems: list[str]) -> ModelSpec | None:
-    """The draft model; None where the model drafts for itself, or nobody does."""
+    """The draft model or head; None where the model drafts for itself, or nothing on the GPUs does."""
     if speculative is None:
         return None
     if speculative.method == "draft_model":
@@ -33,6 +33,10 @@ def find_draft(speculative: Speculative | None, model: ModelSpec | None, problem
             problems.append("speculation with a draft model needs its name")
             return None
         return look_up(find_model, speculative.draft_model, problems)
+    if speculative.method == "eagle3":
+        return model.eagle3_head if model is not None else None
+    if speculative.method == "ngram":
+        return None
     if model is not None and not model.mtp_layers:
         problems.append(f"{model.name} has no multi-token prediction layer to draft with; name a draft model")
     return None

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmirage_server.perf.catalogue.dtypes import WeightDtype
+from llmirage_server.perf.catalogue.dtypes import WEIGHT_DTYPES, WeightDtype
 from llmirage_server.perf.catalogue.engines import EngineProfile
 from llmirage_server.perf.catalogue.formats import Formats, formats_of
 from llmirage_server.perf.catalogue.gpus import GIB, MIB
 from llmirage_server.perf.catalogue.layers import Dense, Gqa, LayerGroup, Mla, Moe
 from llmirage_server.perf.catalogue.models import ModelSpec
 from llmirage_server.perf.parallelism import Parallelism
+from llmirage_server.perf.speculation import SpeculativeMethod
 
 # Sequences bring a part of fixed size (windows, recurrent states). It is set apart for as many sequences as fill the pool
 # when each has so many tokens, or for max_num_seqs if those are fewer.
@@ -162,8 +163,24 @@ def weights_bytes_per_rank(
     return int(total)
 
 
-def draft_bytes_per_rank(model: ModelSpec, draft: ModelSpec | None, weights: WeightDtype, parallel: Parallelism) -> int:
-    """Bytes of a draft model on one GPU, or (None) of the model's own prediction layer: the tables are the model's."""
+def draft_bytes_per_rank(
+    model: ModelSpec,
+    draft: ModelSpec | None,
+    weights: WeightDtype,
+    parallel: Parallelism,
+    method: SpeculativeMethod,
+) -> int:
+    """Bytes of a draft model on one GPU, or (None) of the model's own prediction layer: the tables are the model's.
+
+    An EAGLE-3 head is in bf16 and shares the embedding table. It joins three hidden states, and attends to embeddings too.
+    """
+    if method == "ngram":
+        return 0
+    if method == "eagle3" and draft is not None:
+        inner = [group.attention for group in draft.groups]
+        embedded = sum(of.qkv_width(parallel.tp) for of in inner if isinstance(of, Gqa))
+        beside, bf16 = 2 * draft.hidden * (3 * draft.hidden + embedded), WEIGHT_DTYPES["bf16"]
+        return beside + weights_bytes_per_rank(draft, bf16, Parallelism(parallel.tp), first=False)
     if draft is not None:
         return weights_bytes_per_rank(draft, weights, Parallelism(parallel.tp))
     joining = 2 * model.hidden * model.hidden * weights.weight_bytes

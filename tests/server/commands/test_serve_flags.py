@@ -154,6 +154,16 @@ EFFECTS: dict[str, tuple[Sequence[str], Sequence[str], Observe]] = {
         ["--acceptance-rate", "0.9"],
         limit("acceptance_rate"),
     ),
+    "acceptance_length": (
+        [*MTP, "--num-speculative-tokens", "1"],
+        ["--acceptance-length", "1.9"],
+        limit("acceptance_rate"),
+    ),
+    "acceptance_rates": (
+        [*MTP, "--num-speculative-tokens", "2"],
+        ["--acceptance-rates", "0.9,0.5"],
+        limit("acceptance_rates"),
+    ),
     "speculative_method": (
         [*MTP, "--num-speculative-tokens", "2"],
         DRAFT[:4],

@@ -56,7 +56,8 @@ def test_the_names_of_other_engines_are_flags_and_keys_too(alias: str, tmp_path:
     name = ALIASES[alias]
     assert canonical_name(alias.replace("_", "-").upper()) == name
     kinds = SETTINGS[name].kinds
-    value = "2" if int in kinds else "0.5" if float in kinds else "vllm"
+    numbers = float in kinds or SETTINGS[name].several
+    value = "2" if int in kinds or (SETTINGS[name].least or 0) >= 1 else "0.5" if numbers else "vllm"
     choices = SETTINGS[name].choices
     if choices:
         value = choices[0]

@@ -14,6 +14,7 @@ from llmirage_server.cluster.schedulers.batch import DecodeBatch, Step
 from llmirage_server.cluster.schedulers.speculation import Acceptance
 from llmirage_server.cluster.sequence import Sequence
 from llmirage_server.cluster.step_counts import StepCounts
+from llmirage_server.perf.speculation import chances
 
 _ADMISSION = attrgetter("admission")
 
@@ -33,7 +34,8 @@ class SequenceBatch(DecodeBatch):
         self._kv = kv
         self._pipelined = pipelined
         self._drafts = limits.num_speculative_tokens
-        self._acceptance = Acceptance(self._drafts, limits.acceptance_rate, limits.speculation_seed)
+        rates = limits.acceptance_rates or chances(limits.acceptance_rate, self._drafts)
+        self._acceptance = Acceptance(rates, limits.speculation_seed)
 
     def join(self, sequence: Sequence) -> None:
         if sequence.admission > self.last_admission:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 _MASK = (1 << 64) - 1
 
 
 class Acceptance:
-    """Accepts a draft token with probability `rate` if the ones before it were accepted.
+    """Accepts at least the first j draft tokens with probability rates[j - 1].
 
-    So at least j of k drafts are accepted with probability rate**j, and a step brings (1 - rate**(k+1)) / (1 - rate) tokens
-    on average, the model's own included (Leviathan et al., "Fast Inference from Transformers via Speculative Decoding",
-    2023, equation 1).
+    With a probability `rate` of each draft whose predecessors were accepted that is rate**j, and a step brings
+    (1 - rate**(k+1)) / (1 - rate) tokens on average, the model's own included (Leviathan et al., "Fast Inference from
+    Transformers via Speculative Decoding", 2023, equation 1).
     """
 
-    def __init__(self, drafts: int, rate: float, seed: int = 0) -> None:
-        self._chances = [rate**j for j in range(1, drafts + 1)]
+    def __init__(self, rates: Sequence[float], seed: int = 0) -> None:
+        self._chances = list(rates)
         self._seed = _mix(seed)
 
     def accepted(self, request: int, produced: int, drafts: int) -> int:

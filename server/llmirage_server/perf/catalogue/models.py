@@ -89,6 +89,19 @@ class ModelSpec:
         return replace(self, groups=(LayerGroup(1, last.attention, last.mlp),), mtp_layers=0)
 
     @property
+    def eagle3_head(self) -> ModelSpec:
+        """An EAGLE-3 head for the model: one dense layer of its width, and a vocabulary of 32,000 tokens.
+
+        As published ones are: attention like the model's, or heads of 128 where that is latent; an MLP like the model's
+        dense ones, or else 6 times as wide as the hidden state (nvidia/gpt-oss-120b-Eagle3).
+        """
+        main = self.main_attention
+        shape = (main.heads, main.kv_heads, main.head_dim) if isinstance(main, Gqa) else (self.hidden // 128, 8, 128)
+        dense = next((group.mlp for group in self.groups if isinstance(group.mlp, Dense)), Dense(6 * self.hidden))
+        name, groups = f"EAGLE-3 head of {self.name}", (LayerGroup(1, Gqa(*shape), dense),)
+        return replace(self, name=name, groups=groups, vocab=32_000, tied_embeddings=False, mtp_layers=0)
+
+    @property
     def forgetful(self) -> tuple[LayerGroup, ...]:
         """Groups that keep a window of the context. Where every group slides none counts: what an instance holds is told in
         tokens, which would mean nothing."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from llmirage_server.perf.catalogue.layers import Attention, LayerGroup, Mlp
+from llmirage_server.perf.catalogue.layers import Attention, Gqa, LayerGroup, Mlp
 from llmirage_server.perf.catalogue.models import ModelSpec
 from llmirage_server.perf.kernels import collectives
 from llmirage_server.perf.steps.attention import attention_ops
@@ -80,4 +80,23 @@ def mtp_ops(s: Setting, model: ModelSpec) -> list[Op]:
         s.gemm("draft joining projection", 1, s.hidden, 2 * s.hidden),
         *layer_ops(s, model.draft.groups),
         *output_ops(s, model, "sequences"),
+    ]
+
+
+def eagle3_ops(s: Setting, head: ModelSpec, first: bool) -> list[Op]:
+    """One pass of an EAGLE-3 head (Li et al. 2025): one layer that attends to embedding and hidden state side by side.
+
+    first: what it starts from are three hidden states of the model, joined by a projection; later passes go on from its own.
+    """
+    joining = [s.gemm("draft joining projection", 1, s.hidden, 3 * s.hidden)] if first else []
+    inner = head.groups[0].attention
+    if not isinstance(inner, Gqa):
+        raise TypeError("an EAGLE-3 head has grouped-query attention")
+    return [
+        *embedding_ops(s),
+        s.elementwise("norms", 2, 4.0 * s.hidden),
+        *joining,
+        s.gemm("draft qkv projection of embeddings", 1, inner.qkv_width(s.parallel.tp), s.hidden),
+        *layer_ops(s, head.groups),
+        *output_ops(s, head, "sequences"),
     ]

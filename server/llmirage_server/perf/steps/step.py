@@ -22,9 +22,17 @@ from llmirage_server.perf.catalogue.gpus import GpuSpec
 from llmirage_server.perf.catalogue.models import ModelSpec
 from llmirage_server.perf.kernels.routing import DEFAULT_SKEW
 from llmirage_server.perf.parallelism import ONE_GPU, Parallelism, split_layers
+from llmirage_server.perf.speculation import SpeculativeMethod
 from llmirage_server.perf.steps.load import DecodeLoad, RankCounts, decode_load_of
-from llmirage_server.perf.steps.model_ops import embedding_ops, hand_over_ops, layer_ops, mtp_ops, output_ops
-from llmirage_server.perf.steps.operations import DecodeOp, Op, Setting
+from llmirage_server.perf.steps.model_ops import (
+    eagle3_ops,
+    embedding_ops,
+    hand_over_ops,
+    layer_ops,
+    mtp_ops,
+    output_ops,
+)
+from llmirage_server.perf.steps.operations import BF16, DecodeOp, Op, Setting
 from llmirage_server.perf.steps.overhead import EngineOverhead
 from llmirage_server.perf.steps.stage import OperationTime, Stage, merged, rank_counts
 from llmirage_server.perf.steps.steady import SummedSteps
@@ -55,8 +63,8 @@ class _UsedConstants(Constants):
 class RooflineStep:
     """StepModel and GroupStepModel of one instance of a model.
 
-    `weights` must already be in the form the GPU runs it (WeightDtype.on). draft: the draft model and how many tokens it
-    (or, where it is the model itself, its multi-token prediction layer) drafts for each sequence. Thread-safe.
+    `weights` must already be in the form the GPU runs it (WeightDtype.on). draft: the draft model or head, and how many
+    tokens it (or, where it is the model itself, its multi-token prediction layer) drafts for each sequence. Thread-safe.
     """
 
     def __init__(
@@ -70,23 +78,28 @@ class RooflineStep:
         parallel: Parallelism = ONE_GPU,
         draft: ModelSpec | None = None,
         draft_tokens: int = 0,
+        draft_method: SpeculativeMethod = "mtp",
     ) -> None:
         self._engine, self._parallel = engine, parallel
         self._constants = used = _UsedConstants(constants_for(gpu, engine.base))
         self._queries = 1 + draft_tokens
 
-        def setting(of: ModelSpec, queries: int, parallel: Parallelism = parallel) -> Setting:
+        def setting(
+            of: ModelSpec, queries: int, parallel: Parallelism = parallel, weights: WeightDtype = weights
+        ) -> Setting:
             skew = _BALANCED_SKEW if of.has_mla else DEFAULT_SKEW
             formats = formats_of(of, weights)
             return Setting(gpu, used, engine, parallel, formats, formats.mlp, kv_dtype, of.hidden, skew, queries)
 
         ops = _stage_ops(setting(model, self._queries), model)
         draft_ops: list[list[Op]] = []  # the first pass sees the whole step, the others one token a sequence
-        if draft_tokens:
+        if draft_tokens and draft_method != "ngram":
             of = draft or model
             split = Parallelism(parallel.tp) if draft else parallel  # every rank has a draft model of its own
-            first, later = setting(of, self._queries, split), setting(of, 1, split)
-            draft_ops = [_draft_ops(s, model, draft) for s in (first, *[later] * (draft_tokens - 1))]
+            drafted = BF16 if draft_method == "eagle3" else weights
+            first, later = setting(of, self._queries, split, drafted), setting(of, 1, split, drafted)
+            settings = (first, *[later] * (draft_tokens - 1))
+            draft_ops = [_draft_ops(s, model, draft, draft_method, s is first) for s in settings]
         every = (op for of_stage in (*ops, *draft_ops) for op in of_stage)
         self._windows = tuple(sorted({op.window for op in every if isinstance(op, DecodeOp) and op.window}))
         self._stages = [Stage(each, self._windows, self._queries) for each in ops]
@@ -205,9 +218,11 @@ def _stage_ops(s: Setting, model: ModelSpec) -> list[list[Op]]:
     return stages
 
 
-def _draft_ops(s: Setting, model: ModelSpec, draft: ModelSpec | None) -> list[Op]:
+def _draft_ops(s: Setting, model: ModelSpec, draft: ModelSpec | None, method: SpeculativeMethod, first: bool) -> list[Op]:
     if draft is None:
         ops = mtp_ops(s, model)
+    elif method == "eagle3":
+        ops = eagle3_ops(s, draft, first)
     else:
         ops = [*embedding_ops(s), *layer_ops(s, draft.groups), *output_ops(s, draft, "sequences")]
     return [replace(op, name=op.name if op.name.startswith("draft") else f"draft {op.name}") for op in ops]

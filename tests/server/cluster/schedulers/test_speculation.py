@@ -8,11 +8,12 @@ import pytest
 
 from llmirage_server.cluster.schedulers.speculation import Acceptance
 from llmirage_server.cluster.step_counts import STEP_TOKENS, StepCounts
+from llmirage_server.perf.speculation import chances
 
 
 @pytest.mark.parametrize(("drafts", "rate"), [(1, 0.8), (3, 0.5), (5, 0.9), (4, 0.0), (4, 1.0)])
 def test_a_step_brings_what_the_formula_says_on_average(drafts: int, rate: float) -> None:
-    acceptance = Acceptance(drafts, rate, seed=7)
+    acceptance = Acceptance(chances(rate, drafts), seed=7)
     draws = [1 + acceptance.accepted(request, produced, drafts) for request in range(200) for produced in range(200)]
     expected = (1 - rate ** (drafts + 1)) / (1 - rate) if rate < 1 else drafts + 1
     assert sum(draws) / len(draws) == pytest.approx(expected, rel=0.01)
@@ -20,7 +21,7 @@ def test_a_step_brings_what_the_formula_says_on_average(drafts: int, rate: float
 
 
 def test_each_further_draft_is_accepted_with_the_same_chance() -> None:
-    acceptance = Acceptance(3, 0.6, seed=1)
+    acceptance = Acceptance(chances(0.6, 3), seed=1)
     draws = [acceptance.accepted(request, 11, 3) for request in range(40_000)]
     for accepted in range(3):
         reached = sum(draw >= accepted for draw in draws)
@@ -28,11 +29,11 @@ def test_each_further_draft_is_accepted_with_the_same_chance() -> None:
 
 
 def test_it_depends_on_seed_request_and_progress_alone() -> None:
-    acceptance = Acceptance(4, 0.7, seed=3)
+    acceptance = Acceptance(chances(0.7, 4), seed=3)
     draws = [acceptance.accepted(request, produced, 4) for request in range(20) for produced in range(20)]
     assert draws == [acceptance.accepted(request, produced, 4) for request in range(20) for produced in range(20)]
     assert draws != [
-        Acceptance(4, 0.7, seed=4).accepted(request, produced, 4) for request in range(20) for produced in range(20)
+        Acceptance(chances(0.7, 4), seed=4).accepted(request, produced, 4) for request in range(20) for produced in range(20)
     ]
     assert len(set(draws[:20])) > 1  # not all alike within a request
     assert len(set(draws[::20])) > 1  # nor over requests
@@ -40,7 +41,7 @@ def test_it_depends_on_seed_request_and_progress_alone() -> None:
 
 
 def test_fewer_drafts_accept_what_more_of_them_would_have_at_most() -> None:
-    acceptance = Acceptance(4, 0.7, seed=3)
+    acceptance = Acceptance(chances(0.7, 4), seed=3)
     for request in range(100):
         assert acceptance.accepted(request, 5, 2) == min(acceptance.accepted(request, 5, 4), 2)
 
