@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TextIO
 from llmirage_client.measure.columns import BRANCH_MODES
 from llmirage_client.measure.metrics import Metrics, compute
 from llmirage_client.measure.record import ClientCost, RunResult
+from llmirage_client.measure.run_folder import RECORDS_FILE
 from llmirage_client.measure.slo import headline, verdicts_of
 from llmirage_client.measure.workload_throughput import LAST_WINDOW_S
 from llmirage_client.report.numbers import count, duration, plural
@@ -75,8 +77,17 @@ def run_blocks(result: RunResult, metrics: Metrics, files: Sequence[Path], width
     if notes:
         blocks += ["", *(warning(f"Note: {note}") for note in notes)]
     if files:
-        blocks += ["", "Written to " + str(files[0].parent) + ": " + ", ".join(f.name for f in files)]
+        blocks += ["", *written_lines(files)]
     return blocks
+
+
+def written_lines(files: Sequence[Path]) -> list[str]:
+    """Where the files are, and the command that shows them as a page, if there are records to show."""
+    folder = files[0].parent
+    lines = [f"Written to {folder}: {', '.join(file.name for file in files)}"]
+    if any(file.name == RECORDS_FILE for file in files):
+        lines.append(f"HTML report: llmirage report {shlex.quote(str(folder))} --open")
+    return lines
 
 
 def _verdicts(result: RunResult, metrics: Metrics) -> list[Block]:

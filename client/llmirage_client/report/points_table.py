@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -50,7 +51,9 @@ def render_points(
     for note in notes:
         click.echo(f"Note: {note}")
     if files:
-        click.echo(f"\nWritten to {files[0].parent}: {', '.join(file.name for file in files)}, and a folder for each point")
+        folder = files[0].parent
+        click.echo(f"\nWritten to {folder}: {', '.join(file.name for file in files)}, and a folder for each point")
+        click.echo(f"HTML report: llmirage report {shlex.quote(str(folder))} --open")
 
 
 def _row(result: PointResult) -> list[str]:

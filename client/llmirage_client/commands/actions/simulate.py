@@ -20,7 +20,7 @@ from llmirage_client.commands.actions.workload import load_of, readable
 from llmirage_client.load.options import RunOptions
 from llmirage_client.measure.slo import MISSED, judge_failures, verdicts_json
 from llmirage_client.report import files as run_files
-from llmirage_client.report.console import render
+from llmirage_client.report.console import render, written_lines
 from llmirage_client.report.junit import suite_name, write_junit
 from llmirage_client.report.screen import print_blocks
 from llmirage_client.settings.contradictions import SEVERAL
@@ -178,8 +178,7 @@ def _show(simulation: Simulation, settings: dict[str, Any]) -> bool:
         click.echo(json.dumps(as_json(simulation, steady_state=settings["steady_state"])))
         return problem is None
     render(simulation.result, metrics=simulation.metrics)
-    written = "\nWritten to " + str(files[0].parent) + ": " + ", ".join(file.name for file in files) if files else None
-    print_blocks([*cluster_blocks(simulation), *([written] if written else [])])
+    print_blocks([*cluster_blocks(simulation), *(["", *written_lines(files)] if files else [])])
     return problem is None
 
 
