@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import anyio
 
-from llmirage_client.simulator.memory import http_scope
+from llmirage_client.simulator.memory_core import http_scope
 from llmirage_shared.settings import at_call
 from llmirage_shared.virtual_time import VirtualTimeLoop
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import httpx2
 
-from llmirage_client.simulator.memory import MemoryCore, MemoryStream
+from llmirage_client.simulator.memory_core import MemoryCore, MemoryStream
 
 
 class _Httpx2MemoryStream(MemoryStream, httpx2.AsyncByteStream):
