@@ -11,7 +11,6 @@ from llmirage._server import Server
 from llmirage._settings import settings_named
 from llmirage._simulate import SimulationResult, simulate
 from llmirage._step import StepResult
-from llmirage._workload import LoadedWorkload
 from llmirage_client.report.html.page import PageHead, Section, page, table
 from llmirage_client.report.screen import Block, bold, plain_table
 from llmirage_client.simulator.cluster_flags import NOT_HERE
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from llmirage._options import ClusterOptions
+    from llmirage._workload import LoadedWorkload
 
 _Counts = Sequence[tuple[int, int]]
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmirage._commands import parsed
 from llmirage._notebook import Progress, progress_stream
-from llmirage._results import Result, columns_of_rows
-from llmirage._workload import LoadedWorkload, workload_of
+from llmirage._results import Result, columns_of_rows, workload_of
 from llmirage_client.calibrate.table import as_json, calibration_blocks
 from llmirage_client.commands.actions.calibrate import EngineFit, fitted
 from llmirage_client.commands.actions.size import answer, page_of
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from llmirage._options import CalibrateOptions, SizeOptions, SweepOptions
+    from llmirage._workload import LoadedWorkload
 
 
 class SizeResult(Result):

@@ -26,6 +26,8 @@ _WIDTH = 100  # characters, of a text without a terminal
 class Result:
     """The figures of `summary` are attributes, too. `print` and rich show what the command shows; notebooks its charts."""
 
+    _workload: Any = None  # of a LoadedWorkload
+
     @cached_property
     def summary(self) -> SummaryFigures:
         """The figures that the command prints with --json."""
@@ -92,6 +94,15 @@ class Result:
 
     def _repr_html_(self) -> str:
         return framed(self._page(brief=True))
+
+
+def workload_of(given: str | os.PathLike[str] | Result | None) -> Any:
+    """As commands take it: a name, or what `load_workload` holds. Raises ConfigError."""
+    if not isinstance(given, Result):
+        return None if given is None else os.fspath(given)
+    if given._workload is None:
+        raise ConfigError([f"workload must be a file, or what load_workload or generate returned, not {given!r}"])
+    return given._workload
 
 
 def columns_of_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:

@@ -15,8 +15,7 @@ import numpy as np
 
 from llmirage._commands import parsed
 from llmirage._notebook import Progress, progress_stream
-from llmirage._results import Result
-from llmirage._workload import LoadedWorkload, workload_of
+from llmirage._results import Result, workload_of
 from llmirage_client.commands.actions.one_run import OneRun, Outcome, RunWatch
 from llmirage_client.commands.actions.output import check_unused
 from llmirage_client.commands.actions.run import asked_run
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from llmirage._options import RunOptions
+    from llmirage._workload import LoadedWorkload
 
 
 class RunReport(Result):

@@ -11,23 +11,25 @@ import numpy as np
 
 from llmirage._commands import parsed
 from llmirage._notebook import Progress, progress_stream
-from llmirage._results import Result
-from llmirage._workload import LoadedWorkload, workload_of
+from llmirage._results import Result, workload_of
 from llmirage_client.commands.actions.simulate import as_json, simulated
 from llmirage_client.measure.request_metrics import request_columns
 from llmirage_client.measure.slo import judge_failures
 from llmirage_client.report.console import run_blocks
-from llmirage_client.report.html.run_page import single_page
-from llmirage_client.report.html.run_view import view_run
 from llmirage_client.report.screen import Block
 from llmirage_client.simulate.progress import SimulationProgress
 from llmirage_client.simulate.report import cluster_blocks, report_series
 from llmirage_client.simulate.simulation import Simulation
+from llmirage_shared.settings import at_call
 
 if TYPE_CHECKING:
     from typing import Unpack
 
     from llmirage._options import SimulateOptions
+    from llmirage._workload import LoadedWorkload
+
+single_page = at_call("llmirage_client.report.html.run_page:single_page")  # charts take 20 ms to import
+view_run = at_call("llmirage_client.report.html.run_view:view_run")
 
 
 class SimulationResult(Result):
@@ -76,7 +78,8 @@ class SimulationResult(Result):
         return told | {name: one for name, one in values.items() if not np.isnan(one).all()}
 
     def _page(self, *, brief: bool = False) -> str:
-        return single_page(view_run(self._simulation.result), report_series(self._simulation.series), brief=brief)
+        page: str = single_page(view_run(self._simulation.result), report_series(self._simulation.series), brief=brief)
+        return page
 
     def _blocks(self, width: int) -> Iterable[Block]:
         yield from run_blocks(self._simulation.result, self._simulation.metrics, (), width)

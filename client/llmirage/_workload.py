@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 class LoadedWorkload(Result):
     """Conversations, for `simulate`, `size` and `run`. The figures of `llmirage inspect --json` are attributes."""
 
+    _workload: Workload
+
     def __init__(self, workload: Workload, counting: Mapping[str, Any], file: bytes | None = None) -> None:
         """counting: how `inspect` counts. file: what `generate` wrote."""
         self._workload = workload
@@ -110,13 +112,6 @@ def _input_tokens(turn: Turn) -> int | None:
     if turn.tokens is not None:
         return turn.tokens.input_tokens
     return None if turn.synthetic is None else turn.synthetic.tokens
-
-
-def workload_of(given: str | os.PathLike[str] | LoadedWorkload | None) -> str | Workload | None:
-    """As commands take it."""
-    if isinstance(given, LoadedWorkload):
-        return given._workload
-    return None if given is None else os.fspath(given)
 
 
 def load_workload(file: str | os.PathLike[str], **settings: Unpack[InspectOptions]) -> LoadedWorkload:

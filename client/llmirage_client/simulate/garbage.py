@@ -4,20 +4,55 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import threading
 from collections.abc import Iterator
 
 _MOST_LEFT = 150_000  # objects that may be left by simulations: 200 MB where prompts are long
 _left = 0  # at most so many are
+_owned = False
+_lock = threading.Lock()
+_running = 0  # simulations, in as many threads
+_usual = (700, 10, 10)
 _known: int | None = None  # objects put aside that are none of them; None: not counted yet, which takes milliseconds
+
+
+def own_process() -> None:
+    """The process is there for simulations alone."""
+    global _owned
+    _owned = True
 
 
 @contextlib.contextmanager
 def few_collections() -> Iterator[None]:
-    """Most of what a run makes stays until its end: the collector would walk it again and again in vain.
+    """Most of what a run makes stays until its end: the collector would walk it again and again in vain."""
+    global _running, _usual
+    with _lock:
+        if _running == 0:
+            if _owned:
+                _collect_if_many()
+            _usual = gc.get_threshold()
+            gc.set_threshold(1_000_000, 50, 1000)
+        _running += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _running -= 1
+            if _running == 0:
+                if _owned:
+                    _put_aside()
+                gc.set_threshold(*_usual)
 
-    At the end all of it is put aside, since the next collection, or that at the end of the process, would walk it once more.
-    So nobody would collect the clusters of earlier runs: the next run does, when they have become many.
-    """
+
+def _put_aside() -> None:
+    """Otherwise the next collection, or that at the end of the process, would walk all of it once more."""
+    global _left
+    _left += gc.get_count()[0]
+    gc.freeze()
+
+
+def _collect_if_many() -> None:
+    """The clusters of earlier runs, which were put aside."""
     global _left, _known
     if _left > _MOST_LEFT and _known is not None:
         _left = gc.get_freeze_count() - _known  # the others are gone without a collection
@@ -26,11 +61,3 @@ def few_collections() -> Iterator[None]:
         gc.collect()
         gc.freeze()
         _left, _known = 0, gc.get_freeze_count()
-    before = gc.get_threshold()
-    gc.set_threshold(1_000_000, 50, 1000)
-    try:
-        yield
-    finally:
-        _left += gc.get_count()[0]
-        gc.freeze()
-        gc.set_threshold(*before)

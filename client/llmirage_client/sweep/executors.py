@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
+import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Literal, Protocol, TypeVar
 
+from llmirage_client.simulate.garbage import own_process
 from llmirage_client.workers.ray_connection import connect
 
 Item = TypeVar("Item")
@@ -16,6 +20,7 @@ Result = TypeVar("Result")
 ExecutorName = Literal["processes", "ray"]
 EXECUTORS: tuple[ExecutorName, ...] = ("processes", "ray")
 
+_starting = threading.Lock()
 _WARM = ["llmirage_client.sweep.point"]  # imported once, in the server that forks the workers
 
 
@@ -71,14 +76,15 @@ class Processes:
     def _round(self, function: Callable[[Item], Result], left: dict[int, Item]) -> Iterator[tuple[int, Result | WorkerDied]]:
         """Takes from `left` what is done. When a process dies, those under way are done again, each in a process alone."""
         workers = min(self._workers, len(left))
-        pool = ProcessPoolExecutor(workers, mp_context=self._context)
+        pool = ProcessPoolExecutor(workers, mp_context=self._context, initializer=own_process)
         waiting = iter(list(left.items()))
         running: dict[Future[Result], int] = {}
         suspects: list[int] = []
         try:
             while not suspects:
                 for index, item in waiting:
-                    running[pool.submit(function, item)] = index
+                    with _main_left_out():
+                        running[pool.submit(function, item)] = index
                     if len(running) >= workers:
                         break
                 if not running:
@@ -99,11 +105,27 @@ class Processes:
             yield index, self._alone(function, left.pop(index))
 
     def _alone(self, function: Callable[[Item], Result], item: Item) -> Result | WorkerDied:
-        with ProcessPoolExecutor(1, mp_context=self._context) as pool:
+        with ProcessPoolExecutor(1, mp_context=self._context, initializer=own_process) as pool:
+            with _main_left_out():
+                future = pool.submit(function, item)
             try:
-                return pool.submit(function, item).result()
+                return future.result()
             except BrokenProcessPool:
                 return WorkerDied("its process died: killed, or out of memory")
+
+
+@contextlib.contextmanager
+def _main_left_out() -> Iterator[None]:
+    """Workers that start do not import the caller's program, of which they need nothing and which may start this sweep."""
+    main: dict[str, Any] = vars(sys.modules["__main__"])
+    with _starting:
+        kept: dict[str, Any] = {name: main[name] for name in ("__file__", "__spec__") if name in main}
+        main["__spec__"] = None
+        main.pop("__file__", None)
+        try:
+            yield
+        finally:
+            main.update(kept)
 
 
 class RayTasks:

@@ -7,6 +7,7 @@ from typing import Any
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.runner import Runner
 from llmirage_client.report.records_file import RecordWriter, RunClock
+from llmirage_client.simulate.garbage import own_process
 from llmirage_client.simulate.simulation import Simulation, simulate
 from llmirage_client.targets.http import HttpTarget
 from llmirage_client.workload.registry import load as load_workload
@@ -20,6 +21,8 @@ from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.routers import make_router
 from llmirage_server.config import ClusterConfig
 from llmirage_server.config.file import make_config
+
+own_process()  # as the commands do
 
 __all__ = [
     "Branch",

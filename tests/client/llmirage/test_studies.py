@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import io
 import json
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -20,6 +22,7 @@ from rich.console import Console
 
 import llmirage
 from llmirage_client.cli import main
+from llmirage_client.simulate import garbage
 
 MODEL = "Qwen/Qwen3-8B"
 LOAD: dict[str, Any] = {"model": MODEL, "isl": 512, "osl": 32, "requests": 40, "request_rate": 8}
@@ -225,3 +228,20 @@ def test_simulations_in_threads_are_those_of_one_thread() -> None:
         assert [result.to_json() for result in pool.map(lambda load: llmirage.simulate(**load), loads)] == alone
     assert signal.getsignal(signal.SIGINT) is handler
     assert threading.active_count() == 1 or not any("llmirage" in one.name for one in threading.enumerate())
+
+
+def test_a_sweep_over_processes_needs_no_guard_in_the_program(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(f"print('once')\nimport llmirage\nprint(llmirage.sweep({STUDY!r}, workers=2).passed, __file__)\n")
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=True, timeout=60)
+    assert (done.stdout, done.stderr) == (f"once\nTrue {program}\n", "")
+
+
+def test_a_library_leaves_the_collector_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(garbage, "_owned", False)
+    before, frozen = gc.get_threshold(), gc.get_freeze_count()
+    with garbage.few_collections():
+        with garbage.few_collections():
+            assert gc.get_threshold() != before
+        assert gc.get_threshold() != before
+    assert (gc.get_threshold(), gc.get_freeze_count()) == (before, frozen)

@@ -28,6 +28,7 @@ from llmirage_client.settings.places import cannot_be_folder
 from llmirage_client.settings.run import one_point, run_options, with_distinct_conversations
 from llmirage_client.simulate import simulation as simulations
 from llmirage_client.simulate.chrome_trace import write_trace
+from llmirage_client.simulate.garbage import own_process
 from llmirage_client.simulate.progress import SimulationProgress
 from llmirage_client.simulate.report import cluster_blocks, write_series
 from llmirage_client.simulate.simulation import Simulation, SimulationError
@@ -48,6 +49,7 @@ _MANY = 10_000  # requests, whose records take seconds to write
 
 
 def simulate(workload: str | None, **settings: Any) -> None:
+    own_process()
     check_unused(settings)
     if not settings["artifact_dir"] and not settings["json"] and (problem := cannot_be_folder("artifacts/simulation")):
         refuse([f"{problem}; choose another folder with --artifact-dir"], "simulate")

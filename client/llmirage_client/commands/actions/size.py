@@ -15,6 +15,7 @@ from llmirage_client.commands.actions.workload import load_workload, without_fil
 from llmirage_client.measure.slo import Objective, SloError, parse_slo
 from llmirage_client.report.screen import print_blocks
 from llmirage_client.settings.run import run_options
+from llmirage_client.simulate.garbage import own_process
 from llmirage_client.simulate.prices import PriceError, catalogue_prices, read_prices
 from llmirage_client.simulate.progress import SimulationProgress
 from llmirage_client.simulate.simulation import SimulationError
@@ -36,6 +37,7 @@ from llmirage_shared.settings import ConfigError
 
 
 def size(workload: str | None, **settings: Any) -> None:
+    own_process()
     report = answer(workload, settings)
     _write(report, settings)
     sys.exit(0 if report.answered else 1)

@@ -15,6 +15,7 @@ import click
 from llmirage_client.commands.actions.refusal import refuse
 from llmirage_client.report.screen import print_blocks
 from llmirage_client.settings.places import cannot_be_folder
+from llmirage_client.simulate.garbage import own_process
 from llmirage_client.sweep.executors import executor_named
 from llmirage_client.sweep.file import Study, StudyError, read_study, study_path
 from llmirage_client.sweep.page import page_of
@@ -26,6 +27,7 @@ from llmirage_client.workers.job import CrewError
 
 
 def sweep(study: str, **settings: Any) -> None:
+    own_process()
     read = study_of(study)
     study = study_path(study)
     folder = Path(settings["artifact_dir"] or f"artifacts/sweep-{Path(study).stem}")
