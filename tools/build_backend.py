@@ -26,12 +26,16 @@ __all__ = [
     "get_requires_for_build_wheel", "prepare_metadata_for_build_editable", "prepare_metadata_for_build_wheel",
 ]  # fmt: skip
 
+ROOT = Path(__file__).resolve().parents[1]
 COMPILES = os.environ.get("LLMIRAGE_COMPILE", "0") not in ("", "0")
 
 
 def get_requires_for_build_wheel(settings: Any = None) -> list[str]:
     needed = list(build_meta.get_requires_for_build_wheel(settings))
-    return [*needed, "mypy>=1.15", "numpy>=2,<3", "packaging>=24"] if COMPILES else needed
+    if COMPILES:  # with the versions that the tests passed with
+        pinned = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+        needed += [line for line in pinned if line.partition("==")[0] in ("mypy", "numpy", "packaging")]
+    return needed
 
 
 def build_wheel(folder: str, settings: Any = None, metadata: str | None = None) -> str:
@@ -41,8 +45,7 @@ def build_wheel(folder: str, settings: Any = None, metadata: str | None = None) 
 
 def _compiled(pure: Path) -> Path:
     """A wheel with the compiled modules in the place of one without."""
-    root = Path(__file__).resolve().parents[1]
-    sys.path[:0] = [str(root / "shared"), str(root / "tools")]
+    sys.path[:0] = [str(ROOT / "shared"), str(ROOT / "tools")]
     import compile as compiling  # here: a wheel without compiled modules needs neither mypy nor a C compiler
     from compiled_wheel import platform_tag, with_libraries
 
