@@ -77,7 +77,7 @@ def main(wheel: Path) -> int:
         took_s = time.perf_counter() - began_s
         print(f"{wheel.name}: {wheel.stat().st_size / 1e6:.1f} MB; with all it needs {size_mb:.0f} MB")
         print(f"installed in {installed_s:.1f} s; README's example passed {took_s:.1f} s after the start, ", end="")
-        print(f"{time.perf_counter() - example_s:.1f} s of them pytest")
+        print(f"{time.perf_counter() - example_s:.1f} s of them pytest; {sum(os.times()[2:4]):.1f} s of CPU time")
         problems += [f"it took more than {MOST_S} s"] * (took_s > MOST_S)
         problems += [f"more than {MOST_MB} MB are installed"] * (size_mb > MOST_MB)
         print(stranger.run("llmirage", "--version").strip())
