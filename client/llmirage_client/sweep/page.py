@@ -12,7 +12,7 @@ from llmirage_client.report.html.pareto import ParetoPoint, pareto
 from llmirage_client.report.html.scale import Axis
 from llmirage_client.report.html.xy import Series, line
 from llmirage_client.sweep.sweep import Row, Sweep
-from llmirage_client.sweep.table import best, note_of, scaled, value
+from llmirage_client.sweep.table import band_lines, best, note_of, scaled, value
 
 _LINES = 7  # points whose clusters are drawn over time
 _COLUMNS = (
@@ -46,7 +46,7 @@ def page_of(sweep: Sweep) -> str:
             "The line joins the Pareto-optimal points. The axes span the points, not 0.",
             "Trade-offs",
         ),
-        Section("All points", [_table(sweep, done)], "* on the line of the first chart."),
+        Section("All points", [_table(sweep, done)], " ".join(("* on the line of the first chart.", *band_lines(done)))),
     ]
     if 0 < len(done) <= _LINES:
         running, waiting = (

@@ -147,7 +147,7 @@ def blocks(sweep: Sweep, folder: Path | None, files: Sequence[str]) -> Iterator[
             "1/TPOT; GPU: output tokens/s per GPU; USD/M: per million output tokens. *: Pareto-optimal in "
             "user and GPU."
         )
-        yield from _bands(rows)
+        yield from band_lines(rows)
         known = [row.point.config for row in rows if row.point.config is not None]
         texts = [assumed(config) for config in known]
         if everywhere := [text for text in texts[0] if all(text in others for others in texts)]:
@@ -159,7 +159,7 @@ def blocks(sweep: Sweep, folder: Path | None, files: Sequence[str]) -> Iterator[
     yield f"{duration(sweep.wall_s)}, {sweep.cpu_s:.1f} CPU s{reused}.{written}"
 
 
-def _bands(rows: Sequence[Row]) -> Iterator[str]:
+def band_lines(rows: Sequence[Row]) -> Iterator[str]:
     """How far measured servers lie from the figures."""
     parts = []
     for name, heading in _FACTORS.items():

@@ -303,3 +303,20 @@ def test_every_key_of_the_json_summary_is_documented() -> None:
     result = CliRunner().invoke(main, [*FLAGS, "--requests", "5", "--json"])
     page = (Path(__file__).parents[3] / "docs" / "simulate.md").read_text()
     assert [key for key in json.loads(result.stdout) if f"`{key}`" not in page] == []
+
+
+def test_bands_stand_beside_the_figures() -> None:
+    summary = json.loads(CliRunner().invoke(main, [*FLAGS, "--requests", "5", "--json"]).stdout)
+    for name in ("ttft_ms", "tpot_ms", "latency_ms", "output_tok_per_s"):
+        mean = summary[name]["mean"] if name.endswith("ms") else summary[name]
+        (low, high), (lowest, highest) = summary["bands"][name]["50"], summary["bands"][name]["90"]
+        assert lowest < low < mean < high < highest
+        assert low * high == pytest.approx(mean**2)
+    shown = " ".join(CliRunner().invoke(main, [*FLAGS, "--requests", "5"]).stdout.split())
+    assert "Error bands mean simulated 50 % of measured 90 % of measured" in shown
+    assert f"Bands of {summary['bands']['of']}" in shown
+
+
+def test_times_of_the_users_own_have_no_bands() -> None:
+    result = CliRunner().invoke(main, ["simulate", "--ttft", "10", "--itl", "1", "--isl", "10", "--osl", "5", "--json"])
+    assert json.loads(result.stdout)["bands"] is None

@@ -204,7 +204,12 @@ def test_the_command_writes_tables_and_a_page(tmp_path: Path) -> None:
     assert len(rows) == 8
     assert rows[0]["gpu"] == "h100_sxm"
     assert float(rows[0]["user_tok_per_s"]) == pytest.approx(1e3 / float(rows[0]["tpot_mean_ms"]))
+    factor = float(rows[0]["tpot_factor_90"])
+    assert factor > 1
+    band = f"Error bands: 90 % of measured means lie within a factor of TTFT {float(rows[0]['ttft_factor_90']):.2f}"
     page = (out / "study.html").read_text()
+    assert band in " ".join(outcome.stdout.split())
+    assert band in page
     assert "Throughput per GPU against speed per user" in page
     assert "tp 3 does not divide" in page
     again = CliRunner().invoke(main, ["sweep", str(path), "--artifact-dir", str(out), "--json"])

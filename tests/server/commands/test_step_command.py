@@ -68,6 +68,9 @@ def test_the_table_shows_every_operation_and_the_memory() -> None:
         assert any(line.startswith(f"{op['name']} ") and op["bound"] in line for line in lines)
     assert f"{found['memory']['kv_tokens']:,} tokens of 64 KiB" in result.stdout
     assert "fitted: gemm fp8" in result.stdout
+    low, high = found["band"]["90"]
+    assert low * high == pytest.approx(found["step_ms"] ** 2)
+    assert f"band: 90 % of measured TPOT within {low:.3g} to {high:.3g} ms, of" in result.stdout
     assert max(map(len, lines)) < 160
 
 
