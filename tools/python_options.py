@@ -9,7 +9,7 @@ import sys
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from llmirage._commands import COMMANDS, options_of
 from llmirage_client.simulator.cluster_flags import NOT_HERE
@@ -60,18 +60,19 @@ def _other_names(about: About) -> tuple[str, ...]:
 
 
 def _type(about: About) -> str:
+    lists = about.several or any(get_origin(kind) is tuple for kind in about.kinds)
     if about.choices:
         one = f"Literal[{', '.join(map(repr, about.choices))}]"
     else:
-        words = {"int": "int", "float": "float", "bool": "bool", "str": "str"}
-        kinds = [words[kind.__name__] for kind in about.kinds if getattr(kind, "__name__", "") in words]
+        listed = [kind for each in about.kinds for kind in (get_args(each) or (each,))]
+        kinds = list(dict.fromkeys([kind.__name__ for kind in listed if kind in (int, float, bool, str)]))
         kinds = [kind for kind in kinds if not (kind == "int" and "float" in kinds)]
-        if about.read is not None and not about.repeated:
+        if about.read is not None and not about.repeated and not lists:
             kinds = list(dict.fromkeys([*kinds, "float", "str"]))
         one = " | ".join(kinds) or ("float | str" if Any in about.kinds else "str")
     if about.metavar in ("FILE", "DIR") and not about.repeated:
         one += " | PathLike[str]"
-    if about.several:
+    if lists and not about.repeated:
         one += f" | Sequence[{one}]"
     if not about.repeated:
         return one

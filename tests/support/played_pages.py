@@ -64,6 +64,8 @@ class Machine:
         return run(main())
 
     def _target(self, *arguments: Any, **named: Any) -> HttpTarget:
+        if self._app is None:  # a Python program asks the server that it has started itself
+            return HttpTarget(*arguments, **named)
         return HttpTarget(*arguments, **named, transport=MemoryTransport(self._app))
 
     def _answers(self, library: Any, transport: Any) -> Any:

@@ -1,0 +1,36 @@
+"""What a user's own project sees: the examples of docs/python-studies.md under mypy --strict, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+WRONG = """
+import llmirage
+
+llmirage.simulate(modle="x")
+llmirage.simulate(tp="two")
+llmirage.Server(gpu=3)
+llmirage.step(decode=[(1, "x")])
+found: int = llmirage.generate("chat")
+"""
+
+
+def test_examples_are_typed_and_mistakes_are_found(tmp_path: Path) -> None:
+    text = (ROOT / "docs/python-studies.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    for number, block in enumerate(blocks):
+        (tmp_path / f"example_{number}.py").write_text(block, encoding="utf-8")
+    (tmp_path / "wrong.py").write_text(WRONG, encoding="utf-8")
+    there = [str(ROOT / side) for side in ("client", "server", "shared")]  # mypy does not follow an editable install
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", f"--cache-dir={tmp_path / 'cache'}", "."],
+        cwd=tmp_path, env={**os.environ, "MYPYPATH": os.pathsep.join(there)}, capture_output=True, text=True,
+    )  # fmt: skip
+    found = [line.split(": error: ")[0] for line in done.stdout.splitlines() if ": error: " in line]
+    assert len(blocks) == 5
+    assert found == [f"wrong.py:{line}" for line in range(4, 9)], done.stdout + done.stderr
