@@ -58,7 +58,9 @@ class Serving:
         return next(iter(self.app.config.api_key), None)
 
     def open(self, host: str, port: int) -> None:
-        """Raises OSError for a port in use."""
+        """Raises OSError for a port in use, RuntimeError if it runs already without one."""
+        if self._host is not None:
+            raise RuntimeError("it was asked before: start it before its first request, for instance in a `with` statement")
         self._host = HostedApp(self.app, skips=self._skips, host=host, port=port)
 
     def close(self) -> None:

@@ -88,6 +88,16 @@ def test_starting_a_started_server_opens_no_second_port() -> None:
         assert threading.active_count() == threads
 
 
+def test_a_server_that_was_asked_before_its_start_says_so() -> None:
+    server = llmirage.Server(port=0)
+    try:
+        assert server.openai().models.list().data
+        with pytest.raises(RuntimeError, match="it was asked before: start it before its first request"):
+            server.start()
+    finally:
+        server.close()
+
+
 def test_a_port_in_virtual_time_waits_for_nothing() -> None:
     with fast(port=0, ttft=60_000, itl=1000) as server:
         began_s = time.monotonic()
