@@ -46,13 +46,17 @@ def check_chat_parts(content: Sequence[Values], where: str) -> None:
             _check_image(part["image_url"]["url"], f"{name}.image_url.url", "Invalid image URL: ")
 
 
+def refuse_short_reply(body: Values) -> None:
+    """Raise ApiError for a limit below the one of the Responses API, in a body that no schema has seen."""
+    most = body.get("max_output_tokens")
+    if type(most) is int and most < _FEWEST_TOKENS and ENGINE_FIELDS.isdisjoint(body):
+        raise errors.below_minimum("max_output_tokens", "integer", _FEWEST_TOKENS, most)
+
+
 def refuse_response(body: Values) -> None:
     """Raise ApiError for what OpenAI refuses in a body of the Responses API that the schema has taken."""
     if not ENGINE_FIELDS.isdisjoint(body):
         return
-    most = body.get("max_output_tokens")
-    if most is not None and most < _FEWEST_TOKENS:
-        raise errors.below_minimum("max_output_tokens", "integer", _FEWEST_TOKENS, most)
     refuse_items(body, "input")
     for index, tool in enumerate(body.get("tools") or ()):
         required = _REQUIRED.get(tool["type"])

@@ -60,13 +60,15 @@ AIPERF = {
     "messages": ["--endpoint-type", "messages", "--streaming", "--request-count", "12"],
     "turns": ["--endpoint-type", "chat", "--streaming", "--conversation-num", "4", "--conversation-turn-mean", "3"],
     "embeddings": ["--endpoint-type", "embeddings", "--request-count", "12"],
+    "rankings": ["--endpoint-type", "nim_rankings", "--request-count", "12"],
 }
 
 
 @pytest.mark.parametrize("mode", AIPERF)
 def test_aiperf(mode: str, server: LoggedServer, vocabulary: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)  # with it, AIPerf 0.13 reads no folder
-    lengths = [] if mode == "embeddings" else ["--osl", "40"]
+    generates = mode not in ("embeddings", "rankings")
+    lengths = ["--osl", "40"] if generates else []
     where = ["-u", server.url, "-m", MODEL, "--tokenizer", vocabulary, "--artifact-dir", str(tmp_path / "out")]
     command = [program("aiperf", "aiperf"), "profile", *where, "--ui", "none", "--concurrency", "4", "--isl", "200"]
     ran([*command, *lengths, *AIPERF[mode]], tmp_path)
@@ -76,7 +78,7 @@ def test_aiperf(mode: str, server: LoggedServer, vocabulary: str, tmp_path: Path
         int(told["request_count"]["avg"]),
         *((told.get(name) or {}).get("p50") for name in ("time_to_first_token", "inter_token_latency")),
     )
-    expect(read, 12, server, timed=mode != "embeddings")
+    expect(read, 12, server, timed=generates)
 
 
 GUIDELLM = {

@@ -188,6 +188,14 @@ def test_a_bias_is_of_a_token(make_api: Any, settings: Any, path: str, key: str)
     assert error["message"] == f"Invalid key in 'logit_bias': {key}. You should only be submitting non-negative integers."
 
 
+@pytest.mark.parametrize("tokens", [0, -1])
+def test_the_least_limit_is_that_of_the_api(api: Any, make_api: Any, tokens: int) -> None:
+    for each, least in ((api, 16), (make_api(lenient=True), 1)):
+        answer = each.post("/v1/responses", RESPONSE | {"max_output_tokens": tokens})
+        told = f"Expected a value >= {least}, but got {tokens} instead."
+        assert_error(answer, 400, "max_output_tokens", "integer_below_min_value", told)
+
+
 def test_a_tool_in_chats_form_lacks_its_name(api: Any, make_api: Any) -> None:
     body = RESPONSE | {"tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}]}
     for each in (api, make_api(lenient=True)):

@@ -39,7 +39,7 @@ from llmirage_shared.wire.chat import last_user_text
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.output import new_id
 from llmirage_shared.wire.paging import integer, page
-from llmirage_shared.wire.refusals import refuse_response
+from llmirage_shared.wire.refusals import refuse_response, refuse_short_reply
 from llmirage_shared.wire.sampling import Sampling
 
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}  # by finish reason
@@ -175,9 +175,11 @@ class ResponsesHandler(ServiceHandler):
 
     async def _request(self, exchange: HttpExchange) -> schema.responses.ResponseRequest:
         """The checked body. Raises ApiError."""
-        body = await exchange.json_object()
+        body, strict = await exchange.json_object(), self._service.dialect.strict
+        if strict:
+            refuse_short_reply(body)
         request = schema.responses.ResponseRequest.check(body, self._service.documented_only)
-        if self._service.dialect.strict:
+        if strict:
             refuse_response(body)
         return request
 
