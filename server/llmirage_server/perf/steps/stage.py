@@ -9,8 +9,7 @@ from llmirage_server.perf.kernels.kernel import Bound
 from llmirage_server.perf.steps.load import Chunks, DecodeLoad, RankCounts, decode_arguments, prompt_sums
 from llmirage_server.perf.steps.operations import COUNTS, Count, DecodeOp, Op, PrefillOp, TokenOp
 
-DECODE_LOADS = 65_536  # that are remembered: what comes back most
-BATCHES = 8192
+BATCHES = 8192  # that are remembered, of each kind: what comes back most, and no more than some megabytes
 
 _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
@@ -75,8 +74,8 @@ class Stage:
         self._decodes_before_s = Memo(self._find_decodes_before, BATCHES)
         # Decodes alone, and in a step that has prompt chunks too.
         self._find_decodes = self._decode_kernels([op.calls for op in decodes], decodes)
-        self._decodes_s = Memo(self._find_decodes, DECODE_LOADS)
-        self._mixed_s = Memo(self._decode_kernels([op.calls * op.mixed for op in decodes], decodes), DECODE_LOADS)
+        self._decodes_s = Memo(self._find_decodes, BATCHES)
+        self._mixed_s = Memo(self._decode_kernels([op.calls * op.mixed for op in decodes], decodes), BATCHES)
 
     def lockstep_s(self, ranks: Sequence[tuple[RankCounts, DecodeLoad]], tokens: int) -> float:
         """Seconds of all ranks with so many tokens together: the slowest sets the pace, then comes what they share."""

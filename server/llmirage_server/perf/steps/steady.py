@@ -16,7 +16,7 @@ from typing import Protocol
 
 from llmirage_server.perf.steps.load import LONGEST_TOKENS, MEAN_TOKENS, Chunks, DecodeLoad, RankCounts, decode_load
 from llmirage_server.perf.steps.overhead import EngineOverhead
-from llmirage_server.perf.steps.stage import DECODE_LOADS, Memo, Stage, rank_counts
+from llmirage_server.perf.steps.stage import BATCHES, Memo, Stage, rank_counts
 
 
 class DecodeSums(Protocol):
@@ -45,8 +45,8 @@ class SummedSteps:
         self._shared_s: dict[int, float] = stage.shared_s
         self._overhead, self._scaled, self._with_host = overhead, overhead.scaled, overhead.with_host
         self._loads: dict[tuple[Chunks, int], RankCounts] = rank_counts(1)
-        self._steps: dict[DecodeLoad, float] = Memo(self._find_step, DECODE_LOADS)  # of decodes alone, on one rank
-        self._ranks: dict[DecodeLoad, float] = Memo(stage.decoding_s, DECODE_LOADS)  # what they take on one of several ranks
+        self._steps: dict[DecodeLoad, float] = Memo(self._find_step, BATCHES)  # of decodes alone, on one rank
+        self._ranks: dict[DecodeLoad, float] = Memo(stage.decoding_s, BATCHES)  # what they take on one of several ranks
 
     def step_s(self, prefill: Sequence[tuple[int, int]], decoding: DecodeLoad) -> float:
         """StepModel.step_s of these chunks and decoding sequences."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -182,3 +183,18 @@ def test_steps_only_get_longer(model: str, gpu: str, options: tuple[tuple[str, A
         ends = [0.0, *sums.run([Contexts([500, *[300] * (decodes - 1)])], 0, 0.0, 3000)]
         gaps = [after - before for before, after in pairwise(ends)]
         assert all(after >= before * (1 - 1e-9) for before, after in pairwise(gaps))
+
+
+def test_what_is_remembered_of_steps_stays_small() -> None:
+    """A live server sees some hundred loads a second that it never sees again."""
+    steps = Deployment.create("meta-llama/Llama-3.1-8B", "h100_sxm").step_model()
+    tracemalloc.start()
+    try:
+        for decodes in range(1, 201):
+            for context in range(200, 40_200, 200):
+                steps.step_s([], [context] * decodes)
+                steps.step_s([(256, 0)], [context] * decodes)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 8e6
