@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from llmirage_server.cluster.cluster import Cluster
 from llmirage_server.cluster.request import Request
 from llmirage_server.perf.deployment import Deployment
 from llmirage_server.perf.errors import DeploymentError
+from llmirage_server.perf.speculation import Speculative, SpeculativeMethod, rate_of_length
 
 Variant = Literal["known settings", "default settings", "silicon", "transferred"]
 
@@ -84,6 +85,7 @@ def _deployment(run: MeasuredRun, variant: Variant) -> Deployment:
         "weights": run.weights,
         "kv_cache_dtype": run.kv_cache_dtype,
         "perf_model": "silicon" if variant == "silicon" else "roofline",
+        "speculative": speculation_of(run),
     }
     if variant != "default settings":
         options |= {
@@ -96,9 +98,21 @@ def _deployment(run: MeasuredRun, variant: Variant) -> Deployment:
 
 
 def _scheduling(run: MeasuredRun, variant: Variant) -> dict[str, Any]:
-    if run.engine != "sglang" or variant == "default settings":
-        return {}
-    return {"scheduler_recv_interval": run.scheduler_recv_interval}
+    found: dict[str, Any] = {}
+    if (speculative := speculation_of(run)) is not None:
+        found |= {"num_speculative_tokens": run.drafts, "acceptance_rate": speculative.acceptance_rate}
+    if run.engine == "sglang" and variant != "default settings":
+        found["scheduler_recv_interval"] = run.scheduler_recv_interval
+    return found
+
+
+def speculation_of(run: MeasuredRun) -> Speculative | None:
+    """How it drafted; None where it did not, or nobody knows how much."""
+    if not run.drafts:
+        return None
+    length = run.acceptance_length or 1.0
+    method = cast(SpeculativeMethod, run.speculation)
+    return Speculative(run.drafts, method, acceptance_rate=rate_of_length(length, run.drafts))
 
 
 @lru_cache(maxsize=64)

@@ -33,6 +33,7 @@ from accuracy.transfer import STAND_INS
 from accuracy.truth import find_suspects
 
 TEXT = Path(__file__).with_name("text")
+SPECULATIVE = "speculative.csv.gz"
 PREDICTIONS = Path(__file__).parents[2] / "tests" / "data" / "silicon" / "predictions.csv.gz"
 FIGURES = Path(__file__).parents[2] / "server" / "llmirage_server" / "perf" / "catalogue" / "data" / "bands.json"
 
@@ -55,6 +56,7 @@ def write_document(out: Path, data: Path, ops: Path, processes: int, sample: int
         _bands(predictions, figures or FIGURES),
         _repeats(data),
         "\n\n".join([_text("plots"), write_plots(out.with_suffix(""), _usable(predictions))]),
+        *([speculative_section(data, processes)] if (data / SPECULATIVE).exists() else []),
         _replays(data),
         _kernels(ops, data),
         _transferred(runs[::sample], processes),
@@ -124,6 +126,19 @@ def _repeats(data: Path) -> str:
     rows = [[name, *(f"{found[key][0]} / {found[key][1]}" for key in ("tpot", "ttft"))] for name in ("difference",)]
     points = f"{found['points']} points, {found['pairs']} pairs"
     return "\n\n".join([_text("repeats"), table([points, "TPOT", "TTFT"], rows)])
+
+
+def speculative_section(data: Path, processes: int) -> str:
+    """Runs that drafted tokens, with the share of drafts that was accepted as measured."""
+    usable = _usable(predict_all(load_runs(data / SPECULATIVE), processes=processes))
+    lines = [
+        _text("speculative"),
+        run_table(usable, "runs", lambda p: ("all",)),
+        run_table(usable, "model", lambda p: (p.run.family, p.run.weights, p.run.gpu, p.run.engine)),
+        run_table(usable, "draft tokens", lambda p: (p.run.speculation, str(p.run.drafts))),
+        run_table(usable, "clients", lambda p: ("up to 16" if p.run.concurrency <= 16 else "more",)),
+    ]
+    return "\n\n".join(lines)
 
 
 def _replays(data: Path) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 from accuracy.inferencex import read_inferencex, repeats_of
 from accuracy.kernels import TABLES, reduce_table
 from accuracy.runs import save_runs
+from accuracy.speculative import read_speculative
 from accuracy.truth import read_truth
 
 ROWS_EACH = 60  # kernels kept of each GPU, engine, format and kernel source
@@ -55,6 +56,8 @@ def reduce_truth(source: Path, target: Path) -> None:
         runs += read_inferencex(records)
         (target / "repeats.json").write_text(json.dumps(asdict(repeats_of(records))) + "\n")
     save_runs(target / "runs.csv.gz", runs)
+    if records.exists():
+        save_runs(target / "speculative.csv.gz", read_speculative(source / "runs"))
     _write(target / "dropped.csv", ["id", "why"], [[d.id, d.why] for d in dropped])
     (target / "ops").mkdir(exist_ok=True)
     for table in TABLES:

@@ -39,7 +39,9 @@ class MeasuredRun:
     tpot_ms: float  # mean over the requests of (latency - TTFT) / (osl - 1)
     id: str = ""
     engine_version: str = ""
-    speculation: str = ""  # how the server drafted tokens (mtp), where the measurement says so
+    speculation: str = ""  # how the server drafted tokens (mtp, eagle3, ngram), where the measurement says so
+    drafts: int = 0  # draft tokens of a step; 0: unknown, or none
+    acceptance_length: float | None = None  # tokens that a step with drafts brought on average
     weights: str = "auto"
     kv_cache_dtype: str = "auto"
     tp: int = 1
@@ -145,7 +147,7 @@ def _problems(row: dict[str, str | None]) -> Iterable[str]:
             yield f"{name}: {cell!r} is not finite"
         elif kind == "int" and number != int(number):
             yield f"{name}: {cell!r} is not a whole number"
-        elif number < 0 or (number == 0 and name not in ("requests", "warmup", "output_tokens_per_s")):
+        elif number < 0 or (number == 0 and name not in ("requests", "warmup", "output_tokens_per_s", "drafts")):
             yield f"{name}: must be above 0, not {cell}"
         elif name in ("shortest", "gpu_memory_utilization") and number > 1:
             yield f"{name}: must be at most 1, not {cell}"

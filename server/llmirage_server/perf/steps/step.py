@@ -104,7 +104,7 @@ class RooflineStep:
         self._windows = tuple(sorted({op.window for op in every if isinstance(op, DecodeOp) and op.window}))
         self._stages = [Stage(each, self._windows, self._queries) for each in ops]
         self._drafts = [Stage(each, self._windows, 1 if i else self._queries) for i, each in enumerate(draft_ops)]
-        self._overhead = EngineOverhead(engine, parallel.dp)
+        self._overhead = EngineOverhead(engine.drafting if draft_tokens else engine, parallel.dp)
         self._known_loads, self._known_drafts = rank_counts(self._queries), rank_counts(1)
         # Step times from sums, where these are enough: remembered, and for simulations that do not look at single sequences.
         summed = len(self._stages) == 1 and not draft_tokens
