@@ -73,7 +73,7 @@ class Deployed(Result):
 
     def _page(self, *, brief: bool = False) -> str:
         facts = {"Cluster": self._line(), "Assumed": "; ".join(self.summary["assumed"])}
-        columns = ["Pool", "An instance's GPUs", "Engine", "KV tokens of an instance", "Longest request, tokens"]
+        columns = ["Pool", "GPUs each", "Engine", "KV tokens each", "Longest request"]
         return page(PageHead("Cluster", facts), [Section("Pools", [table(columns, self._rows(), left=3)])])
 
     def _blocks(self, width: int) -> Iterable[Block]:

@@ -18,7 +18,7 @@ _HEIGHT_PX = 640
 def framed(page: str) -> str:
     """A page in a frame of its own: neither its styles nor the notebook's reach the other."""
     return (
-        f'<iframe srcdoc="{html.escape(page)}" sandbox="allow-scripts" loading="lazy" title="llmirage" '
+        f'<iframe srcdoc="{html.escape(page)}" sandbox="allow-scripts" title="llmirage" '
         f'style="width:100%;height:{_HEIGHT_PX}px;border:1px solid #8884;border-radius:6px"></iframe>'
     )
 

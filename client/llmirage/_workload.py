@@ -87,9 +87,8 @@ class LoadedWorkload(Result):
         }
 
     def _page(self, *, brief: bool = False) -> str:
-        facts = {
-            name.capitalize(): f"{value:,}" if isinstance(value, int) else value for name, value in self._facts.facts.items()
-        }
+        counts = {name.capitalize(): value for name, value in self._facts.facts.items() if value}
+        facts = {name: f"{value:,}" if isinstance(value, int) else value for name, value in counts.items()}
         rows = distribution_rows(self._facts)
         shown = [table([*rows[0]], [[*row.values()] for row in rows])] if rows else []
         sections = [Section("Distributions", shown), Section("Notes", [notes(self.notes)])]
