@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from llmirage_shared import vocabulary
-from llmirage_shared.files import file_text
+from llmirage_shared.files import read_file
 from llmirage_shared.media import part_digest, part_tokens
 
 Message = Mapping[str, Any]
@@ -89,15 +89,14 @@ def text_of(content: Any, placeholders: Mapping[str, str] = _PLACEHOLDERS) -> st
         if placeholder is None:
             out.append(("\n" if after_text else "") + _part_text(part))
         else:
-            read = file_text(part) if placeholder == vocabulary.FILE else None
-            out.append(_medium(part, placeholder) if read is None else placeholder + read)
+            read = read_file(part) if placeholder == vocabulary.FILE else part_tokens(part)
+            out.append(_medium(part, placeholder, read) if isinstance(read, int) else placeholder + read)
         after_text = placeholder is None
     return "".join(out)
 
 
-def _medium(part: Mapping[str, Any], placeholder: str) -> str:
+def _medium(part: Mapping[str, Any], placeholder: str, tokens: int) -> str:
     """An image or a sound as placeholders, one a token. Two kinds of placeholder encode the digest that tells it apart."""
-    tokens = part_tokens(part)
     if tokens < 2:
         return placeholder
     digest = part_digest(part)

@@ -15,11 +15,10 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
-from llmirage_shared.files import file_tokens
-
 BASE_TOKENS = 85
 TILE_TOKENS = 170
 _UNKNOWN_SIZE = (1024, 1024)  # of an image that is not in the request: nothing is fetched
+_PIECE = 1 << 20  # characters that are hashed at once: a millisecond
 _HEADER_CHARACTERS = 400_000  # of base64: the size of a JPEG may come after its thumbnails
 _SOUND_BYTES_PER_S = {"wav": 48_000.0, "pcm16": 48_000.0, "mp3": 16_000.0}
 _SOUND_TOKENS_PER_S = 10.0
@@ -36,7 +35,7 @@ def image_tokens(width: int, height: int, detail: str = "auto") -> int:
 
 
 def part_tokens(part: Mapping[str, Any]) -> int:
-    """Tokens of a content part that is an image, a sound, or a file whose text is not read."""
+    """Tokens of a content part that is an image or a sound; 1 of any other."""
     kind = part.get("type")
     if kind in ("image_url", "input_image"):
         image = part.get("image_url")
@@ -50,14 +49,27 @@ def part_tokens(part: Mapping[str, Any]) -> int:
         size = len(str(sound.get("data") or "")) * 3 / 4
         seconds = size / _SOUND_BYTES_PER_S.get(str(sound.get("format")), 16_000.0)
         return max(1, math.ceil(seconds * _SOUND_TOKENS_PER_S))
-    return file_tokens(part) if kind in ("file", "input_file") else 1
+    return 1
 
 
 def part_digest(part: Mapping[str, Any]) -> int:
     """A 32-bit hash that tells images and sounds apart."""
-    return int.from_bytes(
-        hashlib.blake2b(repr(sorted(part.items(), key=str)).encode("utf-8", "replace"), digest_size=4).digest()
-    )
+    hashed = hashlib.blake2b(digest_size=4)
+    _feed(hashed, part)
+    return int.from_bytes(hashed.digest())
+
+
+def _feed(hashed: hashlib.blake2b, value: Any) -> None:
+    """Add a value of JSON. Long texts piece by piece: each keeps threads waiting."""
+    if isinstance(value, Mapping):
+        for name in sorted(value, key=str):
+            _feed(hashed, str(name))
+            _feed(hashed, value[name])
+        return
+    text = value if isinstance(value, str) else repr(value)
+    for start in range(0, len(text), _PIECE):
+        hashed.update(text[start : start + _PIECE].encode("utf-8", "replace"))
+    hashed.update(b"\0")
 
 
 def image_size(url: str) -> tuple[int, int] | None:

@@ -13,9 +13,6 @@ import numpy as np
 from llmirage_shared.chat_template import ChatTemplate, Ending, compact_json
 from llmirage_shared.tokens import TokenIds, Tokenizer
 
-_LIKELY_CHARACTERS = 4  # of a token: a text of fewer may fit
-_PIECE_CHARACTERS = 1 << 16
-_TORN_TOKENS = 8  # more tokens than a cut can add
 CACHE_BYTES = 64 << 20
 _ENTRY_BYTES = 400  # of a segment, beside its text and its ids: an array, a string and a place in the table
 
@@ -69,18 +66,6 @@ class PromptEncoder:
         """How many characters `encode` would tokenize now. Call it off the event loop if that is large."""
         special, cache = self._special, self._cache
         return sum(len(segment) for segment in self._split(text) if segment not in special and segment not in cache)
-
-    def tokens_beyond(self, text: str, most_tokens: int) -> int | None:
-        """A number of tokens that the text has at least, if it has certainly more than `most_tokens`; None: it may fit."""
-        if len(text) < _LIKELY_CHARACTERS * most_tokens:
-            return None
-        found = 0
-        for start in range(0, len(text), _PIECE_CHARACTERS):
-            piece = self.tokenizer.encode(text[start : start + _PIECE_CHARACTERS])
-            found += len(piece) - _TORN_TOKENS
-            if found > most_tokens:
-                return found
-        return None
 
     def remember(self, text: str, ids: TokenIds) -> None:
         """Spare `encode` a message with this text, such as a reply that the next prompt repeats. ids: those of the text."""

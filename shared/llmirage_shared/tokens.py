@@ -20,6 +20,9 @@ TokenIds = npt.NDArray[np.int32]
 
 _CUT_CHARACTERS = 4096  # long segments are divided after about this many
 _SEARCH_CHARACTERS = 1 << 17  # searched for a place to cut at once: some milliseconds, in which no other thread runs
+_LIKELY_CHARACTERS = 4  # of a token: a text of fewer may fit
+_PIECE_CHARACTERS = 1 << 16
+_TORN_TOKENS = 8  # more tokens than a cut can add
 _NEVER = re.compile(r"(?!)")  # matches nothing: a vocabulary without special tokens
 
 
@@ -76,6 +79,17 @@ class Tokenizer:
         except TypeError:
             encoding = self._backend.encode_batch_fast([without_surrogates(text)], add_special_tokens=False)[0]
         return np.array(encoding.ids, dtype=np.int32)
+
+    def tokens_beyond(self, text: str, most_tokens: int) -> int | None:
+        """A number of tokens that the text has at least, if it has certainly more than `most_tokens`; None: it may fit."""
+        if len(text) < _LIKELY_CHARACTERS * most_tokens:
+            return None
+        found = 0
+        for start in range(0, len(text), _PIECE_CHARACTERS):
+            found += len(self.encode(text[start : start + _PIECE_CHARACTERS])) - _TORN_TOKENS
+            if found > most_tokens:
+                return found
+        return None
 
     def encode_ordinary(self, text: str) -> TokenIds:
         """Ids of the text with special tokens in it as ordinary text, so that decoding gives the text back."""

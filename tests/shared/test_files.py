@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmirage_shared.chat_template import text_of
-from llmirage_shared.files import MOST_PAGES, PAGE_TOKENS, file_text, file_tokens
+from llmirage_shared.files import MOST_PAGES, PAGE_TOKENS, decoded, read_file
 
 
 def part(data: bytes, kind: str = "application/pdf") -> dict[str, Any]:
@@ -19,9 +19,9 @@ def part(data: bytes, kind: str = "application/pdf") -> dict[str, Any]:
 
 def test_a_text_is_read_in_either_api() -> None:
     data = "Ünder the table".encode()
-    assert file_text(part(data, "text/plain")) == "Ünder the table"
+    assert read_file(part(data, "text/plain")) == "Ünder the table"
     bare = {"type": "file", "file": {"filename": "a.md", "file_data": base64.b64encode(data).decode()}}
-    assert file_text(bare) == "Ünder the table"
+    assert read_file(bare) == "Ünder the table"
     assert text_of([{"type": "text", "text": "Read:"}, bare]) == "Read:<|file|>Ünder the table"
 
 
@@ -36,8 +36,7 @@ def test_a_text_is_read_in_either_api() -> None:
     ],
 )
 def test_anything_else_is_estimated(data: bytes, tokens: int) -> None:
-    assert file_text(part(data)) is None
-    assert file_tokens(part(data)) == tokens
+    assert read_file(part(data)) == tokens
     assert len(text_of([part(data)]).replace("<|file|>", "x")) == tokens
 
 
@@ -46,7 +45,7 @@ def test_what_is_not_in_the_request_is_one_token() -> None:
         {"type": "file", "file": {"file_id": "file-1"}},
         {"type": "input_file", "file_url": "https://a.test/b"},
     ):
-        assert (file_text(given_part), file_tokens(given_part)) == (None, 1)
+        assert read_file(given_part) == 1
 
 
 @given(
@@ -54,5 +53,21 @@ def test_what_is_not_in_the_request_is_one_token() -> None:
 )
 def test_any_part_has_some_tokens(fields: dict[str, Any]) -> None:
     given_part = {"type": "file", **fields}
-    assert file_tokens(given_part) >= 1
+    assert read_file(given_part) != 0
     assert isinstance(text_of([given_part]), str)
+
+
+def test_base64_is_read_in_pieces_with_and_without_line_breaks() -> None:
+    data = bytes(range(256)) * 9_000
+    for encoded in (base64.b64encode(data).decode(), base64.encodebytes(data).decode()):
+        assert decoded(encoded) == data
+        assert decoded("data:a," + encoded, 7) == data
+    assert decoded("====") == b""
+    assert decoded("abcde") is None
+
+
+def test_pages_are_counted_where_the_search_is_cut() -> None:
+    page = b"/Type  /Page\n"
+    for before in range((1 << 20) - 20, (1 << 20) + 4):
+        data = b"%PDF-" + b"x" * (before - 5) + page + b"x" * 100 + page
+        assert read_file(part(data)) == 2 * PAGE_TOKENS

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmirage_shared import prompt_encoder, vocabulary
+from llmirage_shared import tokens as tokens_module
+from llmirage_shared import vocabulary
 from llmirage_shared.chat_template import EmbeddedTemplate
 from llmirage_shared.prompt_encoder import PromptEncoder, SegmentCache, entry_bytes
 from llmirage_shared.synthetic_text import SyntheticText
@@ -147,8 +148,8 @@ def test_encoded_prompts_cannot_be_written_to() -> None:
 def test_what_is_said_to_be_beyond_a_window_is(text: str, most: int, piece: int) -> None:
     encoder = PromptEncoder(embedded(), EmbeddedTemplate())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prompt_encoder, "_PIECE_CHARACTERS", piece)
-        found = encoder.tokens_beyond(text, most)
+        patch.setattr(tokens_module, "_PIECE_CHARACTERS", piece)
+        found = encoder.tokenizer.tokens_beyond(text, most)
     if found is not None:
         assert most < found <= len(embedded().encode(text))
 
@@ -156,11 +157,11 @@ def test_what_is_said_to_be_beyond_a_window_is(text: str, most: int, piece: int)
 def test_a_text_far_beyond_a_window_is_not_read_to_its_end() -> None:
     encoder = PromptEncoder(embedded(), EmbeddedTemplate())
     text = SyntheticText(embedded(), seed=3).text(0, 40_000)
-    found = encoder.tokens_beyond(text, 1000)
+    found = encoder.tokenizer.tokens_beyond(text, 1000)
     assert found is not None
     assert 1000 < found < 20_000
-    assert encoder.tokens_beyond(text, 50_000) is None
-    assert encoder.tokens_beyond(text[:3000], 1000) is None
+    assert encoder.tokenizer.tokens_beyond(text, 50_000) is None
+    assert encoder.tokenizer.tokens_beyond(text[:3000], 1000) is None
 
 
 def test_a_remembered_text_is_not_tokenized_again() -> None:

@@ -203,6 +203,28 @@ _MESSAGES: list[Body] = [
 ]  # fmt: skip
 
 
+BOUNDARY = "limit"
+_OF_BATCHES = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings", "/v1/moderations")
+UPLOADED = "UPLOADED"  # stands for the id of the last file that was uploaded
+
+
+def valid_upload(random: Random) -> bytes:
+    """A form for /v1/files with the lines of a batch, some of them almost valid. Its boundary is `BOUNDARY`."""
+    path, body = random.choice([(path, body) for path, body in valid_bodies() if path in _OF_BATCHES])
+    lines = [{"custom_id": f"{number}", "method": "POST", "url": path, "body": body} for number in range(2)]
+    written = [json.dumps(mutated(line, random) if random.random() < 0.3 else line) for line in lines]
+    fields = {"purpose": random.choice(("batch", "batch", "batch", "user_data", "x")), "expires_after[anchor]": "created_at"}
+    fields |= {"expires_after[seconds]": random.choice(("3600", "5", "x"))}
+    parts = [f'name="{name}"\r\n\r\n{value}' for name, value in fields.items()]
+    parts.append('name="file"; filename="a.jsonl"\r\n\r\n' + "\n".join(written))
+    form = "".join([f"--{BOUNDARY}\r\nContent-Disposition: form-data; {part}\r\n" for part in parts]) + f"--{BOUNDARY}--\r\n"
+    data = bytearray(form.encode("utf-8", "replace"))
+    for _ in range(random.choice((0, 0, 1, 3))):
+        start = random.randrange(len(data))
+        data[start : start + random.choice((0, 1, 40))] = random.choice((b"", b"\r\n", b"--" + BOUNDARY.encode(), b"\0\xff"))
+    return bytes(data)
+
+
 def valid_bodies() -> list[tuple[str, Body]]:
     """(path, body) of every kind."""
     hello = [{"role": "user", "content": "Hello, give me json"}]
@@ -232,7 +254,20 @@ def valid_bodies() -> list[tuple[str, Body]]:
         ("/v1/moderations", {"input": ["a", "b"], "model": "m"}),
         ("/v1/moderations", {"input": _CHAT_PARTS[:2]}),
         ("/v1/ranking", {"model": MODEL, "query": {"text": "a"}, "passages": [{"text": "b"}], "truncate": "END"}),
+        *(
+            (
+                "/v1/batches",
+                {"input_file_id": UPLOADED, "endpoint": path, "completion_window": "24h", "metadata": {"a": "b"}},
+            )
+            for path in _OF_BATCHES
+        ),
         ("/v1/rerank", {"model": MODEL, "query": "a", "documents": ["b", {"text": "c"}], "top_n": 1}),
+        ("/rerank", {"query": "a", "texts": ["b", "c"], "raw_scores": True, "return_text": True}),
+        ("/pooling", {"model": MODEL, "input": ["a", "b"], "dimensions": 4}),
+        ("/pooling", {"model": MODEL, "input": [1, 2], "task": "token_embed", "encoding_format": "float"}),
+        ("/pooling", {"model": MODEL, "messages": hello, "add_generation_prompt": True}),
+        ("/classify", {"model": MODEL, "input": ["a", "b"]}),
+        ("/v1/embeddings", {"model": MODEL, "messages": hello}),
         ("/v1/score", {"model": MODEL, "text_1": "a", "text_2": ["b", "c"]}),
         ("/tokenize", {"model": MODEL, "messages": hello, "tools": [{"type": "function", "function": FUNCTION}]}),
         ("/tokenize", {"prompt": "a", "return_token_strs": True}),

@@ -1,4 +1,4 @@
-"""Request bodies that need more than to be parsed: compressed ones, half a surrogate pair in a string, what is no JSON."""
+"""JSON bodies: of requests, compressed ones and such as are no JSON among them, and large ones of responses."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ import asyncio
 import json
 import math
 import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
 
-MOST_OBJECTS = 30_000  # of a body: to check, list and write as many items takes some tenths of a second
+MOST_OBJECTS = 20_000  # of a body: to check as many takes some 50 ms, in which nothing else runs
 MOST_VALUES = 1_000_000  # of a body: as many take some 50 ms to read, in which nothing else runs
-_ENTRY_VALUES = 5  # an entry of an object takes as long as so many numbers: a comma, and the rest for its colon
+_ENTRY_VALUES = 5  # an entry of an object, or a list, takes as long as so many numbers: a comma, and the rest
 _SLICE_BYTES = 1 << 18
+_PIECE_CHARACTERS = 1 << 18
+_FEW = 100  # entries of a list that are written at once
+
+encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def decompressed(body: bytes, encoding: bytes, most_bytes: int) -> bytes:
@@ -36,12 +41,22 @@ def decompressed(body: bytes, encoding: bytes, most_bytes: int) -> bytes:
 def without_lone_surrogates(value: Any) -> Any:
     """The JSON value with U+FFFD in place of surrogates that stand alone, which UTF-8 cannot write."""
     if isinstance(value, str):
-        return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return value if value.isascii() else "".join(_without_lone_surrogates(value))
     if isinstance(value, list):
         return [without_lone_surrogates(item) for item in value]
     if isinstance(value, dict):
         return {without_lone_surrogates(key): without_lone_surrogates(item) for key, item in value.items()}
     return value
+
+
+def _without_lone_surrogates(text: str) -> Iterator[str]:
+    """Piece by piece: no other thread runs in the meantime."""
+    start = 0
+    while start < len(text):
+        end = start + _PIECE_CHARACTERS
+        end += "\ud800" <= text[end - 1 : end] <= "\udbff"  # the first half of a pair
+        yield text[start:end].encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        start = end
 
 
 def no_json(error: ValueError | RecursionError) -> ApiError:
@@ -90,7 +105,11 @@ async def check_values(body: bytes) -> None:
 
     Only what might be such a body is looked at closely, in slices.
     """
-    if _values(body) <= MOST_VALUES:
+    found = 0
+    for start in range(0, len(body), _SLICE_BYTES):
+        await asyncio.sleep(0)
+        found += _values(body, start, start + _SLICE_BYTES)
+    if found <= MOST_VALUES:
         return
     found = 0
     in_text = escaped = False
@@ -105,5 +124,25 @@ async def check_values(body: bytes) -> None:
         raise errors.too_many_values(MOST_VALUES, found, _ENTRY_VALUES)
 
 
-def _values(text: bytes) -> int:
-    return text.count(b",") + (_ENTRY_VALUES - 1) * text.count(b":")
+def _values(text: bytes, start: int = 0, end: int | None = None) -> int:
+    return text.count(b",", start, end) + (_ENTRY_VALUES - 1) * (text.count(b":", start, end) + text.count(b"[", start, end))
+
+
+def objects(body: bytes) -> int:
+    """How many objects it has at most: its braces, counted piece by piece, as no other thread runs in the meantime."""
+    return sum([body.count(b"{", start, start + _SLICE_BYTES) for start in range(0, len(body), _SLICE_BYTES)])
+
+
+def written(value: Mapping[str, Any] | Sequence[Any]) -> bytes:
+    """The value as `encode` writes it, lists in it entry by entry: the encoder lets no other thread run until it is done."""
+    if isinstance(value, Mapping):
+        pieces = [
+            f"{encode(key)}:{_list(inner) if isinstance(inner, list) else encode(inner)}" for key, inner in value.items()
+        ]
+        return ("{" + ",".join(pieces) + "}").encode("utf-8", "replace")
+    return _list(value).encode("utf-8", "replace")
+
+
+def _list(value: Sequence[Any]) -> str:
+    at_once = 1 if value and isinstance(value[0], dict | list) else _FEW
+    return "[" + ",".join([encode(value[start : start + at_once])[1:-1] for start in range(0, len(value), at_once)]) + "]"

@@ -41,11 +41,12 @@ class ChatHandler(ServiceHandler):
 
     async def create(self, exchange: HttpExchange) -> Response:
         service = self._service
-        request = parse_chat(await exchange.json_object(), service.documented_only, service.dialect.strict)
+        request = await exchange.checked(parse_chat, service.documented_only, service.dialect.strict)
         body, sampling = request.body, request.sampling
         served = service.models.asked(body.model, exchange)
         constraints = await exchange.planned(lambda: chat_constraints(request), "tools", service.text.plan_in_thread)
         ids = await service.encode_chat(
+            exchange,
             request.messages,
             request.tools,
             answer_schema=request.answer_schema,
@@ -216,7 +217,7 @@ class StoredChatHandler:
 
     async def update(self, exchange: HttpExchange) -> Response:
         record = self._found(exchange)
-        update = schema.responses.ConversationUpdate.check(await exchange.json_object())
+        update = await exchange.checked(schema.responses.ConversationUpdate.check)
         record["completion"]["metadata"] = update.metadata
         self._state.put("completion", record["completion"]["id"], record)
         return exchange.json(record["completion"])

@@ -29,7 +29,7 @@ class CompletionsHandler(ServiceHandler):
 
     async def create(self, exchange: HttpExchange) -> Response:
         service = self._service
-        request = parse_completion(await exchange.json_object(), service.documented_only, MOST_CHOICES)
+        request = await exchange.checked(parse_completion, service.documented_only, MOST_CHOICES)
         body, sampling = request.body, request.sampling
         served = service.models.asked(body.model, exchange)
         tokenizer = await service.tokenizer()
@@ -48,7 +48,10 @@ class CompletionsHandler(ServiceHandler):
         choices = [answer.finished(choice) for choice in kept]
         for choice, finished in zip(kept, choices, strict=True) if sampling.about_prompt else ():
             finished.more = await prompt_fields(choice, sampling, tokenizer)
-        return exchange.json(text_completion(head, choices, answer.usage()) | cached_details(generation, exchange))
+        exchange.is_large |= bool(body.echo)
+        return await exchange.large_json(
+            text_completion(head, choices, answer.usage()) | cached_details(generation, exchange)
+        )
 
     async def _prompts(
         self, request: TextRequest, tokenizer: Tokenizer, window: ContextWindow | None

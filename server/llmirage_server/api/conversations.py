@@ -9,7 +9,7 @@ from typing import Any
 from starlette.responses import Response
 
 from llmirage_server.api.exchange import HttpExchange
-from llmirage_server.api.responses.items import Item, listed_items
+from llmirage_server.api.responses.items import Item, check_size, listed_items
 from llmirage_server.api.service import Service, ServiceHandler
 from llmirage_server.api.state.state import stored
 from llmirage_shared.wire import schema
@@ -47,7 +47,7 @@ class ConversationsHandler(ServiceHandler):
 
     async def update(self, exchange: HttpExchange) -> Response:
         record = self._found(exchange)
-        request = schema.responses.ConversationUpdate.check(await exchange.json_object(), self._service.documented_only)
+        request = await exchange.checked(schema.responses.ConversationUpdate.check, self._service.documented_only)
         record["object"]["metadata"] = request.metadata
         self._put(record)
         return exchange.json(record["object"])
@@ -60,10 +60,11 @@ class ConversationsHandler(ServiceHandler):
     async def add_items(self, exchange: HttpExchange) -> Response:
         record = self._found(exchange)
         body = await exchange.json_object()
-        request = schema.responses.ItemsCreate.check(body, self._service.documented_only)
-        self._refuse(body)
+        request = await exchange.apart(lambda: schema.responses.ItemsCreate.check(body, self._service.documented_only))
+        await exchange.apart(lambda: self._refuse(body))
         new = listed_items([item.plain() for item in request.items])
         record["items"] += new
+        check_size(record["items"], "items")
         self._put(record)
         return exchange.json(page(new, lambda name: {"limit": "100"}.get(name), "asc"))
 

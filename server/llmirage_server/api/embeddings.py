@@ -63,7 +63,7 @@ class EmbeddingsHandler(ServiceHandler):
 
     async def create(self, exchange: HttpExchange) -> Response:
         service = self._service
-        request = schema.embeddings.EmbeddingRequest.check(await exchange.json_object(), service.documented_only)
+        request = await exchange.checked(schema.embeddings.EmbeddingRequest.check, service.documented_only)
         inputs = await read_inputs(service, exchange, request)
         model = embedding_model(service, request.model)
         check_dimensions(model, request.dimensions)
@@ -84,9 +84,9 @@ async def read_inputs(
     if request.messages is None:
         if "input" not in request.model_fields_set:
             raise errors.missing("input")
-        return read_prompts(request.input, "input", schema.embeddings.MOST_INPUTS)
+        return await exchange.apart(lambda: read_prompts(request.input, "input", schema.embeddings.MOST_INPUTS))
     messages = [joined(message) for message in exchange.body["messages"]]
-    return [await service.encode_chat(messages, None, add_generation_prompt=bool(request.add_generation_prompt))]
+    return [await service.encode_chat(exchange, messages, None, add_generation_prompt=bool(request.add_generation_prompt))]
 
 
 def _estimated_tokens(inputs: Sequence[Prompt]) -> int:
@@ -125,23 +125,29 @@ async def maybe_in_thread(inputs: Sequence[Prompt], work: Callable[[], T]) -> T:
 
 def texts_and_ids(inputs: Sequence[Prompt], model: EmbeddingModel, tokenizer: Tokenizer) -> tuple[list[str], list[TokenIds]]:
     """The text of each input and its token ids. Raises ApiError for one input with too many tokens, or all together."""
-    texts, ids = [], []
-    for given in inputs:
-        texts.append(given if isinstance(given, str) else _text_of_ids(given, tokenizer))
+    texts, ids, together = [], [], 0
+    for place, given in enumerate(inputs, 1):
+        if isinstance(given, str) and (found := tokenizer.tokens_beyond(given, model.max_input_tokens)) is not None:
+            raise _too_long_input(model, found, "at least ")
         ids.append(tokenizer.encode(given) if isinstance(given, str) else given)
-        count = len(ids[-1])
-        if count > model.max_input_tokens:
-            raise ApiError(
-                f"This model's maximum context length is {model.max_input_tokens} tokens, however you requested "
-                f"{count} tokens ({count} in your prompt; 0 for the completion). Please reduce your prompt; or "
-                "completion length.",
-                param="input",
-                code="context_length_exceeded",
-            )
-    if (together := sum(map(len, ids))) > MOST_TOKENS_TOGETHER:
-        kind = "max_tokens_per_request"
-        raise ApiError(f"Requested {together} tokens, max {MOST_TOKENS_TOGETHER} tokens per request", type=kind, code=kind)
+        if len(ids[-1]) > model.max_input_tokens:
+            raise _too_long_input(model, len(ids[-1]))
+        together += len(ids[-1])
+        if together > MOST_TOKENS_TOGETHER:
+            kind, least = "max_tokens_per_request", "" if place == len(inputs) else "at least "
+            problem = f"Requested {least}{together} tokens, max {MOST_TOKENS_TOGETHER} tokens per request"
+            raise ApiError(problem, type=kind, code=kind)
+        texts.append(given if isinstance(given, str) else _text_of_ids(given, tokenizer))
     return texts, ids
+
+
+def _too_long_input(model: EmbeddingModel, count: int, least: str = "") -> ApiError:
+    return ApiError(
+        f"This model's maximum context length is {model.max_input_tokens} tokens, however you requested {least}{count} "
+        f"tokens ({least}{count} in your prompt; 0 for the completion). Please reduce your prompt; or completion length.",
+        param="input",
+        code="context_length_exceeded",
+    )
 
 
 def _text_of_ids(ids: npt.NDArray[np.int32], tokenizer: Tokenizer) -> str:
@@ -161,7 +167,7 @@ def _answer(request: schema.embeddings.EmbeddingRequest, model: EmbeddingModel, 
     vectors = vectors_of(request.model, model, texts, request.dimensions)
     # One at a time, so that the interpreter can switch to other threads between them.
     data = [
-        b'{"object":"embedding","index":%d,"embedding":%s}' % (index, _written(vector, request.encoding_format))
+        b'{"object":"embedding","index":%d,"embedding":%s}' % (index, written(vector, request.encoding_format))
         for index, vector in enumerate(vectors)
     ]
     name = json.dumps(request.model).encode()
@@ -169,7 +175,8 @@ def _answer(request: schema.embeddings.EmbeddingRequest, model: EmbeddingModel, 
     return b'{"object":"list","data":[%s],"model":%s,"usage":%s}' % (b",".join(data), name, usage)
 
 
-def _written(vector: Vector, encoding_format: str | None) -> bytes:
+def written(vector: Vector, encoding_format: str | None = None) -> bytes:
+    """The vector as JSON. One alone: the encoder lets no other thread run until it is done."""
     if encoding_format == "base64":
         return b'"' + base64.b64encode(vector.astype("<f4").tobytes()) + b'"'
     return json.dumps(vector.tolist(), separators=(",", ":")).encode()

@@ -5,13 +5,12 @@ There is no middleware: a wrapped `send` would cost its price again for every to
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import json
 import logging
 import os
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import parse_qs
 
@@ -22,6 +21,7 @@ from llmirage_server.api import bodies
 from llmirage_server.api.cross_origin import FOR_ANY_ORIGIN, preflight
 from llmirage_server.api.dialect import OPENAI, Dialect
 from llmirage_server.api.fault_hooks import FaultOfRequest, Faults
+from llmirage_server.api.unlimited import UNLIMITED
 from llmirage_server.replies.structured.budget import BRIEF, CURRENT, FULL, Budget, BudgetError, InThread, limited
 from llmirage_server.telemetry.client_connection import CONNECTION
 from llmirage_server.telemetry.journal import Journal, JournalEntry, Outcome, cut
@@ -33,21 +33,11 @@ logger = logging.getLogger("llmirage")
 
 T = TypeVar("T")
 
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 MOST_BODY_BYTES = 32 << 20
-_LARGE_BYTES = 200_000  # to read, check and write such a body as JSON takes some milliseconds each
+LARGE_BYTES = 100_000  # to read, check and write such a body as JSON takes some milliseconds each
 ARRIVED = "llmirage.arrived_s"  # key in a scope's state: when the HTTP server had the whole request
 FAULT_HEADER = b"x-llmirage-fault"
 Header = tuple[bytes, bytes]
-# The rate limits that a server without limits reports: as if this request were the only one.
-_UNLIMITED: Sequence[Header] = (
-    (b"x-ratelimit-limit-requests", b"30000"),
-    (b"x-ratelimit-limit-tokens", b"180000000"),
-    (b"x-ratelimit-remaining-requests", b"29999"),
-    (b"x-ratelimit-remaining-tokens", b"179999999"),
-    (b"x-ratelimit-reset-requests", b"2ms"),
-    (b"x-ratelimit-reset-tokens", b"0s"),
-)
 _MOST_UNREAD_BYTES = 1 << 20
 _REQUEST_ID = re.compile(rb"[!-~]{1,256}")
 
@@ -72,17 +62,27 @@ class HttpExchange:
     entry: what the journal says of the request. body: its JSON object, empty until it has been read. fault: what goes wrong
     with it on purpose; None: nothing. held_s: for how long a fault or a script kept it from the cluster. steps_left: of what
     planning its reply may take. most_bytes: of the body, decompressed, too. priority: above 0 gives way to others.
+    is_large: what it brings, or refers to, takes some milliseconds each to read, check and write; see `apart`.
     """
 
     __slots__ = (
-        "_clock", "_is_large", "arrived_s", "body", "dialect", "entry", "fault", "headers", "held_s", "more_headers",
-        "most_bytes", "receive", "request_id", "scope", "steps_left",
+        "_clock", "_in_thread", "arrived_s", "body", "dialect", "entry", "fault", "headers", "held_s", "is_large",
+        "more_headers", "most_bytes", "receive", "request_id", "scope", "steps_left",
     )  # fmt: skip
 
     priority: ClassVar[int] = 0
 
-    def __init__(self, scope: Scope, receive: Receive, most_bytes: int = MOST_BODY_BYTES, dialect: Dialect = OPENAI) -> None:
+    def __init__(
+        self,
+        scope: Scope,
+        receive: Receive,
+        most_bytes: int = MOST_BODY_BYTES,
+        dialect: Dialect = OPENAI,
+        in_thread: InThread | None = None,
+    ) -> None:
+        """in_thread: where long work is done. None: at once."""
         self.most_bytes = most_bytes
+        self._in_thread = in_thread
         self.dialect = dialect
         self._clock = precise_clock()
         self.scope = scope
@@ -96,8 +96,8 @@ class HttpExchange:
         self.fault: FaultOfRequest | None = None
         self.held_s = 0.0
         self.steps_left = FULL
-        self._is_large = False
-        self.more_headers: Sequence[Header] = _UNLIMITED if scope["method"] == "POST" else ()
+        self.is_large = False
+        self.more_headers: Sequence[Header] = UNLIMITED if scope["method"] == "POST" else ()
         given = self.headers.get(b"x-request-id", b"")
         self.request_id = given if _REQUEST_ID.fullmatch(given) else b"req_" + os.urandom(12).hex().encode()
 
@@ -106,36 +106,25 @@ class HttpExchange:
 
         empty: what an empty body stands for; None: it is refused.
         """
-        body = await self._body()
-        if len(body) > bodies.MOST_VALUES:  # no value has fewer bytes than it counts
-            await bodies.check_values(body)
-        return await self.has_read(empty if empty is not None and not body.strip() else json_object(body), len(body))
+        body = await self.full_body()
+        return await self.has_read(empty if empty is not None and not body.strip() else await self.read(body), len(body))
 
     async def has_read(self, value: dict[str, Any], size: int) -> dict[str, Any]:
         """The body, of so many bytes, is this JSON object. Raises ApiError for a fault that refuses it."""
         self.body = value
-        self._is_large = size > _LARGE_BYTES
-        await self.breathe()
+        self.is_large = size > LARGE_BYTES
         if self.fault is not None:
             await self.fault.parsed(value)
         return value
 
-    async def kept_json(self) -> tuple[bytes, dict[str, Any]]:
-        """The body, decompressed, and the JSON object in it; the handler can read it once more. Raises as `json_object`."""
-        body = await self._body()
-        self.headers.pop(b"content-encoding", None)
-        later = self.receive
-        messages: list[Message] = [{"type": "http.request", "body": body}]
-
-        async def again() -> Message:
-            return messages.pop() if messages else await later()
-
-        self.receive = again
-        if len(body) > bodies.MOST_VALUES:
+    async def read(self, body: bytes) -> dict[str, Any]:
+        """The JSON object in the body. Raises ApiError."""
+        if len(body) > bodies.MOST_VALUES:  # no value has fewer bytes than it counts
             await bodies.check_values(body)
-        return body, json_object(body)
+        return await self.apart(lambda: json_object(body))
 
-    async def _body(self) -> bytes:
+    async def full_body(self) -> bytes:
+        """As `body_of_any_type`, of JSON's type."""
         kind = self.headers.get(b"content-type")
         if kind is not None and b"json" not in kind.lower():
             raise errors.unsupported_content_type(kind.decode("latin-1"))
@@ -146,9 +135,11 @@ class HttpExchange:
         body = await self._received_body()
         self.entry.digest = hash(body)
         self.arrived_s = self.entry.arrived_s = self._arrival()
-        encoding = self.headers.get(b"content-encoding")
-        plain = body if encoding is None else bodies.decompressed(body, encoding.strip().lower(), self.most_bytes)
-        return self.entry.kept(plain)
+        if (encoding := self.headers.get(b"content-encoding")) is not None:
+            self.is_large = True  # maybe a thousand times as long
+            body = await self.apart(partial(bodies.decompressed, body, encoding.strip().lower(), self.most_bytes))
+        self.is_large = len(body) > LARGE_BYTES
+        return self.entry.kept(body)
 
     async def note_refusal(self, headers: Sequence[Header]) -> None:
         """Let the journal know what the client was advised, and which body it sent if that has not been read."""
@@ -179,35 +170,37 @@ class HttpExchange:
                 raise errors.body_too_large(self.most_bytes)
         return b"".join(parts)
 
+    async def apart(self, work: Callable[[], T]) -> T:
+        """What the work returns or raises, which takes the longer the larger the body is: of a large one, in a thread."""
+        return work() if self._in_thread is None or not self.is_large else await self._in_thread(work)
+
+    async def checked(self, check: Callable[..., T], *more: object) -> T:
+        """What `check` makes of the body's JSON object. more: its other arguments. Raises as both do."""
+        return await self.apart(partial(check, await self.json_object(), *more))
+
     async def planned(self, work: Callable[[], T], part: str, in_thread: InThread) -> T:
         """What the work, a pure function, returns or raises: done at once if it is brief, else done anew in a thread.
 
         part: the field that decides how long it is. Raises ApiError (400) for more steps than the request has left.
         """
-        brief = Budget(steps := min(BRIEF, self.steps_left), part)
-        token = CURRENT.set(brief)
-        full: Budget | None = None
-        try:
-            result = work()
-            self.steps_left -= steps - brief.left
-        except (BudgetError, RecursionError):
-            full = Budget(self.steps_left, part)
-        finally:
-            CURRENT.reset(token)
-        if full is None:
-            await self.breathe()
-            return result
+        if not self.is_large:
+            brief = Budget(steps := min(BRIEF, self.steps_left), part)
+            token = CURRENT.set(brief)
+            try:
+                result = work()
+                self.steps_left -= steps - brief.left
+                return result
+            except (BudgetError, RecursionError):
+                pass
+            finally:
+                CURRENT.reset(token)
+        full = Budget(self.steps_left, part)
         try:
             return await in_thread(lambda: limited(work, full))
         except BudgetError as error:
             raise errors.too_much_to_plan(error.part) from None
         finally:
             self.steps_left = full.left
-
-    async def breathe(self) -> None:
-        """After a long piece of work on a large body: streams that are due go out before the next one."""
-        if self._is_large:
-            await asyncio.sleep(0)
 
     def _arrival(self) -> float:
         """The HTTP server's stamp, else now."""
@@ -262,7 +255,11 @@ class HttpExchange:
         return ()
 
     def json(self, value: Any, status: int = 200) -> Response:
-        return self.content(_encode(value).encode("utf-8", "replace"), b"application/json", status)
+        return self.content(bodies.encode(value).encode("utf-8", "replace"), b"application/json", status)
+
+    async def large_json(self, value: Mapping[str, Any] | Sequence[Any]) -> Response:
+        """As `json`; of a large request written in pieces, between which others run."""
+        return self.content(await self.apart(lambda: bodies.written(value)), b"application/json")
 
     def content(self, body: bytes, content_type: bytes, status: int = 200) -> Response:
         """A response of bytes."""
@@ -301,6 +298,7 @@ class EndpointApp:
         on_error: Callable[[], None] = lambda: None,
         most_bytes: int = MOST_BODY_BYTES,
         dialect: Dialect = OPENAI,
+        in_thread: InThread | None = None,
     ) -> None:
         """handlers: by method. guard: raises ApiError for a request that may not be served. journal: where requests go.
 
@@ -314,9 +312,10 @@ class EndpointApp:
         self._most_bytes = most_bytes
         self._exchange = exchange
         self._dialect = dialect
+        self._in_thread = in_thread
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = self._exchange(scope, receive, self._most_bytes, self._dialect)
+        exchange = self._exchange(scope, receive, self._most_bytes, self._dialect, self._in_thread)
         if self.journal is not None and scope["method"] != "OPTIONS":
             self.journal.begin(exchange.entry)
         status: int | None = None
@@ -389,7 +388,8 @@ def json_object(body: bytes) -> dict[str, Any]:
     if not body.strip():
         raise errors.bad_json("the body is empty")
     try:
-        decoder = bodies.DECODER if body.count(b"{") <= bodies.MOST_OBJECTS else bodies.counting_decoder()
+        is_small = len(body) <= bodies.MOST_OBJECTS or bodies.objects(body) <= bodies.MOST_OBJECTS
+        decoder = bodies.DECODER if is_small else bodies.counting_decoder()
         value = decoder.decode(body.decode("utf-8-sig"))
         if b"\\ud" in body or b"\\uD" in body:
             value = bodies.without_lone_surrogates(value)

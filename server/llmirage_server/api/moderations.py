@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from llmirage_server.api.embeddings import maybe_in_thread
+from llmirage_server.api.embeddings import MOST_TOKENS_TOGETHER, EmbeddingModel, maybe_in_thread, texts_and_ids
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.service import ServiceHandler
 from llmirage_server.api.whole import prefill
@@ -23,6 +23,7 @@ MODELS = (
     "text-moderation-stable",
     "text-moderation-007",
 )
+_READS = EmbeddingModel(dimensions=0, max_input_tokens=MOST_TOKENS_TOGETHER)
 
 
 class ModerationsHandler(ServiceHandler):
@@ -31,7 +32,7 @@ class ModerationsHandler(ServiceHandler):
     async def create(self, exchange: HttpExchange) -> Response:
         """Answers as the OpenAI API does: one result for each text of a list, one for all parts of a message."""
         service = self._service
-        request = schema.moderations.ModerationRequest.check(await exchange.json_object(), service.documented_only)
+        request = await exchange.checked(schema.moderations.ModerationRequest.check, service.documented_only)
         model = MODELS[0] if request.model is None else request.model
         if model not in MODELS:
             service.models.find(model)
@@ -49,7 +50,7 @@ class ModerationsHandler(ServiceHandler):
 
         texts = [text for text, _, _ in judged]
         tokenizer = await service.tokenizer()
-        ids = await maybe_in_thread(texts, lambda: [tokenizer.encode(text) for text in texts])
+        _, ids = await maybe_in_thread(texts, lambda: texts_and_ids(texts, _READS, tokenizer))
         _, results = await asyncio.gather(
             prefill(service, model, ids, exchange), maybe_in_thread(texts, lambda: [_result(*each) for each in judged])
         )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import time
-from typing import Any
+from itertools import islice
 
 from starlette.responses import Response
 
@@ -17,6 +18,7 @@ from llmirage_server.api.embeddings import (
     read_inputs,
     texts_and_ids,
     vectors_of,
+    written,
 )
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.service import ServiceHandler
@@ -34,7 +36,7 @@ class PoolingHandler(ServiceHandler):
     """Answers as vLLM does. What a text says decides the class, but the classes mean nothing."""
 
     async def pooling(self, exchange: HttpExchange) -> Response:
-        request = schema.embeddings.PoolingRequest.check(await exchange.json_object())
+        request = await exchange.checked(schema.embeddings.PoolingRequest.check)
         if request.encoding_format == "base64":
             raise errors.unsupported("encoding_format", "Only 'float' is supported for /pooling.")
         model, texts, ids = await self._read(exchange, request)
@@ -43,27 +45,28 @@ class PoolingHandler(ServiceHandler):
         if by_token and sum(map(len, ids)) > _MOST_TOKEN_VECTORS:
             raise ApiError(f"Requested vectors of more than {_MOST_TOKEN_VECTORS} tokens.", param="input")
         tokenizer = await self._service.tokenizer()
+        pooled = texts
+        if by_token:
+            pooled = [tokenizer.decode(each[place : place + 1]) for each in ids for place in range(len(each))]
 
-        def work() -> list[Any]:
-            if not by_token:
-                return [vector.tolist() for vector in vectors_of(request.model, model, texts, request.dimensions)]
-            words = [[tokenizer.decode(each[place : place + 1]) for place in range(len(each))] for each in ids]
-            return [
-                [vector.tolist() for vector in vectors_of(request.model, model, some, request.dimensions)] for some in words
-            ]
+        def work() -> bytes:
+            vectors = map(written, vectors_of(request.model, model, pooled, request.dimensions))
+            found = [b"[%s]" % b",".join(islice(vectors, len(each))) for each in ids] if by_token else vectors
+            return _answer(request.model, "pool-", ids, [b'"object":"pooling","data":%s' % each for each in found])
 
-        _, data = await asyncio.gather(prefill(self._service, request.model, ids, exchange), maybe_in_thread(texts, work))
-        return self._answer(exchange, request.model, "pool-", ids, [{"object": "pooling", "data": each} for each in data])
+        _, body = await asyncio.gather(prefill(self._service, request.model, ids, exchange), maybe_in_thread(pooled, work))
+        return exchange.content(body, b"application/json")
 
     async def classify(self, exchange: HttpExchange) -> Response:
-        request = schema.embeddings.ClassifyRequest.check(await exchange.json_object())
+        request = await exchange.checked(schema.embeddings.ClassifyRequest.check)
         model, texts, ids = await self._read(exchange, request)
 
         def work() -> list[float]:
             return [float(vector[0]) for vector in vectors_of(request.model, model, texts)]
 
         _, firsts = await asyncio.gather(prefill(self._service, request.model, ids, exchange), maybe_in_thread(texts, work))
-        return self._answer(exchange, request.model, "classify-", ids, [_class(first) for first in firsts])
+        body = _answer(request.model, "classify-", ids, [_class(first) for first in firsts])
+        return exchange.content(body, b"application/json")
 
     async def _read(
         self, exchange: HttpExchange, request: schema.embeddings.EmbeddingRequest
@@ -73,26 +76,25 @@ class PoolingHandler(ServiceHandler):
         texts, ids = await maybe_in_thread(inputs, lambda: texts_and_ids(inputs, model, tokenizer))
         return model, texts, ids
 
-    @staticmethod
-    def _answer(
-        exchange: HttpExchange, model: str, prefix: str, ids: list[TokenIds], data: list[dict[str, Any]]
-    ) -> Response:
-        tokens = sum(map(len, ids))
-        return exchange.json(
-            {
-                "id": new_id(prefix),
-                "object": "list",
-                "created": int(time.time()),
-                "model": model,
-                "data": [{"index": index, **entry} for index, entry in enumerate(data)],
-                "usage": {
-                    "prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0, "prompt_tokens_details": None
-                },
-            }
-        )  # fmt: skip
+
+def _answer(model: str, prefix: str, ids: list[TokenIds], data: list[bytes]) -> bytes:
+    """data: for each input the fields of its object, as JSON."""
+    tokens = sum(map(len, ids))
+    head = {
+        "id": new_id(prefix),
+        "object": "list",
+        "created": int(time.time()),
+        "model": model,
+        "usage": {
+            "prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0, "prompt_tokens_details": None
+        },
+    }  # fmt: skip
+    listed = b",".join([b'{"index":%d,%s}' % (index, entry) for index, entry in enumerate(data)])
+    return b'%s,"data":[%s]}' % (json.dumps(head)[:-1].encode(), listed)
 
 
-def _class(first: float) -> dict[str, Any]:
+def _class(first: float) -> bytes:
     positive = round(1.0 / (1.0 + math.exp(-_STEEPNESS * first)), 6)
     probabilities = [round(1.0 - positive, 6), positive]
-    return {"label": f"LABEL_{int(positive > 0.5)}", "probs": probabilities, "num_classes": 2}
+    found = {"label": f"LABEL_{int(positive > 0.5)}", "probs": probabilities, "num_classes": 2}
+    return json.dumps(found, separators=(",", ":"))[1:-1].encode()

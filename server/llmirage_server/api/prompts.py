@@ -8,7 +8,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from llmirage_shared.wire import errors
+from llmirage_shared.wire.errors import ApiError
+
 MOST_CHOICES = 1_024  # prompts times choices of each, in one request
+MOST_COUNTED = 300_000  # tokens of a text that is only counted: as many take a second or two to find
 
 
 @dataclass(slots=True, frozen=True)
@@ -25,3 +29,18 @@ class ContextWindow(NamedTuple):
 
     tokens: int
     param: str
+
+    def exceeded(self, found: int) -> ApiError:
+        """The refusal of a prompt of at least so many tokens, which was not tokenized to its end."""
+        return errors.context_length_exceeded(self.tokens, found, None, self.param, counted=False)
+
+
+class CountedTokens(ContextWindow):
+    """What a text must fit in whose tokens are counted or shown, not read by a model: more than engines count at once."""
+
+    @classmethod
+    def of(cls, max_model_len: int, param: str) -> CountedTokens:
+        return cls(max(max_model_len, MOST_COUNTED), param)
+
+    def exceeded(self, found: int) -> ApiError:
+        return errors.too_many_tokens(self.param, self.tokens, found)

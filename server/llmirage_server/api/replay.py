@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from starlette.responses import Response
-from starlette.types import Send
+from starlette.types import Message, Send
 
 from llmirage_server.api.exchange import Handler, Header, HttpExchange
 from llmirage_server.api.recorder import ExchangeRecorder, redactor_of
@@ -67,7 +67,7 @@ class Replay:
 
     async def _answer(self, exchange: HttpExchange, handler: Handler) -> Response:
         self._service.check_open()
-        written, value = await exchange.kept_json()
+        written, value = await _kept_json(exchange)
         request = ForwardedRequest.of(exchange, written)
         try:
             body = redactor_of(request, self._secrets()).value(value)  # as the recording's was
@@ -166,3 +166,17 @@ def make_replay(service: Service, settings: ClusterConfig) -> Replay:
         secrets = () if service.upstream is None or service.upstream.key is None else (service.upstream.key,)
         recorder = ExchangeRecorder(writer, secrets, library.add)
     return Replay(service, library, settings.replay_timing, settings.on_miss, settings.speed, service.upstream, recorder)
+
+
+async def _kept_json(exchange: HttpExchange) -> tuple[bytes, dict[str, Any]]:
+    """The body, decompressed, and the JSON object in it; the handler can read it once more. Raises as `json_object`."""
+    body = await exchange.full_body()
+    exchange.headers.pop(b"content-encoding", None)
+    later = exchange.receive
+    messages: list[Message] = [{"type": "http.request", "body": body}]
+
+    async def again() -> Message:
+        return messages.pop() if messages else await later()
+
+    exchange.receive = again
+    return body, await exchange.read(body)

@@ -38,7 +38,7 @@ async def cluster_timed(
     All choices of a stream count as one sequence. Raises ApiError, and ClientGoneError if the client leaves first.
     """
     endpoint = endpoint_of(recording.path)
-    prompt = await _prompt(service, endpoint, body)
+    prompt = await _prompt(service, exchange, endpoint, body)
     model = str(body.get("model", ""))
     if endpoint == "embeddings":
         await prefill(service, model, [prompt], exchange)
@@ -127,17 +127,19 @@ def _whole_text(data: bytes) -> str:
     return "".join(texts)
 
 
-async def _prompt(service: Service, endpoint: str | None, body: Mapping[str, Any]) -> npt.NDArray[np.int32]:
+async def _prompt(
+    service: Service, exchange: HttpExchange, endpoint: str | None, body: Mapping[str, Any]
+) -> npt.NDArray[np.int32]:
     """The prompt's token ids, int32, shape (prompt_tokens,). A body that no handler would take is read as a text."""
     try:
         if endpoint == "chat":
             chat = parse_chat(dict(body), False)
-            return await service.encode_chat(chat.messages, chat.tools, answer_schema=chat.answer_schema)
+            return await service.encode_chat(exchange, chat.messages, chat.tools, answer_schema=chat.answer_schema)
         if endpoint == "messages":
             request = schema.messages.MessagesRequest.check(dict(body), False)
-            return await service.encode_chat(chat_messages(request, strict=False), chat_tools(request))
+            return await service.encode_chat(exchange, chat_messages(request, strict=False), chat_tools(request))
         if endpoint == "responses":
-            return await _responses_prompt(service, body)
+            return await _responses_prompt(service, exchange, body)
         if endpoint == "completions":
             prompt = parse_completion(body, False).prompts[0]
             return await service.encode_text(prompt) if isinstance(prompt, str) else prompt
@@ -146,12 +148,12 @@ async def _prompt(service: Service, endpoint: str | None, body: Mapping[str, Any
         return await service.encode_text(json.dumps(body, ensure_ascii=False))
 
 
-async def _responses_prompt(service: Service, body: Mapping[str, Any]) -> npt.NDArray[np.int32]:
+async def _responses_prompt(service: Service, exchange: HttpExchange, body: Mapping[str, Any]) -> npt.NDArray[np.int32]:
     """Of the items that the request brings: those before it were recorded, and are not stored here."""
     own = {name: value for name, value in body.items() if name not in ("previous_response_id", "conversation")}
     request = schema.responses.ResponseRequest.check(own, False)
-    items = context.read_context(service.state, request).items
-    return await service.encode_chat(context.chat_form(request, items), context.chat_tools(request))
+    items = (await context.read_context(exchange, service.state, request)).items
+    return await service.encode_chat(exchange, context.chat_form(request, items), context.chat_tools(request))
 
 
 def _text_of(value: Any) -> str:

@@ -26,7 +26,7 @@ class RerankHandler(ServiceHandler):
     """Scores are between 0 and 1, from the embeddings of this server."""
 
     async def rerank(self, exchange: HttpExchange) -> Response:
-        request = schema.embeddings.RerankRequest.check(await exchange.json_object())
+        request = await exchange.checked(schema.embeddings.RerankRequest.check)
         if request.texts is not None:
             return await self._ranks(exchange, request, request.texts)
         if request.model is None or request.documents is None:
@@ -36,7 +36,7 @@ class RerankHandler(ServiceHandler):
         scores, tokens = await self._scores(exchange, request.model, queries, documents, request.max_tokens_per_doc)
         order = sorted(range(len(documents)), key=lambda index: (-scores[index], index))
         shown = request.return_documents is not False
-        return exchange.json(
+        return await exchange.large_json(
             {
                 "id": new_id("rerank-"),
                 "model": request.model,
@@ -57,7 +57,7 @@ class RerankHandler(ServiceHandler):
         name = request.model or self._service.models.served[0]
         scores, _ = await self._scores(exchange, name, [request.query] * len(texts), texts)
         order = sorted(range(len(texts)), key=lambda index: (-scores[index], index))
-        return exchange.json(
+        return await exchange.large_json(
             [
                 {
                     "index": index,
@@ -80,7 +80,7 @@ class RerankHandler(ServiceHandler):
         return exchange.json({"rankings": rankings, "usage": {"prompt_tokens": tokens, "total_tokens": tokens}})
 
     async def score(self, exchange: HttpExchange) -> Response:
-        request = schema.embeddings.ScoreRequest.check(await exchange.json_object())
+        request = await exchange.checked(schema.embeddings.ScoreRequest.check)
         first, second = request.text_1 or request.queries, request.text_2 or request.documents
         if first is None or second is None:
             raise errors.missing("text_1" if first is None else "text_2")

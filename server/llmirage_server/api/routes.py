@@ -58,7 +58,11 @@ def routes(
     """
     messages = MessagesHandler(service)
     endpoint = partial(
-        EndpointApp, on_error=service.metrics.count_error, most_bytes=service.most_body_bytes, dialect=service.dialect
+        EndpointApp,
+        on_error=service.metrics.count_error,
+        most_bytes=service.most_body_bytes,
+        dialect=service.dialect,
+        in_thread=service.text.in_thread,
     )
     app = partial(endpoint, guard=guard, journal=service.journal, faults=service.faults)
     of_messages = partial(app, exchange=MessagesExchange)

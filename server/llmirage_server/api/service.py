@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any
@@ -158,6 +158,7 @@ class Service:
 
     async def encode_chat(
         self,
+        exchange: HttpExchange,
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None,
         *,
@@ -173,7 +174,7 @@ class Service:
         ending = _prompt_ending(add_generation_prompt, continue_final_message)
         encoder = (await self._tools()).encoder
         try:
-            text = encoder.render(messages, tools, ending, answer_schema=answer_schema)
+            text = await exchange.apart(lambda: encoder.render(messages, tools, ending, answer_schema=answer_schema))
         except ValueError as error:  # a model's own template refuses messages, for instance roles that do not alternate
             raise errors.invalid_value("messages", str(error)) from None
         return await self._encode(encoder, text, window)
@@ -183,13 +184,16 @@ class Service:
         return await self._encode((await self._tools()).encoder, text, window)
 
     async def encode_texts(self, texts: Sequence[str], window: ContextWindow | None = None) -> list[npt.NDArray[np.int32]]:
-        """Token ids of each text; in a thread if there are many of them."""
+        """Token ids of each text; in a thread if there are many of them, which does others' work between two parts of it."""
         if len(texts) == 1:
             return [await self.encode_text(texts[0], window)]
         encoder = (await self._tools()).encoder
-        if sum(map(len, texts)) > LONG_CHARACTERS:
-            return await self.text.in_thread(lambda: [encoder.encode(text) for text in texts])
-        return [encoder.encode(text) for text in texts]
+        if sum(map(len, texts)) <= LONG_CHARACTERS:
+            return [encoder.encode(text) for text in texts]
+        encoded: list[npt.NDArray[np.int32]] = []
+        for some in _parts(texts):
+            encoded += await self.text.in_thread(partial(_encode_all, encoder, some, window))
+        return encoded
 
     async def _encode(self, encoder: PromptEncoder, text: str, window: ContextWindow | None) -> npt.NDArray[np.int32]:
         if len(text) > _SPLIT_CHARACTERS or (
@@ -311,9 +315,26 @@ def _prompt_ending(add_generation_prompt: bool | None, continue_final_message: b
 
 def _encode_within(encoder: PromptEncoder, text: str, window: ContextWindow | None) -> npt.NDArray[np.int32]:
     """Token ids. A text far longer than the window is not tokenized to its end. Raises ApiError for it."""
-    if window is not None and (found := encoder.tokens_beyond(text, window.tokens)) is not None:
-        raise errors.context_length_exceeded(window.tokens, found, None, window.param, counted=False)
+    if window is not None and (found := encoder.tokenizer.tokens_beyond(text, window.tokens)) is not None:
+        raise window.exceeded(found)
     return encoder.encode(text)
+
+
+def _encode_all(encoder: PromptEncoder, texts: Sequence[str], window: ContextWindow | None) -> list[npt.NDArray[np.int32]]:
+    return [_encode_within(encoder, text, window) for text in texts]
+
+
+def _parts(texts: Sequence[str]) -> Iterator[list[str]]:
+    """The texts in parts of so many characters, or of one text."""
+    part: list[str] = []
+    left = _SPLIT_CHARACTERS
+    for text in texts:
+        if part and len(text) > left:
+            yield part
+            part, left = [], _SPLIT_CHARACTERS
+        part.append(text)
+        left -= len(text)
+    yield part
 
 
 def _last_tokens(prompt: EncodedPrompt, kept: int, tokenizer: Tokenizer) -> EncodedPrompt:

@@ -42,9 +42,9 @@ class SglangHandler(ServiceHandler):
     async def generate(self, exchange: HttpExchange) -> Response:
         started_s = time.monotonic()
         service = self._service
-        request = schema.sglang.GenerateRequest.check(await exchange.json_object())
+        request = await exchange.checked(schema.sglang.GenerateRequest.check)
         params = request.sampling_params or schema.sglang.SglangSampling()
-        prompts, batched = await self._prompts(request, params.n or 1)
+        prompts, batched = await self._prompts(exchange, request, params.n or 1)
         sampling = _sampling(request, params)
         served = service.models.asked(service.models.served[0], exchange)
         param = "text" if request.text is not None else "input_ids"
@@ -76,7 +76,7 @@ class SglangHandler(ServiceHandler):
         return exchange.json(bodies[0] if one else bodies)
 
     async def abort_request(self, exchange: HttpExchange) -> Response:
-        request = schema.sglang.AbortRequest.check(await exchange.json_object())
+        request = await exchange.checked(schema.sglang.AbortRequest.check)
         rids = list(self._aborts) if request.abort_all else [request.rid or ""]
         for rid in rids:
             if abort := self._aborts.get(rid):
@@ -91,7 +91,9 @@ class SglangHandler(ServiceHandler):
         await finish(generation, exchange)
         return exchange.content(b"", b"text/plain; charset=utf-8")
 
-    async def _prompts(self, request: schema.sglang.GenerateRequest, n: int) -> tuple[list[EncodedPrompt], bool]:
+    async def _prompts(
+        self, exchange: HttpExchange, request: schema.sglang.GenerateRequest, n: int
+    ) -> tuple[list[EncodedPrompt], bool]:
         """The prompts, and whether they were given as a list."""
         if request.text is not None:
             texts = [request.text] if isinstance(request.text, str) else request.text
@@ -102,7 +104,7 @@ class SglangHandler(ServiceHandler):
             return prompts, isinstance(request.text, list)
         if request.input_ids is None:
             raise errors.missing("text")
-        given = read_prompts(request.input_ids, "input_ids", MOST_CHOICES)
+        given = await exchange.apart(lambda: read_prompts(request.input_ids, "input_ids", MOST_CHOICES))
         if any(isinstance(prompt, str) for prompt in given):
             raise errors.wrong_type("input_ids", "an array of token ids", request.input_ids)
         batched = isinstance(request.input_ids[0], list)

@@ -28,7 +28,18 @@ Report = Callable[[int, str, str], None]
 _condition = under("Conditions")
 
 
+_MOST_CHARACTERS = 1_000  # of a pattern: longer ones take long to read
+
+
+def _long_problem(value: str | None) -> str | None:
+    if value is None or len(value) <= _MOST_CHARACTERS:
+        return None
+    return f"must be at most {_MOST_CHARACTERS} characters long, not {len(value)}"
+
+
 def _endpoint_problem(value: str | None) -> str | None:
+    if problem := _long_problem(value):
+        return problem
     if value is None or value in ENDPOINTS or value.startswith("/"):
         return None
     hint = did_you_mean(value, ENDPOINTS)
@@ -50,14 +61,16 @@ class Subject:
 class Conditions:
     """Which requests a fault meets. All that are given must hold."""
 
-    model: str | None = _condition(None, "Model named in the request; `*` stands for anything.", unset="any")
+    model: str | None = _condition(
+        None, "Model named in the request; `*` stands for anything.", unset="any", check=_long_problem
+    )
     endpoint: str | None = _condition(
         None,
         f"{', '.join(ENDPOINTS)}; or a path, where `*` stands for anything.",
         unset="POST to any of those named",
         check=_endpoint_problem,
     )
-    key: str | None = _condition(None, "API key of the request.", unset="any")
+    key: str | None = _condition(None, "API key of the request.", unset="any", check=_long_problem)
     instance: int | None = _condition(
         None, "Number of the instance that serves the request, over the whole cluster.", unset="any", least=0
     )

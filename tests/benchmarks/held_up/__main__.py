@@ -2,17 +2,18 @@
 
     make held-up                          # 300 attacks, one at a time, beside 8 streams
     make held-up ARGS="--attacks 1000 --at-once 4 --seed 7"
+    make held-up ARGS="--attacks 60 --large 1"           # large bodies alone
     make held-up ARGS="--mutated --attacks 2000 --at-once 8"
 
 A server in a process of its own serves streams of one token every 20 ms. For ten seconds nothing else happens: the largest
 gap between two tokens of a stream then is what the machine itself causes. Then come the attacks of tests/support/attacks.py,
-or with --mutated the almost valid bodies of tests/support/valid_bodies.py. All were written before, so that this program is
-not what holds up the reading of streams. At the end the server gets SIGTERM in the middle of attacks. Printed are the times
-of the answers, the gaps with and without attacks, and the time until the server has ended.
+a tenth of them large bodies, or with --mutated the almost valid bodies of tests/support/valid_bodies.py. All were written
+before, so that this program is not what holds up the reading of streams. At the end the server gets SIGTERM in the middle of
+attacks. Printed are the times of the answers, the gaps with and without attacks, and the time until the server has ended.
 
-Exit status: 1 when an answer took more than a second or was not 200, 400 or 413, when a gap during attacks was over 100 ms
-(and over twice the largest one without), or when the server took more than five seconds to end. With --mutated, when an
-answer was 500 or more, or when the p99 of the gaps was more than 5 ms above that without.
+Exit status: 1 when an answer took more than a second (to a large body, 20) or was not 200, 400, 404 or 413, when a gap
+during attacks was over 100 ms (and over twice the largest one without), or when the server took more than five seconds to
+end. With --mutated, when an answer was 500 or more, or when the p99 of the gaps was more than 5 ms above that without.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 
 import attacks
@@ -36,8 +37,10 @@ import httpx
 from valid_bodies import mutated, valid_bodies
 
 QUIET_S = 10.0
-MOST_ANSWER_S, MOST_GAP_S, MOST_END_S, MOST_P99_S = 1.0, 0.1, 5.0, 0.005
+MOST_ANSWER_S, MOST_LARGE_S, MOST_GAP_S, MOST_END_S, MOST_P99_S = 1.0, 20.0, 0.1, 5.0, 0.005
+_CHUNK_BYTES = 1 << 18
 ITL_MS = 20
+_LARGE = "large "
 LAST = 200  # requests during which the server is ended
 Prepared = tuple[str, bytes, str]  # path, body, what to call it
 
@@ -65,30 +68,41 @@ async def stream(client: httpx.AsyncClient, watched: Watched) -> None:
                 last_s = now_s
 
 
-def prepared(rng: random.Random, count: int, is_mutated: bool) -> Iterator[Prepared]:
+def prepared(rng: random.Random, count: int, is_mutated: bool, large: float = 0.0) -> Iterator[Prepared]:
     """Requests, with short replies: an answer in one piece comes when its last token has come."""
     valid = [(path, body) for path, body in valid_bodies() if not path.startswith("/llmirage/")]
     for _ in range(count):
         seed = rng.getrandbits(40)
         own = random.Random(seed)
+        is_large = not is_mutated and own.random() < large
         if is_mutated:
             path, body = own.choice(valid)
             body = mutated(body, own)
         else:
-            path, body = attacks.attack(own)
+            path, body = attacks.large(own) if is_large else attacks.attack(own)
         for name in ("max_tokens", "max_output_tokens"):
-            wanted = body.get(name, 0 if name == "max_output_tokens" and path.endswith("responses") else None)
+            wanted = body.get(name, 0 if name == "max_output_tokens" and path.endswith(("responses", "compact")) else None)
             if isinstance(wanted, int) and not (is_mutated and wanted < 10):
                 body[name] = 16 if is_mutated else 10
         content = json.dumps(body).encode()
-        yield path, content, f"{path} seed {seed} {len(content):,} bytes"
+        yield path, content, f"{_LARGE if is_large else ''}{path} seed {seed} {len(content):,} bytes"
+
+
+async def chunks(content: bytes) -> AsyncIterator[bytes]:
+    """In parts, between which this program reads its streams."""
+    for start in range(0, len(content), _CHUNK_BYTES):
+        yield content[start : start + _CHUNK_BYTES]
+        await asyncio.sleep(0)
 
 
 async def send(client: httpx.AsyncClient, requests: Iterator[Prepared], watched: Watched) -> None:
     """Send requests one after the other."""
     for path, content, name in requests:
         started_s = time.perf_counter()
-        response = await client.post(path, content=content, headers={"content-type": "application/json"})
+        headers = {"content-type": "application/json", "content-length": str(len(content))}
+        async with client.stream("POST", path, content=chunks(content), headers=headers) as response:
+            async for _ in response.aiter_raw():
+                pass
         elapsed_s = time.perf_counter() - started_s
         watched.answers.append((elapsed_s, f"{name} -> {response.status_code}"))
         watched.statuses[response.status_code] += 1
@@ -97,7 +111,7 @@ async def send(client: httpx.AsyncClient, requests: Iterator[Prepared], watched:
 async def watch(url: str, process: subprocess.Popen[str], options: argparse.Namespace) -> tuple[Watched, float]:
     """The whole run, and the seconds from SIGTERM to the end of the server."""
     watched, rng = Watched(), random.Random(options.seed)
-    requests = list(prepared(rng, options.attacks, options.mutated))
+    requests = list(prepared(rng, options.attacks, options.mutated, options.large))
     final = list(prepared(rng, LAST, options.mutated))
     async with (
         httpx.AsyncClient(base_url=url, timeout=60) as bystander,
@@ -141,8 +155,9 @@ def report(watched: Watched, ended_s: float, is_mutated: bool) -> bool:
         return max(watched.statuses) < 500 and p99s["attacked"] <= p99s["quiet"] + MOST_P99_S and ended_s <= MOST_END_S
     quiet_s, attacked_s = gaps["quiet"][-1], gaps["attacked"][-1]
     return (
-        set(watched.statuses) <= {200, 400, 413}
-        and answers[-1] <= MOST_ANSWER_S
+        set(watched.statuses) <= {200, 400, 404, 413}
+        and max([took for took, what in watched.answers if not what.startswith(_LARGE)], default=0.0) <= MOST_ANSWER_S
+        and answers[-1] <= MOST_LARGE_S
         and (attacked_s <= MOST_GAP_S or attacked_s <= 2 * quiet_s)
         and ended_s <= MOST_END_S
     )
@@ -151,6 +166,7 @@ def report(watched: Watched, ended_s: float, is_mutated: bool) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mutated", action="store_true", help="almost valid bodies instead of attacks")
+    parser.add_argument("--large", type=float, default=0.1, help="share of the attacks that are large bodies")
     parser.add_argument("--attacks", type=int, default=300)
     parser.add_argument("--at-once", type=int, default=1)
     parser.add_argument("--streams", type=int, default=8)

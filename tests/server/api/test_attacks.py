@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -157,3 +159,46 @@ def test_planning_in_slices_lets_others_run(guarded: Api) -> None:
 
     guarded._runner.run(both())
     assert turns >= 4 * 64 // 4 - 2  # one turn between two slices; the first one starts the task
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_a_large_body_holds_the_event_loop_for_less_than_a_tenth_of_a_second(
+    api: Api, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, body = attacks.large(random.Random(seed), 0.6)
+    longest_s = 0.0
+    run = asyncio.Handle._run  # type: ignore[attr-defined]
+
+    def measured(handle: asyncio.Handle) -> None:
+        nonlocal longest_s
+        began_s = time.thread_time()
+        run(handle)
+        longest_s = max(longest_s, time.thread_time() - began_s)
+
+    content, answer = json.dumps(body).encode(), RawAnswer()
+    monkeypatch.setattr(asyncio.Handle, "_run", measured)
+    api._runner.run(answer.ask(api.app, path, content))
+    monkeypatch.undo()
+    assert answer.status in (200, 400, 404, 413)
+    assert longest_s < 0.1, (path, len(content))
+
+
+class RawAnswer:
+    """The status of an answer, asked for and read without a client, whose work would count."""
+
+    status = 0
+
+    async def ask(self, app: Any, path: str, content: bytes) -> None:
+        parts = [content]
+
+        async def receive() -> Any:
+            if not parts:
+                await asyncio.Event().wait()
+            return {"type": "http.request", "body": parts.pop()}
+
+        async def send(message: Any) -> None:
+            self.status = message.get("status", self.status)
+
+        headers = [(b"content-type", b"application/json")]
+        scope = {"type": "http", "method": "POST", "path": path, "headers": headers, "query_string": b"", "state": {}}
+        await app(scope, receive, send)

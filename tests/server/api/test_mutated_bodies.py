@@ -2,7 +2,8 @@
 
     PYTHONPATH=tests/support python tests/server/api/test_mutated_bodies.py 50000 [SEED]
 
-sends more of them, and lists the failures and the slowest.
+sends more of them, a quarter in each dialect, and lists the failures and the slowest. The cluster answers at once, so that
+no simulated time is counted.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 import httpx
 import pytest
-from valid_bodies import HOSTED, ITEMS, MODEL, Body, mutated, valid_bodies
+from valid_bodies import BOUNDARY, HOSTED, ITEMS, MODEL, UPLOADED, Body, mutated, valid_bodies, valid_upload
 
 from llmirage_server.app import LlmirageApp, create_app
 from llmirage_server.config import ClusterConfig
@@ -26,17 +27,27 @@ from llmirage_server.config import ClusterConfig
 FUNCTION = {"type": "function", "function": {"name": "f"}}
 MCP = {"type": "mcp", "server_label": "docs"}
 SLOW_S = 2.0
+DIALECTS = ("openai", "vllm", "sglang", "trtllm")
+FAILURES: list[str] = []
 
 
 class Sender:
     """A client of one app, which has no fault and no script of the request before."""
 
-    def __init__(self) -> None:
-        self.app: LlmirageApp = create_app(ClusterConfig(ttft_ms=0.0, itl_ms=0.0))
+    def __init__(self, dialect: str | None = None) -> None:
+        self.app: LlmirageApp = create_app(ClusterConfig(ttft_ms=0.0, itl_ms=0.0, dialect=dialect))  # type: ignore[arg-type]
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://test", timeout=None)
 
-    async def post(self, path: str, body: Body) -> httpx.Response:
-        answer = await self.client.post(path, content=json.dumps(body).encode())
+        self.file_id = "file-none"
+
+    async def post(self, path: str, body: Body | bytes) -> httpx.Response:
+        if isinstance(body, bytes):
+            kind = {"content-type": f"multipart/form-data; boundary={BOUNDARY}"}
+            answer = await self.client.post(path, content=body, headers=kind)
+            self.file_id = answer.json().get("id") or self.file_id
+            return answer
+        content = json.dumps(body).replace(UPLOADED, self.file_id).encode()
+        answer = await self.client.post(path, content=content)
         if path.startswith("/llmirage/"):
             await self.client.delete(path)
         return answer
@@ -47,11 +58,14 @@ class Sender:
         return self.app.service.metrics.errors
 
 
-def bodies(number: int, seed: int) -> Iterator[tuple[str, Body]]:
+def bodies(number: int, seed: int) -> Iterator[tuple[str, Body | bytes]]:
+    """Almost valid ones. Those of batches name files that were uploaded before them."""
     random = Random(seed)
     valid = valid_bodies()
     for _ in range(number):
         path, body = random.choice(valid)
+        if path == "/v1/batches":
+            yield "/v1/files", valid_upload(random)
         yield path, mutated(body, random)
 
 
@@ -62,6 +76,8 @@ def sender() -> Sender:
 
 @pytest.mark.parametrize(("path", "body"), valid_bodies())
 def test_a_valid_body_is_answered(runner: asyncio.Runner, sender: Sender, path: str, body: Body) -> None:
+    if path == "/v1/batches":
+        runner.run(sender.post("/v1/files", valid_upload(Random(1))))
     answer = runner.run(sender.post(path, body))
     assert (answer.status_code, sender.errors) == (200, 0), answer.text
 
@@ -118,24 +134,37 @@ def test_a_failure_inside_the_server_is_counted(runner: asyncio.Runner) -> None:
 
 
 async def _main(number: int, seed: int) -> int:
-    sender = Sender()
+    for dialect in DIALECTS:
+        await _send(dialect, number // len(DIALECTS), seed)
+        seed += 1
+    return 1 if FAILURES else 0
+
+
+async def _send(dialect: str, number: int, seed: int) -> None:
+    sender = Sender(dialect)
     statuses: Counter[int] = Counter()
     slow: list[tuple[float, str, str]] = []
     failed = 0
     for path, body in bodies(number, seed):
-        begun = time.perf_counter()
+        begun = time.process_time()
         answer = await sender.post(path, body)
-        took = time.perf_counter() - begun
+        took = time.process_time() - begun  # of the processor: what else the machine does is none of it
         statuses[answer.status_code] += 1
         if answer.status_code >= 500 or sender.errors > failed:
             failed += 1
-            sys.stdout.write(f"{answer.status_code} {path} {json.dumps(body)[:2000]}\n")
+            sys.stdout.write(f"{answer.status_code} {path} {_shown(body)[:2000]}\n")
         if took > SLOW_S:
-            slow.append((took, path, json.dumps(body)[:500]))
+            slow.append((took, path, _shown(body)[:500]))
     for took, path, text in sorted(slow, reverse=True)[:20]:
         sys.stdout.write(f"{took:.1f} s {path} {text}\n")
-    sys.stdout.write(f"{number} bodies: {dict(sorted(statuses.items()))}, {len(slow)} over {SLOW_S:g} s, {failed} failed\n")
-    return 1 if failed or slow else 0
+    counts = dict(sorted(statuses.items()))
+    sys.stdout.write(f"{dialect}, {number} bodies: {counts}, {len(slow)} over {SLOW_S:g} s, {failed} failed\n")
+    sys.stdout.flush()
+    FAILURES.extend([dialect] * (failed + len(slow)))
+
+
+def _shown(body: Body | bytes) -> str:
+    return repr(body) if isinstance(body, bytes) else json.dumps(body)
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ def test_a_long_conversation_is_cut_with_few_looks(small: Any, monkeypatch: pyte
     looks = []
 
     async def counted(*args: Any, **fields: Any) -> Any:
-        looks.append(len(args[0]))
+        looks.append(len(args[1]))
         return await await_tools(*args, **fields)
 
     monkeypatch.setattr(small.app.service, "encode_chat", counted)

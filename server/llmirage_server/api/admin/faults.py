@@ -33,10 +33,12 @@ class FaultsHandler(ServiceHandler):
         given = body.get("faults", [body])
         problems: list[str] = []
         try:
-            node = node_of(given)
+            node = await exchange.apart(lambda: node_of(given))
         except ConfigError as error:
             raise ApiError(f"faults: {error}", param="faults", code="invalid_fault") from None
-        rules = read_rules(node, "faults", lambda _, place, problem: problems.append(f"{place}: {problem}"), _SOURCE)
+        rules = await exchange.apart(
+            lambda: read_rules(node, "faults", lambda _, place, problem: problems.append(f"{place}: {problem}"), _SOURCE)
+        )
         if "faults" in body and len(body) > 1:
             problems.append(f"unknown keys beside faults: {', '.join(sorted(body.keys() - {'faults'}))}")
         if problems:

@@ -42,7 +42,7 @@ class ScriptHandler(ServiceHandler):
     ) -> Response:
         data = await exchange.json_object()
         try:
-            change(data)
+            await exchange.apart(lambda: change(data))
         except ConfigError as error:
             raise ApiError("\n".join(error.problems), param="rules", code="invalid_script") from None
         self._service.scripts = scripts

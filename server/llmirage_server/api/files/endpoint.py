@@ -33,7 +33,7 @@ class FilesHandler(ServiceHandler):
     async def create(self, exchange: HttpExchange) -> Response:
         content_type = exchange.header(b"content-type") or ""
         body = await exchange.body_of_any_type()
-        fields, file = _read_form(content_type, body)
+        fields, file = await exchange.apart(lambda: _read_form(content_type, body))
         request = schema.batches.FileUpload.check(fields, self._service.documented_only)
         if file is None or file.filename is None:
             raise errors.wrong_type("file", "a file", "")

@@ -20,7 +20,7 @@ from llmirage_server.api.messages.translate import (
     messages_constraints,
     remember,
 )
-from llmirage_server.api.prompts import ContextWindow, EncodedPrompt
+from llmirage_server.api.prompts import ContextWindow, CountedTokens, EncodedPrompt
 from llmirage_server.api.responses.items import sealed
 from llmirage_server.api.service import ServiceHandler
 from llmirage_server.api.whole import finish
@@ -60,11 +60,11 @@ class MessagesHandler(ServiceHandler):
     async def create(self, exchange: HttpExchange) -> Response:
         service = self._service
         body = continued(service.state, await exchange.json_object())
-        request = schema.messages.MessagesRequest.check(body, service.documented_only)
+        request = await exchange.apart(lambda: schema.messages.MessagesRequest.check(body, service.documented_only))
         if (request.min_tokens or 0) > request.max_tokens:
             raise errors.invalid_value("min_tokens", f"expected a value <= max_tokens ({request.max_tokens}).")
         served = service.models.asked(request.model, exchange)
-        chat = chat_messages(request, service.dialect.strict)
+        chat = await exchange.apart(lambda: chat_messages(request, service.dialect.strict))
         constraints = await exchange.planned(
             lambda: messages_constraints(request, chat), "tools", service.text.plan_in_thread
         )
@@ -79,11 +79,12 @@ class MessagesHandler(ServiceHandler):
             ignore_eos=bool(request.ignore_eos),
         )
         window = ContextWindow(served.max_model_len, "messages")
-        ids = await service.encode_chat(chat, chat_tools(request), answer_schema=answer_schema(request), window=window)
+        tools = chat_tools(request)
+        ids = await service.encode_chat(exchange, chat, tools, answer_schema=answer_schema(request), window=window)
         prompts = [EncodedPrompt(ids, constraints.history.last_user_text)]
         generation = await service.generate(prompts, sampling, served, exchange, "messages", constraints)
         [choice] = generation.choices
-        kept = await self._kept(request, body, chat, len(ids))
+        kept = await self._kept(exchange, request, body, chat, len(ids))
         message = _Message(request.model, choice, generation, kept)
 
         def remembered() -> dict[str, Any]:
@@ -101,23 +102,29 @@ class MessagesHandler(ServiceHandler):
         return exchange.json(remembered())
 
     async def _kept(
-        self, request: schema.messages.CountRequest, body: Mapping[str, Any], chat: Sequence[Mapping[str, Any]], tokens: int
+        self,
+        exchange: HttpExchange,
+        request: schema.messages.CountRequest,
+        body: Mapping[str, Any],
+        chat: Sequence[Mapping[str, Any]],
+        tokens: int,
     ) -> KeptPrompt:
         """What of a prompt of so many tokens the request asks to keep."""
-        found = cache_breakpoint(body)
+        found = await exchange.apart(lambda: cache_breakpoint(body))
         if found is None or found.messages == len(request.messages):
             return KeptPrompt(tokens, found.ttl) if found else NOTHING_KEPT
-        covered = chat[: chat_length(request, found.messages)] or [{"role": "system", "content": ""}]
-        ids = await self._service.encode_chat(covered, chat_tools(request), add_generation_prompt=False)
+        length = await exchange.apart(lambda: chat_length(request, found.messages))
+        covered = chat[:length] or [{"role": "system", "content": ""}]
+        ids = await self._service.encode_chat(exchange, covered, chat_tools(request), add_generation_prompt=False)
         return KeptPrompt(len(ids), found.ttl)
 
     async def count_tokens(self, exchange: HttpExchange) -> Response:
         service = self._service
-        request = schema.messages.CountRequest.check(await exchange.json_object(), service.documented_only)
-        service.models.find(request.model)
-        ids = await service.encode_chat(
-            chat_messages(request, service.dialect.strict), chat_tools(request), answer_schema=answer_schema(request)
-        )
+        request = await exchange.checked(schema.messages.CountRequest.check, service.documented_only)
+        window = CountedTokens.of(service.models.find(request.model).max_model_len, "messages")
+        chat = await exchange.apart(lambda: chat_messages(request, service.dialect.strict))
+        form = answer_schema(request)
+        ids = await service.encode_chat(exchange, chat, chat_tools(request), answer_schema=form, window=window)
         return exchange.json({"input_tokens": len(ids)})
 
 

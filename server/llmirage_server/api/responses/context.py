@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from llmirage_server.api.exchange import HttpExchange
+from llmirage_server.api.files.clock import Breaks
 from llmirage_server.api.responses import items as item_forms
 from llmirage_server.api.responses.items import Item
 from llmirage_server.api.state.state import State
 from llmirage_shared.wire import schema
 from llmirage_shared.wire.errors import ApiError
+
+_MANY = 500  # items: to make a prompt of more takes some milliseconds
+_AT_ONCE = 500  # places of items that are stored in one turn of the event loop: some milliseconds
 
 
 @dataclass(slots=True)
@@ -22,7 +28,8 @@ class ResponseContext:
     conversation: str | None
 
 
-def read_context(
+async def read_context(
+    exchange: HttpExchange,
     state: State,
     request: schema.responses.InputFields,
     strict: bool = True,
@@ -41,6 +48,7 @@ def read_context(
             code="mutually_exclusive_parameters",
         )
     before: list[Item] = []
+    given_input = request.input
     if request.previous_response_id is not None:
         record = previous or state.get("response", request.previous_response_id)
         if record is None:
@@ -55,24 +63,43 @@ def read_context(
         if found is None:
             raise ApiError(f"Conversation with id '{conversation}' not found.", status=404, param="conversation")
         before = found["items"]
+    exchange.is_large |= len(before) > _MANY
+    item_forms.check_size(before, "input")
     brought: Sequence[Mapping[str, Any]] = []
-    if isinstance(request.input, str):
-        brought = [{"type": "message", "role": "user", "content": request.input}]
-    elif request.input is not None:
-        known = {item["id"]: item for item in before if "id" in item}
-        brought = item_forms.resolved(
-            [item.plain() for item in request.input], lambda key: known.get(key) or _stored_item(state, key)
-        )
-    new = item_forms.listed_items(brought)
-    everything = [*before, *new]
-    if strict:
-        item_forms.check_outputs(everything)
-    return ResponseContext(everything, new, conversation)
+    if isinstance(given_input, str):
+        brought = [{"type": "message", "role": "user", "content": given_input}]
+    elif given_input is not None:
+        brought = await exchange.apart(lambda: [item.plain() for item in given_input])
+    known = {item["id"]: item for item in before if "id" in item}
+    known |= await _stored_items(state, item_forms.references(brought) - known.keys())
+
+    def whole() -> ResponseContext:
+        new = item_forms.listed_items(item_forms.resolved(brought, known.get))
+        everything = [*before, *new]
+        if strict:
+            item_forms.check_outputs(everything)
+        return ResponseContext(everything, new, conversation)
+
+    return await exchange.apart(whole)
 
 
 def record_of(context: ResponseContext, response: Item) -> dict[str, Any]:
     """What is kept of a response, so that others can follow it."""
-    return {"response": response, "input": context.new, "items": [*context.items, *response["output"]]}
+    end = len(context.items)
+    begin = end - len(context.new)
+    is_whole = context.items[begin:] == context.new  # not with truncation
+    brought = {"input_at": [begin, end]} if is_whole else {"input": context.new}
+    return {"response": response, "items": [*context.items, *response["output"]], **brought}
+
+
+def input_of(record: Mapping[str, Any]) -> list[Item]:
+    """The items that a request brought, of what is kept of its response."""
+    if "input" in record:
+        given: list[Item] = record["input"]
+        return given
+    begin, end = record["input_at"]
+    found: list[Item] = record["items"][begin:end]
+    return found
 
 
 def store_context(state: State, context: ResponseContext, response: Item) -> None:
@@ -80,9 +107,7 @@ def store_context(state: State, context: ResponseContext, response: Item) -> Non
     new = [*context.new, *response["output"]]
     if response["store"]:
         state.put("response", response["id"], record_of(context, response))
-        for item in new:  # where an item_reference finds it
-            if state.get("item", item["id"]) is None:
-                state.put("item", item["id"], {"response": response["id"]})
+        _store_places(state, response["id"], [item["id"] for item in new])
     if context.conversation is not None and response["status"] in ("completed", "incomplete"):
         conversation = state.get("conversation", context.conversation)
         if conversation is not None:  # not deleted meanwhile
@@ -125,13 +150,29 @@ def most_left_out(items: list[Item]) -> int:
     return next((place for place, item in enumerate(items) if call and item.get("call_id") == call), len(items) - 1)
 
 
-def _stored_item(state: State, key: str) -> Item | None:
-    """An item of any stored response."""
-    place = state.get("item", key)
-    record = None if place is None else state.get("response", place["response"])
-    if record is None:
-        return None
-    return next((item for item in record["items"] if item.get("id") == key), None)
+def _store_places(state: State, response_id: str, keys: list[str]) -> None:
+    """Store where an item_reference finds the items: of many, the later ones after others have had the event loop."""
+    for key in keys[:_AT_ONCE]:
+        if state.get("item", key) is None:
+            state.put("item", key, {"response": response_id})
+    if len(keys) > _AT_ONCE:
+        asyncio.get_running_loop().call_soon(_store_places, state, response_id, keys[_AT_ONCE:])
+
+
+async def _stored_items(state: State, keys: Iterable[str]) -> dict[str, Item]:
+    """Those of these items that are in any stored response. Others have the event loop between two responses."""
+    breaks = Breaks()
+    places: dict[str, set[str]] = {}
+    for key in keys:
+        if (place := state.get("item", key)) is not None:
+            places.setdefault(place["response"], set()).add(key)
+        await breaks.maybe()
+    found: dict[str, Item] = {}
+    for response_id, wanted in places.items():
+        if (record := state.get("response", response_id)) is not None:
+            found |= {item["id"]: item for item in record["items"] if item.get("id") in wanted}
+        await breaks.maybe()
+    return found
 
 
 def _template(prompt: Mapping[str, Any]) -> str:

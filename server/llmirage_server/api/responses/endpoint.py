@@ -11,16 +11,18 @@ from starlette.responses import Response
 
 from llmirage_server.api.constraints import TEXT, ReplyConstraints
 from llmirage_server.api.exchange import HttpExchange
+from llmirage_server.api.files.clock import Breaks
 from llmirage_server.api.generation import Generation, TokenStream
 from llmirage_server.api.logprobs import ReplyLogprobs
 from llmirage_server.api.models import ServedModel
-from llmirage_server.api.prompts import ContextWindow, EncodedPrompt
+from llmirage_server.api.prompts import ContextWindow, CountedTokens, EncodedPrompt
 from llmirage_server.api.responses.background import BackgroundRun, error_of, follow, replayed
 from llmirage_server.api.responses.constraints import response_constraints
 from llmirage_server.api.responses.context import (
     ResponseContext,
     chat_form,
     chat_tools,
+    input_of,
     most_left_out,
     read_context,
     store_context,
@@ -56,14 +58,12 @@ class ResponsesHandler(ServiceHandler):
     async def create(self, exchange: HttpExchange) -> Response:
         service = self._service
         request = await self._request(exchange)
-        await exchange.breathe()
         _check_combinations(request)
         if request.model is None:
             raise errors.missing("model")
         served = service.models.asked(request.model, exchange)
-        context = self._context(exchange, request)
-        await exchange.breathe()
-        messages = chat_form(request, context.items)
+        context = await self._context(exchange, request)
+        messages = await exchange.apart(lambda: chat_form(request, context.items))
         constraints = await exchange.planned(
             lambda: response_constraints(request, messages, context.items), "tools", service.text.plan_in_thread
         )
@@ -74,7 +74,7 @@ class ResponsesHandler(ServiceHandler):
         logprobs = None
         if _LOGPROBS in (request.include or ()) or request.top_logprobs:
             logprobs = ReplyLogprobs(choice.reply, await service.tokenizer(), request.top_logprobs or 0)
-        servers = listed(request.plain_tools, context.items)
+        servers = await exchange.apart(lambda: listed(request.plain_tools, context.items))
         options = request.stream_options
         obfuscated = service.dialect.obfuscation and (options is None or options.include_obfuscation is not False)
         writer = ResponseWriter(choice, request, response, logprobs, servers, context.items, obfuscated)
@@ -122,9 +122,11 @@ class ResponsesHandler(ServiceHandler):
         record = self._found(response_id)
         if (run := self._running.get(response_id)) is not None:
             run.cancel()
-        for item in [*record["input"], *record["response"]["output"]]:
+        breaks = Breaks()
+        for item in [*input_of(record), *record["response"]["output"]]:
             if self._service.state.get("item", item["id"]) == {"response": response_id}:
                 self._service.state.delete("item", item["id"])
+            await breaks.maybe()
         for kind in ("events", "response"):
             self._service.state.delete(kind, response_id)
         return exchange.json({"id": response_id, "object": "response", "deleted": True})
@@ -140,19 +142,19 @@ class ResponsesHandler(ServiceHandler):
 
     async def input_items(self, exchange: HttpExchange) -> Response:
         record = self._found(exchange.path_id())
-        return exchange.json(page(record["input"], exchange.query))
+        return exchange.json(page(input_of(record), exchange.query))
 
     async def input_tokens(self, exchange: HttpExchange) -> Response:
         """How many tokens the prompt of such a request has."""
         service = self._service
         body = await exchange.json_object()
-        request = schema.responses.InputFields.check(body, service.documented_only)
+        request = await exchange.apart(lambda: schema.responses.InputFields.check(body, service.documented_only))
         if service.dialect.strict:
-            refuse_response(body)
-        if request.model is not None:
-            service.models.find(request.model)
-        context = read_context(service.state, request, service.dialect.strict)
-        ids = await self._encode(request, chat_form(request, context.items))
+            await exchange.apart(lambda: refuse_response(body))
+        served = service.models.find(service.models.served[0] if request.model is None else request.model)
+        context = await read_context(exchange, service.state, request, service.dialect.strict)
+        messages = await exchange.apart(lambda: chat_form(request, context.items))
+        ids = await self._encode(exchange, request, messages, CountedTokens.of(served.max_model_len, "input"))
         return exchange.json({"object": "response.input_tokens", "input_tokens": len(ids)})
 
     async def compact(self, exchange: HttpExchange) -> Response:
@@ -162,8 +164,8 @@ class ResponsesHandler(ServiceHandler):
         if request.model is None:
             raise errors.missing("model")
         served = service.models.asked(request.model, exchange)
-        context = read_context(service.state, request, service.dialect.strict)
-        messages = chat_form(request, context.items)
+        context = await read_context(exchange, service.state, request, service.dialect.strict)
+        messages = await exchange.apart(lambda: chat_form(request, context.items))
         generation, context = await self._generation(request, context, messages, TEXT, served, exchange)
         await finish(generation, exchange)
         [choice] = generation.choices
@@ -171,21 +173,22 @@ class ResponsesHandler(ServiceHandler):
         kept = [item for item in context.items if item.get("type") == "message" and item.get("role") == "user"]
         usage = response_usage(generation.usage())
         body = {"id": new_id("resp_"), "object": "response.compaction", "created_at": int(time.time())}
-        return exchange.json({**body, "output": [*kept, summary], "usage": usage})
+        return await exchange.large_json({**body, "output": [*kept, summary], "usage": usage})
 
     async def _request(self, exchange: HttpExchange) -> schema.responses.ResponseRequest:
         """The checked body. Raises ApiError."""
         body, strict = await exchange.json_object(), self._service.dialect.strict
         if strict:
             refuse_short_reply(body)
-        request = schema.responses.ResponseRequest.check(body, self._service.documented_only)
+        documented_only = self._service.documented_only
+        request = await exchange.apart(lambda: schema.responses.ResponseRequest.check(body, documented_only))
         if strict:
-            refuse_response(body)
+            await exchange.apart(lambda: refuse_response(body))
         return request
 
-    def _context(self, exchange: HttpExchange, request: schema.responses.ResponseRequest) -> ResponseContext:
+    async def _context(self, exchange: HttpExchange, request: schema.responses.ResponseRequest) -> ResponseContext:
         """What the model sees. Raises ApiError as `read_context` does."""
-        return read_context(self._service.state, request, self._service.dialect.strict)
+        return await read_context(exchange, self._service.state, request, self._service.dialect.strict)
 
     def _keep(self, exchange: HttpExchange, context: ResponseContext, response: Item) -> None:
         """Store a response with its context, if it is to be stored."""
@@ -193,13 +196,16 @@ class ResponsesHandler(ServiceHandler):
 
     async def _encode(
         self,
+        exchange: HttpExchange,
         request: schema.responses.InputFields,
         messages: Sequence[Mapping[str, Any]],
         window: ContextWindow | None = None,
     ) -> TokenIds:
         form = request.text.format if request.text else None
         answer_schema = form.schema_ if form is not None and form.type == "json_schema" else None
-        return await self._service.encode_chat(messages, chat_tools(request), answer_schema=answer_schema, window=window)
+        return await self._service.encode_chat(
+            exchange, messages, chat_tools(request), answer_schema=answer_schema, window=window
+        )
 
     async def _generation(
         self,
@@ -219,12 +225,13 @@ class ResponsesHandler(ServiceHandler):
             stream=bool(request.stream),
             session_key=request.prompt_cache_key or request.user or context.conversation,
         )
-        prompt, items = await self._prompt(request, context.items, messages, served)
+        prompt, items = await self._prompt(exchange, request, context.items, messages, served)
         generation = await self._service.generate([prompt], sampling, served, exchange, "input", constraints)
         return generation, replace(context, items=items)
 
     async def _prompt(
         self,
+        exchange: HttpExchange,
         request: schema.responses.ResponseRequest,
         items: list[Item],
         messages: Sequence[Mapping[str, Any]],
@@ -236,20 +243,20 @@ class ResponsesHandler(ServiceHandler):
         """
         window = ContextWindow(served.max_model_len, "input")
         if request.truncation == "auto":
-            items = await self._that_fit(request, items, served)
-            messages = chat_form(request, items)
-        return EncodedPrompt(await self._encode(request, messages, window), last_user_text(messages)), items
+            items = await self._that_fit(exchange, request, items, served)
+            messages = await exchange.apart(lambda: chat_form(request, items))
+        return EncodedPrompt(await self._encode(exchange, request, messages, window), last_user_text(messages)), items
 
     async def _that_fit(
-        self, request: schema.responses.ResponseRequest, items: list[Item], served: ServedModel
+        self, exchange: HttpExchange, request: schema.responses.ResponseRequest, items: list[Item], served: ServedModel
     ) -> list[Item]:
         window = ContextWindow(served.max_model_len, "input")
         most_tokens = served.max_model_len - (request.max_output_tokens or 1)
 
         async def fits(left_out: int) -> bool:
-            messages = chat_form(request, without_oldest(items, left_out))
+            messages = await exchange.apart(lambda: chat_form(request, without_oldest(items, left_out)))
             try:
-                return len(await self._encode(request, messages, window)) <= most_tokens
+                return len(await self._encode(exchange, request, messages, window)) <= most_tokens
             except ApiError as error:
                 if error.code != "context_length_exceeded":
                     raise

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from llmirage_server.api.bodies import MOST_OBJECTS
 from llmirage_server.replies.reply import Tool
 from llmirage_shared.wire.errors import ApiError
 
@@ -22,6 +23,7 @@ _ID_PREFIX = {
     "local_shell_call": "lsh_", "local_shell_call_output": "lsho_",
     "apply_patch_call": "ap_", "apply_patch_call_output": "apo_",
 }  # fmt: skip
+_MOST_PARTS = 2 * MOST_OBJECTS
 _UNSEEN = ("reasoning", "compaction_trigger", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response")
 
 
@@ -70,6 +72,18 @@ def _listed(item: Mapping[str, Any]) -> Item:
     elif kind == "reasoning":
         kept["summary"] = kept.get("summary") or []
     return kept
+
+
+def check_size(items: Sequence[Mapping[str, Any]], param: str) -> None:
+    """Raise ApiError (400) for more items and parts of them than one prompt is made of. param: what adds to them."""
+    count = sum([1 + len(content) if isinstance(content := item.get("content"), list) else 1 for item in items])
+    if count > _MOST_PARTS:
+        raise ApiError(f"The conversation has too many items: {count} with their parts, of {_MOST_PARTS}.", param=param)
+
+
+def references(items: Sequence[Mapping[str, Any]]) -> set[str]:
+    """The ids of the items that they refer to."""
+    return {item["id"] for item in items if item.get("type") == "item_reference"}
 
 
 def resolved(items: Sequence[Mapping[str, Any]], find: Callable[[str], Item | None]) -> list[Mapping[str, Any]]:

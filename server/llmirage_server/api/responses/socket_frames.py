@@ -11,7 +11,8 @@ from starlette.types import Receive, Scope
 
 from llmirage_server.api.bodies import MOST_VALUES, check_values
 from llmirage_server.api.dialect import Dialect
-from llmirage_server.api.exchange import HttpExchange, json_object
+from llmirage_server.api.exchange import LARGE_BYTES, HttpExchange, json_object
+from llmirage_server.replies.structured.budget import InThread
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
 from llmirage_shared.wire.output import encoded
@@ -39,14 +40,14 @@ class SocketFrame:
     error: ApiError | None = None
 
 
-async def read_frame(frame: SocketFrame, raw: bytes, is_text: bool) -> None:
-    """Fill in what a client's message asks for; `error` where nothing can be made of it."""
+async def read_frame(frame: SocketFrame, raw: bytes, is_text: bool, in_thread: InThread) -> None:
+    """Fill in what a client's message asks for; `error` where nothing can be made of it. A large one is read in a thread."""
     try:
         if not is_text:
             raise errors.bad_json("events are sent as text frames, and this frame is binary")
         if len(raw) > MOST_VALUES:
             await check_values(raw)
-        frame.body = body = json_object(raw)
+        frame.body = body = await in_thread(lambda: json_object(raw)) if len(raw) > LARGE_BYTES else json_object(raw)
         _read_envelope(frame, body)
     except ApiError as error:
         frame.error = error
@@ -104,8 +105,10 @@ class FrameExchange(HttpExchange):
 
     __slots__ = ("frame",)
 
-    def __init__(self, scope: Scope, receive: Receive, most_bytes: int, dialect: Dialect) -> None:
-        super().__init__(scope, receive, most_bytes, dialect)
+    def __init__(
+        self, scope: Scope, receive: Receive, most_bytes: int, dialect: Dialect, in_thread: InThread | None = None
+    ) -> None:
+        super().__init__(scope, receive, most_bytes, dialect, in_thread)
         self.frame: SocketFrame = scope[FRAME]
         self.entry.method = "WS"
         self.entry.digest = self.frame.digest

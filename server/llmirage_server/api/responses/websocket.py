@@ -48,7 +48,6 @@ logger = logging.getLogger("llmirage")
 MOST_AT_ONCE = 16  # responses in flight on a connection; as OpenAI has it
 MOST_STREAMS = 32  # names of lanes on a connection; as OpenAI has it
 _MOST_QUEUED = 64  # frames that wait; then no more are read
-_LARGE_BYTES = 200_000  # to count and read such a frame takes some milliseconds each
 _CACHE_MIB = 32  # of contexts that only their connections know, over all connections
 _OF_THE_UPGRADE = re.compile(rb"sec-websocket-|connection|upgrade|content-|transfer-encoding|expect|x-request-id")
 _GOING_AWAY, _BROKEN_OFF = 1001, 1011
@@ -79,9 +78,9 @@ class SocketResponses(ResponsesHandler):
         if request.model is None:
             raise errors.missing("model")
         served = service.models.asked(request.model, exchange)
-        context = self._context(exchange, request)
-        messages = chat_form(request, context.items)
-        ids = await self._encode(request, messages, ContextWindow(served.max_model_len, "input"))
+        context = await self._context(exchange, request)
+        messages = await exchange.apart(lambda: chat_form(request, context.items))
+        ids = await self._encode(exchange, request, messages, ContextWindow(served.max_model_len, "input"))
         if len(ids) >= served.max_model_len:
             raise errors.context_length_exceeded(served.max_model_len, len(ids), None, "input")
         exchange.entry.asked(served.model, last_user_text(messages), "", (), (), True)
@@ -100,10 +99,10 @@ class SocketResponses(ResponsesHandler):
         ]
         return exchange.content(b"".join(written), b"text/event-stream; charset=utf-8")
 
-    def _context(self, exchange: HttpExchange, request: schema.responses.ResponseRequest) -> ResponseContext:
+    async def _context(self, exchange: HttpExchange, request: schema.responses.ResponseRequest) -> ResponseContext:
         session, previous = _session_of(exchange), request.previous_response_id
         known = None if previous is None else self._cache.get("response", session.key(previous))
-        return read_context(self._service.state, request, self._service.dialect.strict, known)
+        return await read_context(exchange, self._service.state, request, self._service.dialect.strict, known)
 
     def _keep(self, exchange: HttpExchange, context: ResponseContext, response: Item) -> None:
         super()._keep(exchange, context, response)
@@ -125,7 +124,13 @@ class ResponsesSocket:
         """guard: of the upgrade. before: wraps the handler of frames."""
         self._service = service
         self._responses = SocketResponses(service)
-        app = partial(EndpointApp, journal=service.journal, faults=service.faults, on_error=service.metrics.count_error)
+        app = partial(
+            EndpointApp,
+            journal=service.journal,
+            faults=service.faults,
+            on_error=service.metrics.count_error,
+            in_thread=service.text.in_thread,
+        )
         self._upgrades = app({"GET": self._welcome}, guard=guard)
         self._frames = app({"POST": before(self._responses.create)}, exchange=FrameExchange)
         self._numbers = itertools.count()
@@ -237,9 +242,7 @@ class SocketSession:
         text = message.get("text")
         raw: bytes = message["bytes"] if text is None else text.encode("utf-8", "replace")
         frame = SocketFrame(len(raw), hash(raw), message.get(ARRIVED) or self._clock())
-        if frame.size > _LARGE_BYTES:
-            await asyncio.sleep(0)
-        await read_frame(frame, raw, is_text=text is not None)
+        await read_frame(frame, raw, text is not None, self._service.text.in_thread)
         if frame.error is None and frame.kind in _IGNORED:
             return
         if frame.error is None and frame.kind == "response.steer":
