@@ -19,6 +19,8 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 T = TypeVar("T")
 
+_TOO_LARGE = 10**300  # no float holds an integer far beyond it
+
 
 class ConfigError(ValueError):
     """One or more settings that cannot be used; `problems` has one sentence for each."""
@@ -137,6 +139,9 @@ class About:
         if problem := self._choice_problem(value):
             yield problem
         if not self.range or isinstance(value, bool) or not isinstance(value, int | float):
+            return
+        if abs(value) >= _TOO_LARGE and value != math.inf:
+            yield f"must be {self.range}, not so large a number"
             return
         within = math.isfinite(value) or (self.infinite and value == math.inf)
         within &= self.least is None or value >= self.least

@@ -43,4 +43,5 @@ class CountedTokens(ContextWindow):
         return cls(max(max_model_len, MOST_COUNTED), param)
 
     def exceeded(self, found: int) -> ApiError:
-        return errors.too_many_tokens(self.param, self.tokens, found)
+        problem = f"Invalid '{self.param}': expected at most {self.tokens} tokens, but got at least {found} instead."
+        return ApiError(problem, param=self.param, code="context_length_exceeded")

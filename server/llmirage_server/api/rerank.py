@@ -69,7 +69,7 @@ class RerankHandler(ServiceHandler):
         )
 
     async def ranking(self, exchange: HttpExchange) -> Response:
-        request = schema.embeddings.RankingRequest.check(await exchange.json_object())
+        request = await exchange.checked(schema.embeddings.RankingRequest.check)
         most = None
         if request.truncate == "END":
             most = embedding_model(self._service, request.model).max_input_tokens
@@ -77,7 +77,7 @@ class RerankHandler(ServiceHandler):
         scores, tokens = await self._scores(exchange, request.model, [request.query.text] * len(texts), texts, most)
         order = sorted(range(len(texts)), key=lambda index: (-scores[index], index))
         rankings = [{"index": index, "logit": _logit(scores[index])} for index in order]
-        return exchange.json({"rankings": rankings, "usage": {"prompt_tokens": tokens, "total_tokens": tokens}})
+        return await exchange.large_json({"rankings": rankings, "usage": {"prompt_tokens": tokens, "total_tokens": tokens}})
 
     async def score(self, exchange: HttpExchange) -> Response:
         request = await exchange.checked(schema.embeddings.ScoreRequest.check)

@@ -164,15 +164,6 @@ def context_length_exceeded(
     )
 
 
-def too_many_tokens(param: str, limit: int, found: int) -> ApiError:
-    """More tokens than are counted for one request. found: so many at least."""
-    return ApiError(
-        f"Invalid '{param}': expected at most {limit} tokens, but got at least {found} instead.",
-        param=param,
-        code="context_length_exceeded",
-    )
-
-
 def model_not_found(model: str, served: Sequence[str]) -> ApiError:
     """404. `served` are the names there are; a server refuses other names only if it was told to."""
     listed = ", ".join(f"`{name}`" for name in served)

@@ -7,7 +7,7 @@
 
 A server in a process of its own serves streams of one token every 20 ms. For ten seconds nothing else happens: the largest
 gap between two tokens of a stream then is what the machine itself causes. Then come the attacks of tests/support/attacks.py,
-a tenth of them large bodies, or with --mutated the almost valid bodies of tests/support/valid_bodies.py. All were written
+a tenth of them of large_bodies.py, or with --mutated those of valid_bodies.py, which are almost valid. All were written
 before, so that this program is not what holds up the reading of streams. At the end the server gets SIGTERM in the middle of
 attacks. Printed are the times of the answers, the gaps with and without attacks, and the time until the server has ended.
 
@@ -34,6 +34,7 @@ from dataclasses import dataclass, field
 
 import attacks
 import httpx
+from large_bodies import large
 from valid_bodies import mutated, valid_bodies
 
 QUIET_S = 10.0
@@ -68,18 +69,18 @@ async def stream(client: httpx.AsyncClient, watched: Watched) -> None:
                 last_s = now_s
 
 
-def prepared(rng: random.Random, count: int, is_mutated: bool, large: float = 0.0) -> Iterator[Prepared]:
+def prepared(rng: random.Random, count: int, is_mutated: bool, share: float = 0.0) -> Iterator[Prepared]:
     """Requests, with short replies: an answer in one piece comes when its last token has come."""
     valid = [(path, body) for path, body in valid_bodies() if not path.startswith("/llmirage/")]
     for _ in range(count):
         seed = rng.getrandbits(40)
         own = random.Random(seed)
-        is_large = not is_mutated and own.random() < large
+        is_large = not is_mutated and own.random() < share
         if is_mutated:
             path, body = own.choice(valid)
             body = mutated(body, own)
         else:
-            path, body = attacks.large(own) if is_large else attacks.attack(own)
+            path, body = large(own) if is_large else attacks.attack(own)
         for name in ("max_tokens", "max_output_tokens"):
             wanted = body.get(name, 0 if name == "max_output_tokens" and path.endswith(("responses", "compact")) else None)
             if isinstance(wanted, int) and not (is_mutated and wanted < 10):

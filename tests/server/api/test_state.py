@@ -213,3 +213,31 @@ def test_a_finished_background_stream_is_resumed_as_it_was_sent(make_api: Any, t
     assert "response.reasoning_summary_text.delta" in sent
     api.request("DELETE", f"/v1/responses/{response_id}")
     assert api.app.service.state.get("events", response_id) is None
+
+
+def test_what_a_request_brought_is_listed_also_if_it_followed_another(api: Any) -> None:
+    first = api.post("/v1/responses", {"model": "m", "input": "One"}).json()
+    second = api.post("/v1/responses", {"model": "m", "input": "Two", "previous_response_id": first["id"]}).json()
+    listed = api.request("GET", f"/v1/responses/{second['id']}/input_items").json()["data"]
+    assert [item["content"][0]["text"] for item in listed] == ["Two"]
+
+
+def test_items_of_many_responses_can_be_referred_to(api: Any) -> None:
+    brought = [{"role": "user", "content": f"{number}"} for number in range(1_200)]
+    stored = api.post("/v1/responses", {"model": "m", "input": brought, "max_output_tokens": 16}).json()
+    oldest = api.request("GET", f"/v1/responses/{stored['id']}/input_items?order=asc").json()["data"]
+    newest = api.request("GET", f"/v1/responses/{stored['id']}/input_items").json()["data"]
+    referred = [{"type": "item_reference", "id": item["id"]} for item in (oldest[0], newest[0], stored["output"][-1])]
+    assert api.post("/v1/responses", {"model": "m", "input": referred}).status_code == 200
+    unknown = api.post("/v1/responses", {"model": "m", "input": [*referred, {"type": "item_reference", "id": "msg_x"}]})
+    assert (unknown.status_code, unknown.json()["error"]["param"]) == (404, "input")
+
+
+def test_a_conversation_has_only_so_many_items(api: Any) -> None:
+    part = {"type": "input_text", "text": ""}
+    item = {"role": "user", "content": [part] * 15_000}
+    made = api.post("/v1/conversations", {"items": [item]}).json()
+    add = f"/v1/conversations/{made['id']}/items"
+    assert api.post(add, {"items": [item]}).status_code == 200
+    refused = api.post(add, {"items": [item]})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "items")

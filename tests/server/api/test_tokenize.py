@@ -62,3 +62,20 @@ def test_unknown_models_are_not_found(make_api: Any) -> None:
     api = make_api(accept_models="served")
     for path, body in (("/tokenize", {"prompt": "x"}), ("/detokenize", {"tokens": [1]})):
         assert api.post(path, body | {"model": "nope"}).status_code == 404
+
+
+def test_what_is_counted_or_shown_is_limited(api: Any) -> None:
+    text = "0123456789 " * 200_000
+    for path, body, param in (
+        ("/tokenize", {"prompt": text}, "prompt"),
+        ("/tokenize", {"messages": [{"role": "user", "content": text}]}, "messages"),
+        ("/detokenize", {"tokens": [5] * 300_001}, "tokens"),
+        ("/v1/responses/input_tokens", {"model": "m", "input": text}, "input"),
+        ("/v1/messages/count_tokens", {"model": "m", "messages": [{"role": "user", "content": text}]}, None),
+    ):
+        refused = api.post(path, body)
+        assert refused.status_code == 400, path
+        assert "300000" in refused.json()["error"]["message"]
+        assert refused.json()["error"].get("param") == param
+    shown = api.post("/tokenize", {"prompt": text[:200_000], "return_token_strs": True}).json()
+    assert len(shown["tokens"]) == len(shown["token_strs"]) == shown["count"] > 20_000
