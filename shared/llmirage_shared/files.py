@@ -1,7 +1,7 @@
 """What a file in a prompt costs: the tokens of its text, or an estimate of them.
 
 A text file is read. A PDF counts by its pages, another file by its bytes: to read these takes a parser that hostile input
-has to be kept from. A file that is not in the request (an id, an address) is one token: nothing is fetched.
+has to be kept from. A file that is not there (an unknown id, an address) is one token: nothing is fetched.
 """
 
 from __future__ import annotations
@@ -51,9 +51,11 @@ def _pages(data: bytes) -> int:
 
 
 def _data(part: Mapping[str, Any]) -> bytes | None:
-    """The bytes in the request, of a data URL or of base64 alone."""
+    """The bytes in the request, of a data URL or of base64 alone, or those that are stored for it."""
     inner = part.get("file")
     given = (inner if isinstance(inner, Mapping) else part).get("file_data")
+    if isinstance(given, bytes):
+        return given
     if not isinstance(given, str) or not given:
         return None
     return decoded(given, given.find(",") + 1 if given.startswith("data:") else 0)

@@ -66,6 +66,9 @@ def _feed(hashed: hashlib.blake2b, value: Any) -> None:
             _feed(hashed, str(name))
             _feed(hashed, value[name])
         return
+    if isinstance(value, bytes):
+        hashed.update(value)
+        return
     text = value if isinstance(value, str) else repr(value)
     for start in range(0, len(text), _PIECE):
         hashed.update(text[start : start + _PIECE].encode("utf-8", "replace"))

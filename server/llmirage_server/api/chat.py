@@ -13,6 +13,7 @@ from llmirage_server.api.cached_details import cached_details
 from llmirage_server.api.constraints import ReplyConstraints, chat_constraints, plain
 from llmirage_server.api.dialect import Dialect
 from llmirage_server.api.exchange import HttpExchange
+from llmirage_server.api.files.clock import Breaks
 from llmirage_server.api.generation import Choice, ChoiceWriter, Generation, TokenStream
 from llmirage_server.api.logprobs import prompt_fields, reply_logprobs
 from llmirage_server.api.prompts import ContextWindow, EncodedPrompt
@@ -202,15 +203,18 @@ class StoredChatHandler:
 
     async def list(self, exchange: HttpExchange) -> Response:
         model = exchange.query("model")
-        completions = [record["completion"] for record in self._state.all("completion")]
         wanted = {name[9:-1]: exchange.query(name) for name in exchange.queries() if name.startswith("metadata[")}
-        listed = [
-            completion
-            for completion in completions
-            if (model is None or completion["model"] == model)
-            and all(completion["metadata"].get(key) == value for key, value in wanted.items())
-        ]
-        return exchange.json(page(listed, exchange.query, "asc"))
+        breaks = Breaks()
+        fitting: list[dict[str, Any]] = []  # ids alone: there may be very many
+        for record in self._state.each("completion"):
+            completion = record["completion"]
+            if (model is None or completion["model"] == model) and wanted.items() <= completion["metadata"].items():
+                fitting.append({"id": completion["id"]})
+            await breaks.maybe()
+        shown = page(fitting, exchange.query, "asc")
+        records = [self._state.get("completion", entry["id"]) for entry in shown["data"]]
+        exchange.is_large = True
+        return await exchange.large_json({**shown, "data": [record["completion"] for record in records if record]})
 
     async def retrieve(self, exchange: HttpExchange) -> Response:
         return exchange.json(self._found(exchange)["completion"])

@@ -17,6 +17,7 @@ from llmirage_server.api.constraints import TEXT, ReplyConstraints
 from llmirage_server.api.dialect import OPENAI, Dialect
 from llmirage_server.api.exchange import MOST_BODY_BYTES, HttpExchange
 from llmirage_server.api.faults import FaultsOnOrder
+from llmirage_server.api.files.named import with_files
 from llmirage_server.api.files.store import FileStore
 from llmirage_server.api.generation import Choice, Generation, OpenResponse
 from llmirage_server.api.models import ServedModel, ServedModels
@@ -173,6 +174,8 @@ class Service:
         """
         ending = _prompt_ending(add_generation_prompt, continue_final_message)
         encoder = (await self._tools()).encoder
+        if any(isinstance(message.get("content"), list) for message in messages):
+            messages = await with_files(exchange, self.files, messages, self.dialect.strict)
         try:
             text = await exchange.apart(lambda: encoder.render(messages, tools, ending, answer_schema=answer_schema))
         except ValueError as error:  # a model's own template refuses messages, for instance roles that do not alternate

@@ -77,3 +77,39 @@ def test_an_image_of_messages_costs_by_its_size(api: Any) -> None:
     plain = message_tokens(api)
     small = base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"\0" * 8 + b"\0\0\0\x10\0\0\0\x10").decode()
     assert message_tokens(api, {"type": "image", "source": base("image/png", small)}) == pytest.approx(plain + 255, abs=1)
+
+
+def uploaded(api: Any, data: bytes) -> str:
+    answer = api.request("POST", "/v1/files", data={"purpose": "user_data"}, files={"file": ("a", data)})
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["id"])
+
+
+def test_a_stored_file_costs_its_text(api: Any, tokens: int) -> None:
+    file_id = uploaded(api, TEXT.encode())
+    plain = chat_tokens(api)
+    assert chat_tokens(api, {"type": "file", "file": {"file_id": file_id}}) == pytest.approx(plain + tokens, abs=3)
+    plain = response_tokens(api)
+    assert response_tokens(api, {"type": "input_file", "file_id": file_id}) == pytest.approx(plain + tokens, abs=3)
+    plain = message_tokens(api)
+    document = {"type": "document", "source": {"type": "file", "file_id": file_id}}
+    assert message_tokens(api, document) == pytest.approx(plain + tokens, abs=3)
+    pages = {"type": "file", "file": {"file_id": uploaded(api, base64.b64decode(PDF))}}
+    assert chat_tokens(api, pages) == chat_tokens(api) + 3_000
+
+
+def test_a_stored_image_costs_by_its_size(api: Any) -> None:
+    small = uploaded(api, b"\x89PNG\r\n\x1a\n" + b"\0" * 8 + b"\0\0\0\x10\0\0\0\x10")
+    plain = response_tokens(api)
+    assert response_tokens(api, {"type": "input_image", "file_id": small}) == pytest.approx(plain + 255, abs=1)
+
+
+def test_a_file_that_is_not_stored_is_refused_where_the_api_is_strict(api: Any, make_api: Any) -> None:
+    part = {"type": "file", "file": {"file_id": "file-none"}}
+    message = {"role": "user", "content": [{"type": "text", "text": "A"}, part]}
+    refused = api.post("/v1/chat/completions", {"model": MODEL, "max_tokens": 1, "messages": [message]})
+    assert refused.status_code == 404
+    assert refused.json()["error"]["message"] == "No such File object: file-none"
+    assert refused.json()["error"]["param"] == "file_id"
+    lenient = make_api(lenient=True)
+    assert chat_tokens(lenient, part) == chat_tokens(lenient) + 1

@@ -21,7 +21,7 @@ def test_a_part_of_a_response_needs_a_source(api: Any, kind: str) -> None:
 
     answer = ask()
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "input[0].content[0]")
-    assert ask(file_id="file-1").status_code == 200
+    assert ask(file_id="file-1").status_code == 404  # a source, but no file
 
 
 def chat_part(api: Any, part: dict[str, Any]) -> Any:
@@ -31,7 +31,7 @@ def chat_part(api: Any, part: dict[str, Any]) -> Any:
 def test_a_file_of_a_chat_needs_a_source(api: Any) -> None:
     answer = chat_part(api, {"type": "file", "file": {"filename": "a.pdf"}})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "messages[0].content[0].file")
-    assert chat_part(api, {"type": "file", "file": {"file_id": "file-1"}}).status_code == 200
+    assert chat_part(api, {"type": "file", "file": {"file_id": "file-1"}}).status_code == 404
 
 
 def test_sounds_have_a_known_format(api: Any) -> None:

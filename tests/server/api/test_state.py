@@ -31,10 +31,10 @@ def test_objects_are_kept_by_kind_and_key(state: State) -> None:
     assert state.get("response", "a") == {"n": 4}
     assert state.get("conversation", "a") == {"n": 3}
     assert state.get("completion", "a") is None
-    assert state.all("response") == [{"n": 4}, {"n": 2}]
+    assert list(state.each("response")) == [{"n": 4}, {"n": 2}]
     assert state.delete("response", "a")
     assert not state.delete("response", "a")
-    assert state.all("response") == [{"n": 2}]
+    assert list(state.each("response")) == [{"n": 2}]
 
 
 def test_what_is_got_is_a_copy(state: State) -> None:
@@ -52,7 +52,7 @@ def test_memory_forgets_what_was_not_used_for_longest() -> None:
     assert state.get("response", "a") is not None
     state.put("response", "d", {"text": "x" * 20})
     assert [key for key in "abcd" if state.get("response", key)] == ["a", "c", "d"]
-    assert len(state.all("response")) == 3
+    assert len(list(state.each("response"))) == 3
 
 
 def test_a_file_outlives_the_server(make_api: Any, tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_objects_are_forgotten_after_their_time(kind: str, tmp_path: Path) -> No
     state.put("response", "b", {"n": 2})
     clock.now += 50
     assert (state.get("response", "a"), state.get("response", "b")) == (None, {"n": 2})
-    assert state.all("response") == [{"n": 2}]
+    assert list(state.each("response")) == [{"n": 2}]
     state.put("response", "a", {"n": 3})
     assert state.get("response", "a") == {"n": 3}
 

@@ -28,7 +28,8 @@ class JournalHandler(ServiceHandler):
         limit = number_in_query(exchange, "limit", MOST_ENTRIES)
         journal = self._service.journal
         entries = journal.found(wanted, since, _LIMIT if limit is None else limit)
-        return exchange.json({"entries": [entry.shown() for entry in entries], "last": journal.last})
+        exchange.is_large = len(entries) > _LIMIT
+        return await exchange.large_json({"entries": [entry.shown() for entry in entries], "last": journal.last})
 
     async def clear(self, exchange: HttpExchange) -> Response:
         """Forget all entries; numbers go on, so that `since` stays good."""

@@ -50,7 +50,7 @@ class BatchRunner:
         self._service = service
         self._files = service.files
         self._endpoints = endpoints
-        kept = [Batch(each, service.state, service.files) for each in service.state.all("batch")]
+        kept = [Batch(each, service.state, service.files) for each in service.state.each("batch")]
         self._batches = {batch.id: batch for batch in kept}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._gate = Gate(service)

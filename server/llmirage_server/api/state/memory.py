@@ -7,7 +7,7 @@ import json
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from llmirage_server.api.state.contents import MemoryContents
@@ -69,9 +69,10 @@ class MemoryState:
         self._bytes -= kept.size
         return not self._is_old(kept)
 
-    def all(self, kind: Kind) -> list[dict[str, Any]]:
+    def each(self, kind: Kind) -> Iterator[dict[str, Any]]:
         found = [kept for (of_kind, _), kept in self._values.items() if of_kind == kind and not self._is_old(kept)]
-        return [json.loads(kept.data) for kept in sorted(found, key=lambda kept: kept.number)]
+        for kept in sorted(found, key=lambda kept: kept.number):
+            yield json.loads(kept.data)
 
     def keys(self, kind: Kind) -> list[str]:
         return [key for (of_kind, key), kept in self._values.items() if of_kind == kind and not self._is_old(kept)]

@@ -6,7 +6,7 @@ import json
 import math
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,9 +88,11 @@ class SqliteState:
     def delete(self, kind: Kind, key: str) -> bool:
         return bool(self._run("DELETE FROM objects WHERE kind = ? AND key = ? RETURNING 1", kind, key))
 
-    def all(self, kind: Kind) -> list[dict[str, Any]]:
-        rows = self._run("SELECT value FROM objects WHERE kind = ? AND stored_s >= ? ORDER BY rowid", kind, self._oldest_s())
-        return [json.loads(row[0]) for row in rows]
+    def each(self, kind: Kind) -> Iterator[dict[str, Any]]:
+        rows = self._run("SELECT key FROM objects WHERE kind = ? AND stored_s >= ? ORDER BY rowid", kind, self._oldest_s())
+        for [key] in rows:
+            if (value := self.get(kind, key)) is not None:
+                yield value
 
     def keys(self, kind: Kind) -> list[str]:
         return [row[0] for row in self._run("SELECT key FROM objects WHERE kind = ?", kind)]

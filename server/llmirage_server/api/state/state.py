@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal, Protocol
 
 from llmirage_server.api.state.contents import Contents
@@ -31,8 +32,8 @@ class State(Protocol):
         """Return whether there was an object."""
         ...
 
-    def all(self, kind: Kind) -> list[dict[str, Any]]:
-        """All objects of a kind, in the order in which they were first put."""
+    def each(self, kind: Kind) -> Iterator[dict[str, Any]]:
+        """All objects of a kind, in the order in which they were first put; each is read when it is asked for."""
         ...
 
     def keys(self, kind: Kind) -> list[str]:
