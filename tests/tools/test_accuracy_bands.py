@@ -31,14 +31,16 @@ def points() -> list[Point]:
     return points_of(load_predictions(DATA / "predictions.csv.gz", load_runs(DATA / "runs.csv.gz")))
 
 
-@pytest.mark.parametrize("by", ["left_out", "deployment"])
+@pytest.mark.parametrize(("by", "half_within", "most_within"), [("left_out", 0.05, 0.03), ("deployment", 0.08, 0.05)])
 @pytest.mark.parametrize("quantity", QUANTITIES)
-def test_bands_hold_on_groups_that_were_left_out(quantity: Quantity, by: str) -> None:
-    """The band of a group (model, GPU and engine; or a single deployment) comes from all others."""
+def test_bands_hold_on_groups_that_were_left_out(
+    quantity: Quantity, by: str, half_within: float, most_within: float
+) -> None:
+    """The band of a group (model, GPU and engine; or a single deployment of it) comes from all others."""
     rows = covered(points(), quantity, by)
     half, most = (sum(row[i] for row in rows) / len(rows) for i in (0, 1))
-    assert half == pytest.approx(0.5, abs=0.05)
-    assert most == pytest.approx(0.9, abs=0.03)
+    assert half == pytest.approx(0.5, abs=half_within)
+    assert most == pytest.approx(0.9, abs=most_within)
 
 
 def test_the_data_are_those_of_the_predictions(tmp_path: Path) -> None:
