@@ -129,7 +129,10 @@ class Stage:
         kernels = [(op.calls, op.kernel) for op in self.ops if isinstance(op, TokenOp) and op.count == counted]
 
         def seconds(count: int) -> float:
-            return sum([calls * kernel.seconds(count) for calls, kernel in kernels]) if kernels and count else 0.0
+            total_s = 0.0  # not sum(): from Python 3.12 on it rounds otherwise
+            for calls, kernel in kernels if count else ():
+                total_s += calls * kernel.seconds(count)
+            return total_s
 
         return seconds
 
