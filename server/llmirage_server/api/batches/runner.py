@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Scope
 from llmirage_server.api.batches.batch import Batch
 from llmirage_server.api.batches.gate import LINE_PRIORITY, Gate
 from llmirage_server.api.batches.lines import LineChecker, lines_of
-from llmirage_server.api.exchange import HttpExchange, json_object
+from llmirage_server.api.exchange import LARGE_BYTES, HttpExchange, json_object
 from llmirage_server.api.models import ServedModel
 from llmirage_server.api.service import Service
 from llmirage_shared.wire import errors, schema
@@ -177,6 +177,7 @@ class BatchRunner:
         """Whether its lines can run: not if they are wrong, or if it is cancelled before."""
         file_id, endpoint = batch.object["input_file_id"], batch.object["endpoint"]
         checker = LineChecker(endpoint, self._service.models.find if endpoint in _OF_SERVED else lambda name: None)
+        apart = self._service.text.in_thread
         try:
             purpose = self._files.object(file_id)["purpose"]
         except ApiError:
@@ -187,7 +188,8 @@ class BatchRunner:
             batch.fails([_of_input(f"The file's purpose is '{purpose}'; a batch reads files with the purpose 'batch'.")])
             return False
         async for number, line in lines_of(self._files, file_id):
-            if batch.why is not None or not checker.check(number, line):
+            check = partial(checker.check, number, line)
+            if batch.why is not None or not (await apart(check) if len(line) > LARGE_BYTES else check()):
                 break
         else:
             checker.ended()
@@ -227,7 +229,8 @@ class _LinesUnderWay:
         done = await batch.already_written()
         try:
             async for _, line in lines_of(self._service.files, batch.object["input_file_id"]):
-                request = json_object(line)
+                read = partial(json_object, line)
+                request = await self._service.text.in_thread(read) if len(line) > LARGE_BYTES else read()
                 if request["custom_id"] in done:
                     continue
                 if await self._gate.enter(served, self._is_over):

@@ -63,6 +63,21 @@ def test_every_endpoint(batches: Any, url: str, body: dict[str, Any]) -> None:
     )
 
 
+def test_long_lines_are_read_apart_and_answered(batches: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    api = batches()
+    text, apart = api.api.app.service.text, []
+    in_thread = text.in_thread
+
+    def counted(work: Any) -> Any:
+        apart.append(getattr(work, "func", None))
+        return in_thread(work)
+
+    monkeypatch.setattr(text, "in_thread", counted)
+    done = api.wait(api.create([line("a"), line("b", "/v1/chat/completions", user="x" * 150_000)]))
+    assert done["request_counts"] == {"total": 2, "completed": 2, "failed": 0}
+    assert runner_module.json_object in apart
+
+
 def test_refused_lines_are_in_the_error_file(batches: Any) -> None:
     api = batches()
     done = api.wait(
