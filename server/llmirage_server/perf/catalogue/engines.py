@@ -58,7 +58,7 @@ class EngineProfile:
     gpu_memory_utilization: float | None = None  # None: by SGLang's rule (memory.sglang_static_share)
     mxfp4_activations: Activations = "bf16"  # of experts in mxfp4, on GPUs that multiply 4-bit weights with 8-bit ones
     async_scheduling: bool = False  # a step is formed while the one before it runs
-    speculative_sequence_us: float = 0.0  # exposed host time of a step for each sequence, where drafts are verified
+    speculative_sequence_us: float = 0.0  # exposed host time of a step for each sequence whose drafts it verifies
     tokenize_ms: float = 0.0  # of the front end for a request, while others wait: tokenizer, scheduler's input
     tokenize_token_us: float = 0.0  # the same for each token of the prompt
     decode_scale: float = 1.0  # measured / modelled GPU time of decoding
@@ -71,11 +71,6 @@ class EngineProfile:
     def batched_tokens_on(self, gpu: GpuSpec) -> int:
         """Default of the most tokens in one step."""
         return _tier(self.max_num_batched_tokens, gpu)
-
-    @property
-    def drafting(self) -> EngineProfile:
-        """The same where drafts are verified."""
-        return replace(self, host_sequence_us=self.host_sequence_us + self.speculative_sequence_us)
 
     def host_s(self, gpu_s: float, rows: int) -> float:
         """Seconds that the host adds to a step of `gpu_s` with `rows` sequences."""

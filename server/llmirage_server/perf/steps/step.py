@@ -104,7 +104,7 @@ class RooflineStep:
         self._windows = tuple(sorted({op.window for op in every if isinstance(op, DecodeOp) and op.window}))
         self._stages = [Stage(each, self._windows, self._queries) for each in ops]
         self._drafts = [Stage(each, self._windows, 1 if i else self._queries) for i, each in enumerate(draft_ops)]
-        self._overhead = EngineOverhead(engine.drafting if draft_tokens else engine, parallel.dp)
+        self._overhead = EngineOverhead(engine, parallel.dp)
         self._known_loads, self._known_drafts = rank_counts(self._queries), rank_counts(1)
         # Step times from sums, where these are enough: remembered, and for simulations that do not look at single sequences.
         summed = len(self._stages) == 1 and not draft_tokens
@@ -158,7 +158,8 @@ class RooflineStep:
             if i == 0 or (i >= len(self._stages) and len(self._stages) == 1):
                 first_s += sum(line.seconds for line in lines)
             times += lines
-        return [*times, OperationTime("host", 1, self._overhead.host_s(first_s, _most_sequences(ranks)))]
+        host_s = self._overhead.host_s(first_s, _most_sequences(ranks)) + self._verified_s(ranks)
+        return [*times, OperationTime("host", 1, host_s)]
 
     def provenance(self) -> list[str]:
         """Where the constants of each kind of kernel come from, a line each: "fitted: ..." or "transferred: ..."."""
@@ -181,7 +182,7 @@ class RooflineStep:
             times[-1] += stage.lockstep_s(on, group)
         scale = self._scale(ranks)
         times = [scale * time for time in times]
-        times[0] = self._overhead.with_host(times[0], _most_sequences(ranks))
+        times[0] = self._overhead.with_host(times[0], _most_sequences(ranks)) + self._verified_s(ranks)
         return times
 
     def _passes(self, ranks: _Ranks, tokens: int) -> Iterable[tuple[Stage, _Ranks, int]]:
@@ -196,6 +197,12 @@ class RooflineStep:
                 yield stage, ranks, tokens
             elif decodes:
                 yield stage, [(self._known_drafts[(), load.decodes], decoding) for load, decoding in ranks], decodes
+
+    def _verified_s(self, ranks: _Ranks) -> float:
+        """What the host does with verified drafts, on the rank that has most sequences."""
+        if self._queries == 1:
+            return 0.0
+        return 1e-6 * self._engine.speculative_sequence_us * max([load.decodes for load, _ in ranks])
 
     def _scale(self, ranks: _Ranks) -> float:
         new, decode_tokens = sum([load.new for load, _ in ranks]), sum([load.decode_tokens for load, _ in ranks])
