@@ -272,6 +272,8 @@ def convert_to(kinds: Sequence[Any], value: Any) -> Any:
     if Any in kinds or (value is None and type(None) in kinds):
         return value
     if float in kinds and isinstance(value, int) and not isinstance(value, bool):
+        if abs(value) >= _TOO_LARGE:
+            raise ValueError("must be a number, not so large a one")
         return float(value)
     if type(value) not in kinds:
         expected = " or ".join(_TYPE_NAMES[kind] for kind in kinds if kind is not type(None))

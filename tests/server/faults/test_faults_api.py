@@ -20,6 +20,7 @@ def test_a_pattern_is_short_and_a_number_is_one_that_can_be_counted_to(api: Any)
     for wrong, name in (
         ({"model": "x" * 1_001}, "model"),
         ({"times": 10**400}, "times"),
+        ({"probability": 10**400}, "probability"),
         ({"endpoint": "/" * 1_001}, "endpoint"),
     ):
         refused = api.post("/llmirage/faults", {"kind": "status", "status": 500, **wrong})
