@@ -16,7 +16,7 @@ from starlette.responses import Response
 from llmirage_server.api.constraints import TEXT, ReplyConstraints, schema_problem
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.generation import Choice, Generation, TokenStream
-from llmirage_server.api.prompts import MOST_CHOICES, EncodedPrompt
+from llmirage_server.api.prompts import MOST_CHOICES, ContextWindow, EncodedPrompt
 from llmirage_server.api.service import Service, ServiceHandler, check_choices
 from llmirage_server.api.whole import finish
 from llmirage_server.replies.logprobs import token_logprob
@@ -99,7 +99,8 @@ class SglangHandler(ServiceHandler):
             texts = [request.text] if isinstance(request.text, str) else request.text
             read_prompts(request.text, "text", MOST_CHOICES)
             check_choices(len(texts), n, "text")
-            encoded = await self._service.encode_texts(texts)
+            served = self._service.models.find(self._service.models.served[0])
+            encoded = await self._service.encode_texts(texts, ContextWindow(served.max_model_len, "text"))
             prompts = [EncodedPrompt(ids, text) for ids, text in zip(encoded, texts, strict=True)]
             return prompts, isinstance(request.text, list)
         if request.input_ids is None:

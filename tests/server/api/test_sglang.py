@@ -175,3 +175,9 @@ def test_an_aborted_request_ends_with_what_it_has(
     assert told["meta_info"]["finish_reason"]["type"] == "abort"
     assert told["meta_info"]["completion_tokens"] == 1
     assert api.request("GET", "/load").json() == {"server_load": 0}
+
+
+def test_a_text_far_beyond_the_context_is_not_tokenized_to_its_end(api: Any) -> None:
+    refused = api.post("/generate", {"text": "0123456789 " * 200_000})
+    assert refused.status_code == 400
+    assert "at least" in refused.json()["error"]["message"]
