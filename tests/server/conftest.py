@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from llmirage_server.app import LlmirageApp, create_app
+from llmirage_server.cluster.instances.arrivals import FrontEnd
 from llmirage_server.cluster.instances.instance import Instance
 from llmirage_server.cluster.limits import EngineLimits, Role
 from llmirage_server.cluster.request import Request
@@ -80,7 +81,7 @@ class EngineLab:
         *,
         ranks: int = 1,
         stage_seconds: Sequence[float] = (),
-        front_end_s: float = 0.0,
+        front_end_s: FrontEnd | float = 0.0,
         kv_tokens: int = 10_000,
         **limits: Any,
     ) -> None:

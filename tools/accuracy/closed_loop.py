@@ -77,7 +77,7 @@ def predict_all(runs: Iterable[MeasuredRun], variant: Variant = "known settings"
 
 def _deployment(run: MeasuredRun, variant: Variant) -> Deployment:
     options: dict[str, Any] = {
-        "engine": run.engine,
+        "engine": f"{run.engine}@{run.engine_version}" if run.engine_version[:1].isdigit() else run.engine,
         "tp": run.tp,
         "pp": run.pp,
         "dp": run.dp,

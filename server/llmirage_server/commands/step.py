@@ -37,7 +37,9 @@ class StepSettings:
         MISSING, OPTIONS, "Model: a name from `llmirage catalog models`, a YAML file, or a Hugging Face config.json."
     )
     gpu: str | None = setting(None, OPTIONS, "GPU: a name from `llmirage catalog gpus`, or a YAML file.", unset="h100_sxm")
-    engine: str | None = setting(None, OPTIONS, "Serving engine: vllm, sglang, trtllm, or a YAML file.", unset="vllm")
+    engine: str | None = setting(
+        None, OPTIONS, "Serving engine: vllm, sglang, trtllm, an older version (vllm@0.12), or a YAML file.", unset="vllm"
+    )
     tp: int | None = setting(
         None,
         OPTIONS,
@@ -71,7 +73,11 @@ class StepSettings:
         unset="auto",
     )
     kv_cache_dtype: str = setting(
-        "auto", OPTIONS, "KV cache format: auto (bf16), bf16 or fp8.", short="kv", metavar="FORMAT"
+        "auto",
+        OPTIONS,
+        "KV cache format: auto (bf16; TensorRT-LLM: fp8 with fp8 or nvfp4 weights), bf16 or fp8.",
+        short="kv",
+        metavar="FORMAT",
     )
     decode: Pairs = setting(
         (),

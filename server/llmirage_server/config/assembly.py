@@ -86,7 +86,8 @@ def _instance(pool: ServedPool, index: int, fast_forward: bool) -> InstanceBase:
 
 def front_end_of(engine: EngineProfile) -> FrontEnd:
     """What an engine has before its scheduler."""
-    return FrontEnd(engine.front_end_ttft_s, engine.tokenize_ms * 1e-3, engine.tokenize_token_us * 1e-6)
+    serial = engine.tokenize_ms * 1e-3, engine.tokenize_token_us * 1e-6, engine.output_token_us * 1e-6
+    return FrontEnd(engine.front_end_ttft_s, *serial)
 
 
 def kv_link(config: ClusterConfig, pools: Sequence[ServedPool]) -> KVLink | None:

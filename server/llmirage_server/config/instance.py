@@ -101,7 +101,8 @@ class InstanceSettings:
 
     engine: str | None = _engine(
         None,
-        "Serving engine: its scheduler, defaults and measured constants. vllm, sglang, trtllm, or a YAML file.",
+        "Serving engine: its scheduler, defaults and measured constants. vllm, sglang, trtllm, an older version of one "
+        "(vllm@0.12), or a YAML file.",
         unset="vllm, but with KV blocks of 1 token",
     )
     max_num_seqs: int | None = _engine(
@@ -152,7 +153,9 @@ class InstanceSettings:
         unset="guaranteed_no_evict",
     )
 
-    kv_cache_dtype: str = _kv("auto", "KV cache format: auto (bf16), bf16 or fp8.", metavar="FORMAT")
+    kv_cache_dtype: str = _kv(
+        "auto", "KV cache format: auto (bf16; TensorRT-LLM: fp8 with fp8 or nvfp4 weights), bf16 or fp8.", metavar="FORMAT"
+    )
     gpu_memory_utilization: float | None = _kv(
         None,
         "Share of GPU memory that may be used, by the engine's own definition.",

@@ -108,7 +108,10 @@ class Deployment:
         if weights not in WEIGHT_DTYPES and weights != "auto":
             choices = ", ".join(("auto", *WEIGHT_DTYPES, *WEIGHT_ALIASES))
             problems.append(f"unknown weight format {weights!r}; choices: {choices}")
-        kv_dtype = "bf16" if kv_cache_dtype == "auto" else kv_cache_dtype
+        kv_dtype = kv_cache_dtype
+        if kv_dtype == "auto":  # ModelOpt's checkpoints say fp8, and TensorRT-LLM does as they say where the GPU can
+            modelopt = profile and profile.base == "trtllm" and weights in ("fp8", "nvfp4")
+            kv_dtype = "fp8" if modelopt and found_gpu and "fp8" in found_gpu.rates else "bf16"
         if kv_dtype not in KV_DTYPE_BYTES:
             problems.append(f"unknown KV cache format {kv_dtype!r}; choices: auto, {', '.join(KV_DTYPE_BYTES)}")
         if perf_model not in PERF_MODELS:

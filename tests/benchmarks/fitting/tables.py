@@ -28,7 +28,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from llmirage_server.perf.kernels.routing import busiest_rank
+from llmirage_server.perf.kernels.routing import tabled_rank
 
 Column = NDArray[np.float64]
 Columns = dict[str, Column]
@@ -275,7 +275,7 @@ def _routed(columns: Columns) -> tuple[Column, Column]:
     pairs, met = np.empty(len(columns["tokens"])), np.empty(len(columns["tokens"]))
     sizes = zip(*(columns[name] for name in ("tokens", "experts", "per_token", "ep", "skew")), strict=True)
     for i, (tokens, experts, per_token, ep, skew) in enumerate(sizes):
-        routed = busiest_rank(int(experts), int(per_token), int(ep), float(skew))
+        routed = tabled_rank(int(experts), int(per_token), int(ep), float(skew))
         pairs[i] = np.interp(tokens, routed.tokens, routed.pairs)
         met[i] = np.interp(tokens, routed.tokens, routed.experts)
     return pairs, met

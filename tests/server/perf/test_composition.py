@@ -9,7 +9,7 @@ import pytest
 
 from llmirage_server.perf.catalogue.constants import constants_for
 from llmirage_server.perf.catalogue.dtypes import WEIGHT_DTYPES
-from llmirage_server.perf.catalogue.engines import find_engine
+from llmirage_server.perf.catalogue.engines import EngineProfile, find_engine
 from llmirage_server.perf.catalogue.layers import Dense, GatedDelta, Gqa, LayerGroup, Mamba2, Mla, Moe, SparseIndex
 from llmirage_server.perf.catalogue.lookup import find_gpu
 from llmirage_server.perf.catalogue.models import ModelSpec
@@ -68,8 +68,13 @@ class Sum:
         return collectives.all_reduce(H100, self.constants, tp, 2 * HIDDEN).seconds(tokens)
 
 
+def plain_engine(name: str) -> EngineProfile:
+    """Steps are the sums of their kernels, prompts too."""
+    return replace(find_engine(name), prefill_in_place=1.0, eager_layer_us=0.0)
+
+
 def step(spec: ModelSpec, engine: str = "vllm", parallel: Parallelism = ONE_GPU, draft_tokens: int = 0) -> RooflineStep:
-    return RooflineStep(spec, H100, engine=find_engine(engine), weights=FP8, parallel=parallel, draft_tokens=draft_tokens)
+    return RooflineStep(spec, H100, engine=plain_engine(engine), weights=FP8, parallel=parallel, draft_tokens=draft_tokens)
 
 
 def gpu_s(
@@ -223,7 +228,7 @@ def test_fp8_experts_run_the_faster_of_two_kernels() -> None:
     for gpu, faster in ((H100, "fp8_block"), (find_gpu("b200"), "fp8")):
         constants = constants_for(gpu, "vllm")
         spec = model(LayerGroup(2, None, Moe(16, 4, 256)))
-        found = RooflineStep(spec, gpu, engine=find_engine("vllm"), weights=FP8).explain([StepBatch([], [100] * 64)])
+        found = RooflineStep(spec, gpu, engine=plain_engine("vllm"), weights=FP8).explain([StepBatch([], [100] * 64)])
         seconds = {
             dtype.name: 2 * moe.experts(gpu, constants, dtype, HIDDEN, 256, 16, 4, 1).seconds(64)
             for dtype in (FP8, FP8_BLOCK)
@@ -303,7 +308,7 @@ def test_a_prediction_layer_drafts_once_for_each_token() -> None:
 
 def test_a_draft_model_runs_whole() -> None:
     spec, small = model(LayerGroup(2, Gqa(8, 2, 64), Dense(2048))), model(LayerGroup(1, Gqa(4, 2, 64), Dense(512)))
-    with_draft = RooflineStep(spec, H100, engine=find_engine("vllm"), weights=FP8, draft=small, draft_tokens=1)
+    with_draft = RooflineStep(spec, H100, engine=plain_engine("vllm"), weights=FP8, draft=small, draft_tokens=1)
     found = {o.name: o.seconds for o in with_draft.explain([StepBatch([], CONTEXTS)])}
     s = Sum()
     s.gemm(1, 2 * 512, HIDDEN, 6)

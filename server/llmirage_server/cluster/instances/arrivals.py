@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import insort
+from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
@@ -24,21 +25,23 @@ class FrontEnd:
     """What comes before the scheduler: HTTP, tokenizer, transfer between processes.
 
     latency_s: of every request. request_s, token_s: of a request and of each token of its prompt, one request at a time.
+    output_s: of a token that goes out, in the same process: behind those that are there already, a request waits.
     """
 
     latency_s: float = 0.0
     request_s: float = 0.0
     token_s: float = 0.0
+    output_s: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("latency_s", "request_s", "token_s"):
+        for name in ("latency_s", "request_s", "token_s", "output_s"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"front end: {name} must be a number of seconds from 0 up, not {getattr(self, name)}")
 
     @property
     def serial(self) -> bool:
-        """Whether requests wait for each other."""
-        return self.request_s > 0 or self.token_s > 0
+        """Whether requests wait for each other, or for tokens."""
+        return self.request_s > 0 or self.token_s > 0 or self.output_s > 0
 
 
 class ArrivalQueue:
@@ -51,6 +54,7 @@ class ArrivalQueue:
         self._front_end = front_end
         self._overlap = limits.async_scheduling and not pipelined
         self._interval = 1 if pipelined else limits.scheduler_recv_interval
+        self.sends_tokens = front_end.output_s > 0
         self.at_once = not self._overlap and self._interval == 1  # before every step, it looks
         self.clear()
 
@@ -68,6 +72,13 @@ class ArrivalQueue:
         begins_s = max(arrival_s, self._free_s)
         self._free_s = begins_s + front.request_s + front.token_s * prompt_tokens
         return self._free_s + front.latency_s
+
+    def send(self, ends_s: Iterable[float], tokens: int) -> None:
+        """So many tokens at the end of each of these steps go out through the front end."""
+        free_s, busy_s = self._free_s, tokens * self._front_end.output_s
+        for end_s in ends_s:
+            free_s = max(free_s, end_s) + busy_s
+        self._free_s = free_s
 
     def add(self, seen_s: float, scheduler: Scheduler, sequence: Sequence) -> None:
         """The front end will pass it on at `seen_s`."""

@@ -22,8 +22,9 @@ class FastForward:
     bring is accounted for when somebody needs to know; until then schedulers and batches are as they were.
 
     start_s: of the first step. ends_s: of the first steps, as far as they have been timed. begun, over: how many steps are
-    accounted for as begun and as ended. event_s: when the run needs to be looked at; event_steps: how many are over then, or
-    0: more are to be timed. decoding: the batches of ranks that have somebody.
+    accounted for as begun and as ended. sent: of how many the front end has the tokens. event_s: when the run needs to be
+    looked at; event_steps: how many are over then, or 0: more are to be timed. decoding: the batches of ranks that have
+    somebody.
     """
 
     def __init__(self, schedulers: Sequence[Scheduler], sums: SummedSteps) -> None:
@@ -35,7 +36,7 @@ class FastForward:
         self.steps = 0
         self.start_s = self.event_s = math.nan
         self.ends_s: list[float] = []
-        self.begun = self.over = self.event_steps = 0
+        self.begun = self.over = self.sent = self.event_steps = 0
 
     def step_s(self, steps: Sequence[Step]) -> float:
         """Seconds of a step that was formed, of every rank."""
@@ -63,7 +64,7 @@ class FastForward:
             timed, self.event_steps = _TIMED, 0
         self.ends_s = ends_s = self._sums.run(self.decoding, 0, now, timed)
         self.start_s = now
-        self.begun = self.over = 0
+        self.begun = self.over = self.sent = 0
         self.event_s = ends_s[-1]
         return True
 

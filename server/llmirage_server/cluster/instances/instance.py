@@ -74,7 +74,6 @@ class Instance(InstanceBase):
         self.schedulers = self._ranks.schedulers
         self._tiered = bool(tiers)
         self._run = FastForward(self.schedulers, sums) if sums is not None else None
-        self._forms_at_once = front.latency_s > 0 and role == "both"  # see `_go_on`
         self._busy_s = 0.0
         self.trace: list[StepSpan] | None = None  # steps are written down here, if somebody wants them
         self._forget()
@@ -108,6 +107,8 @@ class Instance(InstanceBase):
     def submit(self, request: Request, now: float) -> None:
         scheduler, sequence = self._place(request, now)
         arrival_s = request.arrival_s
+        if self._arrivals.sends_tokens and self._run is not None and self._run.steps:
+            self._send_run(self._run, self._run.progress(now)[1])
         # NaN: it was submitted here alone
         seen_s = self._arrivals.passed_on_s(arrival_s if arrival_s == arrival_s else now, sequence.prompt_tokens)
         if seen_s > now or self._arrivals.looked_s < now:
@@ -291,6 +292,8 @@ class Instance(InstanceBase):
                 del self._sequences[request]
                 gone += 1
             gained += scheduler.batch.gained
+        if self._arrivals.sends_tokens:
+            self._arrivals.send((now,), gained)
         if handed_over:
             gone += len(handed_over)
         if self._run is not None:
@@ -315,6 +318,7 @@ class Instance(InstanceBase):
             run.find_event(math.inf)
             self._schedule_next_event()
             return None
+        self._send_run(run, over)
         self._arrivals.run_ends(run.start_s, run.ends_s, over)
         self._busy_s += run.account(over, over, self.trace)
         emitted: list[Request] = []
@@ -324,18 +328,14 @@ class Instance(InstanceBase):
                 emitted += scheduler.complete_run(now)
             for request in emitted:
                 del self._sequences[request]
-        elif self._forms_at_once:  # nobody is done, and somebody has come
-            self._form(now)
-            return None
         self._go_on(run, now, len(emitted))
         return StepEnd(now, self.index, emitted) if emitted or self.role == "decode" else None
 
     def _go_on(self, run: FastForward, now: float, gone: int) -> None:
-        """After a step or a run, with which so many have left: begin the next one, if it is in order already.
+        """After a step or a run, with which so many have left: begin a run at once, if one is in order.
 
-        A step begins at once where nothing can come of this very moment that would be part of it: a run, of which nothing is
-        accounted for before time goes on; a step with prompts, if nobody has left to whom a client could answer now, and the
-        front end holds back whoever does.
+        Of a run nothing is accounted for before time goes on. Any other step is formed after all that happens at this
+        moment: another instance may end a step now, and a router then looks at who is running here.
         """
         if gone:
             self.running -= gone
@@ -351,17 +351,22 @@ class Instance(InstanceBase):
                 self._find_event(run)
             self.next_event_s = run.event_s
             return
-        if self._forms_at_once and not gone and self._next_start_s() < math.inf:
-            self._form(now)
-        else:
-            self._schedule_next_event()
+        self._schedule_next_event()
+
+    def _send_run(self, run: FastForward, over: int) -> None:
+        """The front end has the tokens of so many steps of a run."""
+        if self._arrivals.sends_tokens:
+            self._arrivals.send(run.ends_s[run.sent : over], sum([batch.decodes for batch in run.decoding]))
+            run.sent = over
 
     def _cut_run(self, now: float) -> None:
         """Something changes at `now`: the step that is under way then is the last one of the run."""
         run = self._run
         if run is None or not run.steps:
             return
-        self._busy_s += run.account(*run.progress(now), self.trace)
+        begun, over = run.progress(now)
+        self._send_run(run, over)
+        self._busy_s += run.account(begun, over, self.trace)
         run.cut()
         if run.steps:
             run.find_event(math.inf)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
@@ -53,12 +54,16 @@ class EngineProfile:
     front_end_ms: float  # HTTP, tokenizer, detokenizer: once a request, before the first token
     moe_dispatch: Dispatch  # how tokens get to experts under attention data parallelism
     fused_all_reduce_norm: bool  # the norm after an all-reduce is no kernel of its own
+    mxfp4_activations: Activations  # of experts in mxfp4, on GPUs that multiply 4-bit weights with 8-bit activations
+    async_scheduling: bool  # a step is formed while the one before it runs
     flags: Mapping[str, str]  # our name of a limit -> the engine's
     source: str
     gpu_memory_utilization: float | None = None  # None: by SGLang's rule (memory.sglang_static_share)
-    mxfp4_activations: Activations = "bf16"  # of experts in mxfp4, on GPUs that multiply 4-bit weights with 8-bit ones
-    async_scheduling: bool = False  # a step is formed while the one before it runs
     speculative_sequence_us: float = 0.0  # exposed host time of a step for each sequence whose drafts it verifies
+    prefill_in_place: float = 1.0  # prefill within a running server / its kernels measured one by one
+    prefill_in_place_pcie: float = 1.0  # the same of PCIe cards
+    eager_layer_us: float = 0.0  # launching a layer of a step with prompts: what the GPUs do meanwhile shows only beyond it
+    output_token_us: float = 0.0  # of the front end for each token that goes out: requests wait behind them
     tokenize_ms: float = 0.0  # of the front end for a request, while others wait: tokenizer, scheduler's input
     tokenize_token_us: float = 0.0  # the same for each token of the prompt
     decode_scale: float = 1.0  # measured / modelled GPU time of decoding
@@ -73,7 +78,7 @@ class EngineProfile:
         return _tier(self.max_num_batched_tokens, gpu)
 
     def host_s(self, gpu_s: float, rows: int) -> float:
-        """Seconds that the host adds to a step of `gpu_s` with `rows` sequences."""
+        """Seconds that the host adds to a decoding step of `gpu_s` with `rows` sequences."""
         seen_s, hidden_s = self.host_parts_s(rows)
         return seen_s + max(0.0, hidden_s - gpu_s)
 
@@ -81,6 +86,12 @@ class EngineProfile:
         """What the host adds to every step with `rows` sequences, and what shows only as far as the GPUs are quicker."""
         seen_s = self.host_step_ms * 1e-3 + self.host_sequence_us * 1e-6 * rows
         return seen_s, self.hidden_step_ms * 1e-3 + self.hidden_sequence_us * 1e-6 * rows
+
+    def prefill_in_place_on(self, gpu: GpuSpec) -> float:
+        """By how much kernels are slower in long prompts of a running server than one by one."""
+        if gpu.profiled:
+            return 1.0
+        return self.prefill_in_place_pcie if gpu.link_kind == "pcie" else self.prefill_in_place
 
     @property
     def front_end_ttft_s(self) -> float:
@@ -96,17 +107,40 @@ def list_engines() -> list[EngineProfile]:
 def find_engine(name: str) -> EngineProfile:
     """Return the engine of that name, or that of a YAML file on disk (`base:` a named one, and what differs).
 
-    A name is a path when it ends with .yaml or .yml or has a slash. Raises DeploymentError with everything that is wrong.
+    A name may end with a version, as in vllm@0.12; without one it is the newest. A name is a path when it ends with .yaml or
+    .yml or has a slash. Raises DeploymentError with everything that is wrong.
     """
     if is_yaml_path(name) or "/" in name:
         return _from_file(Path(name).expanduser())
+    name, at, version = name.partition("@")
     plain = {_plain(n): n for n in (*_data(), *(e["title"] for e in _data().values()))}
     titles = {e["title"]: n for n, e in _data().items()}
     if (found := plain.get(_plain(name))) is not None:
-        return _engine(titles.get(found, found))
+        engine = _engine(titles.get(found, found))
+        return _version(engine, version) if at else engine
     near = difflib.get_close_matches(_plain(name), plain, n=1)
     hint = f"did you mean {titles.get(plain[near[0]], plain[near[0]])}?" if near else f"choices: {', '.join(_data())}"
     raise DeploymentError([f"unknown engine {name!r}; {hint}"])
+
+
+def _version(engine: EngineProfile, version: str) -> EngineProfile:
+    """The profile of a version: with the first entry of its `versions` that is not older; else the newest."""
+    known = _data()[engine.base].get("versions", {})
+    asked = _numbers(version)
+    if not asked:
+        choices = ", ".join(f"{engine.base}@{each}" for each in known)
+        older = f"; older profiles: {choices}" if known else ""
+        raise DeploymentError(
+            [f"unknown version {version!r} of {engine.title}: give a number, as in {engine.base}@1.2{older}"]
+        )
+    differences: dict[str, Any] = next((known[last] for last in known if asked[: len(_numbers(last))] <= _numbers(last)), {})
+    return replace(engine, name=f"{engine.base}@{version}", title=f"{engine.title} {version}", **differences)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The numbers that a version begins with: of 1.0.0rc3 it is (1, 0, 0)."""
+    numbers = re.match(r"v?(\d+(?:\.\d+)*)", version)
+    return tuple(map(int, numbers[1].split("."))) if numbers else ()
 
 
 def _plain(name: str) -> str:
@@ -129,7 +163,7 @@ def _data() -> dict[str, dict[str, Any]]:
 
 @cache
 def _engine(name: str) -> EngineProfile:
-    return EngineProfile(name=name, base=name, **_data()[name])
+    return EngineProfile(name=name, base=name, **{key: value for key, value in _data()[name].items() if key != "versions"})
 
 
 _TIERS = ("max_num_seqs", "max_num_batched_tokens")
@@ -145,6 +179,16 @@ def _tiers(value: Any) -> str:
     return "" if good else "must be a positive integer, or one for each GPU memory in GiB from 0 on"
 
 
+def _unknown_base(value: Any) -> str:
+    if not isinstance(value, str) or is_yaml_path(value) or "/" in value:
+        return f"unknown engine {value!r}; choices: {', '.join(_data())}"
+    try:
+        find_engine(value)
+    except DeploymentError as error:
+        return error.problems[0]
+    return ""
+
+
 def _keys() -> dict[str, Key]:
     """What an engine file may hold: a base, and any field of EngineProfile but its flags; most are times."""
     own = (field.name for field in fields(EngineProfile) if field.name != "flags")
@@ -153,8 +197,8 @@ def _keys() -> dict[str, Key]:
         **dict.fromkeys(("name", "title", "version", "source"), Key(text)),
         **dict.fromkeys(_TIERS, Key(_tiers)),
         **dict.fromkeys(("mixed_attention", "fused_all_reduce_norm", "async_scheduling"), Key(truth)),
-        **dict.fromkeys(("decode_scale", "prefill_scale"), Key(positive)),
-        "base": Key(lambda name: "" if name in _data() else f"unknown engine {name!r}; choices: {', '.join(_data())}"),
+        **dict.fromkeys(("decode_scale", "prefill_scale", "prefill_in_place", "prefill_in_place_pcie"), Key(positive)),
+        "base": Key(_unknown_base),
         "scheduler": Key(one_of("vllm", "sglang", "trtllm")),
         "kv_pool": Key(one_of(*get_args(KvPool))),
         "mxfp4_activations": Key(one_of(*get_args(Activations))),
@@ -169,6 +213,6 @@ def _from_file(file: Path) -> EngineProfile:
     values, _ = read_own(str(file), _keys(), f"an engine file is a list of `key: value` lines, with `base` one of {names}")
     if "base" not in values:
         raise DeploymentError([f"{file}: base is missing; choices: {names}"])
-    base = _engine(values.pop("base"))
+    base = find_engine(values.pop("base"))
     tiers = {name: {0.0: values[name]} for name in _TIERS if isinstance(values.get(name), int)}
     return replace(base, **{"name": file.stem, **values, **tiers})

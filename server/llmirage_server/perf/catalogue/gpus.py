@@ -37,6 +37,7 @@ class GpuSpec:
     price_usd_per_h: tuple[float, float] | None = None  # low and high of on-demand offers
     constants_of: str | None = None  # key of the GPU whose measured kernels serve it; None: pooled fits of its kind
     peer_to_peer: bool = True  # GPUs copy to each other directly; False: through the host's memory
+    profiled: bool = False  # its kernels were measured within a running server, not one by one
     unverified: tuple[str, ...] = ()  # figures without a page of the vendor behind them
 
     @property
@@ -67,5 +68,6 @@ def gpu_from_entry(key: str, entry: Mapping[str, Any], confidence: str) -> GpuSp
         price_usd_per_h=(price[0], price[1]) if price else None,
         constants_of=entry.get("constants_of"),
         peer_to_peer=entry.get("peer_to_peer", True),
+        profiled=entry.get("profiled", False),
         unverified=tuple(entry.get("unverified", ())),
     )

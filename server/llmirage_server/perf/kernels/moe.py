@@ -10,7 +10,7 @@ from llmirage_server.perf.catalogue.dtypes import WeightDtype
 from llmirage_server.perf.catalogue.gpus import GpuSpec
 from llmirage_server.perf.kernels.kernel import TokenKernel, Work
 from llmirage_server.perf.kernels.roofline import US, explain
-from llmirage_server.perf.kernels.routing import DEFAULT_SKEW, busiest_rank
+from llmirage_server.perf.kernels.routing import DEFAULT_SKEW, busiest_rank, tabled_rank
 
 _ROW_BLOCK = 64  # an expert's rows are padded by up to this many
 
@@ -98,7 +98,7 @@ def experts(
     compute = 2 M (N + padding 64 D) / (F compute), rows being padded to blocks; memory = D M weight bytes / (BW memory),
     every expert met being read once. Smooth maximum of `power`, plus (activation N + spread T k) (4 H + 2 M / H) / BW for
     what is gathered, written between the matrices and summed, `spread` for kernels that walk over the pairs of all ranks;
-    plus the floor. repeated: as in gemm.gemm.
+    plus the floor. repeated: as in gemm.gemm, and tokens go to experts as in the op tables.
     """
     c = constants.moe(dtype.kernel_dtype)
     peak, bandwidth = gpu.flops[dtype.compute], gpu.bandwidth_bytes_per_s
@@ -106,7 +106,7 @@ def experts(
     expert_bytes = weights * dtype.weight_bytes
     compute_pair = 2.0 * weights / (peak * c["compute"])
     bytes_pair = 4.0 * hidden + 2.0 * weights / hidden
-    routed = busiest_rank(experts, per_token, ep, skew)
+    routed = (tabled_rank if repeated else busiest_rank)(experts, per_token, ep, skew)
     even = per_token / ep
     return _Experts(
         tokens=routed.tokens,

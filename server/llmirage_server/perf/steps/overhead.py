@@ -7,12 +7,16 @@ from llmirage_server.perf.steps.stage import BATCHES, Memo
 
 
 class EngineOverhead:
-    """Of an instance with so many attention data-parallel ranks. scaled: whether the profile corrects GPU times."""
+    """Of an instance with so many layers and attention data-parallel ranks.
 
-    def __init__(self, engine: EngineProfile, ranks: int) -> None:
+    scaled: whether the profile corrects GPU times.
+    """
+
+    def __init__(self, engine: EngineProfile, layers: int, ranks: int) -> None:
         self._engine = engine
         self.scaled = engine.decode_scale != 1.0 or engine.prefill_scale != 1.0
         self._sync_s = engine.dp_sync_ms * 1e-3 if ranks > 1 else 0.0
+        self._eager_s = engine.eager_layer_us * 1e-6 * layers
         self._host_parts_s = Memo(engine.host_parts_s, BATCHES)
 
     def gpu_scale(self, new_tokens: int, decode_tokens: int) -> float:
@@ -22,12 +26,16 @@ class EngineOverhead:
         engine = self._engine
         return (engine.prefill_scale * new_tokens + engine.decode_scale * decode_tokens) / (new_tokens + decode_tokens)
 
-    def with_host(self, gpu_s: float, sequences: int) -> float:
-        """A step whose first stage takes `gpu_s`, with what the host adds; so many sequences on the rank that has most."""
-        seen_s, hidden_s = self._host_parts_s[sequences]
-        return gpu_s + (seen_s + (hidden_s - gpu_s if hidden_s > gpu_s else 0.0) + self._sync_s)
+    def with_host(self, gpu_s: float, sequences: int, new_tokens: int) -> float:
+        """A step whose first stage takes `gpu_s`, with what the host adds; so many sequences on the rank that has most.
 
-    def host_s(self, gpu_s: float, sequences: int) -> float:
+        new_tokens: of prompts, which go through layer by layer, without a graph of the whole step.
+        """
+        seen_s, hidden_s = self._host_parts_s[sequences]
+        if new_tokens and hidden_s < self._eager_s:
+            hidden_s = self._eager_s
+        return max(gpu_s, hidden_s) + (seen_s + self._sync_s)
+
+    def host_s(self, gpu_s: float, sequences: int, new_tokens: int) -> float:
         """What the host adds to such a step."""
-        seen_s, hidden_s = self._engine.host_parts_s(sequences)
-        return seen_s + max(0.0, hidden_s - gpu_s) + self._sync_s
+        return self.with_host(gpu_s, sequences, new_tokens) - gpu_s

@@ -10,6 +10,7 @@ from llmirage_server.perf.steps.load import Chunks, DecodeLoad, RankCounts, deco
 from llmirage_server.perf.steps.operations import COUNTS, Count, DecodeOp, Op, PrefillOp, TokenOp
 
 BATCHES = 8192  # that are remembered, of each kind: what comes back most, and no more than some megabytes
+_HALF_SLOWED = 256  # prompt tokens of a step whose kernels are slowed down by half of what those of long prompts are
 
 _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
@@ -52,16 +53,19 @@ class Stage:
     """Operations on one rank. Thread-safe.
 
     windows: of decode attention in the whole model, the narrowest first. queries: tokens that every decoding sequence adds.
-    shared_s: seconds of what all ranks do together, by the tokens of all.
+    prefill_in_place: by how much kernels are slower in long prompts than one by one; decodes in the same step are not.
     """
 
-    def __init__(self, ops: Iterable[Op], windows: Sequence[int] = (), queries: int = 1) -> None:
+    def __init__(
+        self, ops: Iterable[Op], windows: Sequence[int] = (), queries: int = 1, prefill_in_place: float = 1.0
+    ) -> None:
         self.ops = tuple(ops)
         self._windows = windows
         self._queries = queries
+        self._slower = prefill_in_place - 1.0
         (
             self._tokens_s,
-            self.shared_s,
+            self._shared_s,
             self._new_s,
             self._expanded_s,
             self._decode_tokens_s,
@@ -77,14 +81,28 @@ class Stage:
         self._decodes_s = Memo(self._find_decodes, BATCHES)
         self._mixed_s = Memo(self._decode_kernels([op.calls * op.mixed for op in decodes], decodes), BATCHES)
 
-    def lockstep_s(self, ranks: Sequence[tuple[RankCounts, DecodeLoad]], tokens: int) -> float:
-        """Seconds of all ranks with so many tokens together: the slowest sets the pace, then comes what they share."""
+    def lockstep_s(self, ranks: Sequence[tuple[RankCounts, DecodeLoad]], tokens: int, new: int) -> float:
+        """Seconds of all ranks with so many tokens together: the slowest sets the pace, then comes what they share.
+
+        new: those of prompts among them.
+        """
         slowest_s = 0.0
         for load, decoding in ranks:
             seconds = self.rank_s(load, decoding)
             if seconds > slowest_s:
                 slowest_s = seconds
-        return slowest_s + self.shared_s[tokens]
+        return slowest_s + self.together_s(tokens, new)
+
+    def together_s(self, tokens: int, new: int) -> float:
+        """Seconds of what all ranks do together, by the tokens of all and those of prompts among them."""
+        seconds = self._shared_s[tokens]
+        if new and seconds:
+            seconds += self._slowed(new) * self._shared_s[new]
+        return seconds
+
+    def _slowed(self, new: int) -> float:
+        """What so many prompt tokens in a step add to the time of their kernels, as a share of it."""
+        return self._slower * new / (new + _HALF_SLOWED)
 
     def rank_s(self, load: RankCounts, decoding: DecodeLoad) -> float:
         """Seconds of what a rank does by itself."""
@@ -103,7 +121,7 @@ class Stage:
             prompts_s = self._new_s[load.new] + self._expanded_s[load.new + load.context]
             for calls, kernel_s, window in self._prefills:
                 prompts_s += calls * kernel_s(*prompt_sums(load.chunks, window))
-            seconds += prompts_s
+            seconds += prompts_s + self._slowed(load.new) * (prompts_s + self._tokens_s[load.new])
         return seconds
 
     def _find_decodes_before(self, decodes: int) -> float:
@@ -136,43 +154,55 @@ class Stage:
 
         return seconds
 
-    def explain(self, load: RankCounts, decoding: DecodeLoad, group_tokens: int, scale: float) -> list[OperationTime]:
-        """Every operation that takes time; with `scale` 1 the seconds add up to rank_s + shared_s."""
+    def explain(self, load: RankCounts, decoding: DecodeLoad, group: tuple[int, int], scale: float) -> list[OperationTime]:
+        """Every operation that takes time; with `scale` 1 the seconds add up to rank_s + together_s.
+
+        group: tokens of all ranks, and those of prompts among them.
+        """
         times = []
-        for op, arguments, mixed in self._calls(load, decoding, group_tokens):
+        for op, arguments, slowed in self._calls(load, decoding, group):
             work, calls = op.kernel.work(*arguments), op.calls
-            seconds = calls * work.seconds * mixed * scale
+            seconds = calls * work.seconds * slowed * scale
             amounts = calls * work.flops, calls * work.bytes, calls * work.ideal_s
             times.append(OperationTime(op.name, calls, seconds, *amounts, work.bound))
         return times
 
-    def times(self, load: RankCounts, decoding: DecodeLoad, group_tokens: int, scale: float) -> list[OperationTime]:
+    def times(self, load: RankCounts, decoding: DecodeLoad, group: tuple[int, int], scale: float) -> list[OperationTime]:
         """`explain` without amounts and bounds, in half the time."""
         return [
-            OperationTime(op.name, op.calls, op.calls * op.kernel.seconds(*arguments) * mixed * scale)
-            for op, arguments, mixed in self._calls(load, decoding, group_tokens)
+            OperationTime(op.name, op.calls, op.calls * op.kernel.seconds(*arguments) * slowed * scale)
+            for op, arguments, slowed in self._calls(load, decoding, group)
         ]
 
     def _calls(
-        self, load: RankCounts, decoding: DecodeLoad, group_tokens: int
+        self, load: RankCounts, decoding: DecodeLoad, group: tuple[int, int]
     ) -> Iterator[tuple[Any, tuple[float, ...], float]]:
         """Every operation that takes time, with the arguments of its kernel, and by how much prompt chunks slow it down."""
         decodes = decode_arguments(decoding, self._windows) if load.decodes else {}
+        prompts = 1.0 + self._slowed(load.new)
         for op in self.ops:
             if isinstance(op, TokenOp):
                 if op.count == "group":
-                    count = group_tokens
+                    count, new = group
                 elif op.count == "expanded":
-                    count = load.new + load.context if load.new else 0
+                    count = new = load.new + load.context if load.new else 0
                 else:
                     count = getattr(load, op.count)
+                    new = load.new if op.count in ("tokens", "new") else 0
                 if count:
-                    yield op, (count,), 1.0
+                    yield op, (count,), self._slowed_kernel(op, count, new, group[1] if op.count == "group" else load.new)
             elif isinstance(op, PrefillOp):
                 if load.new:
-                    yield op, prompt_sums(load.chunks, op.window), 1.0
+                    yield op, prompt_sums(load.chunks, op.window), prompts
             elif decodes:
                 yield op, decodes[op.window], op.mixed if load.new else 1.0
+
+    def _slowed_kernel(self, op: TokenOp, count: int, prompts: int, new: int) -> float:
+        """By how much a kernel is slower for `count` tokens, some of them of prompts, in a step with `new` prompt tokens."""
+        if not prompts or not self._slower:
+            return 1.0
+        alone = 1.0 if prompts == count else op.kernel.seconds(prompts) / op.kernel.seconds(count)
+        return 1.0 + self._slowed(new) * alone
 
 
 def merged(times: Iterable[OperationTime]) -> list[OperationTime]:

@@ -42,7 +42,7 @@ class SummedSteps:
         self._stage = stage
         self._windows = windows
         self._widest = windows[-1] if windows else 0
-        self._shared_s: dict[int, float] = stage.shared_s
+        self._together_s = stage.together_s
         self._overhead, self._scaled, self._with_host = overhead, overhead.scaled, overhead.with_host
         self._loads: dict[tuple[Chunks, int], RankCounts] = rank_counts(1)
         self._steps: dict[DecodeLoad, float] = Memo(self._find_step, BATCHES)  # of decodes alone, on one rank
@@ -67,10 +67,10 @@ class SummedSteps:
 
         sequences: on the rank that has most.
         """
-        gpu_s = rank_s + self._shared_s[new + decodes]
+        gpu_s = rank_s + self._together_s(new + decodes, new)
         if self._scaled:
             gpu_s = self._overhead.gpu_scale(new, decodes) * gpu_s
-        return self._with_host(gpu_s, sequences)
+        return self._with_host(gpu_s, sequences, new)
 
     def load(self, batch: DecodeSums) -> DecodeLoad:
         """What a batch asks of its next step."""

@@ -42,7 +42,8 @@ from llmirage_server.perf.steps.step_model import StepBatch
 _BALANCED_SKEW = 1.01
 
 _Ranks = list[tuple[RankCounts, DecodeLoad]]  # one entry a rank
-_Look = Callable[[Stage, RankCounts, DecodeLoad, int, float], list[OperationTime]]
+_Group = tuple[int, int]  # tokens of all ranks, and those of prompts among them
+_Look = Callable[[Stage, RankCounts, DecodeLoad, _Group, float], list[OperationTime]]
 
 
 class _UsedConstants(Constants):
@@ -102,9 +103,10 @@ class RooflineStep:
             draft_ops = [_draft_ops(s, model, draft, draft_method, s is first) for s in settings]
         every = (op for of_stage in (*ops, *draft_ops) for op in of_stage)
         self._windows = tuple(sorted({op.window for op in every if isinstance(op, DecodeOp) and op.window}))
-        self._stages = [Stage(each, self._windows, self._queries) for each in ops]
-        self._drafts = [Stage(each, self._windows, 1 if i else self._queries) for i, each in enumerate(draft_ops)]
-        self._overhead = EngineOverhead(engine, parallel.dp)
+        in_place = engine.prefill_in_place_on(gpu)
+        self._stages = [Stage(each, self._windows, self._queries, in_place) for each in ops]
+        self._drafts = [Stage(each, self._windows, 1 if i else self._queries, in_place) for i, each in enumerate(draft_ops)]
+        self._overhead = EngineOverhead(engine, model.layers // parallel.pp, parallel.dp)
         self._known_loads, self._known_drafts = rank_counts(self._queries), rank_counts(1)
         # Step times from sums, where these are enough: remembered, and for simulations that do not look at single sequences.
         summed = len(self._stages) == 1 and not draft_tokens
@@ -148,17 +150,17 @@ class RooflineStep:
 
     def _operations(self, batches: Sequence[StepBatch], look: _Look) -> list[OperationTime]:
         ranks = self._loads(batches)
-        tokens = sum([load.tokens for load, _ in ranks])
-        if not tokens:
+        together = _tokens(ranks)
+        if not together[0]:
             return []
         scale, times, first_s = self._scale(ranks), list[OperationTime](), 0.0
-        for i, (stage, on, group) in enumerate(self._passes(ranks, tokens)):
+        for i, (stage, on, group) in enumerate(self._passes(ranks, together)):
             load, decoding = on[0] if len(on) == 1 else max(on, key=lambda rank: stage.rank_s(*rank))
             lines = look(stage, load, decoding, group, scale)
             if i == 0 or (i >= len(self._stages) and len(self._stages) == 1):
                 first_s += sum(line.seconds for line in lines)
             times += lines
-        host_s = self._overhead.host_s(first_s, _most_sequences(ranks)) + self._verified_s(ranks)
+        host_s = self._overhead.host_s(first_s, _most_sequences(ranks), together[1]) + self._verified_s(ranks)
         return [*times, OperationTime("host", 1, host_s)]
 
     def provenance(self) -> list[str]:
@@ -176,27 +178,27 @@ class RooflineStep:
 
     def _seconds(self, ranks: _Ranks) -> list[float]:
         """Seconds of each stage for ranks that have some tokens."""
-        tokens = sum([load.tokens for load, _ in ranks])
-        times = [stage.lockstep_s(ranks, tokens) for stage in self._stages]
-        for stage, on, group in self._draft_passes(ranks, tokens):
-            times[-1] += stage.lockstep_s(on, group)
+        together = _tokens(ranks)
+        times = [stage.lockstep_s(ranks, *together) for stage in self._stages]
+        for stage, on, group in self._draft_passes(ranks, together):
+            times[-1] += stage.lockstep_s(on, *group)
         scale = self._scale(ranks)
         times = [scale * time for time in times]
-        times[0] = self._overhead.with_host(times[0], _most_sequences(ranks)) + self._verified_s(ranks)
+        times[0] = self._overhead.with_host(times[0], _most_sequences(ranks), together[1]) + self._verified_s(ranks)
         return times
 
-    def _passes(self, ranks: _Ranks, tokens: int) -> Iterable[tuple[Stage, _Ranks, int]]:
-        yield from ((stage, ranks, tokens) for stage in self._stages)
-        yield from self._draft_passes(ranks, tokens)
+    def _passes(self, ranks: _Ranks, together: _Group) -> Iterable[tuple[Stage, _Ranks, _Group]]:
+        yield from ((stage, ranks, together) for stage in self._stages)
+        yield from self._draft_passes(ranks, together)
 
-    def _draft_passes(self, ranks: _Ranks, tokens: int) -> Iterable[tuple[Stage, _Ranks, int]]:
+    def _draft_passes(self, ranks: _Ranks, together: _Group) -> Iterable[tuple[Stage, _Ranks, _Group]]:
         """Each pass of the draft with the loads it sees and the tokens of all ranks."""
         decodes = sum([load.decodes for load, _ in ranks])
         for i, stage in enumerate(self._drafts):
             if i == 0:
-                yield stage, ranks, tokens
+                yield stage, ranks, together
             elif decodes:
-                yield stage, [(self._known_drafts[(), load.decodes], decoding) for load, decoding in ranks], decodes
+                yield stage, [(self._known_drafts[(), load.decodes], decoding) for load, decoding in ranks], (decodes, 0)
 
     def _verified_s(self, ranks: _Ranks) -> float:
         """What the host does with verified drafts, on the rank that has most sequences."""
@@ -207,6 +209,10 @@ class RooflineStep:
     def _scale(self, ranks: _Ranks) -> float:
         new, decode_tokens = sum([load.new for load, _ in ranks]), sum([load.decode_tokens for load, _ in ranks])
         return self._overhead.gpu_scale(new, decode_tokens)
+
+
+def _tokens(ranks: _Ranks) -> _Group:
+    return sum([load.tokens for load, _ in ranks]), sum([load.new for load, _ in ranks])
 
 
 def _most_sequences(ranks: _Ranks) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from llmirage_server.cluster.instances.arrivals import FrontEnd
+
 
 def _admitted(lab: Any, at: float, **limits: Any) -> float:
     """When a request is admitted that comes at `at`, while another one decodes in steps of about a second."""
@@ -53,3 +55,23 @@ def test_sglang_receives_every_few_decoding_steps(lab: Any) -> None:
 def test_it_receives_ahead_of_the_step_that_runs(lab: Any) -> None:
     sglang = {"scheduler": "sglang", "scheduler_recv_interval": 5, "async_scheduling": True}
     assert [_admitted(lab, at, **sglang) for at in (0.5, 4.5, 6.5)] == [_ends(lab, n) for n in (6, 6, 11)]
+
+
+def test_a_request_waits_behind_the_tokens_that_go_out(lab: Any) -> None:
+    """One process of a front end has both: tokens that come faster than it sends them hold up who comes next."""
+    engine = lab(front_end_s=FrontEnd(output_s=1.5))
+    engine.submit(1, 40)
+    second = engine.submit(1, 1, _ends(lab, 9) + 0.01)
+    engine.run()
+    free_s = _ends(lab, 1) + 9 * 1.5  # steps of about a second each bring a token
+    assert free_s > _ends(lab, 9) + 0.01
+    assert second.admitted_s == next(end for end in (_ends(lab, n) for n in range(1, 41)) if end >= free_s)
+
+
+def test_a_front_end_that_sends_quicker_than_steps_bring_tokens_holds_nobody_up(lab: Any) -> None:
+    assert _admitted(lab, 3.9) == _ends(lab, 4)
+    engine = lab(front_end_s=FrontEnd(output_s=0.5))
+    engine.submit(1, 40)
+    second = engine.submit(1, 1, 3.9)
+    engine.run()
+    assert second.admitted_s == _ends(lab, 4)

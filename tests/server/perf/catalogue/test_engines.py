@@ -65,10 +65,13 @@ def test_an_engine_of_the_users_own_starts_from_a_named_one(tmp_path: Path) -> N
 def test_scale_factors_stretch_gpu_time_by_the_kind_of_tokens(tmp_path: Path) -> None:
     file = tmp_path / "slow.yaml"
     file.write_text(
-        "base: vllm\ndecode_scale: 2\nprefill_scale: 3\nhost_step_ms: 0\nhost_sequence_us: 0\nhidden_step_ms: 0\n"
+        "base: vllm\ndecode_scale: 2\nprefill_scale: 3\nprefill_in_place: 1\neager_layer_us: 0\n"
+        "host_step_ms: 0\nhost_sequence_us: 0\nhidden_step_ms: 0\n"
     )
     zero = tmp_path / "plain.yaml"
-    zero.write_text("base: vllm\nhost_step_ms: 0\nhost_sequence_us: 0\nhidden_step_ms: 0\n")
+    zero.write_text(
+        "base: vllm\nprefill_in_place: 1\neager_layer_us: 0\nhost_step_ms: 0\nhost_sequence_us: 0\nhidden_step_ms: 0\n"
+    )
     slow, plain = (Deployment.create("Llama-3.1-8B", "h100", engine=str(f)).roofline for f in (file, zero))
     assert slow.step_s([], [500] * 8) == pytest.approx(2 * plain.step_s([], [500] * 8))
     assert slow.step_s([(4096, 0)], []) == pytest.approx(3 * plain.step_s([(4096, 0)], []))
@@ -85,7 +88,7 @@ def test_every_problem_of_a_file_is_told_at_once_with_its_line(tmp_path: Path) -
         "mixed_attention: 1\nhost_step_ms: -1\ntitle: 5\n"
     )
     assert refusal(str(file)) == (
-        f"{file}:1: base: unknown engine 'vlm'; choices: vllm, sglang, trtllm",
+        f"{file}:1: base: unknown engine 'vlm'; did you mean vllm?",
         f"{file}:2: block_size: must be a positive integer",
         f"{file}:3: host_step_m: unknown key; did you mean host_step_ms?",
         f"{file}:4: kv_pool: must be one of share_of_all, share_of_free_at_start, share_of_free",

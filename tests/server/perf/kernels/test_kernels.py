@@ -210,10 +210,11 @@ def test_absorbed_projection_is_one_product_for_each_head() -> None:
 
 
 def test_evenly_routed_experts_are_read_once_if_any_token_meets_them() -> None:
-    # 8 experts, 2 per token, 3 tokens: 6 pairs meet 6 of them
+    # 8 experts, 2 per token, 3 tokens: 6 pairs, of which some meet the same expert
+    met = busiest_rank(8, 2, 1, 0.0).experts[2]
     matrices = 3 * 512 * 256
-    compute = 2 * matrices * (6 + 0.5 * 64 * 6) / 0.4e15
-    memory = matrices * 2 * 6 / 0.5e12
+    compute = 2 * matrices * (6 + 0.5 * 64 * met) / 0.4e15
+    memory = matrices * 2 * met / 0.5e12
     moving = (3 * 6 + 1 * 6) * (4 * 512 + 6 * 256) / 1e12
     kernel = moe.experts(GPU, BY_HAND, BF16, 512, 256, 8, 2, 1, skew=0)
     assert kernel.seconds(3) == pytest.approx(smooth_max(compute, memory, 5) + moving + 30e-6)
@@ -229,9 +230,9 @@ def test_ungated_experts_have_two_matrices() -> None:
 def test_skewed_routers_load_one_rank_more_and_meet_fewer_experts() -> None:
     even, skewed = busiest_rank(128, 8, 8, 0.0), busiest_rank(128, 8, 8)
     at = even.tokens.index(64.0)
-    assert (even.pairs[at], even.experts[at]) == (64.0, 16.0)
-    assert skewed.pairs[at] > 64.0
-    assert busiest_rank(128, 8, 1).experts[at] < busiest_rank(128, 8, 1, 0.0).experts[at] == 128
+    assert even.experts[at] == pytest.approx(16.0, abs=0.3)
+    assert 64.0 <= even.pairs[at] < skewed.pairs[at]
+    assert busiest_rank(128, 8, 1).experts[at] < busiest_rank(128, 8, 1, 0.0).experts[at]
     assert busiest_rank(128, 8, 1).pairs[at] == 64 * 8  # one rank gets all there are
 
 

@@ -1,0 +1,86 @@
+"""Engines by version: older ones differ where their entry says so, later ones are the newest known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from llmirage_server.perf.catalogue.engines import find_engine
+from llmirage_server.perf.catalogue.lookup import find_gpu
+from llmirage_server.perf.deployment import Deployment
+from llmirage_server.perf.errors import DeploymentError
+
+
+def test_a_version_up_to_the_listed_one_has_its_differences() -> None:
+    newest = find_engine("vllm")
+    for version in ("0.12", "0.12.3", "0.9", "v0.11.2"):
+        assert find_engine(f"vllm@{version}").eager_layer_us > newest.eager_layer_us
+    for version in ("0.13", "0.19.0", "1.0"):
+        assert find_engine(f"vLLM@{version}").eager_layer_us == newest.eager_layer_us
+    assert find_engine("trtllm@1.0.0rc3").output_token_us > find_engine("trtllm@1.1").output_token_us
+
+
+def test_a_version_needs_a_number() -> None:
+    with pytest.raises(DeploymentError, match=r"unknown version 'nightly' of vLLM: .*vllm@0\.12"):
+        find_engine("vllm@nightly")
+    with pytest.raises(DeploymentError, match="unknown version '' of SGLang"):
+        find_engine("sglang@")
+
+
+def test_an_engine_file_may_start_from_a_version(tmp_path: Path) -> None:
+    file = tmp_path / "old.yaml"
+    file.write_text("base: vllm@0.11\nhost_step_ms: 2\n")
+    engine = find_engine(str(file))
+    assert (engine.base, engine.host_step_ms) == ("vllm", 2)
+    assert engine.eager_layer_us == find_engine("vllm@0.11").eager_layer_us
+    file.write_text("base: vllm@nightly\n")
+    with pytest.raises(DeploymentError, match="unknown version 'nightly'"):
+        find_engine(str(file))
+
+
+def test_a_version_is_named_in_reports() -> None:
+    assert (find_engine("trtllm@1.0").name, find_engine("trtllm@1.0").title) == ("trtllm@1.0", "TensorRT-LLM 1.0")
+
+
+def test_a_step_with_prompts_takes_as_long_as_launching_its_layers() -> None:
+    new, old = (Deployment.create("Qwen/Qwen3-0.6B", "b200_sxm", engine=name) for name in ("vllm", "vllm@0.11"))
+    assert old.ttft_s(16) >= old.model.layers * 1000e-6 > new.ttft_s(16) >= new.model.layers * 500e-6
+
+
+def test_prefill_of_kernels_profiled_in_place_is_not_scaled_again() -> None:
+    engine = find_engine("vllm")
+    scales = {gpu: engine.prefill_in_place_on(find_gpu(gpu)) for gpu in ("h100_sxm", "l40s", "rtx_4090")}
+    assert scales == {"h100_sxm": 1.4, "l40s": 1.4, "rtx_4090": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("engine", "weights", "gpu", "kv"),
+    [
+        ("trtllm", "fp8", "h100_sxm", "fp8"),
+        ("trtllm@1.0", "nvfp4", "b200_sxm", "fp8"),
+        ("trtllm", "bf16", "h100_sxm", "bf16"),
+        ("trtllm", "fp8", "a100_sxm", "bf16"),  # which has no fp8 arithmetic
+        ("vllm", "fp8", "h100_sxm", "bf16"),
+    ],
+)
+def test_tensorrt_llm_keeps_the_kv_cache_of_quantised_checkpoints_in_fp8(
+    engine: str, weights: str, gpu: str, kv: str
+) -> None:
+    made = Deployment.create("meta-llama/Llama-3.1-8B-Instruct", gpu, engine=engine, weights=weights)
+    assert made.kv_dtype == kv
+
+
+def test_deepseek_in_fp8_fits_four_b200() -> None:
+    Deployment.create(
+        "deepseek-ai/DeepSeek-R1", "b200_sxm", engine="sglang", tp=4, kv_cache_dtype="fp8", gpu_memory_utilization=0.95
+    )
+
+
+def test_gpt_oss_runs_with_8_bit_activations_where_the_engine_does() -> None:
+    def step_s(engine: str, gpu: str) -> float:
+        return Deployment.create("openai/gpt-oss-120b", gpu, engine=engine).tpot_s(1000)
+
+    assert step_s("trtllm", "b200_sxm") < 5e-3  # with 16-bit ones twice that
+    fits = Deployment.create("openai/gpt-oss-120b", "b200_sxm", engine="trtllm").roofline.provenance()
+    assert any("moe mxfp4_fp8" in line for line in fits)
