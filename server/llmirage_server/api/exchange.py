@@ -17,7 +17,7 @@ from urllib.parse import parse_qs
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from llmirage_server.api import bodies
+from llmirage_server.api import bodies, large_response
 from llmirage_server.api.cross_origin import FOR_ANY_ORIGIN, preflight
 from llmirage_server.api.dialect import OPENAI, Dialect
 from llmirage_server.api.fault_hooks import FaultOfRequest, Faults
@@ -263,7 +263,7 @@ class HttpExchange:
 
     def content(self, body: bytes, content_type: bytes, status: int = 200) -> Response:
         """A response of bytes."""
-        response = Response(body, status)
+        response = (Response if len(body) <= large_response.LARGE_BYTES else large_response.LargeResponse)(body, status)
         response.raw_headers.extend(self.response_headers(content_type))
         return response
 

@@ -151,3 +151,9 @@ def test_many_long_inputs_are_answered_in_order(api: Any) -> None:
     found = vectors(create(api, texts))
     assert (found[7] == vectors(create(api, texts[7]))[0]).all()
     assert len(found) == 40
+
+
+def test_a_long_answer_is_sent_in_pieces(api: Any) -> None:
+    answer = api.post("/v1/embeddings", {"model": "text-embedding-3-large", "input": ["a"] * 40})
+    assert len(answer.content) == int(answer.headers["content-length"]) > 1 << 20
+    assert len(answer.json()["data"]) == 40
