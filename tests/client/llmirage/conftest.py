@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import httpx
 import pytest
 from pytest_project import Project
 
@@ -21,6 +22,7 @@ def loaded() -> None:
     with llmirage.Server(port=0, virtual_time=True) as server:
         asyncio.run(ask())
         assert server.openai().models.list().data
+        assert httpx.get(f"{server.base_url}/models").status_code == 200  # httpx keeps the errors of the httpcore it met
 
 
 @pytest.fixture

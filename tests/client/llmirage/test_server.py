@@ -130,6 +130,8 @@ def test_no_thread_socket_or_task_stays() -> None:
     for _ in range(3):
         ask()
     gc.collect()
+    for thread in threading.enumerate()[threads:]:  # those of texts finish what they have begun
+        thread.join(5.0)
     assert threading.active_count() <= threads
     assert open_files() <= files
 

@@ -40,7 +40,7 @@ def test_users_of_a_closed_loop_wait_for_each_other_at_first() -> None:
 
 def test_an_open_loop_beyond_capacity_is_saturated_before_anyone_waits_for_long() -> None:
     workload = synthetic_load("2000", "100", 400, seed=1)
-    light, heavy = (simulate(CLUSTER, workload, RunOptions(request_rate_per_s=rate, seed=1)) for rate in (10.0, 22.0))
+    light, heavy = (simulate(CLUSTER, workload, RunOptions(request_rate_per_s=rate, seed=1)) for rate in (10.0, 18.0))
     assert light.summary["saturated"] is False
     assert heavy.summary["saturated"] is True
     assert heavy.saturation is not None

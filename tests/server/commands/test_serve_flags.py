@@ -110,7 +110,7 @@ EFFECTS: dict[str, tuple[Sequence[str], Sequence[str], Observe]] = {
     "pipeline_parallel_size": ((), ["--pp", "2"], gpus),
     "data_parallel_size": (["--ep", "1"], ["--dp", "2"], gpus),
     "peer_to_peer": (["--tp", "2", "--gpu", "rtx_4090"], ["--peer-to-peer"], prefill_s),
-    "expert_parallel_size": (["--tp", "2"], ["--ep", "2"], prefill_s),
+    "expert_parallel_size": (["--tp", "2"], ["--ep", "2"], decode_s),
     "data_parallel_balance": (["--dp", "2"], ["--data-parallel-balance", "prefix"], limit("data_parallel_balance")),
     "engine": ((), SGLANG, limit("scheduler")),
     "max_num_seqs": ((), ["--max-num-seqs", "7"], limit("max_num_seqs")),
