@@ -159,7 +159,7 @@ def x_axis(laid: Scale, plot: Plot, title: str | None) -> str:
 
 
 def hover(plot: Plot, at_px: Sequence[float], rows: Sequence[Sequence[str]]) -> str:
-    """An invisible area that shows the nearest row of text under the pointer, with a line through it (see script.js)."""
+    """An invisible area that shows the nearest row of text under the pointer, with a line through it (see page.js)."""
     content = json.dumps([[round(p, 1) for p in at_px], [list(r) for r in rows]], separators=(",", ":"), ensure_ascii=False)
     return (
         f'<g class="hover" data-rows="{escape(content)}"><rect class="no" x="{px(plot.left)}" y="{px(plot.top)}" '

@@ -1,14 +1,6 @@
-// Tooltips, the values under the pointer and the toggles. The page reads well without any of it.
-(function () {
+// Tooltips and the values under the pointer. The page reads well without any of it.
+var tooltip = (function () {
   "use strict";
-  document.querySelectorAll("button[data-toggles]").forEach(function (toggle) {
-    toggle.hidden = false;
-    toggle.addEventListener("click", function () {
-      var on = document.getElementById(toggle.dataset.of).classList.toggle(toggle.dataset.toggles);
-      toggle.setAttribute("aria-pressed", String(on));
-    });
-  });
-
   // A chart's <title> elements become tooltips that appear at once.
   document.querySelectorAll("svg.chart title").forEach(function (title) {
     title.parentNode.setAttribute("data-tip", title.textContent);
@@ -49,15 +41,20 @@
     if (!target.closest) { return; }
     var said = null, marked = target.closest("[data-tip]"), area = target.closest("g.hover");
     if (marked) { hide(); said = marked.getAttribute("data-tip"); } else if (area) { said = rowUnder(area, event); }
-    if (!said) { hide(); return; }
-    tip.textContent = said;
-    tip.style.display = "block";
-    var x = event.clientX + 14, y = event.clientY + 16;
-    if (x + tip.offsetWidth > innerWidth - 6) { x = Math.max(6, event.clientX - tip.offsetWidth - 10); }
-    if (y + tip.offsetHeight > innerHeight - 6) { y = Math.max(6, event.clientY - tip.offsetHeight - 12); }
-    tip.style.left = x + "px";
-    tip.style.top = y + "px";
+    if (said) { show(said, event.clientX, event.clientY); } else { hide(); }
   });
   document.addEventListener("pointerleave", hide);
   document.addEventListener("scroll", hide, true);
+
+  // Beside a point of the window, within it.
+  function show(said, left, top) {
+    tip.textContent = said;
+    tip.style.display = "block";
+    var x = left + 14, y = top + 16;
+    if (x + tip.offsetWidth > innerWidth - 6) { x = Math.max(6, left - tip.offsetWidth - 10); }
+    if (y + tip.offsetHeight > innerHeight - 6) { y = Math.max(6, top - tip.offsetHeight - 12); }
+    tip.style.left = x + "px";
+    tip.style.top = y + "px";
+  }
+  return { show: show, hide: hide };
 })();

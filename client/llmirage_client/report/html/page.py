@@ -48,11 +48,6 @@ def paragraph(text: str) -> str:
     return f'<p class="muted">{escape(text)}</p>\n' if text else ""
 
 
-def toggle(label: str, of: str, css: str) -> str:
-    """A button that puts a style class on the element with the id `of` and takes it off again; hidden without scripts."""
-    return f'<button type="button" hidden aria-pressed="false" data-of="{of}" data-toggles="{css}">{escape(label)}</button>'
-
-
 State = Literal["good", "warn", "bad"]
 
 
@@ -87,12 +82,16 @@ class PageHead:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """blocks: HTML of those above. lead: one or two sentences under the heading. short: its name in the navigation."""
+    """blocks: HTML of those above. lead: one or two sentences under the heading. short: its name in the navigation.
+
+    script: the file of what the section needs besides the page's own.
+    """
 
     title: str
     blocks: Sequence[str]
     lead: str = ""
     short: str = ""
+    script: str = ""
 
 
 def page(head: PageHead, sections: Sequence[Section], footer: str = "") -> str:
@@ -113,7 +112,8 @@ def page(head: PageHead, sections: Sequence[Section], footer: str = "") -> str:
     if footer:
         parts.append(f"<footer>{escape(footer)}</footer>\n")
     parts.append("</div>\n")
-    return pages.document(head.title, "".join(parts), _resource("page.css"), _resource("page.js"))
+    scripts = ["page.js", *(section.script for section in kept if section.script)]
+    return pages.document(head.title, "".join(parts), _resource("page.css"), "".join(map(_resource, scripts)))
 
 
 def _head(head: PageHead) -> str:

@@ -10,8 +10,8 @@ import numpy as np
 
 from llmirage_client.report.html.run_view import RunView
 
-MOST_LANES = 72
-MOST_REQUESTS = 1500
+MOST_LANES = 10_000
+MOST_REQUESTS = 10_000
 
 
 @dataclass(slots=True)

@@ -66,7 +66,7 @@ def test_its_picture_has_the_colours_of_the_theme(browser: Browser, page: str, t
     assert max(seen, key=lambda c: seen[c]) in (colors["card"], colors["ground"])
     assert seen[colors["ground"]] > 50_000
     assert seen[colors["card"]] > 200_000
-    # The lanes, opaque, and what the histograms leave of the first colour.
+    # The lanes are opaque.
     for name in ("c1", "c5", "text", "muted"):
         assert seen.get(colors[name], 0) > 100, name
     other = THEMES["dark" if theme == "light" else "light"]
@@ -107,7 +107,6 @@ def used(browser: Browser, page: str) -> dict[str, Any]:
         var histogram = document.querySelector('g.hover rect'), answer = {};
         answer.left = at(histogram, 0.02);
         answer.right = at(histogram, 0.98);
-        answer.bar = at(document.querySelector('g.r path'), 0.5);
         answer.nothing = at(document.body, 0.5);
         answer.titles = document.querySelectorAll('svg.chart title').length;
         var theme = document.getElementById('theme');
@@ -116,12 +115,7 @@ def used(browser: Browser, page: str) -> dict[str, Any]:
             answer.themes.push(theme.textContent + ' ' + document.documentElement.dataset.theme);
             theme.click();
         }
-        var toggle = document.querySelector('button[data-toggles]');
-        var bar = document.querySelector('g.r.q1 path, g.r.q2 path'), before = getComputedStyle(bar).fill;
-        toggle.click();
-        answer.colored = before !== getComputedStyle(bar).fill;
-        answer.pressed = toggle.getAttribute('aria-pressed');
-        answer.hidden = toggle.hidden || theme.hidden;
+        answer.hidden = theme.hidden;
         answer.errors = errors;
         return answer;
         """,
@@ -133,15 +127,12 @@ def used(browser: Browser, page: str) -> dict[str, Any]:
 def test_the_pointer_gets_figures(used: dict[str, Any]) -> None:
     assert "at or below" in used["left"]
     assert "100.0 % at or below" in used["right"]
-    assert "tokens in" in used["bar"]
     assert used["nothing"] is None
     assert used["titles"] == 0  # a browser's own tooltips would come on top
 
 
 def test_the_buttons_do_what_they_say(used: dict[str, Any]) -> None:
     assert used["themes"] == ["Theme: auto undefined", "Theme: light light", "Theme: dark dark", "Theme: auto undefined"]
-    assert used["colored"]
-    assert used["pressed"] == "true"
     assert not used["hidden"]
 
 

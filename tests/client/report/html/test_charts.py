@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from llmirage_client.report.html.bars import Bars, bars
 from llmirage_client.report.html.distribution import _BINS, Sample, histogram
 from llmirage_client.report.html.frame import HALF, SMALL, WIDE, Size
-from llmirage_client.report.html.gantt import Bar, Lane, LaneGroup, Link, gantt
 from llmirage_client.report.html.heat import heat_strip
 from llmirage_client.report.html.pareto import ParetoPoint, frontier, pareto
 from llmirage_client.report.html.scale import Axis
@@ -61,15 +60,7 @@ def _pareto(name: str) -> str:
     return pareto(points, title=name, x=Axis(name), y=Axis(name))
 
 
-def _gantt(name: str) -> str:
-    lanes = [
-        Lane(name, [Bar([(0, 1, "prefill"), (1, 2, "decode")], name)], [(2, 3, "idle")], 0, name),
-        Lane(name, [], depth=1),
-    ]
-    return gantt([LaneGroup(name, lanes)], [Link(0, 1, 1, 2, "fork", name)], title=name, x=Axis(name, "s"))
-
-
-KINDS: list[Named] = [_line, _scatter, _histogram, _overlay, _bars, _heat, _pareto, _gantt]
+KINDS: list[Named] = [_line, _scatter, _histogram, _overlay, _bars, _heat, _pareto]
 
 
 @pytest.mark.parametrize("chart", KINDS)
@@ -126,7 +117,6 @@ def test_no_text_touches_another_or_leaves_the_picture(chart: Named) -> None:
         bars(["a"], [Bars("s", [np.nan])], title="t", y=Axis("y")),
         heat_strip([], [0.0], np.empty((0, 0)), title="t", x=Axis("x"), value=Axis("v")),
         pareto([ParetoPoint(np.nan, 1)], title="t", x=Axis("x"), y=Axis("y")),
-        gantt([], title="t", x=Axis("x")),
     ],
 )
 def test_a_chart_without_data_says_so(svg: str) -> None:
@@ -268,22 +258,6 @@ def test_a_heat_strip_of_many_rows_says_how_many_it_leaves_out() -> None:
     )
     assert "KV (first 64 of 100)" in drawn.contents
     assert drawn.touching() == []
-
-
-def test_links_run_from_lane_to_lane() -> None:
-    lanes = [Lane("a", [Bar([(0, 10, "decode")])]), Lane("b", [Bar([(5, 10, "decode")])])]
-    drawn = Drawn(gantt([LaneGroup("", lanes)], [Link(0, 5, 1, 5, "fork", "fork: a to b")], title="t", x=Axis("Time", "s")))
-    numbers = [float(n) for n in drawn.of_class("fork")[-1].attrib["d"].replace("M", "").replace("C", " ").split()]
-    a, b = (next(t.box for t in drawn.texts if t.content == name) for name in "ab")
-    assert numbers[1] == pytest.approx((a.top + a.bottom) / 2, abs=3)
-    assert numbers[-1] == pytest.approx((b.top + b.bottom) / 2, abs=3)
-    assert "fork: a to b" in drawn.tips()
-
-
-def test_a_bar_too_short_to_be_seen_is_drawn_all_the_same() -> None:
-    lanes = [Lane("a", [Bar([(0, 0.001, "prefill")]), Bar([(1000, 2000, "decode")])])]
-    drawn = Drawn(gantt([LaneGroup("", lanes)], title="t", x=Axis("Time", "s")))
-    assert "h1.6" in drawn.of_class("prefill")[0].attrib["d"]
 
 
 @given(

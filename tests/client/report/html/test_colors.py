@@ -108,4 +108,3 @@ def test_every_class_of_a_series_and_a_level_has_a_colour() -> None:
         assert re.search(rf"\.l{number}, \.d{number} {{ stroke: var\(--c{number}\); }}", STYLE)
     for level in range(1, LEVELS + 1):
         assert f".h{level} {{ fill: var(--h{level}); }}" in STYLE
-        assert f".q{level} path {{ fill: var(--h{level}); }}" in STYLE

@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import dataclasses
 import hashlib
+import json
 import re
+import uuid
 from pathlib import Path
 
 import pytest
@@ -44,7 +46,7 @@ def test_the_page_has_every_section_of_a_run(usual: str) -> None:
         assert re.search(rf"<h2 [^>]*>{heading}</h2>", usual), heading
     for title in ("Time to first token (TTFT)", "Time per output token (TPOT)", "Between chunks (ITL)", "Request latency"):
         assert title in said
-    for title in ("Cache hits by turn", "Requests in flight", "Output tokens per second", "Swim-lane of conversations"):
+    for title in ("Cache hits by turn", "Requests in flight", "Output tokens per second"):
         assert title in said
 
 
@@ -135,6 +137,17 @@ def test_a_page_of_fifty_thousand_requests_is_under_two_megabytes() -> None:
     assert len(page.encode()) < 2_000_000
     assert "of 2,500 conversation trees" in page
     assert re.search(r"Drawn are 4,000 of 4\d,\d{3} requests, the highest among them", page)
+
+
+@pytest.mark.parametrize(("conversations", "turns"), [(2500, 4), (10_000, 1)])
+def test_a_page_of_ten_thousand_requests_is_under_a_megabyte_and_has_them_all(conversations: int, turns: int) -> None:
+    records = many(conversations, turns)
+    for one in records:
+        one.request_id = str(uuid.uuid5(uuid.NAMESPACE_OID, one.request_id))
+    page = page_of(run(records))
+    assert len(page.encode()) < 1_000_000
+    chart = next(a for _, a in Document(page).elements if a.get("id") == "swimlane")
+    assert len(json.loads(chart["data-lanes"] or "")["start"]) == 10_000
 
 
 def test_whole_conversations_have_figures_of_their_own(usual: str) -> None:
