@@ -17,15 +17,15 @@ _SEVERAL_LOADS = (
     "stop_at_saturation", "find_max", "find_max_variable", "find_max_lower_bound", "find_max_upper_bound",
     "find_max_precision", "sleep_interval",
 )  # fmt: skip
-_RUN = ("junit", "records", "input_file", *_SEVERAL_LOADS)
+_RUN = ("junit", "open", "records", "input_file", *_SEVERAL_LOADS)
 # The commands, and what of their options functions have not: they return it, or take it under their own names.
 COMMANDS: Mapping[str, tuple[str, Sequence[str]]] = {
     "simulate": (
         "llmirage_client.commands.simulate:simulate",
-        ("artifact_dir", "overwrite", "junit", "records", "json", "trace", "input_file"),
+        ("artifact_dir", "overwrite", "junit", "records", "json", "trace", "input_file", "open"),
     ),
     "size": ("llmirage_client.commands.size:size", ("json", "html")),
-    "sweep": ("llmirage_client.commands.sweep:sweep", ("json",)),
+    "sweep": ("llmirage_client.commands.sweep:sweep", ("json", "open")),
     "calibrate": ("llmirage_client.commands.calibrate:calibrate", ("json", "output")),
     "run": ("llmirage_client.commands.run:run", _RUN),
     "generate": ("llmirage_client.commands.generate:generate", ("output", "show")),

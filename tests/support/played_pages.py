@@ -35,7 +35,7 @@ class Machine:
         monkeypatch.chdir(folder)
         monkeypatch.syspath_prepend(str(folder))
         monkeypatch.setenv("COLUMNS", "100")
-        monkeypatch.setattr("click.launch", lambda url: 0)
+        monkeypatch.setattr("webbrowser.open", lambda url: True)
         monkeypatch.setattr(http_server, "_serve", self._serve)
         monkeypatch.setattr(one_run, "run_on_best_loop", self._run)
         monkeypatch.setattr(one_run, "spare_the_collector", lambda: None)

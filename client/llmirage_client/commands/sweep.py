@@ -39,6 +39,7 @@ class SweepSettings:
         unset="artifacts/sweep-NAME-OF-THE-FILE",
     )
     keep_runs: bool = switch(OUTPUT, "Write the files of every point's run, for `llmirage report`.")
+    open: bool = switch(OUTPUT, "Open the page of the results in the browser.")
     json: bool = switch(OUTPUT, "Print only the results, as JSON lines.")
 
 

@@ -82,11 +82,13 @@ def run_blocks(result: RunResult, metrics: Metrics, files: Sequence[Path], width
 
 
 def written_lines(files: Sequence[Path]) -> list[str]:
-    """Where the files are, and the command that shows them as a page, if there are records to show."""
+    """Where the files are, and the command that shows them as a page; without records only the simulation itself does."""
     folder = files[0].parent
     lines = [f"Written to {folder}: {', '.join(file.name for file in files)}"]
     if any(file.name == RECORDS_FILE for file in files):
         lines.append(f"HTML report: llmirage report {shlex.quote(str(folder))} --open")
+    else:
+        lines.append("HTML report: the same command with --open")
     return lines
 
 

@@ -95,6 +95,7 @@ class ReportSettings:
         metavar='"NAME:LIMIT ..."',
         check=at_call("llmirage_client.measure.goodput:goodput_problem"),
     )
+    open: bool = switch(REPORT, "Write the HTML report too, and open it in the browser.")
     slice_duration: float | None = _report(
         None, "Write the metrics of each S seconds of the run to separate files.", metavar="S", above=0
     )

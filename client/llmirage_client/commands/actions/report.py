@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from llmirage_client.commands.actions.open_page import open_page
 from llmirage_client.commands.actions.refusal import refuse
 from llmirage_client.commands.actions.run_description import read_runs
 from llmirage_client.measure.cluster_series import ClusterLevels, ClusterSeriesError, read_cluster_series
@@ -37,8 +38,8 @@ def report(runs: tuple[str, ...], output: str | None, open: bool) -> None:
     except OSError as error:
         refuse([f"{path}: {error.strerror or error}"])
     click.echo(f"Written to {path} ({len(page) / 1e3:,.0f} kB).")
-    if open and click.launch(path.resolve().as_uri()) != 0:
-        click.echo(f"No browser could be started: open {path} by hand.", err=True)
+    if open:
+        open_page(path)
 
 
 def _places(runs: tuple[str, ...]) -> list[Path]:

@@ -21,6 +21,7 @@ from llmirage_client.commands.actions.spread import Spread
 from llmirage_client.commands.actions.workload import load_of, readable
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.points import Point
+from llmirage_client.measure.run_folder import find_runs
 from llmirage_client.report.console import render
 from llmirage_client.report.junit import suite_name, write_junit
 from llmirage_client.settings.run import one_point, run_options, with_distinct_conversations
@@ -28,7 +29,9 @@ from llmirage_client.settings.workload import LengthSettings
 from llmirage_client.targets.endpoint import EndpointSettings
 from llmirage_client.workload.session import Workload
 from llmirage_client.workload.synthesis.generated import is_preset
-from llmirage_shared.settings import settings_of
+from llmirage_shared.settings import at_call, settings_of
+
+report = at_call("llmirage_client.commands.actions.report:report")  # charts take 20 ms to import
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +67,15 @@ def run(file: str | None, **settings: Any) -> None:
             asked.spread,
         )
         if asked.search:
-            sys.exit(execute_search(loads, asked.search))
-        sys.exit(execute_sweep(loads, asked.points, settings["stop_at_saturation"], settings["junit"]))
-    sys.exit(_one_run(asked.one(), settings["artifact_dir"], settings["junit"]))
+            status = execute_search(loads, asked.search)
+        else:
+            status = execute_sweep(loads, asked.points, settings["stop_at_saturation"], settings["junit"])
+        folder = loads.folder
+    else:
+        status, folder = _one_run(asked.one(), settings["artifact_dir"], settings["junit"])
+    if settings["open"] and folder is not None and find_runs(str(folder)):
+        report((str(folder),), None, True)
+    sys.exit(status)
 
 
 def asked_run(file: str | Workload | None, settings: dict[str, Any]) -> AskedRun:
@@ -86,12 +95,16 @@ def asked_run(file: str | Workload | None, settings: dict[str, Any]) -> AskedRun
         settings |= {search.variable: (search.start,), "fixed_schedule": False}
         options = run_options(workload, settings, seed=options.seed)
     of_file = () if settings["isl"] else settings_of(LengthSettings)
-    shown = {name: value for name, value in one_point(settings).items() if value not in (None, ()) and name not in of_file}
+    shown = {
+        name: value
+        for name, value in one_point(settings).items()
+        if value not in (None, ()) and name not in (*of_file, "open")
+    }
     return AskedRun(workload, options, endpoint, shown, spread, search, points)
 
 
-def _one_run(asked: AskedRun, artifact_dir: str | None, junit: str | None) -> int:
-    """Return the exit status."""
+def _one_run(asked: AskedRun, artifact_dir: str | None, junit: str | None) -> tuple[int, Path | None]:
+    """Return the exit status, and where the files are."""
 
     def folder(complete: RunOptions) -> Path:
         return new_folder(run_name(complete, asked.workload)) if artifact_dir is None else Path(artifact_dir)
@@ -100,8 +113,8 @@ def _one_run(asked: AskedRun, artifact_dir: str | None, junit: str | None) -> in
         outcome = carry_out(asked.workload, asked.options, asked.endpoint, folder, asked.shown, asked.spread)
     except RefusedError as error:
         click.echo(error, err=True)
-        return 2
+        return 2, None
     render(outcome.result, metrics=outcome.metrics, files=outcome.files)
     if junit is not None:
         write_junit(junit, suite_name(outcome.result), [("", verdict) for verdict in outcome.verdicts])
-    return outcome.status
+    return outcome.status, outcome.files[0].parent if outcome.files else None

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from llmirage_client.commands.actions.endpoint import for_endpoint
+from llmirage_client.commands.actions.open_page import open_page
 from llmirage_client.commands.actions.output import check_unused, new_folder
 from llmirage_client.commands.actions.refusal import refuse
 from llmirage_client.commands.actions.run_description import expected_requests
@@ -30,7 +31,7 @@ from llmirage_client.simulate import simulation as simulations
 from llmirage_client.simulate.chrome_trace import write_trace
 from llmirage_client.simulate.garbage import own_process
 from llmirage_client.simulate.progress import SimulationProgress
-from llmirage_client.simulate.report import cluster_blocks, write_series
+from llmirage_client.simulate.report import cluster_blocks, report_series, write_series
 from llmirage_client.simulate.simulation import Simulation, SimulationError
 from llmirage_client.simulate.window import Window
 from llmirage_client.simulator.bands import bands_json
@@ -40,7 +41,10 @@ from llmirage_client.simulator.engine import ClusterConfig
 from llmirage_client.size.steady_state import NOT_STEADY, steady_load
 from llmirage_client.size.traffic import RequestSource, file_source
 from llmirage_client.workload.session import Workload
-from llmirage_shared.settings import ConfigError
+from llmirage_shared.settings import ConfigError, at_call
+
+single_page = at_call("llmirage_client.report.html.run_page:single_page")  # charts take 20 ms to import
+view_run = at_call("llmirage_client.report.html.run_view:view_run")
 
 _CTRL_C = "Ctrl-C"
 _REQUESTS = 1000  # measured in a steady state, if nothing else is asked for
@@ -51,7 +55,8 @@ _MANY = 10_000  # requests, whose records take seconds to write
 def simulate(workload: str | None, **settings: Any) -> None:
     own_process()
     check_unused(settings)
-    if not settings["artifact_dir"] and not settings["json"] and (problem := cannot_be_folder("artifacts/simulation")):
+    writes = bool(not settings["json"] or settings["open"])
+    if not settings["artifact_dir"] and writes and (problem := cannot_be_folder("artifacts/simulation")):
         refuse([f"{problem}; choose another folder with --artifact-dir"], "simulate")
     simulation = simulated(workload, settings, stoppable=_stop_on_ctrl_c)
     written = _show(simulation, settings)
@@ -88,7 +93,7 @@ def simulated(
     loaded, window = for_endpoint(loaded, settings), None
     if settings["steady_state"]:
         loaded, options, window = _steady(config, loaded, options, settings)
-    shown = {name: value for name, value in settings.items() if value not in (None, (), False)}
+    shown = {name: value for name, value in settings.items() if value not in (None, (), False) and name != "open"}
     if options.agents:
         shown["concurrency"] = options.concurrency
     try:
@@ -178,10 +183,26 @@ def _show(simulation: Simulation, settings: dict[str, Any]) -> bool:
             count, whole = errors[0].count, simulation.summary["requests"] + simulation.summary["failed_requests"]
             click.echo(f"{count:,} of {whole:,} requests failed: {errors[0].error.message}", err=True)
         click.echo(json.dumps(as_json(simulation, steady_state=settings["steady_state"])))
-        return problem is None
-    render(simulation.result, metrics=simulation.metrics)
-    print_blocks([*cluster_blocks(simulation), *(["", *written_lines(files)] if files else [])])
+    else:
+        render(simulation.result, metrics=simulation.metrics)
+        print_blocks([*cluster_blocks(simulation), *(["", *written_lines(files)] if files else [])])
+    if settings["open"] and files:
+        problem = _open(simulation, files[0].parent) or problem
     return problem is None
+
+
+def _open(simulation: Simulation, folder: Path) -> str | None:
+    """Write the page, of what is in memory and perhaps in no file, and open it; return what went wrong."""
+    page = folder / "report.html"
+    text: str = single_page(view_run(simulation.result), report_series(simulation.series))
+    try:
+        page.write_bytes(text.encode("utf-8", "replace"))
+    except OSError as error:
+        click.echo(problem := f"llmirage simulate: {page} could not be written: {error}", err=True)
+        return problem
+    click.echo(f"HTML report written to {page}.", err=True)
+    open_page(page)
+    return None
 
 
 def as_json(simulation: Simulation, *, steady_state: bool) -> dict[str, Any]:
@@ -201,7 +222,7 @@ def _write(simulation: Simulation, settings: dict[str, Any]) -> list[Path]:
     if settings["junit"]:
         name = suite_name(simulation.result)
         write_junit(settings["junit"], name, [("", verdict) for verdict in simulation.verdicts])
-    if not settings["artifact_dir"] and settings["json"]:
+    if not settings["artifact_dir"] and settings["json"] and not settings["open"]:
         return []
     if settings["records"] and len(simulation.columns.ok) > _MANY:
         click.echo(f"Writing the records of {len(simulation.columns.ok):,} requests.", err=True)

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import click
 
+from llmirage_client.commands.actions.open_page import open_page
 from llmirage_client.commands.actions.refusal import refuse
 from llmirage_client.report.screen import print_blocks
 from llmirage_client.settings.places import cannot_be_folder
@@ -42,6 +43,8 @@ def sweep(study: str, **settings: Any) -> None:
     except OSError as error:
         _refuse(f"{folder}: {error.strerror or error}")
     _show(result, folder, files, settings)
+    if settings["open"]:
+        open_page(folder / "study.html")
     statuses = {row.status for row in result.rows}
     sys.exit(0 if "ok" in statuses and not statuses & {"failed", "stopped"} else 1)
 

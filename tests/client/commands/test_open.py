@@ -1,0 +1,88 @@
+"""`--open`: the finished page in the browser, or its path where there is none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from played_pages import Machine
+
+from llmirage_client.cli import main
+
+SMALL = ("--isl", "100", "--osl", "5", "--requests", "6", "--model", "llama-3.1-8b", "--gpu", "h100_sxm")
+STUDY = "model: Qwen/Qwen3-8B\nisl: 100\nosl: 5\nrequests: 5\nconcurrency: 1\ngrid: {tp: [1, 2]}\n"
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What a browser with a display was asked to show."""
+    shown: list[str] = []
+    monkeypatch.setattr("webbrowser.open", lambda url: shown.append(url) or True)
+    monkeypatch.setenv("DISPLAY", ":7")
+    return shown
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [*map(str, arguments)])
+
+
+def test_run_writes_its_page_and_opens_it(opened: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    machine = Machine(tmp_path, monkeypatch)
+    monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) or True)
+    status, output = machine.command(["run", "bundled:dag-example", "--artifact-dir", "out", "--open"])
+    assert status == 0, output
+    assert opened == [(tmp_path / "out" / "report.html").as_uri()]
+    assert "<h1>" in (tmp_path / "out" / "report.html").read_text()
+    kept = json.loads((tmp_path / "out" / "profile_export_aiperf.json").read_text())
+    assert '"open"' not in json.dumps(kept["input_config"])
+
+
+def test_a_sweep_of_loads_is_one_page(opened: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    machine = Machine(tmp_path, monkeypatch)
+    monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) or True)
+    words = ["run", *SMALL[:6], "--concurrency", "1,2", "--artifact-dir", "out", "--open"]
+    status, output = machine.command(words)
+    assert status == 0, output
+    assert opened == [(tmp_path / "out" / "report.html").as_uri()]
+
+
+def test_simulate_opens_its_page_though_it_keeps_no_records(opened: list[str], tmp_path: Path) -> None:
+    done = invoke("simulate", *SMALL, "--artifact-dir", tmp_path / "out", "--open")
+    assert done.exit_code == 0, done.output
+    page = tmp_path / "out" / "report.html"
+    assert opened == [page.as_uri()]
+    assert "Conversations" in page.read_text()
+    assert not (tmp_path / "out" / "profile_export.jsonl").exists()
+
+
+def test_json_stays_alone_on_standard_output(opened: list[str], tmp_path: Path) -> None:
+    done = invoke("simulate", *SMALL, "--artifact-dir", tmp_path / "out", "--open", "--json")
+    assert json.loads(done.stdout)["requests"] == 6
+    assert len(opened) == 1
+
+
+def test_a_report_that_has_no_records_to_come_from_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = invoke("simulate", *SMALL, "--artifact-dir", "out")
+    assert done.output.rstrip().splitlines()[-1] == "HTML report: the same command with --open"
+    done = invoke("simulate", *SMALL, "--artifact-dir", "two", "--records")
+    assert done.output.rstrip().splitlines()[-1] == "HTML report: llmirage report two --open"
+
+
+def test_sweep_opens_the_page_that_it_writes(opened: list[str], tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text(STUDY)
+    done = invoke("sweep", tmp_path / "study.yaml", "--artifact-dir", tmp_path / "out", "--workers", 1, "--open")
+    assert done.exit_code == 0, done.output
+    assert opened == [(tmp_path / "out" / "study.html").as_uri()]
+
+
+def test_without_a_display_the_path_is_said(opened: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.delenv("DISPLAY")
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    done = invoke("simulate", *SMALL, "--artifact-dir", tmp_path / "out", "--open")
+    assert done.exit_code == 0
+    assert opened == []
+    assert f"open {tmp_path / 'out' / 'report.html'} by hand" in done.output
