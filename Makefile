@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 .DEFAULT_GOAL := help
 FRAMEWORKS := instructor langchain litellm node_sdks openai_agents pydantic_ai scripted_rounds
 CLIENTS ?= $(HOME)/.cache/llmirage-clients
-.PHONY: help setup demo test test-clients test-compiled lint lint-deploy types format bench soak accuracy docs whatif compile uncompile build test-wheel clean
+.PHONY: help setup demo test test-clients test-compiled lint lint-deploy types format bench soak accuracy docs whatif compile uncompile docs-site pictures build test-wheel clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -24,6 +24,10 @@ help:  ## list the targets
 .venv/.dev: .venv/.core
 	@echo "installing the tools for tests into .venv"
 	@$(PIP) install -c constraints.txt -e '.[dev]'
+	@touch $@
+
+.venv/.site: .venv/.core
+	@$(PIP) install -c constraints.txt -e '.[docs-site]'
 	@touch $@
 
 setup: .venv/.dev  ## make .venv with everything for development
@@ -75,11 +79,19 @@ soak: .venv/.dev  ## a server under load for five minutes: its memory stays flat
 accuracy: .venv/.dev  ## error against measured silicon, into docs/accuracy.md; DATA=folder, RUNS=my.csv; CHECK=1: was any lost?
 	@PYTHONPATH=tools:tests/benchmarks $(BIN)/python -m accuracy $(if $(DATA),--data $(DATA)) $(if $(RUNS),--runs $(RUNS)) $(if $(CHECK),--check) $(if $(EACH),--each $(EACH)) $(ARGS)
 
-docs: .venv/.dev  ## rewrite docs/commands.md, docs/api.md and docs/faults.md from the commands and the server themselves
+docs: .venv/.dev  ## rewrite the reference pages of docs/ from the commands, the server and the packages themselves
 	@$(BIN)/python tools/command_docs.py docs/commands.md
 	@$(BIN)/python tools/api_docs.py docs/api.md
 	@$(BIN)/python tools/fault_docs.py docs/faults.md
 	@$(BIN)/python tools/python_options.py client/llmirage/_options.py
+	@$(BIN)/python tools/python_docs.py docs/python-api.md
+
+docs-site: .venv/.site  ## build the documentation site into build/site, offline; a dead link or anchor fails
+	@$(BIN)/zensical build --clean --strict
+	@$(BIN)/python tools/check_site.py build/site
+
+pictures: .venv/.dev  ## the pictures of README.md and docs/ anew (chromium, chromedriver; a minute on a quiet machine); ARGS=demo
+	@PYTHONPATH=tests/support $(BIN)/python tools/pictures.py $(ARGS)
 
 whatif: .venv/.dev  ## run the commands in docs/what-if.md and rewrite what they print (half a minute of CPU)
 	@$(BIN)/python tools/what_if_docs.py docs/what-if.md

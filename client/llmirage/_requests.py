@@ -38,8 +38,9 @@ class ToolResult:
 
 @dataclass(frozen=True, slots=True)
 class ServedRequest:
-    """One request and its answer, as docs/journal.md describes its fields. Times are seconds of the server's clock.
+    """One request and its answer, as docs/journal.md describes its fields. Times are seconds.
 
+    at_s: Unix time of the arrival. arrived_s: the arrival on the server's clock, which virtual time moves.
     model: as the request names it. user, system: the texts of the last user message (or prompt) and of the system prompt.
     results: of tools, of this turn. reply, tool_calls: of the first choice. rule: the script's rule, `file:line`.
     fault: the name of the fault that happened to it. raw: the body.
@@ -47,6 +48,7 @@ class ServedRequest:
 
     number: int
     at_s: float
+    arrived_s: float
     method: str
     path: str
     model: str

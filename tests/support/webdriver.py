@@ -51,9 +51,7 @@ class Tab:
         self._session = f"/session/{made['sessionId']}"
         if dark:
             features = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
-            self._call(
-                "POST", f"{self._session}/goog/cdp/execute", {"cmd": "Emulation.setEmulatedMedia", "params": features}
-            )
+            self.command("Emulation.setEmulatedMedia", **features)
 
     def __enter__(self) -> Self:
         return self
@@ -82,6 +80,10 @@ class Tab:
     def picture(self) -> bytes:
         """What the tab shows, as PNG."""
         return base64.b64decode(self._call("GET", f"{self._session}/screenshot"))
+
+    def command(self, name: str, **parameters: Any) -> Any:
+        """The answer to a command of Chrome's DevTools protocol."""
+        return self._call("POST", f"{self._session}/goog/cdp/execute", {"cmd": name, "params": parameters})
 
     def _call(self, method: str, path: str, body: Any = None) -> Any:
         answer = self._client.request(method, path, json=body if body is not None else ({} if method == "POST" else None))

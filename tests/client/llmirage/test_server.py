@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +212,8 @@ def test_a_client_whose_sleep_advances_the_server(monkeypatch: pytest.MonkeyPatc
         server.openai().chat.completions.create(model="m", messages=HELLO)
         assert server.verdict().passed
         assert [request.status for request in server.requests] == [429, 429, 200]
+        arrivals_s = [request.arrived_s for request in server.requests]
+        assert [later - earlier for earlier, later in pairwise(arrivals_s)] == pytest.approx([30, 30], abs=1)
         assert server.now_s >= 60
 
 

@@ -105,9 +105,9 @@ def test_the_results() -> None:
 
 def test_the_fields_of_a_request() -> None:
     assert [each.name for each in dataclasses.fields(llmirage.ServedRequest)] == [
-        "number", "at_s", "method", "path", "model", "stream", "system", "user", "results", "status", "error", "outcome",
-        "reply", "tool_calls", "finish_reason", "prompt_tokens", "cached_tokens", "output_tokens", "ttft_s", "duration_s",
-        "elapsed_s", "rule", "fault", "headers", "raw",
+        "number", "at_s", "arrived_s", "method", "path", "model", "stream", "system", "user", "results", "status", "error",
+        "outcome", "reply", "tool_calls", "finish_reason", "prompt_tokens", "cached_tokens", "output_tokens", "ttft_s",
+        "duration_s", "elapsed_s", "rule", "fault", "headers", "raw",
     ]  # fmt: skip
 
 
