@@ -12,11 +12,13 @@ from pathlib import Path
 import click
 
 from llmirage_client.cli import main
+from llmirage_shared.command_line import ALL
 
 
 def help_of(command: click.Command, name: str, parent: click.Context | None) -> list[str]:
     """Return Markdown lines for a command and, for a group, all its subcommands."""
     context = click.Context(command, info_name=name, parent=parent, terminal_width=110, max_content_width=110)
+    context.meta[ALL] = True
     lines = [f"## {context.command_path}", "", "```text", command.get_help(context).rstrip(), "```", ""]
     if isinstance(command, click.Group):
         for child in command.list_commands(context):
@@ -27,7 +29,7 @@ def help_of(command: click.Command, name: str, parent: click.Context | None) -> 
 
 
 def document() -> str:
-    head = ["# Command reference", "", "Written by `make docs` from the commands' own help texts.", ""]
+    head = ["# Command reference", "", "Written by `make docs` from what the commands print with `--help-all`.", ""]
     return "\n".join(head + help_of(main, "llmirage", None)).rstrip() + "\n"
 
 

@@ -90,6 +90,9 @@ COMMANDS = {
 }
 
 
+EXAMPLES = ("llmirage demo", "llmirage serve --model Qwen/Qwen3-32B --gpu h100_sxm", "llmirage run --help")
+
+
 class LazyGroup(click.Group):
     """A group whose commands are found by name and loaded on use."""
 
@@ -113,6 +116,10 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Examples"):
+            formatter.write("".join(f"  {line}\n" for line in EXAMPLES))
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

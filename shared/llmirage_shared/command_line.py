@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,9 @@ from click.core import ParameterSource
 from llmirage_shared.settings import About, ConfigError, InputRefused, at_call, did_you_mean, settings_of
 
 OPTIONS = "Options"  # the heading of options that need no other
+FEW = 20  # options that --help shows all
+ALL = "llmirage.help_all"  # in a context's `meta`: the help shows all options
+_SENTENCE_END = re.compile(r"; |\. ")
 _PROBLEMS = "llmirage.problems"
 _UNITS = {"_gb_per_s": "GB/S", "_per_s": "R", "_ms": "MS", "_s": "S", "_gib": "GIB"}  # by the end of a field's name
 
@@ -67,19 +71,47 @@ class SettingOption(click.Option):
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         names = self.opts, self.secondary_opts
-        hidden = {f"--{name.replace('_', '-')}" for name in self.about.hidden}
+        unseen = self.about.hidden if shows_all(ctx) else (*self.about.aliases, *self.about.hidden)
+        hidden = {f"--{name.replace('_', '-')}" for name in unseen}
         self.opts = [flag for flag in self.opts if flag not in hidden]
         self.secondary_opts = self.secondary_opts[:1]
         try:
-            return super().get_help_record(ctx)
+            record = super().get_help_record(ctx)
         finally:
             self.opts, self.secondary_opts = names
+        if record is None or shows_all(ctx):
+            return record
+        first = _SENTENCE_END.split(self.about.help, maxsplit=1)[0].rstrip(".")
+        return record[0], f"{first}.{_remarks(self.about)}"
+
+    def is_usual(self, ctx: click.Context) -> bool:
+        """Whether the help of this command shows it among the few."""
+        return self.required or self.about.usual is True or self.about.usual == ctx.command.name
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
         item = at_call("click.shell_completion:CompletionItem")
         if self.metavar in ("FILE", "DIR"):
             return [item(incomplete, type=self.metavar.lower())]
         return [item(choice) for choice in self.about.choices if choice.startswith(incomplete)]
+
+
+def shows_all(ctx: click.Context) -> bool:
+    """Whether the help of a command shows all of its options, as that of a command of few does."""
+    few = not (isinstance(ctx.command, SettingsCommand) and ctx.command.has_long_tail)
+    return few or bool(ctx.meta.get(ALL))
+
+
+def _help_all(shown: bool) -> click.Option:
+    def show(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+        if value:
+            ctx.meta[ALL] = True
+            click.echo(ctx.get_help(), color=ctx.color)
+            ctx.exit()
+
+    help = "Show all options and exit."
+    return click.Option(
+        ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=show, help=help, hidden=not shown
+    )
 
 
 def _from_environment(ctx: click.Context, param: click.Parameter) -> bool:
@@ -150,8 +182,10 @@ def options(
 class SettingsCommand(click.Command):
     """A command whose help lists options under their headings, and that tells all bad values at once.
 
+    Of many options --help shows those that are declared `usual`, and --help-all shows all.
+
     lists: flags whose numbers may also stand between spaces, as in `--parallel 1 2 4`. bare: flags that may stand without
-    their number, with the number that counts then. rest: the heading of --help.
+    their number, with the number that counts then. rest: the heading of --help. examples: command lines, for the help.
     """
 
     def __init__(
@@ -160,12 +194,16 @@ class SettingsCommand(click.Command):
         lists: Sequence[str] = (),
         bare: Mapping[str, str] | None = None,
         rest: str = OPTIONS,
+        examples: Sequence[str] = (),
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
+        self.examples = examples
         self._lists = lists
         self._bare = bare or {}
         self._rest = rest
+        self.has_long_tail = sum(isinstance(param, SettingOption) for param in self.params) > FEW
+        self.params.append(_help_all(self.has_long_tail))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         rest = super().parse_args(ctx, join_lists(with_numbers(args, self._bare), self._lists))
@@ -185,16 +223,30 @@ class SettingsCommand(click.Command):
                 if hint := did_you_mean(name, known):
                     click.echo(f"{self.name}: the environment variable {name} stands for no option{hint}", err=True)
 
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_help_text(ctx, formatter)
+        if self.examples:
+            with formatter.section("Examples"):
+                formatter.write("".join(f"{'':>{formatter.current_indent}}{line}\n" for line in self.examples))
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_epilog(ctx, formatter)
+        if not shows_all(ctx):
+            count = sum(isinstance(param, SettingOption) for param in self.params)
+            formatter.write(f"\nAll {count} options: {ctx.command_path} --help-all\n")
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
+            if not shows_all(ctx) and not (isinstance(param, SettingOption) and param.is_usual(ctx)):
+                continue
             record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
             if record is not None:
                 group = param.about.group if isinstance(param, SettingOption) else self._rest
                 groups.setdefault(group, []).append(record)
         for group, records in groups.items():
             with formatter.section(group):
-                formatter.write_dl(records, col_max=36)
+                formatter.write_dl(records, col_max=36 if shows_all(ctx) else 24)
 
 
 class SettingsGroup(SettingsCommand, click.Group):

@@ -42,6 +42,7 @@ class About:
     """What is known of one setting.
 
     name: what users write: a flag with dashes, a key of a file or a Python argument with underscores.
+    usual: whether --help shows it in a command of many options (--help-all shows all); a text: in that command alone.
     flag: the flag, where it is not the name with dashes. study: whether study files have it; a text: under which key.
     short, aliases, hidden: other names; the help shows `short` before and `aliases` after the name, `hidden` not at all.
     unset: what happens when it is not given, for the help.
@@ -54,6 +55,7 @@ class About:
     """
 
     name: str = ""
+    usual: bool | str = False
     flag: str = ""
     study: bool | str = False
     metavar: str | None = None
@@ -200,7 +202,8 @@ def again(kind: Any, field: str, default: Any, help: str, *, prefix: str = "", *
     """
     declared = getattr(kind, "__dataclass_fields__", None) or vars(kind)
     first: About = declared[field].metadata["setting"]
-    about: dict[str, Any] = {"unset": "", "needs": "", "aliases": (), "several": False, "study": False, "help": help}
+    about: dict[str, Any] = {"unset": "", "needs": "", "aliases": (), "several": False, "study": False, "usual": False}
+    about["help"] = help
     about["name"] = f"{prefix}_{first.name or field}".lstrip("_")
     return dataclasses.field(default=default, metadata={"setting": About(**(vars(first) | about | changes))})
 

@@ -13,20 +13,27 @@ _calibration = under(CALIBRATION)
 
 class CalibrationSettings:
     output: str = _calibration(
-        "calibrated.yaml", "Engine file to write, to be given as --engine.", short="o", metavar="FILE", check=cannot_be_file
+        "calibrated.yaml",
+        "Engine file to write, to be given as --engine.",
+        short="o",
+        metavar="FILE",
+        check=cannot_be_file,
+        usual=True,
     )
     engine_log: str | None = _calibration(
         None,
         "Take flags and the size of the KV cache from the log that vLLM or SGLang wrote at its start.",
         metavar="FILE",
+        usual=True,
     )
     fit: tuple[str, ...] = _calibration(
         (),
         "Fit this factor; may be repeated.",
         choices=("decode", "prefill", "host", "front-end"),
         unset="all that the runs determine",
+        usual=True,
     )
-    json: bool = switch(CALIBRATION, "Print a JSON object instead of tables.")
+    json: bool = switch(CALIBRATION, "Print a JSON object instead of tables.", usual=True)
 
 
 calibrate = command(
@@ -40,4 +47,8 @@ calibrate = command(
     simulates the same requests and changes the factors until the times agree. Exit status: 2 if a run or the cluster is
     refused.
     """,
+    examples=(
+        "llmirage calibrate artifacts/latest --model Qwen/Qwen3-32B --gpu h100_sxm --engine vllm",
+        "llmirage calibrate artifacts/low artifacts/high --model Qwen/Qwen3-32B -o mine.yaml",
+    ),
 )

@@ -17,4 +17,8 @@ catalog = command(
     "llmirage_client.commands.actions.catalog:catalog",
     [argument("what", choices=LISTS), *options(CatalogSettings)],
     "List built-in workloads, cluster files, studies, GPUs, models, engines, routers or workload formats.",
+    examples=(
+        "llmirage catalog gpus",
+        "llmirage catalog models --json",
+    ),
 )

@@ -21,4 +21,8 @@ check = command(
 
     Exit status: 0 if the file is valid; 2 if it is not, with every problem and its line.
     """,
+    examples=(
+        "llmirage check bundled:coding-agent-team",
+        "llmirage check requests.jsonl --format single_turn",
+    ),
 )

@@ -41,4 +41,8 @@ compare = command(
     include zero. Exit status: 1 if --fail-if-worse finds a worse metric, 2 if a run cannot be read or judged.
     """,
     bare={"--fail-if-worse": "0"},
+    examples=(
+        "llmirage compare artifacts/low artifacts/high",
+        "llmirage compare artifacts/low artifacts/high --fail-if-worse 5%",
+    ),
 )

@@ -41,4 +41,8 @@ convert = command(
     is 2. Formats that can be written: dag_jsonl, multi_turn, single_turn, mooncake_trace, agentic_jsonl, inputs_json,
     raw_payload, custom_multi_turn and share_gpt.
     """,
+    examples=(
+        "llmirage convert requests.jsonl --to dag_jsonl -o requests.dag.jsonl",
+        "llmirage convert bundled:chat --to multi_turn",
+    ),
 )

@@ -71,4 +71,8 @@ generate = command(
     which bundled:coding-agent is made). Messages are prose of exactly the drawn number of tokens. Every parameter can be
     changed. Distributions: constant, uniform, normal, lognormal, exponential, gamma and empirical, all with min and max.
     """,
+    examples=(
+        "llmirage generate chat -o chat.jsonl",
+        "llmirage generate coding-agent --conversations 20 --set turns.mean=12 -o agents.jsonl.gz",
+    ),
 )

@@ -24,4 +24,8 @@ inspect = command(
     Prefix reuse is the share of prompt tokens that an unlimited prefix cache finds when requests run one after another. It
     is an upper bound for any server. Exit status: 2 if the file is not valid.
     """,
+    examples=(
+        "llmirage inspect bundled:rag",
+        "llmirage inspect requests.jsonl --json",
+    ),
 )

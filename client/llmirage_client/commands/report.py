@@ -28,4 +28,8 @@ report = command(
     and works offline, in light and dark mode. An interrupted run is reported as far as it went. Exit status: 2 if there is
     no run to read.
     """,
+    examples=(
+        "llmirage report artifacts/latest",
+        "llmirage report artifacts/low artifacts/high -o loads.html",
+    ),
 )

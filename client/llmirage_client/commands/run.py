@@ -31,4 +31,8 @@ run = command(
     after Ctrl-C (the report is written for what finished).
     """,
     lists=("--parallel", "--number", "--rate"),
+    examples=(
+        "llmirage run bundled:coding-agent --agents 8 --url localhost:8000",
+        'llmirage run --isl 1000 --osl 200 --requests 64 --concurrency 16 --slo "ttft_p99<500ms"',
+    ),
 )

@@ -27,8 +27,11 @@ simulate = command(
     """Run a workload on a simulated cluster, in virtual time, and report the metrics.
 
     WORKLOAD is a file, bundled:NAME, or a preset of `llmirage generate` (as in agent-chain --agents 200); --isl and --osl
-    replace it. The simulation runs as fast as it can be computed. The same seed gives the same result; the default of
-    --random-seed is 0 here. Exit status: 0 if all requests succeeded, 1 if some failed or --max-time was reached, 2 if the
-    input was refused, 3 if an objective of --slo was missed.
+    replace it. The same seed gives the same result; the default of --random-seed is 0 here. Exit status: 0 if all requests
+    succeeded, 1 if some failed or --max-time was reached, 2 if the input was refused, 3 if an objective of --slo was missed.
     """,
+    examples=(
+        "llmirage simulate bundled:coding-agent --gpu h200_sxm --instances 2",
+        "llmirage simulate --isl 4000 --osl 500 --request-rate 10 --model Qwen/Qwen3-32B --tp 2",
+    ),
 )

@@ -27,4 +27,8 @@ size = command(
     simulates the rest with --requests requests each. Exit status: 0 with an answer, 1 if no deployment meets the
     objectives, 2 if the input was refused.
     """,
+    examples=(
+        'llmirage size --slo "ttft_p99<500ms" --isl 2000 --osl 300 --request-rate 10 --gpus h100_sxm,l40s',
+        'llmirage size --slo "tpot_p95<30ms" --isl 2000 --osl 300 --concurrency 50 --model Qwen/Qwen3-32B',
+    ),
 )

@@ -11,10 +11,10 @@ tokenizer = command(
     """Write the built-in tokenizer and its chat template into a folder, in the form of Hugging Face.
 
     Load generators count tokens with it as the server does, and need no hub: they load the folder with AutoTokenizer
-    (docs/tokenizer.md). A folder that holds another tokenizer is refused.
-
-    \b
-    llmirage tokenizer ./tokenizer
-    aiperf profile --tokenizer ./tokenizer ...
+    (docs/tokenizer.md), as in `aiperf profile --tokenizer ./tokenizer`. A folder that holds another tokenizer is refused.
     """,
+    examples=(
+        "llmirage tokenizer ./tokenizer",
+        "llmirage tokenizer tokenizers/built-in",
+    ),
 )

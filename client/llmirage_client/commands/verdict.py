@@ -29,10 +29,9 @@ verdict = command(
     """Judge the clients of a running `llmirage serve` by the requests in its journal.
 
     docs/verdict.md has the rules. Exit status: 0 if none is broken, 1 if the server cannot be asked, 3 if one is broken.
-
-    \b
-    llmirage serve --faults faults.yaml
-    pytest                              # or whatever uses the server
-    llmirage verdict http://localhost:8000
     """,
+    examples=(
+        "llmirage verdict http://localhost:8000",
+        "llmirage verdict http://localhost:8000 --since 100 --json",
+    ),
 )

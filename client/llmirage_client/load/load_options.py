@@ -37,12 +37,14 @@ class LoadOptions(RequestOptions):
         several=True,
         study=True,
         unset="1 without a rate or schedule",
+        usual=True,
     )
     agents: int | None = _load(
         None,
         "N distinct conversations in progress at a time: --concurrency N with --vary.",
         least=1,
         study=True,
+        usual="run",
     )
     concurrency_ramp_s: float = _load(
         0.0,
@@ -60,6 +62,7 @@ class LoadOptions(RequestOptions):
         above=0,
         several=True,
         study=True,
+        usual=True,
     )
     request_rate_ramp_s: float = _load(
         0.0,
@@ -215,6 +218,7 @@ class LoadOptions(RequestOptions):
         "The server runs N times faster than real time (`llmirage serve --speed N`): waits are divided by N, "
         "measured times multiplied.",
         above=0,
+        usual="run",
     )
     seed: int | None = _load(
         None,
@@ -233,6 +237,7 @@ class LoadOptions(RequestOptions):
         least=1,
         several=True,
         study=True,
+        usual="run",
     )
     num_conversations: int | None = _stop(
         None,
@@ -242,6 +247,7 @@ class LoadOptions(RequestOptions):
         several=True,
         study=True,
         unset="each of the file once",
+        usual=True,
     )
     soft_duration_s: float | None = _stop(
         None,
@@ -250,6 +256,7 @@ class LoadOptions(RequestOptions):
         above=0,
         infinite=True,
         study=True,
+        usual=True,
     )
     benchmark_duration_s: float | None = _stop(
         None,

@@ -49,11 +49,14 @@ def _extra_inputs(values: Any) -> dict[str, Any]:
 class RequestOptions:
     """endpoint_kind: llmirage and vllm accept token ids as a prompt, and `ignore_eos` and `min_tokens`."""
 
-    model: str = _endpoint("", "Model of requests that do not name one.", short="m", unset="the only one the endpoint lists")
+    model: str = _endpoint(
+        "", "Model of requests that do not name one.", short="m", unset="the only one the endpoint lists", usual=True
+    )
     endpoint_type: EndpointName | None = _endpoint(
         None,
         "API to use: messages is Anthropic's; raw sends the file's bodies unchanged to --endpoint-path.",
         unset="chat; completions for token ids, if the endpoint is llmirage or vLLM",
+        usual="run",
     )
     endpoint_kind: EndpointKind = "other"
     endpoint_path: str | None = _endpoint(

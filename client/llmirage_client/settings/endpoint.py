@@ -35,6 +35,7 @@ class ConnectionSettings:
         short="u",
         metavar="URL",
         read=lambda urls: urls if isinstance(urls, str) else ",".join(urls),
+        usual=True,
     )
     url_strategy: UrlStrategy | None = _endpoint(
         None,
@@ -46,6 +47,7 @@ class ConnectionSettings:
         "API key, sent as 'Authorization: Bearer KEY', or as 'x-api-key: KEY' to the Messages API.",
         metavar="KEY",
         unset="OPENAI_API_KEY or ANTHROPIC_API_KEY from the environment, for https and localhost only",
+        usual=True,
     )
     headers: tuple[tuple[str, str], ...] = _endpoint(
         (),

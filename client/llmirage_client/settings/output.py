@@ -21,6 +21,7 @@ class PointSettings:
         "doubling and bisection.",
         aliases=("sla_params",),
         metavar="SLO",
+        usual=True,
     )
     find_max_variable: Literal["concurrency", "rate", "parallel", "request_rate"] | None = _points(
         None, "What --find-max varies.", aliases=("sla_variable",), unset="rate with --request-rate, else concurrency"
@@ -72,6 +73,7 @@ class ReportSettings:
         metavar="DIR",
         check=cannot_be_folder,
         unset="a new one below artifacts, to which artifacts/latest links",
+        usual=True,
     )
     overwrite: bool = switch(REPORT, "Replace the files of an earlier run in --artifact-dir.")
     slo: str | None = _report(
@@ -80,6 +82,7 @@ class ReportSettings:
         "status is 3 if one is missed (docs/load.md has the form).",
         metavar="SLO",
         check=at_call("llmirage_client.measure.slo:slo_problem"),
+        usual=True,
     )
     junit: str | None = _report(
         None,

@@ -13,10 +13,12 @@ _simulation = under(SIMULATION)
 
 class SimulationSettings:
     via: Literal["engine", "api"] = _simulation(
-        "engine", "Simulate the engine alone, or the server's whole API in this process: slower, with the same times."
+        "engine",
+        "Simulate the engine alone, or the server's whole API in this process: slower, with the same times.",
+        usual=True,
     )
     max_time: float | None = _simulation(
-        None, "Stop after S seconds of cluster time.", metavar="S", above=0, infinite=True, study=True
+        None, "Stop after S seconds of cluster time.", metavar="S", above=0, infinite=True, study=True, usual=True
     )
     steady_state: bool = _simulation(
         False,
@@ -33,4 +35,4 @@ class SimulationSettings:
     records: bool = switch(
         SIMULATION, "Write the records of single requests too, for `llmirage report` and `compare`: kilobytes each."
     )
-    json: bool = switch(SIMULATION, "Print only the summary, as JSON; write files only with --artifact-dir.")
+    json: bool = switch(SIMULATION, "Print only the summary, as JSON; write files only with --artifact-dir.", usual=True)

@@ -32,9 +32,13 @@ _sizes = partial(_shapes, None, several=True, least=1, metavar="N[,N...]")
 class SizingSettings:
     """gpus, engines, weights: words between commas, as a tuple."""
 
-    slo: str = _goal(MISSING, 'Objectives, such as "ttft_p99<500ms, tpot_p95<30ms".', metavar="OBJECTIVES", study=True)
+    slo: str = _goal(
+        MISSING, 'Objectives, such as "ttft_p99<500ms, tpot_p95<30ms".', metavar="OBJECTIVES", study=True, usual=True
+    )
     max_rate: bool = switch(
-        GOAL, "Find the highest traffic that --instances of each candidate sustain, instead of the number of instances."
+        GOAL,
+        "Find the highest traffic that --instances of each candidate sustain, instead of the number of instances.",
+        usual=True,
     )
     goal: Literal["cost", "gpus"] | None = _goal(
         None, "Minimize cost, or the number of GPUs.", unset="cost if the price of every GPU is known"
@@ -50,13 +54,17 @@ class SizingSettings:
         "GPUs: names from `llmirage catalog gpus`, or YAML files.",
         aliases=("gpu",),
         unset="that of --cluster, else the default of `llmirage serve`",
+        usual=True,
     )
-    engines: tuple[str, ...] | None = _several_names("Serving engines.", aliases=("engine",))
+    engines: tuple[str, ...] | None = _several_names("Serving engines.", aliases=("engine",), usual=True)
     weights: tuple[str, ...] | None = _several_names(
-        "Weight formats: auto (as the model is published), bf16, fp8, ...", metavar="FORMAT[,FORMAT...]"
+        "Weight formats: auto (as the model is published), bf16, fp8, ...", metavar="FORMAT[,FORMAT...]", usual=True
     )
     tps: int | None = _sizes(
-        "Tensor-parallel sizes.", aliases=("tp", "tensor_parallel_size"), unset="1, 2, 4 and 8, as far as they fit"
+        "Tensor-parallel sizes.",
+        aliases=("tp", "tensor_parallel_size"),
+        unset="1, 2, 4 and 8, as far as they fit",
+        usual=True,
     )
     pps: int | None = _sizes(
         "Pipeline-parallel sizes.", aliases=("pp", "pipeline_parallel_size"), unset="1; 2 if nothing else fits"
@@ -73,8 +81,12 @@ class SizingSettings:
     )
     max_gpus: int = _shapes(1024, "Most GPUs of an answer.", least=1)
     runners_up: int = _shapes(2, "Number of further deployments to show beside the answer.", least=0)
-    request_rate_per_s: float | None = _traffic("request_rate_per_s", None, "Turns of root conversations per second.")
-    concurrency: int | None = _traffic("concurrency", None, "Root conversations in progress at a time, instead of a rate.")
+    request_rate_per_s: float | None = _traffic(
+        "request_rate_per_s", None, "Turns of root conversations per second.", usual=True
+    )
+    concurrency: int | None = _traffic(
+        "concurrency", None, "Root conversations in progress at a time, instead of a rate.", usual=True
+    )
     arrival_pattern: ArrivalPattern | None = _traffic(
         "arrival_pattern",
         None,
@@ -91,8 +103,8 @@ class SizingSettings:
 
 
 class SizingOutput:
-    json: bool = switch(OUTPUT, "Print only the answer, as JSON.")
-    html: str | None = _output(None, "Write the answer as an HTML page.", metavar="FILE", check=cannot_be_file)
+    json: bool = switch(OUTPUT, "Print only the answer, as JSON.", usual=True)
+    html: str | None = _output(None, "Write the answer as an HTML page.", metavar="FILE", check=cannot_be_file, usual=True)
     max_time: float | None = again(
         SimulationSettings, "max_time", None, "Stop a simulation after S seconds of cluster time.", group=OUTPUT
     )

@@ -23,6 +23,7 @@ class FileSettings:
         metavar="FORMAT",
         unset="detected from the content",
         study=True,
+        usual="run",
     )
     format_option: tuple[str, ...] = _workload(
         (),
@@ -59,6 +60,7 @@ class LengthSettings:
         aliases=("synthetic_input_tokens_mean",),
         metavar="N|DIST",
         study=True,
+        usual=True,
     )
     osl: Any = _lengths(
         None,
@@ -66,12 +68,13 @@ class LengthSettings:
         aliases=("output_tokens_mean",),
         metavar="N|DIST",
         study=True,
+        usual=True,
     )
     isl_stddev: float = _lengths(
         0.0, "Draw --isl from a normal distribution of this deviation.", aliases=("synthetic_input_tokens_stddev",), least=0
     )
     osl_stddev: float = _lengths(0.0, "Likewise --osl.", aliases=("output_tokens_stddev",), least=0)
-    requests: int | None = _lengths(None, "Number of requests.", least=1, study=True, unset="1000")
+    requests: int | None = _lengths(None, "Number of requests.", least=1, study=True, unset="1000", usual=True)
     turns: Any = _lengths(
         "1",
         "Requests per session; each continues the previous one with --isl new tokens.",

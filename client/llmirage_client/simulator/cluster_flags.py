@@ -41,6 +41,7 @@ class ClusterFile:
         "YAML file with settings and pools, or bundled:NAME; flags override it (docs/cluster-files.md).",
         flag="cluster",
         metavar="FILE",
+        usual=True,
     )
 
 

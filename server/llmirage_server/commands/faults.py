@@ -16,9 +16,10 @@ faults = command(
     [argument("kind", metavar="[KIND]", required=False), *options(FaultsSettings)],
     """List the faults that a server can be told to make, or explain one.
 
-    \b
-    llmirage faults                    # all of them
-    llmirage faults cut                # its parameters and an example
-    llmirage serve --faults FILE       # a server that makes them (docs/faults.md)
+    `llmirage serve --faults FILE` makes them (docs/faults.md).
     """,
+    examples=(
+        "llmirage faults",
+        "llmirage faults cut",
+    ),
 )

@@ -63,6 +63,10 @@ record = SettingsGroup(
     comes, and writes exchanges of chat, completions, responses, messages and embeddings to files. Keys are not in them.
     """,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    examples=(
+        "llmirage record --upstream https://api.openai.com/v1 --out recordings",
+        "llmirage record --upstream http://localhost:8000/v1 --out recordings --port 8002",
+    ),
 )
 record.add_command(
     command(
@@ -72,5 +76,9 @@ record.add_command(
         """Make recordings of what other tools recorded.
 
         Cassettes of VCR.py and pytest-recording (YAML), and pairs of a request and a response (JSONL).""",
+        examples=(
+            "llmirage record convert cassette.yaml --out recordings",
+            "llmirage record convert pairs.jsonl --from pairs --out recordings",
+        ),
     )
 )

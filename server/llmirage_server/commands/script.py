@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import MISSING
 
-import click
-
-from llmirage_shared.command_line import OPTIONS, argument, command, options
+from llmirage_shared.command_line import OPTIONS, SettingsGroup, argument, command, options
 from llmirage_shared.settings import setting, switch
 
 _ACTIONS = "llmirage_server.commands.script_actions"
@@ -20,9 +18,9 @@ class ScriptConvertSettings:
     out: str = setting(MISSING, OPTIONS, "File for the script.", metavar="FILE")
 
 
-script = click.Group(
+script = SettingsGroup(
     "script",
-    [
+    commands=[
         command(
             "check",
             f"{_ACTIONS}:check",
@@ -31,17 +29,21 @@ script = click.Group(
 
             Exit status: 0 if they are valid; 2 if not, with every problem and its line.
             """,
+            examples=(
+                "llmirage script check replies.yaml",
+                "llmirage script check replies.yaml more.yaml",
+            ),
         ),
         command(
             "init",
             f"{_ACTIONS}:init",
             [argument("file", required=False, default="replies.yaml"), *options(InitSettings)],
             """Write a commented example to FILE, or replies.yaml.
-
-            \b
-            llmirage script init replies.yaml
-            llmirage serve --script replies.yaml
             """,
+            examples=(
+                "llmirage script init",
+                "llmirage script init tools.yaml --force",
+            ),
         ),
         command(
             "convert",
@@ -50,17 +52,23 @@ script = click.Group(
             """Make a script of aimock's fixtures: of JSON files, or of folders of them.
 
             What has no counterpart is left out, and named.
-
-            \b
-            llmirage script convert fixtures --out replies.yaml
             """,
+            examples=(
+                "llmirage script convert fixtures --out converted.yaml",
+                "llmirage script convert fixtures/greeting.json --out converted.yaml --force",
+            ),
         ),
         command(
             "schema",
             f"{_ACTIONS}:schema",
             [],
             "Print the JSON Schema of scripts, by which editors complete and check them.",
+            examples=(
+                "llmirage script schema",
+                "llmirage script schema > replies.schema.json",
+            ),
         ),
     ],
     help="Scripts of replies for `llmirage serve --script FILE`: check them, begin one, convert, print their JSON Schema.",
+    examples=("llmirage script init replies.yaml", "llmirage script check replies.yaml"),
 )

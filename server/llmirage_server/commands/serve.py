@@ -20,11 +20,14 @@ class ServeSettings:
         "YAML file with settings and pools, or bundled:NAME; flags override it (docs/cluster-files.md).",
         flag="cluster",
         metavar="FILE",
+        usual=True,
     )
-    host: str = setting("127.0.0.1", _SERVER, "Address to listen on.")
-    port: int = setting(8000, _SERVER, "Port to listen on; 0: any free port.", short="p", least=0, most=65535)
+    host: str = setting("127.0.0.1", _SERVER, "Address to listen on.", usual=True)
+    port: int = setting(8000, _SERVER, "Port to listen on; 0: any free port.", short="p", least=0, most=65535, usual=True)
     access_log: bool = switch(
-        _SERVER, "Log each request when its response has ended: status, model, tokens, TTFT, the script's rule, the fault."
+        _SERVER,
+        "Log each request when its response has ended: status, model, tokens, TTFT, the script's rule, the fault.",
+        usual=True,
     )
     no_ui: bool = switch(_SERVER, "Serve no live page at /.")
     tls_cert: str | None = setting(
@@ -59,4 +62,8 @@ serve = command(
     variables, and variables win over the cluster file.
     """,
     rest=_SERVER,
+    examples=(
+        "llmirage serve --model Qwen/Qwen3-32B --gpu h100_sxm --tp 2",
+        "llmirage serve --ttft 200 --itl 20 --port 9000",
+    ),
 )

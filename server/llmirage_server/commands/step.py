@@ -128,9 +128,10 @@ step = command(
     options(StepSettings),
     """Show the time of every operation of one forward pass, what bounds it, and the roofline limit.
 
-    \b
-    llmirage step --model Qwen/Qwen3-32B --gpu h100_sxm --tp 2 --weights fp8 --kv fp8 --decode 64@4096 --prefill 2048@0
-
     Times and amounts are those of one GPU. With --dp every attention rank has this batch.
     """,
+    examples=(
+        "llmirage step --model Qwen/Qwen3-32B --tp 2 --weights fp8 --decode 64@4096 --prefill 2048@0",
+        "llmirage step --model Qwen/Qwen3-32B --gpu h200_sxm --decode 256@8192 --json",
+    ),
 )

@@ -141,7 +141,7 @@ class ClusterConfig(InstanceSettings):
     """Everything that can be configured. Without `pools` there is one, of the settings here. Raises ConfigError."""
 
     router: str = _cluster(
-        "prefix", f"Routing policy: {', '.join(ROUTERS)}, or your own module:function.", check=_router_problem
+        "prefix", f"Routing policy: {', '.join(ROUTERS)}, or your own module:function.", check=_router_problem, usual=True
     )
     on_crash: OnCrash = _cluster(
         "reroute", "What happens to the requests of an instance that crashes (`events` in a cluster file)."
@@ -152,6 +152,7 @@ class ClusterConfig(InstanceSettings):
         metavar="N|max",
         read=read_speed,
         check=_speed_problem,
+        usual=True,
     )
     accept_models: AcceptModels = _replies(
         "any",
@@ -160,7 +161,11 @@ class ClusterConfig(InstanceSettings):
     tokenizer: str | None = _replies(None, "Folder or Hugging Face name of a tokenizer.", unset="the built-in one")
     replies: ReplyKind = _replies("prose", "What is said: prose, or the user's own words.")
     script: tuple[str, ...] = _replies(
-        (), "Scripted replies, in YAML or JSON; may be repeated (docs/scripts.md).", metavar="FILE", unset="none"
+        (),
+        "Scripted replies, in YAML or JSON; may be repeated (docs/scripts.md).",
+        metavar="FILE",
+        unset="none",
+        usual="serve",
     )
     natural_stop: bool = _replies(
         False, "Treat max_tokens as an upper limit, as models do; off: replies have exactly max_tokens."
@@ -215,6 +220,7 @@ class ClusterConfig(InstanceSettings):
         "Answer requests with the recordings of this folder (docs/recordings.md).",
         metavar="DIR",
         unset="replies are generated",
+        usual=True,
     )
     replay_timing: ReplayTiming = _recordings(
         "recorded",
@@ -237,7 +243,7 @@ class ClusterConfig(InstanceSettings):
         "error", "What answers a request without a recording: an error, a generated reply, or --upstream, recorded anew."
     )
     upstream: str | None = _recordings(
-        None, "Server that answers what is not answered here.", metavar="URL", unset="none", check=url_problem
+        None, "Server that answers what is not answered here.", metavar="URL", unset="none", check=url_problem, usual=True
     )
     upstream_key: str | None = _recordings(
         None,
@@ -253,6 +259,7 @@ class ClusterConfig(InstanceSettings):
         hidden=("api_keys",),
         unset="no key is needed",
         check=_key_problem,
+        usual=True,
     )
     api_key_file: str | None = _access(None, "File of such keys, one a line.", metavar="FILE", unset="none")
     open_admin: bool = _access(
@@ -279,6 +286,7 @@ class ClusterConfig(InstanceSettings):
         "YAML file of faults: errors, delays and broken replies on purpose (docs/faults.md).",
         metavar="FILE",
         unset="none",
+        usual=True,
     )
     allow_fault_header: bool = _faults(
         False, "Let a request order a fault for itself with the header X-Llmirage-Fault.", switch=True

@@ -51,8 +51,11 @@ class InstanceSettings:
         None,
         "Model to simulate: a name from `llmirage catalog models`, a YAML file, or a Hugging Face config.json.",
         unset="Qwen/Qwen3-30B-A3B-Instruct-2507, a demonstration: two instances, fp8 weights",
+        usual=True,
     )
-    gpu: str = _model(None, "GPU to simulate: a name from `llmirage catalog gpus`, or a YAML file.", unset="h100_sxm")
+    gpu: str = _model(
+        None, "GPU to simulate: a name from `llmirage catalog gpus`, or a YAML file.", unset="h100_sxm", usual=True
+    )
     instances: int = _model(
         None,
         "Number of replicas, each on its own GPUs.",
@@ -60,19 +63,27 @@ class InstanceSettings:
         unset="1; 2 without --model",
         least=1,
         most=MOST_INSTANCES,
+        usual=True,
     )
     weights: str = _model(
         None,
         "Weight format: auto (as the model is published), bf16, fp8, fp8_block, int8, int4, mxfp4 or nvfp4.",
         metavar="FORMAT",
         unset="auto; fp8 without --model",
+        usual=True,
     )
     perf_model: PerfModel = _model(
         "roofline", "Source of step times: the built-in roofline model, or measured tables (extra `silicon`)."
     )
 
     tensor_parallel_size: int = _parallel(
-        None, "Tensor parallelism: GPUs that share each layer.", short="tp", hidden=("tp_size",), unset="1", least=1
+        None,
+        "Tensor parallelism: GPUs that share each layer.",
+        short="tp",
+        hidden=("tp_size",),
+        unset="1",
+        least=1,
+        usual=True,
     )
     pipeline_parallel_size: int = _parallel(
         1, "Pipeline parallelism: stages that the layers are split into.", short="pp", hidden=("pp_size",), least=1
@@ -101,9 +112,10 @@ class InstanceSettings:
 
     engine: str | None = _engine(
         None,
-        "Serving engine: its scheduler, defaults and measured constants. vllm, sglang, trtllm, an older version of one "
-        "(vllm@0.12), or a YAML file.",
+        "Serving engine: vllm, sglang, trtllm, an older version of one (vllm@0.12), or a YAML file; it gives the scheduler, "
+        "defaults and measured constants.",
         unset="vllm, but with KV blocks of 1 token",
+        usual=True,
     )
     max_num_seqs: int | None = _engine(
         None,
@@ -227,10 +239,20 @@ class InstanceSettings:
     )
 
     ttft_ms: float | None = _time(
-        None, "Fixed time to first token, instead of the performance model.", short="ttft", unset="computed", least=0
+        None,
+        "Fixed time to first token, instead of the performance model.",
+        short="ttft",
+        unset="computed",
+        least=0,
+        usual="serve",
     )
     itl_ms: float | None = _time(
-        None, "Fixed time between tokens, instead of the performance model.", short="itl", unset="computed", least=0
+        None,
+        "Fixed time between tokens, instead of the performance model.",
+        short="itl",
+        unset="computed",
+        least=0,
+        usual="serve",
     )
 
     scale_on_queue: float | None = _scaling(

@@ -19,7 +19,7 @@ EXAMPLES = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 
 
 def help_text() -> str:
-    return CliRunner().invoke(serve, ["--help"], terminal_width=110).output
+    return CliRunner().invoke(serve, ["--help-all"], terminal_width=110).output
 
 
 def test_every_setting_stands_under_its_heading_with_its_default() -> None:
@@ -35,6 +35,7 @@ def test_every_setting_stands_under_its_heading_with_its_default() -> None:
 def test_headings_come_in_the_order_in_which_people_choose() -> None:
     headings = re.findall(r"^(\S.*):$", help_text(), flags=re.MULTILINE)
     assert headings == [
+        "Examples",
         "Server",
         "Model and hardware",
         "Parallelism",

@@ -1,0 +1,92 @@
+"""The examples of every command's help, and a folder in which they can be typed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+from click.testing import CliRunner, Result
+
+from llmirage_client.cli import COMMANDS, main
+from llmirage_shared.command_line import SettingsCommand
+
+SERVERS = ("serve", "record")  # they run until they are stopped
+# What makes an example quick; the last of equal options counts.
+_QUICK = {"demo": ("--speed", "100", "--sessions", "1"), "run": ("--speed", "50"), "sweep": ("--workers", "1")}
+_CASSETTE = """interactions:
+- request: {method: POST, uri: https://api.openai.com/v1/chat/completions, headers: {},
+            body: '{"model": "m", "messages": [{"role": "user", "content": "Hi"}]}'}
+  response: {status: {code: 200, message: OK}, headers: {content-type: [application/json]},
+             body: {string: '{"object": "chat.completion", "choices": []}'}}
+"""
+
+
+def commands() -> Iterator[tuple[str, ...]]:
+    """The words of every command, commands below commands too."""
+    context = click.Context(main)
+    for name in COMMANDS:
+        yield (name,)
+        found = main.get_command(context, name)
+        if isinstance(found, click.Group):
+            yield from ((name, below) for below in found.list_commands(context))
+
+
+def command_of(words: tuple[str, ...]) -> SettingsCommand:
+    found: click.Command | None = main
+    for word in words:
+        assert isinstance(found, click.Group)
+        found = found.get_command(click.Context(found), word)
+    assert isinstance(found, SettingsCommand)
+    return found
+
+
+def furnish(folder: Path) -> None:
+    """Write the files that examples name. The current folder must be this one."""
+    (folder / "requests.jsonl").write_text('{"text": "Hello"}\n{"text": "Explain prefix caching."}\n')
+    exchange = {
+        "request": {"model": "m", "messages": [{"role": "user", "content": "Hi"}]},
+        "response": {"object": "chat.completion", "choices": []},
+    }
+    (folder / "pairs.jsonl").write_text(json.dumps(exchange) + "\n")
+    (folder / "cassette.yaml").write_text(_CASSETTE)
+    (folder / "more.yaml").write_text("rules:\n- when: {user: more}\n  reply: Here it is.\n")
+    (folder / "fixtures").mkdir()
+    fixture = {"match": {"userMessage": "hello"}, "response": {"content": "Hi there."}}
+    (folder / "fixtures" / "greeting.json").write_text(json.dumps({"fixtures": [fixture]}))
+    typed("llmirage script init replies.yaml")
+    for name, load in (("low", "2"), ("high", "8")):
+        typed(
+            f"llmirage simulate --isl 500 --osl 50 --requests 60 --concurrency {load} --records --model Qwen/Qwen3-32B "
+            f"--artifact-dir artifacts/{name}"
+        )
+    (folder / "artifacts" / "latest").symlink_to("low")
+
+
+def typed(line: str, *more: str, port: str = "8000") -> Result:
+    """A command line as it stands in the help, quick, against the server on this port; more: words after it."""
+    words = shlex.split(re.sub(r" > \S+$", "", line).replace("localhost:8000", f"localhost:{port}"))
+    assert words[0] == "llmirage"
+    quick = _QUICK.get(words[1], ())
+    if words[1] == "run" and "--url" not in words:
+        quick = (*quick, "--url", f"localhost:{port}")
+    return CliRunner().invoke(main, [*words[1:], *quick, *more], prog_name="llmirage")
+
+
+def first_line_of(line: str, *more: str) -> str:
+    """What a server that is started so says first. It listens on a free port."""
+    code = "from llmirage_client.cli import main; main(prog_name='llmirage')"
+    words = [*shlex.split(line)[1:], "--port", "0", *more]
+    process = subprocess.Popen([sys.executable, "-c", code, *words], stdout=subprocess.PIPE, text=True, env={**os.environ})
+    assert process.stdout is not None
+    try:
+        return process.stdout.readline()
+    finally:
+        process.terminate()
+        process.communicate(timeout=10)
