@@ -12,7 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from llmirage_client import cli
-from llmirage_client.commands.actions import one_run
+from llmirage_client.commands.actions import execute_points, one_run
+from llmirage_client.commands.actions import run as run_action
 from llmirage_client.simulator.memory import MemoryTransport
 from llmirage_client.simulator.memory_httpx2 import Httpx2MemoryTransport
 from llmirage_client.targets import endpoint
@@ -37,7 +38,8 @@ class Machine:
         monkeypatch.setenv("COLUMNS", "100")
         monkeypatch.setattr("webbrowser.open", lambda url: True)
         monkeypatch.setattr(http_server, "_serve", self._serve)
-        monkeypatch.setattr(one_run, "run_on_best_loop", self._run)
+        for module in (run_action, execute_points):
+            monkeypatch.setattr(module, "run_on_best_loop", self._run)
         monkeypatch.setattr(one_run, "spare_the_collector", lambda: None)
         monkeypatch.setattr(endpoint, "HttpTarget", self._target)
         for library, transport in ((httpx, MemoryTransport), (httpx2, Httpx2MemoryTransport)):

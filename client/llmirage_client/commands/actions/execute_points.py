@@ -1,9 +1,12 @@
-"""Carries out a sweep over several loads, and the search for the highest load that meets an objective."""
+"""A sweep over several loads, and the search for the highest load that meets an objective.
+
+Both are generators that yield the run to be carried out next, are told its outcome, and return what came of all.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,20 +14,20 @@ from typing import Any
 import click
 
 from llmirage_client.choices import Variable
-from llmirage_client.commands.actions.one_run import INTERRUPTED, Outcome, RefusedError, carry_out
+from llmirage_client.commands.actions.one_run import INTERRUPTED, USERS_WATCH, OneRun, Outcome, RefusedError, RunWatch
 from llmirage_client.commands.actions.output import new_folder
 from llmirage_client.commands.actions.points import Search
 from llmirage_client.commands.actions.run_description import run_name
 from llmirage_client.commands.actions.spread import Spread
+from llmirage_client.load.event_loop import run_on_best_loop
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.points import Point, probe
 from llmirage_client.load.saturation import falls_behind, gains_nothing, latency_exploded, rate_not_reached
 from llmirage_client.load.search import MaxSearch
 from llmirage_client.measure.points import PointResult, SearchAnswer
 from llmirage_client.measure.slo import MISSED, judge
-from llmirage_client.report.junit import write_junit
 from llmirage_client.report.points_files import forget_points, write_points
-from llmirage_client.report.points_table import one_line, render_points
+from llmirage_client.report.points_table import one_line
 from llmirage_client.targets.endpoint import EndpointSettings
 from llmirage_client.workload.session import Workload
 
@@ -35,11 +38,61 @@ _DOUBT = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class NextRun:
+    """The run to be carried out next, after a pause."""
+
+    run: OneRun
+    pause_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LoadsRun:
+    """What came of all points. status: the exit status. refused: why a point could not start, which ended it all.
+
+    files: of the table; empty when nothing was run or nothing could be written.
+    """
+
+    title: str
+    results: Sequence[PointResult]
+    notes: Sequence[str]
+    answer: SearchAnswer | None
+    files: Sequence[Path]
+    status: int
+    refused: RefusedError | None = None
+
+
+Steps = Generator[NextRun, Outcome, LoadsRun]
+
+
+def carried_out(steps: Steps) -> LoadsRun:
+    """In this process, one after another; Ctrl-C between two points is told to the steps, as is a refusal."""
+    try:
+        step = next(steps)
+        while True:
+            try:
+                if step.pause_s:
+                    time.sleep(step.pause_s)
+                outcome = step.run.outcome(run_on_best_loop(step.run))
+            except (RefusedError, KeyboardInterrupt) as error:
+                step = steps.throw(error)
+            else:
+                step = steps.send(outcome)
+    except StopIteration as end:
+        done: LoadsRun = end.value
+        return done
+
+
+def _say_beside(text: str) -> None:
+    click.echo(text, err=True)
+
+
 @dataclass(slots=True)
 class Loads:
     """What the points of a sweep or a search have in common, and where their conversations begin.
 
     options, shown: those of any point, without its load. artifact_dir: the folder of all points; pause_s: between them.
+    tell: gets lines of what was found, note: of what goes on.
     """
 
     workload: Workload
@@ -53,30 +106,37 @@ class Loads:
     folder: Path | None = None
     title: str = ""
     problem: str | None = None
+    watch: RunWatch = USERS_WATCH
+    tell: Callable[[str], None] = click.echo
+    note: Callable[[str], None] = _say_beside
 
-    def run(self, point: Point, total: int | None) -> PointResult:
-        """Runs one point with conversations that none before had. Raises RefusedError."""
-        if point.number > 1 and self.pause_s:
-            time.sleep(self.pause_s)
+    def begin(self, point: Point, total: int | None) -> NextRun:
+        """The run of one point, with conversations that none before had."""
         options = point.options(self.options, self.roots_taken)
         shown = {**self.shown, point.variable: point.load}
         if point.conversations is not None:
             shown["num_conversations"] = point.conversations
         if point.requests is not None:
             shown["request_count"] = point.requests
-        click.echo(f"{point.name} ({point.number}" + (f" of {total})" if total else ")"), err=True)
-        outcome = carry_out(self.workload, options, self.endpoint, lambda o: self._folder(o, point), shown, self.spread)
+        self.note(f"{point.name} ({point.number}" + (f" of {total})" if total else ")"))
+        run = OneRun(self.workload, options, self.endpoint, lambda o: self._folder(o, point), shown, self.spread, self.watch)
+        return NextRun(run, self.pause_s if point.number > 1 else 0.0)
+
+    def end(self, point: Point, outcome: Outcome) -> PointResult:
+        """What came of it; the next point knows what this one has learned of the endpoint."""
         self.options = replace(self.options, model=outcome.options.model)
         self.endpoint = replace(  # the first point has asked
             self.endpoint, preflight=False, deployment=tuple(outcome.result.deployment), simulated=outcome.simulated
         )
-        self.title = f"{outcome.result.model} at {outcome.result.url}, workload {self.workload.path}, seed {options.seed}"
+        self.title = (
+            f"{outcome.result.model} at {outcome.result.url}, workload {self.workload.path}, seed {self.options.seed}"
+        )
         self.roots_taken = outcome.roots_taken
         result = PointResult(
             variable=point.variable,
             load=point.load,
             number=point.number,
-            speed=options.speed,
+            speed=outcome.options.speed,
             metrics=outcome.metrics,
             status=outcome.status,
             files=outcome.files,
@@ -86,12 +146,12 @@ class Loads:
             verdicts=outcome.verdicts,
             repeats=outcome.result.repeats,
         )
-        click.echo(one_line(result))
+        self.tell(one_line(result))
         if result.verdicts:
-            click.echo(f"  {'meets' if result.meets else 'does not meet'} the SLO: {result.reasons()}")
+            self.tell(f"  {'meets' if result.meets else 'does not meet'} the SLO: {result.reasons()}")
             result.status = result.status or (0 if result.meets else MISSED)
         for note in [note for note in outcome.result.notes if note not in self.workload.notes]:
-            click.echo(f"Note: {note}", err=True)
+            self.note(f"Note: {note}")
         return result
 
     def _folder(self, options: RunOptions, point: Point) -> Path:
@@ -113,17 +173,14 @@ class Loads:
         )
 
 
-def execute_sweep(loads: Loads, points: Sequence[Point], stop_at_saturation: bool, junit: str | None = None) -> int:
-    """Runs the points in their order. Returns the exit status, the highest of all points: 1 when a request failed anywhere.
-
-    junit: where the verdicts of all points go.
-    """
+def sweep_steps(loads: Loads, points: Sequence[Point], stop_at_saturation: bool) -> Steps:
+    """The points in their order. The exit status is the highest of all points: 1 when a request failed anywhere."""
     results: list[PointResult] = []
     saturated: str | None = None
     stopped = False
     for point in points:
         try:
-            results.append(loads.run(point, len(points)))
+            results.append(loads.end(point, (yield loads.begin(point, len(points)))))
         except RefusedError as error:
             return _refused(error, loads, results)
         except KeyboardInterrupt:  # between two points; within one it is the run that stops
@@ -138,26 +195,23 @@ def execute_sweep(loads: Loads, points: Sequence[Point], stop_at_saturation: boo
         if why and stop_at_saturation:
             break
     if not results:
-        return INTERRUPTED
+        return LoadsRun(loads.title, [], [], None, [], INTERRUPTED)
     notes = [note for note in (saturated, loads.wrapped()) if note]
     if len(results) < len(points):
         notes.append(f"The points after {results[-1].name} were not run.")
     if results[-1].interrupted:
         notes.append(f"{results[-1].name} was cut off.".capitalize())
-    _report(loads, results, notes, None)
-    if junit is not None:
-        write_junit(junit, loads.title, [(f"{r.name}: ", verdict) for r in results for verdict in r.verdicts])
-    return INTERRUPTED if stopped else max(result.status for result in results)
+    return _done(loads, results, notes, None, INTERRUPTED if stopped else max(result.status for result in results))
 
 
-def execute_search(loads: Loads, search: Search) -> int:
-    """Searches. Returns the exit status: 0 with an answer, IN_DOUBT with one that may not hold, 1 when nothing meets."""
+def search_steps(loads: Loads, search: Search) -> Steps:
+    """The exit status is 0 with an answer, IN_DOUBT with one that may not hold, 1 when nothing meets."""
     states = MaxSearch(search.start, search.lower, search.upper, search.variable == "concurrency", search.precision)
     results: list[PointResult] = []
     stopped = False
     for point in _probes(loads.workload, states, loads.options, search.variable):
         try:
-            result = loads.run(point, None)
+            result = loads.end(point, (yield loads.begin(point, None)))
         except RefusedError as error:
             return _refused(error, loads, results)
         except KeyboardInterrupt:
@@ -171,16 +225,12 @@ def execute_search(loads: Loads, search: Search) -> int:
         met = result.meets
         states.tell(point.load, met)
         _save(loads, results, answer=_answer(search, states, True))
-        click.echo(f"  {'meets' if met else 'does not meet'} the SLO: {result.reasons()}")
-    doubt = ""
-    if results:
-        wrapped = loads.wrapped()
-        doubtful = any(result.repeats is not None and result.repeats.doubtful for result in results)
-        doubt = _DOUBT if wrapped or doubtful else ""
-        _report(loads, results, [wrapped] if wrapped else [], _answer(search, states, stopped, doubt))
-    if stopped or states.best is None:
-        return INTERRUPTED if stopped else 1
-    return IN_DOUBT if doubt else 0
+        loads.tell(f"  {'meets' if met else 'does not meet'} the SLO: {result.reasons()}")
+    wrapped = loads.wrapped() if results else None
+    doubtful = any(result.repeats is not None and result.repeats.doubtful for result in results)
+    doubt = _DOUBT if wrapped or doubtful else ""
+    status = INTERRUPTED if stopped else 1 if states.best is None else IN_DOUBT if doubt else 0
+    return _done(loads, results, [wrapped] if wrapped else [], _answer(search, states, stopped, doubt), status)
 
 
 def _answer(search: Search, states: MaxSearch, interrupted: bool, doubt: str = "") -> SearchAnswer:
@@ -219,18 +269,16 @@ def _rate_missed(outcome: Outcome) -> float | None:
     return rate_not_reached(outcome.result.records, options.request_rate_per_s, options.speed)
 
 
-def _refused(error: RefusedError, loads: Loads, results: Sequence[PointResult]) -> int:
-    click.echo(error, err=True)
-    if results:
-        _report(loads, results, [f"The points after {results[-1].name} were not run."], None)
-    return 2
+def _refused(error: RefusedError, loads: Loads, results: Sequence[PointResult]) -> LoadsRun:
+    notes = [f"The points after {results[-1].name} were not run."] if results else []
+    return replace(_done(loads, results, notes, None, 2), refused=error)
 
 
 def _save(
     loads: Loads, results: Sequence[PointResult], notes: Sequence[str] = (), answer: SearchAnswer | None = None
 ) -> list[Path]:
     """Writes the table as far as it is known, so that a killed sweep leaves it. A full disk is told at the end."""
-    if loads.folder is None:
+    if loads.folder is None or not results:
         return []
     try:
         return write_points(loads.folder, results, notes, answer)
@@ -239,7 +287,9 @@ def _save(
         return []
 
 
-def _report(loads: Loads, results: Sequence[PointResult], notes: Sequence[str], answer: SearchAnswer | None) -> None:
+def _done(
+    loads: Loads, results: Sequence[PointResult], notes: Sequence[str], answer: SearchAnswer | None, status: int
+) -> LoadsRun:
     files = _save(loads, results, notes, answer)
     problem = [] if files or loads.problem is None else [loads.problem]
-    render_points(loads.title, results, [*notes, *problem], answer, files)
+    return LoadsRun(loads.title, results, [*notes, *problem], answer, files, status)

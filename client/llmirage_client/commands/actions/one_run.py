@@ -18,7 +18,7 @@ from llmirage_client.commands.actions.preflight import preflight
 from llmirage_client.commands.actions.run_description import expected_requests, model_shown
 from llmirage_client.commands.actions.spread import Spread, Stoppable, Zero, send_spread
 from llmirage_client.load.calls import short_limits
-from llmirage_client.load.event_loop import run_on_best_loop, spare_the_collector
+from llmirage_client.load.event_loop import spare_the_collector
 from llmirage_client.load.heartbeat import Heartbeat
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.repeated import repeats_in_run
@@ -101,23 +101,6 @@ class RunWatch:
     owner: bool
 
 
-def carry_out(
-    workload: Workload,
-    options: RunOptions,
-    endpoint: EndpointSettings,
-    folder: Callable[[RunOptions], Path],
-    shown: Mapping[str, Any],
-    spread: Spread | None = None,
-) -> Outcome:
-    """Runs the workload to its end; may be called again in the same process. Raises RefusedError.
-
-    folder: where the files go, once the options are complete. shown: the settings as the user knows them.
-    spread: over which workers; None: this process sends it.
-    """
-    run = OneRun(workload, options, endpoint, folder, shown, spread, RunWatch(Progress, _cancel_on_signals, True))
-    return run.outcome(run_on_best_loop(run))
-
-
 def _written(result: RunResult, metrics: Metrics, records: RecordWriter) -> list[Path]:
     """Writes the files, elsewhere if they cannot be where they should; says so in the result's notes."""
     folder = records.path.parent
@@ -136,6 +119,9 @@ class OneRun:
     """From the first question to the endpoint to the last record. options, records, roots_taken are known afterwards.
 
     So are simulated, see Preflight, and pace: what these servers tell of their own pace during the load.
+
+    folder: where the files go, once the options are complete. shown: the settings as the user knows them.
+    spread: over which workers; None: this process sends it.
     """
 
     def __init__(
@@ -170,6 +156,7 @@ class OneRun:
             )
 
     async def __call__(self) -> RunResult:
+        """Raises RefusedError."""
         try:
             target = self._endpoint.target()
         except ValueError as error:
@@ -347,3 +334,7 @@ def _cancel_on_signals(run: Stoppable) -> Callable[[], Any]:
     for number in numbers:
         loop.add_signal_handler(number, stop)
     return lambda: [loop.remove_signal_handler(number) for number in numbers]
+
+
+USERS_WATCH = RunWatch(Progress, _cancel_on_signals, True)
+"""Of the commands: the terminal shows how far it is, signals end it, and the process is there for it."""

@@ -12,18 +12,20 @@ from typing import Any
 import click
 
 from llmirage_client.commands.actions.endpoint import endpoint_of, for_endpoint
-from llmirage_client.commands.actions.execute_points import Loads, execute_search, execute_sweep
-from llmirage_client.commands.actions.one_run import RefusedError, carry_out
+from llmirage_client.commands.actions.execute_points import Loads, Steps, carried_out, search_steps, sweep_steps
+from llmirage_client.commands.actions.one_run import USERS_WATCH, OneRun, RefusedError
 from llmirage_client.commands.actions.output import check_unused, new_folder
 from llmirage_client.commands.actions.points import Search, conversations_wanted, search_of, sweep_points
 from llmirage_client.commands.actions.run_description import run_name
 from llmirage_client.commands.actions.spread import Spread
 from llmirage_client.commands.actions.workload import load_of, readable
+from llmirage_client.load.event_loop import run_on_best_loop
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.points import Point
 from llmirage_client.measure.run_folder import find_runs
 from llmirage_client.report.console import render
 from llmirage_client.report.junit import suite_name, write_junit
+from llmirage_client.report.points_table import render_points
 from llmirage_client.settings.run import one_point, run_options, with_distinct_conversations
 from llmirage_client.settings.workload import LengthSettings
 from llmirage_client.targets.endpoint import EndpointSettings
@@ -57,20 +59,7 @@ def run(file: str | None, **settings: Any) -> None:
     check_unused(settings)
     asked = asked_run(file, settings)
     if asked.points or asked.search:
-        loads = Loads(
-            asked.workload,
-            asked.options,
-            asked.endpoint,
-            asked.shown,
-            settings["artifact_dir"],
-            settings["sleep_interval"],
-            asked.spread,
-        )
-        if asked.search:
-            status = execute_search(loads, asked.search)
-        else:
-            status = execute_sweep(loads, asked.points, settings["stop_at_saturation"], settings["junit"])
-        folder = loads.folder
+        status, folder = _several_loads(asked, settings)
     else:
         status, folder = _one_run(asked.one(), settings["artifact_dir"], settings["junit"])
     if settings["open"] and folder is not None and find_runs(str(folder)):
@@ -103,6 +92,28 @@ def asked_run(file: str | Workload | None, settings: dict[str, Any]) -> AskedRun
     return AskedRun(workload, options, endpoint, shown, spread, search, points)
 
 
+def steps_of(asked: AskedRun, settings: Mapping[str, Any], **loads: Any) -> Steps:
+    """Of what has several loads. loads: fields of Loads that the settings do not say."""
+    common = {"artifact_dir": settings["artifact_dir"], "pause_s": settings["sleep_interval"], "spread": asked.spread}
+    whole = Loads(asked.workload, asked.options, asked.endpoint, asked.shown, **(common | loads))
+    if asked.search:
+        return search_steps(whole, asked.search)
+    return sweep_steps(whole, asked.points, settings["stop_at_saturation"])
+
+
+def _several_loads(asked: AskedRun, settings: Mapping[str, Any]) -> tuple[int, Path | None]:
+    """Return the exit status, and where the files are."""
+    done = carried_out(steps_of(asked, settings))
+    if done.refused is not None:
+        click.echo(done.refused, err=True)
+    if done.results:
+        render_points(done.title, done.results, done.notes, done.answer, done.files)
+    if settings["junit"] is not None and done.refused is None and not asked.search:
+        verdicts = [(f"{result.name}: ", verdict) for result in done.results for verdict in result.verdicts]
+        write_junit(settings["junit"], done.title, verdicts)
+    return done.status, done.files[0].parent if done.files else None
+
+
 def _one_run(asked: AskedRun, artifact_dir: str | None, junit: str | None) -> tuple[int, Path | None]:
     """Return the exit status, and where the files are."""
 
@@ -110,7 +121,8 @@ def _one_run(asked: AskedRun, artifact_dir: str | None, junit: str | None) -> tu
         return new_folder(run_name(complete, asked.workload)) if artifact_dir is None else Path(artifact_dir)
 
     try:
-        outcome = carry_out(asked.workload, asked.options, asked.endpoint, folder, asked.shown, asked.spread)
+        one = OneRun(asked.workload, asked.options, asked.endpoint, folder, asked.shown, asked.spread, USERS_WATCH)
+        outcome = one.outcome(run_on_best_loop(one))
     except RefusedError as error:
         click.echo(error, err=True)
         return 2, None
