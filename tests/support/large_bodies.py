@@ -10,7 +10,7 @@ from typing import Any
 
 from attacks import MODEL, Request
 
-MOST_BYTES, MOST_OBJECTS, MOST_VALUES = 30 << 20, 19_000, 900_000  # somewhat below what is refused unread
+MOST_BYTES, MOST_OBJECTS, MOST_VALUES = 30 << 20, 11_500, 550_000  # somewhat below what is refused unread
 
 
 def large(rng: random.Random, scale: float = 1.0) -> Request:
@@ -54,7 +54,7 @@ def _long_text(rng: random.Random, scale: float) -> Request:
             ("/tokenize", {"prompt": text}),
             ("/tokenize", {"messages": _user(text), "return_token_strs": True}),
             ("/tokenize", {"prompt": text[: len(text) // 28], "return_token_strs": True}),
-            ("/generate", {"text": text}),
+            ("/generate", {"text": text, "sampling_params": {"max_new_tokens": 5}}),
         )
     )
 
@@ -117,7 +117,7 @@ def _many_values(rng: random.Random, scale: float) -> Request:
             ("/v1/completions", {"model": MODEL, "prompt": [1000] * many, "max_tokens": 5}),
             ("/v1/completions", {"model": MODEL, "prompt": [[1000] * (many // 30)] * 30, "max_tokens": 5, "echo": True}),
             ("/detokenize", {"tokens": [1000] * (many // 3)}),
-            ("/generate", {"input_ids": [[1000] * (many // 10)] * 10}),
+            ("/generate", {"input_ids": [[1000] * (many // 10)] * 10, "sampling_params": {"max_new_tokens": 5}}),
             ("/v1/embeddings", {"model": MODEL, "input": [[5] * (many // 2_000)] * 1_500}),
             _chat(logit_bias={f"{token}": 1 for token in range(many // 6)}, max_tokens=5),
             _chat(unknown=[[]] * (many // 5), max_tokens=5),

@@ -1,4 +1,4 @@
-"""JSON bodies: of requests, compressed ones and such as are no JSON among them, and large ones of responses."""
+"""JSON bodies of requests, compressed ones and such as are no JSON among them."""
 
 from __future__ import annotations
 
@@ -6,20 +6,18 @@ import asyncio
 import json
 import math
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
+from llmirage_server.api import long_texts
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError
 
-MOST_OBJECTS = 20_000  # of a body: to check as many takes some 50 ms, in which nothing else runs
-MOST_VALUES = 1_000_000  # of a body: as many take some 50 ms to read, in which nothing else runs
+MOST_OBJECTS = 12_000  # of a body: to check as many takes some 40 ms, in which nothing else runs
+MOST_VALUES = 600_000  # of a body: as many take some 40 ms to read, in which nothing else runs
 _ENTRY_VALUES = 5  # an entry of an object, or a list, takes as long as so many numbers: a comma, and the rest
 _SLICE_BYTES = 1 << 18
 _PIECE_CHARACTERS = 1 << 18
-_FEW = 100  # entries of a list that are written at once
-
-encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def decompressed(body: bytes, encoding: bytes, most_bytes: int) -> bytes:
@@ -38,18 +36,36 @@ def decompressed(body: bytes, encoding: bytes, most_bytes: int) -> bytes:
     return plain
 
 
-def without_lone_surrogates(value: Any) -> Any:
-    """The JSON value with U+FFFD in place of surrogates that stand alone, which UTF-8 cannot write."""
-    if isinstance(value, str):
-        return value if value.isascii() else "".join(_without_lone_surrogates(value))
-    if isinstance(value, list):
-        return [without_lone_surrogates(item) for item in value]
-    if isinstance(value, dict):
-        return {without_lone_surrogates(key): without_lone_surrogates(item) for key, item in value.items()}
+def json_object(body: bytes) -> dict[str, Any]:
+    """The JSON object in `body`; surrogates that stand alone in its texts become U+FFFD, as UTF-8 cannot write them.
+
+    Raises ApiError (400): empty body, bytes that are not UTF-8, invalid JSON, nesting too deep, or not an object.
+    """
+    if not body.strip():
+        raise errors.bad_json("the body is empty")
+    try:
+        value = long_texts.decoded(body, _decoder)
+        if _has(body, b"\\ud") or _has(body, b"\\uD"):
+            value = long_texts.changed(value, _without_lone_surrogates)
+    except (ValueError, RecursionError) as error:
+        raise no_json(error) from None
+    if not isinstance(value, dict):
+        raise errors.bad_json(f"the body must be an object, but is {errors.describe_type(value)}")
     return value
 
 
-def _without_lone_surrogates(text: str) -> Iterator[str]:
+def _has(body: bytes, found: bytes) -> bool:
+    """Whether it is in the body, of which slices are searched: no other thread runs in the meantime."""
+    return any(
+        body.find(found, start, start + _SLICE_BYTES + len(found)) >= 0 for start in range(0, len(body), _SLICE_BYTES)
+    )
+
+
+def _without_lone_surrogates(text: str) -> str:
+    return text if text.isascii() else "".join(_pieces_without(text))
+
+
+def _pieces_without(text: str) -> Iterator[str]:
     """Piece by piece: no other thread runs in the meantime."""
     start = 0
     while start < len(text):
@@ -86,8 +102,10 @@ def finite(digits: str) -> float:
 DECODER = json.JSONDecoder(parse_constant=reject_constant, parse_float=finite)
 
 
-def counting_decoder() -> json.JSONDecoder:
-    """As `DECODER`, for one body with many braces. It raises ApiError (413) if there are too many objects."""
+def _decoder(body: bytes) -> long_texts.Decode:
+    """What decodes this body. It raises ApiError (413) for too many objects."""
+    if len(body) <= MOST_OBJECTS or _braces(body) <= MOST_OBJECTS:
+        return DECODER.decode
     left = MOST_OBJECTS
 
     def count(value: dict[str, Any]) -> dict[str, Any]:
@@ -97,7 +115,7 @@ def counting_decoder() -> json.JSONDecoder:
             raise errors.too_many_objects(MOST_OBJECTS)
         return value
 
-    return json.JSONDecoder(object_hook=count, parse_constant=reject_constant, parse_float=finite)
+    return json.JSONDecoder(object_hook=count, parse_constant=reject_constant, parse_float=finite).decode
 
 
 async def check_values(body: bytes) -> None:
@@ -128,21 +146,6 @@ def _values(text: bytes, start: int = 0, end: int | None = None) -> int:
     return text.count(b",", start, end) + (_ENTRY_VALUES - 1) * (text.count(b":", start, end) + text.count(b"[", start, end))
 
 
-def objects(body: bytes) -> int:
-    """How many objects it has at most: its braces, counted piece by piece, as no other thread runs in the meantime."""
+def _braces(body: bytes) -> int:
+    """How many objects it has at most, counted in slices."""
     return sum([body.count(b"{", start, start + _SLICE_BYTES) for start in range(0, len(body), _SLICE_BYTES)])
-
-
-def written(value: Mapping[str, Any] | Sequence[Any]) -> bytes:
-    """The value as `encode` writes it, lists in it entry by entry: the encoder lets no other thread run until it is done."""
-    if isinstance(value, Mapping):
-        pieces = [
-            f"{encode(key)}:{_list(inner) if isinstance(inner, list) else encode(inner)}" for key, inner in value.items()
-        ]
-        return ("{" + ",".join(pieces) + "}").encode("utf-8", "replace")
-    return _list(value).encode("utf-8", "replace")
-
-
-def _list(value: Sequence[Any]) -> str:
-    at_once = 1 if value and isinstance(value[0], dict | list) else _FEW
-    return "[" + ",".join([encode(value[start : start + at_once])[1:-1] for start in range(0, len(value), at_once)]) + "]"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -23,6 +24,8 @@ from llmirage_shared.tokens import Tokenizer
 from llmirage_shared.wire.completions import TextRequest, parse_completion, text_completion
 from llmirage_shared.wire.output import TEXT_FORM, FinishedChoice, PlainWriter, ResponseHead, chunk_frame, new_id, stream_end
 
+_MANY_ECHOED = 8_000  # characters or token ids
+
 
 class CompletionsHandler(ServiceHandler):
     """Answers as the OpenAI API and vLLM do, streamed or in one piece."""
@@ -36,37 +39,40 @@ class CompletionsHandler(ServiceHandler):
         n, best_of = sampling.n, body.best_of or sampling.n
         check_choices(len(request.prompts), best_of, "prompt")
         window = None if sampling.truncate_prompt_tokens else ContextWindow(served.max_model_len, "prompt")
-        prompts = await self._prompts(request, tokenizer, window)
+        prompts = await self._prompts(request, tokenizer, window, exchange)
         constraints = completion_constraints(request)
         generation = await service.generate(prompts, replace(sampling, n=best_of), served, exchange, "prompt", constraints)
         head = ResponseHead(new_id("cmpl-"), int(time.time()), body.model, service.system_fingerprint)
         answer = _TextAnswer(request, generation, head, tokenizer)
         if sampling.stream:
-            return answer.stream(exchange)
+            writers = await exchange.apart(lambda: list(map(answer.writer, range(len(answer.generation.choices)))))
+            return answer.stream(exchange, writers)
         await finish(generation, exchange)
         kept = [choice for index, choice in enumerate(generation.choices) if index % best_of < n]
-        choices = [answer.finished(choice) for choice in kept]
+        choices = await exchange.apart(lambda: list(map(answer.finished, kept)))
         for choice, finished in zip(kept, choices, strict=True) if sampling.about_prompt else ():
             finished.more = await prompt_fields(choice, sampling, tokenizer)
-        exchange.is_large |= bool(body.echo)
         return await exchange.large_json(
             text_completion(head, choices, answer.usage()) | cached_details(generation, exchange)
         )
 
     async def _prompts(
-        self, request: TextRequest, tokenizer: Tokenizer, window: ContextWindow | None
+        self, request: TextRequest, tokenizer: Tokenizer, window: ContextWindow | None, exchange: HttpExchange
     ) -> list[EncodedPrompt]:
         service, body = self._service, request.body
+        exchange.is_large |= bool(body.echo) and sum(map(len, request.prompts)) > _MANY_ECHOED
         texts = [prompt for prompt in request.prompts if isinstance(prompt, str)]
         encoded = iter(await service.encode_texts(texts, window) if texts else ())
+        # Ids may be of any vocabulary: their text is only made if something shows it.
+        ids = [prompt for prompt in request.prompts if not isinstance(prompt, str)] if body.echo else []
+        shown = iter(await exchange.apart(lambda: list(map(tokenizer.decode, ids))))
         prompts = []
         for prompt in request.prompts:
             if isinstance(prompt, str):
                 prompts.append(EncodedPrompt(next(encoded), prompt, prompt if body.echo else ""))
             else:
-                # Ids may be of any vocabulary: their text is only made if something shows it.
-                shown = tokenizer.decode(prompt) if body.echo else ""
-                prompts.append(EncodedPrompt(prompt, shown, shown))
+                text = next(shown, "")
+                prompts.append(EncodedPrompt(prompt, text, text))
         if body.suffix:
             suffix = await service.encode_text(body.suffix)  # the model sees both sides of the gap that it fills
             prompts = [replace(prompt, ids=np.concatenate([prompt.ids, suffix])) for prompt in prompts]
@@ -100,14 +106,14 @@ class _TextAnswer:
         token_ids = reply.ids.tolist() if self.request.sampling.return_token_ids else None
         return FinishedChoice(text, reply.finish_reason, reply.stop_reason, None, logprobs, token_ids)
 
-    def stream(self, exchange: HttpExchange) -> TokenStream:
-        writers = [self._writer(index, choice) for index, choice in enumerate(self.generation.choices)]
+    def stream(self, exchange: HttpExchange, writers: Sequence[ChoiceWriter]) -> TokenStream:
         usage = self.usage if self.request.sampling.include_usage else None
         more = partial(cached_details, self.generation, exchange) if exchange.dialect.sglext else dict
         end = partial(stream_end, self.head, "text_completion", usage, more)
         return TokenStream(self.generation, exchange, writers, end).start()
 
-    def _writer(self, index: int, choice: Choice) -> ChoiceWriter:
+    def writer(self, index: int) -> ChoiceWriter:
+        choice = self.generation.choices[index]
         sampling, reply, silent = self.request.sampling, choice.reply, self.request.silent
         frame = chunk_frame(self.head, "text_completion", index, sampling.include_usage)
         if not (silent or sampling.usage_in_every_chunk or sampling.return_token_ids) and sampling.logprobs is None:

@@ -28,8 +28,9 @@ class ConversationsHandler(ServiceHandler):
 
     async def create(self, exchange: HttpExchange) -> Response:
         body = await exchange.json_object(empty={})
-        request = schema.responses.ConversationCreate.check(body, self._service.documented_only)
-        self._refuse(body)
+        documented_only = self._service.documented_only
+        request = await exchange.apart(lambda: schema.responses.ConversationCreate.check(body, documented_only))
+        await exchange.apart(lambda: self._refuse(body))
         record: dict[str, Any] = {
             "object": {
                 "id": new_id("conv_"),
@@ -37,7 +38,7 @@ class ConversationsHandler(ServiceHandler):
                 "created_at": int(time.time()),
                 "metadata": request.metadata or {},
             },
-            "items": listed_items([item.plain() for item in request.items or ()]),
+            "items": await exchange.apart(lambda: listed_items([item.plain() for item in request.items or ()])),
         }
         self._put(record)
         return exchange.json(record["object"])
@@ -62,7 +63,7 @@ class ConversationsHandler(ServiceHandler):
         body = await exchange.json_object()
         request = await exchange.apart(lambda: schema.responses.ItemsCreate.check(body, self._service.documented_only))
         await exchange.apart(lambda: self._refuse(body))
-        new = listed_items([item.plain() for item in request.items])
+        new = await exchange.apart(lambda: listed_items([item.plain() for item in request.items]))
         record["items"] += new
         check_size(record["items"], "items")
         self._put(record)

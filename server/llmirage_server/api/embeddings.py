@@ -6,8 +6,9 @@ import asyncio
 import base64
 import json
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TypeVar
 
 import numpy as np
@@ -15,9 +16,10 @@ import numpy.typing as npt
 from starlette.responses import Response
 
 from llmirage_server.api.exchange import HttpExchange
+from llmirage_server.api.json_pieces import written_vectors
 from llmirage_server.api.service import LONG_CHARACTERS, Service, ServiceHandler
 from llmirage_server.api.whole import prefill
-from llmirage_server.replies.embedding import embed, shortened
+from llmirage_server.replies.embedding import DECIMALS, embed, shortened
 from llmirage_shared.tokens import TokenIds, Tokenizer
 from llmirage_shared.wire import errors, schema
 from llmirage_shared.wire.chat import joined
@@ -25,6 +27,7 @@ from llmirage_shared.wire.completions import Prompt, read_prompts
 from llmirage_shared.wire.errors import ApiError
 
 _MANY_INPUTS = 16
+_VECTORS = 32  # that are written at once: a million characters
 MOST_TOKENS_TOGETHER = 300_000
 
 T = TypeVar("T")
@@ -74,7 +77,7 @@ class EmbeddingsHandler(ServiceHandler):
             prefill(service, request.model, ids, exchange),
             maybe_in_thread(inputs, lambda: _answer(request, model, texts, sum(map(len, ids)))),
         )
-        return exchange.content(body, b"application/json")
+        return exchange.pieces(body, b"application/json")
 
 
 async def read_inputs(
@@ -156,27 +159,30 @@ def _text_of_ids(ids: npt.NDArray[np.int32], tokenizer: Tokenizer) -> str:
     return " ".join([tokenizer.decode(ids[ids < tokenizer.vocab_size]), *unknown])
 
 
-def vectors_of(name: str, model: EmbeddingModel, texts: Sequence[str], dimensions: int | None = None) -> list[Vector]:
+def vectors_of(name: str, model: EmbeddingModel, texts: Iterable[str], dimensions: int | None = None) -> Iterator[Vector]:
     """Unit vectors, float64, shape (dimensions,) each. Vectors of different models are not related."""
     seed = zlib.crc32(name.rpartition("/")[2].lower().encode("utf-8", "replace"))
-    vectors = [embed(text, model.dimensions, seed) for text in texts]
-    return vectors if dimensions is None else [shortened(vector, dimensions) for vector in vectors]
+    for text in texts:
+        vector = embed(text, model.dimensions, seed)
+        yield vector if dimensions is None else shortened(vector, dimensions)
 
 
-def _answer(request: schema.embeddings.EmbeddingRequest, model: EmbeddingModel, texts: Sequence[str], tokens: int) -> bytes:
+def _answer(
+    request: schema.embeddings.EmbeddingRequest, model: EmbeddingModel, texts: Sequence[str], tokens: int
+) -> list[bytes]:
     vectors = vectors_of(request.model, model, texts, request.dimensions)
-    # One at a time, so that the interpreter can switch to other threads between them.
-    data = [
-        b'{"object":"embedding","index":%d,"embedding":%s}' % (index, written(vector, request.encoding_format))
-        for index, vector in enumerate(vectors)
-    ]
-    name = json.dumps(request.model).encode()
+    pieces = [b'{"object":"list","data":']
+    for index, vector in enumerate(written(vectors, request.encoding_format)):
+        begin = b"," if index else b"["
+        pieces += [b'%s{"object":"embedding","index":%d,"embedding":' % (begin, index), vector, b"}"]
     usage = b'{"prompt_tokens":%d,"total_tokens":%d}' % (tokens, tokens)
-    return b'{"object":"list","data":[%s],"model":%s,"usage":%s}' % (b",".join(data), name, usage)
+    return [*pieces, b'],"model":%s,"usage":%s}' % (json.dumps(request.model).encode(), usage)]
 
 
-def written(vector: Vector, encoding_format: str | None = None) -> bytes:
-    """The vector as JSON. One alone: the encoder lets no other thread run until it is done."""
+def written(vectors: Iterator[Vector], encoding_format: str | None = None) -> Iterator[bytes]:
+    """Each vector as JSON."""
     if encoding_format == "base64":
-        return b'"' + base64.b64encode(vector.astype("<f4").tobytes()) + b'"'
-    return json.dumps(vector.tolist(), separators=(",", ":")).encode()
+        for vector in vectors:
+            yield b'"' + base64.b64encode(vector.astype("<f4").tobytes()) + b'"'
+    while some := list(islice(vectors, _VECTORS)):
+        yield from written_vectors(np.stack(some), DECIMALS)

@@ -17,10 +17,11 @@ from urllib.parse import parse_qs
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from llmirage_server.api import bodies, large_response
+from llmirage_server.api import bodies, json_pieces
 from llmirage_server.api.cross_origin import FOR_ANY_ORIGIN, preflight
 from llmirage_server.api.dialect import OPENAI, Dialect
 from llmirage_server.api.fault_hooks import FaultOfRequest, Faults
+from llmirage_server.api.large_response import response_of
 from llmirage_server.api.unlimited import UNLIMITED
 from llmirage_server.replies.structured.budget import BRIEF, CURRENT, FULL, Budget, BudgetError, InThread, limited
 from llmirage_server.telemetry.client_connection import CONNECTION
@@ -121,7 +122,7 @@ class HttpExchange:
         """The JSON object in the body. Raises ApiError."""
         if len(body) > bodies.MOST_VALUES:  # no value has fewer bytes than it counts
             await bodies.check_values(body)
-        return await self.apart(lambda: json_object(body))
+        return await self.apart(lambda: bodies.json_object(body))
 
     async def full_body(self) -> bytes:
         """As `body_of_any_type`, of JSON's type."""
@@ -149,7 +150,7 @@ class HttpExchange:
         if not self.entry.digest and sent and 0 < int(length) <= min(_MOST_UNREAD_BYTES, self.most_bytes):
             with contextlib.suppress(ClientGoneError, ApiError):
                 self.entry.digest = hash(body := self.entry.kept(await self._received_body()))
-                model = json_object(body).get("model")
+                model = bodies.json_object(body).get("model")
                 self.entry.model = errors.shorten(model, 200) if isinstance(model, str) else ""
 
     async def _received_body(self) -> bytes:
@@ -255,15 +256,19 @@ class HttpExchange:
         return ()
 
     def json(self, value: Any, status: int = 200) -> Response:
-        return self.content(bodies.encode(value).encode("utf-8", "replace"), b"application/json", status)
+        return self.content(json_pieces.encode(value).encode("utf-8", "replace"), b"application/json", status)
 
     async def large_json(self, value: Mapping[str, Any] | Sequence[Any]) -> Response:
         """As `json`; of a large request written in pieces, between which others run."""
-        return self.content(await self.apart(lambda: bodies.written(value)), b"application/json")
+        return self.pieces(await self.apart(lambda: json_pieces.written(value)), b"application/json")
 
     def content(self, body: bytes, content_type: bytes, status: int = 200) -> Response:
         """A response of bytes."""
-        response = (Response if len(body) <= large_response.LARGE_BYTES else large_response.LargeResponse)(body, status)
+        return self.pieces([body], content_type, status)
+
+    def pieces(self, body: Sequence[bytes], content_type: bytes, status: int = 200) -> Response:
+        """A response of bytes, which need not be joined."""
+        response = response_of(body, status)
         response.raw_headers.extend(self.response_headers(content_type))
         return response
 
@@ -378,23 +383,3 @@ def _body_of(message: Message) -> bytes:
         raise ClientGoneError
     body: bytes = message.get("body", b"")
     return body
-
-
-def json_object(body: bytes) -> dict[str, Any]:
-    """The JSON object in `body`; lone surrogates in its strings become U+FFFD.
-
-    Raises ApiError (400): empty body, bytes that are not UTF-8, invalid JSON, nesting too deep, or not an object.
-    """
-    if not body.strip():
-        raise errors.bad_json("the body is empty")
-    try:
-        is_small = len(body) <= bodies.MOST_OBJECTS or bodies.objects(body) <= bodies.MOST_OBJECTS
-        decoder = bodies.DECODER if is_small else bodies.counting_decoder()
-        value = decoder.decode(body.decode("utf-8-sig"))
-        if b"\\ud" in body or b"\\uD" in body:
-            value = bodies.without_lone_surrogates(value)
-    except (ValueError, RecursionError) as error:
-        raise bodies.no_json(error) from None
-    if not isinstance(value, dict):
-        raise errors.bad_json(f"the body must be an object, but is {errors.describe_type(value)}")
-    return value

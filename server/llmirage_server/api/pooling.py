@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 import time
+from collections.abc import Iterable
 from itertools import islice
 
 from starlette.responses import Response
@@ -49,13 +50,13 @@ class PoolingHandler(ServiceHandler):
         if by_token:
             pooled = [tokenizer.decode(each[place : place + 1]) for each in ids for place in range(len(each))]
 
-        def work() -> bytes:
-            vectors = map(written, vectors_of(request.model, model, pooled, request.dimensions))
-            found = [b"[%s]" % b",".join(islice(vectors, len(each))) for each in ids] if by_token else vectors
-            return _answer(request.model, "pool-", ids, [b'"object":"pooling","data":%s' % each for each in found])
+        def work() -> list[bytes]:
+            vectors = written(vectors_of(request.model, model, pooled, request.dimensions))
+            found = (_list(islice(vectors, len(each))) for each in ids) if by_token else ([each] for each in vectors)
+            return _answer(request.model, "pool-", ids, ([b'"object":"pooling","data":', *each] for each in found))
 
         _, body = await asyncio.gather(prefill(self._service, request.model, ids, exchange), maybe_in_thread(pooled, work))
-        return exchange.content(body, b"application/json")
+        return exchange.pieces(body, b"application/json")
 
     async def classify(self, exchange: HttpExchange) -> Response:
         request = await exchange.checked(schema.embeddings.ClassifyRequest.check)
@@ -65,8 +66,8 @@ class PoolingHandler(ServiceHandler):
             return [float(vector[0]) for vector in vectors_of(request.model, model, texts)]
 
         _, firsts = await asyncio.gather(prefill(self._service, request.model, ids, exchange), maybe_in_thread(texts, work))
-        body = _answer(request.model, "classify-", ids, [_class(first) for first in firsts])
-        return exchange.content(body, b"application/json")
+        body = _answer(request.model, "classify-", ids, [[_class(first)] for first in firsts])
+        return exchange.pieces(body, b"application/json")
 
     async def _read(
         self, exchange: HttpExchange, request: schema.embeddings.EmbeddingRequest
@@ -77,8 +78,8 @@ class PoolingHandler(ServiceHandler):
         return model, texts, ids
 
 
-def _answer(model: str, prefix: str, ids: list[TokenIds], data: list[bytes]) -> bytes:
-    """data: for each input the fields of its object, as JSON."""
+def _answer(model: str, prefix: str, ids: list[TokenIds], data: Iterable[list[bytes]]) -> list[bytes]:
+    """data: for each input the fields of its object, as JSON in pieces."""
     tokens = sum(map(len, ids))
     head = {
         "id": new_id(prefix),
@@ -89,8 +90,16 @@ def _answer(model: str, prefix: str, ids: list[TokenIds], data: list[bytes]) -> 
             "prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0, "prompt_tokens_details": None
         },
     }  # fmt: skip
-    listed = b",".join([b'{"index":%d,%s}' % (index, entry) for index, entry in enumerate(data)])
-    return b'%s,"data":[%s]}' % (json.dumps(head)[:-1].encode(), listed)
+    pieces = [json.dumps(head)[:-1].encode() + b',"data":[']
+    for index, entry in enumerate(data):
+        pieces += [b'%s{"index":%d,' % (b"," if index else b"", index), *entry, b"}"]
+    return [*pieces, b"]}"]
+
+
+def _list(entries: Iterable[bytes]) -> list[bytes]:
+    """A JSON array."""
+    pieces = [piece for entry in entries for piece in (b",", entry)]
+    return [b"[", *pieces[1:], b"]"]
 
 
 def _class(first: float) -> bytes:

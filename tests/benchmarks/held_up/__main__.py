@@ -53,6 +53,8 @@ class Watched:
     phase: str = "quiet"
     gaps: dict[str, list[float]] = field(default_factory=lambda: {"quiet": [], "attacked": [], "ending": []})
     answers: list[tuple[float, str]] = field(default_factory=list)
+    attack: str = ""  # the last one that was sent
+    widest: dict[str, float] = field(default_factory=dict)  # seconds, by the attack
     statuses: Counter[int] = field(default_factory=Counter)
 
 
@@ -66,6 +68,7 @@ async def stream(client: httpx.AsyncClient, watched: Watched) -> None:
                 now_s = time.perf_counter()
                 if last_s:
                     watched.gaps[watched.phase].append(now_s - last_s)
+                    watched.widest[watched.attack] = max(watched.widest.get(watched.attack, 0.0), now_s - last_s)
                 last_s = now_s
 
 
@@ -99,6 +102,7 @@ async def chunks(content: bytes) -> AsyncIterator[bytes]:
 async def send(client: httpx.AsyncClient, requests: Iterator[Prepared], watched: Watched) -> None:
     """Send requests one after the other."""
     for path, content, name in requests:
+        watched.attack = name
         started_s = time.perf_counter()
         headers = {"content-type": "application/json", "content-length": str(len(content))}
         async with client.stream("POST", path, content=chunks(content), headers=headers) as response:
@@ -151,6 +155,8 @@ def report(watched: Watched, ended_s: float, is_mutated: bool) -> bool:
     for phase, found in gaps.items():
         p999_ms, most_ms = found[int(len(found) * 0.999)] * 1000, found[-1] * 1000
         print(f"gap between tokens, {phase}: p99 {p99s[phase] * 1000:.1f} ms, p99.9 {p999_ms:.1f} ms, max {most_ms:.1f} ms")
+    for attack, widest_s in sorted(watched.widest.items(), key=lambda each: -each[1])[:5]:
+        print(f"  {widest_s * 1000:.1f} ms {attack}")
     print(f"SIGTERM to the end of the server: {ended_s:.2f} s")
     if is_mutated:
         return max(watched.statuses) < 500 and p99s["attacked"] <= p99s["quiet"] + MOST_P99_S and ended_s <= MOST_END_S

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmirage_server.api import bodies
-from llmirage_server.api.exchange import json_object
+from llmirage_server.api.bodies import json_object
 from llmirage_server.api.files.clock import Breaks
 from llmirage_server.api.files.store import FileStore
 from llmirage_shared.wire import errors

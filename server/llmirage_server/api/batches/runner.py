@@ -16,7 +16,8 @@ from starlette.types import ASGIApp, Message, Scope
 from llmirage_server.api.batches.batch import Batch
 from llmirage_server.api.batches.gate import LINE_PRIORITY, Gate
 from llmirage_server.api.batches.lines import LineChecker, lines_of
-from llmirage_server.api.exchange import LARGE_BYTES, HttpExchange, json_object
+from llmirage_server.api.bodies import json_object
+from llmirage_server.api.exchange import LARGE_BYTES, HttpExchange
 from llmirage_server.api.models import ServedModel
 from llmirage_server.api.service import Service
 from llmirage_shared.wire import errors, schema

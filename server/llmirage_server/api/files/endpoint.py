@@ -8,7 +8,8 @@ from urllib.parse import quote
 
 from starlette.responses import Response, StreamingResponse
 
-from llmirage_server.api.exchange import HttpExchange, json_object
+from llmirage_server.api.bodies import json_object
+from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.files.multipart import FormPart, form_parts
 from llmirage_server.api.files.store import MOST_FILES
 from llmirage_server.api.service import Service, ServiceHandler

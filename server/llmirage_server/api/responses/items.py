@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from llmirage_server.api.bodies import MOST_OBJECTS
 from llmirage_server.replies.reply import Tool
 from llmirage_shared.wire.errors import ApiError
 
@@ -23,7 +22,7 @@ _ID_PREFIX = {
     "local_shell_call": "lsh_", "local_shell_call_output": "lsho_",
     "apply_patch_call": "ap_", "apply_patch_call_output": "apo_",
 }  # fmt: skip
-_MOST_PARTS = 2 * MOST_OBJECTS
+_MOST_PARTS = 40_000
 _UNSEEN = ("reasoning", "compaction_trigger", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response")
 
 

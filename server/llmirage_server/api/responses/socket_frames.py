@@ -9,9 +9,9 @@ from typing import Any
 
 from starlette.types import Receive, Scope
 
-from llmirage_server.api.bodies import MOST_VALUES, check_values
+from llmirage_server.api.bodies import MOST_VALUES, check_values, json_object
 from llmirage_server.api.dialect import Dialect
-from llmirage_server.api.exchange import LARGE_BYTES, HttpExchange, json_object
+from llmirage_server.api.exchange import LARGE_BYTES, HttpExchange
 from llmirage_server.replies.structured.budget import InThread
 from llmirage_shared.wire import errors
 from llmirage_shared.wire.errors import ApiError

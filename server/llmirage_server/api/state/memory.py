@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from llmirage_server.api.state.contents import MemoryContents
-from llmirage_server.api.state.state import Kind
+from llmirage_server.api.state.state import Kind, written
 
 MEMORY_MIB = 32
 OBJECT_BYTES = 512  # what an object takes beside its JSON: its key, its id and its places in the table
@@ -53,7 +53,7 @@ class MemoryState:
     def put(self, kind: Kind, key: str, value: dict[str, Any]) -> None:
         before = self._values.pop((kind, key), None)
         number = next(self._numbers) if before is None else before.number
-        data = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+        data = written(value)
         self._values[kind, key] = kept = _Kept(number, self._clock(), data)
         self._bytes += kept.size - (0 if before is None else before.size)
         while len(self._values) > 1:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from llmirage_server.api.state.sqlite_contents import TABLES, SqliteContents
-from llmirage_server.api.state.state import Kind
+from llmirage_server.api.state.state import Kind, written
 from llmirage_shared.wire import errors
 
 FILE_MIB = 1024
@@ -75,14 +75,14 @@ class SqliteState:
         return value
 
     def put(self, kind: Kind, key: str, value: dict[str, Any]) -> None:
-        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        data = written(value)
         self._run(
             "INSERT INTO objects (kind, key, value, stored_s) VALUES (?, ?, ?, ?) ON CONFLICT (kind, key) "
             "DO UPDATE SET value = excluded.value, stored_s = excluded.stored_s",
-            kind, key, text, self._clock(),
+            kind, key, data, self._clock(),
         )  # fmt: skip
         self._puts += 1
-        if self._puts % _EVERY == 0 or len(text) > self._most_bytes // _EVERY:
+        if self._puts % _EVERY == 0 or len(data) > self._most_bytes // _EVERY:
             self._make_room(kind, key)
 
     def delete(self, kind: Kind, key: str) -> bool:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any, Literal, Protocol
 
 from llmirage_server.api.state.contents import Contents
+from llmirage_shared.settings import at_call
 from llmirage_shared.wire.errors import ApiError
 
 # running: a background response in progress; events: what was sent of one that has ended.
 Kind = Literal["response", "conversation", "completion", "thread", "item", "running", "events", "batch"]
+
+_to_json = at_call("pydantic_core:to_json")  # takes 25 ms to import
 
 
 class State(Protocol):
@@ -45,6 +49,15 @@ class State(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+def written(value: dict[str, Any]) -> bytes:
+    """An object as JSON: of one with much text in a third of the time that Python's encoder takes."""
+    try:
+        data: bytes = _to_json(value)
+    except ValueError:  # half a pair of surrogates
+        data = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+    return data
 
 
 def stored(state: State, kind: Kind, key: str) -> dict[str, Any]:

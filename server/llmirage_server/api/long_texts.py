@@ -1,0 +1,102 @@
+"""JSON with long texts, read piece by piece: a decoder lets no other thread run until it is done."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+PIECE_BYTES = 1 << 17
+
+Decode = Callable[[str], Any]
+
+
+def decoded(body: bytes, decoder: Callable[[bytes], Decode]) -> Any:
+    """The value that a JSON text stands for. Texts that lie in several pieces of it are decoded apart from the rest.
+
+    decoder: what decodes the rest, which it is shown before. Raises ValueError and RecursionError as a decoder does.
+    """
+    places = list(_long_texts(body)) if len(body) > PIECE_BYTES else []
+    if not places:
+        return decoder(body)(body.decode("utf-8-sig"))
+    sign = os.urandom(8).hex()  # no text of a request begins so
+    named = {f"{sign}{number:06}": place for number, place in enumerate(places)}
+    rest: list[bytes] = []
+    done = 0
+    for name, (start, end) in named.items():
+        rest += [body[done:start], name.encode()]
+        done = end
+    short = b"".join([*rest, body[done:]])
+    try:
+        value = decoder(short)(short.decode("utf-8-sig"))
+    except json.JSONDecodeError as error:
+        place = error.pos
+        for start, end in places:
+            place += end - start - len(name) if start < place else 0
+        raise ValueError(f"{error.msg} near character {place}") from None
+    texts = {name: _text(body, start, end) for name, (start, end) in named.items()}
+    return changed(value, lambda text: texts.get(text, text))
+
+
+def changed(value: Any, change: Callable[[str], str]) -> Any:
+    """The JSON value with other texts, names of fields among them."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, list):
+        return [changed(item, change) for item in value]
+    if isinstance(value, dict):
+        return {change(key): changed(item, change) for key, item in value.items()}
+    return value
+
+
+def _long_texts(body: bytes) -> Iterator[tuple[int, int]]:
+    """Where texts begin and end that lie in more than one piece, without their quotes. The last one may not end."""
+    in_text = escaped = False  # escaped: the piece begins with the character after a backslash
+    begun = 0
+    for start in range(0, len(body), PIECE_BYTES):
+        first = start + escaped
+        piece = _without_escaped(body[first : start + PIECE_BYTES])
+        escaped = piece.endswith(b"\\")
+        quotes = piece.count(b'"')
+        if in_text and quotes:
+            yield begun, first + piece.find(b'"')
+        in_text ^= quotes % 2 == 1
+        if in_text and quotes:
+            begun = first + piece.rfind(b'"') + 1
+    if in_text:
+        yield begun, len(body)
+
+
+def _without_escaped(piece: bytes) -> bytes:
+    """Of the same length, without backslashes and quotes that are escaped."""
+    return piece.replace(b"\\\\", b"__").replace(b'\\"', b"__") if b"\\" in piece else piece
+
+
+def _text(body: bytes, start: int, end: int) -> str:
+    """What stands between two quotes. Raises ValueError."""
+    utf8 = codecs.getincrementaldecoder("utf-8")()
+    parts: list[str] = []
+    while start < end:
+        stop = _whole_escapes(body, start, end)
+        piece = utf8.decode(body[start:stop], stop == end)
+        try:
+            parts.append(json.loads(f'"{piece}"'))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{error.msg} near character {start + error.pos}") from None
+        start = stop
+    return "".join(parts)
+
+
+def _whole_escapes(body: bytes, start: int, end: int) -> int:
+    """Where a piece of a text can end: not within an escaped character."""
+    stop = start + PIECE_BYTES
+    if stop >= end:
+        return end
+    piece = _without_escaped(body[start:stop])
+    backslash = piece.rfind(b"\\", len(piece) - 5)
+    if backslash < 0:
+        return stop
+    length = 6 if body[start + backslash + 1 : start + backslash + 2] == b"u" else 2
+    return start + backslash if backslash + length > len(piece) else stop
