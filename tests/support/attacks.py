@@ -63,7 +63,7 @@ def _patterns(rng: random.Random) -> Any:
 
 
 def _trees(rng: random.Random) -> Any:
-    keyword, levels = rng.choice(("anyOf", "oneOf", "allOf")), rng.randint(8, 13)
+    keyword, levels = rng.choice(("anyOf", "oneOf", "allOf")), rng.randint(8, 12)
     made: Any = rng.choice(({"type": "string"}, {"type": "object", "properties": {"a": {"type": "integer"}}}))
     for level in range(levels):
         made = {keyword: [made, {**made, "title": str(level)}]}

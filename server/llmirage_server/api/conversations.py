@@ -40,7 +40,7 @@ class ConversationsHandler(ServiceHandler):
             },
             "items": await exchange.apart(lambda: listed_items([item.plain() for item in request.items or ()])),
         }
-        self._put(record)
+        await exchange.apart(lambda: self._put(record))
         return exchange.json(record["object"])
 
     async def retrieve(self, exchange: HttpExchange) -> Response:
@@ -66,7 +66,7 @@ class ConversationsHandler(ServiceHandler):
         new = await exchange.apart(lambda: listed_items([item.plain() for item in request.items]))
         record["items"] += new
         check_size(record["items"], "items")
-        self._put(record)
+        await exchange.apart(lambda: self._put(record))
         return exchange.json(page(new, lambda name: {"limit": "100"}.get(name), "asc"))
 
     async def list_items(self, exchange: HttpExchange) -> Response:

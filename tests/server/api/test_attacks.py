@@ -75,8 +75,8 @@ def too_long(api: Api, path: str, body: dict[str, Any]) -> tuple[str, str]:
 
 
 LONG: Any = {"type": "string", "minLength": 10**9}
-WIDE: Any = {"type": "string", "enum": [f"{number}" for number in range(30)]}
-for _ in range(13):
+WIDE: Any = {"type": "string", "enum": [f"{number}" for number in range(60)]}
+for _ in range(12):
     WIDE = {"anyOf": [WIDE, {**WIDE}]}
 USER = [{"role": "user", "content": "Call it."}]
 

@@ -235,9 +235,9 @@ def test_items_of_many_responses_can_be_referred_to(api: Any) -> None:
 
 def test_a_conversation_has_only_so_many_items(api: Any) -> None:
     part = {"type": "input_text", "text": ""}
-    item = {"role": "user", "content": [part] * 15_000}
+    item = {"role": "user", "content": [part] * 11_000}
     made = api.post("/v1/conversations", {"items": [item]}).json()
     add = f"/v1/conversations/{made['id']}/items"
-    assert api.post(add, {"items": [item]}).status_code == 200
+    assert [api.post(add, {"items": [item]}).status_code for _ in range(2)] == [200, 200]
     refused = api.post(add, {"items": [item]})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "items")

@@ -87,14 +87,13 @@ class Batch:
         self.object["errors"] = {"object": "list", "data": problems}
         self.becomes("failed")
 
-    def write(self, kind: Kind, result: dict[str, Any]) -> None:
-        """Add the result of one line. Raises ApiError."""
+    def write(self, kind: Kind, line: bytes, usage: Any) -> None:
+        """Add the result of one line. usage: what its response counts. Raises ApiError."""
         if kind not in self.files:
             self.files[kind] = self._store.create(f"{self.id}_{kind}.jsonl", "batch_output")
             self.keep()
-        text = json.dumps(result, ensure_ascii=False, separators=(",", ":"))
-        self._store.append(self.files[kind], text.encode("utf-8", "replace") + b"\n")
-        self._count(kind, result)
+        self._store.append(self.files[kind], line)
+        self._count(kind, usage)
 
     def publish(self) -> None:
         """Let the API show the files. Raises ApiError."""
@@ -118,16 +117,14 @@ class Batch:
             for part in self._store.parts(file_id):
                 size += len(part)
                 result = json.loads(part)
-                self._count(kind, result)
+                self._count(kind, usage_in((result["response"] or {}).get("body")))
                 done.add(result["custom_id"])
                 await breaks.maybe()
             self._store.found_size(file_id, size)
         return done
 
-    def _count(self, kind: Kind, result: dict[str, Any]) -> None:
+    def _count(self, kind: Kind, usage: Any) -> None:
         self.object["request_counts"]["completed" if kind == "output" else "failed"] += 1
-        body = (result["response"] or {}).get("body")
-        usage = body.get("usage") if isinstance(body, dict) else None
         if not isinstance(usage, dict):
             return
         total = self.object["usage"] = self.object["usage"] or {
@@ -140,3 +137,8 @@ class Batch:
             total[f"{name}_tokens"] += tokens
             total["total_tokens"] += tokens
             total[f"{name}_tokens_details"][f"{detail}_tokens"] += details.get(f"{detail}_tokens", 0)
+
+
+def usage_in(body: Any) -> Any:
+    """What a response counts, if it is an object that counts anything."""
+    return body.get("usage") if isinstance(body, dict) else None

@@ -9,15 +9,16 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.types import ASGIApp, Message, Scope
 
-from llmirage_server.api.batches.batch import Batch
+from llmirage_server.api.batches.batch import Batch, usage_in
 from llmirage_server.api.batches.gate import LINE_PRIORITY, Gate
 from llmirage_server.api.batches.lines import LineChecker, lines_of
 from llmirage_server.api.bodies import json_object
 from llmirage_server.api.exchange import LARGE_BYTES, HttpExchange
+from llmirage_server.api.json_pieces import encode
 from llmirage_server.api.models import ServedModel
 from llmirage_server.api.service import Service
 from llmirage_shared.wire import errors, schema
@@ -27,6 +28,8 @@ from llmirage_shared.wire.output import new_id
 MOST_BATCHES = 1_000  # that are remembered; the oldest that have ended go
 MOST_UNENDED = 100
 _RUNNING = 8  # batches whose lines run at once; the others wait for them
+_MOST_READ_BYTES = 1 << 20  # of an answer
+_USAGE_BYTES = 4096
 _CANCELLING_S = 600.0  # for lines that have begun when a batch is cancelled
 _UNSENT = {
     "cancelled": {"code": "batch_cancelled", "message": "The batch was cancelled before this request was executed."},
@@ -268,12 +271,14 @@ class _LinesUnderWay:
 
     def _unsent(self, custom_id: str) -> None:
         assert self._batch.why is not None
-        self._batch.write("error", _result(custom_id, None, _UNSENT[self._batch.why]))
+        self._batch.write("error", *_result(custom_id, None, _UNSENT[self._batch.why]))
 
     async def _line(self, request: Mapping[str, Any]) -> None:
-        result = await self._answered(request)
-        is_good = result["error"] is None and result["response"]["status_code"] < 400
-        self._batch.write("output" if is_good else "error", result)
+        answer = await self._answered(request)
+        written = partial(_result, request["custom_id"], answer, _LOST if answer is None else None)
+        is_large = answer is not None and len(answer.body) > LARGE_BYTES
+        line, usage = await self._service.text.in_thread(written) if is_large else written()
+        self._batch.write("output" if answer is not None and answer.status_code < 400 else "error", line, usage)
 
     def _line_ended(self, served: ServedModel, task: asyncio.Task[None]) -> None:
         del self._begun[task]
@@ -281,24 +286,55 @@ class _LinesUnderWay:
             self._problem = self._problem or error
         self._gate.leave(served)
 
-    async def _answered(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """The result of a line. While the server refuses all requests, it waits."""
+    async def _answered(self, request: Mapping[str, Any]) -> _Answer | None:
+        """The answer to a line, None if it breaks off. While the server refuses all requests, it waits."""
         body = json.dumps(request["body"]).encode()
         while True:
             answer = await _sent(self._endpoint, self._batch.object["endpoint"], body)
-            if answer is None:
-                return _result(request["custom_id"], None, _LOST)
-            if answer["status_code"] != 503 or not self._service.refuses:
-                return _result(request["custom_id"], answer, None)
+            if answer is None or answer.status_code != 503 or not self._service.refuses:
+                return answer
             while self._service.refuses:
                 await asyncio.sleep(1.0)
 
 
-def _result(custom_id: str, response: dict[str, Any] | None, error: dict[str, str] | None) -> dict[str, Any]:
-    return {"id": new_id("batch_req_"), "custom_id": custom_id, "response": response, "error": error}
+class _Answer(NamedTuple):
+    status_code: int
+    request_id: str
+    body: bytes
 
 
-async def _sent(endpoint: ASGIApp, path: str, body: bytes) -> dict[str, Any] | None:
+def _result(custom_id: str, answer: _Answer | None, error: dict[str, str] | None) -> tuple[bytes, Any]:
+    """The result of a line as a line, and what the response counts. Hundreds of thousands of numbers are not read again."""
+    result: dict[str, Any] = {"id": new_id("batch_req_"), "custom_id": custom_id, "response": None, "error": error}
+    if answer is None:
+        return _line_of(result), None
+    body = answer.body
+    result["response"] = {"status_code": answer.status_code, "request_id": answer.request_id, "body": None}
+    if len(body) > _MOST_READ_BYTES and body[:1] + body[-1:] == b"{}" and b"\n" not in body:
+        before, _, after = _line_of(result).rpartition(b"null},")  # the body comes before the error
+        return b"".join([before, body, b"},", after]), _last_usage(body)
+    try:
+        value = json.loads(body)
+    except ValueError:  # a fault on order
+        value = body.decode("utf-8", "replace")
+    result["response"]["body"] = value
+    return _line_of(result), usage_in(value)
+
+
+def _line_of(result: dict[str, Any]) -> bytes:
+    return encode(result).encode("utf-8", "replace") + b"\n"
+
+
+def _last_usage(body: bytes) -> Any:
+    """The usage of a large object, near whose end it stands."""
+    end = body[-_USAGE_BYTES:].decode("utf-8", "replace")
+    try:
+        return json.JSONDecoder().raw_decode(end, end.rindex('"usage":') + len('"usage":'))[0]
+    except ValueError:
+        return None
+
+
+async def _sent(endpoint: ASGIApp, path: str, body: bytes) -> _Answer | None:
     """What an endpoint answers, None if it breaks off."""
     scope: Scope = {
         "type": "http", "http_version": "1.1", "method": "POST", "path": path, "raw_path": path.encode(), "root_path": "",
@@ -327,9 +363,4 @@ async def _sent(endpoint: ASGIApp, path: str, body: bytes) -> dict[str, Any] | N
     if not started:
         return None
     request_id = dict(started[0]["headers"]).get(b"x-request-id", b"").decode("latin-1")
-    text = b"".join(received)
-    try:
-        answer = json.loads(text)
-    except ValueError:  # a fault on order
-        answer = text.decode("utf-8", "replace")
-    return {"status_code": started[0]["status"], "request_id": request_id, "body": answer}
+    return _Answer(started[0]["status"], request_id, b"".join(received))

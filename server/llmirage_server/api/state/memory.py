@@ -8,6 +8,7 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from threading import Lock
 from typing import Any, NamedTuple
 
 from llmirage_server.api.state.contents import MemoryContents
@@ -41,41 +42,47 @@ class MemoryState:
         self._most_bytes = most_bytes
         self._ttl_s = ttl_s
         self._clock = clock
+        self._lock = Lock()  # large objects are put in another thread
 
     def get(self, kind: Kind, key: str) -> dict[str, Any] | None:
-        kept = self._values.get((kind, key))
-        if kept is None or self._is_old(kept):
-            return None
-        self._values.move_to_end((kind, key))
+        with self._lock:
+            kept = self._values.get((kind, key))
+            if kept is None or self._is_old(kept):
+                return None
+            self._values.move_to_end((kind, key))
         value: dict[str, Any] = json.loads(kept.data)
         return value
 
     def put(self, kind: Kind, key: str, value: dict[str, Any]) -> None:
-        before = self._values.pop((kind, key), None)
-        number = next(self._numbers) if before is None else before.number
         data = written(value)
-        self._values[kind, key] = kept = _Kept(number, self._clock(), data)
-        self._bytes += kept.size - (0 if before is None else before.size)
-        while len(self._values) > 1:
-            oldest = next(iter(self._values))
-            if self._bytes <= self._most_bytes and not self._is_old(self._values[oldest]):
-                return
-            self._bytes -= self._values.pop(oldest).size
+        with self._lock:
+            before = self._values.pop((kind, key), None)
+            number = next(self._numbers) if before is None else before.number
+            self._values[kind, key] = kept = _Kept(number, self._clock(), data)
+            self._bytes += kept.size - (0 if before is None else before.size)
+            while len(self._values) > 1:
+                oldest = next(iter(self._values))
+                if self._bytes <= self._most_bytes and not self._is_old(self._values[oldest]):
+                    return
+                self._bytes -= self._values.pop(oldest).size
 
     def delete(self, kind: Kind, key: str) -> bool:
-        kept = self._values.pop((kind, key), None)
-        if kept is None:
-            return False
-        self._bytes -= kept.size
+        with self._lock:
+            kept = self._values.pop((kind, key), None)
+            if kept is None:
+                return False
+            self._bytes -= kept.size
         return not self._is_old(kept)
 
     def each(self, kind: Kind) -> Iterator[dict[str, Any]]:
-        found = [kept for (of_kind, _), kept in self._values.items() if of_kind == kind and not self._is_old(kept)]
+        with self._lock:
+            found = [kept for (of_kind, _), kept in self._values.items() if of_kind == kind and not self._is_old(kept)]
         for kept in sorted(found, key=lambda kept: kept.number):
             yield json.loads(kept.data)
 
     def keys(self, kind: Kind) -> list[str]:
-        return [key for (of_kind, key), kept in self._values.items() if of_kind == kind and not self._is_old(kept)]
+        with self._lock:
+            return [key for (of_kind, key), kept in self._values.items() if of_kind == kind and not self._is_old(kept)]
 
     def bytes_kept(self) -> int:
         return self._bytes

@@ -78,6 +78,20 @@ def test_long_lines_are_read_apart_and_answered(batches: Any, monkeypatch: pytes
     assert runner_module.json_object in apart
 
 
+def test_numbers_of_long_answers_are_not_read_again(batches: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    api = batches()
+    fields = {"input": ["Hello", "you"] * 20, "model": "text-embedding-3-large"}
+    alone = api.api.post("/v1/embeddings", fields)
+    assert len(alone.content) > 1 << 20
+    read: list[int] = []
+    monkeypatch.setattr(runner_module.json, "loads", lambda text, loads=json.loads: read.append(len(text)) or loads(text))
+    done = api.wait(api.create([line("null},", "/v1/embeddings", **fields)], "/v1/embeddings"))
+    assert max(read, default=0) < 1 << 20
+    assert done["usage"]["total_tokens"] == alone.json()["usage"]["total_tokens"] > 0
+    result = api.results(done["output_file_id"])["null},"]
+    assert (result["response"]["body"], result["error"]) == (alone.json(), None)
+
+
 def test_refused_lines_are_in_the_error_file(batches: Any) -> None:
     api = batches()
     done = api.wait(
