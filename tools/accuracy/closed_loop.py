@@ -11,11 +11,12 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
-from accuracy import engine
+from accuracy import disaggregated, engine
 from accuracy.runs import MeasuredRun, request_latency_ms
 from accuracy.transfer import without_own_constants
 from llmirage_server.cluster.cluster import Cluster
 from llmirage_server.cluster.request import Request
+from llmirage_server.config import ConfigError
 from llmirage_server.perf.deployment import Deployment
 from llmirage_server.perf.errors import DeploymentError
 from llmirage_server.perf.speculation import Speculative, SpeculativeMethod, rate_of_length
@@ -61,10 +62,12 @@ def predict(run: MeasuredRun, variant: Variant = "known settings") -> Prediction
     silicon: with kernel times from measured tables; transferred: as if nobody had measured its GPU.
     """
     try:
+        if run.topology:
+            return _serve(run, disaggregated.cluster_of(run))
         deployment = _deployment(run, variant)
         cluster = engine.cluster_of(deployment, prefix_caching=False, fast_forward=True, **_scheduling(run, variant))
         return _serve(run, cluster)
-    except (DeploymentError, ValueError) as error:
+    except (ConfigError, DeploymentError, ValueError) as error:
         return Prediction(run, problem=str(error))
 
 

@@ -57,6 +57,7 @@ class MeasuredRun:
     scheduler_recv_interval: int = 1  # SGLang: decoding steps from one look at the arrivals to the next
     output_tokens_per_s: float = 0.0  # of the whole run; 0: not measured
     statistic: str = "mean"  # over the requests, of ttft_ms and tpot_ms: mean or median
+    topology: str = ""  # of prefill and decode instances, as in P1x(tp4ep1)+D3x(tp8ep8dpa); without: one instance
     settings: str = ""  # where the settings of the engine are known from
 
     @property

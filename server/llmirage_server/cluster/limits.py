@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import MISSING, dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from llmirage_server.perf.speculation import rates_problem
 
 Role = Literal["both", "prefill", "decode"]
 """Which part of the work an instance does."""
+
+FirstToken = Literal["prefill", "admission", "decode"]
+"""When the first token of a request is shown that is computed on one instance and decoded on another: as the prefill ends;
+as the decode instance admits it; at the end of its first step there, which computes the token again."""
 
 SCHEDULERS: dict[str, tuple[str, ...]] = {  # each with its `schedule_policy`s, the default first
     "vllm": ("fcfs", "priority"),
@@ -66,6 +70,7 @@ class EngineLimits:
     acceptance_rates: by position, the probability that a draft token is accepted, all before it included; instead of
         acceptance_rate.
     speculation_seed: what the acceptance of drafts depends on, beside the request and its progress.
+    first_token: of instances that only prefill or decode: when the first token is shown.
     data_parallel_balance: which rank gets a request: the one with the least `load` (4 * waiting + running), the next one in
         turn (`round_robin`), the one with the longest cached `prefix`; None: as the engine, load for vllm, else in turn.
 
@@ -93,6 +98,7 @@ class EngineLimits:
     acceptance_rates: tuple[float, ...] = ()
     speculation_seed: int = 0
     data_parallel_balance: str | None = None
+    first_token: FirstToken = "prefill"
 
     def __post_init__(self) -> None:
         problems = [*self._numbers(), *self._choices()] or [*self._contradictions()]
@@ -147,6 +153,7 @@ class EngineLimits:
         for name, known in (
             ("capacity_scheduler_policy", CAPACITY_SCHEDULER_POLICIES),
             ("data_parallel_balance", DATA_PARALLEL_BALANCES),
+            ("first_token", get_args(FirstToken)),
         ):
             value = getattr(self, name)
             if value not in known and value != _DEFAULTS[name]:

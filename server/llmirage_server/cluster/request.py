@@ -125,6 +125,11 @@ class Request:
         """Read-only, shape (output_tokens,)."""
         return np.frombuffer(self.key, np.int32, self.output_tokens, self.prompt_tokens * _TOKEN_BYTES)
 
+    def note_first_token(self, now: float) -> None:
+        """A token came at `now`, which is the first if none came before."""
+        if math.isnan(self.first_token_s):
+            self.first_token_s = now
+
     def forget_tokens(self) -> None:
         """Let go of ids that nobody needs any more; how many there were can still be asked."""
         self.key = b""
@@ -145,8 +150,9 @@ class StepEnd:
 
     tokens: how many tokens all of `emitted` gained together; 0 means one each.
 
-    handed_over: requests whose prefill an instance of a prefill pool has finished (their first token is in `emitted`); the
-    cluster carries their KV to a decode instance and then tells this one with `release_transferred`.
+    handed_over: requests whose prefill an instance of a prefill pool has finished (they are in `emitted` if it shows first
+    tokens, see EngineLimits.first_token); the cluster carries their KV to a decode instance and then tells this one with
+    `release_transferred`.
     """
 
     time_s: float

@@ -93,8 +93,9 @@ def front_end_of(engine: EngineProfile) -> FrontEnd:
 def kv_link(config: ClusterConfig, pools: Sequence[ServedPool]) -> KVLink | None:
     """The link from prefill to decode pools; None where there are none. Raises ConfigError.
 
-    Its rate is what the GPUs of an instance reach together, of the smaller of two instances; with several kinds of pools
-    the slowest pair counts for all.
+    A transfer takes the network's latency and, before the decode instance can admit the request, the engine's hand-off. The
+    rate is what the GPUs of an instance reach together, of the smaller of two instances; with several kinds of pools the
+    slowest pair counts for all.
     """
     ends = [pool for pool in pools if pool.config.role != "both"]
     if not ends:
@@ -109,10 +110,15 @@ def kv_link(config: ClusterConfig, pools: Sequence[ServedPool]) -> KVLink | None
         rates.append(pool.deployment.gpus * (gpu.node_link_bytes_per_s if network else gpu.link_bytes_per_s))
         latencies.append(gpu.node_link_latency_s if network else 0.0)
     given = transfer.bandwidth_gb_per_s
+    prefill, decode = (next(pool for pool in ends if pool.config.role == role) for role in ("prefill", "decode"))
+    latency_s = max(latencies) if transfer.latency_us is None else transfer.latency_us / 1e6
+    handoff_ms = decode.deployment.engine.handoff_ms if transfer.handoff_ms is None else transfer.handoff_ms
+    overlap = transfer.overlap or prefill.deployment.engine.kv_overlap
     return KVLink(
         min(rates) if given is None else given * 1e9,
-        max(latencies) if transfer.latency_us is None else transfer.latency_us / 1e6,
-        layers=min(pool.deployment.model.layers for pool in ends) if transfer.overlap else 1,
+        latency_s + handoff_ms * 1e-3,
+        layers=min(pool.deployment.model.layers for pool in ends) if overlap == "layers" else 1,
+        chunk_tokens=prefill.limits.max_num_batched_tokens if overlap == "chunks" else 0,
     )
 
 

@@ -83,6 +83,10 @@ def _link(value: Any) -> Any:
     return _SYNONYMS.get(value.lower(), value) if isinstance(value, str) else value
 
 
+def _overlap(value: Any) -> Any:
+    return {True: "layers", False: "none"}.get(value, value) if isinstance(value, bool) else value
+
+
 @dataclass(frozen=True, kw_only=True)
 class PoolConfig(InstanceSettings):
     """Equal instances under one name. Raises ConfigError."""
@@ -111,7 +115,13 @@ class KvTransferConfig:
         None, "Bandwidth between two instances, one direction.", unset="that of the link", above=0
     )
     latency_us: float | None = _transfer(None, "Latency of a transfer.", unset="that of the link", least=0)
-    overlap: bool = _transfer(True, "Send a layer's KV while later layers are computed.")
+    overlap: Literal["layers", "chunks", "none"] | None = _transfer(
+        None, "What is sent while the rest of a prompt is computed.", unset="as the engine does", read=_overlap
+    )
+    handoff_ms: float | None = _transfer(
+        None, "Time from prefill to decode beside the transfer.", unset="the engine's", least=0
+    )
+    first_token: Literal["decode", "prefill"] = _transfer("decode", "Which instance shows the first token.")
 
     def __post_init__(self) -> None:
         make_plain(self)

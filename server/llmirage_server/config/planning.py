@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from llmirage_server.cluster.kv.offload import TierSpec
-from llmirage_server.cluster.limits import EngineLimits
+from llmirage_server.cluster.limits import EngineLimits, FirstToken
 from llmirage_server.config import ClusterConfig, ConfigError, PoolConfig
 from llmirage_server.perf.catalogue.acceptance import with_published_acceptance
 from llmirage_server.perf.catalogue.gpus import GIB
@@ -130,7 +130,7 @@ def plan(config: ClusterConfig) -> list[ServedPool]:
     known: dict[tuple[Any, ...], tuple[Deployment, StepModel]] = {}  # equal pools share one
     for pool in config.all_pools:
         try:
-            pools.append(_plan(pool, config.seed, known))
+            pools.append(_plan(pool, config, known))
         except ConfigError as error:
             before = f"pool {pool.name}: " if config.pools else ""
             problems += [before + problem for problem in error.problems]
@@ -141,7 +141,9 @@ def plan(config: ClusterConfig) -> list[ServedPool]:
     return pools
 
 
-def _plan(config: PoolConfig, seed: int, known: dict[tuple[Any, ...], tuple[Deployment, StepModel]]) -> ServedPool:
+def _plan(
+    config: PoolConfig, cluster: ClusterConfig, known: dict[tuple[Any, ...], tuple[Deployment, StepModel]]
+) -> ServedPool:
     wanted = _deployment_settings(config)
     key = tuple(wanted.items())
     try:
@@ -149,7 +151,7 @@ def _plan(config: PoolConfig, seed: int, known: dict[tuple[Any, ...], tuple[Depl
             deployment = Deployment.create(**wanted)
             known[key] = deployment, deployment.step_model()
         deployment, step_model = known[key]
-        limits = _limits(config, deployment, seed)
+        limits = _limits(config, deployment, cluster)
     except ConfigError:
         raise
     except DeploymentError as error:
@@ -198,7 +200,7 @@ def _speculative(config: PoolConfig) -> Speculative | None:
         return speculative
 
 
-def _limits(config: PoolConfig, deployment: Deployment, seed: int) -> EngineLimits:
+def _limits(config: PoolConfig, deployment: Deployment, cluster: ClusterConfig) -> EngineLimits:
     """Raises ValueError for what the engine's scheduler does not know."""
     speculative = deployment.speculative
     seqs = min(deployment.max_num_seqs, deployment.memory.sequences)
@@ -214,10 +216,21 @@ def _limits(config: PoolConfig, deployment: Deployment, seed: int) -> EngineLimi
         num_speculative_tokens=speculative.num_speculative_tokens if speculative else 0,
         acceptance_rate=speculative.acceptance_rate if speculative else 0.0,
         acceptance_rates=speculative.acceptance_rates if speculative else (),
-        speculation_seed=seed,
+        speculation_seed=cluster.seed,
+        first_token=_first_token(cluster, deployment),
         **{name: value for name in _SCHEDULING if (value := getattr(config, name)) is not None},
     )
     return replace(limits, max_model_len=_max_model_len(config, deployment, limits))
+
+
+def _first_token(cluster: ClusterConfig, deployment: Deployment) -> FirstToken:
+    """When the first token of a request is shown whose prefill and decode are on different instances.
+
+    vLLM's decode instance computes the last token of the prompt again; the others get the first token with the KV.
+    """
+    if cluster.kv_transfer is not None and cluster.kv_transfer.first_token == "prefill":
+        return "prefill"
+    return "decode" if deployment.engine.scheduler == "vllm" else "admission"
 
 
 _SCHEDULING = (

@@ -105,7 +105,8 @@ def test_totals_of_two_pools_with_other_gpus(tmp_path: Path) -> None:
     """Cost and energy of prefill on one kind of GPU and decode on another, each by its own prices and watts."""
     file = tmp_path / "cluster.yaml"
     file.write_text(
-        "model: llama-3.1-8b\nengine: vllm\npools:\n  - {name: in, role: prefill, gpu: h100_sxm, instances: 2}\n"
+        "model: llama-3.1-8b\nengine: vllm\nkv_transfer: {handoff_ms: 0}\npools:\n"
+        "  - {name: in, role: prefill, gpu: h100_sxm, instances: 2}\n"
         "  - {name: out, role: decode, gpu: h200_sxm, instances: 1, tp: 2}\n"
     )
     load = synthetic_load("200:3000", "20:200", 80, seed=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from llmirage_server.cluster.kv.transfer import KVLink
 from llmirage_server.cluster.lifecycle.lifecycle import LifecycleEvent
 from llmirage_server.config import ClusterConfig, ConfigError, EventConfig, KvTransferConfig, PoolConfig
 from llmirage_server.config.file import BUNDLED_DIRECTORY, make_config
+from llmirage_server.config.planning import plan
 
 DISAGGREGATED = """
 gpu: h100_sxm
@@ -64,15 +66,34 @@ def test_kv_offload_is_another_way_to_write_the_tiers_of_a_pool(tmp_path: Path) 
 def test_the_link_between_pools_is_that_of_the_gpus_of_the_smaller_instance(tmp_path: Path) -> None:
     app = create_app(make_config(write(tmp_path, DISAGGREGATED), {}))
     gpu = app.deployment.gpu
-    network = KVLink(gpu.node_link_bytes_per_s, gpu.node_link_latency_s, layers=app.deployment.model.layers)
+    handoff_s = app.deployment.engine.handoff_ms * 1e-3
+    network = KVLink(gpu.node_link_bytes_per_s, gpu.node_link_latency_s + handoff_s)
     assert app.kv_link == network
+    layers = app.deployment.model.layers
     for words, link in (
-        ("link: rdma, overlap: false", KVLink(gpu.node_link_bytes_per_s, gpu.node_link_latency_s)),
-        ("link: nvlink, overlap: false", KVLink(gpu.link_bytes_per_s)),
-        ("bandwidth_gb_per_s: 3, latency_us: 10, overlap: false", KVLink(3e9, 1e-5)),
+        ("link: rdma, overlap: true", replace(network, layers=layers)),
+        ("link: rdma, overlap: chunks", replace(network, chunk_tokens=app.limits.max_num_batched_tokens)),
+        ("link: nvlink, overlap: false", KVLink(gpu.link_bytes_per_s, handoff_s)),
+        ("bandwidth_gb_per_s: 3, latency_us: 10, handoff_ms: 2", KVLink(3e9, 1e-5 + 2e-3)),
     ):
         text = f"{DISAGGREGATED}kv_transfer: {{{words}}}\n"
         assert create_app(make_config(write(tmp_path, text), {})).kv_link == link
+
+
+@pytest.mark.parametrize(
+    ("engine", "words", "shown"),
+    [
+        ("vllm", "", "decode"),  # computes the last token of the prompt again
+        ("sglang", "", "admission"),
+        ("trtllm", "kv_transfer: {first_token: decode}", "admission"),
+        ("trtllm", "kv_transfer: {first_token: prefill}", "prefill"),
+    ],
+)
+def test_first_tokens_come_from_the_decode_instance_unless_asked_otherwise(
+    tmp_path: Path, engine: str, words: str, shown: str
+) -> None:
+    pools = plan(make_config(write(tmp_path, f"engine: {engine}\n{DISAGGREGATED}{words}\n"), {}))
+    assert {pool.limits.first_token for pool in pools} == {shown}
 
 
 @pytest.mark.parametrize(

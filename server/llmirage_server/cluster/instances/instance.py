@@ -174,7 +174,7 @@ class Instance(InstanceBase):
                     self._arrivals.busy(start_s)
                     self._schedule_next_event()
                 else:
-                    self._form(start_s)
+                    return self._form(start_s)
                 return None
         end_s, steps = in_flight.popleft()
         return self._end_step(end_s, steps)
@@ -240,8 +240,8 @@ class Instance(InstanceBase):
         self._start_s = max(self._start_s, now)
         self._stalled = False
 
-    def _form(self, start_s: float) -> None:
-        """Form a step and put it on its way, or stall; find `next_event_s`."""
+    def _form(self, start_s: float) -> StepEnd | None:
+        """Form a step and put it on its way, or stall; find `next_event_s`. Returns first tokens that it shows."""
         steps, running, empty = [], 0, True
         for scheduler in self.schedulers:
             step = scheduler.schedule(start_s)
@@ -256,7 +256,7 @@ class Instance(InstanceBase):
         self._start_s, self._stalled = start_s, empty
         if empty:
             self._schedule_next_event()
-            return
+            return None
         if not self._arrivals.at_once:
             self._arrivals.step_begins(start_s, any(step.prefill for step in steps))
         in_flight = self._in_flight
@@ -280,6 +280,8 @@ class Instance(InstanceBase):
         if self.trace is not None:
             chunks = [chunk[0] for step in steps for chunk in step.prefill]
             self.trace.append(StepSpan(start_s, end_s, 1, sum(chunks), sum([step.decodes for step in steps])))
+        shown = self._ranks.first_tokens(steps)
+        return StepEnd(start_s, self.index, shown) if shown else None
 
     def _end_step(self, now: float, steps: list[Step]) -> StepEnd | None:
         self._arrivals.step_ends(now)
@@ -303,8 +305,7 @@ class Instance(InstanceBase):
                 self._count(now)
             self._start_s, self._stalled = max(now, self._free_s[0]), False
             self._schedule_next_event()
-            if gained > len(emitted):
-                tokens = gained
+            tokens = gained if gained > len(emitted) else 0
         if emitted or handed_over or (gained and self.role == "decode"):
             return StepEnd(now, self.index, emitted, handed_over, tokens)
         return None
@@ -392,9 +393,8 @@ class Instance(InstanceBase):
         """Anew how many requests there are."""
         running, unfinished = self.running, self.unfinished
         self.running = sum([scheduler.size for scheduler in self.schedulers])
-        self.unfinished = (
-            self.running + sum([scheduler.queue_length for scheduler in self.schedulers]) + len(self._arrivals.entries)
-        )
+        queued = sum([scheduler.queue_length for scheduler in self.schedulers])
+        self.unfinished = self.running + queued + len(self._arrivals.entries)
         self._ran_s += (running - self.running) * now
         self._stayed_s += (unfinished - self.unfinished) * now
         self.load = 4 * self.unfinished - 3 * self.running

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 from llmirage_server.cluster.kv.cache import KVCache
 from llmirage_server.cluster.limits import EngineLimits, Role
-from llmirage_server.cluster.schedulers import Scheduler, make_scheduler
+from llmirage_server.cluster.request import Request
+from llmirage_server.cluster.schedulers import Scheduler, Step, make_scheduler
 from llmirage_server.cluster.sequence import Sequence
 from llmirage_server.cluster.snapshots import Reading, TierSnapshot
 from llmirage_server.cluster.step_counts import StepCounts
@@ -22,6 +23,7 @@ class Ranks:
         """caches: the KV memory of each. The others are arguments of `make_scheduler`."""
         self.schedulers = [make_scheduler(limits, kv, role, pipelined=pipelined, summed=summed) for kv in caches]
         self._balance = limits.data_parallel_balance or ("load" if limits.scheduler == "vllm" else "round_robin")
+        self._shows_first = role == "decode" and limits.first_token == "admission" and not summed
         self._turn = 0  # which rank is next when they take turns
 
     @property
@@ -45,6 +47,10 @@ class Ranks:
         if self._balance == "prefix":
             return min(order, key=lambda rank: (-rank.kv.tree.match(sequence.key, sequence.tokens - 1), load(rank)))
         return min(order, key=load)
+
+    def first_tokens(self, steps: Iterable[Step]) -> list[Request]:
+        """Whose first tokens are shown as these steps begin, where somebody is told of single tokens."""
+        return [sequence.request for step in steps for sequence in step.joined] if self._shows_first else []
 
     def match(self, key: bytes) -> int:
         """Leading tokens of `key` whose KV is here, on the best rank."""

@@ -25,6 +25,7 @@ class KVLink:
     layers: in how many equal parts the KV is sent while the prefill still computes, as layer by layer transfers do. The last
         part cannot leave before the prefill ends, so 1 overlaps nothing, and with the layers of the model only the tail of
         a transfer that is slower than the prefill, and at least its last layer, delays the decode.
+    chunk_tokens: instead of layers, parts of so many tokens: those of a prompt's chunks, each sent when it is computed.
     skip_cached: leave out what the prefix cache of the decode instance has when the transfer starts (vLLM's NIXL connector
         asks for the missing blocks alone).
 
@@ -35,6 +36,7 @@ class KVLink:
     latency_s: float = 0.0
     scope: Scope = "sender"
     layers: int = 1
+    chunk_tokens: int = 0
     skip_cached: bool = True
 
     def __post_init__(self) -> None:
@@ -47,6 +49,8 @@ class KVLink:
             problems.append(f"unknown scope {self.scope!r}: choose one of {', '.join(get_args(Scope))}")
         if self.layers < 1:
             problems.append(f"layers must be at least 1, not {self.layers}")
+        if self.chunk_tokens < 0:
+            problems.append(f"chunk_tokens must be at least 0, not {self.chunk_tokens}")
         if problems:
             raise ValueError("KV link: " + "; ".join(problems))
 
@@ -99,7 +103,9 @@ class KVTransfers:
         total_s = bytes_ / self.link.bytes_per_s
         free_s = self._free_s[link]
         streamed_s = max(free_s, began_s) + total_s
-        last_part_s = max(free_s, now) + total_s / self.link.layers
+        chunk_tokens = self.link.chunk_tokens
+        parts = max(1, -(-tokens // chunk_tokens)) if chunk_tokens else self.link.layers
+        last_part_s = max(free_s, now) + total_s / parts
         self._free_s[link] = max(streamed_s, last_part_s)
         transfer = Transfer(request, source, target, tokens, bytes_, self._free_s[link] + self.link.latency_s)
         self._under_way[request] = transfer

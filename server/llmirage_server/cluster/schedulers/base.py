@@ -10,7 +10,9 @@ cache still remembers.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from array import array
 from collections import deque
 from collections.abc import Iterable
 from operator import attrgetter
@@ -53,6 +55,8 @@ class Scheduler(ABC):
         self.prefix_query_tokens = 0
         self.prefix_hit_tokens = 0
         self._hands_over = role == "prefill"
+        self._withholds = self._hands_over and limits.first_token != "prefill"
+        self._shows_first = role == "decode" and limits.first_token == "admission"
         self._by_priority = limits.schedule_policy == "priority"  # who arrives may overtake those who wait
         self._pipelined = pipelined
         self._summed = summed
@@ -97,6 +101,8 @@ class Scheduler(ABC):
     def receive(self, sequence: Sequence) -> None:
         """Add a sequence whose KV, but for its last token's, was computed elsewhere and has arrived."""
         self._received.add(sequence)
+        if self._shows_first:
+            sequence.tokens += 1  # the prefill's, which nobody has seen
         self.add(sequence)
 
     def remove(self, sequence: Sequence) -> None:
@@ -147,7 +153,12 @@ class Scheduler(ABC):
                 if not request.produced:
                     request.first_token_s = now
                     computed_tokens += sequence.prompt_tokens - request.cached_tokens
+        for sequence in step.joined:
+            if sequence.admission:
+                sequence.request.note_first_token(now)
         leaving = batch.advance(step, now, emitted, self._hands_over)
+        if leaving and self._withholds:
+            self._withhold(leaving, emitted)
         if batch.gained:
             batch.counts.add_steps(batch.gained + computed_tokens)
         if not leaving:
@@ -183,6 +194,22 @@ class Scheduler(ABC):
                 request.finished_s = now
                 self.kv.finish(sequence)
         return finished
+
+    def _withhold(self, leaving: list[Sequence], emitted: list[Request]) -> None:
+        """Nobody learns here of the tokens of those who are handed over: the decode instance will show them."""
+        recomputed = self.limits.first_token == "decode"
+        for sequence in leaving:
+            if recomputed or sequence.tokens < sequence.max_tokens:
+                request = sequence.request
+                sequence.tokens -= 1
+                request.produced -= 1
+                if not request.produced:
+                    request.first_token_s = math.nan
+                if self._summed:
+                    request.spans.pop()
+                else:
+                    emitted.remove(request)
+                self.batch.gained -= 1
 
     def _in_order(self, step: Step, sequences: list[Sequence]) -> list[Sequence]:
         """Some of a step in the order in which the engine runs them, which `Step.sequences` has."""
@@ -272,7 +299,7 @@ class Scheduler(ABC):
     def _start(self, step: Step, sequence: Sequence, new_tokens: int, now: float) -> None:
         """Admit an acquired sequence with the first `new_tokens` of what it has to compute: there is room."""
         if sequence in self._received:
-            self._join(sequence)
+            self._join(step, sequence, now)
             self.kv.allocate(sequence, 1)
             self.batch.decode(step, sequence)
             return
@@ -293,8 +320,16 @@ class Scheduler(ABC):
             step.prompts_done.append(sequence)
             step.sequences.append(sequence)
 
-    def _join(self, sequence: Sequence) -> None:
+    def _join(self, step: Step, sequence: Sequence, now: float) -> None:
         """Admit an acquired sequence whose KV was computed elsewhere: it can decode."""
+        if self.limits.first_token != "prefill":
+            step.joined.append(sequence)
+        if self._shows_first:
+            request = sequence.request
+            request.produced += 1
+            request.note_first_token(now)
+            if self._summed:
+                request.spans.append((array("d", (now,)), 0, 0))
         self._received.remove(sequence)
         self.waiting.remove(sequence)
         self.size += 1

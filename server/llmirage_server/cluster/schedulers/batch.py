@@ -22,6 +22,7 @@ class Step:
         "admissions",
         "decode_contexts",
         "decodes",
+        "joined",
         "prefill",
         "prefill_sequences",
         "prompts_done",
@@ -36,6 +37,7 @@ class Step:
         self.prefill_sequences: list[Sequence] = []  # the sequence of each chunk
         self.prompts_done: list[Sequence] = []  # those of them whose prompt ends with this chunk
         self.decodes = 0  # sequences that decode
+        self.joined: list[Sequence] = []  # those whose KV was computed elsewhere, in their first step here
         self.running: list[Sequence] | None = None  # who ran when the step was formed, in order; found when it is asked for
         # Where every sequence is followed by itself:
         self.decode_contexts: list[int] = []  # tokens computed before, of each decoding sequence

@@ -106,7 +106,7 @@ class SglangScheduler(Scheduler):
                     kv.release(sequence)
                     self._batch_is_full = True
                 elif received:
-                    self._join(sequence)
+                    self._join(step, sequence, now)
                     joined.append(sequence)
                     reserved += self._may_produce(sequence) + kv.page_size
                 elif not new_tokens or (missing >= input_left and step.prefill):

@@ -21,6 +21,7 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 KvPool = Literal["share_of_all", "share_of_free_at_start", "share_of_free"]
 Dispatch = Literal["all_gather", "all_to_all"]
 Activations = Literal["bf16", "fp8"]
+Overlap = Literal["layers", "chunks", "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,8 @@ class EngineProfile:
     flags: Mapping[str, str]  # our name of a limit -> the engine's
     source: str
     gpu_memory_utilization: float | None = None  # None: by SGLang's rule (memory.sglang_static_share)
+    kv_overlap: Overlap = "none"  # what of a prompt's KV goes to a decode instance while the rest is computed
+    handoff_ms: float = 0.0  # from a prefill to its decode instance, beside the transfer and the waiting for steps
     speculative_sequence_us: float = 0.0  # exposed host time of a step for each sequence whose drafts it verifies
     prefill_in_place: float = 1.0  # prefill within a running server / its kernels measured one by one
     prefill_in_place_pcie: float = 1.0  # the same of PCIe cards
@@ -202,6 +205,7 @@ def _keys() -> dict[str, Key]:
         "scheduler": Key(one_of("vllm", "sglang", "trtllm")),
         "kv_pool": Key(one_of(*get_args(KvPool))),
         "mxfp4_activations": Key(one_of(*get_args(Activations))),
+        "kv_overlap": Key(one_of(*get_args(Overlap))),
         "moe_dispatch": Key(one_of(*get_args(Dispatch))),
         "block_size": Key(whole),
         "gpu_memory_utilization": Key(lambda share: positive(share) or ("must be at most 1" if share > 1 else "")),

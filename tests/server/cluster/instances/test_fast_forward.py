@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -19,6 +19,7 @@ from llmirage_server.cluster.kv.offload import TierSpec
 from llmirage_server.cluster.kv.transfer import KVLink
 from llmirage_server.cluster.lifecycle.lifecycle import LifecycleEvent
 from llmirage_server.cluster.lifecycle.pools import InstancePool
+from llmirage_server.cluster.limits import FirstToken
 from llmirage_server.cluster.request import Request
 from llmirage_server.cluster.routers import make_router
 from llmirage_server.perf.deployment import Deployment
@@ -212,13 +213,14 @@ RULES: dict[str, dict[str, Any]] = {
 
 def limits(rules: dict[str, Any], caching: st.SearchStrategy[bool]) -> st.SearchStrategy[EngineLimits]:
     return st.builds(
-        lambda pages, page, seqs, extra, caching, chunked: EngineLimits(
+        lambda pages, page, seqs, extra, caching, chunked, first_token: EngineLimits(
             kv_tokens=max(pages * page, 512),
             page_size=page,
             max_num_seqs=seqs,
             max_num_batched_tokens=max(seqs, page) + extra,
             enable_prefix_caching=caching,
             enable_chunked_prefill=chunked,
+            first_token=first_token,
             **rules,
         ),
         st.sampled_from([40, 60, 100, 400]),
@@ -227,6 +229,7 @@ def limits(rules: dict[str, Any], caching: st.SearchStrategy[bool]) -> st.Search
         st.sampled_from([1, 100, 512, 2048]),
         caching,
         st.just(True) | st.booleans(),
+        st.sampled_from(get_args(FirstToken)),
     )
 
 

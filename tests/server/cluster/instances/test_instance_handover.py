@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from llmirage_server.cluster.instances.base import InstanceBase
 from llmirage_server.cluster.instances.fixed import FixedInstance
 from llmirage_server.cluster.instances.instance import Instance
-from llmirage_server.cluster.limits import EngineLimits, Role
+from llmirage_server.cluster.limits import EngineLimits, FirstToken, Role
 from llmirage_server.cluster.request import Request, StepEnd
 
 
@@ -27,6 +28,12 @@ def step_s(prefill_tokens: int, decoding: int) -> float:
 
 def batching(role: Role, kv_tokens: int = 10_000, **limits: int) -> Instance:
     return Instance(0, LinearModel(), EngineLimits(kv_tokens=kv_tokens, max_num_seqs=8, **limits), role)
+
+
+def pair(first_token: FirstToken) -> list[Instance]:
+    """A prefill and a decode instance."""
+    limits = EngineLimits(kv_tokens=10_000, first_token=first_token)
+    return [Instance(0, LinearModel(), limits, role) for role in get_args(Role)[1:]]
 
 
 def fixed(role: Role) -> FixedInstance:
@@ -83,6 +90,47 @@ def test_what_was_handed_over_can_be_cancelled(make) -> None:  # type: ignore[no
     run(instance)
     instance.cancel(first, 10.0)
     assert (instance.kv_used_tokens, instance.evacuate(0.0)) == (0, [])
+
+
+def test_a_first_token_that_is_shown_on_admission_comes_as_the_first_step_of_the_decode_instance_begins() -> None:
+    prefill, decode = pair("admission")
+    first, single = request(1, 100, 3), request(2, 50, 1)
+    prefill.submit(first, 0.0)
+    prefill.submit(single, 0.0)
+    [end] = run(prefill)
+    assert (end.emitted, end.handed_over) == ([single], [first])  # who needs no second token needs no decode instance
+    assert (first.produced, math.isnan(first.first_token_s)) == (0, True)
+    decode.receive(first, 5.0)
+    step = step_s(0, 1)
+    assert times(run(decode)) == [(5.0, [1]), (5.0 + step, [1]), (5.0 + 2 * step, [1])]
+    assert (first.first_token_s, first.finished_s, first.produced) == (5.0, 5.0 + 2 * step, 3)
+
+
+def test_a_first_token_that_the_decode_instance_computes_comes_at_the_end_of_its_first_step() -> None:
+    prefill, decode = pair("decode")
+    first, single = request(1, 100, 3), request(2, 50, 1)
+    prefill.submit(first, 0.0)
+    prefill.submit(single, 0.0)
+    [end] = run(prefill)
+    assert (end.emitted, end.handed_over) == ([], [first, single])
+    assert (first.produced, math.isnan(first.first_token_s)) == (0, True)
+    decode.receive(first, 5.0)
+    decode.receive(single, 5.0)
+    run(decode)
+    t1 = 5.0 + step_s(0, 2)
+    assert (first.first_token_s, first.finished_s) == (t1, t1 + 2 * step_s(0, 1))
+    assert (single.first_token_s, single.finished_s, single.produced) == (t1, t1, 1)
+
+
+def test_a_lost_first_token_that_nobody_has_seen_is_computed_again() -> None:
+    prefill, _ = pair("admission")
+    first = request(1, 100, 3)
+    prefill.submit(first, 0.0)
+    run(prefill)
+    assert prefill.evacuate(2.0) == [first]
+    prefill.submit(first, 3.0)
+    [end] = run(prefill)
+    assert (end.time_s, end.handed_over, first.produced) == (3.0 + step_s(100, 0), [first], 0)
 
 
 def test_a_prefill_instance_full_of_transfers_stands_still_and_starts_when_the_first_has_gone() -> None:

@@ -118,6 +118,14 @@ def test_what_the_decode_side_has_cached_is_not_sent() -> None:
         assert cluster.transfers.tokens - done == sent
 
 
+@pytest.mark.parametrize(("chunk_tokens", "arrival_s"), [(0, 1.5), (3, 1.125), (10, 1.5), (100, 1.5)])
+def test_chunks_travel_while_the_next_ones_are_computed(chunk_tokens: int, arrival_s: float) -> None:
+    """10 tokens in 0.5 s after a prefill of 1 s: of 4 chunks only the last one is behind it."""
+    cluster = build(KVLink(80.0, chunk_tokens=chunk_tokens))
+    cluster.submit(request(0), 0.0)
+    assert tokens(cluster)[1][0] == arrival_s + 0.25
+
+
 @pytest.mark.parametrize(
     ("layers", "bytes_per_s", "arrival_s"),
     [

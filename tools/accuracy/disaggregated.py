@@ -1,0 +1,194 @@
+"""Measured runs with prefill and decode on different instances: DeepSeek-R1 under Dynamo and SGLang's own router.
+
+InferenceX's records (inferencex_dsr1.csv) say how many workers of which (tp, ep, dp attention) there were: the topology. How
+servers were started stands in the recipes of SemiAnalysisAI/InferenceX@843c625 (Apache-2.0), as far as it stands anywhere.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from accuracy.runs import MeasuredRun
+from llmirage_server.cluster.cluster import Cluster
+from llmirage_server.config import ClusterConfig, PoolConfig
+from llmirage_server.config.assembly import build, kv_link
+from llmirage_server.config.planning import ServedPool, plan
+
+Row = dict[str, str]
+
+GPUS = {"b200": "b200_sxm", "h200": "h200_sxm", "gb200": "gb200", "mi355x": "mi355x"}
+ENGINES = {"dynamo-sglang": "sglang", "mori-sglang": "sglang", "dynamo-trt": "trtllm"}
+_SAME = ("framework", "hardware", "precision", "spec_decoding", "topology", "isl", "osl", "concurrency")
+_FOUR_BITS = {"mi355x": "mxfp4"}
+_WORKERS = re.compile(r"([PD])(\d+)x\(tp(\d+)ep(\d+)(dpa)?\)")
+# Steps of a streamed chunk (`--stream-interval`), by framework, GPU and precision.
+_STREAM_INTERVAL = {("dynamo-sglang", "b200", "fp4"): 50, ("dynamo-sglang", "b200", "fp8"): 30, "mori-sglang": 1}
+_RECV_INTERVAL = 10  # `scheduler-recv-interval` of Dynamo's recipes for SGLang
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """The instances of one role."""
+
+    role: str
+    count: int
+    gpus: int  # of each
+    ep: int
+    dp_attention: bool
+
+
+def read_disaggregated(path: Path) -> list[MeasuredRun]:
+    """Return the disaggregated points of the file, of repeats the newest, without those that stalled."""
+    with path.open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["disagg"] == "yes" and row["framework"] in ENGINES]
+    rows = [row for row in rows if "low_effective_concurrency" not in row["flags"]]
+    known: dict[bool, list[float]] = {}
+    for row in rows:
+        known.setdefault(_ranks(row), []).extend(_acceptance(row))
+    newest = {tuple(row[name] for name in _SAME): row for row in sorted(rows, key=lambda row: row["date"])}
+    return [_run(row, known) for row in newest.values()]
+
+
+def workers_of(run: MeasuredRun) -> list[Workers]:
+    """The instances that a topology such as P1x(tp4ep1)+D3x(tp8ep8dpa) names. Raises ValueError."""
+    found = [
+        Workers("prefill" if role == "P" else "decode", int(count), max(int(tp), int(ep)), int(ep), bool(dp_attention))
+        for role, count, tp, ep, dp_attention in _WORKERS.findall(run.topology)
+    ]
+    if [each.role for each in found] != ["prefill", "decode"]:
+        raise ValueError(f"topology {run.topology!r}: give P<n>x(tp<n>ep<n>[dpa])+D<n>x(tp<n>ep<n>[dpa])")
+    return found
+
+
+def cluster_of(run: MeasuredRun, **kv_transfer: Any) -> Cluster:
+    """A cluster as the run had it. Raises DeploymentError and ConfigError."""
+    pools = tuple(_pool(run, workers) for workers in workers_of(run))
+    config = ClusterConfig(pools=pools, router="least_loaded")
+    planned = [_with_interval(pool, run.scheduler_recv_interval) for pool in plan(config)]
+    return build(config, planned, kv_link(config, planned), fast_forward=True)
+
+
+def _with_interval(pool: ServedPool, interval: int) -> ServedPool:
+    if pool.limits.scheduler != "sglang":
+        return pool
+    tokens = max(16384, pool.limits.max_num_batched_tokens)
+    return replace(pool, limits=replace(pool.limits, scheduler_recv_interval=interval, max_prefill_tokens=tokens))
+
+
+def _pool(run: MeasuredRun, workers: Workers) -> PoolConfig:
+    drafts: dict[str, Any] = {}
+    if run.drafts and workers.role == "decode":
+        drafts = {"num_speculative_tokens": run.drafts, "acceptance_length": run.acceptance_length}
+    dp = workers.gpus if workers.dp_attention else 1
+    return PoolConfig(
+        name=workers.role,
+        role=workers.role,  # type: ignore[arg-type]
+        instances=workers.count,
+        model=run.model,
+        gpu=run.gpu,
+        engine=run.engine,
+        tensor_parallel_size=workers.gpus // dp,
+        data_parallel_size=dp,
+        expert_parallel_size=workers.ep,
+        weights=run.weights,  # type: ignore[arg-type]
+        kv_cache_dtype=run.kv_cache_dtype,  # type: ignore[arg-type]
+        enable_prefix_caching=False,
+        max_num_seqs=run.max_num_seqs if workers.role == "decode" else None,
+        **drafts,
+    )
+
+
+def _ranks(row: Row) -> bool:
+    return row["decode_dp_attention"] == "1"
+
+
+def _acceptance(row: Row) -> list[float]:
+    """Tokens of a step, by those of a chunk; nothing where they were not measured."""
+    interval = _STREAM_INTERVAL.get((row["framework"], row["hardware"], row["precision"])) or _STREAM_INTERVAL.get(
+        row["framework"]
+    )
+    if row["spec_decoding"] != "mtp" or not row["tokens_per_chunk"] or interval is None:
+        return []
+    return [float(row["tokens_per_chunk"]) / interval]
+
+
+def _run(row: Row, known: dict[bool, list[float]]) -> MeasuredRun:
+    engine = ENGINES[row["framework"]]
+    drafts = _drafts(row) if row["spec_decoding"] == "mtp" else 0
+    length = None
+    if drafts and engine == "sglang":  # no run of TensorRT-LLM says: the published lengths stand for them
+        [length] = _acceptance(row) or [median(known[_ranks(row)])]
+        length = min(length, drafts + 1.0)
+    gpu = GPUS[row["hardware"]]
+    share = int(row["osl"]) / (int(row["isl"]) + int(row["osl"]))
+    return MeasuredRun(
+        engine=engine,
+        model="deepseek-ai/DeepSeek-R1",
+        gpu=gpu,
+        isl=int(row["isl"]),
+        osl=int(row["osl"]),
+        concurrency=int(row["concurrency"]),
+        ttft_ms=float(row["ttft_median_ms"]),
+        tpot_ms=float(row["tpot_median_ms"]),
+        output_tokens_per_s=float(row["total_tok_s_per_gpu"]) * int(row["total_gpus"]) * share,
+        statistic="median",
+        id=f"inferencex_dsr1 row {row['row']}",
+        engine_version=row["image"].rpartition(":")[2],
+        topology=_topology(row),
+        speculation="mtp" if drafts else "",
+        drafts=drafts,
+        acceptance_length=length,
+        weights="fp8_block" if row["precision"] == "fp8" else _FOUR_BITS.get(gpu, "nvfp4"),
+        kv_cache_dtype="fp8",
+        shortest=0.8,
+        max_num_seqs=_decode_seqs(row),
+        scheduler_recv_interval=_RECV_INTERVAL if row["framework"] == "dynamo-sglang" else 1,
+        settings=row["framework"],
+    )
+
+
+def _topology(row: Row) -> str:
+    """As the record has it, but with the GPUs of a worker, where it lists them under another name."""
+
+    def part(side: str, letter: str) -> str:
+        count = int(row[f"{side}_workers"])
+        gpus = int(row[f"{side}_gpus"]) // count
+        tp, ep, ranks = int(row[f"{side}_tp"]), int(row[f"{side}_ep"]), row[f"{side}_dp_attention"] == "1"
+        if tp == ep == 1 < gpus:
+            ep = gpus
+        return f"{letter}{count}x(tp{max(tp, gpus)}ep{ep}{'dpa' if ranks else ''})"
+
+    return f"{part('prefill', 'P')}+{part('decode', 'D')}"
+
+
+def _drafts(row: Row) -> int:
+    """Draft tokens of a step, as in the recipes (`mtp` in the names of TensorRT-LLM's, DECODE_MTP_SIZE of MoRI's)."""
+    if row["framework"] == "dynamo-trt":
+        return 2 if row["isl"] == "8192" else 3
+    if row["framework"] == "mori-sglang":
+        return 1 if _ranks(row) else 2
+    return 3 if row["precision"] == "fp4" and not _ranks(row) else 2
+
+
+def _decode_seqs(row: Row) -> int | None:
+    """Most running requests of a decode instance, or of a rank of it, where the recipes say."""
+    if row["framework"] == "mori-sglang" and not _ranks(row):
+        return 256 if int(row["decode_ep"]) > 1 else 128
+    if row["framework"] == "dynamo-sglang" and row["precision"] == "fp4" and not _ranks(row):
+        return 512
+    return None
+
+
+def groups(run: MeasuredRun) -> Iterator[str]:
+    """The parts of the name of a deployment, for tables."""
+    yield run.settings
+    yield run.gpu
+    yield run.weights
+    yield "mtp" if run.drafts else ""
+    yield run.topology
