@@ -5,6 +5,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
 FRAMEWORKS := instructor langchain litellm node_sdks openai_agents pydantic_ai scripted_rounds
+TABLES := $(addprefix docs/,faults.md scripts.md cluster-files.md metrics.md server-metrics.md)
 CLIENTS ?= $(HOME)/.cache/llmirage-clients
 .PHONY: help setup demo test test-clients test-compiled lint lint-deploy types format bench soak accuracy docs whatif compile uncompile docs-site pictures build test-wheel clean
 
@@ -82,7 +83,7 @@ accuracy: .venv/.dev  ## error against measured silicon, into docs/accuracy.md; 
 docs: .venv/.dev  ## rewrite the reference pages of docs/ from the commands, the server and the packages themselves
 	@$(BIN)/python tools/command_docs.py docs/commands.md
 	@$(BIN)/python tools/api_docs.py docs/api.md
-	@$(BIN)/python tools/fault_docs.py docs/faults.md
+	@$(BIN)/python tools/table_docs.py $(TABLES)
 	@$(BIN)/python tools/python_options.py client/llmirage/_options.py
 	@$(BIN)/python tools/python_docs.py docs/python-api.md
 
@@ -93,8 +94,9 @@ docs-site: .venv/.site  ## build the documentation site into build/site, offline
 pictures: .venv/.dev  ## the pictures of README.md and docs/ anew (chromium, chromedriver; a minute on a quiet machine); ARGS=demo
 	@PYTHONPATH=tests/support $(BIN)/python tools/pictures.py $(ARGS)
 
-whatif: .venv/.dev  ## run the commands in docs/what-if.md and rewrite what they print (half a minute of CPU)
+whatif: .venv/.dev  ## run the simulations that docs/ shows and rewrite what they print (half a minute of CPU)
 	@$(BIN)/python tools/what_if_docs.py docs/what-if.md
+	@$(BIN)/python tools/what_if_docs.py docs/start/capacity.md
 
 compile: .venv/.dev  ## compile the modules that simulations spend their time in (a C compiler, a minute or two)
 	@$(PIP) install -c constraints.txt setuptools

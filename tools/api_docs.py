@@ -52,8 +52,8 @@ Prompt tokens count the messages, the tools and the JSON Schema of the answer (`
 
 Log probabilities have the real form, but their values are invented from the seed: no model computes them.
 
-What replies say and which tools they call: [replies.md](replies.md). The API's own tools: [tools.md](tools.md). Responses
-over WebSocket: [websocket.md](websocket.md).
+What replies say and which tools they call: [Replies](replies.md). The API's own tools: [Hosted tools](tools.md). Responses
+over WebSocket: [WebSocket](websocket.md).
 
 Not in the tables: `POST /sleep` (vLLM) ends every request in progress with an error, empties the prefix caches and makes
 the server refuse new requests with 503 until `POST /wake_up`; `GET /is_sleeping` shows the state. With `--api-key` every

@@ -18,12 +18,12 @@ import llmirage
 
 _HEAD = """# Python: names and signatures
 
-`make docs` writes this page from the code. [python.md](python.md) and [python-studies.md](python-studies.md) show how to use
-these names; nothing else of the packages is promised to stay.
+`make docs` writes this page from the code. [A server in a test](python.md) and [Simulations, sizes, runs](python-studies.md)
+show how to use these names; nothing else of the packages is promised to stay.
 """
 _COMMAND_OF = {"ServerOptions": "serve", "ClusterOptions": "serve"}
 _OPTIONS = re.compile(r"'Unpack\[(\w+)\]'|Unpack\[(\w+)\]")
-_PAGE = re.compile(r"\bdocs/([\w-]+\.md)")
+_PAGE = re.compile(r"\bdocs/([\w-]+)\.md")
 
 
 def document() -> str:
@@ -98,7 +98,7 @@ def _said(docstring: str | None) -> Iterator[str]:
     """The docstring's paragraphs; the arguments it explains, a list."""
     if not docstring:
         return
-    text = _PAGE.sub(r"[\1](\1)", inspect.cleandoc(docstring))
+    text = _PAGE.sub(r"[\1](\1.md)", inspect.cleandoc(docstring))
     for paragraph in re.split(r"\n\s*\n", text):
         yield from (" ".join(line.strip() for line in paragraph.splitlines()), "")
 

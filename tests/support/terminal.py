@@ -33,7 +33,7 @@ class Terminal:
         (tools / "xdg-open").write_text("#!/bin/sh\n")
         (tools / "xdg-open").chmod(0o755)
         path = os.pathsep.join([str(tools), str(Path(sys.executable).parent), os.environ["PATH"]])
-        own = {"PATH": path, "COLUMNS": "130", "LLMIRAGE_PORT": self._free(_DEFAULT_PORT), "HF_HUB_OFFLINE": "1"}
+        own = {"PATH": path, "COLUMNS": "100", "LLMIRAGE_PORT": self._free(_DEFAULT_PORT), "HF_HUB_OFFLINE": "1"}
         self._environment = {**os.environ, **own}
 
     def __enter__(self) -> Self:

@@ -15,7 +15,7 @@ from llmirage_client.report.files import write_artifacts
 from llmirage_client.report.records_file import RecordWriter, RunClock
 
 DOCS = Path(__file__).parents[3] / "docs"
-METRICS = (DOCS / "metrics.md").read_text()
+METRICS = (DOCS / "metrics.md").read_text().partition("## Names and units")[0]  # which is made from the code
 ARTIFACTS = (DOCS / "artifacts.md").read_text()
 NAMED = set(re.findall(r"`([\w.]+)`", METRICS))
 

@@ -12,7 +12,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 
 
-TOOLS = {"api": "api", "faults": "fault", "python-api": "python"}
+TABLES = dict.fromkeys(["faults", "scripts", "cluster-files", "metrics", "server-metrics"], "table")
+TOOLS = {"api": "api", "python-api": "python", **TABLES}
 
 
 @pytest.mark.parametrize("page", TOOLS)
