@@ -240,7 +240,7 @@ class TokenStream(Response):
             return
         assert self._send is not None
         self._last = last
-        self._step(self._send(_body(data, last)))
+        self._step(self._send({"type": "http.response.body", "body": data, "more_body": not last}))
         if last and self._suspended is None:
             self._times.written(last)
             self._wake()

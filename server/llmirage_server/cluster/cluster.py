@@ -165,10 +165,11 @@ class Cluster(ClusterReadings):
         """
         if max_steps is None:
             max_steps = _ALL
-        if len(self._held) < max_steps:  # else the caller learns of what happened before time goes on
-            self._held.extend(self._run(to, max_steps - len(self._held)))
-        ends, self._held = self._held[:max_steps], self._held[max_steps:]
-        return ends
+        ends = self._held
+        if len(ends) < max_steps:  # else the caller learns of what happened before time goes on
+            ends = [*ends, *self._run(to, max_steps - len(ends))] if ends else self._run(to, max_steps)
+        self._held = ends[max_steps:]
+        return ends[:max_steps]
 
     def advance_to_next(self, to: float) -> list[StepEnd]:
         """`advance` to the end of the first instant that brings tokens or failures, or to `to` if there is none before."""

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import abc
 import asyncio
-import itertools
 import logging
 import math
-import operator
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
@@ -26,7 +24,6 @@ from llmirage_shared.virtual_time import VirtualTimeLoop, precise_clock
 logger = logging.getLogger("llmirage")
 
 SLICE_S = 0.002  # of computing, before other work of the loop gets its turn
-_TIME = operator.attrgetter("time_s")
 _STEPS = 16  # step ends between two readings of the clock
 
 
@@ -139,13 +136,14 @@ class Driver(abc.ABC):
 
     def _run_cluster(self, to: float) -> list[StepEnd]:
         """Advance the cluster up to `to`, or for one slice of CPU time if that ends first."""
-        stop_s = self._clock() + SLICE_S
-        events = self.cluster.advance(to, _STEPS)
-        while (next_s := self.cluster.next_event_time()) <= to and next_s < math.inf and self._clock() < stop_s:
-            events += self.cluster.advance(to, _STEPS)
-        for error in self.cluster.router_errors:
-            logger.error("%s", error)
-        self.cluster.router_errors.clear()
+        cluster, stop_s = self.cluster, self._clock() + SLICE_S
+        events = cluster.advance(to, _STEPS)
+        while (next_s := cluster.next_event_time()) <= to and next_s < math.inf and self._clock() < stop_s:
+            events += cluster.advance(to, _STEPS)
+        if cluster.router_errors:
+            for error in cluster.router_errors:
+                logger.error("%s", error)
+            cluster.router_errors.clear()
         return events
 
     def _deliver(self, events: list[StepEnd]) -> None:
@@ -227,9 +225,8 @@ class PacedDriver(Driver):
         events = self._run_cluster(to)
         self._deliver(events)
         sent_s = self._clock()
-        for time_s, together in itertools.groupby(events, key=_TIME):
-            tokens = sum([event.tokens or len(event.emitted) for event in together])
-            self.pacing.sent(sent_s - self._wall(time_s), tokens, sent_s)
+        for event in events:
+            self.pacing.sent(sent_s - self._wall(event.time_s), event.tokens or len(event.emitted), sent_s)
 
     def _wall(self, cluster_s: float) -> float:
         return self._start_s + cluster_s / self._speed

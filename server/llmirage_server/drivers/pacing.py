@@ -54,9 +54,11 @@ class Pacing:
 
     def sent(self, lag_s: float, tokens: int, now_s: float) -> None:
         """Record that `tokens` tokens left `lag_s` after they were due."""
-        lag_s = max(lag_s, 0.0)
+        if lag_s < 0.0:
+            lag_s = 0.0
         self.lags.add(lag_s, tokens)
-        self.max_s = max(self.max_s, lag_s)
+        if lag_s > self.max_s:
+            self.max_s = lag_s
         if now_s >= self._window_end_s:
             self._close_window(now_s)
         self._window_tokens += tokens
