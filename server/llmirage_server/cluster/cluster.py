@@ -163,8 +163,7 @@ class Cluster(ClusterReadings):
         Ties between instances go by index. With `max_steps` the work stops after so many step ends; `next_event_time` tells
         that there is more. `to` may be inf: until nothing is left to do.
         """
-        if max_steps is None:
-            max_steps = _ALL
+        max_steps = _ALL if max_steps is None else max_steps
         ends = self._held
         if len(ends) < max_steps:  # else the caller learns of what happened before time goes on
             ends = [*ends, *self._run(to, max_steps - len(ends))] if ends else self._run(to, max_steps)

@@ -26,15 +26,17 @@ class LoopWatch:
         self.blocks = 0
         self.longest_s = 0.0
         self._ready = ready
-        self._task: asyncio.Task[None] | None = None
+        self._waiting: asyncio.TimerHandle | None = None
+        self._say_again_s = 0.0
 
     def start(self) -> None:
         """Watch the running loop from now on."""
-        self._task = asyncio.get_running_loop().create_task(self._watch())
+        self._loop = asyncio.get_running_loop()
+        self._wait()
 
     def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
+        if self._waiting is not None:
+            self._waiting.cancel()
 
     def late(self, late_s: float, computed_s: float) -> bool:
         """Take note of one wake-up; whether it was a block. computed_s: CPU time of this process since the one before."""
@@ -44,18 +46,16 @@ class LoopWatch:
         self.longest_s = max(self.longest_s, late_s)
         return True
 
-    async def _watch(self) -> None:
-        loop = asyncio.get_running_loop()
-        said_s = -_SAY_AGAIN_S
-        while True:
-            due_s, computed_s = loop.time() + _EVERY_S, time.process_time()
-            await asyncio.sleep(_EVERY_S)
-            late_s = loop.time() - due_s
-            if self.late(late_s, time.process_time() - computed_s) and due_s - said_s >= _SAY_AGAIN_S:
-                said_s = due_s
-                logger.warning(
-                    "The event loop was held up for %.2f s: %d times over %g s so far.", late_s, self.blocks, BLOCK_S
-                )
+    def _wait(self) -> None:
+        self._computed_s, self._due_s = time.process_time(), self._loop.time() + _EVERY_S
+        self._waiting = self._loop.call_at(self._due_s, self._wake_up)
+
+    def _wake_up(self) -> None:
+        late_s = self._loop.time() - self._due_s
+        if self.late(late_s, time.process_time() - self._computed_s) and self._due_s >= self._say_again_s:
+            self._say_again_s = self._due_s + _SAY_AGAIN_S
+            logger.warning("The event loop was held up for %.2f s: %d times over %g s so far.", late_s, self.blocks, BLOCK_S)
+        self._wait()
 
     def exposition(self) -> str:
         """The counts in Prometheus's text format 0.0.4."""
