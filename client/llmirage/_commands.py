@@ -17,7 +17,7 @@ _SEVERAL_LOADS = (
     "stop_at_saturation", "find_max", "find_max_variable", "find_max_lower_bound", "find_max_upper_bound",
     "find_max_precision", "sleep_interval",
 )  # fmt: skip
-_RUN = ("junit", "open", "records", "input_file", *_SEVERAL_LOADS)
+_RUN = ("junit", "json", "open", "records", "input_file", *_SEVERAL_LOADS)
 # The commands, and what of their options functions have not: they return it, or take it under their own names.
 COMMANDS: Mapping[str, tuple[str, Sequence[str]]] = {
     "simulate": (
@@ -28,7 +28,7 @@ COMMANDS: Mapping[str, tuple[str, Sequence[str]]] = {
     "sweep": ("llmirage_client.commands.sweep:sweep", ("json", "open")),
     "calibrate": ("llmirage_client.commands.calibrate:calibrate", ("json", "output")),
     "run": ("llmirage_client.commands.run:run", _RUN),
-    "generate": ("llmirage_client.commands.generate:generate", ("output", "show")),
+    "generate": ("llmirage_client.commands.generate:generate", ("output", "show", "json")),
     "inspect": ("llmirage_client.commands.inspect:inspect", ("json",)),
     "step": ("llmirage_server.commands.step:step", ("json",)),
 }

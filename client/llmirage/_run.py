@@ -18,16 +18,14 @@ from llmirage._notebook import Progress, progress_stream
 from llmirage._results import Result, workload_of
 from llmirage_client.commands.actions.one_run import OneRun, Outcome, RunWatch
 from llmirage_client.commands.actions.output import check_unused
-from llmirage_client.commands.actions.run import asked_run
+from llmirage_client.commands.actions.run import as_json, asked_run
 from llmirage_client.load.event_loop import run_on_best_loop
 from llmirage_client.measure.request_metrics import request_columns
-from llmirage_client.measure.slo import verdicts_json
 from llmirage_client.report.console import run_blocks
 from llmirage_client.report.html.run_page import single_page
 from llmirage_client.report.html.run_view import RunView, view_run
 from llmirage_client.report.progress import Progress as RunProgress
 from llmirage_client.report.screen import Block
-from llmirage_client.simulate.summary import figures_of_run
 from llmirage_shared.settings import ConfigError
 
 if TYPE_CHECKING:
@@ -69,9 +67,7 @@ class RunReport(Result):
         return view_run(self._outcome.result)
 
     def _data(self) -> Mapping[str, Any]:
-        found = self._outcome
-        slo = {"slo": verdicts_json(found.verdicts)} if found.verdicts else {}
-        return slo | figures_of_run(found.metrics) | {"notes": self.notes}
+        return as_json(self._outcome)
 
     def _columns(self) -> Mapping[str, Any]:
         """One row a request, in the order of their start."""

@@ -66,7 +66,6 @@ def furnish(folder: Path) -> None:
             f"llmirage simulate --isl 500 --osl 50 --requests 60 --concurrency {load} --records --model Qwen/Qwen3-32B "
             f"--artifact-dir artifacts/{name}"
         )
-    (folder / "artifacts" / "latest").symlink_to("low")
 
 
 def typed(line: str, *more: str, port: str = "8000") -> Result:
@@ -74,6 +73,9 @@ def typed(line: str, *more: str, port: str = "8000") -> Result:
     words = shlex.split(re.sub(r" > \S+$", "", line).replace("localhost:8000", f"localhost:{port}"))
     assert words[0] == "llmirage"
     quick = _QUICK.get(words[1], ())
+    if (latest := Path("artifacts", "latest")).parent.exists():
+        latest.unlink(missing_ok=True)
+        latest.symlink_to("low")  # examples make runs of their own
     if words[1] == "run" and "--url" not in words:
         quick = (*quick, "--url", f"localhost:{port}")
     return CliRunner().invoke(main, [*words[1:], *quick, *more], prog_name="llmirage")

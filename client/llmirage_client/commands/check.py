@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from llmirage_client.settings.workload import FileSettings
 from llmirage_shared.command_line import OPTIONS, argument, command, options
-from llmirage_shared.settings import setting
+from llmirage_shared.settings import setting, switch
 
 
 class CheckSettings(FileSettings):
     tokenizer: str | None = setting(
         None, OPTIONS, "Folder or Hugging Face name of the tokenizer, for formats that count tokens."
     )
+    json: bool = switch(OPTIONS, "Print JSON, with the problems of a file that is not valid.")
 
 
 check = command(

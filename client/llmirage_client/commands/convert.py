@@ -7,7 +7,7 @@ from dataclasses import MISSING
 from llmirage_client.settings.places import cannot_be_file
 from llmirage_client.settings.workload import FileSettings
 from llmirage_shared.command_line import OPTIONS, argument, command, options
-from llmirage_shared.settings import setting
+from llmirage_shared.settings import setting, switch
 
 
 class ConvertSettings(FileSettings):
@@ -28,6 +28,7 @@ class ConvertSettings(FileSettings):
         unset="the built-in one",
     )
     random_seed: int = setting(0, OPTIONS, "Seed of texts generated from lengths.")
+    json: bool = switch(OPTIONS, "Print what was written, as JSON; needs --output.")
 
 
 convert = command(

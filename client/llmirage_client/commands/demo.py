@@ -14,11 +14,12 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from json import dumps, loads
 
 import click
 
 from llmirage_shared.command_line import OPTIONS, command, options
-from llmirage_shared.settings import setting
+from llmirage_shared.settings import setting, switch
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
@@ -31,9 +32,9 @@ def free_port() -> int:
         return port
 
 
-def shown_command(*arguments: str) -> list[str]:
-    """Show the command as a user would type it and return it as this interpreter runs it."""
-    click.secho(f"\n$ llmirage {shlex.join(arguments)}", bold=True)
+def shown_command(*arguments: str, json: bool) -> list[str]:
+    """Show the command as a user would type it and return it as this interpreter runs it. json: show it elsewhere."""
+    click.secho(f"\n$ llmirage {shlex.join(arguments)}", bold=True, err=json)
     return [sys.executable, "-m", "llmirage_client", *arguments]
 
 
@@ -52,8 +53,9 @@ def wait_until_healthy(url: str, server: subprocess.Popen[bytes]) -> None:
 
 
 @contextlib.contextmanager
-def running_server(port: int, speed: int) -> Iterator[str]:
-    server = subprocess.Popen(shown_command("serve", "--port", str(port), "--speed", str(speed)))
+def running_server(port: int, speed: int, json: bool) -> Iterator[str]:
+    command = shown_command("serve", "--port", str(port), "--speed", str(speed), json=json)
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL if json else None)
     url = f"http://127.0.0.1:{port}"
     try:
         wait_until_healthy(url, server)
@@ -66,14 +68,22 @@ def running_server(port: int, speed: int) -> Iterator[str]:
             server.kill()
 
 
-def run_demo(port: int | None, speed: int, sessions: int) -> None:
-    statuses = []
-    with running_server(port or free_port(), speed) as url:
+def run_demo(port: int | None, speed: int, sessions: int, json: bool) -> None:
+    statuses, results = [], []
+    more, caught = (["--json"], subprocess.PIPE) if json else ([], None)
+    with running_server(port or free_port(), speed, json) as url:
         for workload in (["bundled:dag-example"], ["bundled:coding-agent", "--num-conversations", str(sessions)]):
-            arguments = shown_command("run", *workload, "--url", url, "--speed", str(speed))
-            statuses.append(subprocess.run(arguments, check=False).returncode)
+            arguments = shown_command("run", *workload, "--url", url, "--speed", str(speed), *more, json=json)
+            done = subprocess.run(arguments, check=False, stdout=caught)
+            statuses.append(done.returncode)
+            if done.stdout:
+                results.append({"workload": workload[0], **loads(done.stdout)})
+    if json:
+        click.echo(dumps({"runs": results}))
     if any(statuses):
         raise click.ClickException("a run failed; its report above says how")
+    if json:
+        return
     name = "llmirage" if shutil.which("llmirage") else os.path.relpath(sys.argv[0])  # not on the path: as it was called
     click.echo(
         f"\nTry next: `{name} serve` in one terminal, `{name} run bundled:coding-agent --url localhost:8000` in another;"
@@ -84,6 +94,7 @@ def run_demo(port: int | None, speed: int, sessions: int) -> None:
 class DemoSettings:
     port: int | None = setting(None, OPTIONS, "Port of the demo server.", unset="any free port")
     speed: int = setting(5, OPTIONS, "Run the cluster N times faster than real time.", least=1, most=100)
+    json: bool = switch(OPTIONS, "Print only the results of both runs, as JSON.")
     sessions: int = setting(6, OPTIONS, "Number of coding-agent sessions.", least=1, most=50)
 
 

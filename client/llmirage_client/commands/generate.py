@@ -58,6 +58,7 @@ class GenerateSettings:
         True, OPTIONS, "For agentic_jsonl: write token ids, so that shared prefixes stay shared; otherwise only counts."
     )
     random_seed: int = setting(0, OPTIONS, "Seed; the same seed and options write the same file.")
+    json: bool = switch(OPTIONS, "Print the statistics, as JSON; needs --output. With --show: the parameters.")
     show: bool = switch(OPTIONS, "Print all parameters as YAML, for editing as FILE.yaml.")
 
 

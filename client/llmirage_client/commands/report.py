@@ -15,6 +15,7 @@ class PageSettings:
         metavar="FILE",
         unset="report.html in the run's folder; in the current one for several runs",
     )
+    json: bool = switch(OPTIONS, "Print what was written, as JSON.")
     open: bool = switch(OPTIONS, "Open the page in the browser.")
 
 

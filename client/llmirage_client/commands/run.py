@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llmirage_client.load.options import RunOptions
 from llmirage_client.settings.endpoint import ConnectionSettings
-from llmirage_client.settings.output import PointSettings, ReportSettings, WorkerSettings
+from llmirage_client.settings.output import PointSettings, ReportSettings, RunOutput, WorkerSettings
 from llmirage_client.settings.workload import LengthSettings, WorkloadSettings
 from llmirage_shared.command_line import argument, command, options
 
@@ -20,6 +20,7 @@ run = command(
         *options(PointSettings),
         *options(WorkerSettings),
         *options(ReportSettings),
+        *options(RunOutput),
     ],
     """Run a workload against an endpoint and report the metrics.
 

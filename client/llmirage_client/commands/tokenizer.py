@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from llmirage_shared.command_line import argument, command
+from llmirage_shared.command_line import OPTIONS, argument, command, options
+from llmirage_shared.settings import switch
+
+
+class TokenizerOutput:
+    json: bool = switch(OPTIONS, "Print the names of the files, as JSON.")
+
 
 tokenizer = command(
     "tokenizer",
     "llmirage_client.commands.actions.tokenizer:tokenizer",
-    [argument("folder")],
+    [argument("folder"), *options(TokenizerOutput)],
     """Write the built-in tokenizer and its chat template into a folder, in the form of Hugging Face.
 
     Load generators count tokens with it as the server does, and need no hub: they load the folder with AutoTokenizer
@@ -15,6 +21,6 @@ tokenizer = command(
     """,
     examples=(
         "llmirage tokenizer ./tokenizer",
-        "llmirage tokenizer tokenizers/built-in",
+        "llmirage tokenizer ./tokenizer --json",
     ),
 )

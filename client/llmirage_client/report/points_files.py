@@ -36,10 +36,8 @@ def forget_points(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-def write_points(
-    folder: Path, results: Sequence[PointResult], notes: Sequence[str], answer: SearchAnswer | None
-) -> list[Path]:
-    """Writes both files, each whole or not at all, and returns their paths. Raises OSError."""
+def points_json(results: Sequence[PointResult], notes: Sequence[str], answer: SearchAnswer | None) -> dict[str, Any]:
+    """The content of sweep.json."""
     content: dict[str, Any] = {
         "variable": results[0].variable,
         "points": [_point(result) for result in results],
@@ -55,9 +53,16 @@ def write_points(
             "upper_bound": answer.upper,
             "interrupted": answer.interrupted,
         }
+    return content
+
+
+def write_points(
+    folder: Path, results: Sequence[PointResult], notes: Sequence[str], answer: SearchAnswer | None
+) -> list[Path]:
+    """Writes both files, each whole or not at all, and returns their paths. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     json_path, csv_path = folder / SWEEP_JSON, folder / SWEEP_CSV
-    write_json(json_path, content)
+    write_json(json_path, points_json(results, notes, answer))
     rows = [_flat(result) for result in results]
     text = io.StringIO()
     writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")

@@ -102,3 +102,7 @@ class ReportSettings:
     slice_duration: float | None = _report(
         None, "Write the metrics of each S seconds of the run to separate files.", metavar="S", above=0
     )
+
+
+class RunOutput:
+    json: bool = switch(REPORT, "Print only the summary, as JSON; of a sweep or a search, its points.", usual=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
+from json import dumps, loads
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from llmirage_server.replies.recordings.store import RecordingWriter
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def convert(files: Sequence[str], out: str, format: str) -> None:
+def convert(files: Sequence[str], out: str, format: str, json: bool) -> None:
     """Raises ConfigError with what is wrong with the files; then nothing is written."""
     problems: list[str] = []
     found: list[Exchanged] = []
@@ -40,15 +40,18 @@ def convert(files: Sequence[str], out: str, format: str) -> None:
         raise ConfigError(problems)
     if not found:
         raise ConfigError(["no exchange with chat, completions, responses, messages or embeddings is in these files"])
-    _write(found, out)
+    _write(found, out, json)
 
 
-def _write(found: Iterable[Exchanged], out: str) -> None:
+def _write(found: Iterable[Exchanged], out: str, json: bool) -> None:
     try:
         writer = RecordingWriter(Path(out))
         written = [writer.write(recording_of(exchange)) for exchange in found]
     except OSError as error:
         raise ConfigError([f"{out}: {error.strerror or error}"]) from None
+    if json:
+        click.echo(dumps({"folder": out, "recordings": [path.name for path in written]}))
+        return
     click.echo(f"{len(written)} {'recordings are' if len(written) > 1 else 'recording is'} in {out}")
 
 
@@ -72,6 +75,6 @@ def _lines(path: Path, text: str) -> Iterable[tuple[str, Any]]:
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
             try:
-                yield f"{path}:{number}", json.loads(line)
+                yield f"{path}:{number}", loads(line)
             except ValueError as error:
                 raise ForeignFileError(f"line {number} is not JSON: {error}") from None

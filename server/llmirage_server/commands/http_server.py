@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import logging
 import math
 import signal
@@ -25,6 +26,7 @@ from starlette.types import ASGIApp
 from llmirage_server.api.routes import WEBSOCKETS
 from llmirage_server.app import create_app
 from llmirage_server.commands.banner import banner, farewell
+from llmirage_server.commands.banner_json import pacing_json, served
 from llmirage_server.commands.held_speed import machine_cost
 from llmirage_server.commands.http_protocol import BoundedProtocol, ConnectionLimits, load_websockets
 from llmirage_server.config import ClusterConfig, ConfigError
@@ -175,6 +177,7 @@ class Listening:
     host: str
     port: int
     access_log: bool
+    json: bool
     no_ui: bool
     tls_cert: str | None
     tls_key: str | None
@@ -228,7 +231,7 @@ def _serve(config: ClusterConfig, listening: Listening, tls: tuple[str, str] | N
 
         def started() -> None:
             app.service.loop_watch.start()
-            click.echo(banner(app, url, cost))
+            click.echo(json.dumps(served(app, url)) if listening.json else banner(app, url, cost))
 
         server = LiveServer(
             app,
@@ -244,6 +247,9 @@ def _serve(config: ClusterConfig, listening: Listening, tls: tuple[str, str] | N
             tls=tls,
         )
         server.run(sockets=[bound])
-    if summary := farewell(app.driver.pacing.summary()):
-        click.echo(summary)
+    summary = app.driver.pacing.summary()
+    if listening.json:
+        click.echo(json.dumps({"pacing": pacing_json(summary)}))
+    elif text := farewell(summary):
+        click.echo(text)
     return 0

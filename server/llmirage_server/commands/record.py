@@ -11,7 +11,7 @@ from llmirage_server.commands.serve import ENVIRONMENT
 from llmirage_server.config import ClusterConfig
 from llmirage_server.config.cluster import url_problem
 from llmirage_shared.command_line import OPTIONS, SettingsGroup, argument, command, lazily, options
-from llmirage_shared.settings import again, setting
+from llmirage_shared.settings import again, setting, switch
 
 _FORMATS = ("auto", "vcr", "pairs")
 
@@ -25,6 +25,7 @@ class RecordSettings:
     out: str | None = setting(None, OPTIONS, "Folder for the recordings, one file for each exchange.", metavar="DIR")
     host: str = setting("127.0.0.1", OPTIONS, "Address to listen on.")
     port: int = setting(8001, OPTIONS, "Port to listen on; 0: any free port.", short="p", least=0, most=65535)
+    json: bool = switch(OPTIONS, "Print JSON lines: the address, then each recording.")
     key: str | None = again(
         ClusterConfig,
         "upstream_key",
@@ -39,6 +40,7 @@ class RecordConvertSettings:
     """What is converted, and where to."""
 
     out: str = setting(MISSING, OPTIONS, "Folder for the recordings.", metavar="DIR")
+    json: bool = switch(OPTIONS, "Print what was written, as JSON.")
     format: str = setting("auto", OPTIONS, "What the files are.", flag="from", choices=_FORMATS)
 
 

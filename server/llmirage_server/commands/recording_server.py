@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from json import dumps
 from pathlib import Path
 
 import click
@@ -17,7 +18,7 @@ from llmirage_server.replies.recordings.recording import Recording
 from llmirage_server.replies.recordings.store import RecordingWriter
 
 
-def record(upstream: str | None, out: str | None, host: str, port: int, upstream_key: str | None) -> None:
+def record(upstream: str | None, out: str | None, host: str, port: int, json: bool, upstream_key: str | None) -> None:
     """Serve until SIGINT or SIGTERM. Raises ConfigError."""
     if upstream is None or out is None:
         raise ConfigError(
@@ -34,13 +35,21 @@ def record(upstream: str | None, out: str | None, host: str, port: int, upstream
         click.echo(f"llmirage record: {error}", err=True)
         sys.exit(1)
     with bound:
-        recorder = ExchangeRecorder(writer, () if upstream_key is None else (upstream_key,), _tell)
+        recorder = ExchangeRecorder(writer, () if upstream_key is None else (upstream_key,), _tell_json if json else _tell)
         proxy = RecordingProxy(HttpUpstream(upstream, upstream_key), recorder)
-        told = f"llmirage records {upstream} in {writer.folder}\n\n  {base_url(bound)}/v1\n\nCtrl-C ends it."
+        folder = str(writer.folder)
+        told = f"llmirage records {upstream} in {folder}\n\n  {base_url(bound)}/v1\n\nCtrl-C ends it."
+        if json:
+            told = dumps({"url": f"{base_url(bound)}/v1", "upstream": upstream, "folder": folder})
         server = LiveServer(proxy, proxy.stop, lambda: click.echo(told))
         # A response that the upstream broke off is broken off here, too, which uvicorn would log as an error.
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         server.run(sockets=[bound])
+
+
+def _tell_json(recording: Recording) -> None:
+    told = {"file": f"{recording.name}.yaml", "method": recording.method, "path": recording.path}
+    click.echo(dumps(told | {"status": recording.status, "stream": recording.stream, "ended": recording.ended}))
 
 
 def _tell(recording: Recording) -> None:

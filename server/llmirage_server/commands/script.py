@@ -10,8 +10,13 @@ from llmirage_shared.settings import setting, switch
 _ACTIONS = "llmirage_server.commands.script_actions"
 
 
+class ScriptCheckSettings:
+    json: bool = switch(OPTIONS, "Print JSON, with the problems of scripts that are not valid.")
+
+
 class InitSettings:
     force: bool = switch(OPTIONS, "Overwrite the file if there is one.")
+    json: bool = switch(OPTIONS, "Print what was written, as JSON.")
 
 
 class ScriptConvertSettings:
@@ -24,7 +29,7 @@ script = SettingsGroup(
         command(
             "check",
             f"{_ACTIONS}:check",
-            [argument("files", "FILE...", many=True)],
+            [argument("files", "FILE...", many=True), *options(ScriptCheckSettings)],
             """Check scripts as `llmirage serve --script` reads them, in this order.
 
             Exit status: 0 if they are valid; 2 if not, with every problem and its line.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from json import dumps
 from pathlib import Path
 
 import click
@@ -18,30 +19,43 @@ from llmirage_shared.settings import ConfigError
 EXAMPLE_FILE = SCHEMA_FILE.with_name("example.yaml")
 
 
-def check(files: tuple[str, ...]) -> None:
+def check(files: tuple[str, ...], json: bool) -> None:
     try:
         script = read_scripts(files, read_rule)
     except ConfigError as error:
-        for problem in error.problems:
-            click.echo(problem, err=True)
+        if json:
+            click.echo(dumps({"files": files, "valid": False, "problems": error.problems}))
+        else:
+            for problem in error.problems:
+                click.echo(problem, err=True)
         sys.exit(2)
+    if json:
+        told = {"files": files, "valid": True, "rules": len(script.rules), "fallback": script.fallback}
+        click.echo(dumps(told))
+        return
     click.echo(f"{', '.join(files)}: {_number(script.rules)}, fallback {script.fallback}")
 
 
-def init(file: str, force: bool) -> None:
+def init(file: str, force: bool, json: bool) -> None:
     _write(file, EXAMPLE_FILE.read_text(encoding="utf-8"), force)
+    if json:
+        click.echo(dumps({"file": file}))
+        return
     click.echo(f"Wrote {file}. Next: llmirage serve --script {file}")
 
 
-def convert(files: tuple[str, ...], out: str, force: bool) -> None:
+def convert(files: tuple[str, ...], out: str, force: bool, json: bool) -> None:
     """Raises ConfigError for files that cannot be read or written, and if nothing of them can be a rule."""
     converted = script_of_fixtures(files, read_rule)
-    for note in converted.left_out:
+    for note in [] if json else converted.left_out:
         click.echo(note, err=True)
     if not converted.rules:
         raise ConfigError(["no fixture in these files can be a rule of a script"])
     text = readable_yaml({"rules": converted.rules}).rstrip("\n")
     _write(out, f"# Made of aimock's fixtures: {', '.join(files)}\n{text}\n", force)
+    if json:
+        click.echo(dumps({"file": out, "rules": len(converted.rules), "left_out": list(converted.left_out)}))
+        return
     click.echo(f"Wrote {out}: {_number(converted.rules)}. Next: llmirage serve --script {out}")
 
 

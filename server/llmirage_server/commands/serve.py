@@ -29,6 +29,7 @@ class ServeSettings:
         "Log each request when its response has ended: status, model, tokens, TTFT, the script's rule, the fault.",
         usual=True,
     )
+    json: bool = switch(_SERVER, "Print JSON lines: what is served, when it is ready; how well times were kept, at the end.")
     no_ui: bool = switch(_SERVER, "Serve no live page at /.")
     tls_cert: str | None = setting(
         None, _SERVER, "Certificate chain in PEM: the server speaks HTTPS.", metavar="FILE", unset="HTTP"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
+from json import dumps
 from typing import Any
 
 import click
@@ -12,16 +14,24 @@ from llmirage_client.workload.session import Workload, WorkloadError
 from llmirage_client.workload.summary import WorkloadSummary, summarise
 
 
-def check(file: str, **settings: Any) -> None:
+def check(file: str, json: bool, **settings: Any) -> None:
     try:
         workload = load_workload(file, settings)
     except WorkloadError as error:
+        if json:
+            click.echo(dumps({"file": file, "valid": False, "problems": [asdict(problem) for problem in error.problems]}))
+            sys.exit(2)
         click.echo(error, err=True)
         if len(error.problems) > 1:
             click.echo(f"{file} is not valid: {len(error.problems)} problems", err=True)
         sys.exit(2)
+    summary = summarise(workload)
+    if json:
+        about = {"file": file, "valid": True, "format": workload.format, "notes": list(workload.notes)}
+        click.echo(dumps(about | asdict(summary)))
+        return
     click.echo(f"{file} is valid")
-    for name, text in _rows(workload, summarise(workload)):
+    for name, text in _rows(workload, summary):
         click.echo(f"  {name:<16}{text}")
     for note in workload.notes:
         click.echo(f"  note: {note}")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from json import dumps
 from typing import Any
 
 import click
 
-from llmirage_client.commands.actions.output import write_output
+from llmirage_client.commands.actions.output import check_json, write_output
 from llmirage_client.commands.actions.refusal import refuse
 from llmirage_client.commands.actions.workload import load_workload, readable
 from llmirage_client.load.written_out import written_out
@@ -19,6 +20,7 @@ from llmirage_shared.settings import ConfigError
 
 def convert(file: str, to: str, output: str | None, **settings: Any) -> None:
     check_writable(to)
+    check_json(settings, output)
     with readable():
         workload = load_workload(file, settings)
         try:
@@ -26,6 +28,10 @@ def convert(file: str, to: str, output: str | None, **settings: Any) -> None:
         except ConversionError as error:
             refuse([f"{file}: {error}"])
     write_output(converted.data, output)
+    if settings["json"]:
+        told = {"file": output, "format": converted.format, "conversations": len(workload.roots), "notes": _notes(converted)}
+        click.echo(dumps(told))
+        return
     click.echo(f"{output or 'standard output'}: {len(workload.roots):,} conversations as {converted.format}", err=True)
     for note in _notes(converted):
         click.echo(f"note: {note}", err=True)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import click
+import yaml
 
-from llmirage_client.commands.actions.output import write_output
+from llmirage_client.commands.actions.output import check_json, write_output
 from llmirage_client.commands.actions.table import print_table
 from llmirage_client.commands.actions.workload import readable
 from llmirage_client.commands.generate import Changes
@@ -39,18 +41,25 @@ class MadeWorkload:
 
 
 def generate(preset: str, output: str | None, **settings: Any) -> None:
+    if not settings["show"]:
+        check_json(settings, output)
     if output is None and sys.stdout.isatty() and not settings["show"]:
         raise ConfigError(["the output has megabytes: use -o FILE, or redirect standard output"])
     if settings["show"]:
         with readable():
             read_profile(preset, _given(settings), settings["rate"])
-            click.echo(as_yaml(read_values(preset, _given(settings), settings["rate"], [])[0]), nl=False)
+            text = as_yaml(read_values(preset, _given(settings), settings["rate"], [])[0])
+        click.echo(json.dumps(yaml.safe_load(text)) if settings["json"] else text.rstrip("\n"))
         return
     made = made_of(preset, settings)
     write_output(made.data, output)
-    _report(made.profile, made.plan, made.workload, output, settings["random_seed"])
     vocabulary, template = load(settings["tokenizer"])
-    _reuse(made.workload, PromptEncoder(vocabulary, template))
+    encoder = PromptEncoder(vocabulary, template)
+    if settings["json"]:
+        click.echo(json.dumps(_as_json(made, output, settings["random_seed"], encoder)))
+        return
+    _report(made.profile, made.plan, made.workload, output, settings["random_seed"])
+    _reuse(made.workload, encoder)
 
 
 def made_of(preset: str, settings: dict[str, Any]) -> MadeWorkload:
@@ -77,6 +86,22 @@ def _given(settings: dict[str, Any]) -> list[tuple[str, Any]]:
     if settings["to"] is not None:
         given.append(("format", settings["to"]))
     return given
+
+
+def _as_json(made: MadeWorkload, output: str | None, seed: int, encoder: PromptEncoder) -> dict[str, Any]:
+    counts, found = summarise(made.workload, with_reuse=False), gaps(made.plan)
+    seen = shape(made.workload, encoder, 0, _MOST_REQUESTS_FOR_REUSE)
+    return {
+        "file": output,
+        "format": made.profile.format,
+        "seed": seed,
+        "conversations": counts.roots,
+        "sessions": counts.sessions,
+        "requests": counts.requests,
+        "parameters": [asdict(line) for line in compare(made.profile, made.plan)],
+        "arrivals": None if found is None else {"rate_per_s": found[0], "variation": found[1]},
+        "prefix_reuse": {**asdict(seen.reuse), "share": seen.reuse.share, "requests": seen.counted_requests},
+    }
 
 
 def _report(profile: Profile, plan: Plan, workload: Workload, output: str | None, seed: int) -> None:

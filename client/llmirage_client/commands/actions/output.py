@@ -33,6 +33,12 @@ def write_output(data: bytes, output: str | None) -> None:
         raise ConfigError([f"Invalid value for --output: cannot write {path}: {error.strerror}"]) from None
 
 
+def check_json(settings: Mapping[str, Any], output: str | None) -> None:
+    """Raises ConfigError where --json and what the command makes would both go to standard output."""
+    if settings["json"] and output in (None, "-"):
+        raise ConfigError(["--json needs --output FILE: standard output cannot have both"])
+
+
 def check_unused(settings: Mapping[str, Any]) -> None:
     """Raises ConfigError where --artifact-dir has files, which --overwrite does not allow to replace."""
     place = settings["artifact_dir"]

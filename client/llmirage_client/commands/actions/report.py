@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from json import dumps
 from pathlib import Path
 
 import click
@@ -15,12 +16,15 @@ from llmirage_client.measure.run_folder import NO_RUN, find_runs
 from llmirage_client.report.html.run_page import run_page
 from llmirage_client.report.html.run_view import names_of
 from llmirage_client.report.points_files import read_sweep
+from llmirage_shared.settings import ConfigError
 
 PAGE_FILE = "report.html"
 _MOST_RUNS = 100
 
 
-def report(runs: tuple[str, ...], output: str | None, open: bool) -> None:
+def report(runs: tuple[str, ...], output: str | None, open: bool, json: bool) -> None:
+    if json and output == "-":
+        raise ConfigError(["--json and --output - exclude each other: standard output cannot have both"])
     places = _places(runs)
     found = read_runs(places)
 
@@ -37,7 +41,10 @@ def report(runs: tuple[str, ...], output: str | None, open: bool) -> None:
         path.write_bytes(page)
     except OSError as error:
         refuse([f"{path}: {error.strerror or error}"])
-    click.echo(f"Written to {path} ({len(page) / 1e3:,.0f} kB).")
+    if json:
+        click.echo(dumps({"file": str(path), "bytes": len(page), "runs": names}))
+    else:
+        click.echo(f"Written to {path} ({len(page) / 1e3:,.0f} kB).")
     if open:
         open_page(path)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from json import dumps
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ import click
 
 from llmirage_client.commands.actions.endpoint import endpoint_of, for_endpoint
 from llmirage_client.commands.actions.execute_points import Loads, Steps, carried_out, search_steps, sweep_steps
-from llmirage_client.commands.actions.one_run import USERS_WATCH, OneRun, RefusedError
+from llmirage_client.commands.actions.one_run import USERS_WATCH, OneRun, Outcome, RefusedError
 from llmirage_client.commands.actions.output import check_unused, new_folder
 from llmirage_client.commands.actions.points import Search, conversations_wanted, search_of, sweep_points
 from llmirage_client.commands.actions.run_description import run_name
@@ -23,11 +26,14 @@ from llmirage_client.load.event_loop import run_on_best_loop
 from llmirage_client.load.options import RunOptions
 from llmirage_client.load.points import Point
 from llmirage_client.measure.run_folder import find_runs
+from llmirage_client.measure.slo import verdicts_json
 from llmirage_client.report.console import render
 from llmirage_client.report.junit import suite_name, write_junit
+from llmirage_client.report.points_files import points_json
 from llmirage_client.report.points_table import render_points
 from llmirage_client.settings.run import one_point, run_options, with_distinct_conversations
 from llmirage_client.settings.workload import LengthSettings
+from llmirage_client.simulate.summary import figures_of_run
 from llmirage_client.targets.endpoint import EndpointSettings
 from llmirage_client.workload.session import Workload
 from llmirage_client.workload.synthesis.generated import is_preset
@@ -61,10 +67,17 @@ def run(file: str | None, **settings: Any) -> None:
     if asked.points or asked.search:
         status, folder = _several_loads(asked, settings)
     else:
-        status, folder = _one_run(asked.one(), settings["artifact_dir"], settings["junit"])
+        status, folder = _one_run(asked.one(), settings)
     if settings["open"] and folder is not None and find_runs(str(folder)):
-        report((str(folder),), None, True)
+        with contextlib.redirect_stdout(sys.stderr if settings["json"] else sys.stdout):
+            report((str(folder),), None, open=True, json=False)
     sys.exit(status)
+
+
+def as_json(outcome: Outcome) -> dict[str, Any]:
+    """The figures of one run, by the names that simulations have, too."""
+    slo = {"slo": verdicts_json(outcome.verdicts)} if outcome.verdicts else {}
+    return slo | figures_of_run(outcome.metrics) | {"notes": list(outcome.result.notes)}
 
 
 def asked_run(file: str | Workload | None, settings: dict[str, Any]) -> AskedRun:
@@ -87,7 +100,7 @@ def asked_run(file: str | Workload | None, settings: dict[str, Any]) -> AskedRun
     shown = {
         name: value
         for name, value in one_point(settings).items()
-        if value not in (None, ()) and name not in (*of_file, "open")
+        if value not in (None, ()) and name not in (*of_file, "open", "json")
     }
     return AskedRun(workload, options, endpoint, shown, spread, search, points)
 
@@ -103,10 +116,14 @@ def steps_of(asked: AskedRun, settings: Mapping[str, Any], **loads: Any) -> Step
 
 def _several_loads(asked: AskedRun, settings: Mapping[str, Any]) -> tuple[int, Path | None]:
     """Return the exit status, and where the files are."""
-    done = carried_out(steps_of(asked, settings))
+    json = settings["json"]
+    done = carried_out(steps_of(asked, settings, **({"tell": partial(click.echo, err=True)} if json else {})))
     if done.refused is not None:
         click.echo(done.refused, err=True)
-    if done.results:
+    if done.results and json:
+        written = str(done.files[0].parent) if done.files else None
+        click.echo(dumps(points_json(done.results, done.notes, done.answer) | {"folder": written}))
+    elif done.results:
         render_points(done.title, done.results, done.notes, done.answer, done.files)
     if settings["junit"] is not None and done.refused is None and not asked.search:
         verdicts = [(f"{result.name}: ", verdict) for result in done.results for verdict in result.verdicts]
@@ -114,8 +131,9 @@ def _several_loads(asked: AskedRun, settings: Mapping[str, Any]) -> tuple[int, P
     return done.status, done.files[0].parent if done.files else None
 
 
-def _one_run(asked: AskedRun, artifact_dir: str | None, junit: str | None) -> tuple[int, Path | None]:
+def _one_run(asked: AskedRun, settings: Mapping[str, Any]) -> tuple[int, Path | None]:
     """Return the exit status, and where the files are."""
+    artifact_dir, junit = settings["artifact_dir"], settings["junit"]
 
     def folder(complete: RunOptions) -> Path:
         return new_folder(run_name(complete, asked.workload)) if artifact_dir is None else Path(artifact_dir)
@@ -126,7 +144,11 @@ def _one_run(asked: AskedRun, artifact_dir: str | None, junit: str | None) -> tu
     except RefusedError as error:
         click.echo(error, err=True)
         return 2, None
-    render(outcome.result, metrics=outcome.metrics, files=outcome.files)
+    if settings["json"]:
+        written = str(outcome.files[0].parent) if outcome.files else None
+        click.echo(dumps(as_json(outcome) | {"folder": written}))
+    else:
+        render(outcome.result, metrics=outcome.metrics, files=outcome.files)
     if junit is not None:
         write_junit(junit, suite_name(outcome.result), [("", verdict) for verdict in outcome.verdicts])
     return outcome.status, outcome.files[0].parent if outcome.files else None

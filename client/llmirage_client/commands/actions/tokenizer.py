@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from json import dumps
 from pathlib import Path
 
 import click
@@ -11,7 +12,7 @@ from llmirage_client.commands.actions.refusal import refuse
 from llmirage_shared import embedded_tokenizer
 
 
-def tokenizer(folder: str) -> None:
+def tokenizer(folder: str, json: bool) -> None:
     place = Path(folder)
     files = {place / name: text.encode() for name, text in embedded_tokenizer.folder_files().items()}
     try:
@@ -23,4 +24,7 @@ def tokenizer(folder: str) -> None:
             write_output(data, str(path))
     except OSError as error:
         refuse([f"{folder}: cannot be written: {error.strerror}"], "tokenizer")
+    if json:
+        click.echo(dumps({"folder": folder, "files": [path.name for path in files]}))
+        return
     click.echo(f"{folder}: {', '.join(path.name for path in files)}")
