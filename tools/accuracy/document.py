@@ -29,6 +29,7 @@ from accuracy.report import (
 )
 from accuracy.runs import MeasuredRun, load_runs
 from accuracy.saved import load_predictions, save_predictions
+from accuracy.sections import AGENTS, MAX_THROUGHPUT, agents_section, max_throughput_section, memory_section
 from accuracy.transfer import STAND_INS
 from accuracy.truth import find_suspects
 
@@ -57,6 +58,9 @@ def write_document(out: Path, data: Path, ops: Path, processes: int, sample: int
         _repeats(data),
         "\n\n".join([_text("plots"), write_plots(out.with_suffix(""), _usable(predictions))]),
         *([speculative_section(data, processes)] if (data / SPECULATIVE).exists() else []),
+        *([agents_section(data, processes)] if (data / AGENTS).exists() else []),
+        max_throughput_section(PREDICTIONS.with_name(MAX_THROUGHPUT), processes),
+        memory_section(),
         _replays(data),
         _kernels(ops, data),
         _transferred(runs[::sample], processes),
@@ -223,4 +227,4 @@ def _dropped(data: Path) -> str:
     with (data / "dropped.csv").open(newline="") as file:
         reasons = Counter(row["why"] for row in csv.DictReader(file))
     rows = [[why, count] for why, count in reasons.most_common()]
-    return "\n\n".join([_text("dropped"), table(["why", "rows"], rows)])
+    return "\n\n".join([_text("dropped"), table(["why", "rows"], rows), _text("token-positions")])

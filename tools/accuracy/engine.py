@@ -22,7 +22,7 @@ def cluster_of(deployment: Deployment, *, prefix_caching: bool, fast_forward: bo
         scheduling = {"max_prefill_tokens": max(16384, deployment.max_num_batched_tokens)} | scheduling
     limits = EngineLimits(
         kv_tokens=deployment.memory.kv_tokens,
-        max_num_seqs=min(deployment.max_num_seqs, deployment.memory.sequences),
+        max_num_seqs=min(deployment.most_running, deployment.memory.sequences),
         max_num_batched_tokens=max(deployment.max_num_batched_tokens, deployment.max_num_seqs),
         page_size=deployment.block_size,
         enable_prefix_caching=prefix_caching,

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from accuracy.agents import read_agents, save_agents
 from accuracy.inferencex import read_inferencex, repeats_of
 from accuracy.kernels import TABLES, reduce_table
 from accuracy.runs import save_runs
@@ -58,6 +59,7 @@ def reduce_truth(source: Path, target: Path) -> None:
     save_runs(target / "runs.csv.gz", runs)
     if records.exists():
         save_runs(target / "speculative.csv.gz", read_speculative(source / "runs"))
+        save_agents(target / "agents.csv.gz", read_agents(source / "runs"))
     _write(target / "dropped.csv", ["id", "why"], [[d.id, d.why] for d in dropped])
     (target / "ops").mkdir(exist_ok=True)
     for table in TABLES:

@@ -203,7 +203,7 @@ def _speculative(config: PoolConfig) -> Speculative | None:
 def _limits(config: PoolConfig, deployment: Deployment, cluster: ClusterConfig) -> EngineLimits:
     """Raises ValueError for what the engine's scheduler does not know."""
     speculative = deployment.speculative
-    seqs = min(deployment.max_num_seqs, deployment.memory.sequences)
+    seqs = min(deployment.most_running, deployment.memory.sequences)
     if config.max_num_seqs is None:  # engines fit their own default to a smaller step
         seqs = min(seqs, deployment.max_num_batched_tokens)
     limits = EngineLimits(

@@ -16,6 +16,7 @@ from llmirage_server.perf.errors import DeploymentError
 from llmirage_server.perf.memory import (
     MemoryBudget,
     activation_bytes_per_rank,
+    block_tokens,
     budget,
     draft_bytes_per_rank,
     sglang_static_share,
@@ -137,7 +138,7 @@ class Deployment:
             gpu_memory_utilization=share or sglang_static_share(found_gpu.memory_bytes, batched, seqs, parallel),
             max_num_batched_tokens=batched,
             max_num_seqs=seqs,
-            block_size=block_size or profile.block_size,
+            block_size=block_size or block_tokens(profile, found_model, KV_DTYPE_BYTES[kv_dtype], tp),
             num_gpu_blocks_override=num_gpu_blocks_override,
             least_tokens=max_model_len or MIN_KV_TOKENS,
             speculative=speculative,
@@ -202,6 +203,16 @@ class Deployment:
         return self.parallel.tp
 
     @property
+    def most_running(self) -> int:
+        """Sequences that may run at once, if memory allows.
+
+        TensorRT-LLM's max_batch_size is that of a micro-batch, and each of its pipeline stages has one.
+        """
+        if self.engine.scheduler != "trtllm":
+            return self.max_num_seqs
+        return max(self.max_num_seqs, min(self.max_num_seqs * self.parallel.pp, self.max_num_batched_tokens))
+
+    @property
     def max_model_len(self) -> int:
         """Tokens of the architecture's own context length."""
         return self.model.max_model_len
@@ -252,7 +263,7 @@ class Deployment:
             activation_bytes=activation_bytes_per_rank(stage, parallel, self.max_num_batched_tokens, self.max_num_seqs),
             kv_bytes_per_token=per_token,
             bytes_per_sequence=windows + stage.state_bytes_per_sequence(parallel.tp),
-            max_num_seqs=self.max_num_seqs,
+            max_num_seqs=self.most_running,
             tokens_override=override * self.block_size if override else None,
         )
 

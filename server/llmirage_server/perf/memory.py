@@ -9,7 +9,7 @@ from llmirage_server.perf.catalogue.engines import EngineProfile
 from llmirage_server.perf.catalogue.formats import Formats, formats_of
 from llmirage_server.perf.catalogue.gpus import GIB, MIB
 from llmirage_server.perf.catalogue.layers import Dense, Gqa, LayerGroup, Mla, Moe
-from llmirage_server.perf.catalogue.models import ModelSpec
+from llmirage_server.perf.catalogue.models import ModelSpec, cache_bytes
 from llmirage_server.perf.parallelism import Parallelism
 from llmirage_server.perf.speculation import SpeculativeMethod
 
@@ -122,6 +122,19 @@ def budget(
         tokens_override,
         utilization,
     )
+
+
+def block_tokens(engine: EngineProfile, model: ModelSpec, kv_dtype_bytes: int, tp: int) -> int:
+    """Tokens of a KV block where the user does not say.
+
+    vLLM has blocks of one size in bytes for attention and recurrent states, so a block holds as many tokens as fill a state,
+    in steps of 16 (vllm/model_executor/models/config.py: "Setting attention block size to 1056 tokens" for Qwen3.5-35B).
+    """
+    state = max([group.attention.state_bytes(tp) for group in model.groups if group.attention], default=0)
+    token = max([cache_bytes(group, kv_dtype_bytes, tp) // group.count for group in model.groups])
+    if engine.base != "vllm" or not state or not token:
+        return engine.block_size
+    return max(engine.block_size, -(-state // (16 * token)) * 16)
 
 
 def sglang_static_share(gpu_bytes: int, chunk_tokens: int, max_num_seqs: int, parallel: Parallelism) -> float:

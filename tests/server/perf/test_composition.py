@@ -237,6 +237,34 @@ def test_fp8_experts_run_the_faster_of_two_kernels() -> None:
         assert next(o.seconds for o in found if o.name == "experts") == seconds[faster]
 
 
+@pytest.mark.parametrize(
+    ("gpu", "ranks", "weights", "sent"),
+    [
+        ("b200", 8, "nvfp4", 0),  # eight GPUs of a node
+        ("gb200", 4, "fp8", 0),  # as many ranks as a token has experts
+        ("gb200", 8, "fp8", 8 * (1 - (1 - 1 / 8) ** 4)),  # different ranks among a token's 4 experts
+    ],
+)
+def test_tensorrt_llm_sends_tokens_to_experts_only_where_ranks_outnumber_them_over_wide_nvlink(
+    gpu: str, ranks: int, weights: str, sent: float
+) -> None:
+    spec, on, dtype = model(LayerGroup(2, Gqa(8, 2, 64), Moe(16, 4, 256))), find_gpu(gpu), WEIGHT_DTYPES[weights]
+    parallel = Parallelism(dp=ranks, ep=ranks)
+    step = RooflineStep(spec, on, engine=plain_engine("trtllm"), weights=dtype, parallel=parallel)
+    found = {o.name: o.seconds for o in step.explain([StepBatch([], [100] * 64)] * ranks)}
+    constants = constants_for(on, "trtllm")
+    if sent:
+        assert found["dispatch"] == pytest.approx(
+            2 * collectives.dispatch(on, constants, ranks, 2 * HIDDEN * sent).seconds(64)
+        )
+        assert "all-gather" not in found
+    else:  # quantized before they are gathered
+        width = dtype.activation_bytes * HIDDEN + 8 * 4
+        gather = collectives.all_gather(on, constants, ranks, width)
+        assert found["all-gather"] == pytest.approx(2 * gather.seconds(64 * ranks))
+        assert "dispatch" not in found
+
+
 @pytest.mark.parametrize("engine", ["vllm", "trtllm"])
 def test_attention_ranks_run_in_lockstep_and_share_experts(engine: str) -> None:
     block, attend = Moe(16, 4, 256), Gqa(8, 2, 64)
@@ -252,16 +280,11 @@ def test_attention_ranks_run_in_lockstep_and_share_experts(engine: str) -> None:
     pairs = 300 * 100 + 300 * 301 // 2 + 20 * 21 // 2
     assert found["prefill attention"] == pytest.approx(2 * prefill.seconds(pairs, NEW, 100, 400))
     assert "decode attention" not in found
-    if engine == "vllm":
-        gather = collectives.all_gather(H100, s.constants, 2, 2 * (HIDDEN + 16))
-        scatter = collectives.reduce_scatter(H100, s.constants, 2, 2 * HIDDEN)
-        assert found["all-gather"] == pytest.approx(2 * gather.seconds(together))
-        assert found["reduce-scatter"] == pytest.approx(2 * scatter.seconds(together))
-    else:
-        ranks = 2 * (1 - (1 - 1 / 2) ** 4)  # different ranks among a token's 4 experts
-        sent = collectives.dispatch(H100, s.constants, 2, 2 * HIDDEN * ranks).seconds(NEW)
-        back = collectives.combine(H100, s.constants, 2, 2 * HIDDEN * ranks).seconds(NEW)
-        assert (found["dispatch"], found["combine"]) == (pytest.approx(2 * sent), pytest.approx(2 * back))
+    # vLLM gathers tokens in bf16 with the router's logits; TensorRT-LLM in fp8, each with its 4 experts and their weights
+    gather = collectives.all_gather(H100, s.constants, 2, 2 * HIDDEN + 2 * 16 if engine == "vllm" else HIDDEN + 8 * 4)
+    scatter = collectives.reduce_scatter(H100, s.constants, 2, 2 * HIDDEN)
+    assert found["all-gather"] == pytest.approx(2 * gather.seconds(together))
+    assert found["reduce-scatter"] == pytest.approx(2 * scatter.seconds(together))
     assert found["host"] == pytest.approx(
         find_engine(engine).host_s(sum(t for n, t in found.items() if n != "host"), 3)
         + find_engine(engine).dp_sync_ms * 1e-3

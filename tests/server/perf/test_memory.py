@@ -159,3 +159,29 @@ def test_more_ranks_never_hold_more_weights_each(model: ModelSpec, weights: str,
 def test_published_checkpoints_have_their_size(name: str, weights: str, gb: float) -> None:
     held = weights_bytes_per_rank(find_model(name), WEIGHT_DTYPES[weights], Parallelism())
     assert held / 1e9 == pytest.approx(gb, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("model", "kv", "tokens"),
+    [("Qwen/Qwen3.5-35B-A3B", "bf16", 1056), ("Qwen/Qwen3.5-35B-A3B", "fp8", 2096), ("Qwen/Qwen3.5-27B", "bf16", 784)],
+)
+def test_blocks_of_vllm_hold_as_many_tokens_as_fill_a_recurrent_state(model: str, kv: str, tokens: int) -> None:
+    # "Setting attention block size to N tokens" in logs of vLLM 0.19
+    options = {"weights": "fp8", "kv_cache_dtype": kv}
+    assert Deployment.create(model, "h200", engine="vllm", **options).block_size == tokens
+    assert Deployment.create(model, "h200", engine="vllm", block_size=32, **options).block_size == 32
+    assert Deployment.create(model, "h200", engine="sglang", **options).block_size == 1
+
+
+def test_blocks_of_other_models_are_the_engines_own() -> None:
+    for engine, tokens in (("vllm", 16), ("sglang", 1), ("trtllm", 32)):
+        assert Deployment.create("openai/gpt-oss-120b", "h200", engine=engine).block_size == tokens
+
+
+def test_tensorrt_llm_counts_sequences_of_each_pipeline_stage() -> None:
+    def most(engine: str, **options: int) -> int:
+        return Deployment.create("meta-llama/Llama-3.1-8B-Instruct", "h200", engine=engine, pp=4, **options).most_running
+
+    assert most("trtllm", max_num_seqs=100) == 400
+    assert most("trtllm", max_num_seqs=100, max_num_batched_tokens=300) == 300  # no step has a token for each
+    assert most("vllm", max_num_seqs=100) == 100

@@ -19,7 +19,7 @@ from llmirage_server.perf.errors import DeploymentError
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 KvPool = Literal["share_of_all", "share_of_free_at_start", "share_of_free"]
-Dispatch = Literal["all_gather", "all_to_all"]
+Dispatch = Literal["all_gather", "all_to_all", "wide_all_to_all"]
 Activations = Literal["bf16", "fp8"]
 Overlap = Literal["layers", "chunks", "none"]
 
@@ -65,6 +65,7 @@ class EngineProfile:
     speculative_sequence_us: float = 0.0  # exposed host time of a step for each sequence whose drafts it verifies
     prefill_in_place: float = 1.0  # prefill within a running server / its kernels measured one by one
     prefill_in_place_pcie: float = 1.0  # the same of PCIe cards
+    prefill_in_place_fp4: float | None = None  # the same of GPUs that multiply in fp4, PCIe cards too; None: as the others
     eager_layer_us: float = 0.0  # launching a layer of a step with prompts: what the GPUs do meanwhile shows only beyond it
     output_token_us: float = 0.0  # of the front end for each token that goes out: requests wait behind them
     tokenize_ms: float = 0.0  # of the front end for a request, while others wait: tokenizer, scheduler's input
@@ -94,6 +95,8 @@ class EngineProfile:
         """By how much kernels are slower in long prompts of a running server than one by one."""
         if gpu.profiled:
             return 1.0
+        if self.prefill_in_place_fp4 is not None and "fp4" in gpu.rates:
+            return self.prefill_in_place_fp4
         return self.prefill_in_place_pcie if gpu.link_kind == "pcie" else self.prefill_in_place
 
     @property
@@ -200,7 +203,8 @@ def _keys() -> dict[str, Key]:
         **dict.fromkeys(("name", "title", "version", "source"), Key(text)),
         **dict.fromkeys(_TIERS, Key(_tiers)),
         **dict.fromkeys(("mixed_attention", "fused_all_reduce_norm", "async_scheduling"), Key(truth)),
-        **dict.fromkeys(("decode_scale", "prefill_scale", "prefill_in_place", "prefill_in_place_pcie"), Key(positive)),
+        **dict.fromkeys(("decode_scale", "prefill_scale"), Key(positive)),
+        **dict.fromkeys(("prefill_in_place", "prefill_in_place_pcie", "prefill_in_place_fp4"), Key(positive)),
         "base": Key(_unknown_base),
         "scheduler": Key(one_of("vllm", "sglang", "trtllm")),
         "kv_pool": Key(one_of(*get_args(KvPool))),

@@ -42,6 +42,8 @@ def all_reduce(s: Setting, calls: int, width: int = 0) -> list[Op]:
     return [TokenOp("all-reduce", calls, collectives.all_reduce(s.gpu, s.constants, tp, 2.0 * (width or s.hidden)))]
 
 
+_GPUS_OF_A_NODE = 8
+_ROUTE_BYTES = 8.0  # an expert of a token: its number and its weight
 _DECODE_TOKENS = 64  # where the kernels of two formats are compared
 
 
@@ -69,6 +71,9 @@ def _exchange(s: Setting, block: Moe, calls: int) -> tuple[list[Op], list[Op]]:
     made. Attention data-parallel ranks have their own tokens: either all of them are gathered and the results reduced and
     scattered, or each token is sent to the ranks of its experts and back, which needs whole experts (ep = all GPUs of the
     stage); ranks that share tokens through tensor parallelism each send their part, and gather the sums.
+
+    wide_all_to_all: tokens are sent only where there are more ranks than a token has experts, over NVLink that spans nodes;
+    what is gathered is in the format in which the experts multiply, beside a token's experts and their weights.
     """
     parallel, hidden = s.parallel, block.latent or s.hidden
     if parallel.dp == 1:
@@ -77,11 +82,22 @@ def _exchange(s: Setting, block: Moe, calls: int) -> tuple[list[Op], list[Op]]:
     after: list[Op] = []
     if parallel.tp > 1:
         after.append(TokenOp("all-gather", calls, collectives.all_gather(*link, parallel.tp, 2.0 * hidden)))
-    if s.engine.moe_dispatch == "all_to_all" and parallel.ep == ranks:
+    wide = s.engine.moe_dispatch == "wide_all_to_all"
+    sends = s.gpu.link_gpus > _GPUS_OF_A_NODE and ranks > block.per_token if wide else s.engine.moe_dispatch == "all_to_all"
+    if sends and parallel.ep == ranks:
         reached = ranks * (1.0 - (1.0 - 1.0 / ranks) ** block.per_token)  # different ranks among a token's experts
         sent = 2.0 * reached * hidden / parallel.tp
         dispatch, combine = collectives.dispatch(*link, ranks, sent), collectives.combine(*link, ranks, sent)
         return [TokenOp("dispatch", calls, dispatch)], [TokenOp("combine", calls, combine), *after]
-    gather = collectives.all_gather(*link, ranks, 2.0 * (hidden + block.experts))  # with the router's logits, bf16
+    gathered = 2.0 * (hidden + block.experts)  # with the router's logits, bf16
+    if wide:
+        gathered = _sent_bytes(s) * hidden + _ROUTE_BYTES * block.per_token
+    gather = collectives.all_gather(*link, ranks, gathered)
     scatter = collectives.reduce_scatter(*link, ranks, 2.0 * hidden)
     return [TokenOp("all-gather", calls, gather, "group")], [TokenOp("reduce-scatter", calls, scatter, "group"), *after]
+
+
+def _sent_bytes(s: Setting) -> float:
+    """An activation on its way to the experts: quantized before it is sent, but for block scales, which the kernel makes."""
+    dtype = s.formats.experts
+    return dtype.activation_bytes if dtype.name in ("fp8", "nvfp4") else 2.0

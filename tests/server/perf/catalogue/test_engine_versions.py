@@ -54,6 +54,14 @@ def test_prefill_of_kernels_profiled_in_place_is_not_scaled_again() -> None:
     assert scales == {"h100_sxm": 1.4, "l40s": 1.4, "rtx_4090": 1.0}
 
 
+def test_prompts_under_tensorrt_llm_are_slower_in_place_on_hopper_alone() -> None:
+    engine = find_engine("trtllm")
+    found = {
+        gpu: engine.prefill_in_place_on(find_gpu(gpu)) for gpu in ("h200_sxm", "l40s", "b200_sxm", "rtx_pro_6000_server")
+    }
+    assert found == {"h200_sxm": 1.2, "l40s": 1.2, "b200_sxm": 1.0, "rtx_pro_6000_server": 1.0}
+
+
 @pytest.mark.parametrize(
     ("engine", "weights", "gpu", "kv"),
     [
