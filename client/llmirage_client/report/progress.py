@@ -1,6 +1,6 @@
-"""Progress of a run: one line redrawn on a terminal, a plain line now and then elsewhere.
+"""Progress of a run: a few lines redrawn on a terminal, a plain line now and then elsewhere.
 
-Drawn by hand: the first request must not wait for a table library, and one line needs none. There is no thread; a line is
+Drawn by hand: the first request must not wait for a table library, and so few lines need none. There is no thread; a line is
 drawn only from a call, so calling update() again with the same figures is a cheap way to keep the clock on it moving.
 """
 
@@ -10,15 +10,22 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
+
+from llmirage_client.report.live_figures import LiveFigures
+
+if TYPE_CHECKING:
+    from llmirage_client.measure.record import Record
 
 REDRAW_S = 0.1  # on a terminal: ten times a second at most
 PLAIN_LINE_S = 5.0  # elsewhere, such as the log of a CI job
 _BAR_CELLS = 24
+_LEAST_FOR_BAR = 60  # columns: on fewer the figures need the room
 
 
 class StatusLine:
-    """A line that is drawn anew ten times a second on a terminal, and written every few seconds elsewhere.
+    """A line, and what is to be seen below it, that is drawn anew ten times a second on a terminal; elsewhere the line
+    is written every few seconds.
 
     stream: where to draw, by default stderr; a closed or broken one is left alone.
     """
@@ -30,6 +37,15 @@ class StatusLine:
         self._every_s = REDRAW_S if self._terminal else PLAIN_LINE_S
         self._started_s: float | None = None
         self._next_s = float("inf")
+        self._below = 0  # lines that were drawn below the first
+
+    def interrupt(self) -> None:
+        """Something else was written to the terminal: what is drawn next begins where that ended."""
+        self._below = 0
+
+    def _lines_below(self, elapsed_s: float) -> list[str]:
+        """What stands below the line on a terminal that has the room."""
+        return []
 
     def _line(self, elapsed_s: float) -> str:
         """What it says."""
@@ -47,16 +63,34 @@ class StatusLine:
         assert self._started_s is not None
         text = self._line(now - self._started_s)
         if self._terminal:
-            # The last column stays empty: a terminal that wraps there would scroll at every redraw.
-            self._write("\r" + text[: max(_columns(self._stream) - 1, 0)] + "\x1b[K")
+            self._draw_lines([text, *self._lines_below(now - self._started_s)])
         else:
             self._write(text + "\n")
+
+    @property
+    def _has_room_for_a_bar(self) -> bool:
+        return self._terminal and self._stream is not None and _size(self._stream)[0] >= _LEAST_FOR_BAR
+
+    def _draw_lines(self, lines: list[str]) -> None:
+        """Over those drawn before."""
+        assert self._stream is not None
+        columns, rows = _size(self._stream)
+        if rows <= len(lines):
+            lines = lines[:1]
+        # The last column stays empty: a terminal that wraps there would scroll at every redraw.
+        drawn = "\n".join(f"{line[: max(columns - 1, 0)]}\x1b[K" for line in lines)
+        self._write("\r" + self._up() + drawn + ("\x1b[J" if len(lines) <= self._below else ""))
+        self._below = len(lines) - 1
+
+    def _up(self) -> str:
+        """What takes the cursor to the first line."""
+        return f"\x1b[{self._below}A" if self._below else ""
 
     def _end(self, last: str) -> None:
         """Writes what comes last on a terminal, and nothing more."""
         if self._terminal:
             self._write(last)
-        self._stream = None
+        self._stream, self._below = None, 0
         self._next_s = float("inf")
 
     def _write(self, text: str) -> None:
@@ -76,6 +110,20 @@ class Progress(StatusLine):
         super().__init__(stream, clock)
         self.total = total
         self._counts = (0, 0, 0)
+        self._live: LiveFigures | None = None
+        self._speed = 1.0
+
+    def watch(self, speed: float) -> None:
+        """Show figures, too, if there is a terminal. speed: that of the cluster."""
+        if self._terminal and not hasattr(self._stream, "columns"):
+            self._live, self._speed = LiveFigures(speed, slot_s=speed), speed
+
+    def see(self, record: Record) -> None:
+        """A request is over."""
+        exchange = record.exchange
+        if self._live is not None and exchange.error is None:
+            usage = exchange.usage or {}
+            self._live.see(exchange, usage.get("completion_tokens") or len(exchange.token_s))
 
     def start(self) -> None:
         if self._started_s is not None:
@@ -92,8 +140,15 @@ class Progress(StatusLine):
         """Draw the last state and leave the stream at the start of a fresh line. Safe to call twice."""
         if self._started_s is None or self._stream is None:
             return
+        self._live = None
         self._draw(self._clock())
         self._end("\n")
+
+    def _lines_below(self, elapsed_s: float) -> list[str]:
+        if self._live is None or self._stream is None:
+            return []
+        sparks = (getattr(self._stream, "encoding", None) or "").lower().startswith("utf")
+        return self._live.lines(elapsed_s * self._speed, sparks=sparks)
 
     def _line(self, elapsed_s: float) -> str:
         done, errors, in_flight = self._counts
@@ -105,7 +160,7 @@ class Progress(StatusLine):
             parts.append(f"{done / elapsed_s:.1f}/s")
         parts.append(minutes(elapsed_s))
         text = ", ".join(parts)
-        return f"{bar(done / self.total)} {text}" if self._terminal and self.total else text
+        return f"{bar(done / self.total)} {text}" if self.total and self._has_room_for_a_bar else text
 
 
 def bar(share: float) -> str:
@@ -126,10 +181,12 @@ def _is_terminal(stream: TextIO | None) -> bool:
         return False
 
 
-def _columns(stream: TextIO) -> int:
+def _size(stream: TextIO) -> tuple[int, int]:
+    """Columns and lines."""
     if isinstance(columns := getattr(stream, "columns", None), int):  # no terminal, but one who knows
-        return columns
+        return columns, 1
     try:
-        return os.get_terminal_size(stream.fileno()).columns or 80
+        size = os.get_terminal_size(stream.fileno())
     except (OSError, ValueError):
-        return 80
+        return 80, 24
+    return size.columns or 80, size.lines or 24

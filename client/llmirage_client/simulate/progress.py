@@ -75,4 +75,4 @@ class SimulationProgress(StatusLine):
         text = (f"{self._of}: " if self._of else "") + ", ".join(parts)
         shares = [self._done / total] if total else []
         shares += [self._reached_s / self._until_s] if self._until_s else []
-        return f"{bar(max(shares))} {text}" if self._terminal and shares else text
+        return f"{bar(max(shares))} {text}" if shares and self._has_room_for_a_bar else text

@@ -4,46 +4,13 @@ from __future__ import annotations
 
 import io
 import os
-import pty
-import select
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TextIO
 
 import pytest
+from terminals import Clock, drawn, terminal
 
 from llmirage_client.report.progress import PLAIN_LINE_S, REDRAW_S, Progress
 from llmirage_client.simulate.progress import SimulationProgress
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@contextmanager
-def terminal(columns: int) -> Iterator[tuple[TextIO, int]]:
-    """A pseudo-terminal: the stream to draw on and the descriptor to read what was drawn."""
-    import fcntl
-    import struct
-    import termios
-
-    leader, follower = pty.openpty()
-    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    with os.fdopen(follower, "w") as stream:
-        yield stream, leader
-    os.close(leader)
-
-
-def drawn(leader: int) -> str:
-    chunks = []
-    while select.select([leader], [], [], 0.05)[0]:
-        chunks.append(os.read(leader, 65_536))
-    return b"".join(chunks).decode()
 
 
 @pytest.fixture(autouse=True)

@@ -27,7 +27,7 @@ from llmirage_client.load.token_calls import CONTENT_ERRORS, short_prompts
 from llmirage_client.measure.columns import columns_of
 from llmirage_client.measure.distortion import distortion_of
 from llmirage_client.measure.metrics import Metrics, compute
-from llmirage_client.measure.record import RunResult
+from llmirage_client.measure.record import Record, RunResult
 from llmirage_client.measure.request_metrics import request_columns
 from llmirage_client.measure.slo import MISSED, Verdict, judge_failures, verdicts_of
 from llmirage_client.report.files import write_artifacts
@@ -284,8 +284,9 @@ class OneRun:
     async def _send(self, target: EndpointTarget) -> RunResult:
         assert self.records is not None
         progress = self._watch.progress(expected_requests(self._workload, self.options))
-        runner = Runner(self._workload, self.options, target, progress, self.records.write)
-        restore_signals = self._watch.stoppable(runner)
+        progress.watch(self.options.speed)
+        runner = Runner(self._workload, self.options, target, progress, self._keep_and_show(progress))
+        restore_signals = self._watch.stoppable(_Shown(runner, progress))
         progress.start()
         if self._watch.owner:
             spare_the_collector()
@@ -299,6 +300,16 @@ class OneRun:
             progress.stop()
             restore_signals()
         return dataclasses.replace(result, client_cpu_s=heartbeat.cpu_s, client_lag_s=tuple(heartbeat.lag_s))
+
+    def _keep_and_show(self, progress: Progress) -> Callable[[Record], None]:
+        assert self.records is not None
+        keep = self.records.write
+
+        def over(record: Record) -> None:
+            keep(record)
+            progress.see(record)
+
+        return over
 
     async def _send_spread(self, spread: Spread) -> RunResult:
         assert self.records is not None
@@ -315,6 +326,18 @@ class OneRun:
                 raise RefusedError(str(error)) from None
             raise
         return result
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Shown:
+    """A run that is drawn on a terminal, on which whoever cancels it has written."""
+
+    run: Stoppable
+    progress: Progress
+
+    def cancel(self, reason: str) -> None:
+        self.progress.interrupt()
+        self.run.cancel(reason)
 
 
 def _cancel_on_signals(run: Stoppable) -> Callable[[], Any]:
