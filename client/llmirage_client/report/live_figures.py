@@ -13,7 +13,7 @@ _SPARKS = "▁▂▃▄▅▆▇█"
 _RATE_OVER = 5  # slots
 
 
-class Finished(Protocol):
+class SeenExchange(Protocol):
     """What of a request counts, as `measure.record.Exchange` has it."""
 
     @property
@@ -37,7 +37,7 @@ class LiveFigures:
         self._slot_end_s = slot_s
         self._ttft, self._tpot = LogHistogram(), LogHistogram()
 
-    def see(self, exchange: Finished, tokens: int) -> None:
+    def see(self, exchange: SeenExchange, tokens: int) -> None:
         """A request has succeeded. tokens: of its reply."""
         times = exchange.token_s
         if times:
