@@ -1,7 +1,7 @@
 """What README.md and docs/ show to be typed is typed: every command and every Python program, in this process.
 
 A block that begins with a comment like `# study.yaml` is that file. What else a reader has before he types is in FILES and
-BEFORE; what needs more than this process is in ELSEWHERE, with what it needs.
+BEFORE; what needs more than this process is in pages.ELSEWHERE and pages.NEEDS_A_PORT, with what it needs.
 """
 
 from __future__ import annotations
@@ -12,23 +12,9 @@ import shlex
 from pathlib import Path
 
 import pytest
-from pages import PAGES, ROOT, Block, blocks, commands
+from pages import ELSEWHERE, NEEDS_A_PORT, PAGES, ROOT, TYPED_PAGES, Block, blocks, commands
 from played_pages import Machine
 
-ELSEWHERE = {
-    "curl http://localhost": "curl and a port: tests/test_readme.py",
-    "ray start ": "a cluster of Ray",
-    " --executor ray ": "a cluster of Ray: tests/client/workers",
-    "llmirage record --upstream ": "a port and a server behind it: tests/server/commands/test_record.py",
-    "llmirage verdict http": "a port: tests/clients/test_verdict_over_a_port.py",
-    "pip install llmirage": "a package index: tools/wheel_tests.py",
-    "uvx llmirage": "uv and a package index",
-    "pipx run llmirage": "pipx and a package index",
-    "docker ": "docker: tests/deploy reads what it is given",
-    "kubectl apply": "a Kubernetes cluster: tests/deploy builds what it is given",
-    "pytest test_capital.py": "pytest within pytest: tests/client/llmirage/test_pytest_recordings.py",
-    " --executor process ": "processes, which share a port: tests/client/workers",
-}
 WORKLOAD, CLUSTER = "workloads/dag-example.jsonl", "workloads/clusters/dense-8b.yaml"
 FILES = {
     "README.md": {"my.dag.jsonl": WORKLOAD, CLUSTER: CLUSTER, "recordings/chat.yaml": "tests/data/recordings/chat.yaml"},
@@ -66,7 +52,7 @@ def name_of(page: Path) -> str:
 
 
 def elsewhere(command: str) -> bool:
-    return any(part in command for part in ELSEWHERE)
+    return any(part in command for part in (*ELSEWHERE, *NEEDS_A_PORT))
 
 
 def shown(page: Path) -> list[tuple[Block, str]]:
@@ -92,7 +78,7 @@ def problem_of(machine: Machine, line: str) -> str | None:
     if words[0] == "make":
         return None if re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE) else "no such target"
     if words[0] != "llmirage":
-        return "it is neither run here nor in ELSEWHERE"
+        return "it is neither run here nor in pages.ELSEWHERE"
     if words[1] == "sweep":
         if words[2] in _typed:
             return None
@@ -129,8 +115,8 @@ def test_what_a_page_shows_to_be_typed_works(
 
 
 def test_what_is_said_of_the_pages_is_of_pages_that_are_there() -> None:
-    lines = [line for page in PAGES for _, line in shown(page)]
-    assert not [part for part in ELSEWHERE if not any(part in line for line in lines)]
+    lines = [line for page in (*PAGES, *TYPED_PAGES) for _, line in shown(page)]
+    assert not [part for part in (*ELSEWHERE, *NEEDS_A_PORT) if not any(part in line for line in lines)]
     assert {*FILES, *BEFORE, *AFTER} <= {name_of(page) for page in to_type()}
     for page in PAGES:
         text = page.read_text(encoding="utf-8")

@@ -10,7 +10,28 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
-"""Those in folders of docs/ are for newcomers: tests/test_typed_pages.py types them in a shell."""
+TYPED_PAGES = sorted([*(DOCS / "start").glob("*.md"), *(DOCS / "how-to").glob("*.md")])
+"""Those for newcomers: tests/test_typed_pages.py types them in a shell, tests/test_pages.py all others in one process."""
+
+ELSEWHERE = {
+    "ray start ": "a cluster of Ray",
+    " --executor ray ": "a cluster of Ray: tests/client/workers",
+    "pip install ": "a package index: tools/wheel_tests.py",
+    "uvx llmirage": "uv and a package index",
+    "pipx run llmirage": "pipx and a package index",
+    "docker ": "docker: tests/deploy reads what it is given",
+    "kubectl apply": "a Kubernetes cluster: tests/deploy builds what it is given",
+}
+"""Parts of commands that no page's test runs, and what they need."""
+
+NEEDS_A_PORT = {
+    "curl http://localhost": "curl and a port: tests/test_readme.py, tests/test_typed_pages.py",
+    "llmirage record --upstream ": "a port and a server behind it: tests/server/commands/test_record.py",
+    "llmirage verdict http": "a port: tests/clients/test_verdict_over_a_port.py, tests/test_typed_pages.py",
+    "pytest test_capital.py": "pytest within pytest: tests/client/llmirage/test_pytest_recordings.py",
+    " --executor process ": "processes, which share a port: tests/client/workers",
+}
+"""Parts of commands that cannot run in one process without a port."""
 _FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 _SHELL = ("sh", "bash", "shell", "")
 
