@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from llmirage._plans import CalibrationResult, SizeResult, SweepResult, calibrate, size, sweep
     from llmirage._requests import ClientVerdict, ExpectationError, JudgedRule, ServedRequest, ToolCall, ToolResult
     from llmirage._results import Result
-    from llmirage._run import RunReport, run, run_async
+    from llmirage._run import RunReport, RunSweep, run, run_async
     from llmirage._server import FaultOnOrder, Server, run_in_virtual_time
     from llmirage._simulate import SimulationResult, simulate
     from llmirage._step import StepResult, step
@@ -25,7 +25,7 @@ _PLACES = {
     "_plans": ["CalibrationResult", "SizeResult", "SweepResult", "calibrate", "size", "sweep"],
     "_requests": ["ClientVerdict", "ExpectationError", "JudgedRule", "ServedRequest", "ToolCall", "ToolResult"],
     "_results": ["Result"],
-    "_run": ["RunReport", "run", "run_async"],
+    "_run": ["RunReport", "RunSweep", "run", "run_async"],
     "_server": ["FaultOnOrder", "Server", "run_in_virtual_time"],
     "_simulate": ["SimulationResult", "simulate"],
     "_step": ["StepResult", "step"],
@@ -44,6 +44,7 @@ __all__ = [
     "LoadedWorkload",
     "Result",
     "RunReport",
+    "RunSweep",
     "ServedRequest",
     "Server",
     "SimulationResult",

@@ -13,11 +13,6 @@ from llmirage._settings import keywords, unknown
 from llmirage_shared.command_line import SettingOption
 from llmirage_shared.settings import About, ConfigError
 
-_SEVERAL_LOADS = (
-    "stop_at_saturation", "find_max", "find_max_variable", "find_max_lower_bound", "find_max_upper_bound",
-    "find_max_precision", "sleep_interval",
-)  # fmt: skip
-_RUN = ("junit", "json", "open", "records", "input_file", *_SEVERAL_LOADS)
 # The commands, and what of their options functions have not: they return it, or take it under their own names.
 COMMANDS: Mapping[str, tuple[str, Sequence[str]]] = {
     "simulate": (
@@ -27,7 +22,7 @@ COMMANDS: Mapping[str, tuple[str, Sequence[str]]] = {
     "size": ("llmirage_client.commands.size:size", ("json", "html")),
     "sweep": ("llmirage_client.commands.sweep:sweep", ("json", "open")),
     "calibrate": ("llmirage_client.commands.calibrate:calibrate", ("json", "output")),
-    "run": ("llmirage_client.commands.run:run", _RUN),
+    "run": ("llmirage_client.commands.run:run", ("junit", "json", "open", "input_file")),
     "generate": ("llmirage_client.commands.generate:generate", ("output", "show", "json")),
     "inspect": ("llmirage_client.commands.inspect:inspect", ("json",)),
     "step": ("llmirage_server.commands.step:step", ("json",)),

@@ -230,8 +230,12 @@ RunOptions = TypedDict("RunOptions", {
     "num_warmup_sessions": "int | float | str | None", "warmup_num": "int | float | str | None", "warmup_duration": "float | None",
     "warmup_grace_period": "float | None", "warmup_concurrency": "int | None", "warmup_concurrency_ramp_duration": "float | None",
     "warmup_request_rate": "float | None", "warmup_request_rate_ramp_duration": "float | None",
-    "warmup_arrival_pattern": "Literal['poisson', 'constant', 'gamma'] | None", "executor": "Literal['process', 'ray'] | None", "workers": "int | None",
-    "ray_address": "str | None", "artifact_dir": "str | PathLike[str] | None", "overwrite": "bool | None", "slo": "str | None", "goodput": "str | None",
+    "warmup_arrival_pattern": "Literal['poisson', 'constant', 'gamma'] | None", "stop_at_saturation": "bool | None", "find_max": "str | None",
+    "sla_params": "str | None", "find_max_variable": "Literal['concurrency', 'rate', 'parallel', 'request_rate'] | None",
+    "sla_variable": "Literal['concurrency', 'rate', 'parallel', 'request_rate'] | None", "find_max_lower_bound": "float | None",
+    "sla_lower_bound": "float | None", "find_max_upper_bound": "float | None", "sla_upper_bound": "float | None", "find_max_precision": "float | None",
+    "sleep_interval": "float | None", "executor": "Literal['process', 'ray'] | None", "workers": "int | None", "ray_address": "str | None",
+    "artifact_dir": "str | PathLike[str] | None", "overwrite": "bool | None", "slo": "str | None", "goodput": "str | None",
     "slice_duration": "float | None",
 }, total=False)
 

@@ -1,32 +1,35 @@
-"""`llmirage.run` and `run_async`: a workload against an endpoint."""
+"""`llmirage.run` and `run_async`: a workload against an endpoint, at one load or several."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import tempfile
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from llmirage._commands import parsed
 from llmirage._notebook import Progress, progress_stream
-from llmirage._results import Result, workload_of
+from llmirage._results import Result, columns_of_rows, workload_of
+from llmirage_client.commands.actions.execute_points import LoadsRun, NextRun, Steps
 from llmirage_client.commands.actions.one_run import OneRun, Outcome, RunWatch
 from llmirage_client.commands.actions.output import check_unused
-from llmirage_client.commands.actions.run import as_json, asked_run
+from llmirage_client.commands.actions.run import as_json, asked_run, steps_of
 from llmirage_client.load.event_loop import run_on_best_loop
 from llmirage_client.measure.request_metrics import request_columns
 from llmirage_client.report.console import run_blocks
-from llmirage_client.report.html.run_page import single_page
+from llmirage_client.report.html.run_page import run_page, single_page
 from llmirage_client.report.html.run_view import RunView, view_run
+from llmirage_client.report.points_files import point_row, points_json, read_sweep
+from llmirage_client.report.points_table import points_blocks
 from llmirage_client.report.progress import Progress as RunProgress
 from llmirage_client.report.screen import Block
-from llmirage_shared.settings import ConfigError
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -95,25 +98,96 @@ class RunReport(Result):
         return ", ".join(parts)
 
 
+class RunSweep(Result):
+    """What came of a run at several loads, or of a search for the highest that meets objectives (`find_max`).
+
+    Its figures are those of sweep.json: `result.summary["points"]`. A frame has a row for each load.
+    """
+
+    def __init__(
+        self, done: LoadsRun, outcomes: Sequence[Outcome], passing: tempfile.TemporaryDirectory[str] | None
+    ) -> None:
+        """outcomes: of each point. passing: see RunReport."""
+        self._done = done
+        self._points = [RunReport(outcome, passing) for outcome in outcomes]
+
+    @property
+    def runs(self) -> list[RunReport]:
+        """In the order in which they were made."""
+        return list(self._points)
+
+    @property
+    def loads(self) -> list[float]:
+        """Of each of `runs`: its concurrency or request rate, as `variable` says."""
+        return [result.load for result in self._done.results]
+
+    @property
+    def best(self) -> RunReport | None:
+        """The run at the highest load that met the objectives of `find_max`; None where none did, or without a search."""
+        answer = self._done.answer
+        return None if answer is None or answer.best is None else self._points[self.loads.index(answer.best)]
+
+    @property
+    def passed(self) -> bool:
+        """As the exit status of the command: no request failed and objectives are met; or the search has an answer."""
+        return self._done.status == 0
+
+    @property
+    def notes(self) -> list[str]:
+        """What one must know to read the figures; each of `runs` has its own."""
+        return list(self._done.notes)
+
+    @property
+    def folder(self) -> Path:
+        """sweep.json, sweep.csv and a folder for each run: artifact_dir, else a folder that is removed with the result."""
+        return self._points[0].folder.parent
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
+
+    def _data(self) -> Mapping[str, Any]:
+        return points_json(self._done.results, self._done.notes, self._done.answer)
+
+    def _columns(self) -> Mapping[str, Any]:
+        """One row a load, as in sweep.csv."""
+        return columns_of_rows([point_row(result) for result in self._done.results])
+
+    def _page(self, *, brief: bool = False) -> str:
+        named = [(one.folder.name, one._outcome.result) for one in self._points]
+        return run_page(named, sweep=read_sweep(self.folder))
+
+    def _blocks(self, width: int) -> Iterable[Block]:
+        done = self._done
+        return points_blocks(done.title, done.results, done.notes, done.answer, [])
+
+    def _line(self) -> str:
+        what = self._done.results[0].variable.replace("_", " ")
+        loads = f"{what} {', '.join(f'{load:g}' for load in self.loads)}"
+        return loads if self._done.answer is None else f"{loads}; {self._done.answer}"
+
+
+Made = Generator[NextRun, Outcome, RunReport | RunSweep]
+
+
 def run(
     workload: str | os.PathLike[str] | LoadedWorkload | None = None,
     *,
     progress: Progress = None,
     **settings: Unpack[RunOptions],
-) -> RunReport:
+) -> RunReport | RunSweep:
     """Run a workload against an endpoint.
 
-    Settings are those of `llmirage run`, by the names of its options; without artifact_dir nothing stays on disk. One load
-    a call. workload, progress: see `simulate`. Raises ConfigError with all problems, also for an endpoint that cannot be
-    asked.
+    Settings are those of `llmirage run`, by the names of its options; without artifact_dir nothing stays on disk. Several
+    loads (`concurrency=[1, 2, 4]`) and `find_max` make a RunSweep. workload, progress: see `simulate`. Raises ConfigError
+    with all problems, also for an endpoint that cannot be asked.
     """
-    asked, passing = _asked(workload, progress, settings)
+    steps = _steps(workload, progress, settings)
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return RunReport(asked.outcome(run_on_best_loop(asked)), passing)
+        return _made(steps)
     with ThreadPoolExecutor(1, "llmirage-run") as pool:  # a notebook has a loop of its own
-        return RunReport(asked.outcome(pool.submit(run_on_best_loop, asked).result()), passing)
+        return pool.submit(_made, steps).result()
 
 
 async def run_async(
@@ -121,25 +195,60 @@ async def run_async(
     *,
     progress: Progress = None,
     **settings: Unpack[RunOptions],
-) -> RunReport:
+) -> RunReport | RunSweep:
     """`run` on the caller's event loop; what else happens there is in the measured times. Cancelling it ends the run."""
-    asked, passing = _asked(workload, progress, settings)
-    return RunReport(asked.outcome(await asked()), passing)
+    steps, outcome = _steps(workload, progress, settings), None
+    while True:
+        try:
+            step = next(steps) if outcome is None else steps.send(outcome)
+        except StopIteration as end:
+            return cast("RunReport | RunSweep", end.value)
+        await asyncio.sleep(step.pause_s)
+        outcome = step.run.outcome(await step.run())
 
 
-def _asked(
+def _made(steps: Made) -> RunReport | RunSweep:
+    outcome = None
+    while True:
+        try:
+            step = next(steps) if outcome is None else steps.send(outcome)
+        except StopIteration as end:
+            return cast("RunReport | RunSweep", end.value)
+        time.sleep(step.pause_s)
+        outcome = step.run.outcome(run_on_best_loop(step.run))
+
+
+def _steps(
     workload: str | os.PathLike[str] | LoadedWorkload | None, progress: Progress, settings: Mapping[str, Any]
-) -> tuple[OneRun, tempfile.TemporaryDirectory[str] | None]:
-    """The run, and its folder, if that is not to stay. Raises ConfigError."""
+) -> Made:
+    """The runs that are asked for, one after another, and what comes of them. Raises ConfigError."""
     given = parsed("run", (), settings)
     given.pop("file")
     check_unused(given)
     asked = asked_run(workload_of(workload), given)
-    if asked.points:
-        raise ConfigError([f"{asked.points[0].variable}: one load a call; call run for each of them"])
-    asked = asked.one()
     passing = None if given["artifact_dir"] else tempfile.TemporaryDirectory(prefix="llmirage-", ignore_cleanup_errors=True)
     folder = Path(given["artifact_dir"] if passing is None else passing.name)
-    watch = RunWatch(partial(RunProgress, stream=progress_stream(progress)), lambda run: lambda: None, owner=False)
+    stream = progress_stream(progress)
+    watch = RunWatch(partial(RunProgress, stream=stream), lambda run: lambda: None, owner=False)
+    if asked.points or asked.search:
+        said = partial(print, file=stream)
+        loads = steps_of(asked, given, artifact_dir=str(folder), watch=watch, tell=said, note=said)
+        return _several(loads, passing)
+    asked = asked.one()
     one = OneRun(asked.workload, asked.options, asked.endpoint, lambda _: folder, asked.shown, asked.spread, watch)
-    return one, passing
+    return _single(one, passing)
+
+
+def _single(one: OneRun, passing: tempfile.TemporaryDirectory[str] | None) -> Made:
+    return RunReport((yield NextRun(one)), passing)
+
+
+def _several(steps: Steps, passing: tempfile.TemporaryDirectory[str] | None) -> Made:
+    outcomes: list[Outcome] = []
+    try:
+        step = next(steps)
+        while True:
+            outcomes.append((yield step))
+            step = steps.send(outcomes[-1])
+    except StopIteration as end:
+        return RunSweep(end.value, outcomes, passing)

@@ -15,7 +15,7 @@ from llmirage_client.measure.run_folder import RECORDS_FILE
 from llmirage_client.measure.slo import headline, verdicts_of
 from llmirage_client.measure.workload_throughput import LAST_WINDOW_S
 from llmirage_client.report.numbers import count, duration, plural
-from llmirage_client.report.screen import Block, Screen, ScreenTable, bold, warning
+from llmirage_client.report.screen import Block, Screen, ScreenTable, bold, unbroken, warning
 from llmirage_client.report.secrets import hide_in_text
 from llmirage_client.report.tables import (
     branch_table,
@@ -81,12 +81,12 @@ def run_blocks(result: RunResult, metrics: Metrics, files: Sequence[Path], width
     return blocks
 
 
-def written_lines(files: Sequence[Path]) -> list[str]:
+def written_lines(files: Sequence[Path]) -> list[Block]:
     """Where the files are, and the command that shows them as a page; without records only the simulation itself does."""
     folder = files[0].parent
-    lines = [f"Written to {folder}: {', '.join(file.name for file in files)}"]
+    lines: list[Block] = [f"Written to {folder}: {', '.join(file.name for file in files)}"]
     if any(file.name == RECORDS_FILE for file in files):
-        lines.append(f"HTML report: llmirage report {shlex.quote(str(folder))} --open")
+        lines.append(unbroken(f"HTML report: llmirage report {shlex.quote(str(folder))} --open"))
     else:
         lines.append("HTML report: the same command with --open")
     return lines

@@ -63,7 +63,7 @@ def write_points(
     folder.mkdir(parents=True, exist_ok=True)
     json_path, csv_path = folder / SWEEP_JSON, folder / SWEEP_CSV
     write_json(json_path, points_json(results, notes, answer))
-    rows = [_flat(result) for result in results]
+    rows = [point_row(result) for result in results]
     text = io.StringIO()
     writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
     writer.writeheader()
@@ -91,7 +91,7 @@ def _point(result: PointResult) -> dict[str, Any]:
     return content
 
 
-def _flat(result: PointResult) -> dict[str, Any]:
+def point_row(result: PointResult) -> dict[str, Any]:
     """One row of the table: whole-run metrics under their tags, others as tag_statistic."""
     row: dict[str, Any] = {result.variable: result.load, "exit_status": result.status}
     if result.verdicts:

@@ -6,18 +6,17 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-import click
-
 from llmirage_client.measure.points import PointResult, SearchAnswer
 from llmirage_client.report.numbers import cached_cell, count, known, latency_cells, number, rate_cells
+from llmirage_client.report.screen import Block, plain_table
 from llmirage_client.report.secrets import hide_in_text
 
-_HEAD = ("", "ok", "failed", "s", "req/s", "out tok/s", "TTFT p50", "p99", "TPOT p50", "p99", "latency p50", "p99", "cached")
+_HEAD = ("ok", "failed", "s", "req/s", "out tok/s", "TTFT p50", "p99", "TPOT p50", "p99", "latency p50", "p99", "cached")
 
 
 def one_line(result: PointResult) -> str:
     """A point as it ends: what was done, and the figures that matter most."""
-    cells = dict(zip(_HEAD[1:6], _row(result)[1:6], strict=True))
+    cells = dict(zip(_HEAD[:5], _row(result)[1:6], strict=True))
     parts = [f"{cells['ok']} ok, {cells['failed']} failed in {cells['s']} s", f"{cells['req/s']} requests/s"]
     for tag, word in (("time_to_first_token", "TTFT"), ("inter_token_latency", "TPOT"), ("request_latency", "latency")):
         summary = result.metrics.per_request.get(tag)
@@ -28,32 +27,28 @@ def one_line(result: PointResult) -> str:
     return "  " + "; ".join(parts)
 
 
-def render_points(
+def points_blocks(
     title: str, results: Sequence[PointResult], notes: Sequence[str], answer: SearchAnswer | None, files: Sequence[Path]
-) -> None:
-    """Print everything. Points stand by their load; those of a search are marked as met or missed."""
+) -> list[Block]:
+    """Everything. Points stand by their load; those of a search are marked as met or missed."""
     ordered = sorted(results, key=lambda result: (result.load, result.number))
-    rows = [list(_HEAD), *map(_row, ordered)]
-    rows[0][0] = results[0].variable.replace("_", " ")
-    if any(result.verdicts for result in results):
-        for row, mark in zip(rows, ["SLO", *(result.mark for result in ordered)], strict=True):
-            row.append(mark)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    lines.insert(1, "  ".join("-" * width for width in widths))
+    judged = any(result.verdicts for result in results)
+    table = plain_table(results[0].variable.replace("_", " "), *_HEAD, *(["SLO"] if judged else []))
+    for result in ordered:
+        table.add_row(*_row(result), *([result.mark] if judged else []))
     of_cluster = f", of the cluster's own life (at speed {results[0].speed:g})"
     unit = "times in ms" + ("" if all(result.speed == 1 for result in results) else of_cluster)
-    click.echo("\n".join(("", hide_in_text(title), "", *lines, unit)))
+    blocks: list[Block] = ["", hide_in_text(title), "", table, unit]
     if answer is not None:
-        click.echo(f"\n{answer}")
+        blocks += ["", str(answer)]
     if notes:
-        click.echo()
-    for note in notes:
-        click.echo(f"Note: {note}")
+        blocks += ["", *(f"Note: {note}" for note in notes)]
     if files:
         folder = files[0].parent
-        click.echo(f"\nWritten to {folder}: {', '.join(file.name for file in files)}, and a folder for each point")
-        click.echo(f"HTML report: llmirage report {shlex.quote(str(folder))} --open")
+        blocks.append("")
+        blocks.append(f"Written to {folder}: {', '.join(file.name for file in files)}, and a folder for each point")
+        blocks.append(f"HTML report: llmirage report {shlex.quote(str(folder))} --open")
+    return blocks
 
 
 def _row(result: PointResult) -> list[str]:

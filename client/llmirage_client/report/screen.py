@@ -125,10 +125,12 @@ def drawn(blocks: Iterable[Block], width: int) -> Iterator[Text | Table]:
             yield block.drawn(columns)
 
 
-def print_blocks(blocks: Iterable[Block], stream: TextIO | None = None, width: int | None = None) -> None:
-    """width: characters, where that is not the stream's."""
+def print_blocks(
+    blocks: Iterable[Block], stream: TextIO | None = None, width: int | None = None, *, wrap: bool = True
+) -> None:
+    """width: characters, where that is not the stream's. wrap: break lines of text there; tables always fit."""
     screen = Screen(stream, width=width)
-    screen.print(*blocks)
+    screen.print(*blocks, wrap=wrap)
     screen.close()
 
 
@@ -136,6 +138,13 @@ def styled(text: str, style: str) -> Text:
     from rich.text import Text
 
     return Text(text, style=style)
+
+
+def unbroken(text: str) -> Text:
+    """A line to be copied, in one piece on any screen."""
+    from rich.text import Text
+
+    return Text(text, no_wrap=True, overflow="ignore")
 
 
 def bold(text: str, *, bad: bool = False) -> Text:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import threading
 from collections.abc import Iterator
@@ -81,13 +82,76 @@ def test_progress_of_a_run(server: llmirage.Server) -> None:
     assert "12/12 requests" in lines[-1]
 
 
+def test_several_loads_are_a_sweep(
+    server: llmirage.Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = llmirage.run(url=server.url, **LOAD | {"concurrency": [1, 4]})
+    assert isinstance(result, llmirage.RunSweep)
+    assert (result.variable, result.loads, result.passed, result.best) == ("concurrency", [1, 4], True, None)
+    assert [one.requests for one in result.runs] == [6, 6]
+    assert all(one.output_tok_per_s > 0 for one in result.runs)
+    points = json.loads(result.to_json())["points"]
+    assert [point["concurrency"] for point in points] == [1, 4]
+    columns = result._columns()
+    assert columns["concurrency"] == [1, 4]
+    assert columns["time_to_first_token_p99"] == [one.ttft_ms.p99 for one in result.runs]
+    assert "concurrency" in str(result)
+    assert "TTFT p50" in str(result)
+    assert ">Against load<" in result.report(tmp_path / "page.html").read_text()
+    assert "&lt;svg" in result._repr_html_()
+    folder = result.folder
+    assert {"sweep.json", "sweep.csv", "01_concurrency1", "02_concurrency4"} == {path.name for path in folder.iterdir()}
+    del result
+    assert not folder.exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_run_of_a_sweep_keeps_its_files_while_it_is_needed(server: llmirage.Server, tmp_path: Path) -> None:
+    runs = llmirage.run(url=server.url, **LOAD | {"concurrency": [1, 2]}).runs
+    assert (runs[1].folder / "profile_export.jsonl").exists()
+    stays = llmirage.run(url=server.url, artifact_dir=tmp_path / "out", **LOAD | {"concurrency": [1, 2]}).folder
+    assert stays == tmp_path / "out"
+    assert (stays / "sweep.json").exists()
+
+
+def test_a_search_has_an_answer(server: llmirage.Server) -> None:
+    lines: list[str] = []
+    more = {"concurrency": 1, "find_max": "error_rate<1%", "find_max_upper_bound": 4, "vary": True}
+    result = llmirage.run(url=server.url, progress=lines.append, **LOAD | more)
+    assert isinstance(result, llmirage.RunSweep)
+    assert result.loads == [1, 2, 4]
+    assert result.best is result.runs[-1]
+    assert result.search.highest_met == 4
+    assert "no higher one was tried" in repr(result)
+    assert any("meets the SLO" in line for line in lines)
+
+
+def test_no_load_that_meets_is_an_answer_too(server: llmirage.Server) -> None:
+    result = llmirage.run(url=server.url, find_max="ttft_p50<1us", **LOAD | {"concurrency": 1})
+    assert isinstance(result, llmirage.RunSweep)
+    assert (result.passed, result.best, result.search.highest_met) == (False, None, None)
+
+
+def test_sweeps_on_the_callers_loop(server: llmirage.Server) -> None:
+    async def main() -> None:
+        rates = {"concurrency": None, "request_rate": [40.0, 80.0]}
+        found = await asyncio.gather(*(llmirage.run_async(url=server.url, **LOAD | rates) for _ in range(2)))
+        assert [one.loads for one in found] == [[40.0, 80.0]] * 2
+        assert llmirage.run(url=server.url, **LOAD | {"concurrency": [1, 2]}).loads == [1, 2]  # as in a notebook's cell
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
         ({"url": "http://127.0.0.1:9"}, "nothing listens at 127.0.0.1:9"),
         ({"url": "ftp://x"}, "only http and https are supported"),
-        ({"concurrency": [1, 2]}, "concurrency: one load a call"),
-        ({"find_max": "ttft<1s"}, "find_max: there is no such setting"),
+        ({"concurrency": [1, 2], "request_rate": [1, 2]}, "--concurrency"),
+        ({"find_max": "speed<1s"}, "--find-max: "),
+        ({"concurrency": [1, 2], "url": "http://127.0.0.1:9"}, "nothing listens at 127.0.0.1:9"),
         ({"num_users": 3}, "--num-users"),
     ],
 )

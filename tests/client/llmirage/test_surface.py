@@ -15,7 +15,8 @@ ROOT = Path(__file__).resolve().parents[3]
 
 NAMES = [
     "CalibrationResult", "ClientVerdict", "Cluster", "ConfigError", "ExpectationError", "FaultOnOrder", "JudgedRule",
-    "LoadedWorkload", "Result", "RunReport", "ServedRequest", "Server", "SimulationResult", "SizeResult", "StepResult",
+    "LoadedWorkload", "Result", "RunReport", "RunSweep", "ServedRequest", "Server", "SimulationResult", "SizeResult",
+    "StepResult",
     "SummaryFigures", "SweepResult", "ToolCall", "ToolResult", "calibrate", "generate", "load_workload",
     "run", "run_async", "run_in_virtual_time", "simulate", "size", "step", "sweep",
 ]  # fmt: skip
@@ -37,6 +38,7 @@ RESULTS = {
     "LoadedWorkload": ["__len__", "notes", "path", "save"],
     "Result": ["report", "summary", "to_frame", "to_json"],
     "RunReport": ["folder", "notes", "passed"],
+    "RunSweep": ["best", "folder", "loads", "notes", "passed", "runs"],
     "SimulationResult": ["cluster", "notes", "passed", "stopped"],
     "SizeResult": ["answered"],
     "StepResult": [],

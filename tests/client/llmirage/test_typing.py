@@ -32,5 +32,5 @@ def test_examples_are_typed_and_mistakes_are_found(tmp_path: Path) -> None:
         cwd=tmp_path, env={**os.environ, "MYPYPATH": os.pathsep.join(there)}, capture_output=True, text=True,
     )  # fmt: skip
     found = [line.split(": error: ")[0] for line in done.stdout.splitlines() if ": error: " in line]
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     assert found == [f"wrong.py:{line}" for line in range(4, 9)], done.stdout + done.stderr

@@ -30,7 +30,8 @@ from llmirage_client.measure.slo import verdicts_json
 from llmirage_client.report.console import render
 from llmirage_client.report.junit import suite_name, write_junit
 from llmirage_client.report.points_files import points_json
-from llmirage_client.report.points_table import render_points
+from llmirage_client.report.points_table import points_blocks
+from llmirage_client.report.screen import print_blocks
 from llmirage_client.settings.run import one_point, run_options, with_distinct_conversations
 from llmirage_client.settings.workload import LengthSettings
 from llmirage_client.simulate.summary import figures_of_run
@@ -124,7 +125,7 @@ def _several_loads(asked: AskedRun, settings: Mapping[str, Any]) -> tuple[int, P
         written = str(done.files[0].parent) if done.files else None
         click.echo(dumps(points_json(done.results, done.notes, done.answer) | {"folder": written}))
     elif done.results:
-        render_points(done.title, done.results, done.notes, done.answer, done.files)
+        print_blocks(points_blocks(done.title, done.results, done.notes, done.answer, done.files), wrap=False)
     if settings["junit"] is not None and done.refused is None and not asked.search:
         verdicts = [(f"{result.name}: ", verdict) for result in done.results for verdict in result.verdicts]
         write_junit(settings["junit"], done.title, verdicts)
