@@ -24,7 +24,6 @@ from typing import Any
 import httpx
 
 SERVE = [sys.executable, "-c", "from llmirage_server.commands.serve import serve; serve()", "--port", "0"]
-SERVE += ["--state-mib", "8"]  # a store that is full by the end of the warm-up: what it still had to fill is no leak
 MOST_GROWTH = 0.05
 WORDS = (
     "the",

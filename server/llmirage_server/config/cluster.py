@@ -208,7 +208,7 @@ class ClusterConfig(InstanceSettings):
     state_mib: int | None = _replies(
         None,
         "Size of what is kept of responses, conversations and completions; the oldest go.",
-        unset="32 in memory, 1024 in a file",
+        unset="16 in memory, 1024 in a file",
         least=1,
     )
     files_mib: int | None = _replies(

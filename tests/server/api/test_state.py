@@ -222,6 +222,14 @@ def test_what_a_request_brought_is_listed_also_if_it_followed_another(api: Any) 
     assert [item["content"][0]["text"] for item in listed] == ["Two"]
 
 
+def test_a_response_larger_than_the_store_is_kept_until_the_next(make_api: Any) -> None:
+    api = make_api(state_mib=1)
+    part = {"type": "input_image", "image_url": "data:image/png;base64," + "iVBO" * 300_000}
+    stored = api.post("/v1/responses", {"model": "m", "input": [{"role": "user", "content": [part]}]}).json()
+    followed = api.post("/v1/responses", {"model": "m", "input": "And?", "previous_response_id": stored["id"]})
+    assert followed.status_code == 200, followed.text
+
+
 def test_items_of_many_responses_can_be_referred_to(api: Any) -> None:
     brought = [{"role": "user", "content": f"{number}"} for number in range(1_200)]
     stored = api.post("/v1/responses", {"model": "m", "input": brought, "max_output_tokens": 16}).json()

@@ -106,8 +106,8 @@ def store_context(state: State, context: ResponseContext, response: Item) -> Non
     """Store a response with its context, unless the request says otherwise. Add a finished one to its conversation."""
     new = [*context.new, *response["output"]]
     if response["store"]:
-        state.put("response", response["id"], record_of(context, response))
         _store_places(state, response["id"], [item["id"] for item in new])
+        state.put("response", response["id"], record_of(context, response))  # last: what a full store keeps for certain
     if context.conversation is not None and response["status"] in ("completed", "incomplete"):
         conversation = state.get("conversation", context.conversation)
         if conversation is not None:  # not deleted meanwhile

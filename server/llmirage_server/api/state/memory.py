@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from llmirage_server.api.state.contents import MemoryContents
 from llmirage_server.api.state.state import Kind, written
 
-MEMORY_MIB = 32
+MEMORY_MIB = 16
 OBJECT_BYTES = 512  # what an object takes beside its JSON: its key, its id and its places in the table
 
 
