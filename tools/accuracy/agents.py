@@ -44,6 +44,7 @@ TAU: dict[str, Any] = {
     "gpu": "h200_sxm",
     "engine": "vllm@0.22",
     "weights": "mxfp4",
+    "moe_backend": "marlin",
     "max_num_seqs": 256,
     "max_num_batched_tokens": 8192,
     "gpu_memory_utilization": 0.92,

@@ -95,6 +95,7 @@ def _deployment(run: MeasuredRun, variant: Variant) -> Deployment:
             "max_num_batched_tokens": run.max_num_batched_tokens,
             "max_num_seqs": run.max_num_seqs,
             "gpu_memory_utilization": run.gpu_memory_utilization,
+            "moe_backend": run.moe_backend,
         }
     deployment = _create(run.model, run.gpu, tuple(options.items()))
     return without_own_constants(deployment) if variant == "transferred" else deployment

@@ -57,6 +57,7 @@ def _gpt_oss(path: Path) -> Iterator[MeasuredRun]:
             shortest=0.8,
             max_num_batched_tokens=8192,
             max_num_seqs=int(row["max_num_seqs"]),
+            moe_backend="marlin",
             settings="GloriaXimingLu/inferencex-profiling@237385b",
         )
 

@@ -228,6 +228,7 @@ def _gpt_oss_h100(run: MeasuredRun) -> MeasuredRun:
         gpu_memory_utilization=0.9,
         max_num_batched_tokens=8192,
         max_num_seqs=run.concurrency,
+        moe_backend="marlin",
         settings="single_node/gptoss_fp4_h100.sh",
     )
 

@@ -117,6 +117,11 @@ class InstanceSettings:
         unset="vllm, but with KV blocks of 1 token",
         usual=True,
     )
+    moe_backend: Literal["auto", "marlin"] = _engine(
+        "auto",
+        "Kernels of experts in mxfp4 under vLLM: Triton's, or Marlin's (VLLM_MXFP4_USE_MARLIN).",
+        choices=("auto", "marlin"),
+    )
     max_num_seqs: int | None = _engine(
         None,
         "Most sequences running at once on an instance.",

@@ -180,6 +180,7 @@ def _deployment_settings(config: PoolConfig) -> dict[str, Any]:
         "speculative": _speculative(config),
         "peer_to_peer": config.peer_to_peer,
         "perf_model": config.perf_model,
+        "moe_backend": config.moe_backend,
     }
 
 

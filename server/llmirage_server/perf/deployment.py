@@ -31,6 +31,7 @@ MIN_KV_TOKENS = 1024  # an instance with less than this much KV cache is not wor
 
 PerfModel = Literal["roofline", "silicon"]
 PERF_MODELS: tuple[PerfModel, ...] = ("roofline", "silicon")
+MoeBackend = Literal["auto", "marlin"]
 WEIGHT_ALIASES = {"awq": "int4", "gptq": "int4"}
 
 
@@ -53,6 +54,7 @@ class Deployment:
     speculative: Speculative | None = None
     draft: ModelSpec | None = None
     perf_model: PerfModel = "roofline"
+    moe_backend: MoeBackend = "auto"
 
     @classmethod
     def create(
@@ -76,12 +78,14 @@ class Deployment:
         speculative: Speculative | None = None,
         peer_to_peer: bool | None = None,
         perf_model: PerfModel = "roofline",
+        moe_backend: MoeBackend = "auto",
     ) -> Deployment:
         """Look up and check everything. Raises DeploymentError, with all problems or with the arithmetic that fails.
 
         None: the engine's own default on that GPU. gpu_memory_utilization is what the engine means by its own setting
         (mem_fraction_static, free_gpu_memory_fraction). max_model_len: tokens that one sequence must find room for.
-        peer_to_peer: whether GPUs copy to each other directly; None: as the GPU's entry says.
+        peer_to_peer: whether GPUs copy to each other directly; None: as the GPU's entry says. moe_backend: vLLM's, of
+        experts in mxfp4; auto: Triton's kernels, or those of the GPU's own format.
         """
         problems: list[str] = []
         found_model = look_up(find_model, model, problems)
@@ -117,6 +121,8 @@ class Deployment:
             problems.append(f"unknown KV cache format {kv_dtype!r}; choices: auto, {', '.join(KV_DTYPE_BYTES)}")
         if perf_model not in PERF_MODELS:
             problems.append(f"unknown performance model {perf_model!r}; choices: {', '.join(PERF_MODELS)}")
+        if moe_backend == "marlin" and (weights != "mxfp4" or (profile and profile.base != "vllm")):
+            problems.append("moe_backend marlin: only vLLM has it beside other kernels, for experts in mxfp4")
         if problems or found_model is None or found_gpu is None or profile is None:
             raise DeploymentError(problems)
         parallel = Parallelism(tp, pp, ep, dp)
@@ -144,6 +150,7 @@ class Deployment:
             speculative=speculative,
             draft=draft,
             perf_model=perf_model,
+            moe_backend=moe_backend,
         )
         deployment._check_memory()
         return deployment
@@ -235,7 +242,8 @@ class Deployment:
 
     @property
     def _weights(self) -> WeightDtype:
-        return WEIGHT_DTYPES[self.weight_dtype].on(self.gpu.rates)
+        weights = WEIGHT_DTYPES[self.weight_dtype].on(self.gpu.rates)
+        return replace(weights, marlin=self.moe_backend == "marlin")
 
     @cached_property
     def memory(self) -> MemoryBudget:

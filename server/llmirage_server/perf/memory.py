@@ -213,7 +213,10 @@ def _layer_bytes(group: LayerGroup, hidden: int, formats: Formats, parallel: Par
         slots = (
             -(-group.mlp.experts // parallel.ep) * parallel.ep
         )  # ranks that do not divide the experts have copies of some
-        total += slots * group.mlp.expert_weights(hidden) / parallel.stage_gpus * expert
+        width = group.mlp.width // parallel.moe_tp
+        rows, columns = formats.experts.expert_shape(hidden, width)
+        padded = rows * columns / (hidden * width)
+        total += slots * group.mlp.expert_weights(hidden) / parallel.stage_gpus * padded * expert
     return total
 
 

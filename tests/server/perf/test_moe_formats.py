@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from llmirage_server.perf.deployment import Deployment
+from llmirage_server.perf.deployment import Deployment, MoeBackend
+from llmirage_server.perf.errors import DeploymentError
 from llmirage_server.perf.steps.step_model import StepBatch
 
 
@@ -21,3 +22,25 @@ def test_a_mixture_whose_experts_do_not_divide_has_copies_of_some() -> None:
     whole, copies = (Deployment.create("deepseek-ai/DeepSeek-V3", "h200_sxm", engine="sglang", dp=n, ep=n) for n in (64, 48))
     assert copies.memory.weights_bytes > whole.memory.weights_bytes
     assert copies.step_model().stages_s([StepBatch((), [1000] * 8)] * 48)[0] > 0
+
+
+def test_marlin_runs_experts_in_mxfp4_as_it_does_4_bit_ones_on_padded_matrices() -> None:
+    def made(backend: MoeBackend) -> Deployment:
+        return Deployment.create("openai/gpt-oss-120b", "h100", tp=2, max_num_batched_tokens=8192, moe_backend=backend)
+
+    plain, marlin = made("auto"), made("marlin")
+    experts = 128 * 36 * 3 * 2880 * 2880 * 0.53125 / 2
+    padded = (3072 / 2880) * (1536 / 1440)
+    assert marlin.memory.weights_bytes - plain.memory.weights_bytes == pytest.approx(experts * (padded - 1), rel=1e-3)
+    # reading few weights well, multiplying many tokens slowly
+    assert marlin.tpot_s(1000) < plain.tpot_s(1000)
+    assert marlin.ttft_s(8000) > 1.3 * plain.ttft_s(8000)
+
+
+@pytest.mark.parametrize(
+    ("engine", "model", "weights"),
+    [("sglang", "openai/gpt-oss-120b", "auto"), ("vllm", "Qwen/Qwen3-30B-A3B", "fp8")],
+)
+def test_marlin_is_refused_where_no_kernels_of_it_were_measured(engine: str, model: str, weights: str) -> None:
+    with pytest.raises(DeploymentError, match="moe_backend marlin: only vLLM has it"):
+        Deployment.create(model, "h100", tp=4, engine=engine, weights=weights, moe_backend="marlin")

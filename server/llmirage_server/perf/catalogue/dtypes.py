@@ -17,6 +17,7 @@ class WeightDtype:
     activation_bytes: float  # per input activation of a GEMM
     compute: ComputeClass  # tensor-core rate it wants
     experts_only: bool = False  # on a mixture of experts, only the experts are stored so; the rest is bf16
+    marlin: bool = False  # experts run through Marlin's weight-only kernels, where the engine has others too
 
     def on(self, rates: frozenset[str]) -> WeightDtype:
         """Return the format as a GPU with these rates runs it.
@@ -33,12 +34,19 @@ class WeightDtype:
         """4-bit weights multiplied with 8-bit activations, by block scales in both (W4A8)."""
         return replace(self, activation_bytes=1.03125, compute="fp8")
 
+    def expert_shape(self, hidden: int, width: int) -> tuple[int, int]:
+        """Hidden size and width of an expert's matrices as they lie in memory.
+
+        Marlin wants multiples of 256 and 128 (vllm/model_executor/layers/quantization/mxfp4.py).
+        """
+        return (-(-hidden // 256) * 256, -(-width // 128) * 128) if self.marlin else (hidden, width)
+
     @property
     def kernel_dtype(self) -> str:
         """The dtype under which constants of its kernels are kept: a widened format runs weight-only kernels."""
         if self.compute == "bf16" and self.name in ("fp8", "fp8_block", "int8"):
             return "int8_weight_only"
-        if self.compute == "bf16" and self.name == "nvfp4":
+        if self.marlin or (self.compute == "bf16" and self.name == "nvfp4"):
             return "int4"
         if self.compute == "fp8" and self.name == "mxfp4":
             return "mxfp4_fp8"

@@ -55,11 +55,11 @@ def _experts(s: Setting, block: Moe, calls: int) -> Op:
     """
     ep, width = s.parallel.ep, block.width // s.parallel.moe_tp
     dtype = s.formats.experts
-    if dtype.name == "mxfp4" and s.engine.mxfp4_activations == "fp8" and "fp4" in s.gpu.rates:
+    if dtype.name == "mxfp4" and not dtype.marlin and s.engine.mxfp4_activations == "fp8" and "fp4" in s.gpu.rates:
         dtype = dtype.with_fp8_activations
     dtypes = [dtype, replace(dtype, name="fp8_block")] if dtype.kernel_dtype in ("fp8", "int8") else [dtype]
     slots = -(-block.experts // ep) * ep  # ranks that do not divide the experts have copies of some (redundant experts)
-    shape = block.latent or s.hidden, width, slots, block.per_token, ep, block.gated
+    shape = *dtype.expert_shape(block.latent or s.hidden, width), slots, block.per_token, ep, block.gated
     kernels = [moe.experts(s.gpu, s.constants, d, *shape, skew=s.skew) for d in dtypes]
     return TokenOp("experts", calls, min(kernels, key=lambda kernel: kernel.seconds(_DECODE_TOKENS)), "group")
 
