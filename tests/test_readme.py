@@ -70,11 +70,30 @@ def test_the_pytest_example_passes(tmp_path: Path) -> None:
     assert "1 passed" in done.stdout
 
 
-def test_every_file_the_readme_points_to_exists() -> None:
-    targets = [t for t in re.findall(r"\]\(([^)#]+)\)", README) if "://" not in t]
-    targets += re.findall(r"workloads/[\w./-]+", README)
-    assert len(targets) >= 4
-    assert not [target for target in targets if not (ROOT / target).exists()]
+def anchors(page: Path) -> set[str]:
+    """What links can name on a page: its headings, as GitHub and the site spell them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("name", ["README.md", "DESIGN.md", "CONTRIBUTING.md", "CHANGELOG.md", "workloads/README.md"])
+def test_every_link_outside_of_docs_leads_somewhere(name: str) -> None:
+    page = ROOT / name
+    dead = []
+    for target, _, anchor in re.findall(r"\]\(([^)#\s]*)(#([^)\s]*))?\)", page.read_text(encoding="utf-8")):
+        if "://" in target:
+            continue
+        led = page.parent / target if target else page
+        if not led.exists() or (anchor and anchor not in anchors(led)):
+            dead.append(f"{target}#{anchor}")
+    assert dead == []
+
+
+def test_the_readme_leads_to_the_first_five_minutes_of_each_user_and_to_files_that_exist() -> None:
+    linked = set(re.findall(r"\]\((docs/start/[\w-]+\.md)\)", README))
+    assert linked == {str(path.relative_to(ROOT)) for path in (ROOT / "docs/start").glob("*.md")}
+    assert len(linked) == 4
+    assert not [name for name in re.findall(r"workloads/[\w./-]+", README) if not (ROOT / name).exists()]
 
 
 def test_the_command_reference_is_what_the_commands_say() -> None:
