@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -66,7 +65,7 @@ def workers_of(run: MeasuredRun) -> list[Workers]:
     return found
 
 
-def cluster_of(run: MeasuredRun, **kv_transfer: Any) -> Cluster:
+def cluster_of(run: MeasuredRun) -> Cluster:
     """A cluster as the run had it. Raises DeploymentError and ConfigError."""
     pools = tuple(_pool(run, workers) for workers in workers_of(run))
     config = ClusterConfig(pools=pools, router="least_loaded")
@@ -183,12 +182,3 @@ def _decode_seqs(row: Row) -> int | None:
     if row["framework"] == "dynamo-sglang" and row["precision"] == "fp4" and not _ranks(row):
         return 512
     return None
-
-
-def groups(run: MeasuredRun) -> Iterator[str]:
-    """The parts of the name of a deployment, for tables."""
-    yield run.settings
-    yield run.gpu
-    yield run.weights
-    yield "mtp" if run.drafts else ""
-    yield run.topology

@@ -6,7 +6,7 @@ import csv
 import importlib.util
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from accuracy.bands import class_of, points_of, write_bands
@@ -17,6 +17,7 @@ from accuracy.kernels import kernel_errors
 from accuracy.plots import write_plots
 from accuracy.replay import load_recorded, measured, replay
 from accuracy.report import (
+    METRICS,
     group_of,
     kernel_summary,
     kernel_table,
@@ -35,6 +36,7 @@ from accuracy.truth import find_suspects
 
 TEXT = Path(__file__).with_name("text")
 SPECULATIVE = "speculative.csv.gz"
+DISAGGREGATED = "disaggregated.csv.gz"
 PREDICTIONS = Path(__file__).parents[2] / "tests" / "data" / "silicon" / "predictions.csv.gz"
 FIGURES = Path(__file__).parents[2] / "server" / "llmirage_server" / "perf" / "catalogue" / "data" / "bands.json"
 
@@ -61,6 +63,7 @@ def write_document(out: Path, data: Path, ops: Path, processes: int, sample: int
         *([agents_section(data, processes)] if (data / AGENTS).exists() else []),
         max_throughput_section(PREDICTIONS.with_name(MAX_THROUGHPUT), processes),
         memory_section(),
+        *([disaggregated_section(data, processes)] if (data / DISAGGREGATED).exists() else []),
         _replays(data),
         _kernels(ops, data),
         _transferred(runs[::sample], processes),
@@ -142,6 +145,32 @@ def speculative_section(data: Path, processes: int) -> str:
         run_table(usable, "draft tokens", lambda p: (p.run.speculation, str(p.run.drafts))),
         run_table(usable, "clients", lambda p: ("up to 16" if p.run.concurrency <= 16 else "more",)),
     ]
+    return "\n\n".join(lines)
+
+
+def disaggregated_section(data: Path, processes: int) -> str:
+    """Runs with prefill and decode on different instances."""
+    runs = sorted(load_runs(data / DISAGGREGATED), key=lambda run: -run.concurrency * run.osl)  # the longest first
+    predictions = predict_all(runs, processes=processes)
+    usable, refused = _usable(predictions), [p for p in predictions if p.problem]
+
+    def errors(name: str, key: Callable[[Prediction], tuple[str, ...]]) -> str:
+        return run_table(usable, name, key, (*METRICS, "throughput"))
+
+    lines = [
+        _text("disaggregated"),
+        errors("runs", lambda p: ("all",)),
+        errors("router", lambda p: (p.run.settings,)),
+        errors("GPU", lambda p: (p.run.gpu, p.run.weights)),
+        errors("drafts", lambda p: (p.run.speculation or "none",)),
+        errors(
+            "clients",
+            lambda p: ("up to 16" if p.run.concurrency <= 16 else "to 256" if p.run.concurrency <= 256 else "more",),
+        ),
+        errors("deployment", lambda p: (p.run.settings, p.run.gpu, p.run.weights, p.run.speculation, p.run.topology)),
+    ]
+    if refused:
+        lines.append("Refused by the engine:\n\n" + "\n".join(f"- {p.run.id}: {p.problem}" for p in refused))
     return "\n\n".join(lines)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from accuracy.agents import read_agents, save_agents
+from accuracy.disaggregated import read_disaggregated
 from accuracy.inferencex import read_inferencex, repeats_of
 from accuracy.kernels import TABLES, reduce_table
 from accuracy.runs import save_runs
@@ -60,6 +61,7 @@ def reduce_truth(source: Path, target: Path) -> None:
     if records.exists():
         save_runs(target / "speculative.csv.gz", read_speculative(source / "runs"))
         save_agents(target / "agents.csv.gz", read_agents(source / "runs"))
+        save_runs(target / "disaggregated.csv.gz", read_disaggregated(records))
     _write(target / "dropped.csv", ["id", "why"], [[d.id, d.why] for d in dropped])
     (target / "ops").mkdir(exist_ok=True)
     for table in TABLES:

@@ -19,14 +19,20 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join([*lines, *(f"| {' | '.join(str(cell) for cell in row)} |" for row in rows)])
 
 
-def run_table(predictions: Sequence[Prediction], name: str, key: Callable[[Prediction], tuple[str, ...]]) -> str:
+def run_table(
+    predictions: Sequence[Prediction],
+    name: str,
+    key: Callable[[Prediction], tuple[str, ...]],
+    metrics: Sequence[str] = METRICS,
+) -> str:
     """One line for each group of runs: how many, and error of request latency, TPOT and TTFT."""
     rows = []
     for group, members in grouped(predictions, key).items():
-        spreads = [Spread.of(p.error(metric) for p in members) for metric in METRICS]
+        spreads = [Spread.of(p.error(metric) for p in members) for metric in metrics]
         figures = [cell for s in spreads for cell in (str(s), f"{s.bias:+.1f}")]
         rows.append([" ".join(group), len(members), *figures])
-    header = [name, "runs", *(cell for metric in ("latency", "TPOT", "TTFT") for cell in (metric, "bias"))]
+    names = [metric.upper() if metric in ("tpot", "ttft") else metric for metric in metrics]
+    header = [name, "runs", *(cell for each in names for cell in (each, "bias"))]
     return table(header, rows)
 
 

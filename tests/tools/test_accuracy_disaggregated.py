@@ -1,0 +1,103 @@
+"""Measured runs with separate prefill and decode instances: what is read of their records, and how they are played."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tools")]
+
+from accuracy.closed_loop import predict  # noqa: E402
+from accuracy.disaggregated import cluster_of, read_disaggregated, workers_of  # noqa: E402
+from accuracy.runs import MeasuredRun, load_runs  # noqa: E402
+
+ROW: dict[str, object] = {
+    "row": 1,
+    "date": "2026-03-01",
+    "framework": "mori-sglang",
+    "hardware": "mi355x",
+    "precision": "fp8",
+    "spec_decoding": "none",
+    "disagg": "yes",
+    "flags": "",
+    "image": "lmsysorg/sglang-rocm:v0.5.12",
+    "topology": "P1x(tp8ep1)+D2x(tp8ep1)",
+    "prefill_tp": 8,
+    "prefill_ep": 1,
+    "prefill_dp_attention": 0,
+    "prefill_workers": 1,
+    "prefill_gpus": 8,
+    "decode_tp": 8,
+    "decode_ep": 1,
+    "decode_dp_attention": 0,
+    "decode_workers": 2,
+    "decode_gpus": 16,
+    "total_gpus": 24,
+    "isl": 1024,
+    "osl": 1024,
+    "concurrency": 64,
+    "ttft_median_ms": 304.6,
+    "tpot_median_ms": 16.1,
+    "total_tok_s_per_gpu": 308.0,
+    "tokens_per_chunk": "",
+}
+
+
+def read(folder: Path, *rows: dict[str, object]) -> list[MeasuredRun]:
+    path = folder / "inferencex_dsr1.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(ROW))
+        writer.writeheader()
+        writer.writerows(ROW | row for row in rows)
+    return read_disaggregated(path)
+
+
+def test_of_repeats_the_newest_counts_and_stalled_and_aggregated_ones_do_not(tmp_path: Path) -> None:
+    newer = {"date": "2026-04-01", "tpot_median_ms": 15.0}
+    others = {"flags": "low_effective_concurrency", "concurrency": 1}, {"disagg": "no", "concurrency": 2}
+    [run] = read(tmp_path, newer, {}, *others)
+    assert (run.tpot_ms, run.ttft_ms, run.statistic, run.engine, run.gpu) == (15.0, 304.6, "median", "sglang", "mi355x")
+    assert run.output_tokens_per_s == pytest.approx(308.0 * 24 / 2)
+    assert (run.topology, run.drafts, run.max_num_seqs) == ("P1x(tp8ep1)+D2x(tp8ep1)", 0, 128)
+
+
+def test_a_worker_has_the_gpus_that_the_record_gives_it(tmp_path: Path) -> None:
+    wide = {"decode_tp": 1, "decode_ep": 1, "decode_dp_attention": 1, "decode_workers": 1, "decode_gpus": 24}
+    [run] = read(tmp_path, wide)
+    assert run.topology == "P1x(tp8ep1)+D1x(tp24ep24dpa)"
+    prefill, decode = workers_of(run)
+    assert (prefill.count, prefill.gpus, prefill.ep, prefill.dp_attention) == (1, 8, 1, False)
+    assert (decode.count, decode.gpus, decode.ep, decode.dp_attention) == (1, 24, 24, True)
+
+
+def test_drafts_are_accepted_as_measured_or_as_in_such_runs(tmp_path: Path) -> None:
+    drafting = {"spec_decoding": "mtp"}
+    runs = read(
+        tmp_path,
+        drafting | {"tokens_per_chunk": 2.0},
+        drafting | {"concurrency": 32, "tokens_per_chunk": 2.4},
+        drafting | {"concurrency": 16},
+        drafting | {"concurrency": 8, "framework": "dynamo-trt", "hardware": "h200"},
+    )
+    assert [(run.drafts, run.acceptance_length) for run in runs] == [(2, 2.0), (2, 2.4), (2, 2.2), (3, None)]
+
+
+def test_a_run_is_played_on_its_topology() -> None:
+    run = next(run for run in load_runs(ROOT / "tests/data/silicon/disaggregated.csv.gz") if run.concurrency == 4)
+    cluster = cluster_of(run)
+    prefill, decode = workers_of(run)
+    assert len(cluster.snapshot()) == prefill.count + decode.count
+    found = predict(run)
+    assert not found.problem
+    assert abs(found.error("latency")) < 0.5
+    assert abs(found.error("throughput")) < 1.0
+
+
+def test_a_topology_that_nobody_can_read_is_said(tmp_path: Path) -> None:
+    run = replace(read(tmp_path, {})[0], topology="1P2D")
+    assert "topology '1P2D': give P<n>x(tp<n>ep<n>[dpa])+D<n>x(tp<n>ep<n>[dpa])" in predict(run).problem
