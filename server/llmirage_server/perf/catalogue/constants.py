@@ -8,6 +8,7 @@ serve a GPU that nobody has measured.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -133,7 +134,8 @@ class Constants:
 
     Order of the search: this engine, then all engines pooled; the same for the nearest formats; all that first among the
     fits of the GPU itself, then of its twin (`GpuSpec.constants_of`), then of its kind of GPU, then of the other kind. Link
-    constants never come from a twin with another kind of link.
+    constants never come from a twin with another kind of link; of a PCIe card they come from the measured one with the
+    nearest link before they come from all PCIe cards.
     """
 
     engine: str
@@ -201,11 +203,26 @@ def constants_for(gpu: GpuSpec, engine: str) -> Constants:
     if engine not in ENGINES:
         raise ValueError(f"no constants for engine {engine!r}; known engines: {', '.join(ENGINES)}")
     twin = gpu.constants_of if gpu.constants_of != gpu.key else None
-    return _constants(gpu.key, twin, gpu.link_kind, engine)
+    return _constants(gpu.key, twin, gpu.link_kind, gpu.link_bytes_per_s, engine)
+
+
+# PCIe cards whose collectives were measured. Machines with one generation of PCIe differ less from each other than two
+# generations do: four L40S reach a sixth of what four RTX PRO 6000 do, so that no fit on both together holds for either.
+_MEASURED_PCIE = ("rtx_pro_6000_server", "l40s")
+
+
+def _pcie_sources(link_bytes_per_s: float) -> list[tuple[str, Table]]:
+    """The tables of the measured PCIe card whose link is nearest in speed."""
+
+    def distance(name: str) -> float:
+        return abs(math.log(find_gpu(name).link_bytes_per_s / link_bytes_per_s))
+
+    nearest = min(_MEASURED_PCIE, key=distance)
+    return [(find_gpu(nearest).name, table)] if (table := _table(nearest)) else []
 
 
 @lru_cache(maxsize=256)
-def _constants(key: str, twin: str | None, link_kind: str, engine: str) -> Constants:
+def _constants(key: str, twin: str | None, link_kind: str, link_bytes_per_s: float, engine: str) -> Constants:
     own = [("", table)] if (table := _table(key)) else []
     twins = [(twin, table)] if twin and (table := _table(twin)) else []
     kinds = [("class_nvlink", "NVLink GPUs"), ("class_pcie", "PCIe cards")]
@@ -214,4 +231,5 @@ def _constants(key: str, twin: str | None, link_kind: str, engine: str) -> Const
     classes = [(f"all measured {words}", table) for name, words in kinds if (table := _table(name))]
     # A PCIe card of an NVLink chip has another kind of link: its collectives are those of PCIe cards.
     same_link = twins if twin and find_gpu(twin).link_kind == link_kind else []
-    return Constants(engine, own + twins + classes, own + same_link + classes)
+    nearest = _pcie_sources(link_bytes_per_s) if link_kind == "pcie" else []
+    return Constants(engine, own + twins + classes, own + same_link + nearest + classes)

@@ -9,6 +9,7 @@ import pytest
 from llmirage_server.perf.catalogue.constants import ENGINES, Constants, constants_for
 from llmirage_server.perf.catalogue.dtypes import WEIGHT_DTYPES
 from llmirage_server.perf.catalogue.lookup import find_gpu, list_gpus
+from llmirage_server.perf.deployment import Deployment
 
 
 def fit(value: float) -> dict[str, object]:
@@ -65,8 +66,20 @@ def test_a_pcie_card_of_an_nvlink_chip_has_its_kernels_but_not_its_links() -> No
     assert (
         constants_for(pcie, "vllm")
         .provenance("all_reduce", "bf16")
-        .startswith("transferred: all_reduce bf16 on all measured PCIe cards")
+        .startswith("transferred: all_reduce bf16 on RTX PRO 6000 Blackwell Server")
     )
+
+
+def test_links_of_pcie_cards_are_those_of_the_measured_card_with_the_same_generation_of_pcie() -> None:
+    """Four L40S reach a sixth of what four RTX PRO 6000 do: with both pooled, four H100 PCIe were slower than two."""
+    fifth, fourth = (constants_for(find_gpu(name), "vllm").link("all_reduce") for name in ("h100_pcie", "a100_pcie"))
+    assert fifth == constants_for(find_gpu("rtx_pro_6000_server"), "vllm").link("all_reduce")
+    assert fourth == constants_for(find_gpu("l40s"), "vllm").link("all_reduce")
+    seconds = {}
+    for tp in (2, 4, 8):
+        model = Deployment.create("llama-3.1-70b", "h100_pcie", engine="vllm", tp=tp, weights="fp8").step_model()
+        seconds[tp] = model.step_s([(4096, 0)], [])
+    assert max(seconds.values()) < 1.5 * seconds[2]
 
 
 def test_a_gpu_that_nobody_measured_takes_what_its_kind_reaches() -> None:
