@@ -88,6 +88,7 @@ def experts(
     *,
     skew: float = DEFAULT_SKEW,
     repeated: bool = False,
+    sent: bool = False,
 ) -> TokenKernel:
     """Time of the routed experts on the busiest of `ep` ranks as a function of T, the tokens that enter the group.
 
@@ -98,7 +99,8 @@ def experts(
     compute = 2 M (N + padding 64 D) / (F compute), rows being padded to blocks; memory = D M weight bytes / (BW memory),
     every expert met being read once. Smooth maximum of `power`, plus (activation N + spread T k) (4 H + 2 M / H) / BW for
     what is gathered, written between the matrices and summed, `spread` for kernels that walk over the pairs of all ranks;
-    plus the floor. repeated: as in gemm.gemm, and tokens go to experts as in the op tables.
+    plus the floor. sent: a rank has the tokens of its own experts alone, and walks over no others' pairs. repeated: as in
+    gemm.gemm, and tokens go to experts as in the op tables.
     """
     c = constants.moe(dtype.kernel_dtype)
     peak, bandwidth = gpu.flops[dtype.compute], gpu.bandwidth_bytes_per_s
@@ -118,7 +120,7 @@ def experts(
         compute_expert=compute_pair * c["padding"] * _ROW_BLOCK,
         memory_expert=expert_bytes / (bandwidth * c["memory"]),
         per_pair=c["activation"] * bytes_pair / bandwidth,
-        per_token=c["spread"] * per_token * bytes_pair / bandwidth,
+        per_token=c["spread"] * (even if sent else per_token) * bytes_pair / bandwidth,
         floor=c["floor_us"] * US,
         power=c["power"],
         root=1.0 / c["power"],

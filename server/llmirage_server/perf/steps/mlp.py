@@ -42,7 +42,6 @@ def all_reduce(s: Setting, calls: int, width: int = 0) -> list[Op]:
     return [TokenOp("all-reduce", calls, collectives.all_reduce(s.gpu, s.constants, tp, 2.0 * (width or s.hidden)))]
 
 
-_GPUS_OF_A_NODE = 8
 _ROUTE_BYTES = 8.0  # an expert of a token: its number and its weight
 _DECODE_TOKENS = 64  # where the kernels of two formats are compared
 
@@ -60,7 +59,7 @@ def _experts(s: Setting, block: Moe, calls: int) -> Op:
     dtypes = [dtype, replace(dtype, name="fp8_block")] if dtype.kernel_dtype in ("fp8", "int8") else [dtype]
     slots = -(-block.experts // ep) * ep  # ranks that do not divide the experts have copies of some (redundant experts)
     shape = *dtype.expert_shape(block.latent or s.hidden, width), slots, block.per_token, ep, block.gated
-    kernels = [moe.experts(s.gpu, s.constants, d, *shape, skew=s.skew) for d in dtypes]
+    kernels = [moe.experts(s.gpu, s.constants, d, *shape, skew=s.skew, sent=s.wide) for d in dtypes]
     return TokenOp("experts", calls, min(kernels, key=lambda kernel: kernel.seconds(_DECODE_TOKENS)), "group")
 
 
@@ -72,8 +71,7 @@ def _exchange(s: Setting, block: Moe, calls: int) -> tuple[list[Op], list[Op]]:
     scattered, or each token is sent to the ranks of its experts and back, which needs whole experts (ep = all GPUs of the
     stage); ranks that share tokens through tensor parallelism each send their part, and gather the sums.
 
-    wide_all_to_all: tokens are sent only where there are more ranks than a token has experts, over NVLink that spans nodes;
-    what is gathered is in the format in which the experts multiply, beside a token's experts and their weights.
+    Of several nodes nobody gathers all tokens (`is_wide`). wide_all_to_all: only there are tokens sent; what is gathered is in the format in which the experts multiply, beside a token's experts and their weights.
     """
     parallel, hidden = s.parallel, block.latent or s.hidden
     if parallel.dp == 1:
@@ -82,15 +80,19 @@ def _exchange(s: Setting, block: Moe, calls: int) -> tuple[list[Op], list[Op]]:
     after: list[Op] = []
     if parallel.tp > 1:
         after.append(TokenOp("all-gather", calls, collectives.all_gather(*link, parallel.tp, 2.0 * hidden)))
-    wide = s.engine.moe_dispatch == "wide_all_to_all"
-    sends = s.gpu.link_gpus > _GPUS_OF_A_NODE and ranks > block.per_token if wide else s.engine.moe_dispatch == "all_to_all"
-    if sends and parallel.ep == ranks:
-        reached = ranks * (1.0 - (1.0 - 1.0 / ranks) ** block.per_token)  # different ranks among a token's experts
-        sent = 2.0 * reached * hidden / parallel.tp
+    if s.wide and ranks > s.gpu.link_gpus:
+        to = ranks, hidden // parallel.tp, block.per_token
+        sent_bytes = 1.0 + 4 / 128 if s.formats.experts.name in ("fp8", "fp8_block") else 2.0  # with scales of 128 values
+        dispatch = collectives.between_domains(*link, "dispatch", *to, sent_bytes)
+        combine = collectives.between_domains(*link, "combine", *to, 2.0)
+        return [TokenOp("dispatch", calls, dispatch)], [TokenOp("combine", calls, combine), *after]
+    gathers_less = s.engine.moe_dispatch == "wide_all_to_all"
+    if s.wide or (s.engine.moe_dispatch == "all_to_all" and parallel.ep == ranks):
+        sent = 2.0 * collectives.different(ranks, block.per_token) * hidden / parallel.tp
         dispatch, combine = collectives.dispatch(*link, ranks, sent), collectives.combine(*link, ranks, sent)
         return [TokenOp("dispatch", calls, dispatch)], [TokenOp("combine", calls, combine), *after]
     gathered = 2.0 * (hidden + block.experts)  # with the router's logits, bf16
-    if wide:
+    if gathers_less:
         gathered = _sent_bytes(s) * hidden + _ROUTE_BYTES * block.per_token
     gather = collectives.all_gather(*link, ranks, gathered)
     scatter = collectives.reduce_scatter(*link, ranks, 2.0 * hidden)

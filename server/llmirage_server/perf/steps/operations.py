@@ -56,6 +56,17 @@ class DecodeOp:
 Op = TokenOp | PrefillOp | DecodeOp
 
 
+_NODE_GPUS = 8  # of the largest nodes
+
+
+def is_wide(parallel: Parallelism) -> bool:
+    """Whether attention data-parallel ranks of several nodes share whole experts: wide expert parallelism.
+
+    Nobody gathers all tokens then; vLLM and SGLang are told to use DeepEP.
+    """
+    return parallel.dp > 1 and parallel.ep == parallel.stage_gpus > _NODE_GPUS
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """Where and how the layers of one model run."""
@@ -70,6 +81,10 @@ class Setting:
     hidden: int
     skew: float  # of the routing of tokens to experts: power of the law (kernels/moe.py)
     queries: int = 1  # tokens of each decoding sequence
+
+    @property
+    def wide(self) -> bool:
+        return is_wide(self.parallel)
 
     def gemm(
         self, name: str, calls: int, n: int, k: int, count: Count = "tokens", dtype: WeightDtype | None = None

@@ -19,6 +19,7 @@ from llmirage_server.perf.catalogue.dtypes import WeightDtype
 from llmirage_server.perf.catalogue.engines import EngineProfile
 from llmirage_server.perf.catalogue.formats import formats_of
 from llmirage_server.perf.catalogue.gpus import GpuSpec
+from llmirage_server.perf.catalogue.layers import Moe
 from llmirage_server.perf.catalogue.models import ModelSpec
 from llmirage_server.perf.kernels.routing import DEFAULT_SKEW
 from llmirage_server.perf.parallelism import ONE_GPU, Parallelism, split_layers
@@ -32,7 +33,7 @@ from llmirage_server.perf.steps.model_ops import (
     mtp_ops,
     output_ops,
 )
-from llmirage_server.perf.steps.operations import BF16, DecodeOp, Op, Setting
+from llmirage_server.perf.steps.operations import BF16, DecodeOp, Op, Setting, is_wide
 from llmirage_server.perf.steps.overhead import EngineOverhead
 from llmirage_server.perf.steps.stage import OperationTime, Stage, merged, rank_counts
 from llmirage_server.perf.steps.steady import SummedSteps
@@ -84,11 +85,15 @@ class RooflineStep:
         self._engine, self._parallel = engine, parallel
         self._constants = used = _UsedConstants(constants_for(gpu, engine.base))
         self._queries = 1 + draft_tokens
+        mixture = any(isinstance(group.mlp, Moe) for group in model.groups)
+        self._extrapolated = _extrapolated(gpu, parallel) if mixture else []
 
         def setting(
             of: ModelSpec, queries: int, parallel: Parallelism = parallel, weights: WeightDtype = weights
         ) -> Setting:
             skew = _BALANCED_SKEW if of.has_mla else DEFAULT_SKEW
+            if is_wide(parallel) and parallel.stage_gpus > gpu.link_gpus:
+                skew = 0.0  # where messages are slow, popular experts have copies (EPLB)
             formats = formats_of(of, weights)
             return Setting(gpu, used, engine, parallel, formats, formats.mlp, kv_dtype, of.hidden, skew, queries)
 
@@ -165,7 +170,8 @@ class RooflineStep:
 
     def provenance(self) -> list[str]:
         """Where the constants of each kind of kernel come from, a line each: "fitted: ..." or "transferred: ..."."""
-        return [self._constants.provenance(op, dtype) for op, dtype in sorted(self._constants.used)]
+        lines = [self._constants.provenance(op, dtype) for op, dtype in sorted(self._constants.used)]
+        return [*lines, *self._extrapolated]
 
     def _loads(self, batches: Sequence[StepBatch]) -> _Ranks:
         return [
@@ -218,6 +224,18 @@ def _tokens(ranks: _Ranks) -> _Group:
 def _most_sequences(ranks: _Ranks) -> int:
     """On one rank."""
     return max([load.sequences for load, _ in ranks])
+
+
+def _extrapolated(gpu: GpuSpec, parallel: Parallelism) -> list[str]:
+    """What no measured table of a mixture of experts holds."""
+    if not is_wide(parallel):
+        return []
+    found = [f"extrapolated: experts, dispatch and combine (DeepEP) over {parallel.ep} GPUs; no overlap of two batches"]
+    if parallel.ep > gpu.link_gpus:
+        found.append(
+            "extrapolated: messages between nodes, from bandwidth; copies of popular experts keep ranks level (EPLB)"
+        )
+    return found
 
 
 def _stage_ops(s: Setting, model: ModelSpec) -> list[list[Op]]:

@@ -1,0 +1,59 @@
+"""Experts over several nodes: messages as DeepEP sends them, and what a GPU brings with more of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmirage_server.perf.catalogue.constants import constants_for
+from llmirage_server.perf.catalogue.lookup import find_gpu
+from llmirage_server.perf.deployment import Deployment
+from llmirage_server.perf.kernels import collectives
+from llmirage_server.perf.steps.step_model import StepBatch
+
+HIDDEN, PER_TOKEN = 7168, 8
+FP8 = 1 + 4 / 128
+
+
+@pytest.mark.parametrize(
+    ("ranks", "dispatch_us", "combine_us"), [(16, 118, 195), (32, 155, 273), (64, 173, 314), (128, 192, 369)]
+)
+def test_messages_between_nodes_take_what_deepep_measured(ranks: int, dispatch_us: float, combine_us: float) -> None:
+    """DeepEP's README, low-latency kernels: H800 with 50 GB/s cards, 128 tokens a rank. Nothing was fitted on it."""
+    gpu = find_gpu("h800_sxm")
+    on, where = (gpu, constants_for(gpu, "sglang")), (ranks, HIDDEN, PER_TOKEN)
+    there = collectives.between_domains(*on, "dispatch", *where, FP8).seconds(128) * 1e6
+    back = collectives.between_domains(*on, "combine", *where, 2.0).seconds(128) * 1e6
+    assert 0.8 * dispatch_us < there < 2.0 * dispatch_us
+    assert 0.8 * combine_us < back < 1.4 * combine_us
+
+
+def test_long_prompts_cross_the_network_once_for_each_node() -> None:
+    """The same source, throughput kernels: 4,096 tokens at EP64 cross at 51 GB/s, each once for a node."""
+    gpu, nodes = find_gpu("h800_sxm"), 8
+    kernel = collectives.between_domains(gpu, constants_for(gpu, "sglang"), "dispatch", 64, HIDDEN, PER_TOKEN, FP8)
+    crossing = (nodes - 1) * (1 - (1 - 1 / nodes) ** PER_TOKEN) * HIDDEN * FP8 * 4096
+    assert 25e9 < crossing / kernel.seconds(4096) < 55e9
+
+
+def per_gpu(ranks: int) -> float:
+    """Tokens per second and GPU with 256 sequences of 2,048 tokens on each."""
+    model = Deployment.create("deepseek-v3", "h200_sxm", engine="sglang", dp=ranks, ep=ranks).step_model()
+    return 256 / model.stages_s([StepBatch([], [2048] * 256)] * ranks)[0]  # type: ignore[attr-defined]
+
+
+def test_more_gpus_do_not_make_each_of_them_a_fraction_of_itself() -> None:
+    """LMSYS measured 2,790 tokens a second and GPU on 72 H100 that decode, with two batches that overlap."""
+    few, *more = (per_gpu(ranks) for ranks in (8, 16, 32, 64))
+    assert all(0.75 * few < each < 1.25 * few for each in more)
+    assert 0.7 * 2790 < more[-1] < 1.3 * 2790
+
+
+def test_step_says_what_is_extrapolated() -> None:
+    def said(**split: int) -> list[str]:
+        model = Deployment.create("deepseek-v3", "h200_sxm", engine="sglang", **split).step_model()
+        model.stages_s([StepBatch([], [2048])] * 1)  # type: ignore[attr-defined]
+        return [line for line in model.provenance() if line.startswith("extrapolated")]  # type: ignore[attr-defined]
+
+    wide = said(dp=16, ep=16)
+    assert [line.split(":")[1].split(",")[0] for line in wide] == [" experts", " messages between nodes"]
+    assert not said(dp=8, ep=8)
