@@ -42,6 +42,7 @@ def all_reduce(s: Setting, calls: int, width: int = 0) -> list[Op]:
     return [TokenOp("all-reduce", calls, collectives.all_reduce(s.gpu, s.constants, tp, 2.0 * (width or s.hidden)))]
 
 
+_GPUS_OF_A_NODE = 8
 _ROUTE_BYTES = 8.0  # an expert of a token: its number and its weight
 _DECODE_TOKENS = 64  # where the kernels of two formats are compared
 
@@ -71,7 +72,10 @@ def _exchange(s: Setting, block: Moe, calls: int) -> tuple[list[Op], list[Op]]:
     scattered, or each token is sent to the ranks of its experts and back, which needs whole experts (ep = all GPUs of the
     stage); ranks that share tokens through tensor parallelism each send their part, and gather the sums.
 
-    Of several nodes nobody gathers all tokens (`is_wide`). wide_all_to_all: only there are tokens sent; what is gathered is in the format in which the experts multiply, beside a token's experts and their weights.
+    wide_all_to_all: tokens are sent only where there are more ranks than a token has experts, over NVLink that spans nodes;
+    what is gathered is in the format in which the experts multiply, beside a token's experts and their weights.
+
+    Whatever the engine does within a node, nobody gathers the tokens of several (`is_wide`).
     """
     parallel, hidden = s.parallel, block.latent or s.hidden
     if parallel.dp == 1:
@@ -86,13 +90,14 @@ def _exchange(s: Setting, block: Moe, calls: int) -> tuple[list[Op], list[Op]]:
         dispatch = collectives.between_domains(*link, "dispatch", *to, sent_bytes)
         combine = collectives.between_domains(*link, "combine", *to, 2.0)
         return [TokenOp("dispatch", calls, dispatch)], [TokenOp("combine", calls, combine), *after]
-    gathers_less = s.engine.moe_dispatch == "wide_all_to_all"
-    if s.wide or (s.engine.moe_dispatch == "all_to_all" and parallel.ep == ranks):
+    nvlink = s.engine.moe_dispatch == "wide_all_to_all"
+    sends = s.gpu.link_gpus > _GPUS_OF_A_NODE and ranks > block.per_token if nvlink else s.engine.moe_dispatch == "all_to_all"
+    if s.wide or (sends and parallel.ep == ranks):
         sent = 2.0 * collectives.different(ranks, block.per_token) * hidden / parallel.tp
         dispatch, combine = collectives.dispatch(*link, ranks, sent), collectives.combine(*link, ranks, sent)
         return [TokenOp("dispatch", calls, dispatch)], [TokenOp("combine", calls, combine), *after]
     gathered = 2.0 * (hidden + block.experts)  # with the router's logits, bf16
-    if gathers_less:
+    if nvlink:
         gathered = _sent_bytes(s) * hidden + _ROUTE_BYTES * block.per_token
     gather = collectives.all_gather(*link, ranks, gathered)
     scatter = collectives.reduce_scatter(*link, ranks, 2.0 * hidden)
