@@ -90,8 +90,9 @@ def _exchange(s: Setting, block: Moe, calls: int) -> tuple[list[Op], list[Op]]:
         dispatch = collectives.between_domains(*link, "dispatch", *to, sent_bytes)
         combine = collectives.between_domains(*link, "combine", *to, 2.0)
         return [TokenOp("dispatch", calls, dispatch)], [TokenOp("combine", calls, combine), *after]
-    nvlink = s.engine.moe_dispatch == "wide_all_to_all"
-    sends = s.gpu.link_gpus > _GPUS_OF_A_NODE and ranks > block.per_token if nvlink else s.engine.moe_dispatch == "all_to_all"
+    rule = s.engine.moe_dispatch
+    nvlink = rule == "wide_all_to_all"
+    sends = s.gpu.link_gpus > _GPUS_OF_A_NODE and ranks > block.per_token if nvlink else rule == "all_to_all"
     if s.wide or (sends and parallel.ep == ranks):
         sent = 2.0 * collectives.different(ranks, block.per_token) * hidden / parallel.tp
         dispatch, combine = collectives.dispatch(*link, ranks, sent), collectives.combine(*link, ranks, sent)
