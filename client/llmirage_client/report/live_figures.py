@@ -56,12 +56,8 @@ class LiveFigures:
         if late:
             over_s = len(late) * self._slot_s
             requests, tokens = (sum(counts) / over_s for counts in zip(*late, strict=True))
-            spark = f"  {sparkline([tokens for _, tokens in done])}" if sparks and len(done) > 1 else ""
-            lines.append(f"{requests:,.1f} requests/s, {tokens:,.0f} output tok/s{spark}")
-        if self._ttft.count:
-            both = [("TTFT", self._ttft), *([("TPOT", self._tpot)] if self._tpot.count else [])]
-            lines.append("; ".join(f"{name} p50 {_ms(of, 0.5)}, p99 {_ms(of, 0.99)} ms" for name, of in both))
-        return lines
+            lines.append(rate_line(requests, tokens, [tokens for _, tokens in done] if sparks else []))
+        return [*lines, *latency_line(self._ttft, self._tpot)]
 
     def _move_to(self, elapsed_s: float) -> None:
         skipped = int((elapsed_s - self._slot_end_s) / self._slot_s) - SPARK_CELLS
@@ -70,6 +66,19 @@ class LiveFigures:
         while elapsed_s >= self._slot_end_s:
             self._slots.append((0, 0))
             self._slot_end_s += self._slot_s
+
+
+def rate_line(requests_per_s: float, tokens_per_s: float, before: Sequence[float]) -> str:
+    """before: tokens per second, for the sparkline."""
+    spark = f"  {sparkline(before)}" if len(before) > 1 else ""
+    return f"{requests_per_s:,.1f} requests/s, {tokens_per_s:,.0f} output tok/s{spark}"
+
+
+def latency_line(ttft: LogHistogram, tpot: LogHistogram) -> list[str]:
+    """None where there is nothing to say."""
+    both = [(name, of) for name, of in (("TTFT", ttft), ("TPOT", tpot)) if of.count]
+    text = "; ".join(f"{name} p50 {_ms(of, 0.5)}, p99 {_ms(of, 0.99)} ms" for name, of in both)
+    return [text] if text else []
 
 
 def sparkline(values: Sequence[float]) -> str:

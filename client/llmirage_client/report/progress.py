@@ -71,6 +71,15 @@ class StatusLine:
     def _has_room_for_a_bar(self) -> bool:
         return self._terminal and self._stream is not None and _size(self._stream)[0] >= _LEAST_FOR_BAR
 
+    @property
+    def _has_lines_below(self) -> bool:
+        """Whether the stream is a terminal; a notebook, which is like one, shows one line."""
+        return self._terminal and not hasattr(self._stream, "columns")
+
+    @property
+    def _has_sparks(self) -> bool:
+        return (getattr(self._stream, "encoding", None) or "").lower().startswith("utf")
+
     def _draw_lines(self, lines: list[str]) -> None:
         """Over those drawn before."""
         assert self._stream is not None
@@ -115,7 +124,7 @@ class Progress(StatusLine):
 
     def watch(self, speed: float) -> None:
         """Show figures, too, if there is a terminal. speed: that of the cluster."""
-        if self._terminal and not hasattr(self._stream, "columns"):
+        if self._has_lines_below:
             self._live, self._speed = LiveFigures(speed, slot_s=speed), speed
 
     def see(self, record: Record) -> None:
@@ -147,8 +156,7 @@ class Progress(StatusLine):
     def _lines_below(self, elapsed_s: float) -> list[str]:
         if self._live is None or self._stream is None:
             return []
-        sparks = (getattr(self._stream, "encoding", None) or "").lower().startswith("utf")
-        return self._live.lines(elapsed_s * self._speed, sparks=sparks)
+        return self._live.lines(elapsed_s * self._speed, sparks=self._has_sparks)
 
     def _line(self, elapsed_s: float) -> str:
         done, errors, in_flight = self._counts

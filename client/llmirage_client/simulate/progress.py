@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Self, TextIO
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Self, TextIO
 
 from llmirage_client.report.numbers import duration
 from llmirage_client.report.progress import StatusLine, bar, minutes
+from llmirage_client.simulate.live_sample import LiveSample
+
+if TYPE_CHECKING:
+    from llmirage_client.simulate.token_rows import TokenRow
 
 QUIET_S = 2.0
+LOOK_S = 0.5  # between two looks at the requests that are over
 
 
 class SimulationProgress(StatusLine):
@@ -31,6 +36,9 @@ class SimulationProgress(StatusLine):
         self._until_s = until_s
         self._of = ""
         self._done, self._reached_s = 0, 0.0
+        self._rows: Sequence[TokenRow] = ()
+        self._live = LiveSample()
+        self._next_look_s = 0.0
         self._started_s = clock()
         self._next_s = self._started_s + QUIET_S
 
@@ -49,14 +57,22 @@ class SimulationProgress(StatusLine):
         """It will have so many requests."""
         self._total = lambda: total
 
-    def update(self, done: int, reached_s: float) -> None:
-        """done: requests that are over; reached_s: of the cluster's time."""
-        self._done, self._reached_s = done, reached_s
+    def update(self, done: int, reached_s: float, rows: Sequence[TokenRow] = ()) -> None:
+        """done: requests that are over; reached_s: of the cluster's time. rows: those requests, where figures are wanted."""
+        self._done, self._reached_s, self._rows = done, reached_s, rows
         self._draw_if_due()
 
     def stop(self) -> None:
         """Take the line away from a terminal. Safe to call twice."""
-        self._end("\r\x1b[K" if self._drawn else "")
+        self._end(f"\r{self._up()}\x1b[{'J' if self._below else 'K'}" if self._drawn else "")
+
+    def _lines_below(self, elapsed_s: float) -> list[str]:
+        if not self._rows or not self._has_lines_below:
+            return []
+        if elapsed_s >= self._next_look_s:
+            self._next_look_s = elapsed_s + LOOK_S
+            self._live.look(self._reached_s, self._done, self._rows)
+        return self._live.lines(sparks=self._has_sparks)
 
     @property
     def _drawn(self) -> bool:

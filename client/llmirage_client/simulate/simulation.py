@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -29,7 +29,7 @@ from llmirage_client.simulate.rates import LoadRates, rates_json, rates_of_run
 from llmirage_client.simulate.saturation import idle_models, saturation, start_burst
 from llmirage_client.simulate.summary import summary_of
 from llmirage_client.simulate.token_columns import columns_of_rows, token_metrics
-from llmirage_client.simulate.token_rows import TokenRows
+from llmirage_client.simulate.token_rows import TokenRow, TokenRows
 from llmirage_client.simulate.token_times import TokenTimes
 from llmirage_client.simulate.window import WINDOW_OVER, Window
 from llmirage_client.simulate.without_text import engine_run
@@ -123,16 +123,16 @@ def simulate(
     trace: bool = False,
     window: Window | None = None,
     stoppable: Callable[[Callable[[str], None]], None] = lambda stop: None,
-    on_progress: Callable[[int, float], None] | None = None,
+    on_progress: Callable[[int, float, Sequence[TokenRow]], None] | None = None,
 ) -> Simulation:
     """Run the workload to its end, or to `max_time_s` of the cluster's time.
 
     via: "engine" asks the cluster alone; "api" goes through the server's whole protocol. shown: the settings as the user
     knows them, for reports. trace: keep every step of every instance. window: which requests count, of workloads in token
     counts via the engine. stoppable: is given what stops the run, with a reason, and may be called from a signal handler.
-    on_progress: called now and then with the number of requests that are over and the cluster's time. Raises ConfigError
-    for a cluster that cannot be, and SimulationError for what makes no sense, or comes to nothing: a load that never lets
-    time pass.
+    on_progress: called now and then with the number of requests that are over, the cluster's time, and those requests, as
+    far as they are rows. Raises ConfigError for a cluster that cannot be, and SimulationError for what makes no sense, or
+    comes to nothing: a load that never lets time pass.
     """
     config = dataclasses.replace(config, speed=1.0, rate_limit=None, token_limit=None, api_key=(), faults=None)
     pools = plan_of(config)
@@ -151,7 +151,8 @@ def simulate(
     sampler = SeriesSampler(carried.cluster, pools)
     steps = carried.cluster.trace_steps() if trace else []
     if on_progress is not None:
-        sampler.on_look = lambda now: on_progress(carried.requests_over, now)
+        over = () if carried.rows is None else carried.rows.rows
+        sampler.on_look = lambda now: on_progress(carried.requests_over, now, over)
     if window is not None:
         window.watch(carried.rows, carried.cancel)
     stoppable(carried.interrupt)

@@ -226,7 +226,7 @@ class Trials:
             options,
             window=window,
             max_time_s=self._max_time_s,
-            on_progress=lambda over, now: self._on_progress(over, plan.whole, now),
+            on_progress=lambda over, now, _: self._on_progress(over, plan.whole, now),
         )
         columns, metrics = simulation.columns, simulation.metrics
         count = plan.looks[-1] if window is None else window.count

@@ -4,20 +4,35 @@ from __future__ import annotations
 
 import io
 import re
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
 from terminals import Clock, drawn, screen, terminal
 
+from llmirage._commands import parsed
+from llmirage_client.commands.actions.simulate import simulated
 from llmirage_client.measure.record import Exchange, Record, RequestError
 from llmirage_client.report.live_figures import LiveFigures, sparkline
 from llmirage_client.report.progress import Progress
+from llmirage_client.simulate.progress import SimulationProgress
+from llmirage_client.simulate.token_rows import TokenRow
 
 
 @dataclass
 class Over:
     start_s: float
     token_s: list[float] = field(default_factory=list)
+
+
+class Tty(io.StringIO):
+    """A terminal without a limit to what nobody has read."""
+
+    encoding = "utf-8"  # type: ignore[assignment]
+
+    def isatty(self) -> bool:
+        return True
 
 
 @pytest.fixture(autouse=True)
@@ -135,3 +150,25 @@ def test_elsewhere_there_are_lines_as_before() -> None:
     progress.stop()
     assert "\x1b" not in stream.getvalue()
     assert "TTFT" not in stream.getvalue()
+
+
+def test_a_simulation_shows_what_its_requests_say() -> None:
+    """Against the figures that it has at its end."""
+    clock = Clock()
+
+    class Slow(SimulationProgress):
+        def update(self, done: int, reached_s: float, rows: Sequence[TokenRow] = ()) -> None:
+            clock.now += 1.0
+            super().update(done, reached_s, rows)
+
+    load = {"isl": 500, "osl": 50, "requests": 400, "request_rate": 8.0, "random_seed": 1}
+    stream = Tty()
+    made = Slow(stream=stream, clock=clock)
+    simulation = simulated(None, parsed("simulate", (), load) | {"workload": None}, progress=lambda *_: made)
+    seen = stream.getvalue().replace("\n", "\r\n")  # as a terminal has it
+    assert screen(seen, 80) == [""]
+    rates = re.findall(r"([\d.]+) requests/s, ([\d,]+) output tok/s  ([▁-█]+)", seen)
+    assert statistics.mean([float(rate) for rate, _, _ in rates]) == pytest.approx(8.0, rel=0.25)
+    for name in ("ttft", "tpot"):
+        last = re.findall(rf"{name.upper()} p50 ([\d.]+)", seen)[-1]
+        assert float(last) == pytest.approx(simulation.summary[f"{name}_ms"]["p50"], rel=0.1)
