@@ -105,8 +105,14 @@ def _scheduling(run: MeasuredRun, variant: Variant) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if (speculative := speculation_of(run)) is not None:
         found |= {"num_speculative_tokens": run.drafts, "acceptance_rate": speculative.acceptance_rate}
-    if run.engine == "sglang" and variant != "default settings":
+    if variant == "default settings":
+        return found
+    if run.engine == "sglang":
         found["scheduler_recv_interval"] = run.scheduler_recv_interval
+    if not run.enable_chunked_prefill:
+        found["enable_chunked_prefill"] = False
+    if run.async_scheduling is not None:
+        found["async_scheduling"] = bool(run.async_scheduling)
     return found
 
 

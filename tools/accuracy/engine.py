@@ -27,8 +27,7 @@ def cluster_of(deployment: Deployment, *, prefix_caching: bool, fast_forward: bo
         page_size=deployment.block_size,
         enable_prefix_caching=prefix_caching,
         scheduler=engine.scheduler,
-        async_scheduling=engine.async_scheduling,
-        **scheduling,
+        **{"async_scheduling": engine.async_scheduling, **scheduling},
     )
     front_end = front_end_of(engine)
     instance = Instance(0, deployment.step_model(), limits, front_end=front_end, fast_forward=fast_forward)

@@ -105,4 +105,4 @@ def _run(rows: list[Row]) -> MeasuredRun:
         ep=ep,
         shortest=0.8,
     )
-    return with_settings(run) if gpu in _GPUS.values() else replace(run, kv_cache_dtype="auto")
+    return with_settings(run)

@@ -10,6 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+MAY_BE_ZERO = (
+    "requests", "warmup", "output_tokens_per_s", "drafts", "enable_chunked_prefill", "async_scheduling",
+)  # fmt: skip
 REQUIRED = ("engine", "model", "gpu", "isl", "osl", "concurrency", "ttft_ms", "tpot_ms")
 
 
@@ -54,6 +57,9 @@ class MeasuredRun:
     max_num_batched_tokens: int | None = None
     max_num_seqs: int | None = None
     gpu_memory_utilization: float | None = None
+    enable_chunked_prefill: int = 1  # 0: only whole prompts
+    async_scheduling: int | None = None  # 1: steps are formed one ahead; 0: they are not
+    stream_interval: int = 1  # tokens of a streamed chunk
     scheduler_recv_interval: int = 1  # SGLang: decoding steps from one look at the arrivals to the next
     output_tokens_per_s: float = 0.0  # of the whole run; 0: not measured
     moe_backend: str = "auto"  # vLLM's kernels of experts in mxfp4: auto or marlin
@@ -151,7 +157,7 @@ def _problems(row: dict[str, str | None]) -> Iterable[str]:
             yield f"{name}: {cell!r} is not finite"
         elif kind == "int" and number != int(number):
             yield f"{name}: {cell!r} is not a whole number"
-        elif number < 0 or (number == 0 and name not in ("requests", "warmup", "output_tokens_per_s", "drafts")):
+        elif number < 0 or (number == 0 and name not in MAY_BE_ZERO):
             yield f"{name}: must be above 0, not {cell}"
         elif name in ("shortest", "gpu_memory_utilization") and number > 1:
             yield f"{name}: must be at most 1, not {cell}"

@@ -285,6 +285,39 @@ def _deepseek_b200_fp4(run: MeasuredRun) -> MeasuredRun:
     )
 
 
+def _nvidia_sweep(run: MeasuredRun) -> MeasuredRun:
+    """What aiconfigurator's generator writes for TensorRT-LLM 1.0.0rc3: src/aiconfigurator/cli/backends/trtllm.py and
+    extra_engine_args.1.0.0rc3.yaml.j2 of its first release.
+    """
+    return replace(
+        run,
+        max_num_seqs=run.concurrency,
+        max_num_batched_tokens=_round_up(run.concurrency + run.isl + 1500, 32),
+        gpu_memory_utilization=0.8,
+        enable_chunked_prefill=0,
+        async_scheduling=0,
+        settings="aiconfigurator@8d61558",
+    )
+
+
+def _llama8_h100(run: MeasuredRun) -> MeasuredRun:
+    """The same with a sequence less: one request waits all the time, at 8 clients as at 64 and for every length.
+
+    Found in the runs: TTFT grows with the reply by the time from one finished request to the next.
+    """
+    return replace(_nvidia_sweep(run), max_num_seqs=run.concurrency - 1)
+
+
+def _deepseek_amd(run: MeasuredRun) -> MeasuredRun:
+    chunk = 131072 if run.gpu == "mi300x" else 196608
+    if run.weights == "mxfp4" and run.isl == 8192 and run.concurrency > 32:
+        chunk = 32768
+    script = f"dsr1_fp{4 if run.weights == 'mxfp4' else 8}_{run.gpu}.sh"
+    return replace(
+        run, kv_cache_dtype="fp8", gpu_memory_utilization=0.8, max_num_batched_tokens=chunk, settings=f"single_node/{script}"
+    )
+
+
 _SETTINGS: dict[tuple[str, str, str], Callable[[MeasuredRun], MeasuredRun]] = {
     ("MiniMax-M2.5", "h100_sxm", "fp8_block"): _minimax_h100,
     ("MiniMax-M2.5", "b300_sxm", "fp8_block"): _minimax_b300,
@@ -293,6 +326,11 @@ _SETTINGS: dict[tuple[str, str, str], Callable[[MeasuredRun], MeasuredRun]] = {
     ("Llama-3.1-70B", "b200_sxm", "fp8"): _llama70_b200,
     ("Llama-3.1-70B", "b200_sxm", "nvfp4"): _llama70_b200,
     ("Llama-3.1-70B", "h200_sxm", "fp8"): _llama70_h200,
+    ("Llama-3.1-8B-Instruct", "h100_sxm", "bf16"): _llama8_h100,
+    ("Qwen3-235B-A22B-FP8", "h100_sxm", "fp8_block"): _nvidia_sweep,
+    ("DeepSeek-R1", "mi300x", "fp8_block"): _deepseek_amd,
+    ("DeepSeek-R1", "mi355x", "fp8_block"): _deepseek_amd,
+    ("DeepSeek-R1", "mi355x", "mxfp4"): _deepseek_amd,
     ("DeepSeek-R1", "h200_sxm", "fp8_block"): _deepseek_h200,
     ("DeepSeek-R1", "b200_sxm", "fp8_block"): _deepseek_b200_fp8,
     ("DeepSeek-R1", "b200_sxm", "nvfp4"): _deepseek_b200_fp4,
@@ -305,4 +343,4 @@ def with_settings(run: MeasuredRun) -> MeasuredRun:
     if settings is None:
         return replace(run, kv_cache_dtype="auto")
     run = settings(run)
-    return replace(run, settings=_SCRIPTS + run.settings)
+    return replace(run, settings=run.settings if "@" in run.settings else _SCRIPTS + run.settings)

@@ -67,7 +67,7 @@ class Instance(InstanceBase):
         self._group = cast(GroupStepModel, step_model) if ranks > 1 or self._stages > 1 else None
         # By sums, or sequence by sequence: it is decided here and nowhere else.
         self._arrivals = ArrivalQueue(limits, front, self._stages > 1)
-        may_sum = fast_forward and not limits.num_speculative_tokens and self._arrivals.at_once
+        may_sum = fast_forward and not limits.num_speculative_tokens
         sums: SummedSteps | None = getattr(step_model, "sums", None) if may_sum else None
         caches = [make_kv_cache(limits, [tier.share(ranks) for tier in tiers], kv_bytes_per_token) for _ in range(ranks)]
         self._ranks = Ranks(limits, caches, role, pipelined=self._stages > 1, summed=sums is not None)
@@ -111,6 +111,7 @@ class Instance(InstanceBase):
             self._send_run(self._run, self._run.progress(now)[1])
         # NaN: it was submitted here alone
         seen_s = self._arrivals.passed_on_s(arrival_s if arrival_s == arrival_s else now, sequence.prompt_tokens)
+        seen_s = max(seen_s, now)  # it may come from an instance that is gone
         if seen_s > now or self._arrivals.looked_s < now:
             self._arrivals.add(seen_s, scheduler, sequence)
         else:

@@ -213,7 +213,7 @@ RULES: dict[str, dict[str, Any]] = {
 
 def limits(rules: dict[str, Any], caching: st.SearchStrategy[bool]) -> st.SearchStrategy[EngineLimits]:
     return st.builds(
-        lambda pages, page, seqs, extra, caching, chunked, first_token: EngineLimits(
+        lambda pages, page, seqs, extra, caching, chunked, first_token, ahead, every: EngineLimits(
             kv_tokens=max(pages * page, 512),
             page_size=page,
             max_num_seqs=seqs,
@@ -221,6 +221,8 @@ def limits(rules: dict[str, Any], caching: st.SearchStrategy[bool]) -> st.Search
             enable_prefix_caching=caching,
             enable_chunked_prefill=chunked,
             first_token=first_token,
+            async_scheduling=ahead,
+            scheduler_recv_interval=every,
             **rules,
         ),
         st.sampled_from([40, 60, 100, 400]),
@@ -230,6 +232,8 @@ def limits(rules: dict[str, Any], caching: st.SearchStrategy[bool]) -> st.Search
         caching,
         st.just(True) | st.booleans(),
         st.sampled_from(get_args(FirstToken)),
+        st.booleans(),
+        st.sampled_from([1, 1, 3]) if rules.get("scheduler") == "sglang" else st.just(1),
     )
 
 
@@ -285,8 +289,6 @@ def test_requests_that_fail_keep_the_tokens_that_they_had() -> None:
     [
         ({"pp": 2}, {}),
         ({}, {"num_speculative_tokens": 2, "acceptance_rate": 0.5}),
-        ({}, {"async_scheduling": True}),
-        ({}, {"scheduler": "sglang", "scheduler_recv_interval": 2}),
     ],
 )
 def test_what_sums_do_not_tell_is_followed_step_by_step(of_deployment: Any, of_limits: Any) -> None:
