@@ -43,8 +43,7 @@ class Instance(InstanceBase):
     fast_forward: for simulations: `advance` tells of requests that have finished, not of single tokens, whose times are in
         `Request.spans`. Steady decoding is followed in one go, and what can be read may be behind until `sync_to`. All times
         are those of step-by-step execution. Draft tokens and pipelines are followed step by step all the same: sequences
-        gain different numbers of tokens, or are in different steps at a time, which no common sum tells; so are engines that
-        schedule ahead, or look at arrivals seldom.
+        gain different numbers of tokens, or are in different steps at a time, which no common sum tells.
     """
 
     def __init__(

@@ -12,7 +12,7 @@ the highest value of it, of these the last admitted, even if its tokens are alre
 With pipeline stages, what is in flight is not scheduled again and never the victim. (vLLM may preempt it.)
 
 Not here: V1 reads max_num_partial_prefills and max_long_partial_prefills nowhere on its way, so they have no effect here
-either; async_scheduling, which decides on a step while the one before runs; the one block that vLLM keeps as null block.
+either; the one block that vLLM keeps as null block.
 """
 
 from __future__ import annotations
