@@ -181,8 +181,8 @@ def _replays(data: Path) -> str:
         reality, replays = measured(run), {"ours": replay(run)}
         if "num_gpu_blocks_override" in run.settings:
             replays["ours, KV cache by our own estimate"] = replay(run, num_gpu_blocks_override=None)
-        if run.link_bytes_per_s:
-            replays["ours, the catalogue's link"] = replay(run, known_link=False)
+        if "peer_to_peer" in run.settings:
+            replays["ours, copies between GPUs as in the catalogue"] = replay(run, peer_to_peer=None)
         lines += [f"### {run.name}", replay_table(run, reality, replays)]
         cpu = max(metrics.cpu_s for metrics in replays.values())
         preempted = "" if not run.kv_share.any() else f" Our engine counts {replays['ours'].preemptions} preemptions in all."

@@ -42,12 +42,9 @@ DEPLOYMENTS: dict[str, dict[str, Any]] = {
         "max_num_seqs": 128,
         "max_num_batched_tokens": 2048,
         "gpu_memory_utilization": 0.9,
+        "peer_to_peer": False,  # by the 16 GB/s of the cluster file that LLMServingSim publishes with the run
     },
 }
-
-
-# Between the GPUs, from the cluster file that LLMServingSim publishes with the run: PCIe without peer-to-peer copies.
-LINKS_GB_PER_S = {"rtxpro6000_qwen3-30b-a3b_dp2ep2": 16}
 
 
 def reduce_truth(source: Path, target: Path) -> None:
@@ -112,8 +109,6 @@ def _reduce_recorded(source: Path, name: str, deployment: dict[str, Any], target
         "engine": summary["engine"],
         "deployment": deployment,
     }
-    if name in LINKS_GB_PER_S:
-        about["link_gb_per_s"] = LINKS_GB_PER_S[name]
     (target / "run.json").write_text(json.dumps(about, indent=1) + "\n")
 
 

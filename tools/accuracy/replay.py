@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from accuracy import engine
 from llmirage_server.cluster.request import Request
-from llmirage_server.perf.catalogue.constants import constants_for
 from llmirage_server.perf.deployment import Deployment
 
 TICK_S = 1.0  # how often the measured run wrote down its state
@@ -45,7 +44,6 @@ class RecordedRun:
     running: npt.NDArray[np.float64]  # at TICK_S, 2 TICK_S ...
     waiting: npt.NDArray[np.float64]
     kv_share: npt.NDArray[np.float64]  # of the KV cache in use; all zero: was not recorded
-    link_bytes_per_s: float | None  # what collectives reach between the GPUs of that machine, where it is known
 
     @property
     def first_arrivals_s(self) -> float:
@@ -92,11 +90,9 @@ def load_recorded(folder: Path) -> RecordedRun:
     with (folder / "timeseries.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     about = json.loads((folder / "run.json").read_text())
-    link = about.get("link_gb_per_s")
     return RecordedRun(
         name=folder.name,
         settings=about["deployment"],
-        link_bytes_per_s=link and link * 1e9,
         requests=requests,
         running=np.array([float(r["running"]) for r in rows]),
         waiting=np.array([float(r["waiting"]) for r in rows]),
@@ -123,15 +119,10 @@ def measured(run: RecordedRun) -> Metrics:
     return _metrics(times, run.running, run.kv_share)
 
 
-def replay(run: RecordedRun, known_link: bool = True, **changes: Any) -> Metrics:
-    """Serve the requests at their arrivals. `changes` override the settings of the recorded deployment.
-
-    known_link: with the link of that machine instead of the catalogue's.
-    """
+def replay(run: RecordedRun, **changes: Any) -> Metrics:
+    """Serve the requests at their arrivals. `changes` override the settings of the recorded deployment."""
     started = time.process_time()
     deployment = Deployment.create(**(run.settings | changes))
-    if known_link and run.link_bytes_per_s:
-        deployment = _with_link(deployment, run.link_bytes_per_s)
     cluster = engine.cluster_of(deployment, prefix_caching=True)
     requests = [
         Request(i, tokens[: recorded.prompt_tokens], tokens[recorded.prompt_tokens :])
@@ -159,13 +150,6 @@ def replay(run: RecordedRun, known_link: bool = True, **changes: Any) -> Metrics
     metrics.preemptions = sum(request.preemptions for request in requests)
     metrics.cpu_s = time.process_time() - started
     return metrics
-
-
-def _with_link(deployment: Deployment, reached_bytes_per_s: float) -> Deployment:
-    """The same GPUs behind a link at which collectives reach so much."""
-    gpu = deployment.gpu
-    share = constants_for(gpu, deployment.engine.base).of("all_gather", "bf16")["bulk_link"]
-    return replace(deployment, gpu=replace(gpu, link_bytes_per_s=reached_bytes_per_s / share))
 
 
 def _metrics(
