@@ -20,7 +20,7 @@ from llmirage_client.measure.arrays import Floats
 FEWEST = 20  # counted requests
 _FOLDS = 5
 _MAY_YIELD = 2  # from this rank on a factor may give way: times, not scales
-_ALIKE = 0.95  # correlation from which two factors cannot be told apart
+_ALIKE = 0.9  # correlation from which two factors cannot be told apart
 
 
 @dataclass(frozen=True, slots=True)
