@@ -80,6 +80,20 @@ def test_lengths_are_the_same_each_time_and_within_their_bounds() -> None:
     assert closed_loop.lengths(measured_run(isl=1000, osl=100), 2) == [(1000, 100)] * 2
 
 
+@pytest.mark.parametrize(
+    ("setting", "limit"),
+    [
+        ({"async_scheduling": 0}, {"async_scheduling": False}),
+        ({"async_scheduling": 1}, {"async_scheduling": True}),
+        ({"enable_chunked_prefill": 0}, {"enable_chunked_prefill": False}),
+        ({}, {}),
+    ],
+)
+def test_settings_of_a_run_become_limits_of_its_scheduler(setting: dict[str, object], limit: dict[str, object]) -> None:
+    assert closed_loop._scheduling(measured_run(**setting), "known settings") == limit
+    assert closed_loop._scheduling(measured_run(**setting), "default settings") == {}
+
+
 def test_what_the_engine_refuses_is_a_prediction_with_its_reason() -> None:
     prediction = predict(measured_run(model="meta-llama/Llama-3.1-70B", weights="bf16"))
     assert "does not fit" in prediction.problem
@@ -124,7 +138,8 @@ def test_the_data_parallel_run_is_replayed_within_four_percent() -> None:
     real, ours = measured(run), replay(run)
     assert ours.tpot_s == pytest.approx(real.tpot_s, rel=0.04)
     assert ours.latency_s == pytest.approx(real.latency_s, rel=0.04)
-    assert ours.tokens_per_s == pytest.approx(real.tokens_per_s, rel=0.04)
+    assert ours.tokens_per_s == pytest.approx(real.tokens_per_s, rel=0.03)
+    assert ours.ttft_s == pytest.approx(real.ttft_s, rel=0.1)
 
 
 # A few quick runs of each kind, and how far off their median may be; the figures of today are in docs/accuracy.md.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -56,15 +57,19 @@ class Prediction:
         return float(predicted / measured - 1)
 
 
-def predict(run: MeasuredRun, variant: Variant = "known settings") -> Prediction:
+def predict(
+    run: MeasuredRun, variant: Variant = "known settings", host: Mapping[str, float] = MappingProxyType({})
+) -> Prediction:
     """Serve the run by our engine: with the settings it is known to have had or the engine's defaults.
 
-    silicon: with kernel times from measured tables; transferred: as if nobody had measured its GPU.
+    silicon: with kernel times from measured tables; transferred: as if nobody had measured its GPU. host: other values of
+    fields of the engine's profile.
     """
     try:
         if run.topology:
             return _serve(run, disaggregated.cluster_of(run))
         deployment = _deployment(run, variant)
+        deployment = replace(deployment, engine=replace(deployment.engine, **host))
         cluster = engine.cluster_of(deployment, prefix_caching=False, fast_forward=True, **_scheduling(run, variant))
         return _serve(run, cluster)
     except (ConfigError, DeploymentError, ValueError) as error:
