@@ -136,9 +136,7 @@ def test_sweeps_of_nvidia_have_the_settings_that_its_generator_writes(tmp_path: 
     qwen = "a,x,trtllm,1.0.0rc3,Qwen/Qwen3-235B-A22B-FP8,h100_sxm,fp8,1024,128,8,4,1,1,1,4,200,17"
     llama = "b,x,trtllm,1.0.0rc3,meta-llama/Llama-3.1-8B-Instruct,h100_sxm,,1024,128,8,1,1,1,1,1,130,8"
     runs, _ = read_truth(truth(tmp_path, qwen, llama))
-    found = {
-        (r.max_num_batched_tokens, r.enable_chunked_prefill, r.async_scheduling, r.gpu_memory_utilization) for r in runs
-    }
+    found = {(r.max_num_batched_tokens, r.enable_chunked_prefill, r.async_scheduling) for r in runs}
     assert found == {(2560, 0, 0)}  # 8 + 1024 + 1500 in blocks of 32
     assert [r.max_num_seqs for r in runs] == [8, 7]
 

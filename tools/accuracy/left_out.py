@@ -1,6 +1,6 @@
 """The host side of engines fitted anew without a group of runs, and the errors on that group. A figure of docs/accuracy.md.
 
-Run it:  PYTHONPATH=tools python -m accuracy.left_out     from the runs in tests/data/silicon; takes minutes
+Run it:  PYTHONPATH=tools:tests/benchmarks python -m accuracy.left_out     from the runs in tests/data/silicon; takes minutes
 
 Every combination of a small grid within the bounds is tried on a sample of the other runs of the same engine profile; the
 best one, by the sum of the mean logarithmic errors of TTFT, TPOT and latency, predicts all runs of the group left out.
