@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -10,7 +10,10 @@ from llmirage_client.report.html.frame import SMALL
 from llmirage_client.report.html.page import Banner, PageHead, Section, State, charts, figure, page, paragraph, table
 from llmirage_client.report.html.pareto import ParetoPoint, pareto
 from llmirage_client.report.html.scale import Axis
+from llmirage_client.report.html.words import cluster_words
 from llmirage_client.report.html.xy import Series, line
+from llmirage_client.simulator.engine import described, plan_of
+from llmirage_client.sweep.file import Study
 from llmirage_client.sweep.sweep import Row, Sweep
 from llmirage_client.sweep.table import band_lines, best, note_of, scaled, value
 
@@ -38,7 +41,7 @@ _COLUMNS = (
 def page_of(sweep: Sweep) -> str:
     study, rows = sweep.study, sweep.rows
     done = [row for row in rows if row.figures]
-    facts = {"Points": f"{len(rows):,}", "Varied": ", ".join(study.varied) or "nothing"}
+    facts = {"Points": f"{len(rows):,}", "Varied": ", ".join(study.varied) or "nothing", **_in_common(study, done)}
     sections = [
         Section(
             "Throughput and user speed",
@@ -61,6 +64,30 @@ def page_of(sweep: Sweep) -> str:
         sections.append(Section("Not done", [table(["Point", "", "Why"], odd, left=3, wrap=(0, 2))]))
     foot = f"{sweep.cpu_s:.1f} CPU s of simulation, on the llmirage performance model (docs/accuracy.md)."
     return page(PageHead(study.name, facts, list(_verdicts(rows))), sections, foot)
+
+
+def _in_common(study: Study, done: Sequence[Row]) -> dict[str, str]:
+    """What the points that were done have in common: the parts of their clusters, and their load."""
+    known = [row.point for row in done]
+    clusters = [described(point.config, plan_of(point.config)) for point in known if point.config is not None]
+    first = clusters[0] if clusters and all(len(pools) == len(clusters[0]) for pools in clusters) else []
+    shared = [
+        {key: value for key, value in pool.items() if all(pools[at].get(key) == value for pools in clusters)}
+        for at, pool in enumerate(first)
+    ]
+    models = dict.fromkeys(str(pool["model"]) for pools in clusters for pool in pools if pool.get("model"))
+    load = {key: value for key, value in known[0].load.items() if key not in study.varied} if known else {}
+    load = {key: value for key, value in load.items() if all(point.load.get(key) == value for point in known)}
+    words = [
+        key if value is True else f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}"
+        for key, value in load.items()
+    ]
+    found = {
+        "Models" if len(models) > 1 else "Model": ", ".join(models),
+        "Cluster": cluster_words(shared),
+        "Load": ", ".join(words),
+    }
+    return {name: text for name, text in found.items() if text}
 
 
 def _verdicts(rows: tuple[Row, ...]) -> list[Banner]:

@@ -209,6 +209,7 @@ def test_the_command_writes_tables_and_a_page(tmp_path: Path) -> None:
     least = min(float(row["ttft_factor_90"]) for row in rows if row["ttft_factor_90"])
     band = f"Error bands: 90 % of measured means lie within a factor of TTFT {least:.2f}"
     page = (out / "study.html").read_text()
+    assert "Llama-3.1-8B-Instruct</dd><dt>Cluster</dt><dd>TP1, bf16 weights, bf16 KV" in page
     assert band in " ".join(outcome.stdout.split())
     assert band in page
     assert "Throughput per GPU against speed per user" in page

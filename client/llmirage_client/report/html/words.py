@@ -58,7 +58,8 @@ def cluster_words(pools: Sequence[Mapping[str, Any]]) -> str:
     """What served, pool by pool, as far as it is known."""
     texts = []
     for pool in pools:
-        gpus = f"{pool['gpus_per_instance']}x {pool['gpu']}" if pool.get("gpus_per_instance") else pool.get("gpu")
+        gpu, each = pool.get("gpu"), pool.get("gpus_per_instance")
+        gpus = f"{each}x {gpu}" if gpu and each else gpu
         instances = pool.get("instances")
         sizes = [f"{short}{size}" for short, name in _PARALLEL if (size := pool.get(name)) and (size > 1 or short == "TP")]
         parts = [
