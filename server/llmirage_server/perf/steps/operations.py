@@ -30,6 +30,7 @@ class TokenOp:
     calls: int
     kernel: TokenKernel
     count: Count = "tokens"
+    slowed: bool = True  # whether long prompts slow it down in place
 
 
 @dataclass(frozen=True, slots=True)

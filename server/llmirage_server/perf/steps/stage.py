@@ -72,6 +72,7 @@ class Stage:
             self._sequences_s,
             self._rows_s,
         ) = (Memo(self._token_kernels(count), BATCHES) for count in COUNTS)
+        self._slowed_shared_s = Memo(self._token_kernels("group", slowed_alone=True), BATCHES)
         self._prefills = [(op.calls, op.kernel.seconds, op.window) for op in self.ops if isinstance(op, PrefillOp)]
         decodes = [op for op in self.ops if isinstance(op, DecodeOp)]
         self._before_s = Memo(self._find_before, BATCHES)
@@ -97,7 +98,7 @@ class Stage:
         """Seconds of what all ranks do together, by the tokens of all and those of prompts among them."""
         seconds = self._shared_s[tokens]
         if new and seconds:
-            seconds += self._slowed(new) * self._shared_s[new]
+            seconds += self._slowed(new) * self._slowed_shared_s[new]
         return seconds
 
     def _slowed(self, new: int) -> float:
@@ -142,9 +143,10 @@ class Stage:
 
         return seconds
 
-    def _token_kernels(self, counted: Count) -> Callable[[int], float]:
-        """Seconds of the kernels that depend on the same count."""
-        kernels = [(op.calls, op.kernel) for op in self.ops if isinstance(op, TokenOp) and op.count == counted]
+    def _token_kernels(self, counted: Count, slowed_alone: bool = False) -> Callable[[int], float]:
+        """Seconds of the kernels that depend on the same count; or of those alone that prompts slow down."""
+        ops = [op for op in self.ops if isinstance(op, TokenOp) and op.count == counted]
+        kernels = [(op.calls, op.kernel) for op in ops if op.slowed or not slowed_alone]
 
         def seconds(count: int) -> float:
             total_s = 0.0  # not sum(): from Python 3.12 on it rounds otherwise
@@ -199,7 +201,7 @@ class Stage:
 
     def _slowed_kernel(self, op: TokenOp, count: int, prompts: int, new: int) -> float:
         """By how much a kernel is slower for `count` tokens, some of them of prompts, in a step with `new` prompt tokens."""
-        if not prompts or not self._slower:
+        if not prompts or not self._slower or not op.slowed:
             return 1.0
         alone = 1.0 if prompts == count else op.kernel.seconds(prompts) / op.kernel.seconds(count)
         return 1.0 + self._slowed(new) * alone
