@@ -55,6 +55,7 @@ def write_document(out: Path, data: Path, ops: Path, processes: int, sample: int
         _text("intro"),
         _text("not-modelled"),
         _text("fitted"),
+        _text("left-out"),
         _whole_runs(runs, predictions),
         _bands(predictions, figures or FIGURES),
         _repeats(data),
