@@ -246,3 +246,17 @@ def test_a_library_leaves_the_collector_as_it_was(monkeypatch: pytest.MonkeyPatc
         assert gc.get_threshold() != before
     assert gc.get_threshold() == before
     assert gc.get_freeze_count() <= frozen
+
+
+def test_the_end_of_a_process_does_not_walk_what_simulations_left() -> None:
+    code = """
+import atexit, gc
+atexit.register(lambda: print(gc.get_freeze_count()))  # the last to be called
+import llmirage
+result = llmirage.simulate(model="Qwen/Qwen3-8B", gpu="h100_sxm", isl=100, osl=10, request_rate=9, requests=50)
+print(gc.get_freeze_count())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    running, ended = map(int, done.stdout.split())
+    assert running == 0, "a process that is not ours keeps its own collector"
+    assert ended > 10_000
