@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib
+import io
 import os
 import sys
 from collections.abc import Iterator
@@ -33,6 +34,29 @@ def errors_as_messages() -> Iterator[None]:
         click.echo(f"llmirage: {error.filename or 'output'}: {error.strerror or error}", err=True)
         _discard_output()
         raise click.exceptions.Exit(1) from None
+
+
+@contextlib.contextmanager
+def red_errors() -> Iterator[None]:
+    """Show what click refuses in red on a terminal with colours; elsewhere click shows it."""
+    try:
+        yield
+    except click.ClickException as error:
+        if not _has_colours():
+            raise
+        shown = io.StringIO()
+        error.show(shown)
+        usage, _, message = shown.getvalue().partition("Error: ")
+        click.echo(usage + (click.style(f"Error: {message}", fg="red") if message else ""), err=True, nl=False, color=True)
+        raise click.exceptions.Exit(error.exit_code) from None
+
+
+def _has_colours() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty() and not _without_colours()
+
+
+def _without_colours() -> bool:
+    return bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
 
 
 def _open_missing_streams() -> None:
@@ -109,8 +133,15 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        with red_errors():
+            context = super().make_context(*args, **kwargs)
+        if _without_colours():
+            context.color = False
+        return context
+
     def invoke(self, ctx: click.Context) -> Any:
-        with errors_as_messages():
+        with errors_as_messages(), red_errors():
             return super().invoke(ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

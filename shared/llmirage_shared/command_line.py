@@ -295,7 +295,7 @@ def lazily(place: str) -> Callable[..., Any]:
         try:
             return work(**given)
         except InputRefused as error:
-            click.echo(f"llmirage {error.command}: {error}" if error.command else error, err=True)
+            click.secho(f"llmirage {error.command}: {error}" if error.command else str(error), fg="red", err=True)
             raise SystemExit(2) from None
         except ConfigError as error:
             raise click.UsageError("\n".join(error.problems)) from None

@@ -15,7 +15,7 @@ from llmirage_client.measure.run_folder import RECORDS_FILE
 from llmirage_client.measure.slo import headline, verdicts_of
 from llmirage_client.measure.workload_throughput import LAST_WINDOW_S
 from llmirage_client.report.numbers import count, duration, plural
-from llmirage_client.report.screen import Block, Screen, ScreenTable, bold, unbroken, warning
+from llmirage_client.report.screen import Block, Screen, ScreenTable, bold, styled, unbroken, warning
 from llmirage_client.report.secrets import hide_in_text
 from llmirage_client.report.tables import (
     branch_table,
@@ -95,7 +95,9 @@ def written_lines(files: Sequence[Path]) -> list[Block]:
 def _verdicts(result: RunResult, metrics: Metrics) -> list[Block]:
     """What --slo asks, answered before anything else."""
     verdicts = verdicts_of(result.options, metrics)
-    return [bold(headline(verdicts)), *(f"  {verdict}" for verdict in verdicts), ""] if verdicts else []
+    met = all(verdict.met for verdict in verdicts)
+    lines = [styled(f"  {verdict}", "green" if verdict.met else "red") for verdict in verdicts]
+    return [styled(headline(verdicts), f"bold {'green' if met else 'red'}"), *lines, ""] if verdicts else []
 
 
 def _heading(result: RunResult, metrics: Metrics) -> str:
