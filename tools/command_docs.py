@@ -15,6 +15,26 @@ from llmirage_client.cli import main
 from llmirage_shared.command_line import ALL
 
 
+HEAD = """# Command reference
+
+Written by `make docs` from what the commands print with `--help-all`; `--help` shows the options that most people need.
+
+- `--json`: every command prints its result as JSON, and nothing else on standard output ([artifacts.md](artifacts.md)).
+- Exit status 2: the input was refused. Standard error names what is wrong, all of it at once.
+- Colours, and figures while `run` and `simulate` go on, are for terminals. `NO_COLOR=1` and `TERM=dumb` do without.
+
+Shells complete commands, options, files, and the names of GPUs, models, engines, routers, presets and bundled workloads:
+
+| shell | file | line to add |
+|---|---|---|
+| bash | `~/.bashrc` | `eval "$(_LLMIRAGE_COMPLETE=bash_source llmirage)"` |
+| zsh | `~/.zshrc` | `eval "$(_LLMIRAGE_COMPLETE=zsh_source llmirage)"` |
+| fish | `~/.config/fish/completions/llmirage.fish` | `_LLMIRAGE_COMPLETE=fish_source llmirage \\| source` |
+
+bash begins a new word at a colon. With `COMP_WORDBREAKS=${COMP_WORDBREAKS//:}` after that line it completes `bundled:` names, too.
+"""
+
+
 def help_of(command: click.Command, name: str, parent: click.Context | None) -> list[str]:
     """Return Markdown lines for a command and, for a group, all its subcommands."""
     context = click.Context(command, info_name=name, parent=parent, terminal_width=110, max_content_width=110)
@@ -29,8 +49,7 @@ def help_of(command: click.Command, name: str, parent: click.Context | None) -> 
 
 
 def document() -> str:
-    head = ["# Command reference", "", "Written by `make docs` from what the commands print with `--help-all`.", ""]
-    return "\n".join(head + help_of(main, "llmirage", None)).rstrip() + "\n"
+    return "\n".join([HEAD] + help_of(main, "llmirage", None)).rstrip() + "\n"
 
 
 if __name__ == "__main__":

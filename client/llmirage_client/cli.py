@@ -140,6 +140,13 @@ class LazyGroup(click.Group):
             context.color = False
         return context
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        """Of its commands, without loading them."""
+        from click.shell_completion import CompletionItem
+
+        found = [CompletionItem(name, help=text) for name, (_, text) in COMMANDS.items() if name.startswith(incomplete)]
+        return found or click.Command.shell_complete(self, ctx, incomplete)
+
     def invoke(self, ctx: click.Context) -> Any:
         with errors_as_messages(), red_errors():
             return super().invoke(ctx)

@@ -91,8 +91,16 @@ class SettingOption(click.Option):
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
         item = at_call("click.shell_completion:CompletionItem")
         if self.metavar in ("FILE", "DIR"):
-            return [item(incomplete, type=self.metavar.lower())]
-        return [item(choice) for choice in self.about.choices if choice.startswith(incomplete)]
+            names = completed(self.about.names() if self.about.names else (), incomplete)
+            return names or [item(incomplete, type=self.metavar.lower())]
+        return completed(self.about.names() if self.about.names else self.about.choices, incomplete)
+
+
+def completed(names: Iterable[str], incomplete: str) -> list[Any]:
+    """The names that begin so, for a shell; of several between commas the last one is completed."""
+    item = at_call("click.shell_completion:CompletionItem")
+    before, comma, last = incomplete.rpartition(",")
+    return [item(before + comma + name) for name in names if name.startswith(last)]
 
 
 def shows_all(ctx: click.Context) -> bool:
@@ -209,6 +217,8 @@ class SettingsCommand(click.Command):
         rest = super().parse_args(ctx, join_lists(with_numbers(args, self._bare), self._lists))
         self._warn_of_unknown_variables()
         problems: list[click.BadParameter] = ctx.meta.pop(_PROBLEMS, [])
+        if ctx.resilient_parsing:  # a shell completes what is not yet whole
+            return rest
         if len(problems) == 1:
             raise problems[0]
         if problems:
@@ -266,11 +276,27 @@ def command(name: str, runner: str, params: Iterable[click.Parameter], help: str
 def argument(
     name: str, metavar: str | None = None, *, required: bool = True, many: bool = False, **details: Any
 ) -> click.Argument:
-    """A word of the command line without a flag. details: choices, or a default."""
+    """A word of the command line without a flag. details: choices, a default, or names: what lists names that it may be."""
+    names = details.pop("names", None)
     if choices := details.pop("choices", None):
         details["type"] = click.Choice(choices)
     needed = required and "default" not in details
-    return click.Argument([name], metavar=metavar, required=needed, nargs=-1 if many else 1, **details)
+    return click.Argument(
+        [name],
+        metavar=metavar,
+        required=needed,
+        nargs=-1 if many else 1,
+        shell_complete=None if names is None else _or_file(names),
+        **details,
+    )
+
+
+def _or_file(names: Callable[[], Iterable[str]]) -> Callable[..., list[Any]]:
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+        item = at_call("click.shell_completion:CompletionItem")
+        return completed(names(), incomplete) or [item(incomplete, type="file")]
+
+    return complete
 
 
 def renamed(name: str, now: str, **values: str) -> click.Option:

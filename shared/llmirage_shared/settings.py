@@ -51,6 +51,7 @@ class About:
     several: the command line takes several numbers between commas.
     read: turns a text of the command line or a value of a file into the setting's value. Raises ValueError.
     check: returns the end of a sentence about a value that cannot be used, or None.
+    names: lists names that may be given, for the completion of shells.
     field, default, kinds: of the dataclass field; `settings_of` fills them in.
     """
 
@@ -74,6 +75,7 @@ class About:
     per: float = 1
     read: Callable[[Any], Any] | None = None
     check: Callable[[Any], str | None] | None = None
+    names: Callable[[], Iterable[str]] | None = None
     field: str = ""
     default: Any = None
     kinds: tuple[Any, ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llmirage_client.settings.workload import FileSettings
 from llmirage_shared.command_line import OPTIONS, argument, command, options
-from llmirage_shared.settings import setting, switch
+from llmirage_shared.settings import at_call, setting, switch
 
 
 class CheckSettings(FileSettings):
@@ -17,7 +17,7 @@ class CheckSettings(FileSettings):
 check = command(
     "check",
     "llmirage_client.commands.actions.check:check",
-    [argument("file"), *options(CheckSettings)],
+    [argument("file", names=at_call("llmirage_client.workload.names:bundled_names")), *options(CheckSettings)],
     """Validate a workload file, or bundled:NAME, without sending anything.
 
     Exit status: 0 if the file is valid; 2 if it is not, with every problem and its line.

@@ -7,7 +7,7 @@ from dataclasses import MISSING
 from llmirage_client.settings.places import cannot_be_file
 from llmirage_client.settings.workload import FileSettings
 from llmirage_shared.command_line import OPTIONS, argument, command, options
-from llmirage_shared.settings import setting, switch
+from llmirage_shared.settings import at_call, setting, switch
 
 
 class ConvertSettings(FileSettings):
@@ -34,7 +34,7 @@ class ConvertSettings(FileSettings):
 convert = command(
     "convert",
     "llmirage_client.commands.actions.convert:convert",
-    [argument("file"), *options(ConvertSettings)],
+    [argument("file", names=at_call("llmirage_client.workload.names:bundled_names")), *options(ConvertSettings)],
     """Convert a workload file, or bundled:NAME, to another format.
 
     The converted file sends the same requests at the same times in the same order; the command loads it again to check that.

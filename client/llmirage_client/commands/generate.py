@@ -7,7 +7,7 @@ from typing import Any
 
 from llmirage_client.settings.places import cannot_be_file
 from llmirage_shared.command_line import OPTIONS, argument, command, options
-from llmirage_shared.settings import setting, switch
+from llmirage_shared.settings import at_call, setting, switch
 
 Changes = tuple[tuple[str, Any], ...]
 
@@ -65,7 +65,15 @@ class GenerateSettings:
 generate = command(
     "generate",
     "llmirage_client.commands.actions.generate:generate",
-    [argument("preset", "[PRESET|FILE.yaml]", default="agent-chain"), *options(GenerateSettings)],
+    [
+        argument(
+            "preset",
+            "[PRESET|FILE.yaml]",
+            default="agent-chain",
+            names=at_call("llmirage_client.workload.names:preset_names"),
+        ),
+        *options(GenerateSettings),
+    ],
     """Write a synthetic workload, and print its statistics beside the requested ones.
 
     Presets: chat, rag, coding-agent (with sub-agents and branches), office-agent, batch and agent-chain (the default, from

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llmirage_client.settings.workload import FileSettings
 from llmirage_shared.command_line import OPTIONS, argument, command, options
-from llmirage_shared.settings import setting, switch
+from llmirage_shared.settings import at_call, setting, switch
 
 
 class InspectSettings(FileSettings):
@@ -18,7 +18,7 @@ class InspectSettings(FileSettings):
 inspect = command(
     "inspect",
     "llmirage_client.commands.actions.inspect:inspect",
-    [argument("file"), *options(InspectSettings)],
+    [argument("file", names=at_call("llmirage_client.workload.names:workload_names")), *options(InspectSettings)],
     """Show statistics of a workload file, or bundled:NAME: turns, branches, lengths, arrivals and prefix reuse.
 
     Prefix reuse is the share of prompt tokens that an unlimited prefix cache finds when requests run one after another. It

@@ -7,12 +7,13 @@ from llmirage_client.settings.endpoint import ConnectionSettings
 from llmirage_client.settings.output import PointSettings, ReportSettings, RunOutput, WorkerSettings
 from llmirage_client.settings.workload import LengthSettings, WorkloadSettings
 from llmirage_shared.command_line import argument, command, options
+from llmirage_shared.settings import at_call
 
 run = command(
     "run",
     "llmirage_client.commands.actions.run:run",
     [
-        argument("file", required=False),
+        argument("file", required=False, names=at_call("llmirage_client.workload.names:workload_names")),
         *options(ConnectionSettings),
         *options(LengthSettings),
         *options(WorkloadSettings),

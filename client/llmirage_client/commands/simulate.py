@@ -9,12 +9,13 @@ from llmirage_client.settings.simulation import SimulationSettings
 from llmirage_client.settings.workload import LengthSettings, WorkloadSettings
 from llmirage_client.simulator.cluster_flags import cluster_options
 from llmirage_shared.command_line import argument, command, options, renamed
+from llmirage_shared.settings import at_call
 
 simulate = command(
     "simulate",
     "llmirage_client.commands.actions.simulate:simulate",
     [
-        argument("workload", required=False),
+        argument("workload", required=False, names=at_call("llmirage_client.workload.names:workload_names")),
         *options(SimulationSettings),
         renamed("door", "via", direct="engine", memory="api"),
         *options(LengthSettings),

@@ -7,12 +7,13 @@ from llmirage_client.settings.sizing import SizingOutput, SizingSettings
 from llmirage_client.settings.workload import LengthSettings, WorkloadSettings
 from llmirage_client.simulator.cluster_flags import SHAPE_SETTINGS, cluster_options
 from llmirage_shared.command_line import argument, command, options
+from llmirage_shared.settings import at_call
 
 size = command(
     "size",
     "llmirage_client.commands.actions.size:size",
     [
-        argument("workload", required=False),
+        argument("workload", required=False, names=at_call("llmirage_client.workload.names:workload_names")),
         *options(SizingSettings),
         *options(LengthSettings, but=("isl_stddev", "osl_stddev", "input_file")),
         *options(SizingOutput),

@@ -10,7 +10,7 @@ from llmirage_client.choices import ArrivalPattern
 from llmirage_client.load.load_options import LoadOptions
 from llmirage_client.settings.places import cannot_be_file, is_no_file
 from llmirage_client.settings.simulation import SimulationSettings
-from llmirage_shared.settings import again, switch, under
+from llmirage_shared.settings import again, at_call, switch, under
 
 GOAL, SHAPES, TRAFFIC, OUTPUT = "Objective", "Candidate deployments", "Traffic", "Output"
 _goal, _shapes, _output = under(GOAL), under(SHAPES), under(OUTPUT)
@@ -55,8 +55,14 @@ class SizingSettings:
         aliases=("gpu",),
         unset="that of --cluster, else the default of `llmirage serve`",
         usual=True,
+        names=at_call("llmirage_server.perf.catalogue.names:gpu_names"),
     )
-    engines: tuple[str, ...] | None = _several_names("Serving engines.", aliases=("engine",), usual=True)
+    engines: tuple[str, ...] | None = _several_names(
+        "Serving engines.",
+        aliases=("engine",),
+        usual=True,
+        names=at_call("llmirage_server.perf.catalogue.names:engine_names"),
+    )
     weights: tuple[str, ...] | None = _several_names(
         "Weight formats: auto (as the model is published), bf16, fp8, ...", metavar="FORMAT[,FORMAT...]", usual=True
     )

@@ -8,7 +8,7 @@ from dataclasses import MISSING
 from typing import Literal
 
 from llmirage_shared.command_line import OPTIONS, command, options
-from llmirage_shared.settings import setting, switch
+from llmirage_shared.settings import at_call, setting, switch
 
 Pairs = tuple[tuple[int, int], ...]
 _MOST_TOKENS = 10_000_000
@@ -34,11 +34,24 @@ class StepSettings:
     """A deployment, and the batch of one forward pass of it."""
 
     model: str = setting(
-        MISSING, OPTIONS, "Model: a name from `llmirage catalog models`, a YAML file, or a Hugging Face config.json."
+        MISSING,
+        OPTIONS,
+        "Model: a name from `llmirage catalog models`, a YAML file, or a Hugging Face config.json.",
+        names=at_call("llmirage_server.perf.catalogue.names:model_names"),
     )
-    gpu: str | None = setting(None, OPTIONS, "GPU: a name from `llmirage catalog gpus`, or a YAML file.", unset="h100_sxm")
+    gpu: str | None = setting(
+        None,
+        OPTIONS,
+        "GPU: a name from `llmirage catalog gpus`, or a YAML file.",
+        unset="h100_sxm",
+        names=at_call("llmirage_server.perf.catalogue.names:gpu_names"),
+    )
     engine: str | None = setting(
-        None, OPTIONS, "Serving engine: vllm, sglang, trtllm, an older version (vllm@0.12), or a YAML file.", unset="vllm"
+        None,
+        OPTIONS,
+        "Serving engine: vllm, sglang, trtllm, an older version (vllm@0.12), or a YAML file.",
+        unset="vllm",
+        names=at_call("llmirage_server.perf.catalogue.names:engine_names"),
     )
     tp: int | None = setting(
         None,

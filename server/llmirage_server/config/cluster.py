@@ -151,7 +151,11 @@ class ClusterConfig(InstanceSettings):
     """Everything that can be configured. Without `pools` there is one, of the settings here. Raises ConfigError."""
 
     router: str = _cluster(
-        "prefix", f"Routing policy: {', '.join(ROUTERS)}, or your own module:function.", check=_router_problem, usual=True
+        "prefix",
+        f"Routing policy: {', '.join(ROUTERS)}, or your own module:function.",
+        check=_router_problem,
+        usual=True,
+        names=lambda: ROUTERS,
     )
     on_crash: OnCrash = _cluster(
         "reroute", "What happens to the requests of an instance that crashes (`events` in a cluster file)."

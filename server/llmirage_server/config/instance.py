@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from llmirage_server.perf.speculation import length_problem, rates_problem
 from llmirage_shared.plain_numbers import make_plain
-from llmirage_shared.settings import ConfigError, settings_of, under
+from llmirage_shared.settings import ConfigError, at_call, settings_of, under
 
 # The headings of the help, in its order.
 GROUPS = (
@@ -52,9 +52,14 @@ class InstanceSettings:
         "Model to simulate: a name from `llmirage catalog models`, a YAML file, or a Hugging Face config.json.",
         unset="Qwen/Qwen3-30B-A3B-Instruct-2507, a demonstration: two instances, fp8 weights",
         usual=True,
+        names=at_call("llmirage_server.perf.catalogue.names:model_names"),
     )
     gpu: str = _model(
-        None, "GPU to simulate: a name from `llmirage catalog gpus`, or a YAML file.", unset="h100_sxm", usual=True
+        None,
+        "GPU to simulate: a name from `llmirage catalog gpus`, or a YAML file.",
+        unset="h100_sxm",
+        usual=True,
+        names=at_call("llmirage_server.perf.catalogue.names:gpu_names"),
     )
     instances: int = _model(
         None,
@@ -116,6 +121,7 @@ class InstanceSettings:
         "defaults and measured constants.",
         unset="vllm, but with KV blocks of 1 token",
         usual=True,
+        names=at_call("llmirage_server.perf.catalogue.names:engine_names"),
     )
     moe_backend: Literal["auto", "marlin"] = _engine(
         "auto",
