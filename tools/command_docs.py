@@ -14,7 +14,6 @@ import click
 from llmirage_client.cli import main
 from llmirage_shared.command_line import ALL
 
-
 HEAD = """# Command reference
 
 Written by `make docs` from what the commands print with `--help-all`; `--help` shows the options that most people need.
@@ -31,7 +30,7 @@ Shells complete commands, options, files, and the names of GPUs, models, engines
 | zsh | `~/.zshrc` | `eval "$(_LLMIRAGE_COMPLETE=zsh_source llmirage)"` |
 | fish | `~/.config/fish/completions/llmirage.fish` | `_LLMIRAGE_COMPLETE=fish_source llmirage \\| source` |
 
-bash begins a new word at a colon. With `COMP_WORDBREAKS=${COMP_WORDBREAKS//:}` after that line it completes `bundled:` names, too.
+bash begins a new word at a colon. With `COMP_WORDBREAKS=${COMP_WORDBREAKS//:}` after it, `bundled:` names are completed too.
 """
 
 
@@ -49,7 +48,7 @@ def help_of(command: click.Command, name: str, parent: click.Context | None) -> 
 
 
 def document() -> str:
-    return "\n".join([HEAD] + help_of(main, "llmirage", None)).rstrip() + "\n"
+    return "\n".join([HEAD, *help_of(main, "llmirage", None)]).rstrip() + "\n"
 
 
 if __name__ == "__main__":

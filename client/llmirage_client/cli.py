@@ -142,9 +142,8 @@ class LazyGroup(click.Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
         """Of its commands, without loading them."""
-        from click.shell_completion import CompletionItem
-
-        found = [CompletionItem(name, help=text) for name, (_, text) in COMMANDS.items() if name.startswith(incomplete)]
+        item = importlib.import_module("click.shell_completion").CompletionItem
+        found = [item(name, help=text) for name, (_, text) in COMMANDS.items() if name.startswith(incomplete)]
         return found or click.Command.shell_complete(self, ctx, incomplete)
 
     def invoke(self, ctx: click.Context) -> Any:
