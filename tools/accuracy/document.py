@@ -168,7 +168,10 @@ def disaggregated_section(data: Path, processes: int) -> str:
             "clients",
             lambda p: ("up to 16" if p.run.concurrency <= 16 else "to 256" if p.run.concurrency <= 256 else "more",),
         ),
-        errors("deployment", lambda p: (p.run.settings, p.run.gpu, p.run.weights, p.run.speculation, p.run.topology)),
+        errors(
+            "topology",
+            lambda p: (f"{p.run.settings} {p.run.gpu} {p.run.weights}", *p.run.speculation.split(), p.run.topology),
+        ),
     ]
     if refused:
         lines.append("Refused by the engine:\n\n" + "\n".join(f"- {p.run.id}: {p.problem}" for p in refused))
