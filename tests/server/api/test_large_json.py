@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import json
 import sys
 import threading
@@ -15,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmirage_server.api import bodies, json_pieces, long_texts
+from llmirage_shared.wire import refusals
 from llmirage_shared.wire.errors import ApiError
 
 PIECE = long_texts.PIECE_BYTES
@@ -121,3 +124,14 @@ def test_others_run_while_a_long_text_is_read_or_written(work: Callable[[], obje
     thread.join()
     sys.setswitchinterval(interval_s)
     assert longest < 0.5 * (time.thread_time() - begun_s)
+
+
+@pytest.mark.parametrize("more", range(3))
+@pytest.mark.parametrize("wrong", [None, 0, 500_000, -5])
+def test_a_long_image_is_base64_or_refused(more: int, wrong: int | None) -> None:
+    data = bytearray(base64.b64encode(b"x" * (6 << 16) * 2 + b"y" * more))
+    if wrong is not None:
+        data[wrong] = ord("-")
+    image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data.decode()}"}}
+    with pytest.raises(ApiError, match="an invalid base64-encoded value") if wrong is not None else contextlib.nullcontext():
+        refusals.check_chat_parts([image], "messages[0].content")
