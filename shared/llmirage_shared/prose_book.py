@@ -87,6 +87,7 @@ _MARKS = (",", ".", ":", _PARAGRAPH_END)
 _FEWEST_OPENINGS = 8  # a vocabulary with fewer on some topic writes rows of words instead of prose
 _ROWS = 64  # patterns of such rows
 _ROW_WORDS = 12
+_MOST_SENTENCES = 10_000  # that are remembered: some 4 MB
 _MOST_WORDS = 8192  # for ids of another vocabulary
 
 
@@ -143,6 +144,8 @@ class Book:
         key = (topic, pattern, variant, opens, closes)
         sentence = self._sentences.get(key)
         if sentence is None:
+            if len(self._sentences) >= _MOST_SENTENCES:
+                self._sentences.clear()
             sentence = self._sentences[key] = self._write(*key)
         return sentence
 

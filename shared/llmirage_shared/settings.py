@@ -263,9 +263,12 @@ def at_call(place: str) -> Callable[..., Any]:
     return call
 
 
+_MOST_COMPARED = 100  # characters
+
+
 def did_you_mean(word: object, choices: Iterable[str]) -> str:
     """The end of an error message: the nearest of the choices, if one is near."""
-    near = at_call("difflib:get_close_matches")(str(word), list(choices), n=1)
+    near = at_call("difflib:get_close_matches")(str(word)[:_MOST_COMPARED], list(choices), n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 

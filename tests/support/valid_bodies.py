@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -302,7 +303,8 @@ def mutated(body: Body, random: Random) -> Body:
                 del container[key]
             case 5:
                 other, place = random.choice(places)
-                container[key] = copy.deepcopy(other[place])
+                with suppress(RecursionError):  # it was nested twice
+                    container[key] = copy.deepcopy(other[place])
             case 6:
                 container[key] = [copy.deepcopy(value) for _ in range(random.choice((2, 3, 130)))]
             case 7:

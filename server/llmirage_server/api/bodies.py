@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from llmirage_server.api import long_texts
@@ -17,7 +18,11 @@ MOST_OBJECTS = 12_000  # of a body: to check as many takes some 40 ms, in which 
 MOST_VALUES = 600_000  # of a body: as many take some 40 ms to read, in which nothing else runs
 _ENTRY_VALUES = 5  # an entry of an object, or a list, takes as long as so many numbers: a comma, and the rest
 _SLICE_BYTES = 1 << 18
-_PIECE_CHARACTERS = 1 << 18
+_PIECE_CHARACTERS = 1 << 16
+_LONG_DIGITS = 300
+_LONG_NUMBER = re.compile(rb"[^0-9][0-9]{%d}" % _LONG_DIGITS)  # looked for at beginnings alone
+_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
+_LONE = re.compile("[\ud800-\udfff]")
 
 
 def decompressed(body: bytes, encoding: bytes, most_bytes: int) -> bytes:
@@ -65,13 +70,17 @@ def _without_lone_surrogates(text: str) -> str:
     return text if text.isascii() else "".join(_pieces_without(text))
 
 
+def _joined(pair: re.Match[str]) -> str:
+    return pair[0].encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+
+
 def _pieces_without(text: str) -> Iterator[str]:
     """Piece by piece: no other thread runs in the meantime."""
     start = 0
     while start < len(text):
         end = start + _PIECE_CHARACTERS
         end += "\ud800" <= text[end - 1 : end] <= "\udbff"  # the first half of a pair
-        yield text[start:end].encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        yield _LONE.sub("\ufffd", _PAIR.sub(_joined, text[start:end]))
         start = end
 
 
@@ -104,8 +113,23 @@ DECODER = json.JSONDecoder(parse_constant=reject_constant, parse_float=finite)
 
 def _decoder(body: bytes) -> long_texts.Decode:
     """What decodes this body. It raises ApiError (413) for too many objects."""
-    if len(body) <= MOST_OBJECTS or _braces(body) <= MOST_OBJECTS:
+    hooks: dict[str, Any] = {}
+    if len(body) > MOST_OBJECTS and _braces(body) > MOST_OBJECTS:
+        hooks["object_hook"] = _counting()
+    if len(body) > _SLICE_BYTES and _has_long_number(body):
+        hooks["parse_int"] = lambda digits: int(digits)  # others run between two of them, as between two calls of a hook
+    if not hooks:
         return DECODER.decode
+    return json.JSONDecoder(parse_constant=reject_constant, parse_float=finite, **hooks).decode
+
+
+def _has_long_number(body: bytes) -> bool:
+    """Whether some number takes long to read, for which the time grows with the square of its digits."""
+    starts = range(0, len(body), _SLICE_BYTES)
+    return any(_LONG_NUMBER.search(body, start, start + _SLICE_BYTES + _LONG_DIGITS + 1) for start in starts)
+
+
+def _counting() -> Callable[[dict[str, Any]], dict[str, Any]]:
     left = MOST_OBJECTS
 
     def count(value: dict[str, Any]) -> dict[str, Any]:
@@ -115,7 +139,7 @@ def _decoder(body: bytes) -> long_texts.Decode:
             raise errors.too_many_objects(MOST_OBJECTS)
         return value
 
-    return json.JSONDecoder(object_hook=count, parse_constant=reject_constant, parse_float=finite).decode
+    return count
 
 
 async def check_values(body: bytes) -> None:

@@ -8,6 +8,9 @@ from typing import Any
 INVALID_REQUEST = "invalid_request_error"
 
 
+_MOST_CHARACTERS = 4_000  # of a message
+
+
 class ApiError(Exception):
     """An error response: an HTTP status and the four fields of the error object."""
 
@@ -21,12 +24,12 @@ class ApiError(Exception):
         code: str | None = None,
         headers: Sequence[tuple[bytes, bytes]] = (),
     ) -> None:
-        """headers: of the response, beside the usual ones, names in lower case."""
-        super().__init__(message)
-        self.message = message
+        """headers: of the response, beside the usual ones, names in lower case. What a body brings may be of any length."""
+        self.message = shorten(message, _MOST_CHARACTERS)
+        super().__init__(self.message)
         self.status = status
         self.type = type
-        self.param = param
+        self.param = None if param is None else shorten(param, _MOST_CHARACTERS)
         self.code = code
         self.headers = headers
 

@@ -220,3 +220,11 @@ def test_a_prompt_far_beyond_the_window_is_refused_before_all_of_it_is_read(
     answer = api.post(f"/v1/{path}", written.encode())
     assert answer.status_code == 400
     assert "resulted in at least " in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/conversations", "/llmirage/script"])
+def test_a_long_name_is_not_repeated_in_full(api: Any, path: str) -> None:
+    answer = api.post(path, {"k" * 1_000_000: 1, "model": "m", "messages": [{"role": "user", "content": "a"}], "input": "a"})
+    assert answer.status_code == 400
+    assert "kkkk" in answer.json()["error"]["message"]
+    assert len(answer.content) < 10_000

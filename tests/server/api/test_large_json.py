@@ -101,6 +101,7 @@ def test_vectors_are_written_with_all_their_decimals() -> None:
         lambda: bodies.json_object(b'{"a":"' + b"\\n\\t" * (7 << 20) + b'"}'),
         lambda: bodies.json_object('{"a":"%s"}'.replace("%s", "żó" * (7 << 20)).encode()),
         lambda: json_pieces.written({"a": "\n\t" * (7 << 20)}),
+        lambda: bodies.json_object(b'{"a":[%s]}' % b",".join([b"9" * 4_000] * 4_000)),
     ],
 )  # fmt: skip
 def test_others_run_while_a_long_text_is_read_or_written(work: Callable[[], object]) -> None:
