@@ -47,7 +47,7 @@ def _tools(view: RunView, selection: Selection) -> str:
     states = [("", "any outcome"), ("0", "succeeded"), ("1", "failed"), ("2", "cancelled")]
     return (
         '<div class="tools">'
-        '<label>Search <input type="search" id="lanes-search" placeholder="name, ID or error"></label>'
+        '<label>Search <input type="search" id="lanes-search" placeholder="name, ID, error"></label>'
         f"<label>Outcome {_select('lanes-status', states)}</label>"
         '<label>Turn <input id="lanes-turn" size="5" inputmode="numeric" placeholder="0-3"></label>'
         f"<label>Order {_select('lanes-order', orders)}</label>"
