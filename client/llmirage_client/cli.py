@@ -140,6 +140,12 @@ class LazyGroup(click.Group):
             context.color = False
         return context
 
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            near = importlib.import_module("difflib").get_close_matches(args[0], COMMANDS, n=1)
+            ctx.fail(f"there is no command {args[0]!r}" + (f" (did you mean {near[0]!r}?)" if near else ""))
+        return super().resolve_command(ctx, args)
+
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
         """Of its commands, without loading them."""
         item = importlib.import_module("click.shell_completion").CompletionItem

@@ -15,8 +15,11 @@ class CatalogSettings:
 catalog = command(
     "catalog",
     "llmirage_client.commands.actions.catalog:catalog",
-    [argument("what", choices=LISTS), *options(CatalogSettings)],
-    "List built-in workloads, cluster files, studies, GPUs, models, engines, routers or workload formats.",
+    [argument("what", "LIST", choices=LISTS), *options(CatalogSettings)],
+    """List what is built in.
+
+    LIST is workloads, clusters, studies, gpus, models, engines, routers or formats (of workload files).
+    """,
     examples=(
         "llmirage catalog gpus",
         "llmirage catalog models --json",

@@ -207,4 +207,4 @@ def test_a_file_under_aiperfs_name_for_it(tmp_path: Path) -> None:
         neither = invoke(tmp_path, url, "--model", "m", "--overwrite")
     assert prompts == ["one"]
     assert "give WORKLOAD or --input-file, not both" in both.output
-    assert "give a WORKLOAD, or --isl and --osl" in neither.output
+    assert "give a workload (a file, bundled:NAME or a preset), or --isl and --osl" in neither.output

@@ -116,7 +116,7 @@ def test_workloads_go_from_one_function_to_the_next(tmp_path: Path) -> None:
         ({"isl": 1, "osl": 1, "tp": True}, "tp must not be True"),
         ({"isl": 1, "osl": 1, "steady_state": 1}, "steady_state must be true or false, not 1"),
         ({"isl": 1, "osl": 1, "tp": 1, "tensor_parallel_size": 2}, "tensor_parallel_size: given twice"),
-        ({"isl": 1}, "give a WORKLOAD, or --isl and --osl"),
+        ({"isl": 1}, "give a workload (a file, bundled:NAME or a preset), or --isl and --osl"),
         ({"workload": "nowhere.jsonl"}, "nowhere.jsonl"),
         ({"isl": 1, "osl": 1, "model": "nope"}, "unknown model 'nope'"),
         ({"isl": 1, "osl": 1, "concurrency": [1, 2]}, "--concurrency has several values"),

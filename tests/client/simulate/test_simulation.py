@@ -187,8 +187,8 @@ def test_the_command_writes_what_a_run_writes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ([], "give a WORKLOAD"),
-        (["--isl", "5"], "give a WORKLOAD"),
+        ([], "give a workload"),
+        (["--isl", "5"], "give a workload"),
         (["--isl", "x", "--osl", "5"], "isl"),
         (["--isl", "5", "--osl", "5", "--gpu", "h1000"], "h1000"),
         (["--isl", "5", "--osl", "5", "--concurrency", "1,2"], "sweep"),

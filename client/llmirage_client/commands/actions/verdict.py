@@ -25,6 +25,8 @@ def verdict(url: str, since: int | None, unused_s: float, api_key: str | None, j
     query = {"unused_s": unused_s} | ({} if since is None else {"since": since})
     try:
         told = _asked(root.removesuffix("/v1"), query, api_key)
+    except httpx.ConnectError:
+        _fail(f"{url}: nothing listens there; `llmirage serve` starts a server")
     except httpx.HTTPError as error:
         _fail(f"{url}: {error or type(error).__name__}")
     except ValueError as error:

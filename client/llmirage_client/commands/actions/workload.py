@@ -90,7 +90,7 @@ def without_file_problem(file: str | Workload | None, settings: Mapping[str, Any
         flag = f"--{given[0].replace('_', '-')}" if given else ""
         return f"{flag} describes a load without a file: give it or WORKLOAD, not both" if given else None
     if not {"isl", "osl"} <= set(given):
-        return "give a WORKLOAD, or --isl and --osl"
+        return "give a workload (a file, bundled:NAME or a preset), or --isl and --osl"
     if "think_time" in given and "turns" not in given:
         return "--think-time is the pause between requests of a session: give --turns, which is 1"
     return None
