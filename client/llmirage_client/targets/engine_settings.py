@@ -19,6 +19,7 @@ _SGLANG = {
     "chunked_prefill_size": "max_num_batched_tokens",
     "context_length": "max_model_len",
     "max_prefill_tokens": "max_prefill_tokens",
+    "scheduler_recv_interval": "scheduler_recv_interval",
     "schedule_conservativeness": "schedule_conservativeness",
 }
 _FORMATS = {"quantization": "weights", "kv_cache_dtype": "kv_cache_dtype"}
@@ -55,6 +56,8 @@ def sglang_settings(given: Mapping[str, Any]) -> dict[str, Any]:
         settings["instances"] = groups
     if given.get("disable_radix_cache") is True:
         settings["enable_prefix_caching"] = False
+    if given.get("disable_overlap_schedule") is True:
+        settings["async_scheduling"] = False
     if given.get("enable_mixed_chunk") is True:
         settings["enable_mixed_chunk"] = True
     if (policy := given.get("schedule_policy")) in _SGLANG_POLICIES:

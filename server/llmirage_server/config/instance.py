@@ -168,6 +168,14 @@ class InstanceSettings:
     max_prefill_tokens: int | None = _engine(
         None, "No further prompt is added to a step once it has this many prompt tokens (sglang).", unset="16384", least=1
     )
+    async_scheduling: bool | None = _engine(
+        None,
+        "Form a step while the one before it runs: a request that comes meanwhile waits for the next but one.",
+        unset="the engine's",
+    )
+    scheduler_recv_interval: int | None = _engine(
+        None, "Decoding steps from one look at new requests to the next (sglang).", unset="1", least=1
+    )
     enable_mixed_chunk: bool = _engine(False, "Run prompt chunks and decodes in the same step (sglang).")
     capacity_scheduler_policy: str | None = _engine(
         None,

@@ -213,13 +213,13 @@ def _limits(config: PoolConfig, deployment: Deployment, cluster: ClusterConfig) 
         max_num_batched_tokens=deployment.max_num_batched_tokens,
         page_size=deployment.block_size,
         scheduler=deployment.engine.scheduler,
-        async_scheduling=deployment.engine.async_scheduling,
         num_speculative_tokens=speculative.num_speculative_tokens if speculative else 0,
         acceptance_rate=speculative.acceptance_rate if speculative else 0.0,
         acceptance_rates=speculative.acceptance_rates if speculative else (),
         speculation_seed=cluster.seed,
         first_token=_first_token(cluster, deployment),
-        **{name: value for name in _SCHEDULING if (value := getattr(config, name)) is not None},
+        **{"async_scheduling": deployment.engine.async_scheduling}
+        | {name: value for name in _SCHEDULING if (value := getattr(config, name)) is not None},
     )
     return replace(limits, max_model_len=_max_model_len(config, deployment, limits))
 
@@ -237,7 +237,7 @@ def _first_token(cluster: ClusterConfig, deployment: Deployment) -> FirstToken:
 _SCHEDULING = (
     "enable_prefix_caching", "enable_chunked_prefill", "schedule_policy", "long_prefill_token_threshold",
     "max_prefill_tokens", "enable_mixed_chunk", "schedule_conservativeness", "capacity_scheduler_policy",
-    "data_parallel_balance",
+    "data_parallel_balance", "async_scheduling", "scheduler_recv_interval",
 )  # fmt: skip
 
 

@@ -126,6 +126,8 @@ EFFECTS: dict[str, tuple[Sequence[str], Sequence[str], Observe]] = {
     "schedule_policy": (SGLANG, ["--schedule-policy", "lpm"], limit("schedule_policy")),
     "schedule_conservativeness": (SGLANG, ["--schedule-conservativeness", "0.3"], limit("schedule_conservativeness")),
     "max_prefill_tokens": (SGLANG, ["--max-prefill-tokens", "9000"], limit("max_prefill_tokens")),
+    "async_scheduling": ((), ["--no-async-scheduling"], limit("async_scheduling")),
+    "scheduler_recv_interval": (SGLANG, ["--scheduler-recv-interval", "10"], limit("scheduler_recv_interval")),
     "enable_mixed_chunk": (SGLANG, ["--enable-mixed-chunk"], limit("enable_mixed_chunk")),
     "capacity_scheduler_policy": (
         TRTLLM,
