@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import json.scanner
 import math
 import re
 import zlib
@@ -19,6 +20,7 @@ MOST_VALUES = 600_000  # of a body: as many take some 40 ms to read, in which no
 _ENTRY_VALUES = 5  # an entry of an object, or a list, takes as long as so many numbers: a comma, and the rest
 _SLICE_BYTES = 1 << 18
 _PIECE_CHARACTERS = 1 << 16
+_MOST_ESCAPES = 200_000  # of a body that C decodes: as many take some 20 ms, in which nothing else runs
 _LONG_DIGITS = 300
 _LONG_NUMBER = re.compile(rb"[^0-9][0-9]{%d}" % _LONG_DIGITS)  # looked for at beginnings alone
 _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
@@ -114,13 +116,17 @@ DECODER = json.JSONDecoder(parse_constant=reject_constant, parse_float=finite)
 def _decoder(body: bytes) -> long_texts.Decode:
     """What decodes this body. It raises ApiError (413) for too many objects."""
     hooks: dict[str, Any] = {}
-    if len(body) > MOST_OBJECTS and _braces(body) > MOST_OBJECTS:
+    if len(body) > MOST_OBJECTS and _count(body, b"{") > MOST_OBJECTS:
         hooks["object_hook"] = _counting()
     if len(body) > _SLICE_BYTES and _has_long_number(body):
         hooks["parse_int"] = lambda digits: int(digits)  # others run between two of them, as between two calls of a hook
-    if not hooks:
+    escapes = _count(body, b"\\") > _MOST_ESCAPES
+    if not hooks and not escapes:
         return DECODER.decode
-    return json.JSONDecoder(parse_constant=reject_constant, parse_float=finite, **hooks).decode
+    decoder = json.JSONDecoder(parse_constant=reject_constant, parse_float=finite, **hooks)
+    if escapes:  # slower, but others run between two texts
+        decoder.scan_once = json.scanner.py_make_scanner(decoder)  # type: ignore[attr-defined]
+    return decoder.decode
 
 
 def _has_long_number(body: bytes) -> bool:
@@ -170,6 +176,6 @@ def _values(text: bytes, start: int = 0, end: int | None = None) -> int:
     return text.count(b",", start, end) + (_ENTRY_VALUES - 1) * (text.count(b":", start, end) + text.count(b"[", start, end))
 
 
-def _braces(body: bytes) -> int:
-    """How many objects it has at most, counted in slices."""
-    return sum([body.count(b"{", start, start + _SLICE_BYTES) for start in range(0, len(body), _SLICE_BYTES)])
+def _count(body: bytes, character: bytes) -> int:
+    """How many of it there are, counted in slices."""
+    return sum([body.count(character, start, start + _SLICE_BYTES) for start in range(0, len(body), _SLICE_BYTES)])

@@ -17,6 +17,7 @@ from starlette.responses import Response
 
 from llmirage_server.api.exchange import HttpExchange
 from llmirage_server.api.json_pieces import written_vectors
+from llmirage_server.api.models import LONGEST_NAME
 from llmirage_server.api.service import LONG_CHARACTERS, Service, ServiceHandler
 from llmirage_server.api.whole import prefill
 from llmirage_server.replies.embedding import DECIMALS, embed, shortened
@@ -100,7 +101,7 @@ def _estimated_tokens(inputs: Sequence[Prompt]) -> int:
 def embedding_model(service: Service, name: str) -> EmbeddingModel:
     """The embedding model of that name, or a served model that embeds, too. Raises ApiError for an unknown name."""
     known = _BY_NAME.get(name.rpartition("/")[2].lower())
-    if known is not None:
+    if known is not None and len(name) <= LONGEST_NAME:
         return known
     return EmbeddingModel(_GENERATIVE_DIMENSIONS, service.models.find(name).max_model_len, True)
 

@@ -21,6 +21,7 @@ Catalogue = Callable[[], Iterable[Sequence[str]]]
 
 _REMEMBERED_NAMES = 1000
 _LONG_NAME = 200  # characters
+LONGEST_NAME = 1000  # characters; names are kept, and answers repeat them
 # vLLM's ModelPermission
 _PERMITTED: Mapping[str, Any] = {
     "allow_create_engine": False, "allow_sampling": True, "allow_logprobs": True, "allow_search_indices": False,
@@ -57,11 +58,11 @@ class ServedModels:
         self._spellings: dict[str, ServedModel] | None = None  # of the catalogue's names that are served
 
     def find(self, name: str) -> ServedModel:
-        """Raises ApiError (404, model_not_found) for a name that is not accepted; the empty name never is."""
+        """Raises ApiError (404, model_not_found) for a name that is not accepted; none and very long ones never are."""
         if (found := self._found.get(name)) is not None:
             return found
-        if not name or self._accept == "served":
-            raise errors.model_not_found(name, self.served)
+        if not name or len(name) > LONGEST_NAME or self._accept == "served":
+            raise errors.model_not_found(name, self.served, LONGEST_NAME)
         found = self.meant(name)
         if len(self._found) < _REMEMBERED_NAMES:
             self._found[name] = found

@@ -167,10 +167,12 @@ def context_length_exceeded(
     )
 
 
-def model_not_found(model: str, served: Sequence[str]) -> ApiError:
-    """404. `served` are the names there are; a server refuses other names only if it was told to."""
+def model_not_found(model: str, served: Sequence[str], longest: int) -> ApiError:
+    """404. `served` are the names there are; others of at most `longest` characters are refused if it was told so."""
     listed = ", ".join(f"`{name}`" for name in served)
-    here = f"This server serves {listed}; {'--accept-models served' if model else 'no name was given'}."
+    why = "--accept-models served" if model else "no name was given"
+    why = f"names have at most {longest:,} characters" if len(model) > longest else why
+    here = f"This server serves {listed}; {why}."
     return ApiError(
         f"The model `{shorten(model)}` does not exist or you do not have access to it. ({here})",
         status=404,

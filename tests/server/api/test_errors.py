@@ -136,6 +136,23 @@ def test_odd_names_are_only_unknown_models(make_api: Any) -> None:
         )
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", CHAT),
+        ("/v1/completions", {"prompt": "x"}),
+        ("/v1/responses", {"input": "x"}),
+        ("/v1/embeddings", {"input": "x"}),
+        ("/pooling", {"input": "x"}),
+        ("/classify", {"input": "x"}),
+    ],
+)  # fmt: skip
+def test_a_name_of_a_model_has_at_most_1000_characters(api: Any, path: str, body: dict[str, Any]) -> None:
+    assert api.post(path, body | {"model": "m" * 1000}).status_code == 200
+    for name in ("m" * 1001, "m" * 1000 + "/text-embedding-3-small"):
+        assert_error(api.post(path, body | {"model": name}), 404, "model", "model_not_found", "at most 1,000 characters")
+
+
 @pytest.mark.parametrize("text", ["x", "", "³", "--5", "1.0", "9" * 5000, "%20", "١"])
 @pytest.mark.parametrize(
     ("path", "name"), [("/v1/chat/completions", "limit"), ("/v1/responses/resp_x", "starting_after")], ids=["page", "stream"]

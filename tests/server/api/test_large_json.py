@@ -102,6 +102,7 @@ def test_vectors_are_written_with_all_their_decimals() -> None:
         lambda: bodies.json_object('{"a":"%s"}'.replace("%s", "żó" * (7 << 20)).encode()),
         lambda: json_pieces.written({"a": "\n\t" * (7 << 20)}),
         lambda: bodies.json_object(b'{"a":[%s]}' % b",".join([b"9" * 4_000] * 4_000)),
+        lambda: bodies.json_object(b'{"a":[%s]}' % b",".join([b'"%s"' % (b"\\n\\t" * 10)] * 500_000)),
     ],
 )  # fmt: skip
 def test_others_run_while_a_long_text_is_read_or_written(work: Callable[[], object]) -> None:
@@ -125,6 +126,21 @@ def test_others_run_while_a_long_text_is_read_or_written(work: Callable[[], obje
     thread.join()
     sys.setswitchinterval(interval_s)
     assert longest < 0.5 * (time.thread_time() - begun_s)
+
+
+def test_many_escapes_are_read_as_by_a_decoder() -> None:
+    body = {"a": ['"\n\\ż\U0001f600'] * 60_000, "b": {"c": [1.5, -3, True, None, {}, []]}}
+    assert bodies.json_object(json.dumps(body).encode()) == body
+    for wrong in (
+        b'{"a":["%s" "b"]}',
+        b'{"a":["%s",NaN]}',
+        b'{"a":["%s",1e999]}',
+        b'{"a":["%s\\x"]}',
+        b'{"a":["%s"' + b"[" * 5_000,
+    ):
+        with pytest.raises(ApiError) as raised:
+            bodies.json_object(wrong % b'","'.join([b"\\n" * 10] * 30_000))
+        assert raised.value.status == 400
 
 
 @pytest.mark.parametrize("more", range(3))
