@@ -170,15 +170,10 @@ def context_length_exceeded(
 def model_not_found(model: str, served: Sequence[str], longest: int) -> ApiError:
     """404. `served` are the names there are; others of at most `longest` characters are refused if it was told so."""
     listed = ", ".join(f"`{name}`" for name in served)
-    why = "--accept-models served" if model else "no name was given"
-    why = f"names have at most {longest:,} characters" if len(model) > longest else why
-    here = f"This server serves {listed}; {why}."
-    return ApiError(
-        f"The model `{shorten(model)}` does not exist or you do not have access to it. ({here})",
-        status=404,
-        param="model",
-        code="model_not_found",
-    )
+    refused = f"names have at most {longest:,} characters" if len(model) > longest else "--accept-models served"
+    here = f"This server serves {listed}; {refused if model else 'no name was given'}."
+    said = f"The model `{shorten(model)}` does not exist or you do not have access to it. ({here})"
+    return ApiError(said, status=404, param="model", code="model_not_found")
 
 
 def no_rule(endpoint: str, user: str) -> ApiError:

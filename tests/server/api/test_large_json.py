@@ -96,16 +96,16 @@ def test_vectors_are_written_with_all_their_decimals() -> None:
 
 
 @pytest.mark.parametrize(
-    "work",
+    ("work", "most"),
     [
-        lambda: bodies.json_object(b'{"a":"' + b"\\n\\t" * (7 << 20) + b'"}'),
-        lambda: bodies.json_object('{"a":"%s"}'.replace("%s", "żó" * (7 << 20)).encode()),
-        lambda: json_pieces.written({"a": "\n\t" * (7 << 20)}),
-        lambda: bodies.json_object(b'{"a":[%s]}' % b",".join([b"9" * 4_000] * 4_000)),
-        lambda: bodies.json_object(b'{"a":[%s]}' % b",".join([b'"%s"' % (b"\\n\\t" * 10)] * 500_000)),
+        (lambda: bodies.json_object(b'{"a":"' + b"\\n\\t" * (7 << 20) + b'"}'), 0.5),
+        (lambda: bodies.json_object('{"a":"%s"}'.replace("%s", "żó" * (7 << 20)).encode()), 0.5),
+        (lambda: json_pieces.written({"a": "\n\t" * (7 << 20)}), 0.5),
+        (lambda: bodies.json_object(b'{"a":[%s]}' % b",".join([b"9" * 4_000] * 4_000)), 0.5),
+        (lambda: bodies.json_object(b'{"a":[%s]}' % b",".join([b'"%s"' % (b"\\n\\t" * 10)] * 500_000)), 0.1),
     ],
 )  # fmt: skip
-def test_others_run_while_a_long_text_is_read_or_written(work: Callable[[], object]) -> None:
+def test_others_run_while_a_long_text_is_read_or_written(work: Callable[[], object], most: float) -> None:
     """The longest time of the process between two steps of another thread is a small part of the whole."""
     longest, over = 0.0, threading.Event()
 
@@ -125,7 +125,7 @@ def test_others_run_while_a_long_text_is_read_or_written(work: Callable[[], obje
     over.set()
     thread.join()
     sys.setswitchinterval(interval_s)
-    assert longest < 0.5 * (time.thread_time() - begun_s)
+    assert longest < most * (time.thread_time() - begun_s)
 
 
 def test_many_escapes_are_read_as_by_a_decoder() -> None:
