@@ -120,6 +120,10 @@ class HttpExchange:
 
     async def read(self, body: bytes) -> dict[str, Any]:
         """The JSON object in the body. Raises ApiError."""
+        if len(body) <= bodies.MOST_OBJECTS and b"\\ud" not in body and b"\\uD" not in body:
+            with contextlib.suppress(ValueError, RecursionError):  # what is wrong with others is said below
+                if isinstance(value := bodies.DECODER.decode(body.decode("utf-8-sig")), dict):
+                    return value
         if len(body) > bodies.MOST_VALUES:  # no value has fewer bytes than it counts
             await bodies.check_values(body)
         return await self.apart(lambda: bodies.json_object(body))

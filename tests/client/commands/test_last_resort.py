@@ -43,7 +43,7 @@ def test_a_reader_that_leaves_early_is_no_error_worth_a_word(tmp_path: Path) -> 
 def test_ctrl_c_while_something_is_prepared_ends_with_the_status_of_an_interrupt(tmp_path: Path) -> None:
     slow = "import click, time\nfrom llmirage_client.cli import main\n"
     slow += "@click.command()\ndef wait() -> None:\n    print('begun', flush=True)\n    time.sleep(60)\n"
-    slow += "main.add_command(wait)\ntype(main).get_command = lambda self, ctx, name: wait\nmain(['wait'])\n"
+    slow += "type(main).get_command = lambda self, ctx, name: wait\nmain(['check'])\n"
     with subprocess.Popen([sys.executable, "-c", slow], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         assert child.stderr is not None
