@@ -3,7 +3,9 @@
     python tests/benchmarks/soak.py [--minutes 5] [--streams 200]          (make soak)
 
 Streams of five APIs; a quarter of the responses are stored, a fifth of the clients leave in the middle. Exit status 1 if
-the resident memory grows by more than 5 % after the warm-up, a request fails inside the server, or any is left. Linux only.
+the resident memory grows by more than 5 % after the warm-up, a request fails inside the server, or any is left. The warm-up
+ends when what the server keeps up to a limit (stored responses, tokenized texts) no longer grows, at the latest after five
+minutes; in a run that is too short for that, after two fifths of it. Linux only.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ WORDS = (
 )
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}, "required": ["city"]}
 SAMPLE_S = 2.0
+MOST_WARM_UP_MIN = 5.0
 
 
 class Load:
@@ -108,17 +111,28 @@ def resident_mib(process: int) -> float:
     return int(status.split("VmRSS:")[1].split()[0]) / 1024
 
 
-async def sampled(process: int, until_s: float, minutes: float) -> list[float]:
-    """The resident memory every two seconds."""
-    samples = []
-    begun = time.monotonic()
-    while time.monotonic() < until_s:
-        samples.append(resident_mib(process))
-        if len(samples) % 15 == 0:
-            sys.stdout.write(f"{(time.monotonic() - begun) / 60:5.1f} of {minutes:g} min: {samples[-1]:.0f} MiB\n")
-            sys.stdout.flush()
-        await asyncio.sleep(SAMPLE_S)
-    return samples
+async def sampled(url: str, process: int, until_s: float, minutes: float) -> tuple[list[float], int]:
+    """The resident memory every two seconds, and at which of these the warm-up was over."""
+    samples: list[float] = []
+    warm, held = 0, 0.0
+    begun_s = time.monotonic()
+    async with httpx.AsyncClient(base_url=url, timeout=60) as client:
+        while time.monotonic() < until_s:
+            samples.append(resident_mib(process))
+            if len(samples) % 15 == 0:
+                passed = (time.monotonic() - begun_s) / 60
+                sys.stdout.write(f"{passed:5.1f} of {minutes:g} min: {samples[-1]:.0f} MiB\n")
+                sys.stdout.flush()
+                before, held = held, sum(held_bytes((await client.get("/metrics")).text).values())
+                if not warm and (passed >= MOST_WARM_UP_MIN or 0 < held < 1.01 * before):
+                    warm = len(samples)
+            await asyncio.sleep(SAMPLE_S)
+    return samples, warm
+
+
+def held_bytes(metrics: str) -> dict[str, float]:
+    found = re.findall(r'^llmirage:held_bytes{holder="(.*)"} (\S+)$', metrics, re.MULTILINE)
+    return {holder: float(size) for holder, size in found}
 
 
 async def left_over(url: str) -> tuple[dict[str, float], float]:
@@ -134,8 +148,8 @@ async def left_over(url: str) -> tuple[dict[str, float], float]:
             if not any(counts.values()):
                 break
             await asyncio.sleep(0.2)
-        held = re.findall(r'^llmirage:held_bytes{holder="(.*)"} (\S+)$', text, re.MULTILINE)
-        sys.stdout.write("held: " + ", ".join(f"{holder} {float(size) / 2**20:.1f} MiB" for holder, size in held) + "\n")
+        held = held_bytes(text).items()
+        sys.stdout.write("held: " + ", ".join(f"{holder} {size / 2**20:.1f} MiB" for holder, size in held) + "\n")
         [errors] = re.findall(r"^llmirage:internal_errors_total (\S+)$", text, re.MULTILINE)
         return counts, float(errors)
 
@@ -143,14 +157,17 @@ async def left_over(url: str) -> tuple[dict[str, float], float]:
 async def soak(url: str, process: int, minutes: float, streams: int, seed: int) -> int:
     until_s = time.monotonic() + 60 * minutes
     load = Load(url, seed)
-    samples, *_ = await asyncio.gather(sampled(process, until_s, minutes), *[load.client(until_s) for _ in range(streams)])
+    watched = asyncio.create_task(sampled(url, process, until_s, minutes))
+    await asyncio.gather(*[load.client(until_s) for _ in range(streams)])
+    samples, warm = await watched
     counts, errors = await left_over(url)
-    warm = len(samples) * min(5.0, 0.4 * minutes) / minutes
-    before, after = samples[int(warm) :][:5], samples[-5:]
+    warm = warm or int(0.4 * len(samples))
+    before, after = samples[warm:][:5], samples[-5:]
     growth = sum(after) / len(after) / (sum(before) / len(before)) - 1
     sys.stdout.write(f"requests by how they ended: {json.dumps(dict(load.ended.most_common()))}\n")
     sys.stdout.write(f"left in the server: {json.dumps(counts)}; internal errors: {errors:g}\n")
-    sys.stdout.write(f"resident: {before[0]:.0f} MiB after the warm-up, {after[-1]:.0f} MiB at the end, {growth:+.1%}\n")
+    begun = f"after the warm-up of {warm * SAMPLE_S / 60:.1f} min"
+    sys.stdout.write(f"resident: {before[0]:.0f} MiB {begun}, {after[-1]:.0f} MiB at the end, {growth:+.1%}\n")
     failed = [status for status in load.ended if status not in ("200", "left", "404", "400")]
     return int(growth > MOST_GROWTH or errors > 0 or any(counts.values()) or bool(failed))
 
