@@ -9,10 +9,13 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import click
 from click.testing import CliRunner, Result
+from served import serving
 
 from llmirage_client.cli import COMMANDS, main
 from llmirage_shared.command_line import SettingsCommand
@@ -92,3 +95,16 @@ def first_line_of(line: str, *more: str) -> str:
     finally:
         process.terminate()
         process.communicate(timeout=10)
+
+
+@contextmanager
+def served_beside(folder: Path) -> Iterator[str]:
+    """The port of a server, in a folder that becomes the current one and has what the examples name."""
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        furnish(folder)
+        with serving("--speed", "50") as url:
+            yield str(urlsplit(url).port)
+    finally:
+        os.chdir(before)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
-from examples import SERVERS, command_of, commands, first_line_of, furnish, typed
-from served import serving
+from examples import SERVERS, command_of, commands, first_line_of, served_beside, typed
 
 EXAMPLES = [(words, line) for words in commands() for line in command_of(words).examples]
 IN_DOUBT = {"compare": (0, 1), "run": (0, 3), "verdict": (0, 3)}  # statuses that are answers, too
@@ -18,14 +15,8 @@ IN_DOUBT = {"compare": (0, 1), "run": (0, 3), "verdict": (0, 3)}  # statuses tha
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Of a server; the current folder has what the examples name."""
-    before, folder = Path.cwd(), tmp_path_factory.mktemp("examples")
-    os.chdir(folder)
-    try:
-        furnish(folder)
-        with serving("--speed", "50") as url:
-            yield str(urlsplit(url).port)
-    finally:
-        os.chdir(before)
+    with served_beside(tmp_path_factory.mktemp("examples")) as found:
+        yield found
 
 
 @pytest.mark.parametrize(("words", "line"), EXAMPLES, ids=[line for _, line in EXAMPLES])

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
-from examples import SERVERS, command_of, commands, first_line_of, furnish, typed
-from served import serving
+from examples import SERVERS, command_of, commands, first_line_of, served_beside, typed
 
 DOCS = Path(__file__).parents[3] / "docs"
 LINES = ("sweep",)  # a line for each result
@@ -26,14 +23,8 @@ EVERY = [words for words in commands() if words != ("script",)]
 
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    before, folder = Path.cwd(), tmp_path_factory.mktemp("json")
-    os.chdir(folder)
-    try:
-        furnish(folder)
-        with serving("--speed", "50") as url:
-            yield str(urlsplit(url).port)
-    finally:
-        os.chdir(before)
+    with served_beside(tmp_path_factory.mktemp("json")) as found:
+        yield found
 
 
 def printed(words: tuple[str, ...], port: str, *more: str) -> list[Any]:
