@@ -59,7 +59,6 @@ class MeasuredRun:
     gpu_memory_utilization: float | None = None
     enable_chunked_prefill: int = 1  # 0: only whole prompts
     async_scheduling: int | None = None  # 1: steps are formed one ahead; 0: they are not
-    stream_interval: int = 1  # tokens of a streamed chunk
     scheduler_recv_interval: int = 1  # SGLang: decoding steps from one look at the arrivals to the next
     output_tokens_per_s: float = 0.0  # of the whole run; 0: not measured
     moe_backend: str = "auto"  # vLLM's kernels of experts in mxfp4: auto or marlin

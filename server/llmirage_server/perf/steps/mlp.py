@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from llmirage_server.perf.catalogue.layers import Dense, Mlp, Moe
 from llmirage_server.perf.kernels import collectives, moe
-from llmirage_server.perf.steps.operations import BF16, Op, Setting, TokenOp
+from llmirage_server.perf.steps.operations import BF16, NODE_GPUS, Op, Setting, TokenOp
 
 
 def mlp_ops(setting: Setting, block: Mlp, calls: int) -> list[Op]:
@@ -42,7 +42,6 @@ def all_reduce(s: Setting, calls: int, width: int = 0) -> list[Op]:
     return [TokenOp("all-reduce", calls, collectives.all_reduce(s.gpu, s.constants, tp, 2.0 * (width or s.hidden)))]
 
 
-_GPUS_OF_A_NODE = 8
 _ROUTE_BYTES = 8.0  # an expert of a token: its number and its weight
 _DECODE_TOKENS = 64  # where the kernels of two formats are compared
 
@@ -94,7 +93,7 @@ def _exchange(s: Setting, block: Moe, calls: int) -> tuple[list[Op], list[Op]]:
         return [TokenOp("dispatch", calls, dispatch)], [TokenOp("combine", calls, combine), *after]
     rule = s.engine.moe_dispatch
     nvlink = rule == "wide_all_to_all"
-    sends = s.gpu.link_gpus > _GPUS_OF_A_NODE and ranks > block.per_token if nvlink else rule == "all_to_all"
+    sends = s.gpu.link_gpus > NODE_GPUS and ranks > block.per_token if nvlink else rule == "all_to_all"
     if s.wide or (sends and parallel.ep == ranks):
         sent = 2.0 * collectives.different(ranks, block.per_token) * hidden / parallel.tp
         dispatch, combine = collectives.dispatch(*link, ranks, sent), collectives.combine(*link, ranks, sent)

@@ -57,7 +57,7 @@ class DecodeOp:
 Op = TokenOp | PrefillOp | DecodeOp
 
 
-_NODE_GPUS = 8  # of the largest nodes
+NODE_GPUS = 8  # of the largest nodes
 
 
 def is_wide(parallel: Parallelism) -> bool:
@@ -65,7 +65,7 @@ def is_wide(parallel: Parallelism) -> bool:
 
     Nobody gathers all tokens then; vLLM and SGLang are told to use DeepEP.
     """
-    return parallel.dp > 1 and parallel.ep == parallel.stage_gpus > _NODE_GPUS
+    return parallel.dp > 1 and parallel.ep == parallel.stage_gpus > NODE_GPUS
 
 
 @dataclass(frozen=True, slots=True)
